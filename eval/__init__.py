@@ -12,6 +12,7 @@ from paceline.eval.replay.synchronous_schemes import (
     SizeScheme,
     balanced,
 )
+from paceline.eval.significance import Lead, compare
 from paceline.eval.worth import Worth, worth
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Balanced",
     "BareSplit",
     "EqualBatches",
+    "Lead",
     "Leaderboard",
     "Oracle",
     "Replay",
@@ -30,6 +32,7 @@ __all__ = [
     "backtest",
     "balanced",
     "barrier_overhead",
+    "compare",
     "iter_backtest",
     "iter_replay",
     "leaderboard",

@@ -14,6 +14,7 @@ from paceline.datasets import Trace
 from paceline.eval.contract import require_forecasts
 from paceline.eval.overhead import barrier_overhead
 from paceline.eval.recorded_jobs import require_trace, require_warmup
+from paceline.eval.residuals import position
 from paceline.predictors import Forecast, Predictor, Report
 from paceline.predictors.protocol import require_predictor
 
@@ -39,6 +40,9 @@ class Backtest:
         Relative standard deviation of each forecast, ``[T, W]``; infinite before the first report.
     low_TW, high_TW
         Bounds of the forecast's central 90 % interval, ``[T, W]``, in samples/s.
+    position_TW
+        Probability that the forecast gave to a speed below the measured one, ``[T, W]``: uniform in [0, 1] if the
+        forecasts are calibrated (the probability integral transform).
     warmup
         Iterations at the start that are not scored.
     seconds
@@ -50,18 +54,19 @@ class Backtest:
     low_TW: Array
     high_TW: Array
     actual_TW: Array
+    position_TW: Array
     warmup: int
     seconds: float = float("nan")
 
     @property
     def rmse(self) -> Array:
         """Root mean squared error of each worker, ``[W]``, in samples/s; NaN for one that never reported."""
-        return np.sqrt(_mean(np.square(self._error)))
+        return np.sqrt(_mean(np.square(self.error)))
 
     @property
     def mae(self) -> Array:
         """Mean absolute error of each worker, ``[W]``, in samples/s; NaN for one that never reported."""
-        return _mean(np.abs(self._error))
+        return _mean(np.abs(self.error))
 
     @property
     def coverage(self) -> Array:
@@ -80,11 +85,12 @@ class Backtest:
     @property
     def scored(self) -> NDArray[np.int64]:
         """Number of scored speeds of each worker, ``[W]``."""
-        counts: NDArray[np.int64] = np.isfinite(self._error).sum(axis=0)
+        counts: NDArray[np.int64] = np.isfinite(self.error).sum(axis=0)
         return counts
 
     @property
-    def _error(self) -> Array:
+    def error(self) -> Array:
+        """Scored forecasts less the measured speeds, ``[T, W]``, in samples/s; NaN where there was no report."""
         return (self.forecast_TW - self.actual_TW)[self.warmup :]
 
 
@@ -164,6 +170,7 @@ def backtest(predictor: Predictor, trace: Trace, *, warmup: int = 50) -> Backtes
         low_TW=np.stack([step.forecast.quantile(0.05) for step in steps]),
         high_TW=np.stack([step.forecast.quantile(0.95) for step in steps]),
         actual_TW=trace.speed,
+        position_TW=np.stack([position(step.forecast, step.actual) for step in steps]),
         warmup=warmup,
         seconds=seconds,
     )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline._arrays import Array, Sizes
+from paceline._arrays import Array
 from paceline._parallel import spread
 from paceline.datasets import Trace
-from paceline.eval.backtest import backtest
+from paceline.eval.backtest import Backtest, backtest
 from paceline.eval.recorded_jobs import by_name
+from paceline.eval.residuals import Residuals, residuals
+from paceline.eval.significance import Estimate, Lead, critical_difference, lead, log_mae, log_rmse
 from paceline.predictors import LastValue, Predictor
 
 if TYPE_CHECKING:
@@ -43,12 +45,18 @@ class Leaderboard:
         never changed, or they reported fewer than two speeds after the warm-up.
     fit_seconds
         How long fitting each predictor took, where known, in seconds.
+    errors
+        Mean log error of each predictor on each trace, by measure (``"rmse"``, ``"mae"``), predictor and trace.
+    residuals
+        What each predictor's forecasts left on each trace, by predictor and trace.
     """
 
     workers: pd.DataFrame
     jobs: pd.DataFrame
     left_out: tuple[str, ...]
     fit_seconds: Mapping[str, float] = field(default_factory=dict)
+    errors: Mapping[str, Mapping[str, Mapping[str, Estimate]]] = field(default_factory=dict, repr=False)
+    residuals: Mapping[str, Mapping[str, Residuals]] = field(default_factory=dict, repr=False)
 
     @property
     def overall(self) -> pd.DataFrame:
@@ -67,6 +75,79 @@ class Leaderboard:
     def per_trace(self) -> pd.DataFrame:
         """One row per trace and predictor, with the same columns, best first within each trace."""
         return _summed_up(self.workers, self.jobs, ["trace", "predictor"])
+
+    def lead(self, predictor: str, other: str = BASELINE, *, measure: str = "rmse", among: int = 2) -> Lead:
+        """Return one predictor's error over another's, with its interval, and whether the difference is luck.
+
+        ``measure`` is ``"rmse"`` or ``"mae"``; ``among`` is of how many predictors the two were picked as the best and
+        another. Every worker counts as much, so a job counts by its workers.
+        """
+        errors, sizes = self.errors[measure], self._workers_of_jobs
+        differences = [errors[predictor][trace] - errors[other][trace] for trace in sizes]
+        return lead(differences, [size / sum(sizes.values()) for size in sizes.values()], among=among)
+
+    def leads(self, measure: str = "rmse") -> pd.DataFrame:
+        """One row per predictor, best first: whether it is better than the last value, and than the best, or by luck.
+
+        The ratio to the last value, its 95 % interval (``low``, ``high``) and ``p``; in words ``than last-value``:
+        better, worse or luck; ``than the best``, of all predictors here, the same; and the mean ``rank`` over traces.
+        """
+        import pandas as pd
+
+        names = list(self.overall.sort_values(measure, kind="stable")["predictor"])
+        ranks = self._ranks(measure)
+        rows = []
+        for name in names:
+            over = self.lead(name, measure=measure)
+            behind = self.lead(name, names[0], measure=measure, among=len(names))
+            row = {"predictor": name, measure: over.ratio, "low": over.low, "high": over.high, "p": over.p}
+            than = {"than last-value": "" if name == BASELINE else over.verdict}
+            rows.append(
+                {**row, **than, "than the best": "the best" if name == names[0] else behind.verdict, **ranks(name)}
+            )
+        return pd.DataFrame(rows)
+
+    @property
+    def notes(self) -> pd.DataFrame:
+        """Sentences (``note``) that a reader of the tables must know."""
+        import pandas as pd
+
+        jobs, predictors = len(self._workers_of_jobs), len(self.overall)
+        said = []
+        if jobs > 1 and predictors > 1:
+            apart = critical_difference(predictors, jobs)
+            few = f"{jobs} jobs are too few to tell {predictors} predictors apart by their mean ranks"
+            enough = f"mean ranks over {jobs} jobs that differ by less than {apart:.1f} may differ by luck"
+            said = [few if apart > predictors - 1 else enough]
+        return pd.DataFrame({"note": said}, dtype=str)
+
+    @property
+    def calibration(self) -> pd.DataFrame:
+        """One row per predictor: how its intervals fit the speeds, and whether its errors follow each other.
+
+        ``coverage`` of the 90 % interval; ``position`` of the speeds in the forecast distributions, 0.5 in the mean if
+        these are right, and their ``spread``, 1 if right; ``intervals`` says so in words. ``predictable`` is the share
+        of workers whose errors are no white noise (Ljung and Box's test of ten lags, 1 %): forecasts left something.
+        """
+        import pandas as pd
+
+        sizes, covered = self._workers_of_jobs, self.workers.groupby("predictor")["coverage"].mean()
+        rows = [
+            {"predictor": name, "coverage": covered[name], **Residuals.joined(self.residuals[name], sizes)}
+            for name in self.overall["predictor"]
+        ]
+        return pd.DataFrame(rows)
+
+    @property
+    def _workers_of_jobs(self) -> dict[str, int]:
+        """Workers that count, by trace."""
+        mine = self.workers[self.workers["predictor"] == BASELINE]
+        return {str(trace): len(rows) for trace, rows in mine.groupby("trace", sort=False)}
+
+    def _ranks(self, measure: str) -> Callable[[str], dict[str, float]]:
+        table = self.per_trace.pivot_table(index="trace", columns="predictor", values=measure)
+        means = table.rank(axis=1).mean()
+        return lambda name: {"rank": float(means[name])} if len(table) > 1 else {}
 
 
 def leaderboard(
@@ -109,61 +190,75 @@ def leaderboard(
     predictors = {BASELINE: LastValue(), **predictors}
     if not isinstance(predictors[BASELINE], LastValue):
         raise ValueError(f"the name {BASELINE!r} belongs to the baseline, got {predictors[BASELINE]!r}: rename it")
-    rows: list[dict[str, object]] = []
-    jobs: list[dict[str, object]] = []
-    left_out: list[str] = []
     scored = by_name(traces)
-    calls = [(predictor, trace, warmup) for trace in scored.values() for predictor in predictors.values()]
-    done = iter(spread(_scores, calls))
-    for trace in scored.values():
-        results = {name: next(done) for name in predictors}
-        last = results[BASELINE]
-        kept = (last.scored >= FEWEST_SCORED) & (np.nan_to_num(last.rmse) > 0)
-        rows += [row for name, result in results.items() for row in _rows(name, result, last, trace, kept)]
-        jobs += [_job(name, result, trace) for name, result in results.items() if kept.any()]
-        left_out += [f"{trace.name}/{worker}" for worker in np.array(trace.workers)[~kept]]
-    if not rows:
+    board: list[dict[str, object]] = []
+    jobs: list[dict[str, object]] = []
+    errors: dict[str, dict[str, dict[str, Estimate]]] = {"rmse": {}, "mae": {}}
+    left: dict[str, dict[str, Residuals]] = {}
+    lasts = {name: backtest(predictors[BASELINE], trace, warmup=warmup) for name, trace in scored.items()}
+    kept_by = {name: (last.scored >= FEWEST_SCORED) & (np.nan_to_num(last.rmse) > 0) for name, last in lasts.items()}
+    calls = [
+        (name, predictor, trace, warmup, kept_by[trace.name])
+        for trace in scored.values()
+        if kept_by[trace.name].any()
+        for name, predictor in predictors.items()
+    ]
+    for (name, _, trace, _, kept), result in zip(calls, spread(_scores, calls), strict=True):
+        board += _rows(name, result, lasts[trace.name], trace, kept)
+        jobs.append(
+            {"predictor": name, "trace": trace.name, "overhead": result.overhead, "microseconds": 1e6 * result.seconds}
+        )
+        for measure, of_measure in errors.items():
+            of_measure.setdefault(name, {})[trace.name] = getattr(result, measure)
+        left.setdefault(name, {})[trace.name] = result.residuals
+    if not board:
         raise ValueError("traces must hold at least one worker whose speed changes, got none to score")
-    return Leaderboard(pd.DataFrame(rows), pd.DataFrame(jobs), tuple(left_out), dict(fit_seconds or {}))
+    left_out = tuple(
+        f"{name}/{scored[name].workers[w]}" for name, kept in kept_by.items() for w in np.flatnonzero(~kept)
+    )
+    return Leaderboard(
+        pd.DataFrame(board), pd.DataFrame(jobs), left_out, dict(fit_seconds or {}), errors=errors, residuals=left
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class _Scores:
     """Scores of a backtest, computed by the process that ran it: it sends back these, and not every forecast."""
 
-    rmse: Array
-    mae: Array
-    coverage: Array
-    scored: Sizes
+    rmse_W: Array
+    mae_W: Array
+    coverage_W: Array
     overhead: float
     seconds: float
+    rmse: Estimate
+    mae: Estimate
+    residuals: Residuals
 
 
-def _scores(predictor: Predictor, trace: Trace, warmup: int) -> _Scores:
+def _scores(name: str, predictor: Predictor, trace: Trace, warmup: int, kept: NDArray[np.bool_]) -> _Scores:
     result = backtest(predictor, trace, warmup=warmup)
+    error_TW = result.error[:, kept]
     return _Scores(
-        result.rmse, result.mae, result.coverage, result.scored, overhead=result.overhead, seconds=result.seconds
+        result.rmse,
+        result.mae,
+        result.coverage,
+        overhead=result.overhead,
+        seconds=result.seconds,
+        rmse=log_rmse(error_TW),
+        mae=log_mae(error_TW),
+        residuals=residuals(error_TW, result.position_TW[warmup:, kept]),
     )
 
 
 def _rows(
-    name: str, result: _Scores, last: _Scores, trace: Trace, kept: NDArray[np.bool_]
+    name: str, result: _Scores, last: Backtest, trace: Trace, kept: NDArray[np.bool_]
 ) -> Iterator[dict[str, object]]:
     """Return one predictor's errors relative to the last value's, one row per worker kept."""
-    rmse, mae = result.rmse[kept] / last.rmse[kept], result.mae[kept] / last.mae[kept]
-    coverage = result.coverage[kept]
+    rmse, mae = result.rmse_W[kept] / last.rmse[kept], result.mae_W[kept] / last.mae[kept]
+    coverage = result.coverage_W[kept]
     for w, worker in enumerate(np.array(trace.workers)[kept]):
         about = {"predictor": name, "trace": trace.name, "worker": str(worker)}
         yield {**about, "rmse": rmse[w], "mae": mae[w], "coverage": coverage[w]}
-
-
-def _job(name: str, result: _Scores, trace: Trace) -> dict[str, object]:
-    return {
-        "predictor": name,
-        "trace": trace.name,
-        "overhead": result.overhead,
-        "microseconds": 1e6 * result.seconds,
-    }
 
 
 def _summed_up(workers: pd.DataFrame, jobs: pd.DataFrame, by: list[str]) -> pd.DataFrame:

@@ -64,6 +64,17 @@ def test_every_kind_is_evaluated_unless_some_are_named(trace, fitting, monkeypat
     shown = {"rmse", "mae", "coverage", "overhead", "microseconds", "fit seconds"}
     assert all(row[name] is not None for row in tables["overall"] for name in shown)
     assert tables["skipped"] == []
+    by_rmse = [row["predictor"] for row in tables["overall"]]
+    assert [row["predictor"] for row in tables["leads"]] == by_rmse
+    assert {row["than the best"] for row in tables["leads"]} <= {"the best", "luck", "worse"}
+    assert {row["predictor"] for row in tables["leads by mae"]} == set(by_rmse)
+    assert {row["intervals"] for row in tables["calibration"]} <= {
+        "right",
+        "too narrow",
+        "too wide",
+        "too high",
+        "too low",
+    }
 
 
 def test_a_predictor_whose_extra_is_missing_is_skipped_with_the_reason(capsys, monkeypatch, trace, fitting):

@@ -118,6 +118,10 @@ def evaluate(
     often the 90 % interval held, [cyan]overhead[/] how much longer groups of 16 workers take than
     with known speeds, [cyan]microseconds[/] the time of one call for the whole fleet. Kinds are fitted first;
     model files are used as they are.
+
+    The table of leads says whether a predictor is [cyan]better[/] or [cyan]worse[/] than the last value and than the
+    best, or whether chance alone gives such a difference more than once in twenty times: [cyan]luck[/]. That of
+    calibration says whether the intervals are right, and of how many workers the errors could still be predicted.
     """
     from paceline.eval import leaderboard
     from paceline.predictors import NAMES
@@ -134,7 +138,9 @@ def evaluate(
                 board, models, scored, warmup=warmup, settings=_fitted_on(traces, fit_on), command=typed()
             )
         _write_page(page, to_page)
-    print_frames({"overall": board.overall, "per trace": board.per_trace, "skipped": skipped}, as_json)
+    leads = {"leads": board.leads()} | ({"leads by mae": board.leads("mae")} if as_json else {})
+    tables = {"overall": board.overall, **leads, "calibration": board.calibration, "per trace": board.per_trace}
+    print_frames({**tables, "notes": board.notes, "skipped": skipped}, as_json)
 
 
 @app.command()

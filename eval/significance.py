@@ -1,0 +1,222 @@
+"""Leads told from luck: Diebold-Mariano tests, block-bootstrap intervals, ranks.
+
+A ratio of two predictors' errors is a mean over iterations that resemble their neighbours. Its standard error comes
+from the lowest frequencies of its contributions, with the few degrees of freedom that these have: E. Lazarus, D. Lewis,
+J. Stock and M. Watson, "HAR inference: recommendations for practice", JBES 36, 2018; for forecasts L. Coroneo and F.
+Iacone, "Comparing predictive accuracy in small samples using fixed-smoothing asymptotics", J. Appl. Econometrics 35,
+2020. ``benchmarks/leads.md`` shows why: with a kernel and normal quantiles, equal predictors lead too often.
+
+Axes: T iterations, W workers, K cosines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from paceline._arrays import Array
+
+LEVEL = 0.05
+"""A lead is no luck if chance alone would give one as large this seldom."""
+
+DRAWS = 2000
+"""Resamples of the block bootstrap: ends of 95 % intervals are then off by about 3 % of their length."""
+
+FEWEST_COSINES = 6
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """A figure of one job, and what each iteration contributes to its error, ``[T]``, with mean 0."""
+
+    value: float
+    moves: Array
+
+    def __sub__(self, other: Estimate) -> Estimate:
+        return Estimate(self.value - other.value, self.moves - other.moves)
+
+    @property
+    def error(self) -> tuple[float, int]:
+        """Standard error, and its degrees of freedom: the number of cosines whose squares it is the mean of."""
+        from scipy.fft import dct
+
+        cosines_K = dct(self.moves, norm="ortho")[1 : _cosines(len(self.moves)) + 1]
+        return float(np.sqrt(np.square(cosines_K).mean() / len(self.moves))), len(cosines_K)
+
+
+def _cosines(iterations: int) -> int:
+    return min(max(FEWEST_COSINES, round(0.2 * iterations ** (2 / 3))), iterations - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lead:
+    """One predictor's error over another's; ``str`` of it says in words whether the difference is luck.
+
+    Parameters
+    ----------
+    ratio
+        Geometric mean over workers of the ratio of their errors: below 1 the first is better.
+    low, high
+        Bounds of its 95 % interval, by the block bootstrap.
+    p
+        Chance of a difference as large if the two are equally good (Diebold and Mariano's test).
+    """
+
+    ratio: float
+    low: float
+    high: float
+    p: float
+
+    @property
+    def is_luck(self) -> bool:
+        """True unless both the test and the interval say that there is a difference."""
+        return self.p >= LEVEL or self.low <= 1.0 <= self.high
+
+    @property
+    def verdict(self) -> str:
+        """``"better"`` or ``"worse"``, or ``"luck"`` where chance alone may give the difference."""
+        return "luck" if self.is_luck else "better" if self.ratio < 1.0 else "worse"
+
+    def __str__(self) -> str:
+        gain, least, most = (100.0 * (1.0 - ratio) for ratio in (self.ratio, self.high, self.low))
+        said = f"{abs(gain):.1f} % {'less' if gain >= 0 else 'more'} error"
+        if gain < 0:
+            least, most = -most, -least
+        end = "may be luck" if self.is_luck else "no luck"
+        return f"{said} ({least:.1f} to {most:.1f} %): {end}"
+
+
+def compare(error: ArrayLike, other_error: ArrayLike) -> Lead:
+    """Return how the errors of one predictor compare with another's on the same job, and whether that is luck.
+
+    Parameters
+    ----------
+    error, other_error
+        Forecast less measured speed, ``[T, W]``; NaN where a worker did not report.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ, or there are fewer than 20 iterations.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> both = rng.normal(size=(1000, 4))
+    >>> print(compare(0.9 * both, both))
+    10.0 % less error (10.0 to 10.0 %): no luck
+    >>> print(compare(both, rng.normal(size=(1000, 4))))
+    0.9 % less error (-2.1 to 3.8 %): may be luck
+    """
+    error_TW, other_TW = np.asarray(error, dtype=np.float64), np.asarray(other_error, dtype=np.float64)
+    if error_TW.shape != other_TW.shape or error_TW.ndim != 2 or len(error_TW) < 20:
+        raise ValueError(
+            "error and other_error must both have the shape [iterations, workers], with 20 iterations or more, got "
+            f"{error_TW.shape} and {other_TW.shape}"
+        )
+    return lead([log_rmse(error_TW) - log_rmse(other_TW)], [1.0])
+
+
+def log_rmse(error_TW: Array) -> Estimate:
+    """Return the mean over workers of the log of their root mean squared error."""
+    return _log_mean(np.square(error_TW), 0.5)
+
+
+def log_mae(error_TW: Array) -> Estimate:
+    """Return the mean over workers of the log of their mean absolute error."""
+    return _log_mean(np.abs(error_TW), 1.0)
+
+
+def _log_mean(loss_TW: Array, power: float) -> Estimate:
+    there_TW = np.isfinite(loss_TW)
+    mean_W = np.where(there_TW, loss_TW, 0.0).sum(axis=0) / there_TW.sum(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):  # a predictor without any error has no scale
+        contribution_TW = np.where(there_TW, loss_TW / mean_W - 1.0, 0.0) / there_TW.mean(axis=0)
+        return Estimate(float(power * np.log(mean_W).mean()), power * contribution_TW.mean(axis=1))
+
+
+def mean(values_TW: Array) -> Estimate:
+    """Return the mean over workers of their means over time."""
+    there_TW = np.isfinite(values_TW)
+    mean_W = np.where(there_TW, values_TW, 0.0).sum(axis=0) / there_TW.sum(axis=0)
+    moves_TW = np.where(there_TW, values_TW - mean_W, 0.0) / there_TW.mean(axis=0)
+    return Estimate(float(mean_W.mean()), moves_TW.mean(axis=1))
+
+
+def lead(differences: Sequence[Estimate], weights: Sequence[float], *, among: int = 2) -> Lead:
+    """Return the lead that differences of log errors show, over jobs that count by weights.
+
+    Parameters
+    ----------
+    differences
+        One for each job.
+    weights
+        How much each job counts; they sum to 1.
+    among
+        Number of predictors of which these two were picked as the best and another: the test is then Tukey's.
+    """
+    value = float(np.dot(weights, [one.value for one in differences]))
+    if not np.isfinite(value):
+        return Lead(ratio=float(np.exp(value)), low=float(np.exp(value)), high=float(np.exp(value)), p=0.0)
+    error, degrees = joined_error(differences, weights)
+    low, high = _interval(differences, weights, value, degrees)
+    ratio, low, high = (float(np.exp(end)) for end in (value, low, high))
+    return Lead(ratio=ratio, low=low, high=high, p=_chance(value, error, degrees, among))
+
+
+def joined_error(estimates: Sequence[Estimate], weights: Sequence[float]) -> tuple[float, float]:
+    """Return the standard error of a weighted mean over jobs, and its degrees of freedom (Welch, Satterthwaite)."""
+    errors, degrees = zip(*(one.error for one in estimates), strict=True)
+    parts = np.square(np.multiply(weights, errors))
+    if not parts.any():
+        return 0.0, float(sum(degrees))
+    return float(np.sqrt(parts.sum())), float(parts.sum() ** 2 / (parts**2 / degrees).sum())
+
+
+def _chance(value: float, error: float, degrees: float, among: int) -> float:
+    from scipy.stats import studentized_range, t
+
+    if error == 0.0:
+        return float(value == 0.0)
+    score = abs(value) / error
+    # The range of several means takes numeric integration; of two it is Student's t.
+    return float(2 * t.sf(score, degrees) if among == 2 else studentized_range.sf(np.sqrt(2) * score, among, degrees))
+
+
+def _interval(
+    differences: Sequence[Estimate], weights: Sequence[float], value: float, degrees: float
+) -> tuple[float, float]:
+    """Return the ends of the 95 % interval, from resampled blocks, widened for how few blocks there are."""
+    from scipy.stats import norm, t
+
+    rng = np.random.default_rng(0)
+    drawn = sum(weight * _resampled(one.moves, rng) for weight, one in zip(weights, differences, strict=True))
+    high, low = np.quantile(drawn, [1 - LEVEL / 2, LEVEL / 2]) * t.isf(LEVEL / 2, degrees) / norm.isf(LEVEL / 2)
+    return value - float(high), value - float(low)
+
+
+def _resampled(moves_T: Array, rng: np.random.Generator) -> Array:
+    """Return means of iterations drawn in circular blocks, as long as the slowest cosine that counts is."""
+    length = -(-len(moves_T) // (2 * _cosines(len(moves_T))))
+    blocks = -(-len(moves_T) // length)
+    summed = np.concatenate([[0.0], np.cumsum(np.concatenate([moves_T, moves_T[:length]]))])
+    starts = rng.integers(len(moves_T), size=(DRAWS, blocks))
+    means: Array = (summed[starts + length] - summed[starts]).sum(axis=1) / (blocks * length)
+    return means
+
+
+def critical_difference(predictors: int, jobs: int) -> float:
+    """Return by how much mean ranks over jobs must differ if not by luck (Nemenyi's test, 5 %).
+
+    J. Demsar, "Statistical comparisons of classifiers over multiple data sets", JMLR 7, 2006.
+
+    >>> round(critical_difference(predictors=4, jobs=14), 2)
+    1.25
+    """
+    from scipy.stats import studentized_range
+
+    quantile = studentized_range.isf(LEVEL, predictors, np.inf) / np.sqrt(2)
+    return float(quantile * np.sqrt(predictors * (predictors + 1) / (6 * jobs)))

@@ -1,0 +1,155 @@
+"""A lead is told from luck: laws of the tests, their sizes on equal predictors, and figures from tables of others."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import studentized_range, t
+
+from paceline.datasets import Trace
+from paceline.eval import compare, leaderboard
+from paceline.eval.significance import Estimate, critical_difference, lead, log_mae, log_rmse
+from paceline.predictors import EWMA, LastValue, checks
+
+SEEDS = st.integers(0, 2**32 - 1)
+
+
+def errors(seed, iterations=200, workers=3, likeness=0.5):
+    """Errors of workers that resemble those of the iteration before."""
+    rng = np.random.default_rng(seed)
+    error_TW = rng.standard_t(5, size=(iterations, workers))
+    for k in range(1, iterations):
+        error_TW[k] += likeness * error_TW[k - 1]
+    return error_TW
+
+
+@given(SEEDS, SEEDS)
+def test_whoever_is_named_first_the_verdict_is_the_same(one, other):
+    first, second = errors(one, 60), errors(other, 60)
+    there, back = compare(first, second), compare(second, first)
+    assert there.ratio == pytest.approx(1 / back.ratio)
+    assert there.p == pytest.approx(back.p)
+    assert there.low <= there.ratio <= there.high
+
+
+@given(SEEDS, st.floats(0.01, 100))
+def test_units_and_the_order_of_workers_change_nothing(seed, unit):
+    first, second = errors(seed, 60), errors(seed + 1, 60)
+    plain, other = compare(first, second), compare(unit * first[:, ::-1], unit * second[:, ::-1])
+    assert (other.ratio, other.low, other.high, other.p) == pytest.approx((plain.ratio, plain.low, plain.high, plain.p))
+
+
+def test_the_ratio_is_the_geometric_mean_of_the_workers_ratios():
+    first, second = errors(1), errors(2)
+    first[::7, 0] = np.nan  # a worker that reports less often counts as much
+    second[::7, 0] = np.nan
+    ratios = np.sqrt(np.nanmean(first**2, axis=0) / np.nanmean(second**2, axis=0))
+    assert compare(first, second).ratio == pytest.approx(np.exp(np.log(ratios).mean()))
+    assert np.exp(log_mae(first).value) == pytest.approx(np.exp(np.log(np.nanmean(abs(first), axis=0)).mean()))
+
+
+def test_contributions_are_those_that_leaving_out_an_iteration_shows():
+    """To first order in the number of iterations."""
+    error = np.random.default_rng(3).uniform(-1, 1, size=(200, 3))  # no iteration counts for much more than others
+    whole = log_rmse(error)
+    without = np.array([log_rmse(np.delete(error, k, axis=0)).value for k in range(len(error))])
+    np.testing.assert_allclose((len(error) - 1) * (whole.value - without), whole.moves, atol=0.01)
+
+
+@pytest.mark.parametrize("likeness", [0.0, 0.5])
+def test_equal_predictors_seldom_lead(likeness):
+    """At 5 %, of 600: at most 8 %, 3 standard errors above; benchmarks/leads.md has the figures."""
+    pairs = [compare(errors(2 * k, 150, 1, likeness), errors(2 * k + 1, 150, 1, likeness)) for k in range(600)]
+    assert sum(not pair.is_luck for pair in pairs) <= 0.08 * 600
+
+
+def test_a_lead_that_is_there_is_found_and_its_size_is_in_the_interval():
+    rng = np.random.default_rng(0)
+    base = rng.normal(size=(1000, 4))
+    found = compare(0.9 * (base + 0.3 * rng.normal(size=base.shape)), np.hypot(1, 0.3) * base)
+    assert found.verdict == "better"
+    assert found.low < 0.9 < found.high
+
+
+def test_a_predictor_beside_itself_is_level_and_one_that_is_always_scaled_is_apart():
+    base = errors(0)
+    assert compare(base, base).p == 1.0
+    assert compare(base, base).verdict == "luck"
+    assert compare(0.999 * base, base).verdict == "better"
+    assert compare(0.0 * base, base).verdict == "better"
+
+
+@given(st.floats(0, 6), st.integers(2, 60))
+def test_tukeys_test_of_two_is_students(score, degrees):
+    assert studentized_range.sf(np.sqrt(2) * score, 2, degrees) == pytest.approx(2 * t.sf(score, degrees), abs=1e-6)
+
+
+def test_the_best_of_many_must_lead_by_more():
+    differences = [log_rmse(errors(1)) - log_rmse(0.9 * errors(2))]
+    chances = [lead(differences, [1.0], among=among).p for among in (2, 3, 10, 30)]
+    assert chances == sorted(chances)
+
+
+def test_jobs_together_say_more_than_one():
+    jobs = [log_rmse(0.97 * errors(k)) - log_rmse(errors(k) + 0.5 * errors(k + 50)) for k in range(8)]
+    assert lead(jobs, [1 / 8] * 8).p < min(lead([job], [1.0]).p for job in jobs)
+
+
+@pytest.mark.parametrize(("predictors", "times_root"), [(2, 1.960), (5, 2.728), (10, 3.164)])
+def test_critical_differences_are_those_of_demsars_table(predictors, times_root):
+    expected = times_root * np.sqrt(predictors * (predictors + 1) / (6 * 25))
+    assert critical_difference(predictors, 25) == pytest.approx(expected, abs=2e-3)
+
+
+def test_errors_of_other_shapes_are_refused():
+    with pytest.raises(ValueError, match=r"shape \[iterations, workers\], with 20 iterations or more, got \(30, 1\)"):
+        compare(np.ones((30, 1)), np.ones((30, 2)))
+    with pytest.raises(ValueError, match="20 iterations or more"):
+        compare(np.ones((19, 1)), np.ones((19, 1)))
+
+
+# -- the leaderboard ---------------------------------------------------------------------------------------------
+
+
+class Noisy(LastValue):
+    """The last value, worse by a tenth of a percent, at random."""
+
+    def _next_speed(self, covariates_WD, horizon):
+        speed = super()._next_speed(covariates_WD, horizon)
+        return speed * (1 + 1e-3 * np.sin(1e6 * speed))
+
+
+def jobs(count):
+    traces = [checks.example_trace(seed=seed) for seed in range(count)]
+    return [Trace(one.samples, one.seconds, workers=one.workers, meta={"job": str(k)}) for k, one in enumerate(traces)]
+
+
+def noted(board):
+    return board.notes["note"].tolist()
+
+
+def test_the_board_says_who_leads_and_by_luck():
+    board = leaderboard({"noisy": Noisy(), "slow": EWMA(smoothing=0.05)}, jobs(2))
+    leads = board.leads().set_index("predictor")
+    assert leads.loc["slow", "than last-value"] == leads.loc["slow", "than the best"] == "worse"
+    assert leads.loc["noisy", "than last-value"] == "luck"
+    assert {leads.loc[name, "than the best"] for name in ("noisy", "last-value")} == {"the best", "luck"}
+    assert leads["rmse"].to_dict() == pytest.approx(board.overall.set_index("predictor")["rmse"].to_dict())
+    assert board.leads("mae").set_index("predictor")["mae"].to_dict() == pytest.approx(
+        board.overall.set_index("predictor")["mae"].to_dict()
+    )
+
+
+def test_ranks_over_few_jobs_say_that_they_are_few():
+    others = {f"ewma {k}": EWMA(smoothing=k / 10) for k in range(1, 7)}
+    assert noted(leaderboard(others, jobs(2))) == ["2 jobs are too few to tell 7 predictors apart by their mean ranks"]
+    board = leaderboard({"slow": EWMA(smoothing=0.05)}, jobs(6))
+    assert noted(board) == ["mean ranks over 6 jobs that differ by less than 0.8 may differ by luck"]
+    assert board.leads()["rank"].tolist() == [1.0, 2.0]
+    assert noted(leaderboard({}, jobs(2))) == []
+    assert "rank" not in leaderboard({"slow": EWMA()}, jobs(1)).leads()
+
+
+def test_a_difference_of_estimates_is_that_of_their_values_and_contributions():
+    both = Estimate(2.0, np.array([1.0, -1.0])) - Estimate(0.5, np.array([0.5, -0.5]))
+    assert (both.value, both.moves.tolist()) == (1.5, [0.5, -0.5])
