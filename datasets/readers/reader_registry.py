@@ -33,6 +33,13 @@ from paceline.datasets.readers.formats import (
     wandb,
 )
 from paceline.datasets.readers.nearest import names_in, nearest
+from paceline.datasets.readers.ranks import (
+    megatron_timers,
+    profiler_traces,
+    step_summaries,
+    straggler_scores,
+    unreadable,
+)
 from paceline.datasets.readers.tables import TableFile
 from paceline.datasets.readers.tabular import panels
 from paceline.datasets.readers.tabular.hint import advice
@@ -62,6 +69,7 @@ FORMATS: dict[str, Format] = {
         *(tidy, hivemind, pai_minibatch, bytedance, azure_noise),
         *(alibaba_2018, alibaba_gpu, google, azure, bitbrains, philly, supercloud),
         *(wandb, series, logs, monitors, fedscale, panels),
+        *(straggler_scores, step_summaries, megatron_timers, profiler_traces),
     )
     for one in module.FORMATS
 }
@@ -200,6 +208,8 @@ def recognise(path: str | Path, options: Mapping[str, object] | None = None) -> 
         raise ValueError(f"{path}: is the table {described[0]}, which holds no series; read it with read_table")
     if len(fitting) > 1:
         raise ValueError(f"{path}: could be {[one.name for one in fitting]}; name the format")
+    if not fitting and (told := unreadable.instead(text)):
+        raise ValueError(f"{path}: {told}")
     if not fitting:
         raise ValueError(f"{path}: is of no format that is recognised{_what_to_do(text)}")
     return fitting[0]

@@ -1,0 +1,1 @@
+"""Reports and logs in which training tools give a time or a score for each rank."""
