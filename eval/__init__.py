@@ -12,7 +12,9 @@ from paceline.eval.replay.synchronous_schemes import (
     SizeScheme,
     balanced,
 )
+from paceline.eval.saving import Simulation
 from paceline.eval.significance import Lead, compare
+from paceline.eval.simulate import from_profiles, from_speeds, simulate
 from paceline.eval.worth import Worth, worth
 
 __all__ = [
@@ -27,16 +29,20 @@ __all__ = [
     "Replay",
     "ReplayedIteration",
     "Replays",
+    "Simulation",
     "SizeScheme",
     "Worth",
     "backtest",
     "balanced",
     "barrier_overhead",
     "compare",
+    "from_profiles",
+    "from_speeds",
     "iter_backtest",
     "iter_replay",
     "leaderboard",
     "replay",
     "replay_all",
+    "simulate",
     "worth",
 ]

@@ -111,11 +111,11 @@ def worth(trace: Trace, *, global_batch: int | None = None) -> Worth:
     """
     speed_TW = trace.speed
     complete_T: NDArray[np.bool_] = np.asarray(np.isfinite(speed_TW).all(axis=1))
-    if obstacle := _obstacle(trace, speed_TW, complete_T):
-        return Worth(sentences=(obstacle,))
+    if found := obstacle(trace, speed_TW, complete_T):
+        return Worth(sentences=(found,))
     batch = round(float(np.median(trace.samples[complete_T].sum(axis=1)))) if global_batch is None else global_batch
     if batch <= len(trace.workers):
-        return Worth(sentences=(_indivisible(batch, len(trace.workers)),))
+        return Worth(sentences=(indivisible(batch, len(trace.workers)),))
     job = Trace(trace.samples[complete_T], trace.seconds[complete_T], workers=trace.workers).select(
         slice(-LONGEST - WARMUP, None)
     )
@@ -153,7 +153,8 @@ class FixedSplit:
 # -- why there may be no answer -----------------------------------------------------------------------------------
 
 
-def _obstacle(trace: Trace, speed_TW: Array, complete_T: NDArray[np.bool_]) -> str:
+def obstacle(trace: Trace, speed_TW: Array, complete_T: NDArray[np.bool_]) -> str:
+    """Return why a trace does not tell what balancing would gain; empty if it does."""
     if not np.isfinite(speed_TW).any():
         return "What balancing would gain is not known: no speed was measured."
     if len(trace.workers) == 1:
@@ -171,7 +172,8 @@ def _obstacle(trace: Trace, speed_TW: Array, complete_T: NDArray[np.bool_]) -> s
     )
 
 
-def _indivisible(batch: int, workers: int) -> str:
+def indivisible(batch: int, workers: int) -> str:
+    """Return the sentence on a global batch that leaves nothing to divide."""
     return (
         f"There is nothing to divide: a global batch of {batch} is at most one sample for each of the {workers} "
         "workers; give a larger one (--global-batch) to see what balancing would gain with it."

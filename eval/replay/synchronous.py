@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
+from paceline._curves import Curves
 from paceline.datasets import Trace
 from paceline.eval.recorded_jobs import by_name, require_warmup
 from paceline.eval.replay.synchronous_schemes import EqualBatches, Oracle, SizeScheme
@@ -129,10 +130,13 @@ class Replays:
         return table.reset_index().sort_values("speed-up", ascending=False, ignore_index=True)
 
 
-def iter_replay(scheme: SizeScheme, trace: Trace, *, global_batch: int) -> Iterator[ReplayedIteration]:
+def iter_replay(
+    scheme: SizeScheme, trace: Trace, *, global_batch: int, curves: Curves | None = None
+) -> Iterator[ReplayedIteration]:
     """Run one scheme over a recorded job, without iterations in which a worker did not report.
 
     Each worker takes its size divided by its recorded speed, and the iteration takes as long as the slowest worker.
+    With batch time ``curves`` it takes the time of its size on its curve divided by that speed, which is then relative.
 
     Raises
     ------
@@ -155,13 +159,18 @@ def iter_replay(scheme: SizeScheme, trace: Trace, *, global_batch: int) -> Itera
         covariates_WD = None if covariates_TWD is None else covariates_TWD[k]
         sizes = scheme.sizes(k, covariates_WD)
         _require_whole(sizes, global_batch, scheme)
-        seconds = sizes / speed_W
+        seconds = (sizes if curves is None else curves.busy_seconds(sizes)) / speed_W
         yield ReplayedIteration(k, sizes, seconds)
         scheme.observe(sizes, seconds, covariates_WD)
 
 
 def replay(
-    schemes: Mapping[str, SizeScheme], trace: Trace, *, global_batch: int | None = None, warmup: int = 50
+    schemes: Mapping[str, SizeScheme],
+    trace: Trace,
+    *,
+    global_batch: int | None = None,
+    warmup: int = 50,
+    curves: Curves | None = None,
 ) -> Replay:
     """Replay one job under schemes, always beside equal batches and the oracle split.
 
@@ -176,6 +185,8 @@ def replay(
         too few to divide: the result's ``note`` then says so.
     warmup
         Iterations at the start that are run but not scored.
+    curves
+        Batch time curves of the workers; the trace's speeds are then relative to them.
 
     Raises
     ------
@@ -208,8 +219,10 @@ def replay(
         )
     if taken := sorted({EQUAL, ORACLE} & set(schemes)):
         raise ValueError(f"schemes must not use the names {taken}, which are always in the table: rename them")
-    everyone: dict[str, SizeScheme] = {EQUAL: EqualBatches(), **schemes, ORACLE: Oracle(trace.speed)}
-    ran = {name: list(iter_replay(scheme, trace, global_batch=batch)) for name, scheme in everyone.items()}
+    everyone: dict[str, SizeScheme] = {EQUAL: EqualBatches(), **schemes, ORACLE: Oracle(trace.speed, curves)}
+    ran = {
+        name: list(iter_replay(scheme, trace, global_batch=batch, curves=curves)) for name, scheme in everyone.items()
+    }
     scored = {name: [i for i in iterations if i.number >= warmup] for name, iterations in ran.items()}
     return Replay(trace.name, scored, skipped=int((~complete[warmup:]).sum()), global_batch=batch, note=note)
 

@@ -167,12 +167,15 @@ class Oracle:
     ----------
     speed
         The whole job's recorded speeds, ``[T, W]``, in samples/s, such as ``trace.speed``.
+    curves
+        Batch time curves of the workers, if the speeds are relative to these.
     """
 
     covariate_names: tuple[str, ...] = ()
 
-    def __init__(self, speed: Array) -> None:
+    def __init__(self, speed: Array, curves: Curves | None = None) -> None:
         self.speed = speed
+        self.curves = curves
 
     def reset(self, workers: Sequence[str], global_batch: int) -> None:
         """Start a job with these workers and this global batch; nothing is carried over."""
@@ -180,7 +183,13 @@ class Oracle:
 
     def sizes(self, iteration: int, covariates: Array | None) -> Sizes:
         """Solve the split of the true speeds."""
-        return split(Curves.from_speed(self.speed[iteration]), self._global_batch, lower=1).sizes
+        speed_W, usual = self.speed[iteration], self.curves
+        curves = (
+            Curves.from_speed(speed_W)
+            if usual is None
+            else Curves(usual.floor / speed_W, usual.slope / speed_W, usual.intercept / speed_W, usual.limit)
+        )
+        return split(curves, self._global_batch, lower=1).sizes
 
     def observe(self, sizes: Sizes, seconds: Array, covariates: Array | None) -> None:
         """Learn nothing."""

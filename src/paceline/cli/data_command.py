@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import math
 import re
@@ -214,20 +213,7 @@ def data_fetch(
 def _traces(name: str, file_format: str | None, options: list[str]) -> Iterator[Trace]:
     from paceline.cli import named_sources as sources
 
-    return sources.find_traces(name, file_format, **dict(map(_option, options)))
-
-
-def _option(text: str) -> tuple[str, Any]:
-    """Return name and value of an option: a number, a boolean, a text, or for ``workers`` names between commas."""
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise ValueError(f"--with takes options like period=300, got {text!r}; only one file or folder can be named")
-    if name == "workers":
-        return name, value.split(",")
-    try:
-        return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return name, value
+    return sources.find_traces(name, file_format, **dict(map(sources.option, options)))
 
 
 def _readable(key: str, value: Any) -> str:

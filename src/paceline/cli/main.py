@@ -26,6 +26,7 @@ from paceline.cli.own_predictors import place_in_own
 from paceline.cli.profile_command import profile
 from paceline.cli.report_command import ToPage, report, typed
 from paceline.cli.show import err, out, print_frames, working
+from paceline.cli.simulate_command import simulate
 from paceline.cli.watching.watch_command import watch
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ app.command()(fit)
 app.command()(tune)
 app.command()(collect)
 app.command()(profile)
+app.command()(simulate)
 app.command()(live)
 app.command()(watch)
 app.command()(report)

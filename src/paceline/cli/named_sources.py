@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -39,6 +40,19 @@ def find_traces(name: str, file_format: str | None = None, **options: Any) -> It
             f"{name!r} is neither a recorded trace nor a .parquet or .csv file nor one of another format that is read; "
             f"recorded are {recorded.names()}"
         )
+
+
+def option(text: str) -> tuple[str, Any]:
+    """Return name and value of an option: a number, a boolean, a text, or for ``workers`` names between commas."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"--with takes options like period=300, got {text!r}; only one file or folder can be named")
+    if name == "workers":
+        return name, value.split(",")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return name, value
 
 
 def trace(name: str) -> Trace:

@@ -1,0 +1,122 @@
+"""The command ``paceline simulate``: what balancing would gain, before anything is attached."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+
+from paceline._printable import printable
+from paceline.cli.show import out, working
+
+if TYPE_CHECKING:
+    from paceline.eval.simulate import Simulation
+
+ADD = """from paceline.torch import BalancedLoader, attach
+
+loader = BalancedLoader(dataset, global_batch={batch})  # in place of DataLoader and DistributedSampler
+attach(model, loader)  # model: your DistributedDataParallel"""
+
+UNEVEN = 0.02
+"""Share of the time from which uneven samples are worth a loader that knows their costs."""
+
+
+def simulate(
+    source: Annotated[
+        str | None, typer.Argument(help="A recorded trace's name, or a file or folder of any format that is read.")
+    ] = None,
+    speeds: Annotated[
+        str | None, typer.Option(help="Instead of a source: the workers' usual speeds, as [cyan]100,100,60[/].")
+    ] = None,
+    profiles: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--profile",
+            help="Instead of a source: what [cyan]paceline profile[/] wrote, and how many workers have such a device, "
+            "as [cyan]t4.csv=2[/]; repeat for each.",
+        ),
+    ] = None,
+    batch: Annotated[int | None, typer.Option("--global-batch", help="Samples per iteration over all workers.")] = None,
+    noise: Annotated[
+        float, typer.Option(help="Spread of speeds between iterations, where only usual speeds are known.")
+    ] = 0.05,
+    file_format: Annotated[str | None, typer.Option("--format", help="The format, if it is not recognised.")] = None,
+    options: Annotated[
+        list[str] | None, typer.Option("--with", help="An option of the format, as for [cyan]paceline data[/].")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Say what balancing would gain on your cluster, before anything is attached.
+
+    The source is a trace, or logs that you have: per-rank times or rates in a table, Megatron-LM's timers, scores of
+    nvidia-resiliency-ext, TraceML's summary, exports of torch.profiler. The balancer of a live job is replayed on it,
+    with its defaults. The answer is the share of the time that it saves, with a 90 % interval, and what waiting comes
+    from: slow machines, uneven samples, or noise; then the lines to add to your script.
+    """
+    given = [one for one in (source, speeds, profiles) if one]
+    if len(given) != 1:
+        raise ValueError("simulate takes one of a source, --speeds and --profile: name a trace, a log or speeds")
+    with working("replaying"):
+        found = (
+            _of_speeds(speeds, batch, noise)
+            if speeds
+            else _of_profiles(profiles, batch, noise)
+            if profiles
+            else _of_traces(str(source), file_format, options or [], batch, noise)
+        )
+    if as_json:
+        print(json.dumps([{"job": name, **one.to_dict()} for name, one in found]))
+        return
+    for name, one in found:
+        for line in (*([f"{name}:"] if len(found) > 1 else []), *one.sentences, *_next(one)):
+            out.print(escape(printable(line)), highlight=False, soft_wrap=True)
+
+
+def _of_traces(
+    source: str, file_format: str | None, options: list[str], batch: int | None, noise: float
+) -> list[tuple[str, Simulation]]:
+    from paceline.cli.named_sources import find_traces, option
+    from paceline.eval.simulate import simulate as simulated
+
+    traces = find_traces(source, file_format, **dict(map(option, options)))
+    found = [(trace.name, simulated(trace, global_batch=batch, noise=noise)) for trace in traces]
+    if not found:
+        raise ValueError(f"{source} holds no trace")
+    return found
+
+
+def _of_speeds(speeds: str, batch: int | None, noise: float) -> list[tuple[str, Simulation]]:
+    from paceline.eval.simulate import from_speeds
+
+    try:
+        numbers = [float(text) for text in speeds.split(",")]
+    except ValueError:
+        raise ValueError(f"--speeds must be numbers like 100,100,60, got {speeds!r}") from None
+    return [("speeds", from_speeds(numbers, global_batch=batch, noise=noise))]
+
+
+def _of_profiles(profiles: list[str], batch: int | None, noise: float) -> list[tuple[str, Simulation]]:
+    from paceline.eval.simulate import from_profiles
+
+    if batch is None:
+        raise ValueError("--profile needs --global-batch, as a device's speed depends on its batch")
+    counts: dict[str | Path, int] = {}
+    for text in profiles:
+        name, equals, count = text.rpartition("=")
+        if equals and not count.isdecimal():
+            raise ValueError(f"--profile takes a file and a number of workers like t4.csv=2, got {text!r}")
+        counts[name or text] = int(count) if equals else 1
+    return [("profiles", from_profiles(counts, global_batch=batch, noise=noise))]
+
+
+def _next(found: Simulation) -> list[str]:
+    """Return what to do next, line by line."""
+    if not found.pays:
+        return ["Next: leave the script as it is."]
+    lines = ["Next: add to the script (docs/howto/pytorch.md)", "", *ADD.format(batch=found.global_batch).split("\n")]
+    if found.uneven_samples >= UNEVEN:
+        lines += ["", "Samples differ in cost: give the loader costs= too (docs/howto/work.md)."]
+    return [*lines, "", "paceline audit -- <your command> says beforehand whether the script stays exact."]
