@@ -38,13 +38,15 @@ class Estimate:
     def __sub__(self, other: Estimate) -> Estimate:
         return Estimate(self.value - other.value, self.moves - other.moves)
 
-    @property
-    def error(self) -> tuple[float, int]:
-        """Standard error, and its degrees of freedom: the number of cosines whose squares it is the mean of."""
+    def error(self, cosines: int | None = None) -> tuple[float, int]:
+        """Return the standard error, and its degrees of freedom: the number of cosines whose squares it is made of.
+
+        Fewer ``cosines`` than usual are for contributions that resemble their neighbours for long.
+        """
         from scipy.fft import dct
 
-        cosines_K = dct(self.moves, norm="ortho")[1 : _cosines(len(self.moves)) + 1]
-        return float(np.sqrt(np.square(cosines_K).mean() / len(self.moves))), len(cosines_K)
+        slowest_K = dct(self.moves, norm="ortho")[1 : (cosines or _cosines(len(self.moves))) + 1]
+        return float(np.sqrt(np.square(slowest_K).mean() / len(self.moves))), len(slowest_K)
 
 
 def _cosines(iterations: int) -> int:
@@ -169,7 +171,7 @@ def lead(differences: Sequence[Estimate], weights: Sequence[float], *, among: in
 
 def joined_error(estimates: Sequence[Estimate], weights: Sequence[float]) -> tuple[float, float]:
     """Return the standard error of a weighted mean over jobs, and its degrees of freedom (Welch, Satterthwaite)."""
-    errors, degrees = zip(*(one.error for one in estimates), strict=True)
+    errors, degrees = zip(*(one.error() for one in estimates), strict=True)
     parts = np.square(np.multiply(weights, errors))
     if not parts.any():
         return 0.0, float(sum(degrees))

@@ -32,6 +32,12 @@ LIVE = "live"
 LEVEL = 0.90
 """Share of jobs whose saving the interval holds."""
 
+COSINES = 3
+"""The interval is made of so few of the slowest: slow machines come and go in stretches of many iterations."""
+
+MODEL = 0.01
+"""Reach of the interval for what a replay leaves out: sizes that a job happens to keep, rounding, the hooks' time."""
+
 STEADY = 300
 """Iterations that are drawn for workers of which only the usual speed is known."""
 
@@ -210,7 +216,7 @@ def _interval(equal_T: Array, balanced_T: Array) -> tuple[float, float]:
     from scipy.stats import t
 
     kept = float(balanced_T.sum() / equal_T.sum())
-    moves = (balanced_T - kept * equal_T) / equal_T.mean()
-    error, degrees = Estimate(kept, moves).error
-    reach = float(t.isf((1 - LEVEL) / 2, degrees)) * np.sqrt(2) * error  # of this job, and of that one
+    error, degrees = Estimate(kept, (balanced_T - kept * equal_T) / equal_T.mean()).error(COSINES)
+    both = np.sqrt(2) * error  # of this job, and of that one
+    reach = float(np.hypot(t.isf((1 - LEVEL) / 2, degrees) * both, MODEL))
     return 1.0 - kept - reach, 1.0 - kept + reach
