@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,12 +33,12 @@ from paceline.recording import merge
 TRIALS, LIVE = 30, 10
 """Trials in all, and how many of them are real jobs."""
 
-SHARE, SECONDS = 64, 0.02
+SHARE, SECONDS = 64, 0.08
 """Samples of a rank in an equal batch, and how long they take an undisturbed rank."""
 
-ITERATIONS, BLOCK = 400, 25
-WARMUP = 50
-"""Iterations of a job, of a turn of real training, and those at the start that do not count."""
+ITERATIONS, REAL, BLOCK, WARMUP = 400, 240, 20, 40
+"""Iterations of a replayed job and of a real one, of a turn of real training, and those at the start that do not count.
+"""
 
 RANKS = (2, 4)
 
@@ -156,8 +157,8 @@ def live(trials: list[int]) -> Iterator[Row]:
         answers, jobs = context.SimpleQueue(), []
         for rank in range(ranks):
             told = Told(rank, ranks, f"{folder}/store", [], SHARE, (), BLOCK)
-            recorded_TW = [quotas.speeds(2 * trial) for trial, quotas in zip(trials, drawn, strict=True)]
-            realised_TW = [quotas.speeds(2 * trial + 1) for trial, quotas in zip(trials, drawn, strict=True)]
+            recorded_TW = [quotas.speeds(2 * trial, REAL) for trial, quotas in zip(trials, drawn, strict=True)]
+            realised_TW = [quotas.speeds(2 * trial + 1, REAL) for trial, quotas in zip(trials, drawn, strict=True)]
             given = Trials(told, recorded_TW, realised_TW, folder)
             jobs.append(context.Process(target=run, args=(given, answers.put)))
             jobs[-1].start()
@@ -200,11 +201,11 @@ Command: `python benchmarks/simulate.py`
 
 Machine: {machine("torch")}
 
-`paceline simulate` says what balancing would save, from a recording of {ITERATIONS} iterations of equal batches. Then a
-job of the same kind runs, at fresh speeds, and what it saves is compared with the 90 % interval. Quotas slow ranks down
+`paceline simulate` says what balancing would save, from a recording of {ITERATIONS} iterations of equal batches ({REAL}
+of a real job). Then a job of the same kind runs, at fresh speeds, and what it saves is compared with the 90 % interval. Quotas slow ranks down
 to a share of their speed, all the time or in bursts of so many iterations in the mean, each rank with noise of its own.
-Bursts of 60 are the hard ones: a recording holds three or four of a rank, and one that holds none knows nothing of them.
-How slow the speeds are that the interval counts on was chosen on other draws than these.
+Bursts of 60 are the hard ones: a recording holds three or four of a rank, and one that holds none knows nothing of
+them. The interval's own settings were chosen on other draws than these.
 
 - **The interval held what came in {held([*jobs, *drawn])} trials.** The mean error is {error:.1f} points.
 - *job*, {held(jobs)}: real `DistributedDataParallel` jobs whose ranks sleep samples / speed. The recording is that of
@@ -231,12 +232,10 @@ def main() -> None:
     parser.add_argument("--live", type=int, default=LIVE)
     asked = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    jobs: list[Row] = []
-    for ranks in RANKS:
-        trials = [trial for trial in range(asked.live) if len(Quotas.drawn(trial).share_W) == ranks]
-        for row in live(trials) if trials else ():
-            print(row, flush=True)
-            jobs.append(row)
+    by_ranks = [[trial for trial in range(asked.live) if trial % len(RANKS) == one] for one in range(len(RANKS))]
+    with ThreadPoolExecutor() as both:  # ranks sleep nearly all the time
+        jobs = [row for rows in both.map(lambda trials: list(live(trials)) if trials else [], by_ranks) for row in rows]
+    print(*jobs, sep="\n", flush=True)
     drawn = [replayed(trial) for trial in range(asked.live, TRIALS)]
     print(*drawn, sep="\n")
     speeds, shipped = usual_speeds(TRIALS), list(halves())

@@ -25,7 +25,8 @@ def costs_of_waiting(
     cost_TW
         Cost of a worker's samples in that iteration, in any unit, if it is known.
     foreseen
-        Seconds of all iterations split by the speeds to come; by default as if time were proportional to samples.
+        Seconds of all iterations split by the speeds to come, where costs are not known; by default as if time were
+        proportional to samples.
 
     Examples
     --------
@@ -41,7 +42,8 @@ def costs_of_waiting(
     whole = seconds_TW.max(axis=1).sum()
     alike = pace_TW.max(axis=1).sum()
     in_step = ((pace_TW / lasting_TW).max(axis=1) * _split(lasting_TW)).sum()
-    hindsight = max(1.0 - (_split(seconds_TW).sum() if foreseen is None else foreseen) / whole, 0.0)
+    best = _split(pace_TW).sum() if foreseen is None or known else foreseen
+    hindsight = max(1.0 - best / whole, 0.0)
     samples = min(max(whole - alike, 0.0) / whole, hindsight)
     machines = min(max(min(whole, alike) - in_step, 0.0) / whole, hindsight - samples)
     return float(samples), float(machines), float(hindsight - samples - machines)

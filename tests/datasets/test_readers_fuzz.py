@@ -51,6 +51,10 @@ GOOD = {
     "pytorch_log": "Epoch: [0][10/5005]\tTime 0.500 (0.6)\tData 0.010 (0.2)\n",
     "dstat": '"Dstat 0.7.2 CSV output"\n"total cpu usage",,\n"usr","sys","idl"\n1,1,98\n2,1,97\n',
     "sar": "# hostname;interval;timestamp;CPU;%user;%idle\nh1;60;2020-01-01 00:01:00 UTC;-1;10.5;89.5\n",
+    "nvrx_scores": "Rank 0 GPUs relative perf: {0: 0.96, 1: 0.90}\nRank 0 GPUs relative perf: {0: 0.9, 1: 1.0}\n",
+XX: 10, "backward_ms": 20}}, "1": {"metrics": {"forward_ms": 11, "backward_ms": 20.5}}}}}}',
+    "megatron_timers": "times across ranks (ms):\n  forward-compute:\n     rank  0: 10.00\n     rank  1: 20.00\n"
+    "  backward-compute:\n     rank  0: 10.00\n     rank  1: 20.00\n",
     "fedscale": "client,computation,communication\na,20,500\n",
     "json": '{"worker": "a", "iteration": 0, "samples": 8, "seconds": 0.5}\n'
     '{"worker": "b", "iteration": 0, "samples": 8, "seconds": 1}\n',
@@ -67,6 +71,14 @@ OPTIONS = {
     "prometheus": {"values": "seconds"},
 }
 """Without these the formats do not say what was measured."""
+
+SPANS = (
+    '{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "ts": 0, "dur": 100}',
+    '{"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1, "dur": 50}',
+    '{"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce", "ts": 60, "dur": 30}',
+)
+FOLDERS = {"torch_profiler": '{"distributedInfo": {"rank": 1},\n"traceEvents": [\n' + ",\n".join(SPANS) + "\n]}\n"}
+"""Formats with a file for each worker: the text of one of them."""
 
 BINARY = ("parquet", "bytedance_llm")
 """Parquet: bytes are changed at random, as there is no text to change."""
@@ -113,7 +125,7 @@ def damaged(text):
 
 
 def test_every_format_is_fuzzed():
-    assert set(GOOD) | set(BINARY) == set(FORMATS)
+    assert {*GOOD, *FOLDERS, *BINARY} == set(FORMATS)
 
 
 @pytest.mark.parametrize("name", GOOD)
@@ -132,6 +144,22 @@ def test_damaged_files_are_read_or_refused_in_a_sentence(name, tmp_path):
     def check(data):
         path.write_bytes(data)
         read_or_refused(path, name)
+
+    check()
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_folder_with_a_damaged_file_is_read_or_refused_in_a_sentence(name, tmp_path):
+    (tmp_path / "rank0.json").write_text(FOLDERS[name].replace('"rank": 1', '"rank": 0'))
+    path = tmp_path / "rank1.json"
+    path.write_text(FOLDERS[name])
+    assert len(read_traces(tmp_path)) == 1
+
+    @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+    @given(damaged(FOLDERS[name]))
+    def check(data):
+        path.write_bytes(data)
+        read_or_refused(tmp_path, name)
 
     check()
 

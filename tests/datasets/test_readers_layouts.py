@@ -223,6 +223,17 @@ def test_phones_are_those_of_the_profiles_and_differ_as_these_do(tmp_path):
     assert slopes["nexus6"] / slopes["redmi_note8"] == pytest.approx(3.0, rel=0.5)
 
 
+def test_scores_of_a_straggler_report_are_speeds(made):
+    """nvrx_scores: the line is one that a public repository quotes."""
+    line = "Rank 0 GPUs relative perf: {0: 0.96, 1: 0.90, 2: 0.97, 3: 0.90}\n"
+    trace = only(
+        made("run.log", f"Epoch 0\n{line}Rank 0 GPUs individual perf: {{0: 1.0}}\n{line.replace('0.97', 'nan')}")
+    )
+    assert trace.workers == ("0", "1", "2", "3")
+    np.testing.assert_allclose(trace.speed, [[0.96, 0.90, 0.97, 0.90], [0.96, 0.90, np.nan, 0.90]])
+    assert trace.meta["rows_dropped"] == "2"
+
+
 # -- what each format was tried on -------------------------------------------------------------------------------
 
 

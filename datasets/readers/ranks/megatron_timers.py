@@ -13,7 +13,7 @@ from paceline.datasets.readers.format import MADE, Format, require_dense
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
 
-BLOCK = re.compile(r"(?<!\) )(?<!max )(?<!min )\btimes across ranks \(ms\):")
+BLOCK = re.compile(r"\btimes across ranks \(ms\):")
 TIMER = re.compile(r"([a-z][a-z0-9-]+):\s*$")
 RANK = re.compile(r"\brank\s+(\d+): +([0-9]+(?:\.[0-9]+)?)\s*$")
 

@@ -11,7 +11,7 @@ KNOWN = (
         "(its option to enable profiling) and name the folder of the exported traces",
     ),
     (
-        re.compile(r"\b(?:max|\(min, max\)) time across ranks \(ms\):"),
+        re.compile(r"(?:\bmax|\(min, max\)) time across ranks \(ms\):"),
         "is a log of Megatron-LM with the times of no single rank: log with --timing-log-level 2 "
         "--timing-log-option all",
     ),
