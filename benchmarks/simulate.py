@@ -202,10 +202,10 @@ Command: `python benchmarks/simulate.py`
 Machine: {machine("torch")}
 
 `paceline simulate` says what balancing would save, from a recording of {ITERATIONS} iterations of equal batches ({REAL}
-of a real job). Then a job of the same kind runs, at fresh speeds, and what it saves is compared with the 90 % interval. Quotas slow ranks down
-to a share of their speed, all the time or in bursts of so many iterations in the mean, each rank with noise of its own.
-Bursts of 60 are the hard ones: a recording holds three or four of a rank, and one that holds none knows nothing of
-them. The interval's own settings were chosen on other draws than these.
+of a real job). Then a job of the same kind runs, at fresh speeds, and what it saves is compared with the 90 % interval.
+Quotas slow ranks down to a share of their speed, all the time or in bursts of so many iterations in the mean, each rank
+with noise of its own. Bursts of 60 are the hard ones: a recording holds a few of a rank, and one that holds none knows
+nothing of them. The interval's own settings were chosen on other draws than these.
 
 - **The interval held what came in {held([*jobs, *drawn])} trials.** The mean error is {error:.1f} points.
 - *job*, {held(jobs)}: real `DistributedDataParallel` jobs whose ranks sleep samples / speed. The recording is that of

@@ -15,7 +15,7 @@ from paceline.datasets import Trace
 from paceline.eval.backtest import Backtest, backtest
 from paceline.eval.recorded_jobs import by_name
 from paceline.eval.residuals import Residuals, residuals
-from paceline.eval.significance import Estimate, Lead, critical_difference, lead, log_mae, log_rmse
+from paceline.eval.significance import ErrorFigures, Lead, absolute, critical_difference, lead, squared
 from paceline.predictors import LastValue, Predictor
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Leaderboard:
     fit_seconds
         How long fitting each predictor took, where known, in seconds.
     errors
-        Mean log error of each predictor on each trace, by measure (``"rmse"``, ``"mae"``), predictor and trace.
+        Errors of each predictor on each trace, by measure (``"rmse"``, ``"mae"``), predictor and trace.
     residuals
         What each predictor's forecasts left on each trace, by predictor and trace.
     """
@@ -55,7 +55,7 @@ class Leaderboard:
     jobs: pd.DataFrame
     left_out: tuple[str, ...]
     fit_seconds: Mapping[str, float] = field(default_factory=dict)
-    errors: Mapping[str, Mapping[str, Mapping[str, Estimate]]] = field(default_factory=dict, repr=False)
+    errors: Mapping[str, Mapping[str, Mapping[str, ErrorFigures]]] = field(default_factory=dict, repr=False)
     residuals: Mapping[str, Mapping[str, Residuals]] = field(default_factory=dict, repr=False)
 
     @property
@@ -193,12 +193,12 @@ def leaderboard(
     scored = by_name(traces)
     board: list[dict[str, object]] = []
     jobs: list[dict[str, object]] = []
-    errors: dict[str, dict[str, dict[str, Estimate]]] = {"rmse": {}, "mae": {}}
+    errors: dict[str, dict[str, dict[str, ErrorFigures]]] = {"rmse": {}, "mae": {}}
     left: dict[str, dict[str, Residuals]] = {}
-    lasts = {name: backtest(predictors[BASELINE], trace, warmup=warmup) for name, trace in scored.items()}
+    lasts = {name: _Last.of(backtest(predictors[BASELINE], trace, warmup=warmup)) for name, trace in scored.items()}
     kept_by = {name: (last.scored >= FEWEST_SCORED) & (np.nan_to_num(last.rmse) > 0) for name, last in lasts.items()}
     calls = [
-        (name, predictor, trace, warmup, kept_by[trace.name])
+        (name, predictor, trace, lasts[trace.name], kept_by[trace.name])
         for trace in scored.values()
         if kept_by[trace.name].any()
         for name, predictor in predictors.items()
@@ -222,6 +222,21 @@ def leaderboard(
 
 
 @dataclass(frozen=True, eq=False)
+class _Last:
+    """Errors of the last value, beside which those of others are told, ``[W]``."""
+
+    rmse: Array
+    mae: Array
+    scored: NDArray[np.int64]
+    warmup: int
+
+    @classmethod
+    def of(cls, result: Backtest) -> _Last:
+        """Return those of a backtest."""
+        return cls(result.rmse, result.mae, result.scored, result.warmup)
+
+
+@dataclass(frozen=True, eq=False)
 class _Scores:
     """Scores of a backtest, computed by the process that ran it: it sends back these, and not every forecast."""
 
@@ -230,13 +245,13 @@ class _Scores:
     coverage_W: Array
     overhead: float
     seconds: float
-    rmse: Estimate
-    mae: Estimate
+    rmse: ErrorFigures
+    mae: ErrorFigures
     residuals: Residuals
 
 
-def _scores(name: str, predictor: Predictor, trace: Trace, warmup: int, kept: NDArray[np.bool_]) -> _Scores:
-    result = backtest(predictor, trace, warmup=warmup)
+def _scores(name: str, predictor: Predictor, trace: Trace, last: _Last, kept: NDArray[np.bool_]) -> _Scores:
+    result = backtest(predictor, trace, warmup=last.warmup)
     error_TW = result.error[:, kept]
     return _Scores(
         result.rmse,
@@ -244,14 +259,14 @@ def _scores(name: str, predictor: Predictor, trace: Trace, warmup: int, kept: ND
         result.coverage,
         overhead=result.overhead,
         seconds=result.seconds,
-        rmse=log_rmse(error_TW),
-        mae=log_mae(error_TW),
-        residuals=residuals(error_TW, result.position_TW[warmup:, kept]),
+        rmse=squared(error_TW, last.rmse[kept]),
+        mae=absolute(error_TW, last.mae[kept]),
+        residuals=residuals(error_TW, result.position_TW[last.warmup :, kept]),
     )
 
 
 def _rows(
-    name: str, result: _Scores, last: Backtest, trace: Trace, kept: NDArray[np.bool_]
+    name: str, result: _Scores, last: _Last, trace: Trace, kept: NDArray[np.bool_]
 ) -> Iterator[dict[str, object]]:
     """Return one predictor's errors relative to the last value's, one row per worker kept."""
     rmse, mae = result.rmse_W[kept] / last.rmse[kept], result.mae_W[kept] / last.mae[kept]

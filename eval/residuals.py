@@ -24,7 +24,7 @@ NARROW = 0.1
 
 @dataclass(frozen=True, eq=False)
 class Residuals:
-    """What the forecasts of one job left.
+    """Errors that the forecasts of one job left, in figures.
 
     Parameters
     ----------

@@ -53,6 +53,21 @@ def _cosines(iterations: int) -> int:
     return min(max(FEWEST_COSINES, round(0.2 * iterations ** (2 / 3))), iterations - 1)
 
 
+@dataclass(frozen=True, eq=False)
+class ErrorFigures:
+    """Errors of a predictor on one job: the mean over workers of their logs, and of losses beside a common scale.
+
+    The ratio and its interval come from the logs. The test comes from the losses: one iteration with a large error
+    moves their difference and its standard error alike, and so does not look like a lead.
+    """
+
+    log: Estimate
+    loss: Estimate
+
+    def __sub__(self, other: ErrorFigures) -> ErrorFigures:
+        return ErrorFigures(self.log - other.log, self.loss - other.loss)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Lead:
     """One predictor's error over another's; ``str`` of it says in words whether the difference is luck.
@@ -119,22 +134,28 @@ def compare(error: ArrayLike, other_error: ArrayLike) -> Lead:
             "error and other_error must both have the shape [iterations, workers], with 20 iterations or more, got "
             f"{error_TW.shape} and {other_TW.shape}"
         )
-    return lead([log_rmse(error_TW) - log_rmse(other_TW)], [1.0])
+    scale_W = np.sqrt((_mean(np.square(error_TW)) + _mean(np.square(other_TW))) / 2)
+    return lead([squared(error_TW, scale_W) - squared(other_TW, scale_W)], [1.0])
 
 
-def log_rmse(error_TW: Array) -> Estimate:
-    """Return the mean over workers of the log of their root mean squared error."""
-    return _log_mean(np.square(error_TW), 0.5)
+def squared(error_TW: Array, scale_W: Array) -> ErrorFigures:
+    """Return the figures of root mean squared errors; each worker's losses are beside its scale, ``[W]``."""
+    return ErrorFigures(_log_mean(np.square(error_TW), 0.5), mean(np.square(error_TW / scale_W)))
 
 
-def log_mae(error_TW: Array) -> Estimate:
-    """Return the mean over workers of the log of their mean absolute error."""
-    return _log_mean(np.abs(error_TW), 1.0)
+def absolute(error_TW: Array, scale_W: Array) -> ErrorFigures:
+    """Return the figures of mean absolute errors; each worker's losses are beside its scale, ``[W]``."""
+    return ErrorFigures(_log_mean(np.abs(error_TW), 1.0), mean(np.abs(error_TW) / scale_W))
+
+
+def _mean(values_TW: Array) -> Array:
+    there_TW = np.isfinite(values_TW)
+    mean_W: Array = np.where(there_TW, values_TW, 0.0).sum(axis=0) / there_TW.sum(axis=0)
+    return mean_W
 
 
 def _log_mean(loss_TW: Array, power: float) -> Estimate:
-    there_TW = np.isfinite(loss_TW)
-    mean_W = np.where(there_TW, loss_TW, 0.0).sum(axis=0) / there_TW.sum(axis=0)
+    there_TW, mean_W = np.isfinite(loss_TW), _mean(loss_TW)
     with np.errstate(divide="ignore", invalid="ignore"):  # a predictor without any error has no scale
         contribution_TW = np.where(there_TW, loss_TW / mean_W - 1.0, 0.0) / there_TW.mean(axis=0)
         return Estimate(float(power * np.log(mean_W).mean()), power * contribution_TW.mean(axis=1))
@@ -142,14 +163,13 @@ def _log_mean(loss_TW: Array, power: float) -> Estimate:
 
 def mean(values_TW: Array) -> Estimate:
     """Return the mean over workers of their means over time."""
-    there_TW = np.isfinite(values_TW)
-    mean_W = np.where(there_TW, values_TW, 0.0).sum(axis=0) / there_TW.sum(axis=0)
+    there_TW, mean_W = np.isfinite(values_TW), _mean(values_TW)
     moves_TW = np.where(there_TW, values_TW - mean_W, 0.0) / there_TW.mean(axis=0)
     return Estimate(float(mean_W.mean()), moves_TW.mean(axis=1))
 
 
-def lead(differences: Sequence[Estimate], weights: Sequence[float], *, among: int = 2) -> Lead:
-    """Return the lead that differences of log errors show, over jobs that count by weights.
+def lead(differences: Sequence[ErrorFigures], weights: Sequence[float], *, among: int = 2) -> Lead:
+    """Return the lead that differences of two predictors' errors show, over jobs that count by weights.
 
     Parameters
     ----------
@@ -160,13 +180,13 @@ def lead(differences: Sequence[Estimate], weights: Sequence[float], *, among: in
     among
         Number of predictors of which these two were picked as the best and another: the test is then Tukey's.
     """
-    value = float(np.dot(weights, [one.value for one in differences]))
+    logs, losses = [one.log for one in differences], [one.loss for one in differences]
+    value, loss = (float(np.dot(weights, [one.value for one in figures])) for figures in (logs, losses))
+    p = _chance(loss, *joined_error(losses, weights), among) if value * loss > 0 else 1.0
     if not np.isfinite(value):
-        return Lead(ratio=float(np.exp(value)), low=float(np.exp(value)), high=float(np.exp(value)), p=0.0)
-    error, degrees = joined_error(differences, weights)
-    low, high = _interval(differences, weights, value, degrees)
-    ratio, low, high = (float(np.exp(end)) for end in (value, low, high))
-    return Lead(ratio=ratio, low=low, high=high, p=_chance(value, error, degrees, among))
+        return Lead(ratio=float(np.exp(value)), low=float(np.exp(value)), high=float(np.exp(value)), p=p)
+    low, high = _interval(logs, weights, value, joined_error(logs, weights)[1])
+    return Lead(ratio=float(np.exp(value)), low=float(np.exp(low)), high=float(np.exp(high)), p=p)
 
 
 def joined_error(estimates: Sequence[Estimate], weights: Sequence[float]) -> tuple[float, float]:

@@ -15,10 +15,10 @@ from numpy.typing import ArrayLike
 
 from paceline._arrays import Array
 from paceline._curves import Curves
-from paceline._multiples import usual_multiple
 from paceline.coordinator.balanced.policy import Policy
 from paceline.datasets import Trace
 from paceline.datasets.profiles import load_profile
+from paceline.eval.replay.batch_multiple import usual_multiple
 from paceline.eval.replay.synchronous import EQUAL, ORACLE, replay
 from paceline.eval.replay.synchronous_schemes import Balanced
 from paceline.eval.saving import Simulation, percent

@@ -126,6 +126,7 @@ STAGES = {
         3: f"{TORCH}\nbalance = attach(model, loader)\n{TRAINED}\npath = 'state.pt'",
     },
     "howto/recording.md": {2: f"{TORCH}\n{RECORDED}", 4: ANY_LOOP},
+    "howto/simulate.md": {1: ""},
     "howto/training.md": {1: TRACES, 3: f"{MODELS}\n{TORCH}"},
     "howto/watching.md": {1: TORCH, 2: TRAINED, 3: ""},
     "howto/work.md": {1: f"{TORCH}\n{TEXTS}", 4: TORCH, 5: "saved_epoch, epochs = 0, 2"},

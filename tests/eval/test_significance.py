@@ -8,7 +8,7 @@ from scipy.stats import studentized_range, t
 
 from paceline.datasets import Trace
 from paceline.eval import compare, leaderboard
-from paceline.eval.significance import Estimate, critical_difference, lead, log_mae, log_rmse
+from paceline.eval.significance import Estimate, absolute, critical_difference, lead, squared
 from paceline.predictors import EWMA, LastValue, checks
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -45,14 +45,16 @@ def test_the_ratio_is_the_geometric_mean_of_the_workers_ratios():
     second[::7, 0] = np.nan
     ratios = np.sqrt(np.nanmean(first**2, axis=0) / np.nanmean(second**2, axis=0))
     assert compare(first, second).ratio == pytest.approx(np.exp(np.log(ratios).mean()))
-    assert np.exp(log_mae(first).value) == pytest.approx(np.exp(np.log(np.nanmean(abs(first), axis=0)).mean()))
+    assert np.exp(absolute(first, 1.0).log.value) == pytest.approx(
+        np.exp(np.log(np.nanmean(abs(first), axis=0)).mean())
+    )
 
 
 def test_contributions_are_those_that_leaving_out_an_iteration_shows():
     """To first order in the number of iterations."""
     error = np.random.default_rng(3).uniform(-1, 1, size=(200, 3))  # no iteration counts for much more than others
-    whole = log_rmse(error)
-    without = np.array([log_rmse(np.delete(error, k, axis=0)).value for k in range(len(error))])
+    whole = squared(error, 1.0).log
+    without = np.array([squared(np.delete(error, k, axis=0), 1.0).log.value for k in range(len(error))])
     np.testing.assert_allclose((len(error) - 1) * (whole.value - without), whole.moves, atol=0.01)
 
 
@@ -85,13 +87,13 @@ def test_tukeys_test_of_two_is_students(score, degrees):
 
 
 def test_the_best_of_many_must_lead_by_more():
-    differences = [log_rmse(errors(1)) - log_rmse(0.9 * errors(2))]
+    differences = [squared(errors(1), 1.0) - squared(0.9 * errors(2), 1.0)]
     chances = [lead(differences, [1.0], among=among).p for among in (2, 3, 10, 30)]
     assert chances == sorted(chances)
 
 
 def test_jobs_together_say_more_than_one():
-    jobs = [log_rmse(0.97 * errors(k)) - log_rmse(errors(k) + 0.5 * errors(k + 50)) for k in range(8)]
+    jobs = [squared(0.97 * errors(k), 1.0) - squared(errors(k) + 0.5 * errors(k + 50), 1.0) for k in range(8)]
     assert lead(jobs, [1 / 8] * 8).p < min(lead([job], [1.0]).p for job in jobs)
 
 

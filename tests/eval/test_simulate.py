@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline._multiples import usual_multiple
 from paceline.coordinator import Policy
 from paceline.datasets import Trace
 from paceline.eval import Balanced, from_profiles, from_speeds, replay, simulate
+from paceline.eval.replay.batch_multiple import usual_multiple
 from paceline.eval.waiting_costs import costs_of_waiting
 from paceline.predictors import Auto
 

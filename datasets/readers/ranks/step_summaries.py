@@ -82,7 +82,7 @@ def _number(path: Path, rank: str, row: Mapping[str, object], name: str, needed:
     if not usable or (needed and value == 0):
         raise ValueError(
             f"{path}: rank {rank!r}: {name} must be a {'positive ' if needed else ''}number of milliseconds, got "
-            f"{value!r:.40}; without it a rank's own time is not known"
+            f"{value!r:.40}; without it a rank's busy time is not known"
         )
     return float(value)  # type: ignore[arg-type]
 

@@ -1,0 +1,75 @@
+"""``paceline simulate``: one source, an answer in words or JSON, and what to do next."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from paceline.cli import main as cli
+from paceline.datasets import Trace
+from paceline.eval import simulate
+
+runner = CliRunner()
+
+
+def run(*arguments, code=0):
+    result = runner.invoke(cli.app, ["simulate", *map(str, arguments)])
+    assert result.exit_code == code, result.output
+    return result.output if code == 0 else str(result.exception)
+
+
+@pytest.fixture
+def trace(tmp_path):
+    seconds = np.random.default_rng(0).normal([0.1, 0.1, 0.2], 0.002, size=(100, 3))
+    return Trace(np.full((100, 3), 32), seconds).save(tmp_path / "job.parquet")
+
+
+def test_a_trace_is_answered_with_the_lines_to_add(trace):
+    said = run(trace)
+    assert all(sentence in said for sentence in simulate(Trace.load(trace)).sentences)
+    assert "loader = BalancedLoader(dataset, global_batch=96)" in said
+    assert "docs/howto/pytorch.md" in said
+
+
+def test_json_holds_the_same_numbers(trace):
+    (found,) = json.loads(run(trace, "--json", "--global-batch", 480))
+    same = simulate(Trace.load(trace), global_batch=480).to_dict()
+    assert {key: found[key] for key in ("saving", "low", "high", "sentences")} == {
+        key: list(same[key]) if key == "sentences" else same[key] for key in ("saving", "low", "high", "sentences")
+    }
+
+
+def test_where_nothing_is_gained_the_script_stays_as_it_is():
+    assert "Next: leave the script as it is." in run("--speeds", "100,100")
+
+
+def test_a_table_of_one_own_is_read_with_its_columns_named(tmp_path):
+    rows = [f"{step},{rank},{100 + 80 * rank}" for step in range(60) for rank in (0, 1)]
+    (tmp_path / "log.csv").write_text("step,rank,step_time_ms\n" + "\n".join(rows))
+    named = ["worker=rank", "iteration=step", "seconds=step_time_ms", "unit=ms", "samples=64"]
+    said = run(tmp_path / "log.csv", *(word for option in named for word in ("--with", option)))
+    assert "mostly for worker 1" in said
+
+
+def test_profiles_count_their_workers(tmp_path):
+    rows = "\n".join(f"x,d,m,{size},{0.001 * size},," for size in (8, 32, 128))
+    (tmp_path / "a.csv").write_text(f"source,device,model,batch,seconds,comm_seconds,held\n{rows}")
+    (found,) = json.loads(run("--profile", f"{tmp_path / 'a.csv'}=3", "--global-batch", 96, "--json"))
+    assert found["workers"] == 3
+    assert found["slow_machines"] == pytest.approx(0, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "simulate takes one of a source, --speeds and --profile"),
+        (["digits-mlp-steady", "--speeds", "1,2"], "simulate takes one of a source"),
+        (["--speeds", "fast"], "--speeds must be numbers like 100,100,60, got 'fast'"),
+        (["--profile", "a.csv"], "--profile needs --global-batch"),
+        (["--profile", "a.csv=two", "--global-batch", "64"], "like t4.csv=2, got 'a.csv=two'"),
+        (["nothing-there"], "'nothing-there' is neither a recorded trace nor"),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_in_a_sentence(arguments, sentence):
+    assert sentence in run(*arguments, code=1)
