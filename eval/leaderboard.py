@@ -214,7 +214,7 @@ def leaderboard(
     if not board:
         raise ValueError("traces must hold at least one worker whose speed changes, got none to score")
     left_out = tuple(
-        f"{name}/{scored[name].workers[w]}" for name, kept in kept_by.items() for w in np.flatnonzero(~kept)
+        f"{name}/{scored[name].workers[int(w)]}" for name, kept in kept_by.items() for w in np.flatnonzero(~kept)
     )
     return Leaderboard(
         pd.DataFrame(board), pd.DataFrame(jobs), left_out, dict(fit_seconds or {}), errors=errors, residuals=left

@@ -50,7 +50,8 @@ class Estimate:
 
 
 def _cosines(iterations: int) -> int:
-    return min(max(FEWEST_COSINES, round(0.2 * iterations ** (2 / 3))), iterations - 1)
+    count: int = min(max(FEWEST_COSINES, round(0.2 * iterations ** (2 / 3))), iterations - 1)
+    return count
 
 
 @dataclass(frozen=True, eq=False)

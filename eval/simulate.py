@@ -77,7 +77,7 @@ def simulate(
     Waiting costs 42.5 % of the time: slow machines 42.1 %, uneven samples 0.0 %, noise 0.4 %; mostly for d.
     Replayed: 250 iterations of 4 workers, 256 samples each.
     """
-    complete_T = np.isfinite(trace.speed).all(axis=1)
+    complete_T = np.asarray(np.isfinite(trace.speed).all(axis=1))
     few = bool(complete_T.any()) and len(trace.workers) > 1 and int(complete_T.sum()) < FEWEST
     if few:
         return _steady(trace, global_batch, curves, noise)

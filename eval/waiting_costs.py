@@ -36,7 +36,9 @@ def costs_of_waiting(
     from scipy.ndimage import median_filter
 
     known = cost_TW is not None and bool((np.isfinite(cost_TW) & (cost_TW > 0)).all())
-    relative_TW = cost_TW / cost_TW.mean(axis=1, keepdims=True) if known else np.ones(seconds_TW.shape)  # type: ignore[union-attr,operator]
+    relative_TW = np.ones(seconds_TW.shape)
+    if cost_TW is not None and known:
+        relative_TW = cost_TW / cost_TW.mean(axis=1, keepdims=True)
     pace_TW = seconds_TW / relative_TW
     lasting_TW = median_filter(pace_TW, size=(2 * HALF_WINDOW + 1, 1), mode="nearest")
     whole = seconds_TW.max(axis=1).sum()

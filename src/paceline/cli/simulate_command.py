@@ -13,7 +13,7 @@ from paceline._printable import printable
 from paceline.cli.show import out, working
 
 if TYPE_CHECKING:
-    from paceline.eval.simulate import Simulation
+    from paceline.eval.saving import Simulation
 
 ADD = """from paceline.torch import BalancedLoader, attach
 
