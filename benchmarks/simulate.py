@@ -221,9 +221,9 @@ nothing of them. The interval's own settings were chosen on other draws than the
 
 - **The interval held what came in {held([*jobs, *drawn])} trials.** The mean error is {error:.1f} points.
 - *job*, {held(jobs)}: real `DistributedDataParallel` jobs whose ranks sleep samples / speed, recorded by
-  `paceline.recording`, then trained plain and attached in turns of {BLOCK} iterations. What came is the time of the sizes
-  that the attached job chose, at the imposed speeds. *By the clock* is the wall time beside it, which holds the exchange,
-  the hooks, and whatever else runs on this machine: read it only if nothing did.
+  `paceline.recording`, then trained plain and attached in turns of {BLOCK} iterations. What came is the time of the
+  sizes that the attached job chose, at the imposed speeds. *By the clock* is the wall time beside it, which holds the
+  exchange, the hooks, and whatever else runs on this machine: read it only if nothing did.
 - *replay*, {held(drawn)}: both are drawn, and the balancer runs on exact times.
 - By replay, if only usual speeds are known (`--speeds`) and quotas last: {sum(speeds)} of {len(speeds)}.
 
