@@ -30,9 +30,9 @@ def page(notebook: Path, relinked: Callable[[str], str]) -> tuple[str, dict[str,
     pictures: dict[str, bytes] = {}
     for number, cell in enumerate(_cells(notebook)):
         source = "".join(cell["source"])
-        if number == 0:
-            source += "\n\n" + NOTE.format(name=notebook.stem)
         texts.append(relinked(source) if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        if number == 0:
+            texts.append(NOTE.format(name=notebook.stem))  # this link is to the notebook itself, not to its page
         for output in cell.get("outputs", []):
             data = output.get("data", {})
             if "image/png" in data:

@@ -49,11 +49,11 @@ def assembled(folder: Path = PAGES) -> list[str]:
         page = str(source.relative_to(ROOT))
         _write(folder / site.place(page), with_equations(filled(site.rewritten(page, source.read_text()))))
     for notebook in notebooks():
-        place = str(notebook.relative_to(ROOT).with_suffix(".md"))
-        text, pictures = notebook_page(notebook, partial(site.rewritten, place))
-        _write(folder / site.place(place), text)
-        for name, picture in pictures.items():
-            _write((folder / site.place(place)).with_name(name), picture)
+        source = str(notebook.relative_to(ROOT))
+        text, pictures = notebook_page(notebook, partial(site.rewritten, source))
+        _write(folder / site.place(source), text)
+        for name, content in {**pictures, notebook.name: notebook.read_bytes()}.items():
+            _write((folder / site.place(source)).with_name(name), content)
     for room in ("docs", "benchmarks"):
         for file in (ROOT / room).rglob("*"):
             if file.suffix in COPIED:
