@@ -73,7 +73,7 @@ def simulate(
     >>> rng = np.random.default_rng(0)
     >>> seconds = [0.1, 0.1, 0.1, 0.2] * rng.uniform(0.98, 1.02, (300, 4))
     >>> print(simulate(Trace(np.full((300, 4), 64), seconds, workers=["a", "b", "c", "d"])))
-    Balancing would save 41.7 % of the time (90 % interval: 41.6 to 41.9 %).
+    Balancing would save 41.7 % of the time (90 % interval: 40.7 to 42.7 %).
     Waiting costs 42.5 % of the time: slow machines 42.1 %, uneven samples 0.0 %, noise 0.4 %; mostly for d.
     Replayed: 250 iterations of 4 workers, 256 samples each.
     """

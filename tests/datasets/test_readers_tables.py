@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from readings import covariate, only
 
-from paceline.cli.data_command import _option
+from paceline.cli.named_sources import option
 from paceline.datasets.readers.tabular.hint import advice, suggested
 from paceline.datasets.units import TIMES
 
@@ -232,7 +232,7 @@ OTHERS = ["loss", "lr", "grad_norm", "epoch_loss", "note"]
 
 def named(options):
     """The options of a line for ``--with``, as the command line takes them."""
-    return dict(_option(one) for one in shlex.split(options))
+    return dict(option(one) for one in shlex.split(options))
 
 
 @given(st.data())
