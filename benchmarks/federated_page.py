@@ -138,7 +138,8 @@ def accuracy_table(scores: Scores) -> list[str]:
     for (_, level, participation), each in scores.items():
         for name, one in each.items():
             never = f" ({one.never} of the seeds never)" if one.never else ""
-            reached = "never" if np.isinf(one.time) else f"{one.time:.2f} ± {one.time_half:.2f}{never}"
+            half = "" if np.isnan(one.time_half) else f" ± {one.time_half:.2f}"  # one seed alone has none
+            reached = "never" if np.isinf(one.time) else f"{one.time:.2f}{half}{never}"
             points = f"{one.points:+.2f} ± {one.points_half:.2f}"
             bold = "**" if name == "balanced" else ""
             lines.append(

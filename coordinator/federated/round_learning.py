@@ -21,10 +21,10 @@ from paceline.coordinator.federated.validation import plausible_comm, plausible_
 logger = logging.getLogger("paceline.federated")
 
 NOT_FOLLOWING = (
-    "the time of %s does not follow its batch, so it gets the mean batch: let clients train the local steps and the "
+    "the time of %s does not follow the batch, which stays at the mean: let clients train the local steps and the "
     "batch that they are asked for, and not epochs"
 )
-FOLLOWING = "the time of %s follows its batch by now: it is balanced"
+FOLLOWING = "the time of %s follows the batch by now, which is balanced"
 
 SHRINK = 0.8
 """A client that ran out of memory gets at most this share of the batch that it ran out with."""
