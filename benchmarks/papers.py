@@ -258,7 +258,7 @@ to gain, and a K80 beside V100s gains more than the paper's K520, K80 and M60. T
 **Here**: a perceptron on digits, trained for real at the speeds of recorded jobs, {seeds} seeds, every scheme at its
 own best of four rates. Simulated seconds until 95 % of held-out digits are recognised. *Shedding* is FlexRR's idea:
 whoever is done takes over a twentieth of a batch from the worker that would end last. It is given perfect foresight
-within an iteration, and its message costs nothing, 2 % or 5 % of an equal iteration.
+within an iteration, and its message costs nothing, 2 % or 5 % of an equal iteration. LB-BSP forecasts by an EWMA here.
 
 {cpus}
 
@@ -290,7 +290,7 @@ steps as well as adapting the rate with the batch loses accuracy.
 
 **Why it differs**: all three are a third faster and within a point of the accuracy of standard federated averaging, so
 neither the loss that the paper reports for steps and rates nor the full accuracy that it reports for batches shows.
-This task is small, and its model convex enough that local steps hardly drift apart.
+This task is small; a larger one may show what the paper saw.
 
 ## SaPS: before synchronous and asynchronous training
 
