@@ -22,7 +22,7 @@ from machine import machine
 from paceline._arrays import Array
 from paceline._curves import Curves
 from paceline.coordinator import LoadBalancer, Policy
-from paceline.engines.torch.usual import default_batch_multiple
+from paceline.coordinator.balanced.policy import default_batch_multiple
 from paceline.predictors import Report, named
 from paceline.solver import split
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -38,6 +39,14 @@ class Seen:
 
 def run(told: Told, tell: Callable[[dict[str, Seen]], None]) -> None:
     """Train through all cells, the schemes in turn, and tell what each did."""
+    with joined(told):
+        for speed_TW in told.cells:
+            in_turns(told, speed_TW, tell)
+
+
+@contextmanager
+def joined(told: Told) -> Iterator[None]:
+    """Join the other ranks, on one thread and without warnings, and leave when all are done."""
     import torch
     import torch.distributed as dist
 
@@ -45,17 +54,21 @@ def run(told: Told, tell: Callable[[dict[str, Seen]], None]) -> None:
     place = {"rank": told.rank, "world_size": told.world_size, "timeout": timedelta(seconds=120)}
     dist.init_process_group("gloo", init_method=f"file://{told.store}", **place)
     warnings.simplefilter("ignore")
-    for speed_TW in told.cells:
-        jobs = {scheme: Job(scheme, told, speed_TW) for scheme in told.schemes}
-        for _ in range(len(speed_TW) // told.block):
-            for job in jobs.values():
-                job.block()
-        for job in jobs.values():
-            job.close()
-        if told.rank == 0:
-            tell({scheme: job.seen for scheme, job in jobs.items()})
+    yield
     dist.barrier()
     dist.destroy_process_group()
+
+
+def in_turns(told: Told, speed_TW: Array, tell: Callable[[dict[str, Seen]], None]) -> None:
+    """Train for every scheme at these speeds, in blocks, and let the first rank tell what each did."""
+    jobs = {scheme: Job(scheme, told, speed_TW) for scheme in told.schemes}
+    for _ in range(len(speed_TW) // told.block):
+        for job in jobs.values():
+            job.block()
+    for job in jobs.values():
+        job.close()
+    if told.rank == 0:
+        tell({scheme: job.seen for scheme, job in jobs.items()})
 
 
 class Job:

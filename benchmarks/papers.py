@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -211,18 +211,12 @@ def stale() -> str:
 PARTS = {"gpus": gpus, "cpus": cpus, "forecasts": forecasts, "rounds": rounds, "stale": stale}
 
 
-def parts() -> Iterator[tuple[str, str]]:
-    """Yield the tables by their names, as they are finished."""
-    for name, made in PARTS.items():
-        yield name, made()
-
-
 def main() -> None:
     """Measure all claims, and write the page."""
     made = {}
-    for name, text in parts():
-        print(f"\n{name}\n{text}", flush=True)
-        made[name] = text
+    for name, part in PARTS.items():
+        made[name] = part()
+        print(f"\n{name}\n{made[name]}", flush=True)
     if not QUICK:
         about = machine("torch", "scikit-learn", "statsmodels")
         Path(__file__).with_suffix(".md").write_text(PAGE.format(machine=about, seeds=len(SEEDS), **made))

@@ -19,12 +19,12 @@ import numpy as np
 from imposed_rank import Seen, Told
 from imposed_speeds import BEGINS
 from machine import machine
-from simulate_rank import Trials, run
+from simulate_rank import SCHEMES, Trials, run
 
 from paceline._arrays import Array
 from paceline.coordinator import Policy
+from paceline.coordinator.balanced.policy import default_batch_multiple
 from paceline.datasets import Trace, recorded
-from paceline.engines.torch.usual import default_batch_multiple
 from paceline.eval import Balanced, Simulation, from_speeds, replay, simulate
 from paceline.eval.replay.synchronous import EQUAL
 from paceline.predictors import Auto
@@ -158,7 +158,7 @@ def live(trials: list[int]) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         answers, jobs = context.SimpleQueue(), []
         for rank in range(ranks):
-            told = Told(rank, ranks, f"{folder}/store", [], SHARE, (), BLOCK)
+            told = Told(rank, ranks, f"{folder}/store", [], SHARE, SCHEMES, BLOCK)
             recorded_TW = [quotas.speeds(2 * trial, REAL) for trial, quotas in zip(trials, drawn, strict=True)]
             realised_TW = [quotas.speeds(2 * trial + 1, REAL) for trial, quotas in zip(trials, drawn, strict=True)]
             given = Trials(told, recorded_TW, realised_TW, folder)

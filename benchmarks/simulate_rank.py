@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import timedelta
 
-from imposed_rank import Job, Seen, Told
+from imposed_rank import Job, Seen, Told, in_turns, joined
 
 from paceline._arrays import Array
 
@@ -27,26 +25,11 @@ class Trials:
 
 def run(trials: Trials, tell: Callable[[dict[str, Seen]], None]) -> None:
     """Go through all trials, and tell what each scheme took."""
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
     told = trials.told
-    place = {"rank": told.rank, "world_size": told.world_size, "timeout": timedelta(seconds=120)}
-    dist.init_process_group("gloo", init_method=f"file://{told.store}", **place)
-    warnings.simplefilter("ignore")
-    for trial, (recorded_TW, realised_TW) in enumerate(zip(trials.recorded, trials.realised, strict=True)):
-        record(told, recorded_TW, f"{trials.folder}/trial{trial}-rank{told.rank}.jsonl")
-        jobs = {scheme: Job(scheme, told, realised_TW) for scheme in SCHEMES}
-        for _ in range(len(realised_TW) // told.block):
-            for job in jobs.values():
-                job.block()
-        for job in jobs.values():
-            job.close()
-        if told.rank == 0:
-            tell({scheme: job.seen for scheme, job in jobs.items()})
-    dist.barrier()
-    dist.destroy_process_group()
+    with joined(told):
+        for trial, (recorded_TW, realised_TW) in enumerate(zip(trials.recorded, trials.realised, strict=True)):
+            record(told, recorded_TW, f"{trials.folder}/trial{trial}-rank{told.rank}.jsonl")
+            in_turns(told, realised_TW, tell)
 
 
 def record(told: Told, speed_TW: Array, path: str) -> None:

@@ -15,10 +15,9 @@ from numpy.typing import ArrayLike
 
 from paceline._arrays import Array
 from paceline._curves import Curves
-from paceline.coordinator.balanced.policy import Policy
+from paceline.coordinator.balanced.policy import Policy, default_batch_multiple
 from paceline.datasets import Trace
 from paceline.datasets.profiles import load_profile
-from paceline.eval.replay.batch_multiple import usual_multiple
 from paceline.eval.replay.synchronous import EQUAL, ORACLE, replay
 from paceline.eval.replay.synchronous_schemes import Balanced
 from paceline.eval.saving import Simulation, percent
@@ -173,7 +172,7 @@ def _simulated(job: Trace, global_batch: int | None, curves: Curves | None) -> S
     batch = global_batch if global_batch is not None else own if own > workers else None
     if batch is not None and batch <= workers:
         raise ValueError(indivisible(batch, workers))
-    multiple = usual_multiple(batch, workers) if batch else 1
+    multiple = default_batch_multiple(batch, workers) if batch else 1
     upper = None if curves is None else dict(zip(job.workers, _whole(curves.limit), strict=True))
     policy = Policy(batch_multiple=multiple, upper=upper)
     live = Balanced(Auto(), policy)

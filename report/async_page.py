@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from paceline._arrays import Array
-from paceline.report.blocks import ChartLine, lines, mean, named, of_fleet, section, table
+from paceline._arrays import Array, mean
+from paceline.report.blocks import ChartLine, lines, named, of_fleet, section, table
 from paceline.report.page import Page, page
 from paceline.report.shown import answer, say, shown
 from paceline.runs import AsyncRun

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from paceline._arrays import Array
+from paceline._arrays import Array, mean
 from paceline._wording import count
 
 ROWS = 20
@@ -184,18 +184,6 @@ def _thin(values: ArrayLike) -> list[float | None]:
     if len(values_T) <= POINTS:
         return [_plain(value) for value in values_T]
     return [_plain(mean(piece)) for piece in np.array_split(values_T, POINTS)]
-
-
-def mean(values: Array) -> float:
-    """Return the mean of the known values; NaN if there is none."""
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else float("nan")
-
-
-def median(values: Array) -> float:
-    """Return the median of the known values; NaN if there is none."""
-    known = values[np.isfinite(values)]
-    return float(np.median(known)) if len(known) else float("nan")
 
 
 def _quantiles(values_TW: Array, levels: Sequence[float]) -> list[Array]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from paceline._arrays import Array
-from paceline.report.blocks import median, table
+from paceline._arrays import Array, median
+from paceline.report.blocks import table
 
 REGIMES = (("steady", 0.0, 0.05), ("moving", 0.05, 0.2), ("jumping", 0.2, np.inf))
 """Regimes by how much a worker's speed moved since the iteration before."""

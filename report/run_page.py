@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from paceline._arrays import Array
-from paceline.report.blocks import ChartBand, ChartLine, gantt, lines, mean, median, named, of_fleet, section, table
+from paceline._arrays import Array, mean, median
+from paceline.report.blocks import ChartBand, ChartLine, gantt, lines, named, of_fleet, section, table
 from paceline.report.forecast_errors import by_regime, held, moved, past_band
 from paceline.report.page import Page, page
 from paceline.report.reason_counts import reasons

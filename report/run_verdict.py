@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from paceline._arrays import Array
-from paceline.report.blocks import mean, median, named
+from paceline._arrays import Array, mean, median
+from paceline.report.blocks import named
 from paceline.report.shown import answer, say, shown
 from paceline.report.slow import who_is_slow
 from paceline.runs import Run

@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+STEPS = 30
+"""The default batch multiple divides a worker's share of the batch into at least this many steps, so that rounding
+moves a size by a thirtieth of that share at most. Multiples let sizes repeat, and with them the kernels chosen."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
@@ -70,3 +74,16 @@ class Policy:
 def _require(name: str, value: object, holds: bool, wanted: str) -> None:
     if not holds:
         raise ValueError(f"{name} must {wanted}, got {value}")
+
+
+def default_batch_multiple(global_batch: int, workers: int) -> int:
+    """Return the largest power of two that divides the batch and fits :data:`STEPS` times into a worker's share of it.
+
+    >>> [default_batch_multiple(batch, workers=2) for batch in (896, 1000, 30)]
+    [8, 8, 1]
+    """
+    most = global_batch / workers / STEPS
+    batch_multiple = 1
+    while 2 * batch_multiple <= most and global_batch % (2 * batch_multiple) == 0:
+        batch_multiple *= 2
+    return batch_multiple

@@ -8,26 +8,9 @@ from dataclasses import replace
 
 import torch
 
-from paceline.coordinator.balanced.policy import Policy
+from paceline.coordinator.balanced.policy import Policy, default_batch_multiple
 from paceline.engines.torch.loader_protocol import Loader
 from paceline.engines.torch.weighting.listener import BalanceWarning
-
-STEPS = 30
-"""The usual batch multiple divides a rank's share of the batch into at least this many steps, so that rounding
-moves a size by a thirtieth of that share at most. Multiples let sizes repeat, and with them the kernels chosen."""
-
-
-def default_batch_multiple(global_batch: int, world_size: int) -> int:
-    """Return the largest power of two that divides the batch and fits :data:`STEPS` times into a rank's share of it.
-
-    >>> [default_batch_multiple(batch, world_size=2) for batch in (896, 1000, 30)]
-    [8, 8, 1]
-    """
-    most = global_batch / world_size / STEPS
-    batch_multiple = 1
-    while 2 * batch_multiple <= most and global_batch % (2 * batch_multiple) == 0:
-        batch_multiple *= 2
-    return batch_multiple
 
 
 def policy_for(model: torch.nn.Module, loader: Loader, policy: Policy | None) -> Policy:

@@ -32,3 +32,15 @@ def everywhere(mask: Mask) -> bool:
 def all_finite(numbers: Array) -> bool:
     """Return whether no number is NaN or infinite; numbers must be small enough for a sum, as logarithms are."""
     return isfinite(np.add.reduce(numbers, axis=None))
+
+
+def mean(values: Array) -> float:
+    """Return the mean of the known values; NaN if there is none."""
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
+def median(values: Array) -> float:
+    """Return the median of the known values; NaN if there is none."""
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if len(known) else float("nan")

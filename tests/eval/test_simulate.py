@@ -1,6 +1,7 @@
 """A saving that is said beforehand: its parts, its interval, and what cannot be told."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.coordinator import Policy
+from paceline.coordinator.balanced.policy import default_batch_multiple
 from paceline.datasets import Trace
 from paceline.eval import Balanced, from_profiles, from_speeds, replay, simulate
-from paceline.eval.replay.batch_multiple import usual_multiple
 from paceline.eval.waiting_costs import costs_of_waiting
 from paceline.predictors import Auto
 
@@ -30,7 +31,7 @@ def parts(found):
 
 def test_the_saving_is_that_of_the_balancer_of_a_live_job():
     trace = job([0.1, 0.1, 0.2])
-    policy = Policy(batch_multiple=usual_multiple(192, 3))
+    policy = Policy(batch_multiple=default_batch_multiple(192, 3))
     table = replay({"live": Balanced(Auto(), policy)}, trace).table.set_index("scheme")
     found = simulate(trace)
     assert found.saving == pytest.approx(1 - 1 / table.loc["live", "speed-up"])
@@ -38,9 +39,11 @@ def test_the_saving_is_that_of_the_balancer_of_a_live_job():
 
 
 def test_a_job_defaults_to_the_same_batch_multiple_as_a_live_one():
-    usual = pytest.importorskip("paceline.engines.torch.usual")
+    torch, usual = pytest.importorskip("torch"), pytest.importorskip("paceline.engines.torch.usual")
     for batch in (*range(2, 200), 256, 512, 768, 1000, 4096, 12_288):
-        assert usual_multiple(batch, 4) == usual.default_batch_multiple(batch, 4)
+        loader = SimpleNamespace(coefficients=None, global_batch=batch, world_size=4, micro_batch=None)
+        policy = usual.policy_for(torch.nn.Linear(1, 1), loader, None)
+        assert policy.batch_multiple == default_batch_multiple(batch, 4)
 
 
 @settings(max_examples=10)

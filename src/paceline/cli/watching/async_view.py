@@ -13,10 +13,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from paceline._arrays import Array
+from paceline._arrays import Array, mean
 from paceline._printable import printable
 from paceline._wording import count
-from paceline.cli.watching.short_numbers import mean, percent, samples, speed, time
+from paceline.cli.watching.short_numbers import percent, samples, speed, time
 from paceline.cli.watching.view import CHANGES, RECENT, SHOWN, is_long, title
 
 if TYPE_CHECKING:

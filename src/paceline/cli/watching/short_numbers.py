@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from paceline import _wording
-from paceline._arrays import Array
 
 
 def time(seconds: float) -> str:
@@ -51,15 +50,3 @@ def percent(share: float) -> str:
     if not np.isfinite(share):
         return "-"
     return _wording.percent(share) if share <= 10 else ">1000 %"
-
-
-def mean(values: Array) -> float:
-    """Return the mean of known values, NaN if there is none."""
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else float("nan")
-
-
-def median(values: Array) -> float:
-    """Return the median of known values, NaN if there is none."""
-    known = values[np.isfinite(values)]
-    return float(np.median(known)) if len(known) else float("nan")

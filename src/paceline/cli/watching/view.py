@@ -16,10 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 from paceline import _wording
-from paceline._arrays import Array
+from paceline._arrays import Array, mean, median
 from paceline._printable import printable
 from paceline.cli.watching.bars import ABOVE, BARS, bars, bars_top
-from paceline.cli.watching.short_numbers import mean, median, percent, samples, speed, time
+from paceline.cli.watching.short_numbers import percent, samples, speed, time
 from paceline.predictors.reference import MANY
 
 if TYPE_CHECKING:
