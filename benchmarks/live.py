@@ -97,19 +97,17 @@ def main() -> None:
 
 NOTES = """## What stands in the way
 
-- `none`: added time is 365 us where 300 are wanted; it is .8 % of this step and .7 % of one of 50 ms. 2 changes in 100
-  iterations where one is wanted: the two cores are not equally fast, and forecasts follow that. Looking alone
-  (`control`) takes 341 us: Python whose code and data the model has just displaced from the caches.
-- `digits-contrastive`: here `auto` is behind `ewma` by a little more than the half-width. With twice the rounds, turns
-  of 3 s and nothing else changed (`rounds=16, seconds=3.0` in the setting) it was ahead afterwards, 1.054 ± .079.
-- `hogs`: what competing processes leave to a turn differs more than `auto` and `ewma` do.
-- `bursty`: `auto` is ahead of `ewma` by less than the half-width; the run before had 1.104 ± .093. Calm half of the
-  time, a quarter of the speed in the other half: sizes that followed at once would gain 0.8125 / 0.625 = 1.3x. Three or
-  four iterations, of up to four times the usual length, go by until sizes fit a burst; bursts of 2 s hold some
-  twenty-five. The oracle's column counts iterations, not seconds: in a replay of the balanced iterations equal
-  batches would have spent far longer in the bursts than they do in turns of equal length.
-- `bursty` and `bursty-hogs`: 93 % of the oracle are missed for the same reason; `ewma`, which smooths, reaches 79
-  and 82 %. While the competing processes run, the other rank slows down too, and what it takes over gains less.
+- Added time: a plan is made at every iteration, in Python whose code and data the model has just displaced from the
+  caches ([step.md](step.md)); before, most iterations made none. Where nobody is disturbed, .3 ms are wanted.
+- `none`: the two cores are not equally fast at every moment, and sizes follow that more often than they need to.
+- Rows of one contention differ from run to run by more than their half-widths say: `between`, run again alone
+  (`paceline live ewma auto -c between --rounds 8 --seconds 2`), had `auto` ahead of `ewma`, 1.14 ± .06 to 1.08 ± .07.
+- `bursty` and `bursty-hogs`: 93 % of the oracle are wanted. Sizes that followed at once would gain 0.8125 / 0.625 =
+  1.3x under `bursty`, which is calm half of the time and has a quarter of the speed in the other half. It takes
+  iterations, of up to four times the usual length, until sizes fit a burst. The oracle's column counts iterations, not
+  seconds: in a replay of the balanced iterations equal batches would have spent far longer in the bursts than they do
+  in turns of equal length. While competing processes run, the other rank slows down too, and what it takes over gains
+  less.
 - The quotas here have a period of 5 ms. With the kernel's usual 100 ms single steps mislead more, and reports of what
   lasts gain more.
 """
