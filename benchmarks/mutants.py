@@ -21,8 +21,10 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TypedDict
 
 from mutants_made import Mutant, Place, mutant, places
@@ -34,10 +36,16 @@ COUNTS = HERE / "mutants.json"
 MAP = PROJECT / ".mutants"
 
 ROOMS = ("coordinator", "datasets", "engines", "eval", "lab", "predictors", "recording", "runs", "solver", "training")
-ROOMS += ("audit", "src/paceline")
+ROOMS += ("audit", "report", "src/paceline")
 
 PRELOADED = ("numpy", "pandas", "pytest", "scipy.optimize", "torch.distributed")
 """Libraries that the tests share, imported once: each mutant runs in a fork."""
+
+AT_ONCE = 2
+"""Mutants that are tried at once, one a core."""
+
+SECONDS = count(1)
+"""Times of change for the files of mutants, each another."""
 
 LONGEST = 40.0
 """Seconds of tests, as recorded, that are run for a mutant at most."""
@@ -119,33 +127,45 @@ def record() -> None:
     shutil.rmtree(MAP, ignore_errors=True)
     MAP.mkdir()
     environment = {**os.environ, "PACELINE_TOUCHED": str(MAP), "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join(
+        filter(None, [str(PROJECT / "tests" / "touching"), os.environ.get("PYTHONPATH")])
+    )
     options = ["-q", "-p", "touched", "-n", "2", "--dist", "loadfile", "-m", "not soak and not alone"]
     subprocess.run([sys.executable, "-m", "pytest", *options], cwd=PROJECT, env=environment, check=False)
 
 
 def tried(chosen: list[tuple[str, Place]], recorded: Map) -> Iterator[Tried]:
-    """Yield what became of each mutant."""
+    """Yield what became of each mutant, in order; some are tried at once, each in a copy of the project."""
     for library in PRELOADED:
         importlib.import_module(library)
-    with tempfile.TemporaryDirectory() as folder:
-        copy, second = Path(folder) / "copy", count(1)
-        shutil.copytree(PROJECT, copy, symlinks=True, ignore=shutil.ignore_patterns(".git", ".venv*", ".*_cache"))
-        for file, place in chosen:
-            source = (PROJECT / file).read_text()
-            one, tests = mutant(source, place), recorded.tests(file, place.function)
-            patience = PATIENCE + 10 * sum(recorded.seconds[test] for test in tests)
-            passed = _passes(copy, file, one, tests, next(second), patience)
-            (copy / file).write_text(source)
-            outcome = "no test" if not tests else "survived" if passed else "killed"
-            yield Tried(file=file, name=one.name, outcome=outcome, tests=len(tests))
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(AT_ONCE) as pool:
+        copies: SimpleQueue[Path] = SimpleQueue()
+        for number in range(AT_ONCE):
+            copy = Path(folder) / str(number) / "copy"
+            shutil.copytree(PROJECT, copy, symlinks=True, ignore=shutil.ignore_patterns(".git", ".venv*", ".*_cache"))
+            copies.put(copy)
+        yield from pool.map(lambda one: _tried(*one, recorded, copies), chosen)
 
 
-def _passes(copy: Path, file: str, one: Mutant, tests: list[str], second: int, patience: float) -> bool:
+def _tried(file: str, place: Place, recorded: Map, copies: SimpleQueue[Path]) -> Tried:
+    source = (PROJECT / file).read_text()
+    one, tests = mutant(source, place), recorded.tests(file, place.function)
+    patience = PATIENCE + 10 * sum(recorded.seconds[test] for test in tests)
+    copy = copies.get()
+    passed = _passes(copy, file, one, tests, patience)
+    (copy / file).write_text(source)
+    copies.put(copy)
+    outcome = "no test" if not tests else "survived" if passed else "killed"
+    return Tried(file=file, name=one.name, outcome=outcome, tests=len(tests))
+
+
+def _passes(copy: Path, file: str, one: Mutant, tests: list[str], patience: float) -> bool:
     """Return whether the tests pass in time with this source in the place of the file."""
     if not tests:
         return True
     (copy / file).write_text(one.source)
     # Compiled files are taken by size and second, and both may be those of the mutant before.
+    second = next(SECONDS)
     os.utime(copy / file, (second, second))
     process = multiprocessing.get_context("fork").Process(target=_test, args=(copy, tests))
     process.start()

@@ -8,13 +8,14 @@ import io
 import lzma
 import shutil
 import tarfile
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO, Self, cast
+
+from paceline._whole import TemporaryFolder
 
 MOST_MEMBERS = 100_000
 MOST_FOLDERS = 64
@@ -61,7 +62,7 @@ def unpack(archive: str | Path, folder: str | Path) -> list[Path]:
     if folder.exists():
         raise FileExistsError(f"{folder} exists: choose a new folder")
     most = max(FREE_BYTES, MOST_TIMES * archive.stat().st_size)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as temporary:
+    with TemporaryFolder(folder.parent) as temporary:
         target = Path(temporary) / "unpacked"
         target.mkdir()
         try:

@@ -1,9 +1,5 @@
 """Small traces and predictors that the tests of fitting share."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 
 from paceline.datasets import Trace
@@ -48,13 +44,3 @@ def networks():
 def learnt(predictor):
     """Return what a predictor learnt, as bytes by name."""
     return {n: v.tobytes() for n, v in predictor.state_dict().items() if n.startswith("learnt/")}
-
-
-def started(code, *arguments, **environment):
-    """Start a Python process of its own with this code."""
-    environ = os.environ | {
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        **environment,
-    }
-    return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], env=environ, stderr=subprocess.PIPE)

@@ -2,7 +2,6 @@
 
 import gc
 import multiprocessing
-import os
 import tempfile
 import time
 import traceback
@@ -31,10 +30,7 @@ def outcomes_of(world_size, work, *args, within=60):
         processes, answers, began = [], [], time.monotonic()
         for rank in range(world_size):
             answer, theirs = _context.Pipe(duplex=False)
-            recorded = {
-                name: os.environ[name] for name in ("PACELINE_TOUCHED", "PYTEST_TOUCHING") if name in os.environ
-            }
-            inside = (theirs, work, rank, world_size, str(Path(folder) / "store"), args, recorded)
+            inside = (theirs, work, rank, world_size, str(Path(folder) / "store"), args)
             process = _context.Process(target=_rank, args=inside, daemon=True)
             process.start()
             theirs.close()
@@ -67,7 +63,7 @@ def _outcome(process, answer, began, within):
     return outcome
 
 
-def _rank(answer, work, rank, world_size, store, args, recorded):
+def _rank(answer, work, rank, world_size, store, args):
     import torch
     import torch.distributed as dist
 
@@ -76,22 +72,9 @@ def _rank(answer, work, rank, world_size, store, args, recorded):
     try:
         join = {"rank": rank, "world_size": world_size, "timeout": timedelta(seconds=30)}
         dist.init_process_group("gloo", init_method=f"file://{store}", **join)
-        value = work(rank, *args) if "PACELINE_TOUCHED" not in recorded else _recorded(recorded, work, rank, *args)
+        value = work(rank, *args)
         answer.send((value, ""))
         dist.destroy_process_group()
     except BaseException:
         answer.send((None, traceback.format_exc()))
         raise SystemExit(1) from None
-
-
-def _recorded(recorded, work, *args):
-    """Do the work, and write down which functions of the library it entered."""
-    from touched import Touched, note
-
-    os.environ |= recorded
-    touched = Touched()
-    touched.start()
-    try:
-        return work(*args)
-    finally:
-        note(recorded["PYTEST_TOUCHING"], 0.0, touched.names())

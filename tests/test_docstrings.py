@@ -1,4 +1,7 @@
-"""A docstring begins with a noun or a verb that names the thing: "Options of a fit", "Return whether it is over"."""
+"""A docstring begins with a noun or a verb that names the thing: "Options of a fit", "Return whether it is over".
+
+What a dataclass prints as is documentation too: the fields that are its own do not stand there.
+"""
 
 import ast
 import re
@@ -52,3 +55,23 @@ def test_a_noun_and_a_verb_are_no_questions():
     tree = ast.parse('"""Whatever comes."""\n\ndef works():\n    """Return whether it works: what, and how."""\n')
     assert len(list(docstrings(tree))) == 2
     assert not questions(tree)
+
+
+def shows_private_fields(tree):
+    """Lines of the fields with a leading underscore that stand in what the class prints as."""
+    for node in ast.walk(tree):
+        private = isinstance(node, ast.AnnAssign) and ast.unparse(node.target).startswith("_")
+        if private and (node.value is None or "repr=False" not in ast.unparse(node.value)):
+            yield node.lineno
+
+
+def is_dataclass(node):
+    return isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(one) for one in node.decorator_list)
+
+
+def test_a_dataclass_prints_no_field_that_is_its_own():
+    modules = House(PACKAGE).modules.values()
+    classes = [(m, node) for m in modules for node in ast.walk(m.tree) if is_dataclass(node)]
+    assert len(classes) > 100
+    found = [f"{m.path}:{line}" for m, node in classes for line in shows_private_fields(node)]
+    assert not found, "\n".join(found)

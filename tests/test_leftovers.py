@@ -1,15 +1,17 @@
-"""Temporary files of processes that were killed while they wrote: the next start removes them, and nothing else."""
+"""Temporary files and folders of processes that were killed: the next start removes them, and nothing else."""
 
 import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 from fit_cases import QUICK, wavy
 
-from paceline._whole import remove_leftovers, written_whole
+from paceline import _whole
+from paceline._whole import TemporaryFolder, remove_left_folders, remove_leftovers, written_whole
 from paceline.coordinator.asynchronous.epoch_sampler import EpochSampler
 from paceline.coordinator.asynchronous.optimiser import SGD
 from paceline.coordinator.asynchronous.schemes import scheme
@@ -30,14 +32,14 @@ with written_whole(sys.argv[1]) as temporary:
 
 @pytest.fixture
 def writer():
-    """Start a process that is in the middle of writing a file; it ends with the test."""
+    """Start a process that is in the middle of writing; it ends with the test."""
     started = []
 
-    def start(path):
+    def start(path, code=WRITES):
         environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        command = [sys.executable, "-c", WRITES, str(path)]
+        command = [sys.executable, "-c", code, str(path)]
         started.append(subprocess.Popen(command, env=environ, stdout=subprocess.PIPE))
-        assert started[-1].stdout.readline() == b"written\n"
+        assert started[-1].stdout.readline()
         return started[-1]
 
     yield start
@@ -66,6 +68,53 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_n
     killed(living)
     remove_leftovers(path)
     assert set(tmp_path.iterdir()) == set(others)
+
+
+def test_the_first_file_that_a_process_writes_under_a_name_replaces_what_a_killed_one_left_of_it(tmp_path, writer):
+    killed(writer(tmp_path / "a.json"))
+    killed(writer(tmp_path / "b.json"))
+    for name in ("a.json", "c.json"):
+        with written_whole(tmp_path / name) as temporary:
+            temporary.write_text("whole")
+    assert sorted(path.name[:7] for path in tmp_path.iterdir()) == [".b.json", "a.json", "c.json"]
+
+
+FOLDER = """
+import sys, time
+from paceline._whole import TemporaryFolder
+with TemporaryFolder(sys.argv[1]) as folder:
+    print(folder, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_folder_of_a_killed_process_is_removed_and_that_of_a_living_one_is_not(tmp_path, writer):
+    (tmp_path / "mine").mkdir()
+    dead, living = writer(tmp_path, FOLDER), writer(tmp_path, FOLDER)
+    killed(dead)
+    remove_left_folders(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+    killed(living)
+    with TemporaryFolder(tmp_path) as folder:
+        remove_left_folders(tmp_path)
+        assert set(tmp_path.iterdir()) == {tmp_path / "mine", Path(folder)}
+    remove_left_folders(tmp_path)
+    assert list(tmp_path.iterdir()) == [tmp_path / "mine"]
+
+
+def test_a_folder_that_others_remove_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
+    """In a moment that a kill hardly meets: a start takes a folder for left behind, whose process only made it yet."""
+    locked = _whole._locked
+
+    def late(folder):
+        remove_left_folders(tmp_path)
+        assert not folder.exists()
+        return locked(folder)
+
+    monkeypatch.setattr(_whole, "_locked", late)
+    with TemporaryFolder(tmp_path) as folder:
+        remove_left_folders(tmp_path)
+        assert [str(path) for path in tmp_path.iterdir()] == [folder]
 
 
 def test_a_fit_removes_what_a_killed_one_left_of_its_checkpoint(tmp_path, writer):

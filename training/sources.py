@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -19,6 +18,7 @@ from typing import Any, Self
 import numpy as np
 
 from paceline._address import shown
+from paceline._whole import TemporaryFolder
 from paceline.datasets import Trace
 from paceline.datasets.columns import COLUMNS, MEASURED
 from paceline.datasets.readers.reader_registry import jobs_of, read_job
@@ -86,6 +86,7 @@ class Source:
 
     Examples
     --------
+    >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     _ = Trace([[8, 8]], [[1, 2]], meta={"job": "good"}).save(f"{folder}/good.parquet")
     ...     Path(folder, "broken.parquet").touch()
@@ -312,7 +313,7 @@ class _Kept:
     """Traces of an iterator, which passes only once: the first in memory, the others in a temporary folder."""
 
     def __init__(self, traces: Iterable[Any]) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="traces-", ignore_cleanup_errors=True)
+        self._folder = TemporaryFolder()
         weakref.finalize(self, self._folder.cleanup)
         self._kept: list[Trace | Path] = []
         held = 0

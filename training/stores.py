@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from paceline._address import hiding, is_readable, shown, without_secrets
 from paceline._require import require
+from paceline._whole import TemporaryFolder
 from paceline.datasets import Trace
 from paceline.datasets.readers.reader_registry import iter_traces
 
@@ -101,7 +101,7 @@ def read(file: Stored) -> Iterator[Trace]:
     OSError
         If the store cannot be reached, or refuses.
     """
-    with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
+    with TemporaryFolder() as folder:
         copy = Path(folder) / file.name
         with hiding(file.given):
             _copy(file, copy)

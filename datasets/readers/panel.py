@@ -7,7 +7,6 @@ D covariates, G groups (rows of one worker and one iteration).
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
+from paceline._whole import TemporaryFolder
 from paceline.datasets.frame import LATEST
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
@@ -129,7 +129,7 @@ class Buckets:
         self._parts: list[Any] = []
         self._writers: list[Any] = []
         if self.count > 1:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="paceline-rows-"))
+            folder = stack.enter_context(TemporaryFolder())
             self._files = [Path(folder) / f"{bucket}.arrow" for bucket in range(self.count)]
             options = pa.ipc.IpcWriteOptions(compression="lz4")
             self._writers = [

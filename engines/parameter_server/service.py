@@ -98,7 +98,7 @@ class Service:
     on_verdict: list[Callable[[Verdict], None]] = field(default_factory=list)
     waited: dict[str, float] = field(default_factory=dict, init=False)
     """Seconds that each worker has waited for others so far."""
-    _asked: int = field(default=0, init=False)
+    _asked: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.patience > 0:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from paceline._whole import TemporaryFolder
 from paceline.datasets.trace import Trace
 from paceline.lab.collect.jobs import Job
 from paceline.lab.collect.machine import machine
@@ -62,7 +62,7 @@ def collect(
         raise FileExistsError(f"{path} exists, and a recording is never overwritten: choose a new path")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} into")
-    with tempfile.TemporaryDirectory(prefix="paceline-") as name, places(job.workers, job.quota) as where:
+    with TemporaryFolder() as name, places(job.workers, job.quota) as where:
         folder = Path(name)
         _run(
             job,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
+from paceline._whole import TemporaryFolder
 from paceline.lab.contention.contention import Contention
 from paceline.lab.processes.places import places
 from paceline.lab.processes.process import Process
@@ -22,7 +22,7 @@ def beside(contention: Contention) -> Iterator[Sequence[Place]]:
     planned = contention.planned(LONGEST_COMMAND)
     with ExitStack() as running:
         where = running.enter_context(places(contention.workers, contention.quota))
-        folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="paceline-")))
+        folder = Path(running.enter_context(TemporaryFolder()))
         for number, one in enumerate(planned):
             told = {"place": asdict(where[one.worker]), "spans": one.spans, "kind": contention.kind}
             competitor = Process("paceline.lab.contention.competitor", number, folder, told)

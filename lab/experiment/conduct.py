@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import struct
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -12,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
+from paceline._whole import TemporaryFolder
 from paceline.lab.contention.disturbance import DISTURBANCES
 from paceline.lab.experiment.asynchronous import RANKS, AsyncOutcome, AsyncSetting, AsyncTurn
 from paceline.lab.experiment.outcome import ExperimentOutcome
@@ -83,7 +83,7 @@ def _ran(
         raise RuntimeError(
             f"a live experiment needs {RANKS} cores, one for each rank; this process may use {len(cores)}"
         )
-    with tempfile.TemporaryDirectory(prefix="paceline-") as name, ExitStack() as running:
+    with TemporaryFolder() as name, ExitStack() as running:
         folder = Path(name)
         (folder / "finish").write_bytes(struct.pack("q", 0))
         place = _place(setting, running)

@@ -6,7 +6,6 @@ windows.
 
 from __future__ import annotations
 
-import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -18,6 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline._whole import TemporaryFolder
 from paceline.predictors.fitting.kept import Kept
 from paceline.predictors.networks.neural import Examples, Sequences
 
@@ -146,7 +146,7 @@ def _spilled(
     place = None
     if kept is None:
         # The folder lives as long as the windows do, and goes with them even after an error.
-        place = tempfile.TemporaryDirectory(prefix="windows-")
+        place = TemporaryFolder()
         kept = Kept(Path(place.name), identity="", checkpoint_seconds=np.inf)
     with ExitStack() as stack:
         files: list[BinaryIO] = [stack.enter_context(kept.path(shard).open("ab")) for shard in range(shards)]

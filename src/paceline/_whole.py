@@ -1,17 +1,25 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and temporary folders: what a killed process left of them is removed."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import glob
 import os
+import shutil
 import tempfile
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache, partial
 from pathlib import Path
 
 from paceline._address import is_address, shown
+
+MARK = ".paceline-"
+"""Part of a temporary file's name between that of the file to be and a random end."""
+
+FOLDER, LOCK = ".paceline-tmp-", ".lock"
+"""Beginning of a temporary folder's name, and the file in it that its process holds locked."""
 
 
 @contextmanager
@@ -35,12 +43,9 @@ def written_whole(path: str | Path) -> Iterator[Path]:
     if not path.parent.is_dir():
         what = f"{path.parent} to write {path.name} into" if not is_address(str(path)) else shown(str(path))
         raise FileNotFoundError(f"there is no folder {what}")
-    # In the same folder, because a rename is atomic only within one file system.
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=_prefix(path))
-    temporary = Path(name)
+    _remove(path, _left_in(path.parent))
+    handle, temporary = _begun(path)
     try:
-        with contextlib.suppress(OSError):  # some network file systems have no locks
-            fcntl.flock(handle, fcntl.LOCK_EX)  # as long as this process lives: see remove_leftovers
         yield temporary
         temporary.chmod(0o644)  # mkstemp makes files that only their owner can read
         temporary.replace(path)
@@ -55,15 +60,101 @@ def remove_leftovers(path: str | Path) -> None:
     A file that a process still writes is locked by it, on whichever machine it runs, and is let alone.
     """
     path = Path(path)
-    for left in path.parent.glob(f"{glob.escape(_prefix(path))}*"):
-        with contextlib.suppress(OSError):  # somebody else's, written just now, or gone by now
-            handle = os.open(left, os.O_RDWR | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                left.unlink()
-            finally:
-                os.close(handle)
+    _remove(path, path.parent.glob(f".*{MARK}*"))
+
+
+class TemporaryFolder(tempfile.TemporaryDirectory[str]):
+    """A temporary folder; if its process is killed, the next that makes one in the same place removes it.
+
+    Parameters
+    ----------
+    place
+        The folder to make it in; by default the system's for temporary files.
+
+    Examples
+    --------
+    >>> with TemporaryFolder() as folder:
+    ...     _ = Path(folder, "rows").write_text("1, 2")
+    >>> Path(folder).exists()
+    False
+    """
+
+    def __init__(self, place: str | Path | None = None) -> None:
+        place = Path(place or tempfile.gettempdir())
+        _swept(place)
+        super().__init__(prefix=FOLDER, dir=place, ignore_cleanup_errors=True)
+        self._unlock = weakref.finalize(self, os.close, _locked(Path(self.name)))
+
+    def cleanup(self) -> None:
+        """Remove the folder and what it holds."""
+        super().cleanup()
+        self._unlock()
+
+
+def remove_left_folders(place: Path) -> None:
+    """Remove the temporary folders that killed processes of this user left in a place."""
+    for left in place.glob(f"{FOLDER}*"):
+        with contextlib.suppress(FileNotFoundError):  # removed meanwhile, by its own process or by another
+            if left.lstat().st_uid == os.getuid():
+                _if_unlocked(left / LOCK, os.O_CREAT, partial(shutil.rmtree, left, ignore_errors=True))
+
+
+_swept = cache(remove_left_folders)
+"""To look through a folder takes long where it is full: once in a process."""
+
+
+def _locked(folder: Path) -> int:
+    """Return the handle by which this process holds the folder locked."""
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+            if _holds(handle):
+                return handle
+        folder.mkdir(mode=0o700, exist_ok=True)  # another process took it for left behind before it was locked
+
+
+def _begun(path: Path) -> tuple[int, Path]:
+    """Return the handle and the name of a new temporary file for a path, locked as long as this process lives."""
+    while True:
+        # In the same folder, because a rename is atomic only within one file system.
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=_prefix(path))
+        if _holds(handle):
+            return handle, Path(name)
+
+
+def _holds(handle: int) -> bool:
+    """Lock a file; close it and return false if it was removed before, as something left behind."""
+    with contextlib.suppress(OSError):  # some network file systems have no locks
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    if os.fstat(handle).st_nlink:
+        return True
+    os.close(handle)
+    return False
+
+
+@cache
+def _left_in(folder: Path) -> tuple[Path, ...]:
+    """Return the temporary files in a folder as this process first writes into it: each listing of many takes long."""
+    return tuple(folder.glob(f".*{MARK}*"))
+
+
+def _remove(path: Path, left: Iterable[Path]) -> None:
+    """Remove those of the temporary files that are of this path, and that no process holds locked."""
+    for one in left:
+        if one.name.startswith(_prefix(path)):
+            _if_unlocked(one, 0, one.unlink)
+
+
+def _if_unlocked(file: Path, flags: int, remove: Callable[[], object]) -> None:
+    """Call ``remove`` if no process holds the file locked."""
+    with contextlib.suppress(OSError):  # somebody else's, in use, or gone by now
+        handle = os.open(file, os.O_RDWR | os.O_NOFOLLOW | flags, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            remove()
+        finally:
+            os.close(handle)
 
 
 def _prefix(path: Path) -> str:
-    return f".{path.name}.paceline-"
+    return f".{path.name}{MARK}"

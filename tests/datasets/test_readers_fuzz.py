@@ -1,6 +1,8 @@
 """Readers under bad input: traces or a ValueError that names the file, never another error, never a hang."""
 
 import gzip
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -134,6 +136,19 @@ def test_what_the_fuzzer_starts_from_is_read(name, tmp_path):
     path = tmp_path / ("x.json" if name == "google_2019" else "x.csv")
     path.write_text(GOOD[name])
     assert len(read_traces(path, name, **OPTIONS.get(name, {}))) == 1
+
+
+@pytest.mark.checkout
+def test_the_period_of_every_format_is_the_one_that_the_page_of_formats_says(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "formats.md").read_text()
+    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|.*\| ([\d.]+) s \|[^|]*\|$", page, re.MULTILINE)
+    said = {name.strip("`"): float(seconds) for names, seconds in rows for name in names.split(", ")}
+    assert len(said) >= 8
+    for name, seconds in said.items():
+        path = tmp_path / ("x.json" if name == "google_2019" else "x.csv")
+        path.write_text(GOOD[name])
+        (trace,) = read_traces(path, name)
+        assert float(trace.meta["period_seconds"]) == seconds, name
 
 
 @pytest.mark.parametrize("name", GOOD)

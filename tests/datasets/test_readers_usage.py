@@ -73,9 +73,9 @@ def test_temporary_buckets_are_gone_when_reading_stops_early(made, monkeypatch, 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     traces = iter_traces(made("machine_usage.csv", MACHINES))
     next(traces)
-    assert list(tmp_path.glob("paceline-rows-*"))
+    assert list(tmp_path.glob(".paceline-tmp-*"))
     traces.close()
-    assert not list(tmp_path.glob("paceline-rows-*"))
+    assert not list(tmp_path.glob(".paceline-tmp-*"))
 
 
 def test_alibaba_gpu_sensors_are_one_iteration_of_averages(made):

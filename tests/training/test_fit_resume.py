@@ -1,40 +1,12 @@
-"""A fit that is killed at any moment goes on to the same weights, to the bit."""
+"""A fit that is interrupted goes on to the same weights, to the bit. Kills: test_random_kills.py."""
 
 import pytest
-from fit_cases import folder_of, learnt, networks, started, wavy
+from fit_cases import learnt, networks, wavy
 
 from paceline.predictors import BarrierHead, GatedNARX, Mixture, Training
-from paceline.training import fit, load_model
+from paceline.training import fit
 
 NETWORKS = pytest.mark.parametrize("predictor", networks(), ids=lambda p: type(p).__name__)
-
-JOB = """
-import os, random, signal, sys, time
-import torch._dynamo  # what a fit imports later, once for all children
-from paceline.predictors import NARX, Training
-from paceline.training import fit, save_model
-
-place, memory, kills, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-narx = NARX(lags=3, covariate_lags=1, hidden=4, training=Training(epochs=8, batch_size=16, closed_loop=2))
-
-def child(checkpoint, model):
-    pid = os.fork()
-    if not pid:
-        save_model(fit(narx, place + "/jobs", checkpoint=checkpoint, checkpoint_seconds=0.0, memory=memory), model)
-        os._exit(0)
-    return pid
-
-began = time.monotonic()
-assert os.waitpid(child(place + "/unused", place + "/whole"), 0)[1] == 0
-took, rng = time.monotonic() - began, random.Random(seed)
-for kill in range(kills):
-    pid = child(place + "/fit", place + "/resumed")
-    time.sleep(rng.uniform(0.0, 1.5) * took / kills)
-    os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-assert os.waitpid(child(place + "/fit", place + "/resumed"), 0)[1] == 0
-"""
-"""Fits once without and once with kills; children are forked, because importing torch takes longer than a small fit."""
 
 
 class StopHereError(Exception):
@@ -130,21 +102,3 @@ def test_a_checkpoint_that_is_cut_off_is_named(tmp_path):
     file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(ValueError, match=r"training\.safetensors: is no checkpoint of a fit"):
         fit(networks()[0], [wavy(0)], checkpoint=tmp_path)
-
-
-def killed_again_and_again(place, kills, seed, memory):
-    folder_of(place / "jobs", 2, iterations=120)
-    process = started(JOB, place, memory, kills, seed)
-    _, said = process.communicate(timeout=280)
-    assert process.returncode == 0, said.decode()
-    assert learnt(load_model(place / "resumed")) == learnt(load_model(place / "whole"))
-
-
-def test_a_fit_killed_at_random_moments_ends_with_the_same_weights(tmp_path):
-    killed_again_and_again(tmp_path, kills=5, seed=0, memory=8000)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(3))
-def test_a_fit_killed_ten_times_ends_with_the_same_weights(tmp_path, seed):
-    killed_again_and_again(tmp_path, kills=10, seed=seed, memory=8000 if seed else 1 << 20)

@@ -114,7 +114,7 @@ class AdaptiveCompensator:
 
     rule: Adaptive
     squares: dict[str, Vector] = field(default_factory=dict)
-    _before: tuple[str, Vector | None] = field(default=("", None), init=False)
+    _before: tuple[str, Vector | None] = field(default=("", None), init=False, repr=False)
     """Worker whose mean square was changed last, and its value before."""
 
     def compensated(self, worker: str, gradient: Vector, parameters: Vector, pulled: Vector) -> Vector:

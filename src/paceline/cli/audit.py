@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from paceline._whole import TemporaryFolder
 from paceline.cli.report_command import ToPage, sha256, typed
 from paceline.cli.show import err, out, working
 
@@ -52,7 +52,7 @@ def audit(
         require_page(to_page)
     program = found(command)
     with ExitStack() as closing:
-        folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="paceline-audit-")))
+        folder = Path(closing.enter_context(TemporaryFolder()))
         if keep is not None:
             keep.mkdir(parents=True)
             folder = keep.absolute()

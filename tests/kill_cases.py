@@ -1,0 +1,282 @@
+"""What writes, as cases to be killed: how each begins or goes on in a folder, and what must hold after every kill.
+
+``python kill_cases.py CASE FOLDER KILLS SEED`` kills one at random moments. Children are forked from a process that has
+imported the library, because that takes longer than most of them. Each writes into ``out``, and a new one where it
+ended by itself; the folder for temporary files is ``tmp``.
+"""
+
+import multiprocessing
+import os
+import random
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import psutil
+from fit_cases import folder_of, learnt
+
+from paceline.coordinator.asynchronous import SGD, EpochSampler, Server, scheme
+from paceline.datasets import load
+from paceline.engines.parameter_server.service import Service
+from paceline.predictors import NARX, Training
+from paceline.training import fit, load_model, save_model
+
+FORK = multiprocessing.get_context("fork")
+
+
+class Fit:
+    """Goes on to the same weights."""
+
+    share = 0.1
+    """Share of what it takes without a kill after which it is killed at the latest."""
+
+    memory = 8000
+    """So little that windows go to files: they are kept beside the weights."""
+
+    def prepare(self, place):
+        folder_of(place / "jobs", 2, iterations=120)
+        save_model(fit(self.narx(), place / "jobs", memory=self.memory), place / "whole")
+
+    def narx(self):
+        training = Training(epochs=4, batch_size=16, closed_loop=2)
+        return NARX(lags=3, covariate_lags=1, hidden=4, training=training)
+
+    def run(self, place, out):
+        options = {"checkpoint": out / "fit", "checkpoint_seconds": 0.0, "memory": self.memory}
+        save_model(fit(self.narx(), place / "jobs", **options), out / "model")
+
+    def check(self, place, out, ended):
+        if (out / "model").exists() or ended:
+            assert learnt(load_model(out / "model")) == learnt(load_model(place / "whole"))
+
+
+class Tune:
+    """Has every trial in its journal that it told."""
+
+    share = 0.3
+
+    def prepare(self, place):
+        folder_of(place / "jobs", 2, iterations=60)
+
+    def run(self, place, out):
+        from paceline.eval.tune import tune
+
+        with (out / "told").open("a", buffering=1) as told:
+
+            def tell(number, score):
+                told.write(f"{number} {score.hex()}\n")
+
+            tuned = tune("ewma", place / "jobs", trials=12, storage=out / "journal", tell=tell)
+        assert len(tuned.trials) == 12
+
+    def check(self, place, out, ended):
+        import optuna
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
+
+        if not (out / "told").exists() or not (out / "told").read_text():
+            return
+        storage = JournalStorage(JournalFileBackend(str(out / "journal")))
+        trials = optuna.load_study(study_name="ewma", storage=storage).trials
+        kept = {f"{one.number} {one.value.hex()}" for one in trials if one.value is not None}
+        assert set((out / "told").read_text().splitlines()) <= kept
+
+
+class Report:
+    """Leaves a whole page, and whole numbers, or those of before."""
+
+    share = 1.2
+
+    def prepare(self, place):
+        from made_pages import slowed_run
+
+        slowed_run(place / "run.jsonl", ["a", "b", "c", "d"], iterations=400)
+        (place / "first").mkdir()
+        self.run(place, place / "first")
+
+    def run(self, place, out):
+        from paceline.report import run_page
+        from paceline.report.page import write_page
+        from paceline.runs import read_run
+
+        write_page(run_page(read_run(place / "run.jsonl"), digest="", command=""), out / "page.html")
+
+    def check(self, place, out, ended):
+        for name in ("page.html", "page.json"):
+            if ended or (out / name).exists():
+                assert (out / name).read_bytes() == (place / "first" / name).read_bytes()
+
+
+class SaPS:
+    """Resumes with every update that was applied at the last interval."""
+
+    share, batch, every = 0.2, 5, 10
+
+    def prepare(self, place):
+        pass
+
+    def service(self, out):
+        server = Server(np.zeros(2), SGD(0.1), scheme("saps", 2), EpochSampler(800, epochs=1), batch=self.batch, workers="ab")
+        return Service(server, checkpoint=out / "run.safetensors", checkpoint_every=self.every)
+
+    def run(self, place, out):
+        service = self.service(out)
+        service.resume()
+        with (out / "told").open("a", buffering=1) as told:
+            while any(self.step(service, worker) for worker in "ab"):
+                told.write(f"{service.server.sampler.applied}\n")
+
+    def step(self, service, worker):
+        work = service.pull(worker)
+        return None if work.ended else service.push(worker, work.stamp, np.ones(2))
+
+    def check(self, place, out, ended):
+        told = (out / "told").read_text().split() if (out / "told").exists() else []
+        service = self.service(out)
+        resumed = service.resume()
+        behind = int(told[-1]) - service.server.sampler.applied if told else 0
+        assert behind <= self.every + 2 * self.batch, (behind, resumed)
+        assert service.server.finished or not ended
+
+
+class Federated:
+    """Resumes after the last round that was over. Needs flwr."""
+
+    share = 0.3
+
+    def prepare(self, place):
+        from flwr.supercore.task_identity import TaskIdentity
+
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+
+    def run(self, place, out):
+        import pytest
+        import test_flower as flower
+
+        strategy = flower.BalancedStrategy(flower.fedavg(), state=out / "state.npz")
+        with (out / "told").open("a", buffering=1) as told, pytest.MonkeyPatch.context() as patch:
+            for _ in range(10):
+                clients = dict(enumerate([flower.Client(100.0), flower.Client(50.0)], start=11))
+                flower.run(strategy, flower.InMemoryGridOfTests(clients, patch), rounds=1)
+                told.write(f"{strategy.balancer.rounds}\n")
+
+    def check(self, place, out, ended):
+        told = (out / "told").read_text().split() if (out / "told").exists() else []
+        if told:
+            with np.load(out / "state.npz") as state:
+                assert int(state["rounds"]) >= int(told[-1])
+
+
+class Collect:
+    """Leaves a whole trace or none, and no process."""
+
+    share = 1.2
+
+    def prepare(self, place):
+        pass
+
+    def run(self, place, out):
+        from dataclasses import replace
+
+        from paceline.lab import JOBS, collect
+
+        job = replace(next(iter(JOBS.values())), workers=2, iterations=30)
+        collect(job, out / "trace.parquet")
+
+    def check(self, place, out, ended):
+        if ended or (out / "trace.parquet").exists():
+            assert len(load(out / "trace.parquet")) == 30
+            (out / "trace.parquet").unlink()
+
+
+class Live:
+    """Leaves a whole picture or none, and no process."""
+
+    share = 1.2
+
+    def prepare(self, place):
+        pass
+
+    def run(self, place, out):
+        from paceline.lab.experiment import Setting, experiment
+        from paceline.lab.experiment.figure import loss_figure
+
+        setting = Setting(contention="hogs", schemes=("ewma",), rounds=1, seconds=0.3)
+        loss_figure(experiment(setting), out / "loss.png")
+
+    def check(self, place, out, ended):
+        if ended or (out / "loss.png").exists():
+            assert (out / "loss.png").read_bytes().endswith(b"IEND\xaeB`\x82")
+
+
+CASES = {case.__name__.lower(): case for case in (Fit, Tune, Report, SaPS, Federated, Collect, Live)}
+
+
+def quietly(run, place, out):
+    """Run a case, as a child: a failure ends the process with its traceback."""
+    os.environ |= {"KILLED": str(place)}
+    warnings.simplefilter("ignore")
+    tempfile.tempdir = os.environ["TMPDIR"] = str(place / "tmp")
+    run(place, out)
+
+
+def started(case, place, out):
+    out.mkdir(exist_ok=True)
+    process = FORK.Process(target=quietly, args=(case.run, place, out))
+    process.start()
+    return process
+
+
+def killed(case, place, kills, seed):
+    """Kill a case at random moments, and check what it left; at last let it end, and look for what is left behind."""
+    (place / "tmp").mkdir()
+    case.prepare(place)
+    began = time.monotonic()
+    whole = started(case, place, place / "unkilled")
+    whole.join()
+    took, rng, number = time.monotonic() - began, random.Random(seed), 0
+    assert whole.exitcode == 0
+    for _ in range(kills):
+        out = place / f"out{number}"
+        process = started(case, place, out)
+        process.join(rng.uniform(0.0, case.share * took))
+        process.kill()
+        process.join()
+        assert process.exitcode in (0, -9), process.exitcode
+        case.check(place, out, ended=process.exitcode == 0)
+        number += process.exitcode == 0
+    last = started(case, place, out := place / f"out{number}")
+    last.join()
+    assert last.exitcode == 0
+    case.check(place, out, ended=True)
+    require_nothing_left(place)
+
+
+def require_nothing_left(place):
+    """Require that no temporary file, and no process, is left; processes that lost their parent end soon."""
+    left = [path for path in place.rglob("*") if ".paceline-" in path.name]
+    assert not left, left
+    deadline = time.monotonic() + 20
+    while alive := [process.cmdline() for process in psutil.process_iter() if is_of(process, place)]:
+        assert time.monotonic() < deadline, alive
+        time.sleep(0.1)
+
+
+def is_of(process, place):
+    """Return whether a process, or one that started it, is a child of this one, killed or not."""
+    try:
+        return process.environ().get("KILLED") == str(place) or (
+            process.pid != os.getpid() and process.ppid() == os.getpid()
+        )
+    except psutil.Error:
+        return False
+
+
+if __name__ == "__main__":
+    import torch._dynamo  # noqa: F401 - what an optimiser imports, once for all children
+
+    name, folder, number, seed = sys.argv[1:]
+    killed(CASES[name](), Path(folder), int(number), int(seed))
