@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from paceline._arrays import Array, Mask, anywhere, everywhere
 from paceline.predictors.forecast import Forecast
 from paceline.predictors.reference import Reference
-from paceline.predictors.report import FASTEST, SLOWEST, Report
+from paceline.predictors.report import FASTEST, LARGEST, SLOWEST, Report
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -330,7 +330,8 @@ class FleetPredictor:
         if self._covariates[0] != key or self._covariates[1].shape != expected:
             known = np.full(expected, np.nan, order="F")
             if rows is not None:
-                np.copyto(known, rows, where=np.isfinite(rows))
+                # Running means and spreads of more would not come back within a job.
+                np.copyto(known, rows, where=np.abs(rows) < LARGEST)
             self._covariates = (key, known)
         return self._covariates[1]
 

@@ -14,7 +14,8 @@ SLOWEST, FASTEST = 1e-9, 1e12
 """Speeds outside this range, in samples/s, cannot be real and are clipped."""
 
 LARGEST = 1e18
-"""Samples. Whatever their number below this, no division by a usable time overflows."""
+"""Samples. Whatever their number below this, no division by a usable time overflows. A covariate this large is unknown.
+"""
 
 SHORTEST = 1e-6
 """Seconds. No worker computes a batch in less, whatever its clock says, so a shorter time counts as no report."""

@@ -4,7 +4,6 @@ import logging
 import os
 import signal
 import sys
-import time
 from copy import deepcopy
 
 import numpy as np
@@ -52,25 +51,6 @@ def test_a_killed_rank_ends_all_others_soon_with_a_clear_error():
     for other in (first, third):
         assert "a rank has died, or has not answered within 5 s" in other.error
         assert other.exitcode == 1, "it ended, and did not hang"
-
-
-def stalled(rank, seconds, timeout):
-    _, _, steps = job(timeout=timeout)
-    for step, _ in enumerate(steps()):
-        if rank == 1 and step == 4:
-            time.sleep(seconds)
-    return step
-
-
-def test_a_rank_that_stalls_for_less_than_the_timeout_is_waited_for():
-    assert run_ranks(2, stalled, 3, 10) == [19, 19]
-
-
-def test_a_rank_that_stalls_for_longer_ends_every_rank_with_a_clear_error():
-    first, stalling = outcomes_of(2, stalled, 4, 1, within=40)
-    assert "rank 0 of 2 lost contact with the others: a rank has died, or has not answered within 1 s" in first.error
-    assert "lost contact with the others" in stalling.error
-    assert first.exitcode == stalling.exitcode == 1
 
 
 # -- what one small fleet goes through, job after job ------------------------------------------------------------

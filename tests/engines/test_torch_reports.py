@@ -31,8 +31,9 @@ def test_samples_without_seconds_are_no_report():
 
 
 def rows(*more, **columns):
-    """Rows of two ranks in step: these columns, zeros elsewhere, and more numbers behind them."""
+    """Rows of two ranks in step: these columns, a sample in a second, zeros elsewhere, and more numbers behind them."""
     named = np.zeros((2, len(COLUMNS)))
+    named[:, : COLUMNS.index("comm_seconds")] = 1.0
     for name, values in columns.items():
         named[:, COLUMNS.index(name)] = values
     return np.hstack([named, np.array(more, dtype=np.float64).reshape(-1, 2).T])

@@ -1,5 +1,7 @@
 """Numbers that no clock should report: they spoil no forecast for long, raise no warning, and stay out of the sums."""
 
+from inspect import signature
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -89,6 +91,25 @@ def test_no_number_in_a_report_raises_a_warning_or_an_unusable_forecast(kind):
                 assert not np.isnan(forecast.quantile(0.1)).any()
 
     check()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "covariates" in signature(kind).parameters])
+@pytest.mark.parametrize("lie", [np.inf, -np.inf, 1e300, -1e300])
+def test_a_covariate_that_cannot_be_is_unknown(kind, lie):
+    """A single 1e300 took the running mean of RLS and Auto away, and with it the covariate, for good."""
+    rng, told, unknown = np.random.default_rng(0), kind(covariates=["load"]), kind(covariates=["load"])
+    for model in (told, unknown):
+        model.reset(["a", "b"])
+    for k in range(40):
+        load_W = rng.uniform(0, 1, (2, len(told.covariate_names)))
+        seconds_W = 0.32 * (1 + load_W[:, -1])
+        speeds = []
+        for model, place in ((told, lie), (unknown, np.nan)):
+            given_W = load_W.copy()
+            given_W[0, -1] = place if k == 20 else load_W[0, -1]
+            speeds.append(model.predict(given_W).speed)
+            model.observe(Report([32.0, 32.0], seconds_W, covariates=given_W))
+        np.testing.assert_array_equal(*speeds)
 
 
 @settings(max_examples=40)

@@ -16,6 +16,7 @@ from paceline._version import __version__
 from paceline.coordinator.balanced.policy import Policy
 from paceline.engines.torch.loader_protocol import Loader
 from paceline.engines.torch.reporting.exchange import Exchange
+from paceline.engines.torch.reporting.reports import COLUMNS
 from paceline.predictors import Predictor
 
 
@@ -31,6 +32,9 @@ def facts_of(loader: Loader, predictor: Predictor, policy: Policy, loss: str, ti
         "predictor": re.sub(r" at 0x\w+", "", repr(predictor)) + f" with state {_hash(predictor.state_dict())}",
         "loss": loss,
         "timeout": str(timeout),
+        # Reports of unequal length end a process inside gloo, without a sentence.
+        "covariates": str(list(predictor.covariate_names)),
+        "columns of a report": str(list(COLUMNS)),
     }
 
 
@@ -57,7 +61,8 @@ def agree(
             f"the loader assigns samples to {loader.world_size} ranks, but {exchange.world_size} ranks train together: "
             "give the loader their rank and world_size"
         )
-    for name in own["facts"]:  # type: ignore[attr-defined]
+    # Of all ranks: one of another version may name a fact that the others do not.
+    for name in dict.fromkeys(name for other in told_W for name in other["facts"]):
         said = [str(other["facts"].get(name)) for other in told_W]
         if len(set(said)) > 1:
             raise ValueError(

@@ -5,10 +5,13 @@ Axes: W workers, F numbers in a row, D covariates.
 
 from __future__ import annotations
 
+from math import inf
+
 import numpy as np
 
 from paceline._arrays import Array
 from paceline.predictors import Report
+from paceline.predictors.report import LARGEST, SHORTEST
 
 COLUMNS = (
     "samples",
@@ -39,11 +42,15 @@ _PLAN, _PLACE = _AT["checksum"], slice(_AT["epoch"], _AT["assigned"] + 1)
 _TOGETHER = slice(_PLAN, _AT["assigned"] + 1)
 """Neighbouring columns: the plan in use and the place in the data, which all ranks share."""
 
+_SAMPLES, _PARTS, _STEPS, _SECONDS = (_AT[name] for name in ("samples", "micro_batches", "steps", "seconds"))
+_MEASURED = slice(_SAMPLES, _SECONDS + 1)
 _TOTAL, _FOREIGN, _RAN_OUT = _AT["total"], _AT["foreign"], _AT["out_of_memory"]
 
 
 class RankReports:
     """Rows that all ranks reported in one exchange, ``[W, F]``, in the order of the plan's workers.
+
+    A rank that says what no rank can measure, such as a step without samples or of no time, has measured nothing (NaN).
 
     Parameters
     ----------
@@ -78,7 +85,8 @@ class RankReports:
         # Plain numbers: comparing columns of a few ranks takes numpy several times as long.
         told = report_WF.tolist()
         first, self.together, self.any_foreign, self._any_ran_out = told[0], True, False, False
-        for row in told:
+        unmeasured = []
+        for rank, row in enumerate(told):
             if row[_TOGETHER] != first[_TOGETHER]:
                 self.together = False
             # A mark of its own, or inputs that were taken for other batches than on other ranks.
@@ -86,6 +94,17 @@ class RankReports:
                 self.any_foreign = True
             if row[_RAN_OUT]:
                 self._any_ran_out = True
+            if not (
+                0 < row[_SAMPLES] < LARGEST
+                and 1 <= row[_STEPS] <= row[_PARTS] < LARGEST
+                and SHORTEST <= row[_SECONDS] < inf
+                and (not features or (min(row[-features:]) >= 0 and max(row[-features:]) < LARGEST))
+            ):
+                unmeasured.append(rank)
+        if unmeasured:
+            self.report_WF = report_WF = report_WF.copy()
+            report_WF[unmeasured, _MEASURED] = np.nan
+            report_WF[unmeasured, report_WF.shape[1] - features :] = np.nan
         self.has_norms = first[_AT["log_norm"]] == first[_AT["log_norm"]]
         self.has_buffers = first[_AT["buffers"]] == first[_AT["buffers"]]
 
@@ -140,8 +159,7 @@ class RankReports:
     def report(self, covariates_WD: Array | None) -> Report:
         """Return the mean micro-batch of every worker, NaN without one, with the covariates sampled before it."""
         samples_W, parts_W, _, seconds_W, comm_W, ran_out_W = self.report_WF.T[: _AT["checksum"]]
-        out_of_memory = ran_out_W > 0 if self._any_ran_out else None
-        # Nobody reports 0 micro-batches: NaN says that nothing is known.
+        out_of_memory = ran_out_W == 1 if self._any_ran_out else None
         return Report(samples_W / parts_W, seconds_W / parts_W, comm_W, covariates_WD, out_of_memory=out_of_memory)
 
 

@@ -27,6 +27,9 @@ SURE, CLEAR = 3.0, 0.15
 error at which to warn at all. A correct loss lies a quarter (0.25) on the right side, so a false alarm takes nearly 5
 standard errors."""
 
+LARGEST_LOG = 750.0
+"""No float64 but 0 has a logarithm farther from 0."""
+
 BORDERS = {"mean": 0.25, "sum": 0.25, "scaled": 1.25}
 """Border between right and wrong losses, as the power of a rank's samples n with which its gradients grow. The norm of
 gradients summed over the rows of the model's output is constant for a mean loss (power 0), and grows with n for a sum
@@ -110,7 +113,8 @@ class LossKind:
 
     def learn(self, samples_W: Array, log_norm_W: Array) -> str:
         """Take the log norms of each rank's gradients; return a warning once it is certain that they do not fit."""
-        if self.full or not np.isfinite([samples_W, log_norm_W]).all() or samples_W.min() <= 0:
+        known = np.isfinite(samples_W).all() and np.abs(log_norm_W).max() <= LARGEST_LOG  # NaN is not
+        if self.full or not known or samples_W.min() <= 0:
             return ""
         # Only differences between ranks of one step count: gradients also change from step to step as training goes on.
         x = np.log(samples_W)

@@ -1,0 +1,172 @@
+"""A rank that is stopped (SIGSTOP), with all its threads: waited for, or given up, and ended when it is continued."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from ranks import outcomes_of, run_ranks
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline.coordinator import Policy
+from paceline.predictors import EWMA
+from paceline.torch import BalancedLoader, attach
+
+GLOBAL_BATCH, STEPS = 24, 16
+
+
+def wait_until(holds, within=20.0):
+    """Return once the condition holds."""
+    deadline = time.monotonic() + within
+    while not holds():
+        assert time.monotonic() < deadline, f"{holds.__name__} did not become true"
+        time.sleep(0.002)
+
+
+def is_stopped(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def continued(folder, rank):
+    """Continue a rank once it is stopped."""
+    note = Path(folder) / f"{rank}.pid"
+    wait_until(lambda: note.is_file() and note.read_text() and is_stopped(note.read_text()))
+    os.kill(int(note.read_text()), signal.SIGCONT)
+
+
+def stop_here(folder, rank):
+    """Stop this process with all its threads, as a debugger, a batch system or a frozen container does."""
+    (Path(folder) / f"{rank}.pid").write_text(str(os.getpid()))
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def trained(rank, timeout, stops=(), folder=""):
+    """Train, and return the sizes of every step and the final weights; the second rank stops itself at some steps."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    loader = BalancedLoader(torch.utils.data.TensorDataset(torch.randn(STEPS * GLOBAL_BATCH, 4)), GLOBAL_BATCH)
+    balance = attach(model, loader, predictor=EWMA(), policy=Policy(warmup=1), timeout=timeout)
+    sizes = []
+    for step, (inputs,) in enumerate(loader):
+        sizes.append(loader.batch_sizes.tolist())
+        balance.measured(0.001 * len(inputs) * (1 + rank))
+        if rank == 1 and step in stops:
+            stop_here(folder, rank)
+        optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+        optimizer.step()
+    balance.close()
+    return sizes, [one.tolist() for one in model.parameters()]
+
+
+def waits_for_reports():
+    """Return whether a thread of this process waits for the reports of the others."""
+    return any(frame.f_code.co_name == "receive" for frame in sys._current_frames().values())
+
+
+def stopped_for_a_while(rank, folder):
+    """Train twice, once with stops, each of which ends when the other rank waits for the stopped one."""
+    plain, stops = trained(rank, 20.0), (2, 3, 9)
+
+    def continue_all():
+        for _ in stops:
+            wait_until(lambda: is_stopped(pid()) and waits_for_reports())
+            os.kill(int(pid()), signal.SIGCONT)
+            wait_until(lambda: not (is_stopped(pid()) and waits_for_reports()))
+
+    def pid():
+        wait_until((Path(folder) / "1.pid").exists)
+        return (Path(folder) / "1.pid").read_text() or "self"
+
+    other = threading.Thread(target=continue_all, daemon=True)
+    if rank == 0:
+        other.start()
+    found = trained(rank, 20.0, stops, folder)
+    if rank == 0:
+        other.join(10)
+    return plain, found, other.is_alive()
+
+
+def test_a_rank_that_is_stopped_for_less_than_the_timeout_changes_nothing_but_time(tmp_path):
+    results = run_ranks(2, stopped_for_a_while, str(tmp_path))
+    for plain, found, unfinished in results:
+        assert found == plain
+        assert not unfinished
+    assert results[0] == results[1]
+    sizes, _ = results[0][0]
+    assert sizes[-1][0] > sizes[-1][1]
+
+
+def stopped_for_too_long(rank, folder):
+    """Train beside a rank that stops for good; the first continues it when all others have ended."""
+    try:
+        trained(rank, 2.0, (4,), folder)
+    except RuntimeError:
+        (Path(folder) / f"{rank}.ended").touch()
+        if rank == 0:
+            wait_until((Path(folder) / "2.ended").exists)
+            continued(folder, 1)
+        raise
+
+
+def test_a_rank_that_is_stopped_for_longer_ends_all_others_and_itself_once_it_is_continued(tmp_path):
+    first, stopped, third = outcomes_of(3, stopped_for_too_long, str(tmp_path), within=40)
+    for other in (first, third):
+        assert "lost contact with the others: a rank has died, or has not answered within 2 s" in other.error
+    assert "LostRankError: rank 1 of 3 lost contact with the others" in stopped.error
+    assert [one.exitcode for one in (first, stopped, third)] == [1, 1, 1]
+
+
+# -- the asynchronous parameter server ---------------------------------------------------------------------------
+
+
+def asynchronous(rank, folder, server_lives, scheme, timeout):
+    """Train beside a rank that stops at its first batch; continue it when the others have ended, or the server too."""
+    from paceline.engines.torch_async import AsyncJob
+
+    folder = Path(folder)
+    (folder / f"{rank}.pid").write_text(str(os.getpid()))
+    torch.manual_seed(0)
+    inputs = torch.randn(48, 4)
+    model = torch.nn.Linear(4, 1)
+    optim = torch.optim.SGD(model.parameters(), lr=0.05)
+    dataset = torch.utils.data.TensorDataset(inputs, inputs.sum(1, keepdim=True))
+    job = AsyncJob(model, optim, dataset, batch=8, epochs=3, scheme=scheme, patience=0.3, timeout=timeout)
+    for number, (batch, targets) in enumerate(job):
+        if rank == 1 and not number:
+            stop_here(folder, 1)
+        elif not number:  # else they might take all batches before it has one
+            wait_until(lambda: is_stopped((folder / "1.pid").read_text() or "self"))
+        optim.zero_grad()
+        (model(batch) - targets).square().mean().backward()
+        job.push()
+    (folder / f"{rank}.ended").touch()
+    if rank == 0 and server_lives:
+        continued(folder, 1)
+        wait_until((folder / "1.ended").exists)
+    if rank == 2 and not server_lives:
+        server = Path("/proc") / (folder / "0.pid").read_text() / "stat"
+        wait_until(lambda: not server.exists() or ") Z" in server.read_text())
+        continued(folder, 1)
+    applied = 0 if job.service is None else job.service.server.sampler.applied
+    return [one.tolist() for one in model.parameters()], applied
+
+
+def test_a_worker_that_is_stopped_until_the_others_have_ended_gets_the_final_parameters(tmp_path):
+    (first, applied), (second, _), (third, _) = run_ranks(3, asynchronous, str(tmp_path), True, "saps", 20.0)
+    assert applied == 3 * 48
+    assert first == second == third
+
+
+@pytest.mark.parametrize("scheme", ["bsp", pytest.param("saps", marks=pytest.mark.soak)])
+def test_behind_a_barrier_a_stopped_worker_is_lost_after_the_timeout_and_ends_with_a_sentence(tmp_path, scheme):
+    first, stopped, third = outcomes_of(3, asynchronous, str(tmp_path), False, scheme, 1.0, within=40)
+    assert (first.error, third.error) == ("", "")
+    assert first.value == (third.value[0], 3 * 48)
+    assert "LostServerError: the server, rank 0, does not answer" in stopped.error
+    assert [one.exitcode for one in (first, stopped, third)] == [0, 1, 0]
