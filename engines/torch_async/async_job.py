@@ -111,7 +111,8 @@ class AsyncJob:
         Seconds for which nothing else happens, after which a worker that holds the last samples is given up, and rank 0
         ends without one that has not come for the final parameters; more where steps take long.
     timeout
-        Seconds after which a worker of which nothing is heard is taken for lost.
+        Seconds after which a worker of which nothing is heard is taken for lost. Workers wait twice as long for the
+        server, which may itself wait for one that is lost.
 
     Raises
     ------
@@ -335,9 +336,10 @@ class AsyncJob:
     def _linked(self, timeout: float) -> Link:
         """Return this rank's link to the server; every rank makes all groups, as gloo requires."""
         numbers, own = len(self.flat.parameters), None
+        limit = timedelta(seconds=timeout if self.service is not None else 2 * timeout)  # of this end alone
         wait_at_exit()
         for rank in range(1, self.workers):
-            group: Any = dist.new_group([SERVER, rank], timeout=timedelta(seconds=timeout), backend="gloo")
+            group: Any = dist.new_group([SERVER, rank], timeout=limit, backend="gloo")
             if self.service is not None:
                 inside = (self.service, f"rank{rank}", rank, group, numbers)
                 self._threads.append(Thread(target=serve, args=inside, daemon=True, name=f"{THREAD}rank{rank}"))

@@ -126,7 +126,10 @@ def test_a_rank_that_is_stopped_for_longer_ends_all_others_and_itself_once_it_is
 
 
 def asynchronous(rank, folder, server_lives, scheme, timeout):
-    """Train beside a rank that stops at its first batch; continue it when the others have ended, or the server too."""
+    """Train beside a rank that stops at its first batch; continue it when the others have ended, or the server too.
+
+    Behind a barrier it comes last, so that the others wait for longer than it is silent.
+    """
     from paceline.engines.torch_async import AsyncJob
 
     folder = Path(folder)
@@ -137,14 +140,17 @@ def asynchronous(rank, folder, server_lives, scheme, timeout):
     optim = torch.optim.SGD(model.parameters(), lr=0.05)
     dataset = torch.utils.data.TensorDataset(inputs, inputs.sum(1, keepdim=True))
     job = AsyncJob(model, optim, dataset, batch=8, epochs=3, scheme=scheme, patience=0.3, timeout=timeout)
+    if rank == 1 and scheme == "bsp":
+        wait_until((folder / "2.pushed").exists)
     for number, (batch, targets) in enumerate(job):
         if rank == 1 and not number:
             stop_here(folder, 1)
-        elif not number:  # else they might take all batches before it has one
+        elif not number and scheme != "bsp":  # else they might take all batches before it has one
             wait_until(lambda: is_stopped((folder / "1.pid").read_text() or "self"))
         optim.zero_grad()
         (model(batch) - targets).square().mean().backward()
         job.push()
+        (folder / f"{rank}.pushed").touch()
     (folder / f"{rank}.ended").touch()
     if rank == 0 and server_lives:
         continued(folder, 1)
@@ -165,6 +171,7 @@ def test_a_worker_that_is_stopped_until_the_others_have_ended_gets_the_final_par
 
 @pytest.mark.parametrize("scheme", ["bsp", pytest.param("saps", marks=pytest.mark.soak)])
 def test_behind_a_barrier_a_stopped_worker_is_lost_after_the_timeout_and_ends_with_a_sentence(tmp_path, scheme):
+    """Workers that waited for it gave the server up as soon as the server gave it up."""
     first, stopped, third = outcomes_of(3, asynchronous, str(tmp_path), False, scheme, 1.0, within=40)
     assert (first.error, third.error) == ("", "")
     assert first.value == (third.value[0], 3 * 48)
