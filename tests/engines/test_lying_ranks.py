@@ -169,7 +169,7 @@ def is_plausible(lies):
     return (COLUMNS.index("out_of_memory"), 1.0) in lies.values()
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(fleets())
 def test_whatever_a_rank_reports_all_plan_alike_and_soon_as_if_it_had_never_lied(fleet):
     ranks, kind, costly, liar, lies = fleet
