@@ -171,6 +171,7 @@ def is_plausible(lies):
 
 @settings(max_examples=15)
 @given(fleets())
+@example((2, "last value", True, 1, {5: (len(COLUMNS) + 1, math.inf), 9: (len(COLUMNS), 1e300)}))
 def test_whatever_a_rank_reports_all_plan_alike_and_soon_as_if_it_had_never_lied(fleet):
     ranks, kind, costly, liar, lies = fleet
     with warnings.catch_warnings():
