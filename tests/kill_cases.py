@@ -119,7 +119,9 @@ class SaPS:
         pass
 
     def service(self, out):
-        server = Server(np.zeros(2), SGD(0.1), scheme("saps", 2), EpochSampler(800, epochs=1), batch=self.batch, workers="ab")
+        server = Server(
+            np.zeros(2), SGD(0.1), scheme("saps", 2), EpochSampler(800, epochs=1), batch=self.batch, workers="ab"
+        )
         return Service(server, checkpoint=out / "run.safetensors", checkpoint_every=self.every)
 
     def run(self, place, out):
