@@ -1,5 +1,7 @@
 import os
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -290,6 +292,16 @@ def test_a_competitor_works_when_its_plan_says_and_ends_with_the_one_who_started
     process.end()
     assert not [member for member in members if member.is_running() and member.status() != "zombie"]
     assert children() == before
+
+
+@pytest.mark.processes
+def test_a_process_whose_parent_is_gone_before_it_looks_ends_whatever_it_does_next():
+    """It would hold Python's lock, as torch does while ranks find each other, and no thread would notice."""
+    code = "import sys; from paceline.lab.processes.orphan import die_with_parent\n"
+    code += "sys.stdin.read(); die_with_parent(); sum(range(10**11))"
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+    process.communicate(b"go\n", timeout=30)
+    assert process.returncode == 1
 
 
 def busy_or_stored(family):
