@@ -39,7 +39,6 @@ def ranks(out: Path, first: int, last: int, rate: float) -> None:
     torch.set_num_threads(1)
     # A loading process of an iterator that was left is given so many seconds to end: 5 of them took most of all time.
     torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.2
-    dist.init_process_group("gloo", timeout=timedelta(seconds=SECONDS))
     for seed in range(first, last):
         faulthandler.dump_traceback_later(6 * SECONDS, exit=True)
         parts = composition(seed, rate)
@@ -55,7 +54,7 @@ def ranks(out: Path, first: int, last: int, rate: float) -> None:
         if found["verdict"] == "hang":
             os._exit(3)  # the groups are out of step
     dist.barrier()
-    os._exit(0)  # hundreds of groups lie about: their threads may end the process as the interpreter closes
+    faulthandler.cancel_dump_traceback_later()
 
 
 def verdict_of(parts: dict[str, object]) -> dict[str, object]:
@@ -169,9 +168,12 @@ def read(out: Path) -> list[dict[str, Any]]:
 def main() -> None:
     """Search, or write the page."""
     if sys.argv[1:2] == ["--inside"]:
+        import torch.distributed as dist
+
         out, first, last, rate = sys.argv[2:]
+        dist.init_process_group("gloo", timeout=timedelta(seconds=SECONDS))
         ranks(Path(out), int(first), int(last), float(rate))
-        return
+        os._exit(0)  # hundreds of groups lie about: their threads may end the process as the interpreter closes
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--page", type=Path, nargs="+")
     parser.add_argument("--ranks", type=int, default=2)

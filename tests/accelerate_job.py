@@ -1,9 +1,7 @@
-"""A job of Accelerate for ``test_accelerate.py``: accelerate_job.py FOLDER."""
+"""A job of Accelerate for ``test_accelerate.py``."""
 
 import random
-import sys
 import warnings
-from pathlib import Path
 
 import torch
 import trainers
@@ -306,7 +304,3 @@ def main(folder):
         "gathered": gathered(),
         "refusals": refusals(),
     }
-
-
-if __name__ == "__main__":
-    trainers.fork(main, Path(sys.argv[1]))

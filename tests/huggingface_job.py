@@ -1,7 +1,6 @@
-"""A job of the Trainer for ``test_huggingface.py``: huggingface_job.py FOLDER."""
+"""A job of the Trainer for ``test_huggingface.py``."""
 
 import os
-import sys
 import warnings
 from pathlib import Path
 
@@ -395,8 +394,3 @@ def main(folder):
             "repeated": warned_of_repeating(folder / "repeated"),
         },
     }
-
-
-if __name__ == "__main__":
-    warnings.filterwarnings("ignore", module="transformers|torch")
-    trainers.fork(main, Path(sys.argv[1]))

@@ -1,9 +1,7 @@
-"""A job of Lightning and of Fabric for ``test_lightning.py``: lightning_job.py FOLDER."""
+"""A job of Lightning and of Fabric for ``test_lightning.py``."""
 
 import logging
-import sys
 import warnings
-from pathlib import Path
 from types import SimpleNamespace
 
 import fabric_cases
@@ -313,7 +311,3 @@ def main(folder):
         "one rank": alone_in_the_world(),
         "fabric": fabric_cases.cases(folder),
     }
-
-
-if __name__ == "__main__":
-    trainers.fork(main, Path(sys.argv[1]))

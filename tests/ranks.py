@@ -1,7 +1,13 @@
-"""Real processes on loopback, joined by gloo, each running the same function: the ranks of a small job."""
+"""Real processes on loopback, joined by gloo, each running the same function or script: the ranks of a small job."""
 
+import contextlib
 import gc
+import io
 import multiprocessing
+import os
+import runpy
+import socket
+import sys
 import tempfile
 import time
 import traceback
@@ -24,13 +30,20 @@ class Outcome:
     seconds: float
 
 
-def outcomes_of(world_size, work, *args, within=60):
-    """Run ``work(rank, *args)`` on every rank and return what became of each; none outlives ``within`` seconds."""
+def outcomes_of(world_size, work, *args, within=60, joined=True):
+    """Run ``work(rank, *args)`` on every rank and return what became of each; none outlives ``within`` seconds.
+
+    Ranks that are not ``joined`` make their process groups themselves.
+    """
     with tempfile.TemporaryDirectory() as folder:
         processes, answers, began = [], [], time.monotonic()
         for rank in range(world_size):
             answer, theirs = _context.Pipe(duplex=False)
-            inside = (theirs, work, rank, world_size, str(Path(folder) / "store"), args)
+            recorded = {
+                name: os.environ[name] for name in ("PACELINE_TOUCHED", "PYTEST_TOUCHING") if name in os.environ
+            }
+            store = str(Path(folder) / "store") if joined else ""
+            inside = (theirs, work, rank, world_size, store, args, recorded)
             process = _context.Process(target=_rank, args=inside, daemon=True)
             process.start()
             theirs.close()
@@ -39,12 +52,32 @@ def outcomes_of(world_size, work, *args, within=60):
         return [_outcome(process, answer, began, within) for process, answer in zip(processes, answers, strict=True)]
 
 
-def run_ranks(world_size, work, *args, within=60):
+def run_ranks(world_size, work, *args, within=60, joined=True):
     """Run ``work(rank, *args)`` on every rank and return what each returned."""
-    outcomes = outcomes_of(world_size, work, *args, within=within)
+    outcomes = outcomes_of(world_size, work, *args, within=within, joined=joined)
     for rank, outcome in enumerate(outcomes):
         assert (outcome.error, outcome.exitcode) == ("", 0), f"rank {rank}: {outcome}"
     return [outcome.value for outcome in outcomes]
+
+
+def run_script(world_size, script, *arguments, folder=".", within=60):
+    """Run a script on every rank, as torchrun would, and return what each printed."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    told = (world_size, port, str(script), list(map(str, arguments)), str(folder))
+    return run_ranks(world_size, _script, *told, within=within, joined=False)
+
+
+def _script(rank, world_size, port, script, arguments, folder):
+    places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
+    os.environ |= {name: str(value) for name, value in {**places, "MASTER_PORT": port}.items()}
+    os.environ["MASTER_ADDR"] = "127.0.0.1"
+    os.chdir(folder)
+    sys.argv = [script, *arguments]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        runpy.run_path(script, run_name="__main__")
+    return printed.getvalue()
 
 
 def _outcome(process, answer, began, within):
@@ -68,13 +101,16 @@ def _rank(answer, work, rank, world_size, store, args):
     import torch.distributed as dist
 
     torch.set_num_threads(1)
+    multiprocessing.current_process()._config["daemon"] = False  # a rank may start processes that load
     gc.freeze()  # what the imports made stays, and need not be looked through for garbage
     try:
-        join = {"rank": rank, "world_size": world_size, "timeout": timedelta(seconds=30)}
-        dist.init_process_group("gloo", init_method=f"file://{store}", **join)
-        value = work(rank, *args)
+        if store:
+            join = {"rank": rank, "world_size": world_size, "timeout": timedelta(seconds=30)}
+            dist.init_process_group("gloo", init_method=f"file://{store}", **join)
+        value = work(rank, *args) if "PACELINE_TOUCHED" not in recorded else _recorded(recorded, work, rank, *args)
         answer.send((value, ""))
-        dist.destroy_process_group()
+        if store:
+            dist.destroy_process_group()
     except BaseException:
         answer.send((None, traceback.format_exc()))
         raise SystemExit(1) from None

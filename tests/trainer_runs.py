@@ -3,13 +3,11 @@
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-import paceline
+from ranks import run_ranks
 
 EXACT = 1e-12
 
@@ -22,20 +20,18 @@ def require(*libraries):
 
 
 def run(job, folder):
-    """Run ``tests/<job>.py``, which starts two ranks joined by gloo, and return what its first rank found."""
-    script = Path(__file__).with_name(f"{job}.py")
-    source = Path(paceline.__file__).parent.parent  # and not the checkout, whose folders have names of other libraries
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(source),
-        "OMP_NUM_THREADS": "1",
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-    done = subprocess.run(
-        [sys.executable, str(script), str(folder)], env=environment, capture_output=True, text=True, timeout=150
-    )
-    assert done.returncode == 0, done.stderr[-6000:]
+    """Run ``main`` of ``tests/<job>.py`` on two ranks joined by gloo, and return what the first found."""
+    run_ranks(1, _forked, job, folder, within=150, joined=False)
     return json.loads((folder / "outcomes.json").read_text())
+
+
+def _forked(_, job, folder):
+    """Import the job's libraries once, and fork its ranks."""
+    checkout = Path(__file__).parents[1]  # its folders have names of other libraries
+    sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != checkout]
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    job = importlib.import_module(job)
+    job.trainers.fork(job.main, folder)
 
 
 def assert_exact(found):

@@ -10,11 +10,9 @@ import multiprocessing
 import os
 import socket
 import sys
-from pathlib import Path
 
 import numpy as np
 import torch
-import torch._dynamo  # any optimiser imports it: once for all ranks
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
 from torch.utils.data import default_collate
@@ -245,10 +243,13 @@ def fork(main, folder, world_size=2):
         rank.start()
     for rank in ranks:
         rank.join()
-    sys.exit(max(abs(rank.exitcode) for rank in ranks))
+    if any(rank.exitcode for rank in ranks):
+        raise RuntimeError("".join(path.read_text() for path in sorted(folder.glob("said*"))))
 
 
 def _rank(main, folder, rank, world_size, port):
+    with (folder / f"said{rank}").open("w") as said:
+        os.dup2(said.fileno(), sys.stderr.fileno())
     faulthandler.dump_traceback_later(90, exit=True)  # says where a rank hangs
     torch.set_num_threads(1)
     os.environ |= {
@@ -264,5 +265,5 @@ def _rank(main, folder, rank, world_size, port):
     }
     outcomes = main(folder)
     if rank == 0:
-        (Path(folder) / "outcomes.json").write_text(json.dumps(outcomes))
+        (folder / "outcomes.json").write_text(json.dumps(outcomes))
     dist.destroy_process_group()

@@ -1,6 +1,7 @@
 """Audits of functions: many of them in one pair of ranks, because to start ranks takes longer than an audit."""
 
 import gc
+import importlib
 import json
 import traceback
 import warnings
@@ -51,21 +52,31 @@ class Together:
         return AuditRun(load_all(folder), str(folder), error)
 
 
-def verdicts_of(rank, world_size, folder, cases):
-    """Audit cases by their names on this rank; yield all verdicts so far."""
+def verdicts_of(rank, world_size, folder, names):
+    """Audit cases, ``module/name``, on this rank; return their verdicts by these names."""
     torch.set_num_threads(1)
-    found = {}
-    for number, (name, case) in enumerate(cases.items()):
-        gc.collect()
-        gc.freeze()  # what is left is the imports': to look through it again and again takes a third of all the time
-        shared = Path(folder) / str(number)
-        shared.mkdir(exist_ok=True)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            audit = Audit(Together(case.run, shared, rank, world_size))
-            try:
-                found[name] = json.loads(audit.verdict().to_json())
-            except Exception:
-                found[name] = {"status": "failed", "sentence": traceback.format_exc(), "notes": []}
-        found[name]["runs started"] = audit.run.runs
-        yield found
+    return {
+        name: verdict_of(case_of(name), rank, world_size, Path(folder) / str(number))
+        for number, name in enumerate(names)
+    }
+
+
+def case_of(name):
+    """Return the case of ``MODULE/NAME``."""
+    module, _, case = name.partition("/")
+    return importlib.import_module(module).CASES[case]
+
+
+def verdict_of(case, rank, world_size, folder):
+    """Audit a case on this rank."""
+    gc.collect()
+    gc.freeze()  # what is left is the imports': to look through it again and again takes a third of all the time
+    folder.mkdir(exist_ok=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        audit = Audit(Together(case.run, folder, rank, world_size))
+        try:
+            found = json.loads(audit.verdict().to_json())
+        except Exception:
+            found = {"status": "failed", "sentence": traceback.format_exc(), "notes": []}
+    return {**found, "runs started": audit.run.runs}

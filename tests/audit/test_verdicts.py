@@ -1,13 +1,11 @@
 """Every published bug is found with its cause, every fix passes, and exact loops raise no alarm."""
 
-import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from ranks import run_ranks
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "loops")]
@@ -16,6 +14,7 @@ import balanced_loops  # noqa: E402
 import corpus  # noqa: E402
 import unseen  # noqa: E402
 import unsure  # noqa: E402
+from bench import verdicts_of  # noqa: E402
 
 from paceline.audit import Cause  # noqa: E402
 
@@ -27,6 +26,7 @@ MIXES = "batch_normalisation_of_the_ranks_own_samples"
 """Exact in ``tests/loops`` beside a run alone that normalises each rank's rows apart; an audit says that it does."""
 
 LOOPS = [name for name in balanced_loops.CASES if name != MIXES]
+RANKS = 2
 EVERY = 9
 """Each ninth of the loops is audited always, the others in the soak."""
 
@@ -38,16 +38,6 @@ CASES = [pytest.param(*case, id=case[1]) for case in ALL]
 CASES += [pytest.param(*case, id=case[1], marks=pytest.mark.soak) for case in SOAK]
 
 
-def audited(names, out):
-    """Audit cases, ``module/name``, in one pair of ranks; return their verdicts."""
-    source = Path(sys.modules["paceline"].__file__).parent.parent
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(source), "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, str(HERE / "pair.py"), str(out), *names]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1500, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(out.read_text())
-
-
 @pytest.fixture(scope="module")
 def verdicts(request, tmp_path_factory):
     """The verdict on a case: all that were selected are audited together, as to start ranks takes longest."""
@@ -55,7 +45,8 @@ def verdicts(request, tmp_path_factory):
     selected = [item.callspec.params for item in here if hasattr(item, "callspec") and "name" in item.callspec.params]
 
     names = [f"{case['module']}/{case['name']}" for case in selected]
-    found = audited(names, tmp_path_factory.mktemp("audits") / "verdicts.json")
+    told = (RANKS, str(tmp_path_factory.mktemp("audits")), names)
+    found, _ = run_ranks(RANKS, verdicts_of, *told, within=1500, joined=False)
     return lambda module, name: found[f"{module}/{name}"]
 
 

@@ -3,14 +3,12 @@
 import ast
 import importlib
 import inspect
-import os
 import re
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+from ranks import run_script
 from stages import ELSEWHERE, FILLED, STAGES, UNTESTED
 
 CHECKOUT = Path(__file__).parents[2]
@@ -49,10 +47,7 @@ def test_the_examples_of_a_page_run_in_order(page, tmp_path):
         codes += [stage, code]
     script = tmp_path / "page.py"
     script.write_text("\n".join([*codes, ""]))
-    one_rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    environment = {**os.environ, **one_rank, "PYTHONPATH": str(CHECKOUT / "src"), "OMP_NUM_THREADS": "1"}
-    ran = subprocess.run([sys.executable, "-P", script], cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr[-2000:]
+    run_script(1, script, folder=tmp_path)
 
 
 @pytest.mark.parametrize(("page", "number"), EVERY)

@@ -1,12 +1,12 @@
 """The tutorial shows what its commands print: those on recorded jobs print the same everywhere."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from paceline.cli.main import app
 
 CHECKOUT = Path(__file__).parents[2]
 PAGE = (CHECKOUT / "docs" / "start" / "tutorial.md").read_text()
@@ -21,9 +21,9 @@ def shown(name):
 
 
 def printed(*words):
-    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT / "src"), "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
-    command = [sys.executable, "-m", "paceline", *words]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+    done = CliRunner().invoke(app, words, env={"COLUMNS": "100"})
+    assert done.exit_code == 0, done.output
+    return done.stdout
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from paceline.datasets import load
 from paceline.lab import JOBS, MODELS, PATTERNS, USAGE, Job, collect, places, plan
 from paceline.lab.collect import collect_worker as worker_module
+from paceline.lab.collect import record_job
 from paceline.lab.contention.competitor import KINDS
 from paceline.lab.contention.patterns import OFF_SECONDS, ON_SECONDS
 from paceline.lab.contention.stress import stress_ng
@@ -181,16 +182,32 @@ def test_a_worker_that_dies_is_a_clear_error_and_nothing_is_left(tmp_path):
     assert not groups()
 
 
+LIGHT = """
+import json, sys, time
+from pathlib import Path
+told = json.loads(sys.stdin.readline())
+with (Path(told["folder"]) / f"rank{told['rank']}.jsonl").open("w", buffering=1) as record:
+    while True:
+        record.write("{}\\n")
+        time.sleep(0.01)
+"""
+"""A worker that loads no library, and writes lines until it is ended."""
+
+
 @pytest.mark.processes
-def test_an_interrupted_recording_leaves_nothing(tmp_path):
+def test_an_interrupted_recording_leaves_nothing(tmp_path, monkeypatch):
     before = children()
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "light_worker.py").write_text(LIGHT)
+    monkeypatch.syspath_prepend(tmp_path / "code")
+    monkeypatch.setattr(record_job, "WORKER", "light_worker")
 
     def interrupt(iterations):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         collect(Job(**{**TINY, "iterations": 10_000}), tmp_path / "tiny.parquet", progress=interrupt)
-    assert not list(tmp_path.iterdir())
+    assert [path.name for path in tmp_path.iterdir()] == ["code"]
     assert children() == before
     assert not groups()
 

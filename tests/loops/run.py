@@ -1,18 +1,15 @@
-"""Run shapes one after the other on forked ranks, and write what became of each: ``run.py RANKS OUT [NAME ...]``."""
+"""Shapes run one after the other on the ranks of a job, and what became of each."""
 
 import faulthandler
 import gc
 import json
-import multiprocessing
 import os
 import sys
-import tempfile
 import traceback
 from pathlib import Path
 
 import numpy as np
 import torch
-import torch._dynamo  # any optimiser imports it: once for all ranks
 import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -74,50 +71,29 @@ def deviation(shape, drawn, lengths, said_R):
     return {"deviation": worst}
 
 
-BACKEND = os.environ.get("PACELINE_LOOPS_BACKEND", "gloo")
-
-
-def forked(rank, ranks, store, out, only):
-    """Run the shapes on one of the ranks that ``main`` forks."""
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
-    dist.init_process_group(BACKEND, init_method=f"file://{store}", rank=rank, world_size=ranks)
-    run_all(out, only)
-    os._exit(0)  # dozens of groups lie about: their threads may end the process as the interpreter closes
-
-
-def under_torchrun():
-    """Run the shapes on a rank that torchrun has started: ``OUT [NAME ...]``."""
-    dist.init_process_group(BACKEND)
-    out, *only = sys.argv[1:]
-    run_all(out, only)
-
-
-def run_all(out, only):
-    """Run all shapes of this many ranks, or those of these names; the first rank writes."""
+def outcomes_so_far(names):
+    """Run all shapes of this many ranks, or those of these names; after each yield what became of all, by name."""
     torch.set_num_threads(1)
     outcomes = {}
     for shape in SHAPES:
-        if dist.get_world_size() in shape.ranks and (not only or shape.run.__name__ in only):
+        if dist.get_world_size() in shape.ranks and (not names or shape.run.__name__ in names):
             faulthandler.dump_traceback_later(60, exit=True)  # says where a rank hangs
             outcomes[shape.run.__name__] = outcome_of(shape)
-            if dist.get_rank() == 0:
-                Path(out).write_text(json.dumps(outcomes))
+            yield outcomes
+    faulthandler.cancel_dump_traceback_later()
+
+
+def run(rank, names):
+    """Run the shapes of these names on this rank; return what became of each, on the first rank."""
+    *_, outcomes = outcomes_so_far(names)
+    return outcomes
+
+
+def under_torchrun():
+    """Run the shapes on a rank that torchrun has started: ``OUT [NAME ...]``; the first rank writes."""
+    dist.init_process_group(os.environ.get("PACELINE_LOOPS_BACKEND", "gloo"))
+    out, *names = sys.argv[1:]
+    for outcomes in outcomes_so_far(names):
+        if dist.get_rank() == 0:
+            Path(out).write_text(json.dumps(outcomes))
     dist.destroy_process_group()
-
-
-def main():
-    ranks, out, *only = sys.argv[1:]
-    gc.freeze()  # before the ranks fork: they share what is loaded
-    fork = multiprocessing.get_context("fork")
-    with tempfile.TemporaryDirectory() as folder:
-        given = (int(ranks), f"{folder}/store", out, only)
-        processes = [fork.Process(target=forked, args=(rank, *given)) for rank in range(int(ranks))]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join()
-    sys.exit(max(abs(process.exitcode) for process in processes))
-
-
-if __name__ == "__main__":
-    main()

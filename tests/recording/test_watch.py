@@ -273,11 +273,16 @@ def test_competitors_slow_the_worker_beside_which_they_stand(tmp_path):
 
 
 @pytest.mark.processes
-def test_a_command_that_fails_keeps_its_status_and_leaves_its_trace(tmp_path):
-    recorded = collect_command(torchrun(tmp_path, 100, 20), tmp_path / "train.parquet")
-    assert recorded.status != 0
-    assert len(recorded.trace) in (20, 21)  # the iteration in which a worker dies may be whole for the other
-    assert load(tmp_path / "train.parquet").meta["status"] == str(recorded.status)
+def test_a_command_that_fails_keeps_its_status_and_leaves_its_trace(tmp_path, monkeypatch):
+    """One worker, as torchrun would start it, ends itself in the middle of its iterations."""
+    told = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    command = [sys.executable, *torchrun(tmp_path, 100, 20)[-3:]]
+    recorded = collect_command(command, tmp_path / "train.parquet")
+    assert recorded.status == 7
+    assert len(recorded.trace) in (20, 21)  # the iteration in which the worker dies may be whole
+    assert load(tmp_path / "train.parquet").meta["status"] == "7"
 
 
 @pytest.fixture
