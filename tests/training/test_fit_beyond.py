@@ -1,7 +1,6 @@
 """Beyond one core and one machine: torchrun, joblib with Ray and Dask, and object stores change no result."""
 
 import os
-import subprocess
 import sys
 import traceback
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ import numpy as np
 import pyarrow
 import pytest
 from fit_cases import folder_of, learnt, networks, wavy
+from ranks import run_script
 
 from paceline.eval import leaderboard
 from paceline.predictors import ARIMA, EWMA, RLS
@@ -18,7 +18,7 @@ from paceline.training.stores import files
 
 TORCHRUN_JOB = """
 import sys
-from fit_cases import QUICK, networks
+from fit_cases import networks
 import torch.distributed as dist
 from paceline.training import fit, save_model
 folder, out = sys.argv[1:]
@@ -29,20 +29,12 @@ dist.destroy_process_group()
 """
 
 
-def run_torchrun(tmp_path, folder, processes):
-    script, out = tmp_path / "job.py", tmp_path / f"out{processes}"
-    script.write_text(TORCHRUN_JOB)
-    out.mkdir()
-    command = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", script, folder, out]
-    environ = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run([sys.executable, *map(str, command)], env=environ, capture_output=True, timeout=200)
-    assert done.returncode == 0, done.stderr.decode()[-3000:]
-    return out
-
-
 def test_two_processes_fit_what_one_does(tmp_path):
     folder = folder_of(tmp_path / "jobs", 2)
-    two = run_torchrun(tmp_path, folder, 2)
+    script, two = tmp_path / "job.py", tmp_path / "two"
+    script.write_text(TORCHRUN_JOB)
+    two.mkdir()
+    run_script(2, script, folder, two)
     for n, predictor in enumerate(networks()):
         alone = fit(predictor, folder)
         first, second = (load_model(two / f"model{n}-rank{rank}.safetensors") for rank in (0, 1))
