@@ -1,6 +1,7 @@
 """One word for one thing: the words that the glossary replaces are found nowhere."""
 
 import functools
+import os
 import re
 from pathlib import Path
 
@@ -10,6 +11,9 @@ ROOT = Path(__file__).parents[1]
 GLOSSARY = ROOT / "docs" / "glossary.md"
 HISTORY = {"CHANGELOG.md", "benchmarks/mutants.md", "benchmarks/mutants.toml", "tests/test_glossary.py"}
 """What quotes the names of earlier versions, and what lists them."""
+
+BUILT = ("build", "dist", "demo-output", "site")
+"""Folders of what is made here."""
 
 OF_OTHERS = re.compile(
     r"num_items_in_batch|modifyitems\(items\)|_arrange\(items\)|session\.items|\.items\("
@@ -29,14 +33,12 @@ def texts():
 
 
 def _texts():
-    for path in sorted(ROOT.rglob("*")):
-        name = path.relative_to(ROOT).as_posix()
-        hidden = any(
-            part.startswith(".") or part in ("build", "dist", "demo-output", "site")
-            for part in path.parts[len(ROOT.parts) :]
-        )
-        if path.suffix in (".py", ".md", ".toml", ".yml") and not hidden and path != GLOSSARY and name not in HISTORY:
-            yield name, path.read_text()
+    for folder, inside, files in os.walk(ROOT):
+        inside[:] = [name for name in sorted(inside) if not name.startswith(".") and name not in BUILT]
+        for path in (Path(folder, name) for name in sorted(files)):
+            name = path.relative_to(ROOT).as_posix()
+            if path.suffix in (".py", ".md", ".toml", ".yml") and path != GLOSSARY and name not in HISTORY:
+                yield name, path.read_text()
 
 
 def found(word, text):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 import typer
 
 from paceline.cli.main import app
 
 
+@cache
 def commands() -> dict[str, typer.core.TyperCommand]:
     """Return every command that does something, by the words that call it."""
     return dict(_leaves("paceline", typer.main.get_command(app)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from links import ROOT
@@ -51,6 +52,7 @@ class Message:
     line: int
 
 
+@cache
 def messages() -> list[Message]:
     """Return all messages of the library, room by room and sentence by sentence."""
     return [one for room in ROOMS for one in sorted(set(_of_room(room)), key=lambda m: (m.template, m.file, m.line))]
