@@ -213,6 +213,8 @@ if sys.argv[2] == "moved first":
 for _ in range(1000):  # enough for many periods of the quota, however fast the machine
     sum(range(2000))
     seen.append(covariate.sample())
+    if seen[-1] > 0:
+        break
 print(max(value for value in seen if value == value))
 """
 
