@@ -68,7 +68,7 @@ def pytest_collection_finish():
 
 @pytest.fixture(scope="module", autouse=True)
 def _what_was_imported_since_stays():
-    """The same for libraries that a test imported: a collection of torch's and matplotlib's takes a third of a second."""
+    """The same for what a test imported: to look through torch and matplotlib again takes a third of a second."""
     gc.collect()
     gc.freeze()
 
