@@ -15,6 +15,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+CHECKOUT = Path(__file__).resolve().parents[1]
+"""Its folders have names of other libraries."""
+
 _context = multiprocessing.get_context("forkserver")  # a process that has loaded torch once, and forks
 # torch._dynamo: any optimiser imports it, which takes two seconds
 _context.set_forkserver_preload(["torch.nn.parallel", "torch.distributed.fsdp", "torch._dynamo", "paceline.torch"])
@@ -101,6 +104,7 @@ def _rank(answer, work, rank, world_size, store, args):
     import torch.distributed as dist
 
     torch.set_num_threads(1)
+    sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != CHECKOUT]
     multiprocessing.current_process()._config["daemon"] = False  # a rank may start processes that load
     gc.freeze()  # what the imports made stays, and need not be looked through for garbage
     try:

@@ -3,8 +3,6 @@
 import importlib.util
 import json
 import os
-import sys
-from pathlib import Path
 
 import pytest
 from ranks import run_ranks
@@ -27,8 +25,6 @@ def run(job, folder):
 
 def _forked(_, job, folder):
     """Import the job's libraries once, and fork its ranks."""
-    checkout = Path(__file__).parents[1]  # its folders have names of other libraries
-    sys.path[:] = [entry for entry in sys.path if Path(entry).resolve() != checkout]
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     job = importlib.import_module(job)
     job.trainers.fork(job.main, folder)

@@ -1,9 +1,7 @@
 """Balanced training on a CUDA device: on a stand-in that knows who waits for it, and late by chance."""
 
 import gc
-import json
 import os
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -13,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 import paceline
@@ -170,12 +169,12 @@ VERDICTS = {
 
 
 @pytest.mark.checkout
-def test_loops_get_the_verdict_that_they_get_on_a_cpu(tmp_path):
+def test_loops_get_the_verdict_that_they_get_on_a_cpu():
     import shapes  # noqa: F401 (registers them)
     from verdicts import SHAPES
 
     chosen = {shape.run.__name__: shape for shape in SHAPES if shape.run.__name__ in VERDICTS}
-    seen = outcomes(tmp_path / "out.json", list(chosen))
+    seen, _ = run_ranks(2, on_a_device, list(chosen))
     for name, shape in chosen.items():
         one = seen[name]
         if shape.verdict == "refused":
@@ -188,15 +187,16 @@ def test_loops_get_the_verdict_that_they_get_on_a_cpu(tmp_path):
             assert any(shape.says in sentence for sentence in one["warned"]), one
 
 
-def outcomes(out, names):
-    """Run loops on two ranks that find a device."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    environment |= {"PACELINE_LOOPS_DEVICE": "cuda", "GLOO_SOCKET_IFNAME": "lo"}
-    script = HERE.parent / "benchmarks" / "gpu_parts" / "loop_rank.py"
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
-    done = subprocess.run([*command, str(out), *names], env=environment, capture_output=True, text=True, timeout=250)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(out.read_text())
+def on_a_device(rank, names):
+    """Run loops on this rank, which finds a device."""
+    os.environ["PACELINE_LOOPS_DEVICE"] = "cuda"
+    sys.path.insert(0, str(HERE.parent / "benchmarks" / "gpu_parts"))
+    from place import Place
+
+    Place(latest=0.0003)  # why it is so little, loop_rank.py says
+    from run import run
+
+    return run(rank, names)
 
 
 # -- the live experiment -----------------------------------------------------------------------------------------

