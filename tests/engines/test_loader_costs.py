@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ranks import run_script
 from torch.utils.data import TensorDataset
 
 from paceline.engines.torch.loading.balanced_loader import BalancedLoader
