@@ -23,8 +23,6 @@ from paceline.recording.torch.collective_time import GATHERS, WAITS, listen, unh
 from paceline.recording.torch.marks import CPUMarks
 from paceline.torch import BalancedLoader, attach
 
-pytestmark = pytest.mark.alone
-
 
 class Ticking(CPUMarks):
     """A CPU whose time the test sets."""
@@ -312,6 +310,7 @@ def burn_for(seconds):
         pass
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="both ranks would be slowed down")
 @pytest.mark.parametrize("way", ["plain", "buffers", "gathered", "between", "fsdp"])
 def test_a_slow_rank_is_known_by_its_busy_time_while_the_wall_time_of_a_step_is_blind(way):

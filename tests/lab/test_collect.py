@@ -288,7 +288,7 @@ def test_groups_of_recordings_that_were_killed_are_removed_at_the_next_start(tmp
     }
 
 
-@pytest.mark.alone
+@pytest.mark.processes
 @pytest.mark.parametrize("kind", [*sorted(KINDS), "stress-ng-cpu"])
 def test_a_competitor_works_when_its_plan_says_and_ends_with_the_one_who_started_it(kind, tmp_path):
     """The plan is to work from the start on, for a minute; then its standard input is closed."""

@@ -9,8 +9,6 @@ from paceline.cli import main
 from paceline.lab.experiment import AsyncOutcome, AsyncSetting
 from paceline.lab.experiment.asynchronous import AsyncTurn
 
-pytestmark = pytest.mark.alone
-
 
 def turn(scheme, seed=0, **others):
     plain = {"seconds": 2.0, "applied": [0, 100, 200], "losses": [2.0, 1.0, 0.5], "samples": [150, 50]}
@@ -48,6 +46,7 @@ def test_a_figure_of_asynchronous_schemes_is_refused_in_a_sentence(monkeypatch, 
     assert "--figure draws balanced schemes only" in capsys.readouterr().err
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two ranks need two cores")
 def test_a_short_real_run_shows_samples_losses_and_staleness_of_every_scheme(monkeypatch, capsys):
     command = "paceline live saps asp bsp -c none --model digits-mlp --rounds 1 --seconds 0.8 --global-batch 64 --json"

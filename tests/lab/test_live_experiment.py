@@ -11,8 +11,6 @@ from paceline.lab.experiment import EQUAL, ExperimentOutcome, Setting, experimen
 from paceline.lab.experiment.figure import loss_figure
 from paceline.lab.experiment.result import IterationSeen, RankResult, TurnSeen
 
-pytestmark = pytest.mark.alone
-
 
 def made(pace, sizes, own, *, rounds=3, steps=20, acted=False):
     """An outcome in which equal batches take 0.1 s an iteration, and the scheme ``pace`` as long."""
@@ -141,6 +139,7 @@ def test_a_predictor_that_there_is_not_is_refused_before_anything_runs():
         Setting(schemes=("ewma", "nosuch"))
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two ranks need two cores")
 def test_a_real_run_trains_alike_whatever_the_sizes_and_draws_its_losses(tmp_path):
     setting = Setting(contention="none", schemes=("control", "ewma"), rounds=1, seconds=0.6, global_batch=128)
