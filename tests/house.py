@@ -67,7 +67,7 @@ class Module:
     def tree(self):
         tree = ast.parse(self.path.read_text())
         for node in ast.walk(tree):
-            if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
                 node.body = [ast.Pass()]  # imports for type annotations alone are none when it runs
         return tree
 
