@@ -188,7 +188,7 @@ def script(balanced, idiom):
     return rates
 
 
-def rates_of_random_scripts(scripts=30):
+def rates_of_random_scripts(scripts=15):
     """Return the learning rates of scripts that compute and step their schedules in ways drawn at random."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

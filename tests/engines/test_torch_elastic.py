@@ -1,6 +1,7 @@
 """A job that torchrun restarts goes on from its checkpoint."""
 
 import os
+import tempfile
 
 import torch
 import torch.distributed as dist
@@ -39,6 +40,7 @@ def restarted(_, folder):
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    tempfile.tempdir = str(folder)  # the agent leaves what its workers raised there
     # Else gloo, on a quick restart, meets the addresses of the workers before in the store that torchrun shares.
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     one_node = {"min_nodes": 1, "max_nodes": 1, "rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0"}

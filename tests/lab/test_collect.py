@@ -170,18 +170,6 @@ def test_a_contended_worker_is_slower_and_nothing_is_left(tmp_path):
     assert not groups()
 
 
-@pytest.mark.processes
-def test_a_worker_that_dies_is_a_clear_error_and_nothing_is_left(tmp_path):
-    """The second worker is given a batch that does not fit into any memory."""
-    before = children()
-    job = Job(**{**TINY, "iterations": 10_000, "batch_size": (8, 10**13)})
-    with pytest.raises(RuntimeError, match=r"worker 1 ended with status 1:\n(.|\n)*Error"):
-        collect(job, tmp_path / "tiny.parquet")
-    assert not list(tmp_path.iterdir())
-    assert children() == before
-    assert not groups()
-
-
 LIGHT = """
 import json, sys, time
 from pathlib import Path
@@ -189,27 +177,43 @@ told = json.loads(sys.stdin.readline())
 with (Path(told["folder"]) / f"rank{told['rank']}.jsonl").open("w", buffering=1) as record:
     while True:
         record.write("{}\\n")
+        if told["job"]["batch_size"][told["rank"]] > 10**12:
+            raise MemoryError("there is no room for this batch")
         time.sleep(0.01)
 """
-"""A worker that loads no library, and writes lines until it is ended."""
+"""A worker that loads no library, and writes lines until it is ended, or given a batch that fits into no memory."""
 
 
-@pytest.mark.processes
-def test_an_interrupted_recording_leaves_nothing(tmp_path, monkeypatch):
-    before = children()
+@pytest.fixture
+def nothing_left(tmp_path, monkeypatch):
+    """Light workers, and a folder to record into: it is empty afterwards, and no process and no group is left."""
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "light_worker.py").write_text(LIGHT)
     monkeypatch.syspath_prepend(tmp_path / "code")
     monkeypatch.setattr(record_job, "WORKER", "light_worker")
+    before, folder = children(), tmp_path / "traces"
+    folder.mkdir()
+    yield folder
+    assert not list(folder.iterdir())
+    assert children() == before
+    assert not groups()
 
+
+@pytest.mark.processes
+def test_a_worker_that_dies_is_a_clear_error_and_nothing_is_left(nothing_left):
+    job = Job(**{**TINY, "iterations": 10_000, "batch_size": (8, 10**13)})
+    with pytest.raises(RuntimeError, match=r"worker 1 ended with status 1:\n(.|\n)*MemoryError: there is no room"):
+        collect(job, nothing_left / "tiny.parquet")
+
+
+@pytest.mark.processes
+def test_an_interrupted_recording_leaves_nothing(nothing_left):
     def interrupt(iterations):
         raise KeyboardInterrupt
 
+    job = Job(**{**TINY, "iterations": 10_000, "batch_size": (8, 8)})
     with pytest.raises(KeyboardInterrupt):
-        collect(Job(**{**TINY, "iterations": 10_000}), tmp_path / "tiny.parquet", progress=interrupt)
-    assert [path.name for path in tmp_path.iterdir()] == ["code"]
-    assert children() == before
-    assert not groups()
+        collect(job, nothing_left / "tiny.parquet", progress=interrupt)
 
 
 def test_a_recording_is_never_overwritten_nor_begun_without_a_place_to_write_to(tmp_path):
