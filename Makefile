@@ -20,14 +20,15 @@ help:  ## Say what each target does.
 demo: .venv/installed  ## Fit on recorded jobs, compare and replay on others, then balance a real training here, and write a report.
 	@$(BIN)/paceline demo
 
-# Four files at a time, on two cores: for a third of their time, tests that start processes wait.
-test: .venv/installed  ## Everything that must pass: four files at a time, then those that need the machine alone.
-	@$(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder -m "not alone and not soak"
+# Three files at a time, on two cores: tests that start processes wait for them.
+test: .venv/installed  ## Everything that must pass: three files at a time, then those that need the machine alone.
+	@$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder -m "not alone and not soak"
 	@$(PYTEST) -m "alone and not soak" $(ALONE)
 
-# A quarter of the examples that Hypothesis draws: those of make test are drawn there.
-quick: .venv/installed  ## Everything that starts no other process, while you work.
-	@PACELINE_EXAMPLES=0.25 $(PYTEST) -n 2 --dist worksteal -m "not processes and not alone and not soak"
+# A tenth of the examples that Hypothesis draws. What takes over a second all the same is shown, to be marked slow.
+quick: .venv/installed  ## In a minute, while you work: without other processes, doctests and tests that are marked slow.
+	@PACELINE_EXAMPLES=0.1 $(PYTEST) -n 2 --dist worksteal --durations=5 --durations-min=1 \
+	    -m "not processes and not slow and not alone and not soak" tests
 
 # Flower pins versions that others here cannot share, so it has an environment of its own.
 test-flower: .venv-flower/installed  ## The tests of the Flower strategy, in an environment of its own.

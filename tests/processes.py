@@ -25,7 +25,7 @@ EVENTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.sys
 """What Python tells of them as they are called."""
 
 MAY_START = ("processes", "alone", "soak")
-"""Marks of tests that ``make quick`` leaves out."""
+"""Marks of tests that may start one."""
 
 SAID = "this test starts a process: mark it with pytest.mark.processes, so that make quick leaves it out"
 

@@ -94,6 +94,7 @@ def test_info_says_what_was_dropped(usage):
     assert "2 repeated rows" in run("info", usage)
 
 
+@pytest.mark.slow
 def test_check_reports_text_json_and_a_figure(tmp_path):
     name = recorded.names()[0]
     (found,) = json.loads(run("check", name, "--json"))

@@ -93,6 +93,7 @@ def run(monkeypatch, *arguments):
     return stopped.value.code
 
 
+@pytest.mark.slow
 def test_a_users_model_is_measured_written_and_drawn(module, tmp_path, monkeypatch, capsys):
     assert not run(monkeypatch, f"{module}:make_step", "--sizes", "8,16,32,64,128", "--repeats", "3", "--name", "mine")
     frame = load_profile(tmp_path / "profile.csv")
@@ -293,6 +294,7 @@ def test_without_a_gpu_cuda_is_refused_in_a_sentence():
         profiling.profile(profiling.example, [1], device="cuda")
 
 
+@pytest.mark.slow
 def test_more_curves_than_a_figure_can_show_are_refused(tmp_path):
     import pandas as pd
 

@@ -110,6 +110,7 @@ def untrue_probing(before, base, balancer, plan):
 
 
 @pytest.mark.parametrize("seed", range(24))
+@pytest.mark.slow
 def test_every_sentence_is_true(seed):
     balancer, rng = varied(seed)
     wrong = []

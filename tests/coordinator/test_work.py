@@ -46,6 +46,7 @@ def test_without_noise_the_costs_are_found_even_while_speeds_jump(parts, balance
 
 
 @pytest.mark.parametrize("balanced", [False, True])
+@pytest.mark.slow
 def test_with_noise_the_costs_are_within_5_percent_after_100_iterations(balanced):
     for true in ([1.0, 0.0, 0.0], [0.5, 0.3, 0.2], [0.2, 0.7, 0.1]):
         errors = [error(*learned(true, noise=0.03, workers=8, balanced=balanced, seed=seed), true) for seed in range(3)]

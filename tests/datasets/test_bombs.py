@@ -165,6 +165,7 @@ def test_a_table_of_far_too_many_columns_is_refused_at_once(tmp_path, columns):
     assert bounded(READ, path, "csv") == "refused"
 
 
+@pytest.mark.slow
 def test_flipped_bits_of_parquet_raise_only_sentences(tmp_path):
     """Of 600 flipped files three raised errors of libraries below."""
     from paceline.datasets import Trace, read_traces

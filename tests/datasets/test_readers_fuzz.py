@@ -152,6 +152,7 @@ def test_the_period_of_every_format_is_the_one_that_the_page_of_formats_says(tmp
 
 
 @pytest.mark.parametrize("name", GOOD)
+@pytest.mark.slow
 def test_damaged_files_are_read_or_refused_in_a_sentence(name, tmp_path):
     path = tmp_path / ("x.json" if name == "google_2019" else "x.csv")
 

@@ -25,6 +25,7 @@ def lag_one(series_T):
     return np.corrcoef(series_T[1:], series_T[:-1])[0, 1]
 
 
+@pytest.mark.slow
 def test_hivemind_holds_eighteen_workers_with_covariates():
     traces = read_traces(REAL / "hivemind_multicloud", "hivemind")
     assert {trace.name: len(trace.workers) for trace in traces} == {
@@ -55,6 +56,7 @@ def test_pai_jobs_vary_as_their_provenance_says():
         assert np.median([lag_one(series) for series in complete.T]) == pytest.approx(lag, abs=0.01)
 
 
+@pytest.mark.slow
 def test_azure_holds_three_machines_of_fourteen_files():
     traces = read_traces(REAL / "azure_vm_noise")
     assert len(traces) == 42

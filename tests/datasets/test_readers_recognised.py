@@ -128,6 +128,7 @@ def test_every_format_says_what_it_is():
         assert one.gives
 
 
+@pytest.mark.slow
 def test_a_million_clients_are_one_trace(made):
     rows = "".join(f"c{k},{1 + k % 7},5\n" for k in range(1_000_000))
     trace = only(made("clients.csv", "client,computation,communication\n" + rows))

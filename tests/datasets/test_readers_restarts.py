@@ -151,6 +151,7 @@ def written(name, runs, folder):
 
 
 @pytest.mark.parametrize("name", LOGS)
+@pytest.mark.slow
 def test_a_restarted_log_is_one_trace_at_the_speed_that_was_measured(name, tmp_path):
     _, speed, options = LOGS[name]
 

@@ -116,6 +116,7 @@ LAYOUTS = (
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.__name__)
+@pytest.mark.slow
 def test_a_panel_is_the_same_trace_in_every_layout(tmp_path, layout):
     path = tmp_path / "x.txt"
 

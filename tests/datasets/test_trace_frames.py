@@ -129,6 +129,7 @@ def test_a_csv_file_takes_the_same_names_and_units_and_dates(tmp_path):
     assert trace.start[0, 0] == pd.Timestamp("2024-05-01 12:00:00").timestamp()
 
 
+@pytest.mark.slow
 def test_a_long_name_of_a_worker_does_not_fill_memory(tmp_path):
     rows = "".join(f"a,{k},1,1\n" for k in range(3000))
     (tmp_path / "t.csv").write_text(f"worker,iteration,samples,seconds\n{'b' * 500_000},0,1,1\n{rows}a,0,1,1\n")

@@ -160,6 +160,7 @@ def matches(template, text):
     return len(template) > 20 and re.search(pattern, text, re.DOTALL)
 
 
+@pytest.mark.slow
 def test_every_message_is_in_a_row_and_no_row_breaks_its_table():
     rows = [
         line

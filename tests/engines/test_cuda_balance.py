@@ -72,6 +72,7 @@ class Net(torch.nn.Module):
         return self.layer(inputs) - self.centre
 
 
+@pytest.mark.slow
 def test_a_balanced_loop_never_waits_for_the_device_and_plans_two_iterations_ahead(device):
     load = Load()
     model, loader = DistributedDataParallel(Net().to("cuda")), BalancedLoader(torch.randn(24 * 16, 4), 16)

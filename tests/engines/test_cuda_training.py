@@ -37,6 +37,7 @@ def busy(device, seconds):
 
 
 @pytest.mark.parametrize("limit", [30, 37, 100])
+@pytest.mark.slow
 def test_on_a_device_the_limit_of_memory_is_found_without_a_crash_and_recovered_from(limit):
     with stand_in(limit=1024 * limit) as device:
         steps = busy(device, 1e-4)
@@ -49,6 +50,7 @@ def test_on_a_device_the_limit_of_memory_is_found_without_a_crash_and_recovered_
     assert set(found["device"]) == {NAME}
 
 
+@pytest.mark.slow
 def test_a_step_on_a_device_is_timed_by_events_and_only_the_end_is_waited_for():
     with stand_in() as device:
         found = profiling.profile(busy(device, 1e-3), [4, 16], device="cuda", warmup=2, repeats=5)
@@ -57,6 +59,7 @@ def test_a_step_on_a_device_is_timed_by_events_and_only_the_end_is_waited_for():
         assert seconds >= 0.999e-3 * size
 
 
+@pytest.mark.slow
 def test_the_command_profiles_on_a_device(tmp_path, capsys, monkeypatch):
     options = ["--device", "cuda", "--sizes", "1,2,4,1024", "--repeats", "1", "--out", str(tmp_path / "p.csv")]
     monkeypatch.setattr(sys, "argv", ["paceline", "profile", *options])
@@ -89,6 +92,7 @@ def without_numbers(run):
 
 
 @pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.slow
 def test_a_loss_needs_nothing_that_stays_behind_in_main_memory(network, monkeypatch):
     """Tensors on torch's device without numbers mix with no others, as those of a GPU do not; their graph is real."""
     computed = []

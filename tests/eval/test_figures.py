@@ -24,6 +24,7 @@ def fleet_of(workers, iterations=80):
     return Trace(np.ones((iterations, workers)), 1 / speed_TW)
 
 
+@pytest.mark.slow
 def test_the_health_of_many_workers_says_how_many_are_drawn_and_in_which_unit(tmp_path, drawn):
     health_figure(fleet_of(100), tmp_path / "health.png")
     along = drawn[0].axes[0]
@@ -37,6 +38,7 @@ def test_the_health_of_many_workers_says_how_many_are_drawn_and_in_which_unit(tm
     assert drawn[1].axes[0].get_title() == "trace: 3 workers"
 
 
+@pytest.mark.slow
 def test_no_panel_of_a_health_picture_is_empty(tmp_path, drawn):
     none = np.full((60, 2), np.nan)
     cpu = np.random.default_rng(0).uniform(0, 100, (60, 2, 1))

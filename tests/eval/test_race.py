@@ -79,6 +79,7 @@ def test_k_sync_leaves_a_cancelled_step_at_once_and_backup_workers_end_theirs_fo
 
 
 @pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.slow
 def test_the_same_race_ends_the_same(name):
     times = Times.of(graded_fleet(4), workers=4, batch=8)
     one, two = (race(task("digits-logistic"), times, scheme(name, 4), COURSE) for _ in range(2))

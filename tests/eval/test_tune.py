@@ -93,6 +93,7 @@ def test_trials_at_once_score_the_same_in_two_processes():
     assert alone.trials.equals(two.trials)
 
 
+@pytest.mark.slow
 def test_networks_are_tuned_in_their_training_too():
     tuned = tune("narx:covariate_lags=1", [wavy(0)], trials=4, hold_out=["b"], training=Training(epochs=1))
     assert set(tuned.trials) == {"lags", "hidden", "learning_rate", "weight_decay", "score"}

@@ -62,6 +62,7 @@ def test_where_nobody_waits_there_is_nothing_to_gain():
     assert found.sentences[2] == "Even speeds known in advance would gain no more than 1.00x."
 
 
+@pytest.mark.slow
 def test_the_numbers_are_those_of_the_replay():
     trace = recorded.load("digits-mlp-steady").select(slice(-LONGEST - WARMUP, None))
     found = worth(trace)

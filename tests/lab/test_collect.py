@@ -136,6 +136,7 @@ def test_the_shipped_jobs_cover_every_pattern_in_both_halves_with_different_mode
 
 
 @pytest.mark.parametrize("model", sorted(MODELS))
+@pytest.mark.slow
 def test_every_model_learns(model, tmp_path):
     """One worker alone, in this process."""
     from torch import distributed

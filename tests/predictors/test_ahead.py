@@ -52,6 +52,7 @@ def test_a_horizon_that_was_never_asked_for_keeps_what_covariates_do_to_the_next
     assert later[0] < 0.4 * 100.0  # the first worker was at load 0 before
 
 
+@pytest.mark.slow
 def test_a_covariate_that_says_nothing_about_the_iteration_after_next_is_not_used_for_it():
     load_TW = 1.2 * (np.random.default_rng(0).random((400, 4)) < 0.5)
     errors, _ = heard(made(Auto(covariates=["load"]), 4), loaded(load_TW), load_TW, horizons=(1, 2))
@@ -59,6 +60,7 @@ def test_a_covariate_that_says_nothing_about_the_iteration_after_next_is_not_use
     assert rms(errors[2][200:]) < 1.05 * 0.6  # the deviation of the load
 
 
+@pytest.mark.slow
 def test_a_covariate_that_lasts_serves_both_iterations_alike():
     iteration_T = np.arange(400)[:, None]
     load_TW = 0.5 + 0.5 * np.sin(2 * np.pi * iteration_T / 200 + np.arange(4)) * np.ones((1, 4))
@@ -69,6 +71,7 @@ def test_a_covariate_that_lasts_serves_both_iterations_alike():
 
 
 @pytest.mark.parametrize("make", [Auto, lambda: Calibrated("ewma")])
+@pytest.mark.slow
 def test_intervals_hold_as_often_as_they_say_at_every_horizon_that_is_asked_for(make):
     rng = np.random.default_rng(3)
     noise_TW = rng.normal(0.0, 0.1, (500, 12)) + np.cumsum(rng.normal(0.0, 0.01, (500, 12)), axis=0)
@@ -106,6 +109,7 @@ def test_a_state_with_horizons_resumes_bit_for_bit_through_gaps_and_changes_of_t
         np.testing.assert_array_equal(one.quantiles, other.quantiles)
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_and_horizons_that_nobody_asks_for_are_dropped():
     model, log_TW = made(Auto()), np.random.default_rng(6).normal(0.0, 0.1, (IDLE + 1, 2))
     heard(model, log_TW[:40], horizons=range(1, 9))

@@ -71,6 +71,7 @@ def observe(model, speed_TW, covariates_TWD, driven):
 @pytest.mark.parametrize("order", MODELS, ids=str)
 @pytest.mark.parametrize("driven", [False, True], ids=["alone", "with covariates"])
 @pytest.mark.parametrize("gaps", [False, True], ids=["complete", "with gaps"])
+@pytest.mark.slow
 def test_forecasts_equal_those_of_statsmodels(order, driven, gaps):
     speed_TW, covariates_TWD = panel(order)
     if gaps:
@@ -119,6 +120,7 @@ def scored(model, trace, start):
 
 @pytest.mark.parametrize("order", [(2, 0, 1), (0, 1, 1), (2, 1, 2)], ids=str)
 @pytest.mark.parametrize("names", [(), ("cpu", "memory")], ids=["alone", "with covariates"])
+@pytest.mark.slow
 def test_the_fast_fit_forecasts_as_well_as_the_likelihood(order, names):
     pytest.importorskip("statsmodels")
     trace = trace_of(*panel(order, iterations=1200, workers=2, seed=5, effect=EFFECT if names else 0.0 * EFFECT))
@@ -306,6 +308,7 @@ def thinned(trace, step):
 
 
 @pytest.mark.parametrize("step", [2, 3, 10])
+@pytest.mark.slow
 def test_a_job_logged_every_few_iterations_is_warned_of_and_fitted_as_well_as_a_local_level(step):
     rng = np.random.default_rng(step)
     level_TW = np.cumsum(rng.normal(0, 0.005, (3000, 2)), axis=0)

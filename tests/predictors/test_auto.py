@@ -47,6 +47,7 @@ def found(unseen):
     return served(Auto(), unseen)
 
 
+@pytest.mark.slow
 def test_without_fitting_it_beats_the_last_value_by_a_sixth_on_a_fleet_it_never_saw(found, unseen):
     assert rms(found[0][100:]) < 0.83 * rms(served(LastValue(), unseen)[0][100:])
 
@@ -65,6 +66,7 @@ def test_it_is_not_worse_than_the_last_value_where_speeds_only_wander():
     assert rms(served(Auto(), walk)[0][100:]) < 1.01 * rms(served(LastValue(), walk)[0][100:])
 
 
+@pytest.mark.slow
 def test_it_learns_to_use_a_covariate_whose_meaning_nobody_told():
     rng = np.random.default_rng(1)
     heat_TW = rng.normal(0.0, 1.0, (300, 4))

@@ -43,6 +43,7 @@ def test_before_it_is_tuned_it_forecasts_as_the_shipped_network():
     assert np.array_equal(forecast(one, trace), forecast(other, trace))
 
 
+@pytest.mark.slow
 def test_fitting_it_shades_a_worker_that_is_often_slow_below_a_steady_one():
     rng = np.random.default_rng(0)
     noise_W = np.repeat([0.03, 0.3], 8)

@@ -254,6 +254,7 @@ def test_the_relative_speed_may_be_any_predictor_and_reads_its_covariates():
 
 
 @pytest.mark.parametrize("job", ["digits-cnn-bursty", "digits-attention-moving"])
+@pytest.mark.slow
 def test_where_time_is_proportional_and_speed_jumps_about_it_balances_as_well_as_the_speed_alone(job):
     """Contended CPU workers: the balancer's own moves, and other jobs it was fitted to, must not look like a curve."""
     whole = recorded_jobs.load(job)

@@ -31,6 +31,7 @@ def test_contract_is_kept(kind, name, factories):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.slow
 def test_an_unfitted_predictor_keeps_the_contract_too(kind):
     checks.run(kind)
 

@@ -9,6 +9,7 @@ TRACE = checks.example_trace(400)
 
 
 @pytest.mark.parametrize("kind", [ARIMA, BatchTime, Mixture])
+@pytest.mark.slow
 def test_what_was_fitted_to_a_worker_serves_it_under_its_new_name(kind):
     fitted = kind().fit([TRACE])
     renamed, untouched = kind(), kind()

@@ -141,6 +141,7 @@ def test_the_largest_batch_that_is_taken_is_split_exactly(workers):
         assert sum(map(int, split(Curves.from_speed(speed_W), largest).sizes)) == largest
 
 
+@pytest.mark.slow
 def test_where_times_tie_sizes_still_sum_and_none_is_negative():
     """Taking two multiples back from a worker that ends last, instead of one, went unnoticed."""
     rng = np.random.default_rng(0)

@@ -123,6 +123,7 @@ def test_two_traces_too_short_to_learn_from_are_refused():
 
 
 @pytest.mark.parametrize("kind", [NARX, GatedNARX])
+@pytest.mark.slow
 def test_training_in_closed_loop_helps_further_ahead(kind):
     training = Training(epochs=12, batch_size=512, learning_rate=1e-2, weight_decay=1e-2)
     looped = Training(epochs=12, batch_size=512, learning_rate=1e-2, weight_decay=1e-2, closed_loop=6)
@@ -153,6 +154,7 @@ def test_learning_online_helps_a_network_that_is_biased(trace):
     assert errors[True] < 0.97 * errors[False]
 
 
+@pytest.mark.slow
 def test_learning_online_cannot_diverge():
     model = GatedNARX(pretrained=True, online=True)
     model.reset(["a"])

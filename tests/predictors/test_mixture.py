@@ -22,6 +22,7 @@ def rms(model, trace, skip):
 
 
 @pytest.mark.parametrize("kind", ["mixed", "noexog", "walk"])
+@pytest.mark.slow
 def test_it_is_within_one_percent_of_its_best_expert_in_hindsight(kind):
     trace = synthetic_fleet(kind, workers=10, iterations=800)
     alone = [rms(Mixture([expert]), trace, 300) for expert in SIMPLE]

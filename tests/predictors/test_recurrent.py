@@ -38,6 +38,7 @@ def test_numpy_computes_the_cell_that_torch_computes(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_it_learns_a_fleet_and_beats_the_last_value_later(kind):
     trace = synthetic_fleet("mixed", workers=10, iterations=800, seed=3)
     model = kind(training=Training(epochs=15, batch_size=16, learning_rate=1e-2, weight_decay=1e-2))

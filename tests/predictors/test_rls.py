@@ -58,6 +58,7 @@ def test_fitting_halves_the_gap_of_a_new_workers_first_steps():
     assert fitted - 0.1 < 0.5 * (fresh - 0.1)
 
 
+@pytest.mark.slow
 def test_it_stays_bounded_through_constant_stretches_and_spikes():
     model = RLS()
     model.reset(["a"])
@@ -83,6 +84,7 @@ def test_before_it_has_learnt_anything_it_forecasts_the_last_speed():
     assert model.predict().speed == pytest.approx([32.0])
 
 
+@pytest.mark.slow
 def test_it_follows_a_worker_that_changes_for_good():
     before, after = autoregressive((0.2, 0.6), noise=0.1), autoregressive((-0.5, -0.3), noise=0.1)
     trace = Trace(np.vstack([before.samples, after.samples]), np.vstack([before.seconds, after.seconds]))

@@ -347,6 +347,7 @@ def test_the_sitecustomize_that_python_would_have_run_is_run_too(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
 def test_a_lightning_trainer_is_recorded_by_a_callback(tmp_path):
     lightning = pytest.importorskip("lightning.pytorch")
 
@@ -383,6 +384,7 @@ def test_a_lightning_trainer_is_recorded_by_a_callback(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
 def test_a_hugging_face_trainer_is_recorded_by_a_callback(tmp_path, monkeypatch):
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("accelerate")

@@ -142,6 +142,7 @@ def test_a_worker_that_takes_anothers_place_is_not_compared_with_it(fitted):
     assert balancer.plan.drift == 0.0
 
 
+@pytest.mark.slow
 def test_every_sink_tells_of_it(fitted, tmp_path, caplog):
     prometheus = pytest.importorskip("prometheus_client")
     from paceline.runs import Prometheus

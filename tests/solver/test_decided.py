@@ -113,6 +113,7 @@ def test_where_a_line_is_level_or_upright_there_is_no_easy_bound(slope):
 
 @pytest.mark.parametrize("predictor", [LastValue, lambda: EWMA(0.3), BatchTime])
 @pytest.mark.parametrize("risk", [0.0, 0.5, "auto"])
+@pytest.mark.slow
 def test_a_balancer_of_few_workers_plans_as_one_of_many_does(predictor, risk, monkeypatch):
     def plans():
         rng = np.random.default_rng(0)

@@ -35,6 +35,7 @@ def reads(monkeypatch):
 
 @pytest.mark.parametrize("memory", [1 << 20, 4000], ids=["memory", "files"])
 @pytest.mark.parametrize("predictor", networks(), ids=lambda p: type(p).__name__)
+@pytest.mark.slow
 def test_a_fit_interrupted_while_it_reads_goes_on_after_the_last_file(tmp_path, predictor, memory, reads):
     folder = folder_of(tmp_path / "jobs", 6)
     uninterrupted = learnt(fit(predictor, folder, memory=memory))
@@ -75,6 +76,7 @@ def test_held_out_workers_of_another_call_begin_anew(tmp_path):
     assert learnt(fit(narx, folder, hold_out=["b"], **where)) == learnt(fit(narx, folder, hold_out=["b"]))
 
 
+@pytest.mark.slow
 def test_a_torn_note_or_shard_only_costs_time(tmp_path):
     folder, narx = folder_of(tmp_path / "jobs", 3), networks()[0]
     uninterrupted = learnt(fit(narx, folder))

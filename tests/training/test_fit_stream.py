@@ -30,6 +30,7 @@ def test_memory_a_folder_and_an_iterator_give_the_same_weights(tmp_path, predict
 
 
 @NETWORKS
+@pytest.mark.slow
 def test_windows_that_do_not_fit_into_memory_are_fitted_nearly_as_well(predictor):
     traces = [wavy(seed) for seed in range(3)]
     whole, spilled = fit(predictor, traces), fit(predictor, traces, memory=4000)

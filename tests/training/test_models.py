@@ -108,6 +108,7 @@ def test_a_covariate_that_is_not_in_every_trace_is_named():
         fit(NARX(covariates=["gpu"]), [checks.example_trace()])
 
 
+@pytest.mark.slow
 def test_covariates_that_explain_the_speed_lower_the_error():
     fitting, unseen = checks.example_trace(600, seed=1), checks.example_trace(600, seed=2)
 

@@ -194,6 +194,7 @@ def test_the_shipped_networks_have_cards_of_their_own_files():
 # -- the command line ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_folder_with_broken_files_is_fitted_without_them(tmp_path):
     folder = folder_of(tmp_path / "jobs", 50, iterations=12)
     (folder / "job07.parquet").write_bytes((folder / "job07.parquet").read_bytes()[:200])
@@ -210,6 +211,7 @@ def test_a_folder_with_broken_files_is_fitted_without_them(tmp_path):
     assert "job31.parquet" in str(strict.exception)
 
 
+@pytest.mark.slow
 def test_models_are_fitted_listed_shown_chosen_and_compared(tmp_path):
     models, today = tmp_path / "models", tmp_path / "today.parquet"
     folder = folder_of(tmp_path / "jobs", 2)
@@ -248,6 +250,7 @@ def test_an_option_without_effect_is_refused_before_the_fit(tmp_path, monkeypatc
     assert sentence in str(failed.exception)
 
 
+@pytest.mark.slow
 def test_a_fitted_trace_is_refused_wherever_a_model_of_a_registry_is_scored(tmp_path):
     models, today = tmp_path / "models", tmp_path / "today.parquet"
     folder = folder_of(tmp_path / "jobs", 2, iterations=90)
@@ -297,6 +300,7 @@ def test_a_folder_for_the_hub_loads_as_the_model_and_says_what_it_is(tmp_path, r
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.slow
 def test_a_run_of_mlflow_holds_the_model_and_its_scores(tmp_path, registry, narx):
     pytest.importorskip("mlflow")
     from mlflow.tracking import MlflowClient
