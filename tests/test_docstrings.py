@@ -28,6 +28,7 @@ def questions(tree):
     return [(line, text.splitlines()[0]) for line, text in docstrings(tree) if QUESTION.match(text)]
 
 
+@pytest.mark.slow
 def test_no_docstring_opens_like_a_question():
     modules = House(PACKAGE).modules.values()
     assert len({module.room for module in modules}) > 10

@@ -56,6 +56,7 @@ def test_a_model_is_fitted_kept_and_compared(tmp_path, trace, fitting):
     assert sorted(names) == sorted([model, "last-value"])
 
 
+@pytest.mark.slow
 def test_every_kind_is_evaluated_unless_some_are_named(trace, fitting, monkeypatch):
     few = ("last-value", "ewma", "batch-time", "auto")
     monkeypatch.setattr("paceline.predictors.NAMES", few)
@@ -77,6 +78,7 @@ def test_every_kind_is_evaluated_unless_some_are_named(trace, fitting, monkeypat
     }
 
 
+@pytest.mark.slow
 def test_a_predictor_whose_extra_is_missing_is_skipped_with_the_reason(capsys, monkeypatch, trace, fitting):
     monkeypatch.setattr("paceline._require.find_spec", lambda library: None)
     tables = json.loads(run("evaluate", "ewma", "boosting", "-t", trace, "-f", fitting, "--json"))
@@ -116,6 +118,7 @@ def test_recorded_traces_are_listed_and_described():
     assert about["covariates"]
 
 
+@pytest.mark.slow
 def test_mistakes_end_in_one_sentence(capsys, monkeypatch, tmp_path, trace):
     broken = tmp_path / "broken.parquet"
     broken.write_bytes(b"PAR1 and then nothing")
@@ -200,6 +203,7 @@ def test_a_predictor_named_like_one_of_ours_is_compared_with_it_and_does_not_rep
     assert sys.modules["random"] is before
 
 
+@pytest.mark.slow
 def test_plain_files_are_evaluated_under_their_names_and_paths_tell_equal_names_apart(tmp_path, fitting):
     frame = checks.example_trace(120).to_frame()
     for folder in ("one", "two"):

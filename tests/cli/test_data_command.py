@@ -227,6 +227,7 @@ def test_what_is_kept_beside_a_csv_is_refused_if_it_is_no_meta(tmp_path, kept):
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 13, 19, 25])
+@pytest.mark.slow
 def test_a_short_trace_prints_no_nan(tmp_path, iterations):
     seconds = np.random.default_rng(0).uniform(0.1, 0.3, (iterations, 3))
     covariates = np.full((iterations, 3, 1), np.nan)
@@ -253,6 +254,7 @@ def test_info_prints_numbers_that_can_be_read(tmp_path):
     assert longest <= 5
 
 
+@pytest.mark.slow
 def test_evaluate_and_replay_report_what_they_print(tmp_path):
     names = ["digits-cnn-bursty", "photo-cnn-none"]
     for command in ("evaluate", "replay"):

@@ -40,6 +40,7 @@ def test_json_holds_the_same_numbers(trace):
     }
 
 
+@pytest.mark.slow
 def test_where_nothing_is_gained_the_script_stays_as_it_is():
     assert "Next: leave the script as it is." in run("--speeds", "100,100")
 
@@ -52,6 +53,7 @@ def test_a_table_of_one_own_is_read_with_its_columns_named(tmp_path):
     assert "mostly for worker 1" in said
 
 
+@pytest.mark.slow
 def test_profiles_count_their_workers(tmp_path):
     rows = "\n".join(f"x,d,m,{size},{0.001 * size},," for size in (8, 32, 128))
     (tmp_path / "a.csv").write_text(f"source,device,model,batch,seconds,comm_seconds,held\n{rows}")

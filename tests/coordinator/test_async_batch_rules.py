@@ -105,6 +105,7 @@ FLEETS = {"even": [1.0] * 8, "1x to 8x": [1, 1, 2, 2, 4, 4, 8, 8], "of 24": [1, 
 
 @pytest.mark.parametrize("cost", COSTS)
 @pytest.mark.parametrize("fleet", FLEETS)
+@pytest.mark.slow
 def test_samples_of_unequal_cost_waste_little_time_and_none_of_them_starves(cost, fleet):
     cost_N = COSTS[cost](np.random.default_rng(1), 2000)
     server, pulls = driven(saps(len(FLEETS[fleet])), cost_N, np.array(FLEETS[fleet], dtype=float))

@@ -42,6 +42,7 @@ def test_noise_that_differs_between_workers_is_spared_and_saves_time():
 
 @pytest.mark.parametrize("predictor", [LastValue, EWMA, Auto])
 @pytest.mark.parametrize("noise", [0.02, 0.1, 0.4])
+@pytest.mark.slow
 def test_forecasts_of_mere_noise_end_in_equal_batches(predictor, noise):
     speeds = list(reports(300, [noise] * 4))
     equal = np.mean([(1 / speed_W).max() * speed_W.sum() / 4 for speed_W in speeds[150:]])

@@ -149,6 +149,7 @@ def refused(call):
         lambda: Report(samples=[1, 2], seconds=[1.0]).speed,
     ],
 )
+@pytest.mark.slow
 def test_an_error_that_is_raised_is_found_among_the_messages(call):
     kind, text = refused(call)
     found = [one for one in message_pages.messages() if matches(one.template, text)]
@@ -213,6 +214,7 @@ def test_the_keys_that_files_hold_are_described(tmp_path):
     assert set(ended) == {"ended"}
 
 
+@pytest.mark.slow
 def test_the_figures_are_drawn_anew(tmp_path):
     how_it_works.levels(tmp_path / "levels.svg")
     how_it_works.waiting(tmp_path / "waiting.svg")

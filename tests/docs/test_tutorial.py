@@ -29,12 +29,14 @@ def printed(*words):
 @pytest.mark.parametrize(
     ("excerpt", "job"), [("check", "digits-mlp-steady"), ("check-moving", "digits-attention-moving")]
 )
+@pytest.mark.slow
 def test_the_check_of_a_recorded_job_prints_the_lines_of_the_page(excerpt, job):
     assert f"paceline data check {job}\n" in PAGE
     lines = printed("data", "check", job).splitlines()
     assert [line for line in shown(excerpt) if line not in lines] == []
 
 
+@pytest.mark.slow
 def test_the_replay_prints_the_rows_of_the_page():
     """All rows but those of auto, which is fitted first: that takes half a minute."""
     assert "paceline replay auto ewma --trace digits-mlp-steady\n" in PAGE

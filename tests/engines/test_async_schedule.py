@@ -108,6 +108,7 @@ def made(optimiser, kind, tick):
     seed=st.integers(0, 9),
 )
 @settings(max_examples=60, derandomize=True, deadline=None)
+@pytest.mark.slow
 def test_every_step_at_the_server_is_that_of_one_process_also_after_restarts(optimiser, kind, every, restarts, seed):
     import torch
 

@@ -42,6 +42,7 @@ def sentences(loss, power, noise, seed, ranks=2):
         ("scaled", 2.0, True),
     ],
 )
+@pytest.mark.slow
 def test_a_loss_of_the_wrong_kind_is_said_once_and_of_the_right_kind_never(loss, power, wrong, noise, ranks):
     said = [len(sentences(loss, power, noise, seed, ranks)) for seed in range(50)]
     assert said == [int(wrong)] * 50

@@ -36,6 +36,7 @@ def races(monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "momentum"), [("saps", 0.0), ("dc-asgd-a", 0.0), ("asp", 0.9)])
+@pytest.mark.slow
 def test_a_copy_is_trained_as_it_would_be_alone_and_one_that_diverges_leaves_the_others_alone(races, name, momentum):
     rates = RATES * (1 - momentum)
     together = races(name, SEEDS, rates, momentum=momentum)

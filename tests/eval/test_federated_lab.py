@@ -144,6 +144,7 @@ def test_gradients_are_those_of_the_mean_cross_entropy():
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: type(scheme).__name__)
+@pytest.mark.slow
 def test_a_run_learns_and_its_clock_runs_and_it_can_be_repeated(scheme, population, shards):
     first, second = (list(iter_rounds(population, shards, scheme, SETTING)) for _ in range(2))
     assert first[-1].accuracy > 2 * 0.1  # ten classes

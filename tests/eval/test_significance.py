@@ -59,6 +59,7 @@ def test_contributions_are_those_that_leaving_out_an_iteration_shows():
 
 
 @pytest.mark.parametrize("likeness", [0.0, 0.5])
+@pytest.mark.slow
 def test_equal_predictors_seldom_lead(likeness):
     """At 5 %, of 600: at most 8 %, 3 standard errors above; benchmarks/leads.md has the figures."""
     pairs = [compare(errors(2 * k, 150, 1, likeness), errors(2 * k + 1, 150, 1, likeness)) for k in range(600)]
@@ -142,6 +143,7 @@ def test_the_board_says_who_leads_and_by_luck():
     )
 
 
+@pytest.mark.slow
 def test_ranks_over_few_jobs_say_that_they_are_few():
     others = {f"ewma {k}": EWMA(smoothing=k / 10) for k in range(1, 7)}
     assert noted(leaderboard(others, jobs(2))) == ["2 jobs are too few to tell 7 predictors apart by their mean ranks"]

@@ -60,6 +60,7 @@ def test_the_parts_add_up_to_what_hindsight_saves_and_none_is_negative(seed, wor
         assert sum(shares) == pytest.approx(max(hindsight, 0))
 
 
+@pytest.mark.slow
 def test_each_cause_is_told_from_the_others():
     slow, noisy = simulate(job([0.1, 0.1, 0.2])), simulate(job([0.1, 0.1, 0.1], noise=0.2))
     assert slow.slow_machines > 0.9 * slow.hindsight
@@ -74,6 +75,7 @@ def test_each_cause_is_told_from_the_others():
     assert "uneven samples" in str(uneven)
 
 
+@pytest.mark.slow
 def test_bursts_that_last_are_slow_machines():
     slow_TW = np.where((np.arange(400) // 40 % 2 == 1)[:, None], [0.1, 0.2], 0.1)
     found = simulate(job(slow_TW, iterations=400))
@@ -91,6 +93,7 @@ def test_an_exchange_that_was_recorded_is_part_of_the_time():
     assert sum(parts(beside)) == pytest.approx(sum(parts(alone)) / 2, rel=0.05)
 
 
+@pytest.mark.slow
 def test_of_usual_speeds_the_interval_spans_other_noise():
     found = from_speeds([100, 100, 50])
     assert found.slow_machines == pytest.approx(1 - 2 / 5 * 1.5, abs=0.03)  # 2/50 against 3/250 of the samples
@@ -101,12 +104,14 @@ def test_of_usual_speeds_the_interval_spans_other_noise():
     assert from_speeds([1e-3, 1e-3, 5e-4], noise=0.0).saving == pytest.approx(quiet.saving)
 
 
+@pytest.mark.slow
 def test_few_iterations_stand_for_usual_speeds():
     few = simulate(job([0.1, 0.1, 0.2], iterations=10, noise=0.0))
     assert "of 10 measurements" in few.assumed[0]
     assert few.saving == pytest.approx(from_speeds([2, 2, 1], global_batch=192).saving)
 
 
+@pytest.mark.slow
 def test_profiles_say_what_a_mixed_fleet_saves(tmp_path):
     for name, factor in (("fast", 1), ("slow", 2)):
         rows = [f"x,d,m,{size},{factor * (0.006 + 0.0005 * size)},," for size in (8, 32, 64, 128, 256)]
@@ -123,6 +128,7 @@ def test_profiles_say_what_a_mixed_fleet_saves(tmp_path):
         from_profiles(both, global_batch=900)
 
 
+@pytest.mark.slow
 def test_the_interval_narrows_with_the_recording_and_says_so_in_words():
     found = simulate(job([0.1, 0.2], iterations=400))
     assert str(found).startswith(f"Balancing would save {100 * found.saving:.1f} % of the time (90 % interval: ")

@@ -21,6 +21,7 @@ def noisy(seed):
     return Trace(np.full(speed_TW.shape, 32.0), 32.0 / speed_TW, workers=[f"w{w}" for w in range(6)])
 
 
+@pytest.mark.slow
 def test_the_best_smoothing_of_noise_is_small():
     tuned = tune("ewma", [noisy(0)], trials=12, hold_out=["w1", "w4"])
     assert tuned.predictor.smoothing < 0.2

@@ -52,6 +52,7 @@ def test_without_fitting_it_beats_the_last_value_by_a_sixth_on_a_fleet_it_never_
     assert rms(found[0][100:]) < 0.83 * rms(served(LastValue(), unseen)[0][100:])
 
 
+@pytest.mark.slow
 def test_without_fitting_it_is_good_within_fifty_iterations(found, unseen):
     assert rms(found[0][5:50]) < 0.93 * rms(served(LastValue(), unseen)[0][5:50])
 
@@ -60,6 +61,7 @@ def test_its_intervals_hold_as_often_as_they_say(found):
     assert 0.87 < found[1][100:].mean() < 0.93
 
 
+@pytest.mark.slow
 def test_it_is_not_worse_than_the_last_value_where_speeds_only_wander():
     rng = np.random.default_rng(0)
     walk = Trace(np.ones((600, 10)), np.exp(np.cumsum(rng.normal(0.0, 0.05, (600, 10)), axis=0)))
@@ -76,6 +78,7 @@ def test_it_learns_to_use_a_covariate_whose_meaning_nobody_told():
     assert rms(with_heat) < 0.5 * rms(without)
 
 
+@pytest.mark.slow
 def test_fitting_goes_on_from_the_shipped_network():
     pytest.importorskip("torch")
     rng = np.random.default_rng(2)

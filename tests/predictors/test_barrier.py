@@ -28,6 +28,7 @@ def served_overhead(model, trace, skip=200):
     return overhead(forecast(model, trace)[skip:], trace.speed[skip:])
 
 
+@pytest.mark.slow
 def test_tuned_to_groups_it_waits_less_than_the_network_it_started_from():
     network = GatedNARX(pretrained=True)
     training = Training(epochs=4, batch_size=1024, learning_rate=5e-3, weight_decay=1e-2)

@@ -186,6 +186,7 @@ def test_what_the_balancer_does_about_a_slow_worker_is_not_mistaken_for_the_curv
 
 
 @pytest.mark.parametrize("fitted", [True, False])
+@pytest.mark.slow
 def test_sizes_from_curves_beat_sizes_from_speeds_where_there_is_an_intercept(fitted):
     """Devices switch between two states; equal times are reached at once, not by going there step by step."""
     late = {}

@@ -41,6 +41,7 @@ def test_a_fleet_it_has_not_seen_is_forecast_better_than_by_the_last_value(fitte
     assert ratio.mean() < 0.93
 
 
+@pytest.mark.slow
 def test_covariates_that_explain_the_speed_help():
     trace, unseen = checks.example_trace(400), checks.example_trace(400, seed=5)
     with_covariates, without = (Boosting(trees=60, covariates=names).fit([trace]) for names in (None, ()))

@@ -25,6 +25,7 @@ def held(model, speed_TW, low, high):
 
 
 @pytest.mark.parametrize("inner", ["last-value", "ewma:smoothing=0.03", "rls"])
+@pytest.mark.slow
 def test_ninety_percent_intervals_hold_in_88_to_92_percent(inner):
     speed_TW = synthetic_fleet("mixed", workers=50, iterations=1000).speed
     coverage_W = held(Calibrated(inner), speed_TW, 0.05, 0.95)

@@ -19,8 +19,15 @@ def test_every_predictor_that_is_offered_is_checked():
     assert {kind for kind in offered if isinstance(kind, type) and issubclass(kind, FleetPredictor)} == set(KINDS)
 
 
+SLOW = {"NARX", "GatedNARX", "LSTM", "GRU", "SimpleRNN", "Auto", "Mixture", "Boosting", "ARIMA"}
+"""Kinds whose fits take long: make quick leaves them out."""
+
+
 @pytest.mark.parametrize("name", checks.CHECKS)
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, id=kind.__name__, marks=[pytest.mark.slow] * (kind.__name__ in SLOW)) for kind in KINDS],
+)
 def test_contract_is_kept(kind, name, factories):
     if name in kind.opts_out:
         assert len(kind.opts_out[name]) > 20, "an opt-out gives its reason"

@@ -39,6 +39,7 @@ def test_an_autoregression_is_forecast_to_within_three_percent_of_its_noise():
     assert rms(errors(RLS(), trace, skip=1000)) < 1.03 * 0.1
 
 
+@pytest.mark.slow
 def test_it_beats_the_last_value_on_every_synthetic_kind():
     for kind in ("mixed", "noexog", "walk"):
         trace = synthetic_fleet(kind, workers=10, iterations=800)

@@ -71,6 +71,7 @@ each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 @each_kind
+@pytest.mark.slow
 def test_no_name_from_data_becomes_a_part_of_the_page(kind, pages, tmp_path):
     """A page with hostile names has the elements and attributes of one with harmless names, and shows the names."""
     options = {"why": "<b>because</b>"} if kind == "run" else {"job": HOSTILE[0]}
@@ -131,6 +132,7 @@ def test_a_page_needs_no_other_file_and_no_network(kind, pages):
 
 
 @each_kind
+@pytest.mark.slow
 def test_the_same_data_makes_the_same_bytes_and_its_json_makes_them_again(kind, pages, tmp_path):
     first, again = (_without_times_of_calls(one) for one in (pages[kind], KINDS[kind](tmp_path, NAMES)))
     path = write_page(again, tmp_path / "page.html")
@@ -213,6 +215,7 @@ def thousand(folder):
     return run_of(Path(folder), [f"gpu{k}" for k in range(1000)])
 
 
+@pytest.mark.slow
 def test_a_thousand_workers_make_a_page_that_can_be_read(tmp_path_factory):
     page = thousand(str(tmp_path_factory.mktemp("thousand")))
     text = render(page)

@@ -161,6 +161,7 @@ def test_alike_reasons_are_counted_together():
 # -- forecasts ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_band_of_past_errors_holds_nine_times_in_ten():
     rng = np.random.default_rng(0)
     forecast = rng.uniform(1.0, 2.0, 5000)
@@ -258,6 +259,7 @@ def test_one_worker_and_one_iteration_have_a_page_too():
 @pytest.mark.parametrize(
     ("speed_up", "half", "headline"), [(0.9, 0.3, "Not clear"), (1.4, 0.1, "1.40x"), (0.8, 0.1, "0.80x")]
 )
+@pytest.mark.slow
 def test_the_demo_calls_no_noise_a_gain(speed_up, half, headline):
     trace = slowed_trace(NAMES)
     board, replays = leaderboard({"ewma": EWMA()}, [trace]), replay_all(balanced({"ewma": EWMA()}), [trace])

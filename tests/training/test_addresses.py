@@ -183,6 +183,7 @@ def fetch_one(url):
         return fetch(name, one.files[0].name, url=url, cache=cache)
 
 
+@pytest.mark.slow
 def test_a_tracking_server_is_named_without_its_password(tmp_path):
     pytest.importorskip("mlflow")
     registry = Registry(tmp_path)

@@ -58,6 +58,7 @@ def test_a_fit_interrupted_while_it_reads_goes_on_after_the_last_file(tmp_path, 
     assert not list((tmp_path / "fit").rglob("reading*"))
 
 
+@pytest.mark.slow
 def test_a_file_that_changed_since_is_read_again(tmp_path, reads):
     folder, narx = folder_of(tmp_path / "jobs", 4), networks()[0]
     where = {"checkpoint": tmp_path / "fit", "checkpoint_seconds": 0.0}

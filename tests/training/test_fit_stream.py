@@ -20,6 +20,7 @@ NETWORKS = pytest.mark.parametrize("predictor", networks(), ids=lambda p: type(p
 
 
 @NETWORKS
+@pytest.mark.slow
 def test_memory_a_folder_and_an_iterator_give_the_same_weights(tmp_path, predictor):
     folder = folder_of(tmp_path / "jobs", 3)
     traces = [wavy(seed) for seed in range(3)]

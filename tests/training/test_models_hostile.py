@@ -201,6 +201,7 @@ ARGUMENTS = sorted({name for kind in KINDS for name in kind().configuration()})
 
 @settings(max_examples=150)
 @given(st.sampled_from([kind.__name__ for kind in KINDS]), st.dictionaries(st.sampled_from(ARGUMENTS), plain))
+@pytest.mark.slow
 def test_any_configuration_is_loaded_or_refused_in_a_sentence(tmp_path_factory, kind, configuration):
     path = model_file(tmp_path_factory.getbasetemp(), GOOD | {"kind": kind, "configuration": configuration})
     loaded_or_refused(path)

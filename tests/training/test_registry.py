@@ -263,6 +263,7 @@ def test_a_fitted_trace_is_refused_wherever_a_model_of_a_registry_is_scored(tmp_
             run(command, model, "-t", today)
 
 
+@pytest.mark.slow
 def test_a_file_alone_warns_of_a_trace_of_the_same_name(tmp_path):
     folder, model = folder_of(tmp_path / "jobs", 2, iterations=90), tmp_path / "a.safetensors"
     wavy(9, iterations=90).save(tmp_path / "today.parquet")
@@ -272,6 +273,7 @@ def test_a_file_alone_warns_of_a_trace_of_the_same_name(tmp_path):
     assert "was fitted to" not in run("evaluate", model, "-t", tmp_path / "today.parquet")
 
 
+@pytest.mark.slow
 def test_yesterdays_model_is_the_start_of_todays(tmp_path):
     folder, model, again = folder_of(tmp_path / "jobs", 2), tmp_path / "a.safetensors", tmp_path / "b.safetensors"
     narx = "narx:lags=3,hidden=4,covariate_lags=1"
@@ -284,6 +286,7 @@ def test_yesterdays_model_is_the_start_of_todays(tmp_path):
 # -- exports -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_folder_for_the_hub_loads_as_the_model_and_says_what_it_is(tmp_path, registry, narx):
     from huggingface_hub import ModelCard
 
