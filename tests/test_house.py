@@ -32,6 +32,7 @@ def of_this_package():
 
 
 @pytest.mark.parametrize("rule", RULES)
+@pytest.mark.slow
 def test_the_house_keeps_its_rules(rule):
     found = list(getattr(of_this_package(), rule)())
     assert not found, f"{RULES[rule]}, but {found}"

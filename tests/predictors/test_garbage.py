@@ -40,6 +40,7 @@ def test_a_report_of_no_finite_time_or_number_is_no_report_and_leaves_the_others
 @pytest.mark.parametrize(
     "garbage", [(32, 1e-9), (32, 1e-5), (1e300, 0.32), (32, 1e300), (1e-300, 0.32), (1e300, 1e300), (32, 5e-324)]
 )
+@pytest.mark.slow
 def test_one_report_that_cannot_be_spoils_no_forecast_for_long(kind, garbage):
     """EWMA was off by more than a fifth for 83 iterations after a step of a nanosecond."""
     rng = np.random.default_rng(0)
@@ -75,6 +76,7 @@ def test_a_time_below_a_microsecond_counts_as_no_report():
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_no_number_in_a_report_raises_a_warning_or_an_unusable_forecast(kind):
     model = kind()
 
