@@ -20,7 +20,8 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 
 _context = multiprocessing.get_context("forkserver")  # a process that has loaded torch once, and forks
 # torch._dynamo: any optimiser imports it, which takes two seconds
-_context.set_forkserver_preload(["torch.nn.parallel", "torch.distributed.fsdp", "torch._dynamo", "paceline.torch"])
+_preload = ["torch.nn.parallel", "torch.distributed.fsdp", "torch._dynamo", "paceline.torch", "pytest"]
+_context.set_forkserver_preload(_preload)
 
 
 @dataclass
