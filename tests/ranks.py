@@ -19,9 +19,8 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 """Its folders have names of other libraries."""
 
 _context = multiprocessing.get_context("forkserver")  # a process that has loaded torch once, and forks
-# torch._dynamo: any optimiser imports it, which takes two seconds
+# torch._dynamo: DistributedDataParallel and any optimiser import it, which takes two seconds
 _preload = ["torch.nn.parallel", "torch.distributed.fsdp", "torch._dynamo", "paceline.torch", "pytest"]
-_context.set_forkserver_preload(_preload)
 
 
 @dataclass
@@ -39,6 +38,7 @@ def outcomes_of(world_size, work, *args, within=60, joined=True):
 
     Ranks that are not ``joined`` make their process groups themselves.
     """
+    _context.set_forkserver_preload(_preload)  # at the last moment: libraries such as Dask set it as they are imported
     with tempfile.TemporaryDirectory() as folder:
         processes, answers, began = [], [], time.monotonic()
         for rank in range(world_size):
