@@ -6,12 +6,14 @@ Each of these hung, looped forever, or silently lost samples while prefetched ba
 import gc
 import io
 import multiprocessing
+import os
+import subprocess
+import sys
 import warnings
 
 import numpy as np
 import pytest
 import torch
-from ranks import run_script
 from torch.utils.data import TensorDataset
 
 from paceline.engines.torch.loading.balanced_loader import BalancedLoader
@@ -252,10 +254,14 @@ print(sorted(sample for batch in loader for sample in batch.tolist()) == list(ra
 
 
 def test_a_loading_process_that_dies_ends_the_loop_and_the_next_loop_has_a_new_one(tmp_path):
-    script = tmp_path / "dies.py"
-    script.write_text(DIES_ONCE)
-    (printed,) = run_script(1, script, tmp_path / "died")
-    assert printed.split() == ["ended", "True"]
+    ran = subprocess.run(
+        [sys.executable, "-c", DIES_ONCE, str(tmp_path / "died")],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
+    )
+    assert ran.stdout.split() == ["ended", "True"], ran.stderr
 
 
 @pytest.mark.processes
