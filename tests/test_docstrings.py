@@ -71,6 +71,7 @@ def is_dataclass(node):
     return isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(one) for one in node.decorator_list)
 
 
+@pytest.mark.slow
 def test_a_dataclass_prints_no_field_that_is_its_own():
     modules = House(PACKAGE).modules.values()
     classes = [(m, node) for m in modules for node in ast.walk(m.tree) if is_dataclass(node)]

@@ -48,7 +48,7 @@ class Server(http.server.BaseHTTPRequestHandler):
 def server():
     handler = type("OneServer", (Server,), {"asked": []})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
-        thread = threading.Thread(target=running.serve_forever, daemon=True)
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         handler.address = f"http://127.0.0.1:{running.server_port}/"
         yield handler

@@ -6,6 +6,7 @@ from fit_cases import learnt, networks, wavy
 from paceline.predictors import BarrierHead, GatedNARX, Mixture, Training
 from paceline.training import fit
 
+pytestmark = pytest.mark.slow
 NETWORKS = pytest.mark.parametrize("predictor", networks(), ids=lambda p: type(p).__name__)
 
 

@@ -64,7 +64,7 @@ class Answers(http.server.BaseHTTPRequestHandler):
 def serving(**how):
     handler = type("Some", (Answers,), how)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         handler.port = server.server_port
         try:
