@@ -268,7 +268,7 @@ def require_nothing_left(place):
 
 
 def is_of(process, place):
-    """Return whether a process, or one that started it, is a child of this one, killed or not."""
+    """Return whether a case started the process, or this one did; what is forked shows no new environment."""
     try:
         return process.environ().get("KILLED") == str(place) or (
             process.pid != os.getpid() and process.ppid() == os.getpid()

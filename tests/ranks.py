@@ -16,7 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-"""Its folders have names of other libraries."""
+"""Left out of a rank's path: its folders have names of other libraries."""
 
 _context = multiprocessing.get_context("forkserver")  # a process that has loaded torch once, and forks
 # torch._dynamo: DistributedDataParallel and any optimiser import it, which takes two seconds

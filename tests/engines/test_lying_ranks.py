@@ -171,6 +171,7 @@ def is_plausible(lies):
 
 @settings(max_examples=15)
 @given(fleets())
+@example((2, "last value", True, 1, {5: (len(COLUMNS) + 1, math.nan)}))
 @example((2, "last value", True, 1, {5: (len(COLUMNS) + 1, math.inf), 9: (len(COLUMNS), 1e300)}))
 def test_whatever_a_rank_reports_all_plan_alike_and_soon_as_if_it_had_never_lied(fleet):
     ranks, kind, costly, liar, lies = fleet
@@ -203,6 +204,7 @@ def test_a_rank_that_says_it_stands_elsewhere_in_the_data_ends_the_job_on_all_ra
     st.integers(0, 2),
 )
 @example(rank=1, lies={COLUMNS.index("micro_batches"): 0.0}, features=0)
+@example(rank=1, lies={len(COLUMNS) + 3: math.nan}, features=2)
 def test_no_numbers_of_a_rank_change_what_is_known_of_the_others(rank, lies, features):
     rows_WF = np.array([[8.0, 2, 1, 0.5, 0.01, 0, 1, 0, 1, 1, 0.1, 24, 0, math.nan, 0.25, 0.5, 1, 1]] * 3)
     rows_WF[rank, list(lies)] = list(lies.values())
@@ -212,6 +214,7 @@ def test_no_numbers_of_a_rank_change_what_is_known_of_the_others(rank, lies, fea
     assert report.out_of_memory is None or not report.out_of_memory[others].any()
     assert np.isnan(report.speed[rank]) or report.speed[rank] > 0
     assert np.isnan(rows["seconds"][rank]) or 0 < rows["seconds"][rank] < math.inf
+    assert np.isnan(rows["seconds"][rank]) or np.isfinite(rows.features_WF[rank]).all()
 
 
 # -- what ranks must have in common ------------------------------------------------------------------------------

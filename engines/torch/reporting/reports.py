@@ -98,7 +98,7 @@ class RankReports:
                 0 < row[_SAMPLES] < LARGEST
                 and 1 <= row[_STEPS] <= row[_PARTS] < LARGEST
                 and SHORTEST <= row[_SECONDS] < inf
-                and (not features or (min(row[-features:]) >= 0 and max(row[-features:]) < LARGEST))
+                and (not features or all(0 <= number < LARGEST for number in row[-features:]))
             ):
                 unmeasured.append(rank)
         if unmeasured:
