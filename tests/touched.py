@@ -31,9 +31,8 @@ class Touched:
         """Return the names of the functions, and record no more."""
         sys.settrace(None)
         threading.settrace(None)
-        return sorted(
-            {name for code in self.codes for name in [touching.name_of(code.co_filename, code.co_qualname)] if name}
-        )
+        codes = self.codes.copy()  # threads that were traced go on adding to it
+        return sorted({name for code in codes if (name := touching.name_of(code.co_filename, code.co_qualname))})
 
 
 @pytest.hookimpl(wrapper=True)
