@@ -33,7 +33,8 @@ quick: .venv/installed  ## In a minute, while you work: without other processes,
 # Flower pins versions that others here cannot share, so it has an environment of its own.
 test-flower: .venv-flower/installed  ## The tests of the Flower strategy, in an environment of its own.
 	@OMP_NUM_THREADS=1 .venv-flower/bin/python -m pytest -q tests/coordinator/test_federated_*.py tests/engines/test_flower.py \
-	    tests/engines/test_flower_live.py src/paceline/coordinator/federated src/paceline/engines/flower
+	    tests/engines/test_flower_live.py 'tests/test_random_kills.py::test_a_hundred_kills[federated]' \
+	    src/paceline/coordinator/federated src/paceline/engines/flower
 
 # moto pins versions that others here cannot share too: only its server runs there, the tests run in .venv.
 test-s3: .venv/installed .venv-s3/installed  ## Reading traces over S3's protocol, from a local server in an environment of its own.
@@ -99,7 +100,7 @@ wheel-test: .venv/installed  ## Build the wheel and test it in an environment of
 .venv-flower/installed: pyproject.toml constraints-flower.txt
 	@$(PYTHON) -m venv .venv-flower
 	@.venv-flower/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-flower.txt \
-	    --editable ".[flower,torch,boosting]" pytest pytest-timeout hypothesis
+	    --editable ".[flower,torch,boosting]" pytest pytest-timeout hypothesis psutil
 	@touch $@
 
 .venv-docs/installed: pyproject.toml constraints-docs.txt
