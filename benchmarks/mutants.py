@@ -3,7 +3,8 @@
 ``--map`` records which tests enter which function, into ``.mutants/`` (as long as ``make test`` takes, and more).
 ``--seed 7 --count 60`` draws files in proportion to their lines, and in each a change; it runs the tests that enter the
 function changed, those that enter least first, until one fails. The sample is added to mutants.json under its seed, and
-mutants.md is written. Why a survivor changes nothing that a caller could see stands in mutants.toml.
+mutants.md is written; one of some rooms only, ``--rooms solver eval``, is printed and not kept. Why a survivor changes
+nothing that a caller could see stands in mutants.toml.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
@@ -63,15 +64,15 @@ class Tried(TypedDict):
     tests: int
 
 
-def library() -> dict[str, int]:
+def library(rooms: Sequence[str] = ROOMS) -> dict[str, int]:
     """Return the files of the library with their numbers of lines."""
-    found = [path for room in ROOMS for path in sorted((PROJECT / room).rglob("*.py"))]
+    found = [path for room in rooms for path in sorted((PROJECT / room).rglob("*.py"))]
     return {str(path.relative_to(PROJECT)): len(path.read_text().splitlines()) for path in found}
 
 
-def drawn(seed: int, number: int) -> Iterator[tuple[str, Place]]:
+def drawn(seed: int, number: int, rooms: Sequence[str] = ROOMS) -> Iterator[tuple[str, Place]]:
     """Yield files with a place in each, none twice."""
-    rng, lines = random.Random(seed), library()
+    rng, lines = random.Random(seed), library(rooms)
     seen: set[tuple[str, Place]] = set()
     while len(seen) < number:
         (file,) = rng.choices(list(lines), weights=list(lines.values()))
@@ -203,7 +204,8 @@ class FirstFailure:
 def keep(one: Tried, counts: dict[str, list[Tried]]) -> None:
     """Print what became of a mutant, and write down all that is known."""
     print(f"{one['outcome']:8} {one['tests']:4} tests  {one['file']}: {one['name']}", flush=True)
-    COUNTS.write_text(json.dumps(counts, indent=1) + "\n")
+    if counts:
+        COUNTS.write_text(json.dumps(counts, indent=1) + "\n")
 
 
 def main() -> None:
@@ -212,6 +214,7 @@ def main() -> None:
     parser.add_argument("--map", action="store_true", help="record which tests enter which function")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--count", type=int, default=60)
+    parser.add_argument("--rooms", nargs="+", default=ROOMS, choices=ROOMS, help="draw in these only")
     parser.add_argument("--again", type=int, help="the seed of a sample whose survivors are tried again")
     parser.add_argument("--page", action="store_true", help="write the page anew, from what is known")
     asked = parser.parse_args()
@@ -220,10 +223,12 @@ def main() -> None:
     judged: dict[str, dict[str, str]] = tomllib.loads((HERE / "mutants.toml").read_text())
     counts: dict[str, list[Tried]] = json.loads(COUNTS.read_text()) if COUNTS.exists() else {}
     if asked.seed is not None:
-        sample = counts[str(asked.seed)] = []
-        for one in tried(list(drawn(asked.seed, asked.count)), Map()):
+        sample: list[Tried] = []
+        whole = asked.rooms == ROOMS
+        for one in tried(list(drawn(asked.seed, asked.count, asked.rooms)), Map()):
             sample.append(one)
-            keep(one, counts)
+            keep(one, counts | {str(asked.seed): sample} if whole else {})
+        counts |= {str(asked.seed): sample} if whole else {}
     if asked.again is not None:
         sample = counts[str(asked.again)]
         for one in tried(list(again(sample, judged)), Map()):
