@@ -1,6 +1,7 @@
 """Small mistakes that the tests would not notice: mutants drawn over the whole library, the tests run against each.
 
-``--map`` records which tests enter which function, into ``.mutants/`` (as long as ``make test`` takes, and more).
+``--map`` records which tests enter which function, into ``.mutants/`` (as long as ``make test`` takes, and more);
+``--map tests/solver`` records these anew.
 ``--seed 7 --count 60`` draws files in proportion to their lines, and in each a change; it runs the tests that enter the
 function changed, those that enter least first, until one fails. The sample is added to mutants.json under its seed, and
 mutants.md is written; one of some rooms only, ``--rooms solver eval``, is printed and not kept. Why a survivor changes
@@ -123,16 +124,17 @@ class Map:
         return chosen
 
 
-def record() -> None:
-    """Run the tests and record what they enter."""
-    shutil.rmtree(MAP, ignore_errors=True)
-    MAP.mkdir()
+def record(tests: Sequence[str]) -> None:
+    """Run tests and record what they enter, beside what is known of others; without any, all, and all anew."""
+    if not tests:
+        shutil.rmtree(MAP, ignore_errors=True)
+    MAP.mkdir(exist_ok=True)
     environment = {**os.environ, "PACELINE_TOUCHED": str(MAP), "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join(
         filter(None, [str(PROJECT / "tests" / "touching"), os.environ.get("PYTHONPATH")])
     )
     options = ["-q", "-p", "touched", "-n", "2", "--dist", "loadfile", "-m", "not soak and not alone"]
-    subprocess.run([sys.executable, "-m", "pytest", *options], cwd=PROJECT, env=environment, check=False)
+    subprocess.run([sys.executable, "-m", "pytest", *options, *tests], cwd=PROJECT, env=environment, check=False)
 
 
 def tried(chosen: list[tuple[str, Place]], recorded: Map) -> Iterator[Tried]:
@@ -211,15 +213,15 @@ def keep(one: Tried, counts: dict[str, list[Tried]]) -> None:
 def main() -> None:
     """Draw mutants, print those that no test notices, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--map", action="store_true", help="record which tests enter which function")
+    parser.add_argument("--map", nargs="*", metavar="TESTS", help="record which functions tests enter: these, or all")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--rooms", nargs="+", default=ROOMS, choices=ROOMS, help="draw in these only")
     parser.add_argument("--again", type=int, help="the seed of a sample whose survivors are tried again")
     parser.add_argument("--page", action="store_true", help="write the page anew, from what is known")
     asked = parser.parse_args()
-    if asked.map:
-        record()
+    if asked.map is not None:
+        record(asked.map)
     judged: dict[str, dict[str, str]] = tomllib.loads((HERE / "mutants.toml").read_text())
     counts: dict[str, list[Tried]] = json.loads(COUNTS.read_text()) if COUNTS.exists() else {}
     if asked.seed is not None:
