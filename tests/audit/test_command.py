@@ -45,8 +45,8 @@ if __name__ == "__main__":
 
 def audited(tmp_path, *command, **environment):
     """Run ``paceline audit`` and return its exit code and report."""
-    source = str(Path(paceline.__file__).parent.parent)
-    known = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": source, "GLOO_SOCKET_IFNAME": "lo", **environment}
+    sources = os.pathsep.join([str(Path(paceline.__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
+    known = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": sources, "GLOO_SOCKET_IFNAME": "lo", **environment}
     known["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), known["PATH"]])
     done = subprocess.run(
         [sys.executable, "-m", "paceline", "audit", "--json", "--", *command],
