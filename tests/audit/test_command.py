@@ -45,7 +45,8 @@ if __name__ == "__main__":
 
 def audited(tmp_path, *command, **environment):
     """Run ``paceline audit`` and return its exit code and report."""
-    sources = os.pathsep.join([str(Path(paceline.__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
+    found = [str(Path(paceline.__file__).parent.parent), os.environ.get("PYTHONPATH")]
+    sources = os.pathsep.join(filter(None, found))
     known = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": sources, "GLOO_SOCKET_IFNAME": "lo", **environment}
     known["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), known["PATH"]])
     done = subprocess.run(
