@@ -151,35 +151,47 @@ def tried(chosen: list[tuple[str, Place]], recorded: Map) -> Iterator[Tried]:
 
 
 def _tried(file: str, place: Place, recorded: Map, copies: SimpleQueue[Path]) -> Tried:
-    source = (PROJECT / file).read_text()
-    one, tests = mutant(source, place), recorded.tests(file, place.function)
-    patience = PATIENCE + 10 * sum(recorded.seconds[test] for test in tests)
     copy = copies.get()
-    passed = _passes(copy, file, one, tests, patience)
+    source = (copy / file).read_text()  # the project may be worked on meanwhile
+    one, tests = mutant(source, place), recorded.tests(file, place.function)
+    outcome = _outcome(copy, file, one, source, tests, recorded) if tests else "no test"
     (copy / file).write_text(source)
     copies.put(copy)
-    outcome = "no test" if not tests else "survived" if passed else "killed"
     return Tried(file=file, name=one.name, outcome=outcome, tests=len(tests))
 
 
-def _passes(copy: Path, file: str, one: Mutant, tests: list[str], patience: float) -> bool:
-    """Return whether the tests pass in time with this source in the place of the file."""
-    if not tests:
-        return True
-    (copy / file).write_text(one.source)
+def _outcome(copy: Path, file: str, one: Mutant, source: str, tests: list[str], recorded: Map) -> str:
+    """Return what becomes of a mutant; a test that fails without it too, as one that is flaky, tells nothing."""
+    while tests:
+        patience = PATIENCE + 10 * sum(recorded.seconds[test] for test in tests)
+        failed = _failed(copy, file, one.source, tests, patience)
+        if not failed:
+            return "survived"
+        without = _failed(copy, file, source, [failed] if failed in tests else tests, patience)
+        if not without:
+            return "killed"
+        tests = [test for test in tests if test not in (failed, without) and without in tests]
+    return "no test"
+
+
+def _failed(copy: Path, file: str, source: str, tests: list[str], patience: float) -> str:
+    """Return the test that fails with this source in the place of the file; ``all`` if they do not begin or end."""
+    (copy / file).write_text(source)
     # Compiled files are taken by size and second, and both may be those of the mutant before.
     second = next(SECONDS)
     os.utime(copy / file, (second, second))
-    process = multiprocessing.get_context("fork").Process(target=_test, args=(copy, tests))
+    noted = copy.parent / "failed"
+    noted.write_text("all")
+    process = multiprocessing.get_context("fork").Process(target=_test, args=(copy, tests, noted))
     process.start()
     process.join(patience)
     if process.is_alive() and process.pid is not None:  # a mutant that never ends, and all that it started
         os.killpg(process.pid, signal.SIGKILL)
         process.join()
-    return process.exitcode == 0
+    return "" if process.exitcode == 0 else noted.read_text()
 
 
-def _test(copy: Path, tests: list[str]) -> None:
+def _test(copy: Path, tests: list[str], noted: Path) -> None:
     os.setsid()
     os.chdir(copy)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -188,12 +200,19 @@ def _test(copy: Path, tests: list[str]) -> None:
     sys.path.insert(0, str(copy / "src"))
     import pytest
 
-    options = ["-q", "-x", "-p", "no:cacheprovider", "--basetemp", str(copy.parent / "tests"), "-m", "not checkout"]
-    sys.exit(pytest.main([*options, *tests], plugins=[FirstFailure()]))
+    options = ["-q", "-x", "-p", "no:cacheprovider", "--basetemp", str(copy.parent / "tests")]
+    # Without what Python does at its end, which fails in a fork of a thread.
+    os._exit(int(pytest.main([*options, *tests], plugins=[FirstFailure(noted)])))
 
 
 class FirstFailure:
-    """Lets Hypothesis stop at the first example that fails: to find the smallest takes longer than all the tests."""
+    """Notes the first test that fails, and lets Hypothesis stop at the first example that does.
+
+    To find the smallest takes longer than all the tests.
+    """
+
+    def __init__(self, noted: Path) -> None:
+        self.noted = noted
 
     def pytest_configure(self) -> None:
         """Load the settings, after those of tests/conftest.py."""
@@ -201,6 +220,11 @@ class FirstFailure:
 
         settings.register_profile("mutants", settings(), phases=[Phase.explicit, Phase.generate])
         settings.load_profile("mutants")
+
+    def pytest_runtest_logreport(self, report: object) -> None:
+        """Note it."""
+        if getattr(report, "failed", False):
+            self.noted.write_text(getattr(report, "nodeid", "all"))
 
 
 def keep(one: Tried, counts: dict[str, list[Tried]]) -> None:
