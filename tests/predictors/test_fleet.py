@@ -1,0 +1,259 @@
+"""What all predictors inherit: each worker for itself, spreads, doubts, and a sentence for whoever asks wrongly."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.predictors import (
+    ARIMA,
+    EWMA,
+    RLS,
+    BatchTime,
+    Calibrated,
+    ChangePoint,
+    GatedNARX,
+    Holt,
+    HuberEWMA,
+    LastValue,
+    LocalLevel,
+    Mixture,
+    MovingAverage,
+    Report,
+    RunningMedian,
+)
+from paceline.predictors.averages.seasonal import Seasonal
+from paceline.predictors.fleet import DOUBTED, ERROR_SMOOTHING, REFERENCE
+from paceline.predictors.protocol import require_predictor
+
+APART = {
+    "last": LastValue,
+    "ewma": EWMA,
+    "huber": HuberEWMA,
+    "holt": Holt,
+    "mean": lambda: MovingAverage(3),
+    "median": lambda: RunningMedian(3),
+    "changes": lambda: ChangePoint(threshold=1.0),
+    "seasonal": Seasonal,
+    "local": LocalLevel,
+    "arima": lambda: ARIMA(covariates=["load"]),
+    "rls": lambda: RLS(covariates=["load"]),
+    "gated": lambda: GatedNARX(pretrained=True, online=True),
+    "curves": BatchTime,
+    "mixture": lambda: Mixture(["last-value", "ewma", "holt", RLS(covariates=["load"])]),
+    "calibrated": lambda: Calibrated("holt"),
+    "calibrated-curves": lambda: Calibrated("batch-time"),
+}
+"""Predictors that learn nothing about one worker from another."""
+
+
+def reports(rng, workers, iterations):
+    """Yield samples, seconds and a covariate of each worker, with gaps, stalls and jumps of any size."""
+    seconds_TW = np.exp(rng.normal(0.0, 0.1, (iterations, workers)) + np.arange(workers))
+    rare_TW = rng.random(seconds_TW.shape)
+    seconds_TW[rare_TW < 0.1] = np.nan
+    seconds_TW[rare_TW > 0.95] *= rng.choice([0.001, 0.1, 30.0])
+    seconds_TW[iterations // 2 :, 1] *= 4.0
+    for seconds_W in seconds_TW:
+        yield rng.choice([32.0, 48.0], workers), seconds_W, np.where(rng.random(workers) < 0.1, np.nan, rng.random())
+
+
+def step(model, samples_W, seconds_W, load_W):
+    """Return what is forecast two iterations ahead and then the next one, and learn this iteration."""
+    covariates_WD = np.stack([load_W] * len(model.covariate_names), axis=1) if model.covariate_names else None
+    found = []
+    for horizon in (2, 1):
+        forecast = model.predict(covariates_WD, horizon=horizon)
+        found += [forecast.speed, forecast.spread, forecast.quantile(0.1), forecast.curves.seconds(samples_W)]
+    model.observe(Report(samples_W, seconds_W, covariates=covariates_WD))
+    return np.array(found)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("name", APART)
+def test_a_worker_is_forecast_in_a_fleet_as_alone(name, seed):
+    """Shorter ways are taken where nobody is new or silent: they lead to the same numbers."""
+    fleet, names = APART[name](), ["a", "b", "c", "d"]
+    alone = {worker: APART[name]() for worker in names}
+    fleet.reset(names[:3])
+    for worker in names:
+        alone[worker].reset([worker])
+    seen = set()
+    for k, (samples_W, seconds_W, load_W) in enumerate(reports(np.random.default_rng(seed), 4, 90)):
+        if k == 20:
+            fleet.join("d")
+        if k == 60:
+            fleet.leave("b")
+        of = [names.index(worker) for worker in fleet.workers]
+        found = step(fleet, samples_W[of], seconds_W[of], load_W[of])
+        for place, w in enumerate(of):
+            single = step(alone[names[w]], samples_W[[w]], seconds_W[[w]], load_W[[w]])
+            if names[w] in seen:
+                np.testing.assert_allclose(found[:, place], single[:, 0], rtol=1e-8)
+        seen |= {worker for worker, w in zip(fleet.workers, of, strict=True) if seconds_W[w] > 0.002}
+
+
+@settings(max_examples=30)
+@given(st.lists(st.sampled_from([np.nan, 0.5, 1.0, 2.0, 4.0]), min_size=1, max_size=12), st.integers(1, 5))
+def test_the_spread_is_the_root_mean_square_error_of_the_log_speed(seconds, horizon):
+    model, square, last = LastValue(), np.nan, np.nan
+    model.reset(["a", "never"])
+    for second in seconds:
+        model.observe(Report([1.0, 1.0], [second, np.nan]))
+        if not np.isnan(second):
+            error = np.square(np.log(second / last))
+            square = error if np.isnan(square) else square + ERROR_SMOOTHING * (error - square)
+            last = second
+    expected = np.inf if np.isnan(square) else np.sqrt(square * horizon)
+    assert model.predict(horizon=horizon).spread == pytest.approx([expected, np.inf])
+
+
+@pytest.mark.parametrize(("factor", "accepted"), [(0.999, True), (1.001, False)])
+def test_a_speed_above_a_hundred_times_the_forecast_is_accepted_at_the_second_report_in_a_row(factor, accepted):
+    model = LastValue()
+    model.reset(["a", "b"])
+    for _ in range(3):
+        model.observe(Report([1.0, 1.0], [1.0, 1.0]))
+    fast = factor * np.exp(DOUBTED)
+    model.observe(Report([1.0, 1.0], [1.0 / fast, 0.5]))
+    assert model.predict().speed == pytest.approx([fast if accepted else 1.0, 2.0])
+    model.observe(Report([1.0, 1.0], [1.0 / fast, 0.5]))
+    assert model.predict().speed == pytest.approx([fast, 2.0])
+    model.observe(Report([1.0, 1.0], [1.0, 0.5]))
+    assert model.predict().speed == pytest.approx([1.0, 2.0])
+
+
+def test_a_doubt_ends_with_the_next_usual_report():
+    model = LastValue()
+    model.reset(["a"])
+    for seconds in (1.0, 1e-3, 1.0, 1e-3):
+        model.observe(Report([1.0], [seconds]))
+    assert model.predict().speed == [1.0]
+
+
+def test_a_worker_that_ran_out_of_memory_has_not_reported():
+    model = LastValue()
+    model.reset(["a", "b"])
+    model.observe(Report([1.0, 1.0], [1.0, 1.0]))
+    model.observe(Report([1.0, 1.0], [0.5, 0.5], out_of_memory=[True, False]))
+    assert model.predict().speed.tolist() == [1.0, 2.0]
+
+
+def test_whoever_has_not_reported_is_forecast_at_the_median_of_the_others():
+    model = LastValue()
+    model.reset(["a", "b", "c", "new"])
+    model.observe(Report([1.0] * 4, [1.0, 0.5, 0.1, np.nan]))
+    assert model.predict().speed.tolist() == [1.0, 2.0, 10.0, 2.0]
+
+
+def served(model=None):
+    model = model or RLS(covariates=["load", "heat"])
+    model.reset(["a", "b", "c"])
+    return model
+
+
+@pytest.mark.parametrize(
+    ("asks", "sentence"),
+    [
+        (lambda: EWMA().predict(), r"there is no fleet yet: call reset\(workers\) with the workers' names first"),
+        (lambda: EWMA().observe(Report([1], [1])), "there is no fleet yet"),
+        (lambda: EWMA().reset(["a", "a"]), r"workers must not repeat a name, got \['a', 'a'\]"),
+        (lambda: served().join("a"), "worker 'a' is already in the fleet"),
+        (lambda: served().leave("z"), r"worker 'z' is not in the fleet \['a', 'b', 'c'\]"),
+        (lambda: served().predict(horizon=0), "horizon must be at least 1 iteration, got 0"),
+        (lambda: served().observe(Report([1], [1])), "one entry for each of the 3 workers, got 1; call reset"),
+        (
+            lambda: served().predict(np.zeros((2, 3))),
+            r"covariates must have the shape \[workers, covariates\] \(3, 2\), in the order \['load', 'heat'\], got "
+            r"\(2, 3\)",
+        ),
+        (
+            lambda: EWMA().load_state_dict(served(EWMA()).state_dict() | {"rows/level": np.zeros(2)}),
+            r"state 'rows/level' must have the shape \(3,\), got \(2,\): it was saved by EWMA with another",
+        ),
+        (lambda: LastValue().load_state_dict({"learnt/x": np.zeros(1)}), r"learns nothing from traces, .* \['x'\]"),
+        (
+            lambda: EWMA().load_state_dict({REFERENCE: np.ones((2, 3))}),
+            r"the reference must hold a row for each of the covariates \[\], got 1",
+        ),
+        (lambda: Report([1, 2], [1]).speed, r"one entry per worker, got the shapes \(2,\) and \(1,\)"),
+        (lambda: Report(1.0, 1.0).speed, r"one entry per worker, got the shapes \(\) and \(\)"),
+        (lambda: LocalLevel(0.0), r"smoothing must lie in \(0, 1\], got 0.0"),
+        (lambda: LocalLevel(1.1), r"smoothing must lie in \(0, 1\], got 1.1"),
+    ],
+)
+def test_a_wrong_question_is_answered_with_what_to_do(asks, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        asks()
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("ewma", r"got the name 'ewma': paceline.predictors.named\('ewma'\) makes one"),
+        (EWMA, r"got the class EWMA: EWMA\(\) makes one"),
+        (7, "got an object of int: make one of a class in paceline.predictors"),
+    ],
+)
+def test_what_is_no_predictor_is_refused_with_what_makes_one(given, sentence):
+    with pytest.raises(TypeError, match="predictor must be one such as EWMA.*" + sentence):
+        require_predictor(given)
+    require_predictor(EWMA())
+
+
+def test_a_predictor_says_what_it_is_made_of_and_whether_a_fit_changes_it():
+    assert repr(EWMA(0.5)) == "EWMA(smoothing=0.5)"
+    assert BatchTime(near=3.0).configuration()["near"] == 3.0
+    assert [model.learns_from_traces for model in (EWMA(), EWMA(None), Mixture(["ewma"]), RLS())] == [
+        False,
+        True,
+        False,
+        True,
+    ]
+
+
+def test_many_workers_that_join_or_leave_at_once_are_as_those_who_did_one_by_one():
+    at_once, one_by_one = LocalLevel(), LocalLevel()
+    for model in (at_once, one_by_one):
+        model.reset(["a", "b", "c"])
+        model.observe(Report([1.0] * 3, [1.0, 0.5, 0.25]))
+    at_once.join_all(["d", "e"])
+    at_once.leave_all(["a", "d"])
+    for worker in ("d", "e"):
+        one_by_one.join(worker)
+    for worker in ("a", "d"):
+        one_by_one.leave(worker)
+    for model in (at_once, one_by_one):
+        model.observe(Report([1.0] * 3, [0.5, 0.5, 0.1]))
+    assert at_once.workers == one_by_one.workers == ("b", "c", "e")
+    assert at_once.predict().speed.tolist() == one_by_one.predict().speed.tolist()
+    with pytest.raises(ValueError, match="worker 'b' is already in the fleet"):
+        at_once.join_all(["z", "c", "b"])
+    with pytest.raises(ValueError, match="worker 'y' is not in the fleet"):
+        at_once.leave_all(["b", "z", "y"])
+
+
+def test_many_may_join_a_fleet_of_nobody():
+    model = LocalLevel()
+    model.reset([])
+    model.join_all(["a", "b"])
+    model.observe(Report([1.0, 1.0], [1.0, 0.5]))
+    assert model.predict().speed.tolist() == [1.0, 2.0]
+
+
+@settings(max_examples=30)
+@given(st.floats(0.05, 1.0), st.lists(st.sampled_from([np.nan, np.nan, 0.5, 1.0, 3.0]), min_size=1, max_size=20))
+def test_a_local_level_is_a_kalman_filter_in_which_doubt_grows_with_each_iteration_of_silence(smoothing, seconds):
+    model, level, doubt = LocalLevel(smoothing), None, 4.0
+    model.reset(["a"])
+    for second in seconds:
+        model.observe(Report([1.0], [second]))
+        if level is not None:
+            doubt += smoothing**2 / (1.0 - smoothing) if smoothing < 1 else np.inf
+        if not np.isnan(second):
+            gain = 1.0 if smoothing == 1 else doubt / (doubt + 1.0)
+            if level is not None:
+                level, doubt = level + gain * (-np.log(second) - level), gain
+            else:
+                level = -np.log(second)
+    assert model.predict().speed == pytest.approx([1.0 if level is None else np.exp(level)])
