@@ -395,6 +395,7 @@ _CHECKS = (
     leaving_leaves_others_alone,
     renaming_keeps_what_was_learnt,
     silence_is_survived,
+    a_silent_worker_leaves_others_alone,
     a_missing_report_changes_nothing,
     reset_forgets,
     memory_is_bounded,

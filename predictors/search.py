@@ -58,7 +58,14 @@ class LeaderSearch(FleetPredictor):
     """
 
     opts_out: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("learns_a_constant", "survives_jumps", "leaving_leaves_others_alone", "silence_is_survived"), TRIED
+        (
+            "learns_a_constant",
+            "survives_jumps",
+            "leaving_leaves_others_alone",
+            "silence_is_survived",
+            "a_silent_worker_leaves_others_alone",
+        ),
+        TRIED,
     )
 
     def __init__(self, step: float = 0.125, window: int = 5, tolerance: float = 0.05) -> None:

@@ -130,6 +130,13 @@ class GivesUpOnTheSilent(LastValue):
         self._rows["silent"] = self._rows["silent"] + np.isnan(speed_W)
 
 
+class SlowsDownInSilence(LastValue):
+    """Takes a worker that does not report for a sign that the others slow down, too."""
+
+    def _learn(self, speed_W, covariates_WD):
+        super()._learn(speed_W * (1.0 - 1e-7 * np.isnan(speed_W).any()), covariates_WD)
+
+
 class DriftsInSilence(LastValue):
     """Learns something from every missing report, though it does not show in its forecast yet."""
 
@@ -218,6 +225,7 @@ SABOTEURS = {
     "leaving_leaves_others_alone": RestartsOnChange,
     "renaming_keeps_what_was_learnt": ForgetsTheRenamed,
     "silence_is_survived": GivesUpOnTheSilent,
+    "a_silent_worker_leaves_others_alone": SlowsDownInSilence,
     "a_missing_report_changes_nothing": DriftsInSilence,
     "reset_forgets": RemembersAfterReset,
     "memory_is_bounded": Hoarder,

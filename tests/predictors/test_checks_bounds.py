@@ -1,0 +1,215 @@
+"""Limits of the checks of the contract: what lies just within one passes, and what lies just beyond does not."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+from paceline.predictors import EWMA, Forecast, LastValue, checks
+
+
+def passes(kind, name):
+    try:
+        return checks.run(kind, [name]) == [name]
+    except checks.ContractBrokenError:
+        return False
+
+
+def test_every_check_that_is_written_is_run():
+    """A silent worker that disturbed the others passed once: its check stood in no list."""
+    written = {
+        name
+        for name, check in inspect.getmembers(checks, inspect.isfunction)
+        if list(inspect.signature(check).parameters) == ["make"] and not name.startswith("_")
+    }
+    assert written == set(checks.CHECKS)
+
+
+def off_by(factor):
+    class OffBy(LastValue):
+        def _next_speed(self, covariates_WD, horizon):
+            return factor * super()._next_speed(covariates_WD, horizon)
+
+    return OffBy
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [("learns_a_constant", 0.95, 1.05), ("survives_jumps", 0.5, 2.0), ("silence_is_survived", 0.8, 1.25)],
+)
+def test_a_forecast_may_be_off_by_so_much(name, least, most):
+    assert [passes(off_by(factor), name) for factor in (1.01 * least, 0.99 * most)] == [True, True]
+    assert [passes(off_by(factor), name) for factor in (0.99 * least, 1.01 * most)] == [False, False]
+
+
+def saying(speed=(1.0, 1.0, 1.0), spread=(np.inf, np.inf, np.inf), quantile=None):
+    class Saying(LastValue):
+        def predict(self, covariates=None, *, horizon=1):
+            forecast = Forecast(np.array(speed), np.array(spread))
+            if quantile is not None:
+                object.__setattr__(forecast, "quantile", quantile)
+            return forecast
+
+    return Saying
+
+
+@pytest.mark.parametrize("speed", [0.0, -1.0, np.inf, np.nan])
+def test_one_speed_that_cannot_be_breaks_the_contract(speed):
+    assert passes(saying(), "defined_before_the_first_report")
+    assert not passes(saying(speed=(1.0, speed, 1.0)), "defined_before_the_first_report")
+
+
+@pytest.mark.parametrize("spread", [np.nan, -0.1])
+def test_one_spread_that_cannot_be_breaks_the_contract(spread):
+    assert passes(saying(spread=(np.inf, 0.0, 0.1)), "survives_garbage")
+    assert not passes(saying(spread=(np.inf, spread, 0.1)), "survives_garbage")
+
+
+def test_all_spreads_are_infinite_before_the_first_report_and_one_that_is_not_is_noticed():
+    assert not passes(saying(spread=(np.inf, 0.1, np.inf)), "defined_before_the_first_report")
+
+
+@pytest.mark.parametrize(
+    ("quantile", "kept"),
+    [
+        (lambda q: np.full(3, q), True),
+        (lambda q: np.zeros(3), True),
+        (lambda q: np.array([q, np.nan, q]), False),
+        (lambda q: np.array([q, q - 0.1, q]), False),
+        (lambda q: np.array([q, 1.0 - q, q]), False),
+    ],
+)
+def test_quantiles_are_known_rising_and_none_is_negative(quantile, kept):
+    assert passes(saying(quantile=quantile), "quantiles_are_ordered") == kept
+
+
+class SpreadAlone(EWMA):
+    """Base of predictors whose speeds are right and whose spreads are not."""
+
+    asked = 0
+
+    def predict(self, covariates=None, *, horizon=1):
+        self.asked += 1
+        forecast = super().predict(covariates, horizon=horizon)
+        return Forecast(forecast.speed, forecast.spread * (1.0 + 1e-9 * self.asked))
+
+
+def test_spreads_are_compared_too():
+    assert not passes(SpreadAlone, "predict_is_pure")
+
+
+def slightly(change):
+    """Return a predictor whose other forecasts this change of the fleet moves by a ten-millionth."""
+
+    class Slightly(LastValue):
+        def join(self, worker):
+            super().join(worker)
+            self._move("join")
+
+        def leave(self, worker):
+            super().leave(worker)
+            self._move("leave")
+
+        def rename(self, old, new):
+            super().rename(old, new)
+            self._move("rename")
+
+        def _move(self, by):
+            self._rows["last"] = self._rows["last"] * (1.0 + 1e-7 * (by == change))
+
+        def _next_speed(self, covariates_WD, horizon):
+            place_W = np.arange(len(self.workers)) * (change == "order")
+            return super()._next_speed(covariates_WD, horizon) * (1.0 + 1e-7 * place_W)
+
+    return Slightly
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ("join", "joining_leaves_others_alone"),
+        ("leave", "leaving_leaves_others_alone"),
+        ("rename", "renaming_keeps_what_was_learnt"),
+        ("order", "permuting_workers_permutes_forecasts"),
+    ],
+)
+def test_a_small_change_of_the_others_is_noticed(change, name):
+    assert passes(slightly(None), name)
+    assert not passes(slightly(change), name)
+
+
+class Writes(EWMA):
+    """Changes what it is given: the times, the covariates, or both."""
+
+    into = ("seconds", "covariates")
+    covariate_names = ("load",)
+
+    def observe(self, report):
+        super().observe(report)
+        for name in self.into:
+            if (values := getattr(report, name)) is not None:
+                values[:] = 7.0
+
+
+@pytest.mark.parametrize("into", ["seconds", "covariates"])
+def test_writing_to_any_one_input_is_noticed(into):
+    assert not passes(type("WritesOne", (Writes,), {"into": (into,)}), "inputs_are_left_alone")
+
+
+class LearnsThenRefuses(EWMA):
+    def observe(self, report):
+        if len(report.samples) != len(self.workers):
+            self._rows["level"] = self._rows["level"] * 1.01
+        super().observe(report)
+
+
+def test_a_refused_report_must_leave_the_state_alone():
+    assert not passes(LearnsThenRefuses, "a_report_of_another_fleet_is_refused")
+
+
+class WrongFleet(EWMA):
+    """Says that it serves other workers than it does, after one kind of change."""
+
+    after = ""
+
+    def join(self, worker):
+        super().join(worker)
+        self.workers = self.workers[::-1] if self.after == "join" else self.workers
+
+    def leave(self, worker):
+        super().leave(worker)
+        self.workers = self.workers[::-1] if self.after == "leave" else self.workers
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self.workers = self.workers[::-1] if self.after == "load" else self.workers
+
+
+@pytest.mark.parametrize(
+    ("after", "name"),
+    [
+        ("join", "joining_leaves_others_alone"),
+        ("leave", "leaving_leaves_others_alone"),
+        ("load", "state_resumes_exactly"),
+    ],
+)
+def test_the_order_of_the_workers_is_part_of_the_contract(after, name):
+    assert not passes(type("Wrong", (WrongFleet,), {"after": after}), name)
+
+
+def test_the_first_sentence_that_breaks_is_the_one_that_is_raised():
+    with pytest.raises(checks.ContractBrokenError, match=r"constant speeds are missed by 20.0% after 100 iterations"):
+        checks.run(off_by(1.2), ["learns_a_constant"])
+    with pytest.raises(checks.ContractBrokenError, match=r"60 iterations after a jump the forecast is 3 times"):
+        checks.run(off_by(3.0), ["survives_jumps"])
+
+
+def test_the_example_that_predictors_are_fitted_to_is_the_same_every_time_and_one_covariate_explains_its_speed():
+    trace, again = checks.example_trace(), checks.example_trace()
+    np.testing.assert_array_equal(trace.seconds, again.seconds)
+    assert (len(trace), trace.workers, trace.covariate_names) == (200, checks.FLEET, ("cpu_busy", "distractor"))
+    busy_TW = trace.covariates[..., 0]
+    explained_TW = np.log(trace.speed) - np.log([100.0, 200.0, 50.0]) + 0.5 * busy_TW
+    assert explained_TW.std() == pytest.approx(0.03, rel=0.1)
+    assert 0.2 < busy_TW.mean() < 0.8
+    assert not np.array_equal(checks.example_trace(seed=1).seconds, trace.seconds)
