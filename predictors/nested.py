@@ -59,7 +59,7 @@ class NestedPredictor(FleetPredictor):
         return [name for inner in self._inner for name in inner.covariate_names]
 
     def fit(self, traces: Iterable[Trace]) -> Self:
-        """Fit the inner predictors to these traces."""
+        """Fit the inner predictors to these traces. A fleet being served is reset."""
         return self.fit_streamed(list(traces), Fitting())
 
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
@@ -67,6 +67,7 @@ class NestedPredictor(FleetPredictor):
         for i, inner in enumerate(self._inner):
             fit_with(inner, traces, fitting.part(f"inner{i}"))
         self._read = self._split = None
+        self.reset(self.workers)
         return self
 
     def reset(self, workers: Sequence[str]) -> None:

@@ -27,7 +27,7 @@ from paceline.predictors.batch_time.device_curves import (
 )
 from paceline.predictors.batch_time.probing import probed
 from paceline.predictors.fitting import Fitting, fit_with
-from paceline.predictors.fleet import FleetPredictor
+from paceline.predictors.fleet import REFERENCE, FleetPredictor
 from paceline.predictors.forecast import Forecast
 from paceline.predictors.named import named
 from paceline.predictors.report import FASTEST, SLOWEST, Report
@@ -167,6 +167,7 @@ class BatchTime(FleetPredictor):
         # The relative speed is a speed of its own, so what is known of the traces' covariates is looked up again.
         relatives = [self._relative_of(trace) for trace in traces]
         fit_with(self._relative, relatives, replace(fitting.part("relative_speed"), survey=None, held_out=None))
+        self.reset(self.workers)
         return self
 
     def fit_profiles(self, profiles: pd.DataFrame) -> Self:
@@ -235,9 +236,11 @@ class BatchTime(FleetPredictor):
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume from what ``state_dict`` returned."""
-        super().load_state_dict({name: value for name, value in state.items() if "/relative/" not in name})
+        mine = {name: value for name, value in state.items() if "/relative/" not in name and name != REFERENCE}
+        super().load_state_dict(mine)
         relative = {name.replace("/relative/", "/", 1): value for name, value in state.items() if "/relative/" in name}
         self._relative.load_state_dict({"workers": np.array(self.workers, dtype=np.str_), **relative})
+        self._load_reference(state)  # it covers the covariates that the relative speed's predictor reads
 
     def _learnt(self) -> dict[str, NDArray[Any]]:
         if not self.curves_:

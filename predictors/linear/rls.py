@@ -96,7 +96,7 @@ class RLS(FleetPredictor):
     # -- the prior that fitting learns ---------------------------------------------------------------------------
 
     def fit(self, traces: Iterable[Trace]) -> Self:
-        """Learn where the weights of a new worker start, from the workers of these traces."""
+        """Learn where the weights of a new worker start, from these traces. A fleet being served is reset."""
         return self.fit_streamed(list(traces), Fitting())
 
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
@@ -111,6 +111,7 @@ class RLS(FleetPredictor):
         variance_F = np.square(1.4826 * np.median(np.abs(weights_WF - centre_F), axis=0))
         self.prior_weights_ = centre_F
         self.prior_variance_ = np.clip(variance_F, LEAST_PRIOR_VARIANCE, PRIOR_VARIANCE)
+        self.reset(self.workers)
         return self
 
     def _set_zero_prior(self) -> None:

@@ -86,7 +86,7 @@ class BarrierHead(GatedNARX):
         require_both(groups, fitting, survey, f"groups of {GROUP}")
         columns_DF = gated_memory.covariate_columns(len(self.covariate_names_), self.covariate_lags)
         self.weights_ = fit_barrier(groups, columns_DF, self.training, fitting, self.weights_)
-        self._answer = None
+        self.reset(self.workers)
         return self
 
     def _grouped(self, records: Records) -> Records:

@@ -5,7 +5,7 @@ Axes: W workers, D covariates, F inputs of the network, H hidden units.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -214,7 +214,7 @@ class GatedNARX(Network):
         # Measured inputs first: an unfitted network's own forecasts would be useless inputs to learn from.
         for closed_loop in sorted({1, self.training.closed_loop}):
             self._fit_weights(traces, survey, fitting.part(f"ahead-{closed_loop}"), closed_loop)
-        self._answer = None
+        self.reset(self.workers)
         return self
 
     def _fit_weights(self, traces: Iterable[Trace], survey: Survey, fitting: Fitting, closed_loop: int) -> None:
@@ -236,10 +236,6 @@ class GatedNARX(Network):
             inputs_WF, references_WR, unit_W = gated_memory.inputs_of(rows, *self._newly_scaled(rows, covariates_WD))
             validates_W = np.full(len(usable_W), validates)
             yield GateExamples.chosen(usable_W, inputs_WF, target_W, validates_W, references_WR, unit_W)
-
-    def _load_learnt(self, learnt: Mapping[str, NDArray[Any]]) -> None:
-        super()._load_learnt(learnt)
-        self._answer = self._scaled = None
 
 
 def _own_correction(own_WH: Array, hidden_WH: Array) -> Array:

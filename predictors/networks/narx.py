@@ -106,6 +106,7 @@ class NARX(Network):
         # Measured inputs first: an unfitted network's own forecasts would be useless inputs to learn from.
         for closed_loop in sorted({1, self.training.closed_loop}):
             self._fit_weights(traces, survey, fitting.part(f"ahead-{closed_loop}"), closed_loop)
+        self.reset(self.workers)
         return self
 
     def _fit_weights(self, traces: Iterable[Trace], survey: Survey, fitting: Fitting, closed_loop: int) -> None:

@@ -42,7 +42,7 @@ class Network(FleetPredictor):
         return self.covariate_names_
 
     def fit(self, traces: Iterable[Trace]) -> Self:
-        """Fit the network to all workers of these traces, on the inputs that serving would have seen. Needs torch."""
+        """Fit the network to these traces, on inputs as in serving. Needs torch. A fleet being served is reset."""
         require("torch", needed_by=f"{type(self).__name__}.fit", extra="torch")
         return self.fit_streamed(list(traces), Fitting())
 

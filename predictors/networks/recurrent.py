@@ -132,6 +132,7 @@ class RecurrentPredictor(Network):
         windows = collected(traces, survey, fitting, partial(self._sequences, fitting))
         require_both(windows, fitting, survey)
         self.weights_ = fit_recurrent(type(self).__name__, windows, self.hidden, self.training, fitting, start)
+        self.reset(self.workers)
         return self
 
     def _sequences(self, fitting: Fitting, trace: Trace) -> Iterator[Sequences]:
