@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
-from paceline._require import require
 from paceline.predictors.fitting import Fitting
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.ranges import covariate_names
@@ -43,7 +42,6 @@ class Network(FleetPredictor):
 
     def fit(self, traces: Iterable[Trace]) -> Self:
         """Fit the network to these traces, on inputs as in serving. Needs torch. A fleet being served is reset."""
-        require("torch", needed_by=f"{type(self).__name__}.fit", extra="torch")
         return self.fit_streamed(list(traces), Fitting())
 
     @abstractmethod

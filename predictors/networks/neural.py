@@ -65,7 +65,7 @@ class Training:
         return self.batch_size or min(max(examples // 1000, 256), 4096)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Examples:
     """Training examples of a network: inputs ``[N, F]``, targets ``[N]``, and which rows validate, ``[N]`` of bool."""
 
@@ -84,7 +84,7 @@ class Examples:
         return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GateExamples(Examples):
     """Examples of a gated network: also its references ``[N, R]`` and the unit of its second head ``[N]``.
 
@@ -95,7 +95,7 @@ class GateExamples(Examples):
     unit: Array
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BarrierExamples(GateExamples):
     """Examples of a barrier head: also each worker's running scale, and its last log speed minus its average."""
 
@@ -107,7 +107,7 @@ STEPS = 64
 """Length of the sequences that recurrent networks are trained on."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sequences:
     """Training sequences of a recurrent network: inputs ``[N, STEPS, F]``, targets ``[N, STEPS]``, and which validate.
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from paceline.predictors import Auto, Calibrated, Mixture, Report
-from paceline.predictors.ahead import IDLE, MOST
+from paceline.predictors.ahead import FARTHEST, IDLE, MOST
 from paceline.predictors.mixture import weights_of
 
 
@@ -118,3 +118,37 @@ def test_memory_is_bounded_and_horizons_that_nobody_asks_for_are_dropped():
     for _ in parts:  # the outer one asks the inner ones
         heard(model, log_TW)
     assert [len(part._ahead) for part in parts] == [0] * 3
+
+
+def horizons_of(model):
+    return {int(name.split("/ahead")[1].split("/")[0]) for name in model.state_dict() if "/ahead" in name}
+
+
+@pytest.mark.parametrize("make", [Calibrated, lambda: Mixture(["last-value", "ewma"])])
+def test_what_is_learnt_ahead_are_the_first_horizons_asked_for_up_to_the_farthest(make):
+    model = made(make())
+    for horizon in (1, FARTHEST + 1, FARTHEST, 2, 3, 4, 2):
+        model.predict(horizon=horizon)
+    assert horizons_of(model) == {FARTHEST, 2, 3}
+
+
+@pytest.mark.parametrize("make", [Calibrated, lambda: Mixture(["last-value", "ewma"])])
+def test_a_horizon_is_dropped_by_the_first_report_after_a_long_time_without_a_question(make):
+    model = made(make())
+    model.predict(horizon=2)
+    model.predict(horizon=3)
+    for _ in range(IDLE):
+        model.observe(Report([1.0, 1.0], [1.0, 2.0]))
+        model.predict(horizon=3)
+    assert horizons_of(model) == {2, 3}
+    model.observe(Report([1.0, 1.0], [1.0, 2.0]))
+    assert horizons_of(model) == {3}
+
+
+@pytest.mark.parametrize("horizon", [1, FARTHEST + 1])
+def test_a_state_of_a_horizon_that_nothing_is_learnt_for_is_refused(horizon):
+    model = made(Calibrated())
+    model.predict(horizon=2)
+    state = {name.replace("/ahead2/", f"/ahead{horizon}/"): value for name, value in model.state_dict().items()}
+    with pytest.raises(ValueError, match=f"horizon must be a whole number from 2 to {FARTHEST}, got {horizon}"):
+        Calibrated().load_state_dict(state)

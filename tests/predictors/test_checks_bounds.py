@@ -83,6 +83,20 @@ def test_quantiles_are_known_rising_and_none_is_negative(quantile, kept):
     assert passes(saying(quantile=quantile), "quantiles_are_ordered") == kept
 
 
+class SavesTheOldName(EWMA):
+    """Serves a renamed worker, but resumes it as a new one: what it learnt is stored under the old name."""
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        renamed_W = np.array(self.workers) == "B"
+        self._rows["level"] = np.where(renamed_W, np.nan, self._rows["level"])
+
+
+def test_a_renamed_worker_must_be_known_after_it_was_resumed():
+    assert passes(SavesTheOldName, "state_resumes_exactly")
+    assert not passes(SavesTheOldName, "renaming_keeps_what_was_learnt")
+
+
 class SpreadAlone(EWMA):
     """Base of predictors whose speeds are right and whose spreads are not."""
 
