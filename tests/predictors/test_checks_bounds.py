@@ -227,3 +227,97 @@ def test_the_example_that_predictors_are_fitted_to_is_the_same_every_time_and_on
     assert explained_TW.std() == pytest.approx(0.03, rel=0.1)
     assert 0.2 < busy_TW.mean() < 0.8
     assert not np.array_equal(checks.example_trace(seed=1).seconds, trace.seconds)
+
+
+def unusable(when):
+    """Return a predictor whose forecast is NaN where this holds of the last report, the covariates and the horizon."""
+
+    class Unusable(LastValue):
+        covariate_names = ("load",)
+        seconds, samples, covariates, gaps = np.ones(3), np.ones(3), np.zeros((3, 1)), 0
+
+        def observe(self, report):
+            super().observe(report)
+            self.seconds, self.samples, self.covariates = report.seconds, np.asarray(report.samples), report.covariates
+            self.gaps += bool(np.isnan(report.speed).any())
+
+        def predict(self, covariates=None, *, horizon=1):
+            forecast = super().predict(covariates, horizon=horizon)
+            return Forecast(forecast.speed * np.nan, forecast.spread) if when(self, covariates, horizon) else forecast
+
+    return Unusable
+
+
+def missing(model):
+    return np.isnan(model.seconds).tolist()
+
+
+UNUSABLE = [
+    ("survives_gaps", "one is silent", lambda model, covariates, horizon: missing(model) == [True, False, False]),
+    ("survives_gaps", "two are silent", lambda model, covariates, horizon: missing(model) == [False, True, True]),
+    ("survives_gaps", "all are silent", lambda model, covariates, horizon: all(missing(model))),
+    ("survives_gaps", "after gaps", lambda model, covariates, horizon: model.gaps and not any(missing(model))),
+    ("survives_zero_time", "no time", lambda model, covariates, horizon: model.seconds[0] == 0 < model.samples[0]),
+    ("survives_zero_time", "no samples", lambda model, covariates, horizon: model.samples[0] == 0),
+    ("survives_zero_time", "after it", lambda model, covariates, horizon: model.gaps and model.seconds[0] > 0),
+    *(
+        ("survives_garbage", f"{garbage} s", lambda model, covariates, horizon, of=garbage: model.seconds[0] == of)
+        for garbage in (np.inf, -1.0, 1e300, 1e-300)
+    ),
+    *(
+        ("survives_jumps", f"{seconds} s", lambda model, covariates, horizon, of=seconds: model.seconds[0] == of)
+        for seconds in (5e-4, 0.5, 500.0)
+    ),
+    ("a_silent_worker_gets_a_usable_forecast", "one is silent", lambda model, *asked: missing(model)[2]),
+    ("joining_leaves_others_alone", "four workers", lambda model, *asked: len(model.workers) == 4),
+    ("silence_is_survived", "one is silent", lambda model, *asked: missing(model)[0]),
+    *(
+        ("further_horizons_are_usable", f"{far} ahead", lambda model, covariates, horizon, of=far: horizon == of)
+        for far in (2, 10)
+    ),
+    ("missing_covariates_are_survived", "none", lambda model, covariates, horizon: covariates is None),
+    (
+        "missing_covariates_are_survived",
+        "all unknown",
+        lambda model, covariates, horizon: covariates is not None and np.isnan(covariates).all(),
+    ),
+    (
+        "missing_covariates_are_survived",
+        "one unknown",
+        lambda model, covariates, horizon: covariates is not None and np.isnan(covariates).sum() == 1,
+    ),
+    (
+        "missing_covariates_are_survived",
+        "reported",
+        lambda model, *asked: model.covariates is not None and model.gaps == 0 and np.isnan(model.covariates).any(),
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "when"), [pytest.param(name, when, id=f"{name} {of}") for name, of, when in UNUSABLE])
+def test_a_forecast_that_is_of_no_use_in_one_situation_is_noticed(name, when):
+    def never(model, covariates, horizon):
+        return False
+
+    assert passes(unusable(never), name)
+    assert not passes(unusable(when), name)
+
+
+class ChangedByFarQuestions(LastValue):
+    def predict(self, covariates=None, *, horizon=1):
+        self._rows["last"] = self._rows["last"] * (1.0 + 0.1 * (horizon > 1))
+        return super().predict(covariates, horizon=horizon)
+
+
+def test_a_question_far_ahead_must_not_change_the_predictor_either():
+    assert not passes(ChangedByFarQuestions, "predict_is_pure")
+
+
+@pytest.mark.parametrize("worker", range(3))
+def test_a_constant_speed_must_be_learnt_for_every_worker(worker):
+    class OffForOne(LastValue):
+        def _next_speed(self, covariates_WD, horizon):
+            return super()._next_speed(covariates_WD, horizon) * np.where(np.arange(3) == worker, 1.2, 1.0)
+
+    with pytest.raises(checks.ContractBrokenError, match=r"missed by 20.0% after 100 iterations"):
+        checks.run(OffForOne, ["learns_a_constant"])
