@@ -4,7 +4,7 @@ import math
 from statistics import NormalDist, median
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from paceline.predictors import Calibrated, Report
@@ -50,6 +50,8 @@ class Tracker:
 
 @settings(max_examples=30)
 @given(ERRORS, st.integers(15, 25), st.lists(st.sampled_from([-1.0, 1.0, np.nan]), min_size=7, max_size=7))
+@example([(1.0, 1)] * 15, 20, [1.0, np.nan, np.nan, -1.0, 1.0, 1.0, 1.0])
+@example([], 18, [1.0, -1.0, 1.0, np.nan, np.nan, np.nan, np.nan])
 def test_quantiles_are_those_of_a_slow_tracker(errors, usual, sides):
     """Usual errors first; then some of a size just within and just beyond what restarts the intervals."""
     errors = [*((1.0, (-1) ** k) for k in range(usual)), *errors, *((400.0, side) for side in sides), *errors]
