@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from paceline.predictors import EWMA, Forecast, LastValue, checks
+from paceline.predictors.adopted import adopted
 
 
 def passes(kind, name):
@@ -321,3 +322,71 @@ def test_a_constant_speed_must_be_learnt_for_every_worker(worker):
 
     with pytest.raises(checks.ContractBrokenError, match=r"missed by 20.0% after 100 iterations"):
         checks.run(OffForOne, ["learns_a_constant"])
+
+
+class LearnsOtherwiseWhenRenamed(EWMA):
+    """Forecasts the same after a rename, and learns at another pace from then on."""
+
+    def rename(self, old, new):
+        super().rename(old, new)
+        self.smoothing_ = 0.21
+
+
+def test_a_renamed_worker_must_be_forecast_the_same_later_too():
+    assert not passes(LearnsOtherwiseWhenRenamed, "renaming_keeps_what_was_learnt")
+    with pytest.raises(checks.ContractBrokenError, match="a renamed worker is forecast differently later"):
+        checks.run(LearnsOtherwiseWhenRenamed, ["renaming_keeps_what_was_learnt"])
+
+
+class Foreign:
+    """Keeps the public contract and inherits nothing of ours."""
+
+    def __init__(self):
+        self.kept = EWMA()
+
+    @property
+    def workers(self):
+        return self.kept.workers
+
+    covariate_names = ()
+
+    def fit(self, traces):
+        return self
+
+    def reset(self, workers):
+        self.kept.reset(workers)
+
+    def join(self, worker):
+        self.kept.join(worker)
+
+    def leave(self, worker):
+        self.kept.leave(worker)
+
+    def rename(self, old, new):
+        self.kept.rename(old, new)
+
+    def observe(self, report):
+        self.kept.observe(report)
+
+    def predict(self, covariates=None, *, horizon=1):
+        return self.kept.predict(covariates, horizon=horizon)
+
+    def state_dict(self):
+        return self.kept.state_dict()
+
+    def load_state_dict(self, state):
+        self.kept.load_state_dict(state)
+
+
+@pytest.mark.parametrize("name", checks.CHECKS)
+def test_a_wrapped_predictor_of_a_user_keeps_the_contract(name):
+    checks.run(checks.fitted(adopted(Foreign())), [name])
+
+
+def test_a_wrapped_predictor_follows_every_change_of_the_fleet():
+    wrapped = adopted(Foreign())
+    wrapped.reset(["a", "b"])
+    wrapped.join("c")
+    wrapped.rename("a", "d")
+    wrapped.leave("b")
+    assert wrapped.workers == wrapped.predictor.workers == ("d", "c")

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.predictors import Curves
-from paceline.predictors.batch_time.curve_fit import MOST_POINTS, curve_seconds, fit_curve
+from paceline.predictors.batch_time.curve_fit import MOST_POINTS, _gathered, curve_seconds, fit_curve
 from paceline.solver import split
 
 SIZES = np.array([8, 16, 32, 64, 128, 256, 512], dtype=float)
@@ -154,3 +154,20 @@ def test_relative_deviations_do_not_depend_on_the_units(sizes_by, seconds_by, se
     off = curve_seconds(fit_curve(sizes, seconds), sizes) / seconds
     again = curve_seconds(fit_curve(sizes_by * sizes, seconds_by * seconds), sizes_by * sizes) / (seconds_by * seconds)
     np.testing.assert_allclose(again, off, rtol=1e-4)  # as far as the search goes: 2.7e-5 was seen
+
+
+@given(st.integers(MOST_POINTS + 1, 200), st.integers(2, 60), st.integers(0, 100))
+@settings(max_examples=20)
+def test_gathered_measurements_are_medians_of_neighbours_with_the_weight_of_all(count, distinct, seed):
+    rng = np.random.default_rng(seed)
+    sizes, seconds, weights = rng.integers(1, distinct + 1, count), rng.random(count), rng.random(count)
+    found = np.stack(_gathered(sizes.astype(float), seconds, weights), axis=1)
+    known = np.unique(sizes)
+    groups = min(MOST_POINTS, len(known))
+    group_of = {size: place * groups // len(known) for place, size in enumerate(known)}
+    group_N = np.array([group_of[size] for size in sizes])
+    expected = [
+        (np.median(sizes[group_N == g]), np.median(seconds[group_N == g]), weights[group_N == g].sum())
+        for g in range(groups)
+    ]
+    np.testing.assert_allclose(found, expected)

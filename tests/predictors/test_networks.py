@@ -23,6 +23,8 @@ from paceline.predictors import (
     checks,
 )
 from paceline.predictors.fitting import Moment, kept
+from paceline.predictors.networks import training_windows
+from paceline.predictors.networks.neural import Examples
 from paceline.training import fit
 
 LATER = {"torch": [NARX, GatedNARX, lambda: BarrierHead(pretrained=True), SimpleRNN, LSTM, GRU, Auto]}
@@ -120,3 +122,25 @@ def test_progress_is_told_at_most_five_times_a_second(monkeypatch):
         (120, 300, 2.0, 7.0),
     ]
     assert [moment.rate for moment in told] == pytest.approx([10 / 0.2, 20 / 0.4])
+
+
+@pytest.mark.parametrize(("memory", "written"), [(1, True), (0, False)])
+def test_windows_are_written_only_where_they_do_not_fit_into_memory(monkeypatch, memory, written):
+    folders, make = [], training_windows.TemporaryFolder
+    monkeypatch.setattr(training_windows, "TemporaryFolder", lambda: folders.append(1) or make())
+    examples = Examples(np.arange(8.0).reshape(4, 2), np.arange(4.0), np.arange(4) > 2)
+    size = 4 * training_windows._kind(examples).itemsize
+    windows = training_windows.windows_of([("a", [examples])], 4, memory=size - memory, seed=0)
+    assert bool(folders) == written
+    assert sorted(target for shard in windows.shards for target in shard()["targets"]) == [0.0, 1.0, 2.0, 3.0]
+    assert (len(windows), windows.validating, windows.width("inputs")) == (4, 1, 2)
+
+
+def test_groups_hold_the_windows_of_their_rows_and_count_as_their_first():
+    examples = Examples(np.arange(8.0).reshape(4, 2), np.arange(4.0), np.array([True, False, True, False]))
+    (shard,) = training_windows.windows_of([("a", [examples])], 4, memory=10**6, seed=0).shards
+    rows_NG = np.array([[0, 2], [3, 1]])
+    groups = training_windows.grouped(shard(), rows_NG)
+    np.testing.assert_array_equal(groups["inputs"], examples.inputs[rows_NG])
+    np.testing.assert_array_equal(groups["targets"], examples.targets[rows_NG])
+    assert groups["validates"].tolist() == [True, False]
