@@ -164,7 +164,7 @@ class NestedPredictor(FleetPredictor):
             if part.startswith("ahead"):
                 horizon = whole("horizon", int(part.removeprefix("ahead")), least=2, most=FARTHEST)
                 self._ahead[horizon] = Ahead(self, horizon)
-        workers = {"workers": np.array(self.workers, dtype=np.str_)}
+        workers = {"workers": np.array(self.workers)}
         for part, predictor in self._named_parts().items():
             mine = {n: value for n, value in state.items() if n.split("/", 2)[1:2] == [part]}
             predictor.load_state_dict(workers | {n.replace(f"/{part}/", "/", 1): value for n, value in mine.items()})

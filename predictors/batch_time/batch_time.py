@@ -239,7 +239,7 @@ class BatchTime(FleetPredictor):
         mine = {name: value for name, value in state.items() if "/relative/" not in name and name != REFERENCE}
         super().load_state_dict(mine)
         relative = {name.replace("/relative/", "/", 1): value for name, value in state.items() if "/relative/" in name}
-        self._relative.load_state_dict({"workers": np.array(self.workers, dtype=np.str_), **relative})
+        self._relative.load_state_dict({"workers": np.array(self.workers), **relative})
         self._load_reference(state)  # it covers the covariates that the relative speed's predictor reads
 
     def _learnt(self) -> dict[str, NDArray[Any]]:

@@ -8,7 +8,7 @@ from paceline.coordinator import LoadBalancer
 from paceline.datasets import Trace
 from paceline.datasets import recorded as recorded_jobs
 from paceline.eval import Balanced, backtest, replay
-from paceline.predictors import EWMA, BatchTime, Curves, Report
+from paceline.predictors import EWMA, RLS, BatchTime, Curves, Report
 from paceline.predictors.batch_time.probing import probed
 from paceline.solver import split
 from paceline.training import fit, load_model, save_model
@@ -123,6 +123,20 @@ def test_while_the_batch_never_moves_the_curve_is_proportional_through_the_smoot
     np.testing.assert_allclose(curves.slope, 1.0 / plain.predict().speed, rtol=1e-9)
     assert (curves.intercept == 0).all()
     assert (curves.floor == 0).all()
+
+
+def test_while_the_batch_never_moves_covariates_act_as_on_the_predictor_of_the_speed():
+    model, plain = BatchTime(relative_speed="rls:covariates=['load']"), RLS(covariates=["load"])
+    rng = np.random.default_rng(0)
+    for predictor in (model, plain):
+        predictor.reset(FLEET)
+    for _ in range(60):
+        load_WD = rng.uniform(0.0, 1.0, (3, 1))
+        expected = plain.predict(load_WD).speed
+        np.testing.assert_allclose(model.predict(load_WD).speed, expected, rtol=1e-9)
+        seconds = np.exp(load_WD[:, 0] + rng.normal(0, 0.01, 3))
+        for predictor in (model, plain):
+            observe(predictor, [64] * 3, seconds, covariates=load_WD)
 
 
 @pytest.mark.parametrize(("noise", "asks"), [(0.02, True), (0.05, False), (0.3, False)])

@@ -106,3 +106,12 @@ def test_what_cannot_be_fitted_is_refused():
         Boosting().fit([Trace(np.ones((10, 1)), np.ones((10, 1)))])
     with pytest.raises(ValueError, match=r"covariates \['gpu'\] are not in every trace"):
         Boosting(covariates=["gpu"]).fit([checks.example_trace()])
+
+
+@pytest.mark.slow
+def test_the_same_speeds_give_the_same_trees_also_where_bins_are_drawn_from_a_part():
+    """scikit-learn draws 200,000 examples to place its bins."""
+    seconds_TW = np.exp(np.random.default_rng(0).normal(0.0, 0.2, (120, 2000)))
+    trace = Trace(np.ones_like(seconds_TW), seconds_TW)
+    one, other = (Boosting(lags=2, covariate_lags=0, trees=1, leaves=8).fit([trace]).trees_ for _ in range(2))
+    np.testing.assert_array_equal(one.threshold_N, other.threshold_N)

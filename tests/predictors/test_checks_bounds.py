@@ -226,6 +226,7 @@ def test_the_example_that_predictors_are_fitted_to_is_the_same_every_time_and_on
     busy_TW = trace.covariates[..., 0]
     explained_TW = np.log(trace.speed) - np.log([100.0, 200.0, 50.0]) + 0.5 * busy_TW
     assert explained_TW.std() == pytest.approx(0.03, rel=0.1)
+    assert np.abs(explained_TW.mean(axis=0)).max() < 0.01
     assert 0.2 < busy_TW.mean() < 0.8
     assert not np.array_equal(checks.example_trace(seed=1).seconds, trace.seconds)
 
