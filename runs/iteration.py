@@ -159,4 +159,4 @@ class Iteration:
     def waiting_share(self) -> float:
         """Share of the workers' time, up to the slowest's end, spent waiting; NaN without any report."""
         waited = self.wait_seconds[~np.isnan(self.seconds)]
-        return float(waited.mean() / self.makespan) if len(waited) else float("nan")
+        return float(waited.mean() / self.makespan) if self.makespan > 0 else float("nan")
