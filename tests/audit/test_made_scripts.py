@@ -1,0 +1,492 @@
+"""Whatever weight a script gives its samples, the audit says that it does, and which: scripts made by a rule."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+sys.path[:0] = [str(Path(__file__).parent)]
+
+from made_scripts import (  # noqa: E402
+    COUPLED,
+    EXACT,
+    SUMS,
+    Made,
+    apart,
+    by_place,
+    carrying,
+    coupled,
+    mean_of,
+    of_ranks,
+    vectors,
+    weighted,
+)
+
+from paceline.audit import Audit  # noqa: E402
+from paceline.audit.compare import apart as distance  # noqa: E402
+from paceline.audit.compare import relative  # noqa: E402
+from paceline.audit.inquiry import AuditRun  # noqa: E402
+
+SHAPES = st.fixed_dictionaries(
+    {
+        "ranks": st.integers(2, 3),
+        "micro": st.integers(1, 3),
+        "size": st.sampled_from([3, 4, 6]),
+        "seed": st.integers(0, 99),
+    }
+)
+FEW = settings(max_examples=4)
+
+
+def verdict(script, steps=3):
+    return Audit(script, steps=steps).verdict()
+
+
+def told(found):
+    return found.status.name, found.cause and found.cause.name, found.detail
+
+
+@given(SHAPES)
+@FEW
+def test_a_mean_over_samples_is_exact_and_so_is_each_comparison(shape):
+    found = verdict(Made(EXACT, **shape))
+    assert told(found) == ("EXACT", None, "")
+    assert found.runs.keys() == {"an equal run", "samples exchanged", "one process, first step"}
+    assert found.deviation == max(found.runs.values()) < 1e-12
+    assert (found.steps, found.ranks, found.precision, found.noise) == (3, shape["ranks"], "float64", 0.0)
+    assert len(found.notes) == 2
+    assert "has no BalancedLoader" in found.notes[0]
+
+
+@given(SHAPES)
+@FEW
+def test_a_sum_is_smaller_than_that_of_one_process_and_a_sum_over_ranks_larger(shape):
+    ranks = shape["ranks"]
+    share = f"{1 / ranks:.4g} times that of one process"
+    assert told(verdict(Made(SUMS, **shape))) == ("NOT_EXACT", "SUM", share)
+    larger = Made(lambda batches, state: len(batches[0]) * EXACT(batches, state), **shape)
+    found = verdict(larger)
+    assert told(found) == ("NOT_EXACT", "TIMES_RANKS", f"{ranks} times that of one process")
+    assert (found.first_step, found.parameter) == (0, "first")
+    odd = Made(lambda batches, state: (0.9 if len(batches[0]) > 1 else 1.0) * EXACT(batches, state), **shape)
+    assert told(verdict(odd)) == ("NOT_EXACT", "UNKNOWN", "0.9 times that of one process")
+
+
+@pytest.mark.parametrize(
+    ("weight", "detail"),
+    [
+        (lambda one: one["counts"]["tokens"], "it follows the size of tokens"),
+        (lambda one: one["counts"]["tokens"] - 1, "it follows the size of tokens, less one"),
+        (lambda one: one["counts"]["labels that count"], "it follows the number of labels that count"),
+    ],
+)
+@given(shape=SHAPES)
+@FEW
+def test_a_loss_divided_by_what_the_batch_holds_is_named_by_it(weight, detail, shape):
+    found = verdict(Made(mean_of(weighted(weight)), **shape))
+    assert told(found) == ("NOT_EXACT", "TERMS", detail)
+
+
+@given(SHAPES)
+@FEW
+def test_a_weight_that_nothing_in_the_samples_explains_is_told_as_a_ratio(shape):
+    script = Made(mean_of(weighted(lambda one: one["weight"])), **shape)
+    found = verdict(script)
+    assert told(found)[:2] == ("NOT_EXACT", "TERMS")
+    refs = [(rank, n, k) for n in range(shape["micro"]) for rank in range(shape["ranks"]) for k in range(shape["size"])]
+    samples = [script.sample(ref) for ref in refs]
+    order = sorted(samples, key=lambda one: (sum(one["counts"].values()), refs.index(one["ref"])))
+    ratios = [f"samples count {order[0]['weight'] / other['weight']:.3g} : 1" for other in order[1:]]
+    assert found.detail in ratios
+
+
+@given(SHAPES)
+@FEW
+def test_rows_that_see_each_other_are_told_and_what_mixes_them(shape):
+    unnamed = "negatives within the batch, hard examples, mixup"
+    assert told(verdict(Made(COUPLED, **shape))) == ("NOT_EXACT", "ROWS", unnamed)
+    mixing = Made(COUPLED, facts={"mixing": ["BatchNorm1d", "BatchNorm2d"]}, **shape)
+    assert told(verdict(mixing)) == ("NOT_EXACT", "ROWS", "BatchNorm1d, BatchNorm2d")
+    for hooks, detail in ((["w"], "on w"), (["w", "v"], "on w and others")):
+        assert told(verdict(Made(COUPLED, facts={"hooks": hooks}, **shape))) == ("NOT_EXACT", "HOOKS", detail)
+
+
+@given(SHAPES, st.sampled_from([0.25, 0.5, 1.5, 1.75]))
+@FEW
+def test_ranks_and_micro_batches_that_count_differently_are_told_by_how_much(shape, first):
+    others = (shape["ranks"] - first) / (shape["ranks"] - 1)
+    found = verdict(Made(by_place([first, *[others] * 2], 1), **shape))
+    assert told(found) == ("NOT_EXACT", "RANKS", f"the first counts {first:.3g} times its share")
+    if (micro := shape["micro"]) > 1:
+        others = (micro - first) / (micro - 1)
+        found = verdict(Made(by_place([first, *[others] * 2], 0), **shape))
+        assert told(found) == ("NOT_EXACT", "MICRO_BATCHES", f"the first counts {first:.3g} times its share")
+
+
+@given(SHAPES)
+@FEW
+def test_what_is_carried_from_step_to_step_begins_in_the_second_step(shape):
+    found = verdict(Made(carrying, **shape))
+    assert told(found) == ("NOT_EXACT", "CARRIED", "")
+    assert found.first_step == 1
+    drawn = Made(carrying, step_facts={"draws": True}, **shape)
+    assert told(verdict(drawn)) == ("COULD_NOT_TELL", "CHANCE", "")
+
+
+def test_draws_beside_samples_that_are_drawn_by_hand_leave_nothing_to_exchange():
+    for fact in ("draws", "beside"):
+        by_hand = Made(EXACT, step_facts={fact: True}, stream="torch.randint (64,) []")
+        assert told(verdict(by_hand)) == (
+            "COULD_NOT_TELL",
+            "NO_SAMPLES",
+            "a step draws more than the numbers of its samples",
+        )
+    assert told(verdict(Made(EXACT, stream="torch.randint (64,) []"))) == ("EXACT", None, "")
+
+
+# -- what one run shows ----------------------------------------------------------------------------------------------
+
+
+def each(change):
+    """A script whose every run is changed: by its number, its plan, whether it is one process, and what it was."""
+    return Made(EXACT, spoilt=change)
+
+
+def test_a_script_that_fails_is_not_known_and_its_first_precision_may():
+    def fails(run, plan, alone, found):
+        return AuditRun([], error="no data")
+
+    def takes_no_step(run, plan, alone, found):
+        return AuditRun([])
+
+    def single(run, plan, alone, found):
+        return found if plan.precision == "float32" else AuditRun([], error="no doubles")
+
+    def later(run, plan, alone, found):
+        return found if run == 1 else AuditRun([], error="no more")
+
+    assert told(verdict(each(fails))) == ("COULD_NOT_TELL", "FAILED", "no data")
+    assert told(verdict(each(takes_no_step))) == ("COULD_NOT_TELL", "NO_STEPS", "")
+    found = verdict(each(single))
+    assert told(found) == ("EXACT", None, "")
+    assert found.precision == "float32"
+    found = verdict(each(later))
+    assert told(found) == ("COULD_NOT_TELL", "FAILED", "an equal run did not get as far as the first")
+    assert found.notes[-1] == "The run with an equal run failed: no more"
+
+
+def test_a_script_without_samples_or_with_nothing_to_exchange_is_not_known():
+    def bare(run, plan, alone, found):
+        for tape in found.tapes:
+            tape.streams.clear()
+        return found
+
+    assert told(verdict(each(bare))) == ("COULD_NOT_TELL", "NO_SAMPLES", "")
+    alone = Made(EXACT, ranks=1)
+    nothing = "there was one rank, one micro-batch: nothing to exchange"
+    assert told(verdict(alone)) == ("COULD_NOT_TELL", "NO_SAMPLES", nothing)
+    assert told(verdict(Made(EXACT, ranks=1, micro=2))) == ("EXACT", None, "")
+
+
+@pytest.mark.parametrize(("noise", "known"), [(1e-12, True), (0.02, True), (0.2, False)])
+def test_noise_widens_what_is_exact_until_nothing_can_be_told(noise, known):
+    def noisy(run, plan, alone, found):
+        for tape in found.tapes:
+            for step in tape.steps:
+                step.gradients = {k: v * (1 + noise * (run == 2)) for k, v in step.gradients.items()}
+        return found
+
+    found = verdict(each(noisy))
+    assert found.noise == pytest.approx(noise, rel=1e-3)
+    if known:
+        assert told(found) == ("EXACT", None, "")
+    else:
+        assert told(found) == ("COULD_NOT_TELL", "NOISE", "by 2.0e-01 of the gradient")
+
+
+def test_a_deviation_of_a_few_times_the_noise_is_not_told_from_it():
+    def noisy(run, plan, alone, found):
+        for tape in found.tapes:
+            for step in tape.steps:
+                step.gradients = {k: v * (1 + 1e-3 * (run == 2)) for k, v in step.gradients.items()}
+        return found
+
+    odd = Made(lambda batches, state: (0.98 if len(batches[0]) > 1 else 1.0) * EXACT(batches, state), spoilt=noisy)
+    found = verdict(odd)
+    assert told(found) == ("COULD_NOT_TELL", "NOISE", "by 1.0e-03, where the deviation is 2.0e-02")
+    odd = Made(lambda batches, state: (0.5 if len(batches[0]) > 1 else 1.0) * EXACT(batches, state), spoilt=noisy)
+    assert told(verdict(odd))[:2] == ("NOT_EXACT", "SUM")
+
+
+def test_a_random_order_is_replaced_by_that_of_the_first_run():
+    def shuffled(run, plan, alone, found):
+        if plan.arranged is None:
+            for tape in found.tapes:
+                tape.streams = {
+                    k: [[replace(one, digest=one.digest + run) for one in b] for b in v]
+                    for k, v in tape.streams.items()
+                }
+                for step in tape.steps:
+                    step.gradients = {k: v * run for k, v in step.gradients.items()}
+        return found
+
+    found = verdict(each(shuffled))
+    assert told(found) == ("EXACT", None, "")
+    assert any("Two equal runs get different samples" in note for note in found.notes)
+
+
+def on_rank_one(of_step, start=None):
+    """Change what the second rank has: its parameters at the start, and each of its steps."""
+
+    def change(run, plan, alone, found):
+        for tape in found.tapes[1:]:
+            tape.start = start(tape.start) if start else tape.start
+            for step in tape.steps:
+                of_step(step)
+        return found
+
+    return change
+
+
+def nothing(step):
+    return None
+
+
+def other_gradients(step):
+    step.gradients = {k: v * 1.5 for k, v in step.gradients.items()}
+
+
+def other_parameters(step):
+    step.parameters = {k: v * 1.5 for k, v in step.parameters.items()}
+
+
+def both(step):
+    other_gradients(step)
+    other_parameters(step)
+
+
+def moved_start(start):
+    return {k: v + 1.0 for k, v in start.items()}
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        (on_rank_one(nothing), None),
+        (on_rank_one(other_gradients), None),  # parameters end alike: a sharded optimiser
+        (on_rank_one(other_parameters), None),
+        (on_rank_one(both), "NOT_AVERAGED"),
+        (on_rank_one(nothing, moved_start), "STARTS"),
+        (on_rank_one(other_parameters, moved_start), "STARTS"),
+        (on_rank_one(both, moved_start), "STARTS"),
+        (on_rank_one(other_gradients, moved_start), None),
+        (on_rank_one(other_gradients, lambda start: {k: v[:1] for k, v in start.items()}), "STARTS"),
+    ],
+)
+def test_ranks_must_begin_and_step_alike(change, cause):
+    found = verdict(each(change))
+    assert (found.cause and found.cause.name) == cause
+
+
+def test_shards_differ_from_the_start_and_are_no_mistake():
+    def sharded(run, plan, alone, found):
+        for tape in found.tapes:
+            tape.start = {"flat_param": tape.start["first"] + tape.rank}
+            for step in tape.steps:
+                step.gradients = {"flat_param": step.gradients["first"] * (1 + tape.rank)}
+                step.parameters = {"flat_param": step.parameters["first"] * (1 + tape.rank)}
+        return found
+
+    assert told(verdict(Made(EXACT, spoilt=sharded, alone=False))) == ("EXACT", None, "")
+
+
+def test_gradients_that_are_not_numbers_are_told_where_they_begin():
+    def spoilt(run, plan, alone, found):
+        for tape in found.tapes:
+            tape.steps[1].gradients["last"][0] = np.nan
+        return found
+
+    found = verdict(each(spoilt))
+    assert told(found) == ("NOT_EXACT", "NOT_A_NUMBER", "")
+    assert (found.first_step, found.parameter, found.deviation) == (1, "last", np.inf)
+    assert found.sentence.startswith("Not exact: in step 1 at last: gradients are not numbers")
+
+
+@pytest.mark.parametrize(
+    ("said", "detail"),
+    [
+        ([[2, 0, True, 0, 0], [2, 1, True, 0, 0]], None),
+        ([[2, 0, True, 0, 0], [2, 1, True, 5, 0]], "seeds of the samplers: rank 0: 0, rank 1: 5"),
+        ([[2, 0, True, 3, 1], [2, 1, True, 3, 2]], "seeds of the samplers: rank 0: 3, rank 1: 3"),
+        ([[2, 0, True, 3, 1], [2, 1, False, 3, 1]], "seeds of the samplers: rank 0: 3, rank 1: 3"),
+    ],
+)
+def test_samplers_of_one_order_are_asked_for(said, detail):
+    def change(run, plan, alone, found):
+        for tape in found.tapes:
+            tape.facts["samplers"] = {"data": said[tape.rank]}
+        return found
+
+    assert told(verdict(each(change))) == (("NOT_EXACT", "ORDER", detail) if detail else ("EXACT", None, ""))
+
+
+def test_ranks_with_the_same_samples_are_told_also_in_another_order():
+    def change(run, plan, alone, found):
+        for tape in found.tapes[1:]:
+            first = found.tapes[0].streams["data"]
+            tape.streams["data"] = [batch[::-1] for batch in first]
+        return found
+
+    same = "every rank got the same ones in these steps"
+    assert told(verdict(each(change))) == ("NOT_EXACT", "SAME_DATA", same)
+
+
+@pytest.mark.parametrize(
+    ("facts", "micro", "cause"),
+    [
+        ({"ratio": [1.0, 1.0], "kept": [1.0]}, 2, "NOT_DIVIDED"),
+        ({"ratio": [1.0, 1.0]}, 2, "NOT_DIVIDED"),
+        ({"ratio": [0.5, 0.5], "kept": [1.0]}, 2, None),
+        ({"ratio": [1.0, 1.0], "kept": [0.5]}, 2, None),  # the script divides gradients
+        ({"ratio": [1.0], "kept": [1.0]}, 2, None),  # one backward pass of both
+        ({"ratio": [1.0], "kept": [1.0]}, 1, None),
+        ({"ratio": [1.0, 1.0 + 1e-4], "kept": [1.0]}, 2, None),
+        ({"ratio": [1.0, 1.0 + 1e-8], "kept": [1.0]}, 2, "NOT_DIVIDED"),
+    ],
+)
+def test_losses_of_micro_batches_must_be_divided(facts, micro, cause):
+    found = verdict(Made(EXACT, micro=micro, step_facts=facts))
+    assert (found.cause and found.cause.name) == cause
+    if cause:
+        assert found.detail == "a step's gradient is 2 times a mean's"
+
+
+def test_a_script_that_does_not_run_as_one_process_or_takes_fewer_steps_says_so():
+    found = verdict(Made(EXACT, alone=False))
+    assert told(found) == ("EXACT", None, "")
+    assert found.notes[-1] == "It was not compared with one process: it does not run as one."
+
+    def short(run, plan, alone, found):
+        for tape in found.tapes:
+            del tape.steps[2:]
+        return found
+
+    found = verdict(each(short))
+    assert "The script took 2 steps only." in found.notes
+    assert found.steps == 2
+    assert "The script took" not in " ".join(verdict(Made(EXACT)).notes)
+
+
+def test_one_process_that_takes_more_micro_batches_gets_as_many():
+    """As scripts do that divide a global batch by the number of ranks."""
+
+    class Divides(Made):
+        def run(self, plan, ranks):
+            before, self.micro = self.micro, self.micro * (2 if ranks == 1 else 1)
+            try:
+                return super().run(plan, ranks)
+            finally:
+                self.micro = before
+
+    found = verdict(Divides(EXACT))
+    assert told(found) == ("EXACT", None, "")
+    assert found.runs["one process, first step"] < 1e-12
+
+
+# -- balanced jobs ---------------------------------------------------------------------------------------------------
+
+
+def balanced(of_batch, weight=lambda own, total, ranks: own / total, **options):
+    return Made(of_ranks(of_batch, weight), balanced=12, **options)
+
+
+def mean(samples):
+    return vectors(samples).mean(axis=0)
+
+
+def total_of(samples):
+    return vectors(samples).sum(axis=0)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@given(seed=st.integers(0, 99))
+@FEW
+def test_a_balanced_job_gets_its_verdict(seed, ranks):
+    options = {"ranks": ranks, "seed": seed}
+    found = verdict(balanced(mean, **options))
+    assert told(found) == ("EXACT", None, "")
+    assert found.runs.keys() == {"an equal run", "uneven sizes"}
+    square = "a rank's weight grows with the square of its batch"
+    two = ranks == 2  # the powers of more are not looked for
+    sums = ("SUM", square) if two else ("UNKNOWN", "")
+    assert told(verdict(balanced(total_of, **options))) == ("NOT_EXACT", *sums)
+    alike = balanced(mean, lambda own, total, ranks: 1 / ranks, **options)
+    assert told(verdict(alike)) == ("NOT_EXACT", "NOT_WEIGHTED" if two else "UNKNOWN", "")
+    odd = balanced(mean, lambda own, total, ranks: (own / total) ** 0.5, **options)
+    assert told(verdict(odd)) == ("NOT_EXACT", "UNKNOWN", "")
+    tokens = weighted(lambda one: one["counts"]["labels that count"])
+    follows = "it follows the number of labels that count"
+    assert told(verdict(balanced(tokens, **options))) == ("NOT_EXACT", "TERMS", follows)
+    assert told(verdict(balanced(coupled, **options)))[1] == "ROWS"
+
+
+def test_a_balanced_job_whose_sizes_cannot_differ_or_that_fails_says_so():
+    def fails(run, plan, alone, found):
+        return AuditRun([], error="sizes differ") if plan.balanced else found
+
+    assert told(verdict(balanced(mean, spoilt=fails))) == ("NOT_EXACT", "UNEVEN", "sizes differ")
+
+    def alike(run, plan, alone, found):
+        for tape in found.tapes:
+            for step in tape.steps:
+                step.facts["sizes"] = [[6, 6]]
+        return found
+
+    said = "Sizes did not differ: batches are too small, or steps too few."
+    assert verdict(balanced(mean, spoilt=alike)).notes[-1] == said
+    assert said not in verdict(balanced(mean)).notes
+
+    def not_numbers(run, plan, alone, found):
+        if plan.balanced:
+            found.tapes[0].steps[2].gradients["first"][1] = np.inf
+        return found
+
+    found = verdict(balanced(mean, spoilt=not_numbers))
+    assert (told(found)[1], found.first_step) == ("NOT_A_NUMBER", 2)
+
+
+def test_data_of_other_loaders_is_named():
+    def beside(run, plan, alone, found):
+        for tape in found.tapes:
+            tape.streams = {"images 0": [[]], "labels 1": [[]]}
+            for k, step in enumerate(tape.steps):
+                step.delivered |= {"images 0": k + 1, "labels 1": k + 1}
+        return found
+
+    job = balanced(mean, lambda own, total, ranks: 1 / ranks, spoilt=beside)
+    assert told(verdict(job)) == ("NOT_EXACT", "OTHER_DATA", "images 0, labels 1")
+
+
+# -- distances -------------------------------------------------------------------------------------------------------
+
+
+def test_a_distance_is_the_largest_and_infinite_where_one_is_no_number():
+    one = np.array([1.0, -5.0, 2.0])
+    assert distance(one, one + np.array([0.5, -1.0, 0.25])) == 1.0
+    assert distance(one, one[:2]) == np.inf
+    assert distance(one, np.array([1.0, np.nan, 2.0])) == np.inf
+    assert distance(np.array([np.nan, 1.0]), np.array([np.nan, 1.0])) == 0.0
+    assert distance(np.array([np.nan, 1.0]), np.array([np.nan, 2.0])) == np.inf
+    small = relative(
+        {"a": np.array([1e3]), "b": np.array([1e-9]), "c": np.zeros(1)}, {"b": np.array([0.1]), "c": np.ones(1)}
+    )
+    assert small == {"b": pytest.approx(0.1), "c": pytest.approx(1.0)}  # relative to a thousandth of the largest
+    assert relative({"a": np.zeros(2)}, {"a": np.ones(2)}) == {"a": 1.0}
+
+
+def test_parts_of_a_gradient_are_apart():
+    assert {k: v.tolist() for k, v in apart(np.arange(6.0)).items()} == {"first": [0, 1, 2, 3], "last": [4, 5]}
