@@ -70,9 +70,9 @@ def by_size(inquiry: Inquiry, found: compare.Difference) -> AuditVerdict:
     if shown is not None and shown.control > 100 * inquiry.tolerance:
         return inquiry.not_exact(Cause.CARRIED, found)
     power = _power(inquiry, kind) if kind["candidates"] else None
-    if power is not None and power == 2:
+    if power == 2:
         return inquiry.not_exact(Cause.SUM, found, "a rank's weight grows with the square of its batch")
-    if power is not None and power == 0:
+    if power == 0:
         return inquiry.not_exact(Cause.NOT_WEIGHTED, found)
     mixing = inquiry.base.tapes[0].facts.get("mixing", [])
     return inquiry.not_exact(Cause.ROWS if mixing else Cause.UNKNOWN, found, ", ".join(mixing))

@@ -106,6 +106,19 @@ def test_a_weight_that_nothing_in_the_samples_explains_is_told_as_a_ratio(shape)
 
 @given(SHAPES)
 @FEW
+def test_a_weight_that_the_probed_samples_do_not_show_is_told_by_what_is_left(shape):
+    shape |= {"ranks": 3, "size": 4}
+    script = Made(mean_of(weighted(lambda one: one["weight"])), **shape)
+    refs = [(rank, n, k) for n in range(shape["micro"]) for rank in range(3) for k in range(4)]
+    order = sorted(refs, key=lambda ref: sum(script.sample(ref)["counts"].values()))
+    probed = {order[0], order[-1], order[1:-1][len(order[1:-1]) // 2]}
+    script.rule = mean_of(weighted(lambda one: 1 if one["ref"] in probed else one["weight"]))
+    same = "three samples that were probed have the same of it: told by what is left"
+    assert told(verdict(script)) == ("NOT_EXACT", "TERMS", same)
+
+
+@given(SHAPES)
+@FEW
 def test_rows_that_see_each_other_are_told_and_what_mixes_them(shape):
     unnamed = "negatives within the batch, hard examples, mixup"
     assert told(verdict(Made(COUPLED, **shape))) == ("NOT_EXACT", "ROWS", unnamed)
@@ -432,6 +445,31 @@ def test_a_balanced_job_gets_its_verdict(seed, ranks):
     follows = "it follows the number of labels that count"
     assert told(verdict(balanced(tokens, **options))) == ("NOT_EXACT", "TERMS", follows)
     assert told(verdict(balanced(coupled, **options)))[1] == "ROWS"
+
+
+@given(seed=st.integers(0, 99), first=st.sampled_from([0.5, 1.5]))
+@FEW
+def test_a_balanced_job_whose_ranks_count_differently_or_that_carries_something_gets_its_verdict(seed, first):
+    def by_rank(batches, state):
+        (row,) = batches
+        total = sum(map(len, row))
+        return sum(len(one) / total * w * mean(one) for w, one in zip((first, 2 - first), row, strict=True))
+
+    found = verdict(Made(by_rank, balanced=12, seed=seed))
+    assert told(found) == ("NOT_EXACT", "RANKS", f"the first counts {first:.3g} times its share")
+    exact = of_ranks(mean, lambda own, total, ranks: own / total)
+
+    def carries(batches, state):
+        before, state["first"] = state.get("first", 0.0), mean(batches[0][0])
+        return exact(batches, state) + 0.3 * before
+
+    assert told(verdict(Made(carries, balanced=12, seed=seed)))[:2] == ("NOT_EXACT", "CARRIED")
+
+    def by_size(batches, state):
+        before, state["first"] = state.get("first", 0.0), len(batches[0][0]) * np.ones(6)
+        return exact(batches, state) + 0.3 * before * (1 + len(state)) * mean(batches[0][0]) ** 0
+
+    assert told(verdict(Made(by_size, balanced=12, seed=seed)))[:2] == ("NOT_EXACT", "CARRIED")
 
 
 def test_a_balanced_job_whose_sizes_cannot_differ_or_that_fails_says_so():
