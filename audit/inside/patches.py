@@ -92,7 +92,8 @@ class Patches:
         for name in DROPOUTS:
             self.replace(functional, name, lambda before: unchanged)
         self.replace(functional, "scaled_dot_product_attention", without_dropout)
-        self.replace(torch.nn.RNNBase, "forward", recurrent)
+        for layer in (torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU):  # each has a forward pass of its own
+            self.replace(layer, "forward", recurrent)
 
     # -- samples ---------------------------------------------------------------------------------------------------
 
@@ -288,8 +289,11 @@ def recurrent(before: Any) -> Any:
     """Return the forward pass of a recurrent layer without dropout."""
 
     def forward(layer: Any, *arguments: Any, **options: Any) -> Any:
-        layer.dropout = 0.0
-        return before(layer, *arguments, **options)
+        own, layer.dropout = layer.dropout, 0.0
+        try:
+            return before(layer, *arguments, **options)
+        finally:
+            layer.dropout = own
 
     return forward
 

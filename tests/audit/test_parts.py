@@ -183,6 +183,13 @@ def test_a_mean_in_a_notebook_is_exact_with_dropout_too():
     assert found.deviation < 1e-14
 
 
+def test_dropout_of_a_recurrent_layer_is_off_in_a_notebook_and_on_again_afterwards():
+    layer = torch.nn.LSTM(4, 3, num_layers=2, dropout=0.5, batch_first=True).double()
+    found = audit(lambda batch: layer(batch[:, None])[0].square().mean(), data(), model=layer)
+    assert (found.status.name, found.cause) == ("EXACT", None)
+    assert layer.dropout == 0.5
+
+
 @pytest.mark.parametrize(
     ("reduce", "cause"),
     [
