@@ -24,9 +24,11 @@ def time(seconds: float) -> str:
 def speed(samples_a_second: float) -> str:
     """Return a speed.
 
-    >>> speed(4.25), speed(24_144), speed(12_345_678)
-    ('4.25/s', '24,144/s', '12.3 M/s')
+    >>> speed(4.25), speed(24_144), speed(12_345_678), speed(float("nan"))
+    ('4.25/s', '24,144/s', '12.3 M/s', '-')
     """
+    if not np.isfinite(samples_a_second):
+        return "-"
     if samples_a_second >= 1e6:
         return f"{samples_a_second / 1e6:.3g} M/s"
     return f"{samples_a_second:,.0f}/s" if samples_a_second >= 100 else f"{samples_a_second:.3g}/s"
