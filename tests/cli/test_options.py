@@ -16,6 +16,7 @@ import typer
 from typer.testing import CliRunner
 
 from paceline.cli import main as cli
+from paceline.cli import models_command
 
 RECORD = Path(__file__).parent / "options.txt"
 
@@ -347,6 +348,17 @@ def test_the_options_of_audit(tmp_path, status):
     assert verdict.remedy in plain.output
     assert json.loads(as_json.stdout)["sentence"] == verdict.sentence
     assert (tmp_path / "a.html").is_file()
+
+
+@pytest.mark.parametrize("mlflow", [False, True])
+def test_a_model_is_exported_by_name(monkeypatch, mlflow):
+    told, printed = [], []
+    monkeypatch.setattr("paceline.training.export.to_mlflow", lambda *given_: told.append(given_) or "run7")
+    monkeypatch.setattr("paceline.training.export.to_folder", lambda *given_: told.append(given_) or "out")
+    monkeypatch.setattr(models_command.out, "print", printed.append)
+    models_command.models_export("m", "https://key@host/x", "models", mlflow)
+    assert told[0][1:] == ("m", "https://key@host/x")
+    assert printed == ["logged as run run7 of https://***@host/x" if mlflow else "written to out"]
 
 
 if __name__ == "__main__":
