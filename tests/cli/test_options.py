@@ -347,7 +347,12 @@ def test_the_options_of_audit(tmp_path, status):
     assert "a note" in plain.output
     assert verdict.remedy in plain.output
     assert json.loads(as_json.stdout)["sentence"] == verdict.sentence
-    assert (tmp_path / "a.html").is_file()
+    assert f"written to {tmp_path / 'a.html'}\n" in as_json.stderr, "in one line, however long"
+    assert "paceline" in json.loads((tmp_path / "a.json").read_text())["command"]
+    seen.clear()
+    with telling("paceline.audit.launch.found"):
+        refused = runner.invoke(cli.app, ["audit", "--report", str(tmp_path / "no" / "a.html"), "--", "python", "t.py"])
+    assert not isinstance(refused.exception, Told), "before anything runs"
 
 
 @pytest.mark.parametrize("mlflow", [False, True])
