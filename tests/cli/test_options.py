@@ -318,8 +318,11 @@ def test_the_options_of_audit(tmp_path, status):
     from paceline.audit import AuditStatus, AuditVerdict, Cause
 
     seen = []
-    cause = None if status == "EXACT" else Cause.ROWS
-    verdict = AuditVerdict(status=AuditStatus[status], cause=cause, notes=("a note",), deviation=0.25)
+    cause = None if status == "EXACT" else Cause.NOT_AVERAGED
+    long = " ".join(map(str, range(100)))
+    verdict = AuditVerdict(
+        status=AuditStatus[status], cause=cause, detail=long, precision=long, notes=(long,), deviation=0.25
+    )
 
     class Launched:
         def __init__(self, command, folder, timeout, tell):
@@ -343,9 +346,9 @@ def test_the_options_of_audit(tmp_path, status):
     (command, folder, timeout), (_, steps) = seen[:2]
     assert (Path(command[0]).name[:6], command[1:], timeout, steps) == ("python", ["t.py"], 9.0, 5)
     assert folder == tmp_path / "in" / "kept"
-    assert verdict.sentence in plain.output
-    assert "a note" in plain.output
-    assert verdict.remedy in plain.output
+    assert verdict.sentence in plain.stdout
+    assert long in plain.stderr, "nothing is broken, however long"
+    assert verdict.remedy in plain.stdout
     assert json.loads(as_json.stdout)["sentence"] == verdict.sentence
     assert f"written to {tmp_path / 'a.html'}\n" in as_json.stderr, "in one line, however long"
     assert "paceline" in json.loads((tmp_path / "a.json").read_text())["command"]
