@@ -119,7 +119,7 @@ def _sentence(late: float, refitted: float, changed: float, covariates: float) -
     if np.isnan(refitted):
         advice = "take another one" if late > 1.0 else "keep it"
         return f"{said}; it learns nothing from traces, so {advice}"
-    gain = 1.0 - refitted / late
-    if gain >= LEAST_GAIN:
-        return f"{said}; a refit would help: it lowers the error by {gain:.0%}"
-    return f"{said}; a refit would not help: it changes the error by {-gain:+.1%}"
+    change = refitted / late - 1.0
+    if change <= -LEAST_GAIN:
+        return f"{said}; a refit would help: it lowers the error by {-change:.0%}"
+    return f"{said}; a refit would not help: it changes the error by {change:+.1%}"

@@ -56,3 +56,25 @@ def test_what_makes_no_sense_is_refused():
         ValueError, match=r"must both have the shape \[iterations, workers\], got \(50, 19\) and \(50, 20\)"
     ):
         barrier_overhead(FORECAST[:, 1:], ACTUAL)
+
+
+@pytest.mark.parametrize(("workers", "group"), [(7, 3), (20, 16), (5, 9), (33, 4), (1, 2)])
+def test_it_is_the_mean_of_the_groups_iterations_as_counted_one_by_one(workers, group):
+    """As many random groupings as give eight groups, of whole groups only; whoever did not report is left out."""
+    rng = np.random.default_rng(workers)
+    actual, forecast = rng.lognormal(0, 0.5, (12, workers)), rng.lognormal(0, 0.5, (12, workers))
+    actual[rng.random(actual.shape) < 0.2] = np.nan
+    forecast[rng.random(actual.shape) < 0.1] = np.nan
+    draw, groups = np.random.default_rng(5), []
+    while len(groups) < (8 if group < workers else 1):
+        order = draw.permutation(workers) if group < workers else np.arange(workers)
+        size = min(group, workers)
+        groups += [order[k : k + size] for k in range(0, workers - size + 1, size)]
+    each = []
+    for members in groups:
+        for t in range(12):
+            there = [w for w in members if np.isfinite(actual[t, w]) and np.isfinite(forecast[t, w])]
+            if there:
+                share = forecast[t, there] / forecast[t, there].sum()
+                each.append((share / actual[t, there]).max() * actual[t, there].sum() - 1)
+    assert barrier_overhead(forecast, actual, group=group, seed=5) == pytest.approx(np.mean(each))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from paceline.coordinator.asynchronous import SCHEMES, saps, scheme
 from paceline.datasets import Trace
-from paceline.eval.replay.asynchronous import Course, Events, Times, graded_fleet, race, task
+from paceline.eval.replay.asynchronous import Course, Events, Race, Times, graded_fleet, race, task
 
 COURSE = Course(batch=8, rate=0.05, epochs=1.0, evaluations=6)
 
@@ -157,3 +157,62 @@ def test_a_training_that_diverges_ends_the_race_at_no_accuracy():
         done = race(task("digits-mlp"), times, scheme("dc-asgd-c", 4), replace(COURSE, rate=1e4, epochs=3.0))
     assert done.accuracy[-1] == 0.0
     assert np.isinf(done.seconds_to(0.9))
+
+
+class Scripted(Nothing):
+    """A task whose accuracies are given beforehand."""
+
+    def __init__(self, accuracies):
+        self.accuracies = iter(accuracies)
+
+    def accuracy(self, parameters):
+        return next(self.accuracies)
+
+
+SCRIPTS = st.lists(st.sampled_from([0.1, 0.2, 0.6, 0.7, 0.8]), min_size=13, max_size=13)
+
+
+@given(SCRIPTS, st.sampled_from([0.5, 0.65, np.inf]), st.sampled_from([0.0, 0.15, 0.3]))
+@settings(max_examples=30)
+def test_a_race_is_tried_at_equal_distances_until_it_is_good_enough_hopeless_or_over(accuracies, enough, hopeless):
+    course = replace(COURSE, epochs=48 * 8 / 4096, evaluations=12, enough=enough, hopeless=hopeless)
+    done = race(Scripted(accuracies), fleet(1.0), scheme("asp", 1), course)
+    ends = 12
+    for k in range(1, 13):
+        recent = sum(accuracies[k - 2 : k + 1]) / 3 if k >= 2 else 0.0
+        if recent >= enough or (k + 1 > 3 and recent < hopeless):
+            ends = k
+            break
+    cut = ends < 12 and sum(accuracies[ends - 2 : ends + 1]) / 3 < enough  # and then ends without any accuracy
+    assert done.accuracy.tolist() == accuracies[: ends + 1] + [0.0] * cut
+    assert done.seconds.tolist() == pytest.approx([4.0 * k for k in range(ends + 1)] + [4.0 * ends] * cut)
+    last = done.accuracy.tolist()
+    for wanted in (0.15, 0.5, 0.7):
+        reached = [k for k in range(2, len(last)) if sum(last[k - 2 : k + 1]) / 3 >= wanted - 1e-12]
+        sure = all(abs(sum(last[k - 2 : k + 1]) / 3 - wanted) > 1e-9 for k in range(2, len(last)))
+        assert not sure or done.seconds_to(wanted) == (done.seconds[reached[0]] if reached else np.inf)
+    assert done.final == last[-1]
+
+
+def test_the_accuracy_at_the_end_is_the_mean_of_the_last_tenth():
+    for count, last in ((9, 1), (19, 1), (20, 2), (35, 3)):
+        accuracy = np.arange(count) / 100
+        assert Race(np.arange(count), accuracy, np.zeros(1), None).final == pytest.approx(accuracy[-last:].mean())
+    assert Race(np.arange(2), np.ones(2), np.zeros(1), None).seconds_to(0.5) == np.inf
+
+
+@pytest.mark.parametrize("workers", [2, 5, 6])
+def test_copies_of_a_worker_begin_as_far_apart_as_their_number_allows(workers):
+    """Of two workers there are up to three copies in turn, each a third of the rows behind the one before."""
+    trace = Trace(np.ones((60, 2)), 1.0 / np.random.default_rng(0).uniform(1, 2, (60, 2)))
+    times, copies = Times.of(trace, workers=workers, batch=4), workers // 2 + 1
+    for w in range(workers):
+        shifted = np.roll(trace.speed[:, w % 2], -(w // 2) * 60 // copies)
+        assert times.speed[:, w] / shifted == pytest.approx(np.full(60, (times.speed[:, w] / shifted)[0]))
+    assert np.median(times.speed) == pytest.approx(4.0)
+    assert (times.comm_seconds, times.span) == (0.1, 1.0)
+
+
+def test_a_gap_at_the_beginning_is_filled_with_the_workers_median():
+    trace = Trace(np.ones((4, 1)), [[np.nan], [1.0], [0.5], [0.25]])
+    assert Times.of(trace, workers=1, batch=1).speed[:, 0] * 2 == pytest.approx([2.0, 1.0, 2.0, 4.0])
