@@ -53,7 +53,8 @@ def test_every_worker_is_bounded_by_policy_and_memory_unless_that_leaves_no_room
         memory = [min(m, 0.8 * n) if is_less else m for m, n, is_less in zip(memory, held, shrunk, strict=True)]
         assert limits.memory.tolist() == memory
         fits = [
-            min(m, most) // multiple * multiple if min(m, most) < np.inf else np.inf for m, most in zip(memory, limit)
+            min(m, most) // multiple * multiple if min(m, most) < np.inf else np.inf
+            for m, most in zip(memory, limit, strict=True)
         ]
         held_to = [max(min(h, f), lo) for h, f, lo in zip(high, fits, low, strict=True)]
         enough = sum(held_to) >= batch

@@ -187,7 +187,7 @@ def test_fits_become_rarer_while_costs_stay_and_are_as_frequent_as_at_first_afte
         def _refit(self):
             fitted_at.append(self._seen)
             self.status, move = status, moves[len(fitted_at) - 1] if len(fitted_at) <= len(moves) else 0.0
-            self.coefficients = self.coefficients + [move, 0.0]
+            self.coefficients = self.coefficients + np.array([move, 0.0])
             return move > 0
 
     fitted_at, model = [], Scripted(2)

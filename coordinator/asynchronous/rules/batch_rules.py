@@ -17,6 +17,9 @@ PRICE = 0.05
 SPREADS = 1.0
 """Two speeds are told apart by this many standard deviations of their ratio."""
 
+FRESHEST = 1e-6
+"""Versions. The smoothed staleness of a worker that pushes alone fades towards 0; below this it counts as this."""
+
 HALVINGS = 20
 """Steps of the search for the shortest times at that price."""
 
@@ -128,8 +131,7 @@ class ByVersions:
         allowed = len(outlook.sizes) - 1
         if not allowed:  # nobody else pushes: nothing is stale
             return Full().sizes(outlook)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio_W = np.where(outlook.staleness > 0, allowed / outlook.staleness, 1.0)
+        ratio_W = np.where(outlook.staleness > 0, allowed / np.maximum(outlook.staleness, FRESHEST), 1.0)
         # Half the way in the logarithm: a smoothed staleness answers late, and the full way would swing.
         sizes_W = np.asarray(outlook.sizes * np.sqrt(ratio_W), dtype=np.float64)
         # The largest is a full batch: staleness shows ratios only, and all sizes together would drift.
