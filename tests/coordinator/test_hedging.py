@@ -9,6 +9,7 @@ from paceline import LoadBalancer, Policy
 from paceline.coordinator.balanced import hedging as rules
 from paceline.coordinator.balanced.hedging import CHOICES_C2, Hedging
 from paceline.predictors import EWMA, Auto, Calibrated, Forecast, LastValue, Report
+from paceline.solver.risk import log_caution
 
 FLEET = ("a", "b", "c", "d")
 
@@ -148,3 +149,46 @@ def test_a_stall_counts_for_as_much_however_long_it_is(stalled):
             hedging.follow(np.array([100.0, speed]), forecast)
         costs.append(hedging.state_dict()["cost"])
     assert np.all(costs[0] < costs[1]) if stalled < 40 else np.all(costs[0] == costs[1])
+
+
+@settings(max_examples=30)
+@given(st.integers(2, 20), st.integers(0, 999), st.sampled_from([1, 2]), st.sampled_from([0.0, 0.2]))
+def test_every_choice_costs_the_fading_sum_of_the_waits_that_its_sizes_would_have_made(count, seed, horizon, unknown):
+    rng, hedging, cost, plans = np.random.default_rng(seed), Hedging(horizon), np.zeros(7), []
+    for _ in range(8):
+        speed_W = np.where(rng.random(count) < unknown, np.nan, rng.lognormal(4, 1, count))
+        forecast = Forecast(rng.lognormal(4, 1, count), rng.random(count))
+        hedging.follow(speed_W, forecast)
+        known_W = np.isfinite(speed_W)
+        if len(plans) >= horizon and known_W.sum() > 1:
+            speed_W = speed_W[known_W]
+            for choice, planned_W in enumerate(plans[-horizon]):
+                share_W = planned_W[known_W] / planned_W[known_W].sum()
+                times = (share_W / speed_W).max() * speed_W.sum()  # of the best split
+                cost[choice] = 0.98 * cost[choice] + min(np.log(times), 3.0)
+        plans.append([forecast.speed**a * np.exp(b * log_caution(forecast.spread)) for a, b in CHOICES_C2])
+        assert hedging.state_dict()["cost"] == pytest.approx(cost, abs=1e-9)
+        best = np.flatnonzero(cost <= cost.min() + 1e-8)
+        assert hedging.choice in best
+        planned_W = plans[-1][hedging.choice]
+        wanted_W = forecast.speed.sum() * planned_W / planned_W.sum()
+        assert forecast.speed / hedging.stretch(forecast) == pytest.approx(wanted_W)
+    resumed = Hedging(horizon)
+    resumed.load_state_dict(hedging.state_dict())
+    for one in (hedging, resumed):
+        one.follow(np.full(count, 50.0), forecast)
+    assert resumed.choice == hedging.choice
+    for name, value in hedging.state_dict().items():
+        assert np.array_equal(value, resumed.state_dict()[name])
+    hedging.start()
+    assert (hedging.state_dict()["planned"].size, hedging.choice) == (0, resumed.choice)
+
+
+def test_of_choices_that_cost_the_same_the_forecast_itself_comes_first():
+    """Workers of one speed and one spread: shrunk or spared, the sizes are equal ones."""
+    hedging, forecast = Hedging(), Forecast(np.full(3, 50.0), np.full(3, 0.2))
+    for seed in range(20):
+        hedging.follow(np.random.default_rng(seed).lognormal(4, 0.5, 3), forecast)
+    assert np.ptp(hedging.state_dict()["cost"]) < 1e-9
+    assert hedging.state_dict()["cost"].min() > 1
+    assert hedging.choice == 0
