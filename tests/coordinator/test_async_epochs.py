@@ -43,7 +43,7 @@ def test_samples_come_in_the_order_of_their_epochs_and_those_that_came_back_firs
             kept = min(number, len(wanted))
             sampler.apply(drawn.first(kept)) if what == "apply" else sampler.give_back(drawn.first(kept))
             sampler.give_back(drawn.after(kept))
-            for epoch, row in wanted[:kept] if what == "apply" else []:
+            for epoch, _ in wanted[:kept] if what == "apply" else []:
                 applied[epoch] = applied.get(epoch, 0) + 1
             back.extend(wanted if what != "apply" else wanted[kept:])
         assert sampler.applied == sum(applied.values())

@@ -95,6 +95,7 @@ def test_with_local_epochs_the_mean_client_passes_its_data_so_often_and_the_roun
     balancer.join(names_of(len(fleet)), data=data)
     plan = played(balancer, speed, comm, rounds=2)
     wanted = epochs * data.mean() / 8
+    assert balancer.local_steps == 0, "those of a round are its plan's"
     assert plan.local_steps == max(round(wanted), 1)
     one_more = (plan.sizes + 1) * plan.local_steps / speed + comm
     free = plan.sizes < plan.upper

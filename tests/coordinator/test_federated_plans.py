@@ -16,6 +16,7 @@ def test_a_round_ends_together_up_to_a_sample_or_a_bound(fleet):
     plan = played(balancer_of(), speed, comm)
     one_more = (plan.sizes + 1) * 5 / speed + comm
     free = plan.sizes < plan.upper
+    assert plan.makespan == plan.seconds.max()
     assert np.all(one_more[free] >= plan.makespan * (1 - 1e-9) - 1e-5) or np.all(
         plan.sizes[plan.seconds == plan.makespan] == 1
     )

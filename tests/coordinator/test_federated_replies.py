@@ -37,6 +37,9 @@ def test_a_round_in_which_nobody_is_asked_is_counted_and_those_left_out_come_bac
     assert asked == [0, 0, 2, 0]
     assert balancer.rounds == 4
     assert balancer.plan(names_of(2)).summary.startswith("Nobody is asked")
+    assert balancer.plan(names_of(2)).makespan == 0.0
+    with pytest.raises(ValueError, match="nobody is asked in this round: Nobody is asked"):
+        balancer.plan(names_of(2)).as_plan()
 
 
 def test_a_client_that_never_replies_is_taken_to_be_as_slow_as_that_shows():

@@ -209,6 +209,7 @@ def test_digits_are_spread_over_clients():
     pytest.importorskip("sklearn")
     shards = digits(10, 0.5, seed=0)
     assert shards.amounts.sum() + len(shards.test_labels) == 1797
+    assert (shards.inputs.min(), shards.inputs.max()) == (0.0, 1.0)
     assert shards.classes == 10
 
 
@@ -394,5 +395,5 @@ def test_phones_follow_the_line_of_their_models_full_size_layer(tmp_path, monkey
     assert np.log(comm).mean() == pytest.approx(np.log(2 * 8 * 2e6 / found.bandwidth[0]), abs=0.02)
     assert np.log(comm).std() == pytest.approx(0.2, abs=0.01)
     monkeypatch.setattr(clients, "read_profiles", lambda file, form: read(file, form).assign(held="smaller"))
-    with pytest.raises(ValueError, match="a_lstm.json: holds no curve of the full-size layer"):
+    with pytest.raises(ValueError, match=r"a_lstm\.json: holds no curve of the full-size layer"):
         phones(2, tmp_path, seed=0)

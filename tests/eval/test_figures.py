@@ -59,3 +59,12 @@ def test_a_profile_is_drawn_on_logarithmic_axes_and_says_how_far_the_fit_is_off(
     assert (panel.get_xscale(), panel.get_yscale()) == ("log", "log")
     assert "off in the median" in panel.get_title(loc="left")
     assert panel.get_xlim()[0] < 1 < 32 < panel.get_xlim()[1]
+
+
+@pytest.mark.parametrize(("iterations", "noise"), [(16, 0.5), (100, 0.2)])
+def test_correlations_within_two_deviations_of_noise_are_shaded(tmp_path, drawn, iterations, noise):
+    health_figure(fleet_of(2, iterations), tmp_path / "health.png")
+    memory = drawn[0].axes[1]
+    (band,) = memory.patches
+    assert (band.get_y(), band.get_height()) == pytest.approx((-noise, 2 * noise))
+    assert memory.lines[0].get_xdata()[0] == 1

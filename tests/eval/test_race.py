@@ -199,6 +199,7 @@ def test_the_accuracy_at_the_end_is_the_mean_of_the_last_tenth():
         accuracy = np.arange(count) / 100
         assert Race(np.arange(count), accuracy, np.zeros(1), None).final == pytest.approx(accuracy[-last:].mean())
     assert Race(np.arange(2), np.ones(2), np.zeros(1), None).seconds_to(0.5) == np.inf
+    assert Race(np.arange(5), np.full(5, 0.75), np.zeros(1), None).seconds_to(0.75) == 2, "reached is enough"
 
 
 @pytest.mark.parametrize("workers", [2, 5, 6])

@@ -36,7 +36,8 @@ def test_a_saving_is_worth_a_change_where_the_lower_end_of_its_interval_is_two_p
     assert found.sentences == (
         f"Balancing would save {100 * saving:.1f} % of the time "
         f"(90 % interval: {100 * low:.1f} to {100 * high:.1f} %){end}.",
-        f"Waiting costs 25.0 % of the time: slow machines {100 * slow:.1f} %, uneven samples 4.0 %, noise 1.5 %{whose}.",
+        f"Waiting costs 25.0 % of the time: slow machines {100 * slow:.1f} %, "
+        f"uneven samples 4.0 %, noise 1.5 %{whose}.",
         "Assumed.",
         "Replayed: 250 iterations of 3 workers, 96 samples each.",
     )
