@@ -1,6 +1,7 @@
 """Laws of a federated plan: sizes, bounds, deadlines, and what it says of them. Axis: W clients."""
 
 import numpy as np
+import pytest
 from federated_rounds import LAWS, balancer_of, fleets, names_of, played, same
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ def test_a_round_ends_together_up_to_a_sample_or_a_bound(fleet):
     one_more = (plan.sizes + 1) * 5 / speed + comm
     free = plan.sizes < plan.upper
     assert plan.makespan == plan.seconds.max()
+    assert plan.speed == pytest.approx(speed, rel=1e-6), "whatever the size"
     assert np.all(one_more[free] >= plan.makespan * (1 - 1e-9) - 1e-5) or np.all(
         plan.sizes[plan.seconds == plan.makespan] == 1
     )

@@ -14,7 +14,7 @@ rows = st.lists(
         st.none() | st.integers(0, 20),
         st.none() | st.integers(20, 90),
         st.sampled_from([0.0, 1.0, 1.0, np.nan]),
-        st.sampled_from([np.nan, np.inf, 0.0, -3.0, 17.0, 40.0, 64.0]),
+        st.sampled_from([np.nan, np.inf, 0.0, -3.0, 1.0, 17.0, 40.0, 64.0]),
         st.sampled_from([np.inf, 17.0, 39.9, 40.0, 64.0]),
     ),
     min_size=1,

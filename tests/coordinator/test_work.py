@@ -233,7 +233,7 @@ def test_nothing_is_concluded_from_fewer_than_sixteen_known_times():
 
 def test_the_last_iterations_are_handed_out_newest_last_and_the_oldest_are_forgotten():
     model = WorkModel(1)
-    assert model.recent(3).shape == (0, 0, 2)
+    assert model.recent(3).shape == model.state_dict()["past"].shape == (0, 0, 2)
     for k in range(200):
         model.observe([[float(k)]], [0.5])
     assert model.recent(2).tolist() == [[[198.0, 0.5]], [[199.0, 0.5]]]
