@@ -1,3 +1,5 @@
+import sys
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -68,3 +70,12 @@ def test_correlations_within_two_deviations_of_noise_are_shaded(tmp_path, drawn,
     (band,) = memory.patches
     assert (band.get_y(), band.get_height()) == pytest.approx((-noise, 2 * noise))
     assert memory.lines[0].get_xdata()[0] == 1
+
+
+@pytest.mark.parametrize(("draw", "given"), [(curve_figure, pd.DataFrame()), (health_figure, checks.example_trace())])
+def test_without_matplotlib_the_line_that_installs_it_is_said_before_anything_is_drawn(
+    tmp_path, monkeypatch, draw, given
+):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=rf'{draw.__name__}.*pip install "paceline\[plot\]"'):
+        draw(given, tmp_path / "picture.png")
