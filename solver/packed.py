@@ -40,12 +40,11 @@ def _longest_first(samples: Samples, fleet: Fleet) -> Sizes:
     """Give the longest sample to the rank that would end it first, and so on; like samples in one go."""
     cost_N, ends_W = samples.costs, fleet.fixed.copy()
     owner_N = np.empty(len(samples), dtype=np.int64)
-    rising, until_N = -cost_N, np.concatenate([[0.0], cost_N.cumsum()])
-    first = 0
+    rising, first = -cost_N, 0
     while first < len(samples):
         alike = int(np.searchsorted(rising, ALIKE * rising[first], side="right"))
         end = max(first + 1, min(alike, first + AT_ONCE * len(fleet)))
-        mean = (until_N[end] - until_N[first]) / (end - first)
+        mean = cost_N[first:end].cumsum()[-1] / (end - first)
         owners = _slots(ends_W, mean * fleet.pace, end - first)
         owner_N[first:end] = owners
         ends_W += sums(cost_N[first:end], owners, len(fleet)) * fleet.pace
@@ -59,13 +58,11 @@ def _slots(ends_W: Array, each_W: Array, count: int) -> Sizes:
         return np.array([np.argmin(ends_W + each_W)])
     # One more a rank than a fluid would fill: rounding down then leaves enough slots.
     until = _fluid(ends_W, each_W, count + len(ends_W))
-    slots_W = np.maximum(np.floor((until - ends_W) / each_W), 0.0).astype(np.int64)
-    last_W = slots_W.cumsum()
-    if last_W[-1] < count:  # rounding
-        slots_W += 1
-        last_W = slots_W.cumsum()
+    slots_W = np.clip(np.floor((until - ends_W) / each_W), 0, count).astype(np.int64)
+    if slots_W.sum() < count:  # samples so short that they disappear beside the longest: any rank may take them all
+        slots_W += count
     rank_S = np.repeat(np.arange(len(ends_W)), slots_W)
-    nth_S = np.arange(1, len(rank_S) + 1) - np.repeat(last_W - slots_W, slots_W)
+    nth_S = np.arange(1, len(rank_S) + 1) - np.repeat(slots_W.cumsum() - slots_W, slots_W)
     ends_S = ends_W[rank_S] + nth_S * each_W[rank_S]
     owners: Sizes = rank_S[np.argsort(ends_S, kind="stable")[:count]]
     return owners
