@@ -238,7 +238,7 @@ def test_a_wrong_argument_is_named_with_its_sample(wrong: dict[str, Any], says: 
 
 
 def drawn(number: int) -> Problem:
-    """A problem of any kind; Python promises the numbers of ``random()`` alone on every machine and in every version."""
+    """A problem of any kind, made of the random numbers that Python promises for every machine and version."""
     chance = random.Random(number).random
 
     def one_of(*choices: Any) -> Any:
@@ -275,10 +275,10 @@ e0a36c9d b6148db6 9d5bd2ec db779853 aba8257e f451b4d7 2f015fa8 6299a371 276fe4da
 fa73777e 07e260f9 3bbf176f 939586db cc58edcd 84671b9b 5cca02f0 f92daee8 17ed2ebc c0613bdd 4ae39354 d68be78c
 28474a2a a48363bb 6082b81a 8161b94e 269b9893 743f6f14 611a498b 7e0746ee 6efa4b45 93e1d2a2 299a80e6 3238057c
 ec0381d8 f331dab5 8f3203b7 c0f8302a 1bf8c039 b5a89114 492b2798 d2367551 0eabba11 95b161ae 887c2de3 e9295570
-""".split()
+"""
 
 
 def test_the_same_samples_are_assigned_alike_on_every_processor_bit_for_bit() -> None:
     """Ranks exchange costs, never assignments: a job on unlike machines relies on it. Recorded on x86-64."""
-    found = [told(drawn(number)) for number in range(len(RECORDED))]
-    assert found == RECORDED
+    recorded = RECORDED.split()
+    assert [told(drawn(number)) for number in range(len(recorded))] == recorded
