@@ -7,12 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.engines.torch.checked import refuse_mixing_layers
 from paceline.engines.torch.reporting.likeness import likeness
-from paceline.engines.torch.weighting.loss_kind import MOST, LossKind
+from paceline.engines.torch.weighting.loss_kind import CLEAR, FEWEST, MOST, SENTENCES, SURE, LossKind
 from paceline.torch import BalancedLoader, attach
 
 
@@ -46,6 +48,55 @@ def sentences(loss, power, noise, seed, ranks=2):
 def test_a_loss_of_the_wrong_kind_is_said_once_and_of_the_right_kind_never(loss, power, wrong, noise, ranks):
     said = [len(sentences(loss, power, noise, seed, ranks)) for seed in range(50)]
     assert said == [int(wrong)] * 50
+
+
+def fitted(x, y, steps):
+    """Slope and standard error of a least-squares line through points of which each step has its own constant."""
+    x, y = (column.reshape(steps, -1) - column.reshape(steps, -1).mean(axis=1, keepdims=True) for column in (x, y))
+    (slope,), rest, *_ = np.linalg.lstsq(x.reshape(-1, 1), y.ravel(), rcond=None)
+    return slope, np.sqrt((rest[0] + 1e-3) / (x.size - steps - 1) / (x**2).sum())
+
+
+@settings(max_examples=25)
+@given(
+    st.sampled_from(["mean", "sum", "scaled"]),
+    st.sampled_from([-0.5, 0.0, 0.2, 0.3, 1.0, 1.2, 1.3, 2.0]),
+    st.sampled_from([0.01, 0.1, 0.5]),
+    st.integers(2, 5),
+    st.integers(0, 99),
+)
+def test_a_loss_is_of_the_wrong_kind_once_the_line_through_its_norms_is_surely_beyond_the_border(
+    loss, power, noise, ranks, seed
+):
+    rng, kind, x, y = np.random.default_rng(seed), LossKind(loss), [], []
+    border, side = {"mean": (0.25, 1), "sum": (0.25, -1), "scaled": (1.25, 1)}[loss]
+    for step in range(1, MOST + 3):
+        sizes = rng.integers(4, 40, ranks).astype(float)
+        norms = power * np.log(sizes) + noise * rng.standard_normal(ranks) + step
+        full, sentence = kind.full, kind.learn(sizes, norms)
+        x, y = [*x, *np.log(sizes)], [*y, *norms]
+        assert full == (step > MOST)
+        if step % FEWEST or full:
+            assert not sentence
+            continue
+        slope, error = fitted(np.array(x), np.array(y), step)
+        assert bool(sentence) == (error < CLEAR and side * (slope - border) > SURE * error)
+        if sentence:
+            assert sentence == SENTENCES[loss]
+            assert kind.full
+            return
+
+
+def test_a_step_of_which_a_rank_knows_no_norm_or_that_is_hardly_unequal_says_nothing():
+    kind, sizes = LossKind("mean"), np.array([8.0, 16.0])
+    for samples, norms in [([0.0, 8.0], [1.0, 2.0]), ([8.0, 9.0], [-751.0, 1.0]), ([8.0, 9.0], [np.nan, 1.0])]:
+        assert not any(kind.learn(np.array(samples), np.array(norms)) for _ in range(2 * MOST))
+        assert not kind.full
+    assert not any(kind.learn(np.ones(2), np.array([1.0, 5.0])) for _ in range(MOST)), "no line through one size"
+    assert kind.full
+    assert not kind.wants(sizes)
+    fresh = LossKind("mean")
+    assert [fresh.wants(np.array([10, most])) for most in (11, 12)] == [False, True]
 
 
 def test_nothing_is_said_without_unequal_batches_or_of_nonsense():
