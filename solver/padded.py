@@ -99,13 +99,14 @@ class Cuts:
 
     def _sparing(self, ranks: Sequence[int], first: int, left: int, until: float) -> tuple[int, int]:
         longest = self.longest[min(first, len(self.longest) - 1)]
-        best = (2.0, 0, 0)
+        choices = []
         for place, rank in enumerate(ranks):
             count = self._count(rank, first, left, until)
             room = (until - self.fixed[rank]) / (self.pace[rank] * longest)
             wasted = (room - count) / room if count >= max(self.lower, 1) else 1.0
-            best = min(best, (wasted, place, count))
-        return best[2], best[1]
+            choices.append((wasted, place, count))
+        _, place, count = min(choices)
+        return count, place
 
     def _count(self, rank: int, first: int, left: int, until: float) -> int:
         """Return how many samples, from the first on, a rank ends in time; the others after it get their fewest."""

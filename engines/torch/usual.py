@@ -42,5 +42,5 @@ def say_unknown_bounds(policy: Policy, names: Sequence[str]) -> None:
             f"policy.lower or policy.upper bounds {unknown}, who are not among the workers {list(names)}: these bounds "
             "change nothing",
             BalanceWarning,
-            stacklevel=4,
+            stacklevel=3,  # where attach() is called
         )

@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import LoadBalancer, Policy
 from paceline.coordinator.balanced.work import RAREST, WorkStatus
-from paceline.engines.torch.planning import Planning
+from paceline.engines.torch.planning import Planning, apart
 from paceline.engines.torch.reporting.reports import COLUMNS, RankReports
 from paceline.predictors import EWMA, LastValue
 from paceline.torch import BalancedLoader, Costs, attach
@@ -74,6 +74,11 @@ def test_a_single_rank_is_never_warned_about_the_kind_of_its_loss(alone):
         model, loader, balance = job()
         trained(model, loader, balance, epochs=2)
     balance.close()
+
+
+@pytest.mark.parametrize("works", [([1.0, 2.0], [2.0, 4.0]), ([0.0, 2.0], [0.0, 5.0]), ([0.0, 1.0], [1.0, 0.0])])
+def test_costs_that_grow_alike_or_of_which_nothing_is_known_have_not_changed(works):
+    assert apart(*map(np.array, works)) == 0
 
 
 def test_reports_at_their_shares_keep_the_speeds():

@@ -79,7 +79,7 @@ def refuse(unknown: Iterable[str], callee: Callable[..., Any]) -> None:
     """
     for name in unknown:
         known = list(inspect.signature(callee).parameters)
-        close = get_close_matches(name, known, n=1)
+        close = get_close_matches(name, known)
         otherwise = f"did you mean {close[0]}?" if close else f"it takes {', '.join(known[1:])}"
         raise TypeError(f"BalancedLoader has no option {name}: {INSTEAD.get(name, otherwise)}")
 

@@ -63,7 +63,6 @@ class Exchange:
         self.world_size = len(ranks)
         self.timeout = timeout
         self._first = ranks[0]
-        self._own = self._all = torch.zeros(0)
         # Buffers are made by the first report and reused: an exchange runs in nearly every iteration.
         self._rows: list[torch.Tensor] = []
         self._work: dist.Work | None = None

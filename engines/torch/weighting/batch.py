@@ -69,7 +69,6 @@ class Batch:
     """
 
     __slots__ = (
-        "assigned",
         "computed",
         "firsts",
         "later",
