@@ -38,7 +38,9 @@ def test_sizes_are_a_multiple_that_the_batch_allows_and_two_where_batches_are_no
     assert found == Policy(batch_multiple=1 if costs else whole, lower=lower)
 
 
-@pytest.mark.parametrize("policy", [Policy(lower=3), Policy(lower={"a": 1}), Policy(lower={}), Policy(batch_multiple=4)])
+@pytest.mark.parametrize(
+    "policy", [Policy(lower=3), Policy(lower={"a": 1}), Policy(lower={}), Policy(batch_multiple=4)]
+)
 def test_a_given_policy_stays_but_for_the_bound_that_the_model_needs(policy):
     assert policy_for(MODELS[False], loader(64, 2), policy) is policy
     needed = policy_for(MODELS[True], loader(64, 2), policy)
@@ -47,7 +49,7 @@ def test_a_given_policy_stays_but_for_the_bound_that_the_model_needs(policy):
 
 @pytest.mark.parametrize("lower", [0, {"a": 2, "b": 0}])
 def test_a_rank_without_samples_is_refused(lower):
-    with pytest.raises(ValueError, match="policy.lower must be at least 1 sample, as an empty batch has no mean loss"):
+    with pytest.raises(ValueError, match=r"policy\.lower must be at least 1 sample, as an empty batch has no mean loss"):
         policy_for(MODELS[False], loader(64, 2), Policy(lower=lower))
 
 

@@ -113,6 +113,8 @@ class Terms:
 
     def close(self) -> None:
         """Take the weights off: gradients are averaged plainly from now on."""
+        if not self._end.alive:  # twice is once
+            return
         self._end()
         self._weighting.close()
         self._exchange.close()
