@@ -69,3 +69,14 @@ def test_a_pull_that_is_answered_while_its_worker_is_found_dead_leaves_no_member
         server.pull("a", 0)
     leaving.join()
     assert "a" not in server.service.server.workers
+
+
+def test_all_that_a_plan_says_reaches_its_server(tmp_path):
+    file = tmp_path / "state.npz"
+    wanted = {"batch": 4, "epochs": 3, "seed": 7, "least": 2, "patience": 5.0, "checkpoint": str(file)}
+    service = plan(**wanted, checkpoint_every=16, scheme="bsp", workers=2).service()
+    server = service.server
+    assert (service.patience, service.checkpoint, service.checkpoint_every) == (5.0, file, 16)
+    assert (server.batch, server.least, server.sampler.epochs) == (4, 2, 3)
+    orders = [[plan(seed=seed).service().server.sampler.draw(64).rows.tolist() for _ in range(2)] for seed in (7, 8)]
+    assert orders[0][0] == orders[0][1] != orders[1][0]

@@ -49,7 +49,7 @@ def test_a_given_policy_stays_but_for_the_bound_that_the_model_needs(policy):
 
 @pytest.mark.parametrize("lower", [0, {"a": 2, "b": 0}])
 def test_a_rank_without_samples_is_refused(lower):
-    with pytest.raises(ValueError, match=r"policy\.lower must be at least 1 sample, as an empty batch has no mean loss"):
+    with pytest.raises(ValueError, match=r"policy\.lower must be at least 1 sample, as an empty batch"):
         policy_for(MODELS[False], loader(64, 2), Policy(lower=lower))
 
 

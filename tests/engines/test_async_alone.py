@@ -1,0 +1,173 @@
+"""The loop of one asynchronous worker, which holds the server itself: its times, its refusals and its end."""
+
+import dataclasses
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from paceline.coordinator.asynchronous.ledger import Outcome
+from paceline.engines.torch_async import AsyncJob, async_job
+
+SAMPLES, BATCH = 24, 8
+
+
+@pytest.fixture
+def alone():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def started(**options):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 1)
+    data = torch.utils.data.TensorDataset(torch.ones(SAMPLES, 2), torch.arange(SAMPLES).float())
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    job = AsyncJob(model, optimizer, data, **{"batch": BATCH, "epochs": 2, "scheme": "asp", **options})
+    return job, model, optimizer
+
+
+def computed(model, inputs, times=1.0):
+    model.zero_grad()
+    (model(inputs).mean() * times).backward()
+
+
+class Measured:
+    """A link on which every message takes a time of its own, on a clock that only it moves."""
+
+    def __init__(self, link, clock, waited):
+        self.link, self.clock, self.waited, self.pushed = link, clock, waited, []
+
+    def pull(self):
+        self.clock["now"] += 2.0
+        return dataclasses.replace(self.link.pull(), waited=self.waited)
+
+    def push(self, stamp, gradient, samples, seconds, comm_seconds):
+        self.clock["now"] += 5.0
+        self.pushed.append((samples, seconds, comm_seconds))
+        self.link.push(stamp, gradient, samples, seconds, comm_seconds)
+
+    def __getattr__(self, name):
+        return getattr(self.link, name)
+
+
+@pytest.mark.parametrize(("waited", "pulling"), [(0.0, 2.0), (0.5, 1.5), (9.0, 0.0)])
+def test_a_step_tells_what_computing_took_and_what_its_messages_took_without_waiting(
+    alone, monkeypatch, waited, pulling
+):
+    clock = {"now": 100.0}
+    monkeypatch.setattr(async_job, "time", SimpleNamespace(monotonic=lambda: clock["now"]))
+    job, model, _ = started()
+    job._link = link = Measured(job._link, clock, waited)
+    for inputs, _ in job:
+        computed(model, inputs)
+        clock["now"] += 3.0
+        job.push()
+    assert [samples for samples, _, _ in link.pushed] == [8] * 6
+    assert {seconds for _, seconds, _ in link.pushed} == {3.0}
+    assert [wire for *_, wire in link.pushed] == [pulling] + [pulling + 5.0] * 5
+
+
+def test_every_sample_comes_once_an_epoch_and_each_epoch_is_told_with_its_parameters(alone):
+    seen, told = [], []
+
+    def ended(epoch):
+        told.append((epoch, len(seen), model.weight.detach().clone()))
+
+    job, model, _ = started(on_epoch=ended)
+    first = model.weight.detach().clone()
+    for inputs, labels in job:
+        computed(model, inputs)
+        seen += labels.tolist()
+        job.push()
+    assert sorted(seen) == sorted([*range(SAMPLES)] * 2)
+    assert [(epoch, samples) for epoch, samples, _ in told] == [(1, SAMPLES), (2, 2 * SAMPLES)]
+    assert not torch.equal(told[0][2], first)
+    assert torch.equal(told[1][2], model.weight), "the last are the final ones"
+    assert torch.equal(model.weight.ravel(), torch.from_numpy(job.service.parameters[:2]))
+    with pytest.raises(RuntimeError, match="this job has ended, or was left"):
+        next(iter(job))
+
+
+def test_a_worker_stops_once_its_pushes_are_refused_five_times_in_a_row(alone):
+    job, model, _ = started(epochs=9)
+    pushed = 0
+    with pytest.raises(RuntimeError, match="the last 5 gradients of this worker were refused"):
+        for inputs, _ in job:
+            pushed += 1
+            computed(model, inputs, times=1.0 if pushed in (1, 6) else float("nan"))
+            job.push()
+    assert pushed == 11, "four in a row are forgiven"
+    assert job._link.outcome is Outcome.REFUSED
+
+
+def test_a_push_is_of_one_batch_and_no_batch_goes_without(alone):
+    job, model, _ = started()
+    with pytest.raises(RuntimeError, match="call it once for each batch of the loop"):
+        job.push()
+    assert not job.is_given_up(), "there is no step"
+    with pytest.raises(RuntimeError, match=r"call job\.push\(\) after loss\.backward\(\)"):
+        for inputs, _ in job:
+            computed(model, inputs)
+    job, model, _ = started()
+    for inputs, _ in job:
+        assert not job.is_given_up()
+        computed(model, inputs)
+        job.push()
+        assert not job.is_given_up()
+        with pytest.raises(RuntimeError, match="call it once for each batch of the loop"):
+            job.push()
+
+
+def test_an_optimizer_that_the_loop_changes_is_refused(alone):
+    job, model, optimizer = started()
+    with pytest.raises(RuntimeError, match="optimizer"):
+        for inputs, _ in job:
+            computed(model, inputs)
+            optimizer.param_groups[0]["lr"] = 0.5
+            job.push()
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_block_that_fails_leaves_the_job_and_one_that_does_not_keeps_it(alone, fails):
+    job, model, _ = started()
+    with pytest.raises(ZeroDivisionError) if fails else job, job:
+        assert 1 / (0 if fails else 1)
+    assert job._left == fails
+    job.close()
+    job.close()
+    assert not job.service.server.workers
+
+
+def test_the_newest_parameters_can_be_had_between_steps(alone):
+    job, model, _ = started()
+    inputs, _ = next(batches := iter(job))
+    computed(model, inputs)
+    job.push()
+    before = model.weight.detach().clone()
+    job.load_newest()
+    assert not torch.equal(model.weight, before)
+    assert np.array_equal(job.flat.parameters, job.service.parameters)
+    job.close()
+    batches.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"servers": 2}, "servers must be 1 under torchrun, got 2"),
+        ({"wire": "int8"}, r"wire must be one of \['float32', 'float16', 'bfloat16'\], got 'int8'"),
+        ({"epochs": 0}, "epochs must be at least 1"),
+    ],
+)
+def test_an_option_out_of_range_is_refused(alone, options, told):
+    with pytest.raises(ValueError, match=told):
+        started(**options)
+
+
+def test_a_job_needs_a_process_group():
+    with pytest.raises(RuntimeError, match=r'call torch\.distributed\.init_process_group\("gloo"\) before AsyncJob'):
+        started()
