@@ -35,6 +35,11 @@ def computed(model, inputs, times=1.0):
     (model(inputs).mean() * times).backward()
 
 
+def looped(job, step):
+    for inputs, _ in job:
+        step(inputs)
+
+
 class Measured:
     """A link on which every message takes a time of its own, on a clock that only it moves."""
 
@@ -94,13 +99,16 @@ def test_every_sample_comes_once_an_epoch_and_each_epoch_is_told_with_its_parame
 
 def test_a_worker_stops_once_its_pushes_are_refused_five_times_in_a_row(alone):
     job, model, _ = started(epochs=9)
-    pushed = 0
+    pushed = []
+
+    def step(inputs):
+        pushed.append(inputs)
+        computed(model, inputs, times=1.0 if len(pushed) in (1, 6) else float("nan"))
+        job.push()
+
     with pytest.raises(RuntimeError, match="the last 5 gradients of this worker were refused"):
-        for inputs, _ in job:
-            pushed += 1
-            computed(model, inputs, times=1.0 if pushed in (1, 6) else float("nan"))
-            job.push()
-    assert pushed == 11, "four in a row are forgiven"
+        looped(job, step)
+    assert len(pushed) == 11, "four in a row are forgiven"
     assert job._link.outcome is Outcome.REFUSED
 
 
@@ -110,8 +118,7 @@ def test_a_push_is_of_one_batch_and_no_batch_goes_without(alone):
         job.push()
     assert not job.is_given_up(), "there is no step"
     with pytest.raises(RuntimeError, match=r"call job\.push\(\) after loss\.backward\(\)"):
-        for inputs, _ in job:
-            computed(model, inputs)
+        looped(job, lambda inputs: computed(model, inputs))
     job, model, _ = started()
     for inputs, _ in job:
         assert not job.is_given_up()
@@ -124,16 +131,19 @@ def test_a_push_is_of_one_batch_and_no_batch_goes_without(alone):
 
 def test_an_optimizer_that_the_loop_changes_is_refused(alone):
     job, model, optimizer = started()
+
+    def step(inputs):
+        computed(model, inputs)
+        optimizer.param_groups[0]["lr"] = 0.5
+        job.push()
+
     with pytest.raises(RuntimeError, match="optimizer"):
-        for inputs, _ in job:
-            computed(model, inputs)
-            optimizer.param_groups[0]["lr"] = 0.5
-            job.push()
+        looped(job, step)
 
 
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_block_that_fails_leaves_the_job_and_one_that_does_not_keeps_it(alone, fails):
-    job, model, _ = started()
+    job, *_ = started()
     with pytest.raises(ZeroDivisionError) if fails else job, job:
         assert 1 / (0 if fails else 1)
     assert job._left == fails
