@@ -10,15 +10,15 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.engines.torch.weighting.listener import BalanceWarning
-from paceline.torch import weight_terms
+from paceline.torch import BalancedLoader, attach, weight_terms
 
 
-@pytest.fixture
-def job():
+@pytest.fixture(params=["mean", "sum"])
+def job(request):
     """A model whose loss terms the script counts, in a job of one rank."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     model = DistributedDataParallel(torch.nn.Linear(3, 2))
-    terms = weight_terms(model)
+    terms = weight_terms(model, loss=request.param)
     yield SimpleNamespace(model=model, terms=terms, inputs=torch.ones(4, 3))
     terms.close()
     dist.destroy_process_group()
@@ -59,6 +59,19 @@ def test_a_further_model_that_trains_beside_it_is_said_once_and_one_that_does_no
     assert sentence.startswith("A further model in DistributedDataParallel (Linear) trains in this process")
     assert trained(job, sgd(job.model.parameters())) == []
     assert idle.training
+
+
+def test_as_long_as_batches_are_equal_nothing_can_be_weighted_wrongly_and_nothing_is_said(job):
+    job.terms.close()
+    model, other = (DistributedDataParallel(torch.nn.Linear(3, 1)) for _ in range(2))
+    loader = BalancedLoader(torch.ones(8, 3), 4)
+    balance = attach(model, loader)
+    other(job.inputs).mean().backward()
+    for inputs in loader:
+        model(inputs).mean().backward()
+        assert said(sgd(model.parameters(), other.parameters())) == []
+        model.zero_grad()
+    balance.close()
 
 
 def test_parameters_of_no_model_whose_gradients_are_summed_are_said_by_number_and_shape(job):
