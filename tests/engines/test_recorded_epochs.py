@@ -65,7 +65,7 @@ def shares(loader, chance):
 
 def looped(loader, batches=999):
     """Yield all that is known of each batch of a loop, up to so many, to the end of a step."""
-    chance = random.Random(loader.epoch).random  # Python promises the numbers of random() for every version
+    chance = random.Random(loader.epoch).random  # random() gives the same numbers in every version of Python
 
     def change():
         if chance() < 0.5:

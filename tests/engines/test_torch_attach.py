@@ -37,3 +37,31 @@ def test_bounds_of_workers_that_are_there_are_not_warned_of(script):
 def test_what_is_no_predictor_is_refused_in_a_sentence(script, predictor):
     with pytest.raises(TypeError, match=r"predictor must be one such as EWMA\(\), got .* makes? one"):
         attach(*script, predictor=predictor)
+
+
+@pytest.mark.parametrize("micro_batch", [3, 4, 20, 50])
+def test_gradients_of_micro_batches_are_summed_after_a_steps_last_and_are_those_of_the_whole_batch(script, micro_batch):
+    model, data = script[0], torch.randn(40, 4)
+    loader = BalancedLoader(data, 20, shuffle=False, micro_batch=micro_batch)
+    balance, whole, synced = attach(model, loader), data.split(20), []
+    for inputs in loader:
+        with balance.accumulating():
+            synced.append(model.require_backward_grad_sync)
+            model(inputs).square().mean().backward()
+        assert synced[-1] == loader.step_ends
+        assert model.require_backward_grad_sync
+        if loader.step_ends:
+            step = sum(synced) - 1
+            (expected,) = torch.autograd.grad(model.module(whole[step]).square().mean(), model.module.weight)
+            torch.testing.assert_close(model.module.weight.grad, expected)
+            model.zero_grad()
+    assert sum(synced) == 2
+    assert len(synced) == 2 * -(-20 // micro_batch)
+
+
+def test_gradients_of_micro_batches_that_are_summed_too_early_are_refused(script):
+    loader = BalancedLoader(torch.randn(40, 4), 20, micro_batch=8)
+    balance = attach(script[0], loader)
+    with pytest.raises(RuntimeError, match=r"put forward and backward into `with balance\.accumulating\(\):`"):
+        script[0](next(iter(loader))).mean().backward()
+    balance.close()

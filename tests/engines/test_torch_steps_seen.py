@@ -2,8 +2,10 @@
 
 import sys
 import warnings
+from contextlib import nullcontext
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -19,7 +21,7 @@ def job(request):
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     model = DistributedDataParallel(torch.nn.Linear(3, 2))
     terms = weight_terms(model, loss=request.param)
-    yield SimpleNamespace(model=model, terms=terms, inputs=torch.ones(4, 3))
+    yield SimpleNamespace(model=model, terms=terms, loss=request.param, inputs=torch.ones(4, 3))
     terms.close()
     dist.destroy_process_group()
 
@@ -46,6 +48,27 @@ def sgd(*parts):
 def test_a_step_on_summed_gradients_of_the_model_says_nothing(job):
     optimizer = sgd(job.model.parameters())
     assert [trained(job, optimizer) for _ in range(3)] == [[], [], []]
+
+
+@pytest.mark.parametrize("micro_batches", [1, 3])
+def test_a_step_is_the_mean_over_the_terms_of_all_its_micro_batches(job, micro_batches):
+    loss = job.loss
+    rng, model = np.random.default_rng(micro_batches), DistributedDataParallel(torch.nn.Linear(3, 2))
+    terms = weight_terms(model, loss=loss, accumulate=micro_batches)
+    for _ in range(8):
+        counts = rng.integers(0 if loss == "sum" else 1, 9, micro_batches).tolist()
+        rows = [torch.tensor(rng.normal(size=(count, 3)), dtype=torch.float32) for count in counts]
+        total = sum(counts)
+        expected = torch.cat(rows).sum(dim=0) / max(total, 1)
+        model.zero_grad()
+        for number, inputs in enumerate(rows):
+            terms.count(len(inputs))
+            outputs = model(inputs).sum(dim=1)
+            one = outputs.sum() if loss == "sum" else outputs.mean() / micro_batches
+            with nullcontext() if number == micro_batches - 1 else model.no_sync():
+                one.backward()
+        torch.testing.assert_close(model.module.weight.grad, expected.expand(2, 3), rtol=1e-5, atol=1e-6)
+    terms.close()
 
 
 def test_a_further_model_that_trains_beside_it_is_said_once_and_one_that_does_not_never(job):

@@ -238,7 +238,7 @@ def test_a_wrong_argument_is_named_with_its_sample(wrong: dict[str, Any], says: 
 
 
 def drawn(number: int) -> Problem:
-    """A problem of any kind, made of the random numbers that Python promises for every machine and version."""
+    """A problem of any kind, of numbers that ``random()`` gives in every version of Python."""
     chance = random.Random(number).random
 
     def one_of(*choices: Any) -> Any:
