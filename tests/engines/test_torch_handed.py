@@ -1,11 +1,15 @@
 """Which batch a model was given is found out from sizes, whatever the loop fetches, skips or mixes in."""
 
+from itertools import product
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.engines.torch.weighting.doubts import doubts
 from paceline.engines.torch.weighting.handed import Handed
 from paceline.engines.torch.weighting.rank_batch import RankBatch
 from paceline.engines.torch.weighting.recognition import Recognition, lengths
@@ -234,3 +238,17 @@ def test_rows_beside_a_batch_that_look_like_its_samples_are_seen_and_other_input
         assert handed.beside == rows
     turn_of(handed, recognition, batch, torch.zeros(12, 3), torch.zeros(1, 3), torch.zeros(5, 3).int())
     assert handed.beside == 0
+
+
+@pytest.mark.parametrize("facts", list(product([False, True], repeat=6)))
+def test_what_is_doubted_follows_from_what_is_known_of_the_pass(facts):
+    disordered, guesses, fresh, known, scaled, has_rows = facts
+    handed = SimpleNamespace(disordered=disordered, guessed=guesses, fresh=fresh, beside=7 if has_rows else 0)
+    found = dict(doubts(handed, SimpleNamespace(known=known), [5, 2] if has_rows else [], scaled=scaled))
+    told = {"disordered": disordered, "order": known and guesses, "beside": has_rows}
+    told |= {"rows": not known and not scaled, "unseen": not known and scaled and fresh}
+    assert set(found) == {about for about, is_so in told.items() if is_so}
+    assert ("order" not in found) or (f"taken for the {'next' if fresh else 'last'} one" in found["order"])
+    rows = "was given 5 rows" if has_rows else "was given unknown rows"
+    assert all(rows in found[about] for about in ("rows", "unseen") if about in found)
+    assert not has_rows or "was given 7 rows beside a batch" in found["beside"]
