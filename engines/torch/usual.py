@@ -23,7 +23,7 @@ def policy_for(model: torch.nn.Module, loader: Loader, policy: Policy | None) ->
         batch_multiple = 1 if costs else loader.micro_batch
     wanted = policy or Policy(batch_multiple=batch_multiple)
     bounds = wanted.lower.values() if isinstance(wanted.lower, Mapping) else [wanted.lower]
-    if min(bounds, default=1) < 1:
+    if any(bound < 1 for bound in bounds):
         raise ValueError(
             f"policy.lower must be at least 1 sample, as an empty batch has no mean loss, got {wanted.lower}"
         )
