@@ -103,7 +103,7 @@ def in_seconds(frame: pd.DataFrame, unit: str = "s", start_unit: str = "s") -> p
     if "start" in found.columns and (late := _numbers(found, "start") > LATEST).any():
         raise ValueError(
             f"column 'start' must hold seconds since 1970, but row {_first(late)} holds "
-            f"{found['start'].iloc[_first(late)]!r}, after the year 2100; name its unit (start_unit='ns')"
+            f"{_cell(found['start'], _first(late))}, after the year 2100; name its unit (start_unit='ns')"
         )
     return found
 
@@ -149,7 +149,7 @@ def _panels_with_gaps(
     """Return the function for any other table, and in words how many iterations no worker reported."""
     row_N = iteration_N - iteration_N.min()  # a number that is absent for all workers is a gap, not a neighbour
     iterations = int(row_N.max()) + 1
-    _check_dense(len(frame), iterations, workers)  # before pairs are numbered: a far row would overflow
+    require_dense(len(frame), iterations, workers)  # before pairs are numbered: a far row would overflow
     _check_unique(frame, row_N, column_N, workers)
 
     def panel(name: str) -> NDArray[np.float64]:
@@ -205,7 +205,7 @@ def _checked_iterations(frame: pd.DataFrame) -> NDArray[np.int64]:
     at = _first(~whole_N)
     raise ValueError(
         f"column 'iteration' must hold whole numbers of at most {LARGEST_ITERATION}, but row {at} holds "
-        f"{column.iloc[at]!r}"
+        f"{_cell(column, at)}"
     )
 
 
@@ -245,8 +245,13 @@ def _coded(worker: pd.Series[Any]) -> tuple[NDArray[np.integer[Any]], Iterable[o
     return pd.factorize(worker)
 
 
-def _check_dense(rows: int, iterations: int, workers: int) -> None:
-    """Refuse a panel that would be nearly empty and larger than any memory."""
+def require_dense(rows: int, iterations: int, workers: int) -> None:
+    """Refuse a panel that would be nearly empty and larger than any memory.
+
+    >>> require_dense(rows=100_000, iterations=100_000, workers=100_000)
+    Traceback (most recent call last):
+    ValueError: 100000 rows name 100000 workers and 100000 iterations, a panel that would be nearly empty
+    """
     if iterations * workers > max(FREE_PLACES, EMPTIEST * rows):
         raise ValueError(
             f"{rows} rows name {workers} workers and {iterations} iterations, a panel that would be nearly empty"
@@ -273,12 +278,18 @@ def _numbers(frame: pd.DataFrame, name: str) -> NDArray[np.float64]:
     broken = numbers.isna() & frame[name].notna()
     if broken.any():
         at = _first(broken)
-        raise ValueError(f"column {name!r} must hold numbers, but row {at} holds {frame[name].iloc[at]!r}")
+        raise ValueError(f"column {name!r} must hold numbers, but row {at} holds {_cell(frame[name], at)}")
     return numbers.to_numpy(dtype=np.float64)
 
 
 def _is_integer(column: pd.Series[Any]) -> bool:
     return isinstance(column.dtype, np.dtype) and column.dtype.kind in "iu"
+
+
+def _cell(column: pd.Series[Any], row: int) -> str:
+    """Return a cell as it was written: numpy's numbers without the name of their type."""
+    value = column.iloc[row]
+    return repr(value.item() if isinstance(value, np.generic) else value)
 
 
 def _first(condition: object) -> int:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.datasets.frame import EMPTIEST, FREE_PLACES
 from paceline.datasets.trace import Trace
 
 
@@ -62,17 +61,3 @@ def real(name: str) -> str:
     'real files of msr-fiddle/philly-traces'
     """
     return f"real files of {name}"
-
-
-def require_dense(path: Path, rows: int, iterations: int, workers: int) -> None:
-    """Refuse a panel that would be nearly empty and too large for memory.
-
-    >>> require_dense(Path("job.csv"), rows=100_000, iterations=100_000, workers=100_000)
-    Traceback (most recent call last):
-    ValueError: job.csv: 100000 rows name 100000 workers and 100000 iterations, a panel that would be nearly empty
-    """
-    if iterations * workers > max(FREE_PLACES, EMPTIEST * rows):
-        raise ValueError(
-            f"{path}: {rows} rows name {workers} workers and {iterations} iterations, "
-            "a panel that would be nearly empty"
-        )

@@ -203,3 +203,26 @@ def test_sar_tells_cores_apart_and_counts_restarts(made):
     assert trace.workers == ("h1", "h1 cpu 0")
     np.testing.assert_array_equal(covariate(trace, "%user"), [[10.5, NAN], [NAN, 20]])
     assert "1 restarts" in trace.meta["dropped"]
+
+
+def test_workers_of_one_part_of_a_sar_file_are_read_without_those_of_others(made):
+    path = made(
+        "sar.csv",
+        "# hostname;interval;timestamp;CPU;%user\nh1;60;2020-01-01 00:01:00 UTC;0;10\n"
+        "# hostname;interval;timestamp;IFACE;rx\nh1;60;2020-01-01 00:01:00 UTC;eth0;7\n",
+    )
+    for worker, rows in (("h1 cpu 0", [[10]]), ("h1 iface eth0", [[7]])):
+        trace = only(path, workers=[worker])
+        assert trace.covariates[:, :, 0].tolist() == rows
+    assert "1 rows of workers that were not asked for" in trace.meta["dropped"]
+    with pytest.raises(ValueError, match=r"has no row of the workers \['h2'\]"):
+        read_traces(path, workers=["h2"])
+
+
+def test_an_interval_of_sar_that_is_no_number_is_named_with_its_row(made):
+    header = "# hostname;interval;timestamp;CPU;%user\n"
+    text = header + "h1;60;2020-01-01 00:01:00 UTC;0;10\nh1;{};2020-01-01 00:02:00 UTC;0;9\n"
+    with pytest.raises(ValueError, match="row 3, column 'interval': must hold a number, got 'often'"):
+        read_traces(made("sar.csv", text.format("often")))
+    for unknown in ("", "0"):  # as good as a second
+        assert only(made("sar.csv", text.format(unknown))).meta["period_seconds"] == "30.5"

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from paceline.datasets import Trace, from_frame, read_traces
 from paceline.datasets.bounded_parquet import read_frame
+from paceline.datasets.frame import require_dense
 from paceline.datasets.health import health
 from paceline.datasets.readers.plain import plain_table
 
@@ -90,6 +91,28 @@ def test_iterations_beyond_what_a_whole_number_can_hold_are_refused(number):
 def test_a_gap_that_would_fill_memory_is_refused():
     with pytest.raises(ValueError, match="a panel that would be nearly empty"):
         from_frame(FRAME.assign(iteration=[0, 10**12]))
+
+
+@given(st.integers(1, 300_000), st.integers(1, 1000))
+def test_a_panel_may_have_a_hundred_places_for_each_row_or_ten_million_and_not_one_more(rows, workers):
+    most = max(10_000_000, 100 * rows) // workers
+    require_dense(rows, most, workers)
+    with pytest.raises(ValueError, match=f"{rows} rows name {workers} workers and {most + 1} iterations"):
+        require_dense(rows, most + 1, workers)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "said"),
+    [
+        ("iteration", 0.5, "row 1 holds 0.5"),
+        ("iteration", np.nan, "row 1 holds nan"),
+        ("seconds", "x", "row 1 holds 'x'"),
+        ("start", 1e18, r"row 1 holds 1e\+18, after"),
+    ],
+)
+def test_a_cell_that_is_refused_is_shown_as_it_was_written(column, value, said):
+    with pytest.raises(ValueError, match=said):
+        from_frame(FRAME.assign(**{column: [0, value]}))
 
 
 def test_columns_and_units_are_mapped():

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paceline.datasets.bounded_parquet import read_table
+from paceline.datasets.frame import require_dense
 from paceline.datasets.readers.files import opened
-from paceline.datasets.readers.format import Format, real, require_dense
+from paceline.datasets.readers.format import Format, real
 from paceline.datasets.readers.restarts import continued, runs_of_rows
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
@@ -62,7 +63,7 @@ def _operations(path: Path, tally: Tally) -> pd.DataFrame:
     if kept.empty:
         raise ValueError(f"{path}: holds no forward or backward computing")
     kept = _in_one_run(kept, tally)
-    require_dense(path, len(kept), kept["step"].nunique(), kept["rank"].nunique())
+    require_dense(len(kept), kept["step"].nunique(), kept["rank"].nunique())
     in_order: pd.DataFrame = kept.sort_values(["step", "seq_id"], kind="stable")
     return in_order
 

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from paceline.datasets.frame import require_dense
 from paceline.datasets.readers.files import numbered_lines
-from paceline.datasets.readers.format import QUOTED, Format, require_dense
+from paceline.datasets.readers.format import QUOTED, Format
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
 
@@ -97,7 +98,7 @@ def read(kind: str, paths: Sequence[Path]) -> Iterator[Trace]:
         extras = sorted({name for record in records for name in record.extra})
         series = {worker: [record for record in records if record.worker == worker] for worker in workers}
         shape = (max(map(len, series.values())), len(workers))
-        require_dense(path, len(records), *shape)
+        require_dense(len(records), *shape)
         samples_TW, seconds_TW = np.full(shape, np.nan), np.full(shape, np.nan)
         covariates_TWD = np.full((*shape, len(extras)), np.nan)
         restarts = 0

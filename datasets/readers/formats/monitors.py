@@ -116,9 +116,15 @@ def read_sar(
 ) -> Iterator[Trace]:
     """Yield the usage of machines from ``sadf -d``; each device or core is a separate worker."""
     for path in paths:
-        tally = Tally()
+        tally, asked_for = Tally(), 0
         for part in _sar_parts(path, tally):
-            yield from usage_traces([path], [part.rows], part.layout, tally, period=period, workers=workers)
+            if workers is None or part.rows.worker.isin(list(workers)).any():
+                asked_for += 1
+                yield from usage_traces([path], [part.rows], part.layout, tally, period=period, workers=workers)
+            else:
+                tally.rows("rows of workers that were not asked for", len(part.rows.time))
+        if not asked_for:
+            raise ValueError(f"{path}: has no row of the workers {list(workers or ())}")
 
 
 class _Part:
@@ -132,11 +138,11 @@ class _Part:
         worker = [row[0] + (f" {devices[0].lower()} {row[3]}" if devices and row[3] != "-1" else "") for _, row in rows]
         time_N = _sar_times(path, rows)
         values_ND = _numbers(path, names, [(line, row[3 + len(devices) :]) for line, row in rows])
-        interval = np.median([abs(float(row[1])) or 1.0 for _, row in rows])
+        interval_N = np.abs(_numbers(path, ["interval"], [(line, row[1:2]) for line, row in rows])[:, 0])
         self.rows = Rows(pd.Series(worker, dtype="str"), time_N, values_ND)
         self.layout = Layout(
             covariates=dict.fromkeys(names, "as sar names it"),
-            period=float(interval),
+            period=float(np.median(np.where(interval_N > 0, interval_N, 1.0))),
             since_1970=True,
             meta={"format": "sar"},
         )
@@ -161,8 +167,7 @@ def _sar_parts(path: Path, tally: Tally) -> Iterator[_Part]:
             tally.read(1)
             if len(cells) != len(header):
                 raise ValueError(f"{path}: row {line}: must have {len(header)} cells, got {len(cells)}")
-            else:
-                rows.append((line, _whole(path, line, cells)))
+            rows.append((line, cells))
         elif text.strip():
             raise ValueError(
                 f"{path}: row {line}: a header such as '# hostname;interval;timestamp;...' must come first"
@@ -171,11 +176,6 @@ def _sar_parts(path: Path, tally: Tally) -> Iterator[_Part]:
         yield _Part(path, header, rows)
     elif not parts:
         raise ValueError(f"{path}: has no rows")
-
-
-def _whole(path: Path, line: int, cells: list[str]) -> list[str]:
-    _numbers(path, ["interval"], [(line, cells[1:2])])
-    return cells
 
 
 def _sar_times(path: Path, rows: Sequence[Numbered]) -> Array:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from paceline.datasets.frame import require_dense
 from paceline.datasets.readers.csv_rows import NUMBER, frame, header_of
 from paceline.datasets.readers.files import head
-from paceline.datasets.readers.format import Format, real, require_dense
+from paceline.datasets.readers.format import Format, real
 from paceline.datasets.readers.restarts import continued, repeated_rows, runs_of_rows
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
@@ -37,7 +38,7 @@ def read(paths: Sequence[Path]) -> Iterator[Trace]:
         table = table[~repeated]
         if table.empty:
             raise ValueError(f"{path}: has no row with a worker and a time")
-        require_dense(path, len(table), table["time"].nunique(), table["worker"].nunique())
+        require_dense(len(table), table["time"].nunique(), table["worker"].nunique())
         seconds_TW = table.pivot(index="time", columns="worker", values="batch_time_norm").sort_index()
         bad_TW = seconds_TW.to_numpy() <= 0
         tally.cells("mini-batch times that are not positive", bad_TW.sum())

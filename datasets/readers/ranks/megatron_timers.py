@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from paceline.datasets.frame import require_dense
 from paceline.datasets.readers.files import numbered_lines
-from paceline.datasets.readers.format import MADE, Format, require_dense
+from paceline.datasets.readers.format import MADE, Format
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
 
@@ -34,7 +35,7 @@ def read(paths: Sequence[Path]) -> Iterator[Trace]:
                 f"{path}: every block of times must have the timers {list(OWN_TIMERS)} of each rank: log with "
                 "--timing-log-level 2 --timing-log-option all"
             )
-        require_dense(path, sum(len(block[timer]) for block in blocks for timer in OWN_TIMERS), len(blocks), len(ranks))
+        require_dense(sum(len(block[timer]) for block in blocks for timer in OWN_TIMERS), len(blocks), len(ranks))
         seconds_TW = 1e-3 * np.array(
             [[sum(block[timer].get(rank, np.nan) for timer in OWN_TIMERS) for rank in ranks] for block in blocks]
         )

@@ -1,0 +1,55 @@
+"""Results that are kept in a file beside their test: whoever changes one sees it, and means it.
+
+``PACELINE_KEEP=1 python -m pytest TEST`` writes them anew.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+DIGITS = 6
+
+
+def plain(value):
+    """Return a value as JSON holds it: rounded numbers, and None for those not known."""
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, dict):
+        return {str(key): plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(one) for one in value]
+    if isinstance(value, (bool, int, str, type(None))):
+        return value
+    return float(f"{value:.{DIGITS}g}") if np.isfinite(value) else None
+
+
+def require_kept(file, name, found):
+    """Require that a result is the one that the file keeps under this name."""
+    path, found = Path(file), plain(found)
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    if "PACELINE_KEEP" in os.environ:
+        rows = [
+            f"{json.dumps(key)}: {json.dumps(one, sort_keys=True)}"
+            for key, one in sorted({**kept, name: found}.items())
+        ]
+        path.write_text("{\n" + ",\n".join(rows) + "\n}\n")
+    else:
+        _require_same(kept[name], found, name)
+
+
+def _require_same(kept, found, where):
+    if isinstance(kept, dict):
+        assert isinstance(found, dict), where
+        assert sorted(kept) == sorted(found), where
+        for key, one in kept.items():
+            _require_same(one, found[key], f"{where}, {key}")
+    elif isinstance(kept, list):
+        assert isinstance(found, list), where
+        assert len(kept) == len(found), where
+        for k, (one, other) in enumerate(zip(kept, found, strict=True)):
+            _require_same(one, other, f"{where}, {k}")
+    else:
+        assert found == (pytest.approx(kept, rel=1e-4) if isinstance(kept, float) else kept), where
