@@ -44,10 +44,12 @@ def _straggles(run: AsyncRun) -> dict[str, Any]:
     if not shares[worst]:
         return answer("Who is slow?", "Nobody", say("No worker was a straggler in any round."))
     first = next(r for r, names in enumerate(run.stragglers) if worst in names)
+    since = {"since": (float(run.seconds[first]), "seconds")} if first else {}
     said = say(
-        "It was a straggler in {share} of the rounds, for the first time after {since}.",
+        "It was a straggler in {share} of the rounds, "
+        + ("for the first time after {since}." if first else "from the first one on."),
         share=(shares[worst], "percent"),
-        since=(float(run.seconds[first]), "seconds"),
+        **since,
     )
     return answer("Who is slow?", named(worst), said)
 

@@ -1,0 +1,160 @@
+"""Pages of made data are what they were: every figure, every sentence, every chart that is drawn."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from kept import require_kept
+from made_pages import slowed_trace
+from test_pages import audit_of
+
+from paceline.eval import balanced, leaderboard, replay_all
+from paceline.predictors import EWMA
+from paceline.report import async_page, evaluation_page, replay_page, run_page
+from paceline.report.drawing import gantt_chart, line_chart
+from paceline.report.slow import who_is_slow
+from paceline.runs import AsyncRun, Run
+from paceline.runs.json_rounds import OF_FLEET, OF_WORKERS
+
+KEPT = Path(__file__).parent / "pages.json"
+NAN = float("nan")
+
+
+def made_run(iterations, workers, *, changes=0.1, gaps=0.1, drift=0.0, seed=0):
+    """A run of random numbers, with gaps."""
+    rng, shape = np.random.default_rng(seed), (iterations, workers)
+    sizes = rng.integers(8, 64, shape).astype(float)
+    sizes[rng.random(shape) < gaps / 4] = NAN
+    seconds = np.where(
+        rng.random(shape) < gaps, NAN, sizes / rng.normal(1000, 50, workers) * rng.lognormal(0, 0.1, shape)
+    )
+    seconds[iterations // 2 :, 1] *= 2.5
+    panels = {"sizes": sizes, "seconds": seconds, "forecast_seconds": seconds * rng.lognormal(0, 0.2, shape)}
+    panels |= {"comm_seconds": seconds / 9, "planned": sizes, "work": np.full(shape, NAN)}
+    walls = rng.uniform(0.1, 0.2, iterations)
+    fleet = {"index": np.arange(3.0, 3 + iterations), "time": 1.7e9 + np.cumsum(walls), "wall_seconds": walls}
+    fleet |= {
+        "equal_seconds": rng.uniform(0.05, 0.2, iterations),
+        "overhead_seconds": rng.uniform(1e-4, 2e-4, iterations),
+    }
+    acted = rng.random(iterations) < changes
+    fleet |= {"gain": np.where(acted, rng.uniform(0, 0.2, iterations), NAN), "drift": np.full(iterations, drift)}
+    names = tuple(f"gpu{k}" for k in range(workers))
+    why = tuple(
+        f"Moved {k} samples from gpu0 to gpu1." if moved else "Kept the sizes." for k, moved in enumerate(acted)
+    )
+    agreed = rng.random(iterations) < 0.9
+    return Run("folder/made.jsonl", names, panels, fleet, agreed, acted, why, skipped=2, lost=3)
+
+
+def made_async_run(rounds, workers, *, bound=4, wasted=0.1, seed=0):
+    """An asynchronous run of random numbers: totals that grow, with gaps where a worker pushed nothing."""
+    rng, shape = np.random.default_rng(seed), (rounds, workers)
+    totals = {name: np.cumsum(rng.integers(1, 9, shape), axis=0).astype(float) for name in OF_WORKERS}
+    for name in ("staleness", "expected", "sizes"):
+        totals[name] = np.where(rng.random(shape) < 0.2, NAN, rng.integers(1, 9, shape) + np.arange(workers) / 8)
+    fleet = {name: np.cumsum(rng.integers(1, 9, rounds)).astype(float) for name in OF_FLEET}
+    fleet |= {"index": np.arange(float(rounds)), "wasted_share": np.full(rounds, wasted) * np.linspace(0.5, 1, rounds)}
+    fleet |= {"covered": np.full(rounds, 0.875), "largest": np.full(rounds, 9.0)}
+    names = tuple(f"{k}" for k in range(workers))
+    slow = tuple(tuple(name for name in names[:2] if rng.random() < 0.3) for _ in range(rounds))
+    acted = tuple(bool(one) for one in rng.random(rounds) < 0.6)
+    why = tuple(f"Dropped {k}." if one else "" for k, one in enumerate(acted))
+    facts = {"name": "runs/async.jsonl", "scheme": "saps", "bound": bound, "batch": 64, "skipped": 1, "lost": 2}
+    return AsyncRun(**facts, workers=names, of_workers=totals, of_fleet=fleet, stragglers=slow, acted=acted, why=why)
+
+
+def stated(page):
+    """Return a page's texts and figures, and its charts as they are drawn; of long lines only some points."""
+    parts = [[part["title"], part["about"], [_stated(block) for block in part["blocks"]]] for part in page["sections"]]
+    return {"kind": page["kind"], "title": page["title"], "verdict": page["verdict"], "parts": parts}
+
+
+def _stated(block):
+    if block["block"] == "table":
+        times = [k for k, column in enumerate(block["columns"]) if column["name"] in ("a call", "SHA-256")]
+        rows = [[cell for k, cell in enumerate(row) if k not in times] for row in block["rows"]]
+        rows = [row for row in rows if row[0] != "paceline"]  # its version
+        return [block["caption"], block["note"], [list(column.values()) for column in block["columns"]], rows]
+    if block["block"] == "gantt":
+        drawn = gantt_chart(block)
+        return [block["title"], block["about"], drawn["words"], block["until"], block["rows"]]
+    drawn = line_chart(block)
+    lines = [[one["name"], one["colour"], one["path"][:40], len(one["values"])] for one in drawn["lines"]]
+    bands = [[one["name"], one["colour"], one["path"][:40]] for one in drawn["bands"]]
+    return [block["title"], block["about"], block["x"]["name"], drawn["words"], drawn["across"][:2], lines, bands]
+
+
+RUNS = {
+    "small": made_run(24, 3),
+    "without changes": made_run(12, 2, changes=0.0, gaps=0.0),
+    "of a day": made_run(620, 25, gaps=0.3, seed=1),
+    "drifted": made_run(30, 4, drift=0.2, gaps=0.0, seed=2),
+    "of one": made_run(9, 2, gaps=1.0),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_page_of_a_run_is_what_it_was(name):
+    require_kept(KEPT, f"run {name}", stated(run_page(RUNS[name], digest="ab", command="paceline report")))
+
+
+ASYNC_RUNS = {
+    "small": made_async_run(12, 3),
+    "without a bound": made_async_run(40, 9, bound=None, wasted=0.05, seed=1),
+    "without stragglers": made_async_run(3, 1, wasted=0.01, seed=5),
+}
+
+
+@pytest.mark.parametrize("name", ASYNC_RUNS)
+def test_the_page_of_an_asynchronous_run_is_what_it_was(name):
+    require_kept(KEPT, f"asynchronous run {name}", stated(async_page(ASYNC_RUNS[name], digest="ab")))
+
+
+def traces_of(count):
+    names = [f"gpu{k}" for k in range(5)]
+    return [slowed_trace(names, f"job {k}", iterations=70 + 30 * k, slow=k, at=30 + 10 * k) for k in range(count)]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_page_of_an_evaluation_is_what_it_was(count):
+    traces, models = traces_of(count), {"ewma": EWMA(smoothing=0.3)}
+    board = leaderboard(models, traces, warmup=10)
+    page = evaluation_page(board, models, traces, warmup=10, settings=[("a", "b")], command="paceline evaluate")
+    require_kept(KEPT, f"evaluation of {count}", stated(page))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_page_of_a_replay_is_what_it_was(count):
+    traces = traces_of(count)
+    replays = replay_all(balanced({"ewma": EWMA(smoothing=0.3)}), traces, warmup=10)
+    require_kept(KEPT, f"replay of {count}", stated(replay_page(replays, traces, settings=[("a", "b")], command="c")))
+
+
+def test_the_page_of_an_audit_is_what_it_was(tmp_path):
+    require_kept(KEPT, "audit", stated(audit_of(tmp_path, ["gpu0", "gpu1", "gpu2", "gpu3"])))
+
+
+SLOW = {
+    "nobody": (4, []),
+    "one since then": (4, [(2, 40, 120, 0.5)]),
+    "one from the first on": (4, [(2, 0, 120, 0.8)]),
+    "one for a while": (4, [(2, 40, 70, 0.5)]),
+    "two": (5, [(2, 40, 120, 0.5), (0, 30, 60, 0.7)]),
+    "four": (9, [(2, 40, 120, 0.5), (0, 30, 60, 0.7), (5, 80, 120, 0.6), (7, 5, 25, 0.2)]),
+    "one of two": (2, [(1, 40, 120, 0.5)]),
+    "in turn": (4, [(0, 0, 30, 0.5), (1, 30, 60, 0.5), (2, 60, 90, 0.4)]),
+    "of three two in turn": (3, [(0, 10, 30, 0.5), (1, 60, 90, 0.5)]),
+    "half of them in turn": (4, [(0, 10, 30, 0.5), (1, 60, 90, 0.5)]),
+    "alone": (1, []),
+}
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_who_is_slow_is_said_as_it_was(name):
+    workers, slowed = SLOW[name]
+    speed_TW = 100.0 * np.random.default_rng(0).normal(1.0, 0.01, (120, workers))
+    for worker, begin, end, factor in slowed:
+        speed_TW[begin:end, worker] *= factor
+    said = who_is_slow(speed_TW, [f"{k}" for k in range(workers)], np.arange(1000, 1120))
+    require_kept(KEPT, f"slow: {name}", said)
