@@ -84,7 +84,7 @@ def phase_table(paths: Iterable[str | Path]) -> pd.DataFrame:
         frame = pd.DataFrame(rows, columns=header["columns"]).astype({"iteration": int})
         frame.insert(1, "worker", header["worker"])
         frames.append(frame[["iteration", "worker", "seconds", *names]])
-    return pd.concat(frames, ignore_index=True).sort_values(["iteration", "worker"], ignore_index=True)
+    return pd.concat(frames).sort_values(["iteration", "worker"], ignore_index=True)
 
 
 def _files(paths: Iterable[str | Path]) -> list[Record]:

@@ -20,7 +20,7 @@ import numpy as np
 from paceline._address import shown
 from paceline._whole import TemporaryFolder
 from paceline.datasets import Trace
-from paceline.datasets.columns import COLUMNS, MEASURED
+from paceline.datasets.columns import MEASURED
 from paceline.datasets.readers.reader_registry import jobs_of, read_job
 from paceline.training import stores
 
@@ -320,7 +320,7 @@ class _Kept:
         for trace in traces:
             if not isinstance(trace, Trace):
                 raise TypeError(f"an iterator of traces must yield Trace, got {type(trace).__name__}")
-            held += 5 * trace.seconds.nbytes + (0 if trace.covariates is None else trace.covariates.nbytes)
+            held += _bytes_of(trace)
             place = Path(self._folder.name, f"{len(self._kept)}.npz")
             self._kept.append(trace if held <= KEPT else _stored(trace, place))
 
@@ -333,7 +333,7 @@ class _Kept:
 
 
 def _stored(trace: Trace, path: Path) -> Path:
-    panels = {name: panel for name in (*COLUMNS, "covariates") if (panel := getattr(trace, name)) is not None}
+    panels = {name: panel for name in (*MEASURED, "covariates") if (panel := getattr(trace, name)) is not None}
     about = {"workers": trace.workers, "covariate_names": trace.covariate_names, "meta": dict(trace.meta)}
     np.savez(path, about=np.array(json.dumps(about)), **panels)
     return path
