@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fit_cases import folder_of, wavy
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kept import require_kept
 
@@ -156,7 +156,7 @@ def test_a_file_alone_knows_the_first_hundred_names(tmp_path):
 # -- profiles ----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30)
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=4), st.integers(1, 320))
 @example([1, 300], 1)
 def test_the_limit_of_memory_is_found_to_a_twentieth_or_to_one_sample(sizes, limit):
@@ -175,7 +175,9 @@ def test_the_limit_of_memory_is_found_to_a_twentieth_or_to_one_sample(sizes, lim
         with pytest.raises(ValueError, match=f"not even a batch of {min(sizes)} fits"):
             profile(make_step, sizes, **arguments)
         return
-    frame = profile(make_step, sizes, **arguments)
+    with pytest.MonkeyPatch.context() as patch:  # to look for garbage takes longer than all else
+        patch.setattr("paceline.training.profile._free_memory", lambda device: None)
+        frame = profile(make_step, sizes, **arguments)
     assert len(seen) == len(set(seen)) == len(frame)
     assert frame["batch"].tolist() == sorted(seen)
     assert [math.isnan(seconds) for seconds in frame["seconds"]] == [size > limit for size in sorted(seen)]

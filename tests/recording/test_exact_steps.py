@@ -1,0 +1,193 @@
+"""The parts of a training step are told apart to the tick, whatever the order in which they come."""
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.recording.recorder import Step
+from paceline.recording.torch.busy_clock import Clock
+from paceline.recording.torch.marks import CPUMarks
+from paceline.recording.torch.stopwatch import PHASES, Stopwatch
+
+torch = pytest.importorskip("torch")
+
+TICKS = st.integers(0, 9)
+
+
+class Ticks(CPUMarks):
+    """Marks of a clock that the test moves; one that lags behind has passed nothing that is too young."""
+
+    def __init__(self, lag=0):
+        self.now, self.lag, self.waited = 0.0, lag, 0
+
+    def mark(self):
+        return self.now
+
+    def passed(self, mark):
+        return self.now - mark >= self.lag
+
+    def wait(self, mark):
+        self.now, self.waited = max(self.now, mark + self.lag), self.waited + 1
+
+    def seconds(self, start, stop):
+        return stop - start
+
+
+def stopwatch(marks):
+    """Return a stopwatch with these marks, and the rows that it writes."""
+    rows = []
+    recorder = SimpleNamespace(
+        begin=lambda: Step((), marks.now), write=lambda step, samples, work: rows.append((step, samples, work))
+    )
+    watch = Stopwatch(torch.nn.Linear(1, 1), recorder)
+    watch._stop_listening()
+    watch._marks = marks
+    return watch, rows
+
+
+MICRO = st.fixed_dictionaries(
+    {
+        "samples": st.integers(1, 9),
+        "work": st.integers(1, 9),
+        "forward": TICKS,
+        "wait in forward": st.none() | TICKS,
+        "backward": TICKS,
+        "wait after": st.none() | TICKS,
+        "ready": TICKS,
+        "done": st.lists(TICKS, max_size=3),
+    }
+)
+ITERATION = st.tuples(TICKS, st.lists(MICRO, min_size=1, max_size=3), TICKS, TICKS)
+
+
+class Played:
+    """Plays iterations to a stopwatch, and adds up what it should tell."""
+
+    def __init__(self, watch, marks):
+        self.watch, self.marks, self.ended = watch, marks, None
+        self.hook = watch.timed(lambda state, bucket: state)
+
+    def exchange(self, ready, done):
+        """Exchange buckets: each but the last is under way when the next one is ready."""
+        futures = [torch.futures.Future() for _ in done]
+        for k, (future, seconds) in enumerate(zip(futures, done, strict=True)):
+            self.marks.now += ready
+            self.hook(future, SimpleNamespace(is_last=lambda k=k: k == len(done) - 1))
+            if k % 2:
+                self.marks.now += seconds
+                future.set_result(torch.zeros(1))
+        began = self.marks.now
+        for future, seconds in list(zip(futures, done, strict=True))[::2]:
+            self.marks.now += seconds
+            future.set_result(torch.zeros(1))
+        last_is_over = len(done) % 2 == 0 and bool(done)  # it ended before the marks below
+        return (self.marks.now - began) + (done[-1] if last_is_over else 0)
+
+    def wait(self, ticks):
+        if ticks is not None:
+            self.watch.wait_begins()
+            self.marks.now += ticks
+            self.watch.wait_ends()
+        return ticks or 0
+
+    def iteration(self, between, micros, until_step, stepping):
+        """Play one iteration, and return its seconds, communication and phases."""
+        watch, marks = self.watch, self.marks
+        marks.now += between
+        began, comm, forward = marks.now, 0, 0
+        gap = None if self.ended is None else began - self.ended
+        for micro in micros:
+            watch.forward(micro["samples"], micro["work"])
+            marks.now += micro["forward"]
+            comm += self.wait(micro["wait in forward"])
+            watch.backward()
+            forward += micro["forward"]
+            marks.now += micro["backward"]
+            comm += self.wait(micro["wait after"])
+            comm += self.exchange(micro["ready"], micro["done"]) if micro["done"] else 0
+        marks.now += until_step
+        stepped_from = marks.now
+        watch.stepping()
+        marks.now += stepping
+        watch.stepped()
+        self.ended = marks.now
+        own, samples, work = (
+            self.ended - began - comm,
+            *(sum(one[key] for one in micros) for key in ("samples", "work")),
+        )
+        return [own, comm, samples, work, gap, forward, stepped_from - began - comm - forward, stepping]
+
+
+def told(rows):
+    return [
+        [step.seconds, step.comm_seconds, samples, work, *(step.phases[name] for name in PHASES)]
+        for step, samples, work in rows
+    ]
+
+
+@given(st.lists(ITERATION, min_size=1, max_size=4), st.integers(0, 40))
+@settings(max_examples=40)
+def test_a_stopwatch_tells_every_part_of_a_step(iterations, lag):
+    marks = Ticks(lag)
+    watch, rows = stopwatch(marks)
+    played = Played(watch, marks)
+    expected = []
+    for one in iterations:
+        watch.wait_begins()  # outside of an iteration nobody waits
+        watch.wait_ends()
+        expected.append(played.iteration(*one))
+        assert len(rows) <= len(expected)
+        assert all(marks.passed(step.start) for step, *_ in rows)
+    watch.stepped()  # a step without a forward pass is no iteration
+    watch.close()
+    assert marks.waited <= 1
+    expected[0][4] = pytest.approx(float("nan"), nan_ok=True)
+    assert told(rows) == expected
+
+
+LAP = st.tuples(TICKS, st.lists(st.tuples(st.integers(1, 9), TICKS, st.none() | TICKS), min_size=1, max_size=3), TICKS)
+
+
+@given(st.lists(st.tuples(LAP, st.booleans(), st.booleans()), min_size=1, max_size=8))
+@settings(max_examples=60)
+def test_a_clock_reports_work_without_waits_and_the_median_time_between_steps(laps):
+    """A step is from its forward pass to its last gradient; between steps comes the optimiser and the next batch."""
+    marks = Ticks()
+    clock = Clock(marks)
+    between, pending, exchanged, summed = [], [], [], None
+    for number, ((gap, micros, exchange), counts, reports) in enumerate(laps):
+        marks.now += gap
+        if number:
+            between.append(gap)
+        own = 0
+        for k, (samples, busy, waits) in enumerate(micros):
+            clock.forward(samples, counts=counts or k > 0, features=(float(samples), 1.0))
+            marks.now += busy
+            own += busy
+            if waits is not None:
+                clock.wait_begins()
+                marks.now += waits
+                clock.wait_ends()
+        summed = clock.ready()
+        marks.now += exchange
+        clock.summed(summed)
+        exchanged.append(exchange)
+        if counts:
+            pending.append((sum(one for one, *_ in micros), len(micros), own))
+        elif number and between:
+            between.pop()  # the time before a step that does not count is not remembered
+        if reports:
+            found = clock.report()
+            assert found.comm_seconds == exchange
+            if not pending:
+                assert found.steps != found.steps, "nothing is known of steps that do not count"
+                continue
+            samples, parts, busy = (sum(column) for column in zip(*pending, strict=True))
+            known = sorted(between[-9:])
+            usual = (known[(len(known) - 1) // 2] + known[len(known) // 2]) / 2 if known else 0.0
+            assert (found.samples, found.micro_batches, found.steps) == (samples, parts, len(pending))
+            assert found.seconds == pytest.approx(busy + len(pending) * usual)
+            assert clock.features == (float(samples), float(parts))
+            pending = []
