@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from paceline.recording.recorder import Step
 from paceline.recording.torch.busy_clock import Clock
+from paceline.recording.torch.collective_time import _listeners
 from paceline.recording.torch.marks import CPUMarks
 from paceline.recording.torch.stopwatch import PHASES, Stopwatch
 
@@ -42,7 +43,6 @@ def stopwatch(marks):
         begin=lambda: Step((), marks.now), write=lambda step, samples, work: rows.append((step, samples, work))
     )
     watch = Stopwatch(torch.nn.Linear(1, 1), recorder)
-    watch._stop_listening()
     watch._marks = marks
     return watch, rows
 
@@ -68,6 +68,7 @@ class Played:
     def __init__(self, watch, marks):
         self.watch, self.marks, self.ended = watch, marks, None
         self.hook = watch.timed(lambda state, bucket: state)
+        assert watch.times_exchanges, "no other hook is registered"
 
     def exchange(self, ready, done):
         """Exchange buckets: each but the last is under way when the next one is ready."""
@@ -143,6 +144,7 @@ def test_a_stopwatch_tells_every_part_of_a_step(iterations, lag):
     watch.stepped()  # a step without a forward pass is no iteration
     watch.close()
     assert marks.waited <= 1
+    assert not [known for known, *_ in _listeners if known() is watch], "it listens no more"
     expected[0][4] = pytest.approx(float("nan"), nan_ok=True)
     assert told(rows) == expected
 
