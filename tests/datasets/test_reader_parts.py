@@ -21,6 +21,7 @@ from paceline.datasets.readers.timestamps import seconds_since_1970
 ZONES = {"": 0, " UTC": 0, "Z": 0, " GMT": 0, " PDT": -420, " PST": -480, "+02:00": 120, "-0530": -330, "+09": 540}
 
 
+@settings(max_examples=30)
 @given(
     st.datetimes(datetime(1970, 1, 2), datetime(2099, 1, 1)),
     st.sampled_from(sorted(ZONES)),
@@ -50,6 +51,7 @@ def test_a_time_that_is_none_is_named_with_its_row(bad):
 STEPS = st.lists(st.lists(st.integers(0, 20), min_size=1, max_size=6, unique=True).map(sorted), min_size=1, max_size=4)
 
 
+@settings(max_examples=50)
 @given(STEPS)
 def test_steps_of_restarted_runs_go_on_one_behind_the_other(runs):
     runs = [runs[0], *(run for before, run in itertools.pairwise(runs) if run[0] < before[-1])]
@@ -67,6 +69,7 @@ def test_steps_of_restarted_runs_go_on_one_behind_the_other(runs):
     assert continued(step_T, run_T).tolist() == steps
 
 
+@settings(max_examples=50)
 @given(st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=5), min_size=1, max_size=4), st.booleans())
 def test_increments_of_restarted_totals_are_what_was_added_or_not_known(runs, resumed):
     totals, run_T, total = [], [], 0

@@ -4,13 +4,14 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from paceline.report.drawing import gantt_chart, line_chart, ranges, ticks, within
 
 WIDE, HIGH = 1000.0, 300.0
 VALUES = st.one_of(st.none(), st.integers(-50, 50), st.floats(1e-3, 1e6))
+few = settings(max_examples=40)
 ALONG = st.lists(st.integers(0, 500), min_size=1, max_size=12, unique=True).map(sorted)
 
 
@@ -58,6 +59,7 @@ def agree(found, expected, ends):
         assert one[1] == pytest.approx(other[1], abs=0.051 * (high - low) / HIGH)
 
 
+@few
 @given(st.data(), ALONG)
 def test_a_line_and_a_band_go_through_every_known_point_and_no_other(data, along):
     values, low, high = (data.draw(st.lists(VALUES, min_size=len(along), max_size=len(along))) for _ in range(3))
@@ -75,6 +77,7 @@ def test_a_line_and_a_band_go_through_every_known_point_and_no_other(data, along
     assert chart["step"] == (ends[1] - ends[0]) / max(len(along) - 1, 1)
 
 
+@few
 @given(st.data(), ALONG)
 def test_ticks_of_a_chart_stand_where_their_numbers_lie(data, along):
     values = data.draw(st.lists(VALUES, min_size=len(along), max_size=len(along)))
@@ -89,6 +92,7 @@ def test_ticks_of_a_chart_stand_where_their_numbers_lie(data, along):
     assert chart["words"] == f"T. a: {words or 'not known.'}"
 
 
+@few
 @given(st.floats(-1e4, 1e4), st.floats(1e-3, 1e9), st.integers(2, 8))
 def test_ticks_are_the_multiples_of_the_smallest_round_step_that_leaves_few(low, width, count):
     high = low + width
@@ -104,6 +108,7 @@ def test_an_axis_of_one_value_has_its_tick():
     assert ticks(3.0, 3.0) == [3.0]
 
 
+@few
 @given(st.lists(st.floats(0.01, 0.9), min_size=1, max_size=4), st.sampled_from([0.25, 0.999, 1.0, 4.0, None]))
 def test_boxes_of_a_gantt_chart_are_its_bars_on_an_axis_in_its_unit(waits, until):
     rows = [{"name": f"w{k}", "waits": share, "bars": [[0.0, share, 0.95]]} for k, share in enumerate(waits)]
@@ -120,6 +125,7 @@ def test_boxes_of_a_gantt_chart_are_its_bars_on_an_axis_in_its_unit(waits, until
     assert chart["words"].count(" waits ") == len(waits)
 
 
+@few
 @given(st.lists(st.tuples(*[st.one_of(st.none(), st.floats(0.01, 5.0))] * 3), min_size=1, max_size=5))
 def test_a_scale_of_ranges_holds_them_all_and_one_with_a_margin(rows):
     scale = ranges([(0, row) for row in rows], 1)
