@@ -141,3 +141,10 @@ def test_nothing_is_said_of_noise_where_no_two_consecutive_iterations_were_repor
 )
 def test_the_true_cause_is_said_where_there_is_no_speed(samples, seconds, why):
     assert f"no speed was measured: {why}" in health(Trace(samples, seconds)).concerns
+
+
+@pytest.mark.parametrize("second", [1e-3, 1.0, 60.0])
+def test_a_clock_jumps_by_more_than_ten_of_its_own_intervals(second):
+    for jump, gaps in ((10.0, 0), (10.5, 1)):
+        start = second * np.concatenate([np.arange(20.0), 19.0 + jump + np.arange(20.0)])[:, None]
+        assert health(trace_of(walk(40, 1), start=start)).clock_gaps == gaps

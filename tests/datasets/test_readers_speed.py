@@ -203,3 +203,10 @@ def test_bytedance_steps_are_cut_at_gaps_and_stages_kept_apart(tmp_path):
     np.testing.assert_allclose(traces[2].seconds, [[4.5, 6.5]] * 2)
     assert traces[0].meta["dropped"].startswith("12 operations other than")
     np.testing.assert_allclose(read_traces(path, micro_batches=True)[2].seconds, [[2.25, 3.25]] * 2)
+
+
+def test_a_new_epoch_is_no_restart_and_an_earlier_one_is(made):
+    line = "Epoch: [{}][{}/18]\tTime 0.500 (0.5)\n"
+    places = [(0, 0), (0, 10), (1, 0), (1, 10), (0, 0)]
+    assert "restarts" not in only(made("log.txt", "".join(line.format(*one) for one in places[:4]))).meta
+    assert only(made("log.txt", "".join(line.format(*one) for one in places))).meta["restarts"] == "1"

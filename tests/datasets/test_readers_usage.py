@@ -226,3 +226,8 @@ def test_an_interval_of_sar_that_is_no_number_is_named_with_its_row(made):
         read_traces(made("sar.csv", text.format("often")))
     for unknown in ("", "0"):  # as good as a second
         assert only(made("sar.csv", text.format(unknown))).meta["period_seconds"] == "30.5"
+
+
+def test_a_sar_file_without_any_interval_counts_in_seconds(made):
+    text = "# hostname;interval;timestamp;CPU;%user\nh1;0;2020-01-01 00:01:00 UTC;0;10\n"
+    assert only(made("sar.csv", text)).meta["period_seconds"] == "1"
