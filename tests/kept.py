@@ -26,8 +26,16 @@ def plain(value):
     return float(f"{value:.{DIGITS}g}") if np.isfinite(value) else None
 
 
-def require_kept(file, name, found):
-    """Require that a result is the one that the file keeps under this name."""
+def require_kept_text(file, found):
+    """Require that a text is the one in the file."""
+    path = Path(file)
+    if "PACELINE_KEEP" in os.environ:
+        path.write_text(found)
+    assert found == path.read_text()
+
+
+def require_kept(file, name, found, *, rel=1e-4):
+    """Require that a result is the one that the file keeps under this name; numbers may differ by this share."""
     path, found = Path(file), plain(found)
     kept = json.loads(path.read_text()) if path.exists() else {}
     if "PACELINE_KEEP" in os.environ:
@@ -37,19 +45,19 @@ def require_kept(file, name, found):
         ]
         path.write_text("{\n" + ",\n".join(rows) + "\n}\n")
     else:
-        _require_same(kept[name], found, name)
+        _require_same(kept[name], found, name, rel)
 
 
-def _require_same(kept, found, where):
+def _require_same(kept, found, where, rel):
     if isinstance(kept, dict):
         assert isinstance(found, dict), where
         assert sorted(kept) == sorted(found), where
         for key, one in kept.items():
-            _require_same(one, found[key], f"{where}, {key}")
+            _require_same(one, found[key], f"{where}, {key}", rel)
     elif isinstance(kept, list):
         assert isinstance(found, list), where
         assert len(kept) == len(found), where
         for k, (one, other) in enumerate(zip(kept, found, strict=True)):
-            _require_same(one, other, f"{where}, {k}")
+            _require_same(one, other, f"{where}, {k}", rel)
     else:
-        assert found == (pytest.approx(kept, rel=1e-4) if isinstance(kept, float) else kept), where
+        assert found == (pytest.approx(kept, rel=rel) if isinstance(kept, float) else kept), where

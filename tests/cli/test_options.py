@@ -1,6 +1,6 @@
-"""The options of every command: they are those that were recorded, they are explained, and each reaches what it is for.
+"""The options of every command: they are those that were kept, they are explained, and each reaches what it is for.
 
-``python tests/cli/test_options.py`` records them anew; a change belongs into CHANGELOG.
+A change of ``options.txt`` belongs into CHANGELOG.
 """
 
 import importlib
@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import typer
+from kept import require_kept_text
 from typer.testing import CliRunner
 
 from paceline.cli import main as cli
@@ -45,7 +46,7 @@ def now():
 
 
 def test_the_options_are_those_that_were_recorded():
-    assert now() == RECORD.read_text().splitlines()
+    require_kept_text(RECORD, "".join(f"{line}\n" for line in now()))
 
 
 def test_every_command_and_option_is_explained():
@@ -367,7 +368,3 @@ def test_a_model_is_exported_by_name(monkeypatch, mlflow):
     models_command.models_export("m", "https://key@host/x", "models", mlflow)
     assert told[0][1:] == ("m", "https://key@host/x")
     assert printed == ["logged as run run7 of https://***@host/x" if mlflow else "written to out"]
-
-
-if __name__ == "__main__":
-    RECORD.write_text("\n".join(now()) + "\n")

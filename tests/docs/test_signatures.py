@@ -1,7 +1,4 @@
-"""What users call stays as it is, defaults too: a change of ``signatures.txt`` belongs into CHANGELOG.
-
-``python tests/docs/test_signatures.py`` writes it anew.
-"""
+"""What users call stays as it is, defaults too: a change of ``signatures.txt`` belongs into CHANGELOG."""
 
 import importlib
 import inspect
@@ -9,6 +6,8 @@ import pkgutil
 import re
 from enum import Enum
 from pathlib import Path
+
+from kept import require_kept_text
 
 import paceline
 
@@ -53,13 +52,5 @@ def signature(function):
     return re.sub(r" at 0x\w+", "", str(inspect.Signature(plain)))
 
 
-def now():
-    return [line for one in public() for line in lines(*one)]
-
-
 def test_what_users_call_is_what_was_recorded():
-    assert now() == RECORD.read_text().splitlines()
-
-
-if __name__ == "__main__":
-    RECORD.write_text("\n".join(now()) + "\n")
+    require_kept_text(RECORD, "".join(f"{line}\n" for one in public() for line in lines(*one)))

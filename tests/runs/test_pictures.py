@@ -1,7 +1,4 @@
-"""Pictures of runs in a terminal, with their colours, as they were looked at and recorded in ``pictures/``.
-
-``python tests/runs/test_pictures.py`` records them anew: look at each before you keep it.
-"""
+"""Pictures of runs in a terminal, with their colours, as they were looked at and kept in ``pictures/``."""
 
 import io
 from dataclasses import replace
@@ -9,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kept import require_kept_text
 from rich.console import Console
 
 from paceline.cli.watching.async_view import async_view
@@ -102,10 +100,4 @@ def drawn(name):
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_picture_is_as_it_was_looked_at(name):
-    assert drawn(name) == (RECORDED / f"{name}.txt").read_text()
-
-
-if __name__ == "__main__":
-    RECORDED.mkdir(exist_ok=True)
-    for name in PICTURES:
-        (RECORDED / f"{name}.txt").write_text(drawn(name))
+    require_kept_text(RECORDED / f"{name}.txt", drawn(name))

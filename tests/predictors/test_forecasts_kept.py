@@ -1,13 +1,11 @@
-"""Forecasts are those that were recorded: whoever changes a number of a predictor means to, and says so in CHANGELOG.
-
-``python tests/predictors/test_recorded.py`` writes ``recorded.txt`` anew.
-"""
+"""Forecasts are those that were kept: whoever changes a number of a predictor means to, and says so in CHANGELOG."""
 
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+from kept import require_kept
 
 from paceline.datasets import Trace
 from paceline.predictors import (
@@ -39,14 +37,14 @@ from paceline.predictors import (
 from paceline.predictors.averages.seasonal import Seasonal
 from paceline.predictors.linear.pooled import Pooled
 
-RECORD = Path(__file__).parent / "recorded.txt"
+KEPT = Path(__file__).parent / "forecasts.json"
 
 ITERATIONS, BLOCK = 150, 15
 """Iterations of the job, and iterations of which a line of the record gives the means over the fleet."""
 
 BRIEF = Training(epochs=2, batch_size=64, closed_loop=2)
 
-ALIKE, NEARLY = 2e-6, 1e-4
+ALIKE, NEARLY = 5e-6, 1e-4
 """How far a number may be from the record, and how far where another library fits, whose sums depend on the machine."""
 
 UNFITTED = {
@@ -182,36 +180,22 @@ def served(model):
     return np.array(rows).reshape(-1, BLOCK, len(rows[0])).mean(axis=1)
 
 
-def record(name, model):
-    return [f"{name} {' '.join(f'{number:.7f}' for number in row)}" for row in served(model)]
-
-
 def fitted(name):
     return (FITTED | TRAINED)[name]().fit([job(2), job(3)])
 
 
-def recorded(name):
-    lines = [line.split() for line in RECORD.read_text().splitlines()]
-    return np.array([line[1:] for line in lines if line[0] == name], dtype=float)
-
-
 @pytest.mark.parametrize("name", UNFITTED)
-def test_forecasts_are_what_was_recorded(name):
-    np.testing.assert_allclose(served(UNFITTED[name]()), recorded(name), rtol=0, atol=ALIKE)
+def test_forecasts_are_what_was_kept(name):
+    require_kept(KEPT, name, served(UNFITTED[name]()), rel=ALIKE)
 
 
 @pytest.mark.parametrize("name", FITTED)
-def test_forecasts_after_a_fit_are_what_was_recorded(name):
-    np.testing.assert_allclose(served(fitted(name)), recorded(name), rtol=0, atol=ALIKE)
+def test_forecasts_after_a_fit_are_what_was_kept(name):
+    require_kept(KEPT, name, served(fitted(name)), rel=ALIKE)
 
 
 @pytest.mark.parametrize("name", TRAINED)
 @pytest.mark.slow
-def test_forecasts_after_a_fit_by_another_library_are_what_was_recorded(name):
+def test_forecasts_after_a_fit_by_another_library_are_what_was_kept(name):
     pytest.importorskip("sklearn" if "boosting" in name else "torch", reason="needs this extra")
-    np.testing.assert_allclose(served(fitted(name)), recorded(name), rtol=0, atol=NEARLY)
-
-
-if __name__ == "__main__":
-    models = {name: make() for name, make in UNFITTED.items()} | {name: fitted(name) for name in FITTED | TRAINED}
-    RECORD.write_text("".join(f"{line}\n" for name, model in models.items() for line in record(name, model)))
+    require_kept(KEPT, name, served(fitted(name)), rel=NEARLY)
