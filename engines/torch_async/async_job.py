@@ -207,6 +207,7 @@ class AsyncJob:
         self._link = self._linked(timeout)
         self._work: Work | None = None
         self._pushed, self._left = True, False
+        self._refused = 0
         self._began = self._pull_seconds = self._push_seconds = 0.0
 
     # -- the loop ------------------------------------------------------------------------------------------------

@@ -197,14 +197,14 @@ def test_speeds_of_restless_workers_differ_by_iteration_and_not_by_rank():
 
 
 def test_candidates_are_the_first_samples_with_their_sizes():
-    class Items:
+    class Samples:
         def __len__(self):
             return 100
 
         def __getitem__(self, number):
             return {"x": torch.ones(number + 2) * 0.5} if number != 1 else object()
 
-    found = candidates(Items())
+    found = candidates(Samples())
     assert [number for number, _ in found] == list(range(64))
     assert [counts for _, counts in found[:3]] == [{"x": 2}, {}, {"x": 4}]
     assert len(candidates([torch.ones(3)] * 2)) == 2
