@@ -27,10 +27,13 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from mutants_made import Mutant, Place, mutant, places
 from mutants_page import page
+
+if TYPE_CHECKING:
+    import pytest
 
 HERE = Path(__file__).parent
 PROJECT = HERE.parent
@@ -201,18 +204,25 @@ def _test(copy: Path, tests: list[str], noted: Path) -> None:
     import pytest
 
     options = ["-q", "-x", "-p", "no:cacheprovider", "--basetemp", str(copy.parent / "tests")]
+    files = [file for file in dict.fromkeys(test.partition("::")[0] for test in tests) if (copy / file).exists()]
     # Without what Python does at its end, which fails in a fork of a thread.
-    os._exit(int(pytest.main([*options, *tests], plugins=[FirstFailure(noted)])))
+    os._exit(int(pytest.main([*options, *files], plugins=[FirstFailure(tests, noted)])))
 
 
 class FirstFailure:
-    """Notes the first test that fails, and lets Hypothesis stop at the first example that does.
+    """Runs these tests, in their order, as far as there still are such, and notes the first that fails.
 
-    To find the smallest takes longer than all the tests.
+    Hypothesis stops at the first example that does: to find the smallest takes longer than all the tests.
     """
 
-    def __init__(self, noted: Path) -> None:
-        self.noted = noted
+    def __init__(self, tests: list[str], noted: Path) -> None:
+        self.place, self.noted = {test: place for place, test in enumerate(tests)}, noted
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Leave out the others."""
+        items[:] = sorted(
+            (item for item in items if item.nodeid in self.place), key=lambda item: self.place[item.nodeid]
+        )
 
     def pytest_configure(self) -> None:
         """Load the settings, after those of tests/conftest.py."""

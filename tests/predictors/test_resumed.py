@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_recorded import BRIEF, covariates_of, job
+from test_forecasts_kept import BRIEF, covariates_of, job
 
 from paceline.predictors import (
     ARIMA,
