@@ -42,7 +42,7 @@ def caution(spread: Array, risk: float = 1.0) -> Array:
     >>> caution(np.full(3, np.inf))
     array([1., 1., 1.])
     """
-    return np.asarray(np.exp(risk * log_caution(spread))) if risk else np.ones(len(spread))
+    return np.asarray(np.exp(risk * log_caution(spread)))
 
 
 def log_caution(spread: Array) -> Array:
