@@ -1,9 +1,12 @@
 """Results are shared: by plans, records, sinks and reports. Nobody changes one, and comparing two raises nothing."""
 
 import importlib
+import pkgutil
 from dataclasses import fields, is_dataclass
 
 import pytest
+
+import paceline
 
 ROOMS = ("predictors", "solver", "eval", "coordinator", "datasets")
 ARRAYS = ("Array", "Sizes", "Curves", "Split", "DataFrame", "ReplayedIteration", "Replay")
@@ -22,3 +25,25 @@ def test_a_result_is_frozen_and_compared_as_an_object_where_it_holds_arrays(resu
     assert settings.frozen
     if any(name in str(field.type) for field in fields(result) for name in ARRAYS):
         assert not settings.eq
+
+
+CHANGING = """
+Account AdaptiveCompensator Calibration ClientJob Forgone Gathered Inquiry Member Position SGD Seen Service Situation
+Tape TapedStep Workers _Asked _Descent _Iteration _Lap _Metrics _Wait _Worker
+"""
+"""Those that change as they are used."""
+
+ELSEWHERE = ("__main__", ".flower", ".ray", "bootstrap")
+"""Parts of the names of modules that need other libraries, or that do something when they are imported."""
+
+
+def all_dataclasses():
+    modules = [one.name for one in pkgutil.walk_packages(paceline.__path__, "paceline.")]
+    for name in [one for one in modules if not any(part in one for part in ELSEWHERE)]:
+        for one in vars(importlib.import_module(name)).values():
+            if isinstance(one, type) and one.__module__ == name and "__dataclass_params__" in vars(one):
+                yield one
+
+
+def test_a_dataclass_is_frozen_unless_it_changes_as_it_is_used():
+    assert sorted(one.__name__ for one in all_dataclasses() if not one.__dataclass_params__.frozen) == CHANGING.split()
