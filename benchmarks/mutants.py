@@ -52,6 +52,13 @@ AT_ONCE = 2
 SECONDS = count(1)
 """Times of change for the files of mutants, each another."""
 
+LOOK_AT_ALL = (
+    "tests/docs/test_signatures.py::test_what_users_call_is_what_was_recorded",
+    "tests/cli/test_options.py::test_the_options_are_those_that_were_recorded",
+    "tests/test_frozen.py::test_a_dataclass_is_frozen_unless_it_changes_as_it_is_used",
+)
+"""Tests of what modules hold, which enter no function of theirs; they run last, for every mutant."""
+
 LONGEST = 40.0
 """Seconds of tests, as recorded, that are run for a mutant at most."""
 
@@ -124,7 +131,7 @@ class Map:
             if left < 0 and chosen:
                 break
             chosen.append(test)
-        return chosen
+        return [*chosen, *(test for test in LOOK_AT_ALL if test not in chosen)]
 
 
 def record(tests: Sequence[str]) -> None:
@@ -157,7 +164,7 @@ def _tried(file: str, place: Place, recorded: Map, copies: SimpleQueue[Path]) ->
     copy = copies.get()
     source = (copy / file).read_text()  # the project may be worked on meanwhile
     one, tests = mutant(source, place), recorded.tests(file, place.function)
-    outcome = _outcome(copy, file, one, source, tests, recorded) if tests else "no test"
+    outcome = _outcome(copy, file, one, source, tests, recorded)
     (copy / file).write_text(source)
     copies.put(copy)
     return Tried(file=file, name=one.name, outcome=outcome, tests=len(tests))
@@ -166,10 +173,10 @@ def _tried(file: str, place: Place, recorded: Map, copies: SimpleQueue[Path]) ->
 def _outcome(copy: Path, file: str, one: Mutant, source: str, tests: list[str], recorded: Map) -> str:
     """Return what becomes of a mutant; a test that fails without it too, as one that is flaky, tells nothing."""
     while tests:
-        patience = PATIENCE + 10 * sum(recorded.seconds[test] for test in tests)
+        patience = PATIENCE + 10 * sum(recorded.seconds.get(test, 0.0) for test in tests)
         failed = _failed(copy, file, one.source, tests, patience)
         if not failed:
-            return "survived"
+            return "survived" if len(tests) > len(LOOK_AT_ALL) else "no test"
         without = _failed(copy, file, source, [failed] if failed in tests else tests, patience)
         if not without:
             return "killed"

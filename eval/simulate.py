@@ -77,7 +77,7 @@ def simulate(
     Replayed: 250 iterations of 4 workers, 256 samples each.
     """
     complete_T = np.asarray(np.isfinite(trace.speed).all(axis=1))
-    if 0 < int(complete_T.sum()) < FEWEST:
+    if len(trace.workers) > 1 and 0 < int(complete_T.sum()) < FEWEST:
         return _steady(trace, global_batch, curves, noise)
     if found := obstacle(trace, trace.speed, complete_T):
         raise ValueError(found)

@@ -142,12 +142,13 @@ def test_the_interval_narrows_with_the_recording_and_says_so_in_words():
     [
         (Trace(np.ones((50, 2)), np.full((50, 2), np.nan)), "no speed was measured"),
         (job([0.1]), "the job has one worker"),
+        (job([0.1], iterations=3), "the job has one worker"),
         (
             Trace(np.where(np.eye(2)[np.arange(60) % 2] > 0, 1, np.nan), np.ones((60, 2))),
             "all workers reported a speed in 0",
         ),
     ],
-    ids=["no speed", "one worker", "never together"],
+    ids=["no speed", "one worker", "one worker, briefly", "never together"],
 )
 def test_what_cannot_be_told_is_refused_in_a_sentence(trace, sentence):
     with pytest.raises(ValueError, match=sentence):
