@@ -76,7 +76,6 @@ class LocalLevel(FleetPredictor):
         else:
             self._rows, self._fleet = together._rows, together._fleet
         self.workers = (*self.workers, *together.workers)
-        self._calm = False
 
     def leave_all(self, workers: Sequence[str]) -> None:
         """Remove many workers at once; the others keep their state."""
@@ -86,7 +85,6 @@ class LocalLevel(FleetPredictor):
         stays_W = np.array([worker not in gone for worker in self.workers], dtype=np.bool_)
         self._rows = {name: rows[stays_W] for name, rows in self._rows.items()}
         self.workers = tuple(worker for worker in self.workers if worker not in gone)
-        self._calm = False
 
     def _fresh(self, count: int) -> dict[str, Array]:
         return {name: np.full(count, np.nan) for name in ("level", "doubt", "when")}

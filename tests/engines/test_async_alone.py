@@ -10,6 +10,8 @@ import torch.distributed as dist
 
 from paceline.coordinator.asynchronous.ledger import Outcome
 from paceline.engines.torch_async import AsyncJob, async_job
+from paceline.engines.torch_async.flat import FRONT
+from paceline.engines.torch_async.wire import FIRST, rows_read, rows_written
 
 SAMPLES, BATCH = 24, 8
 
@@ -181,3 +183,11 @@ def test_an_option_out_of_range_is_refused(alone, options, told):
 def test_a_job_needs_a_process_group():
     with pytest.raises(RuntimeError, match=r'call torch\.distributed\.init_process_group\("gloo"\) before AsyncJob'):
         started()
+
+
+@pytest.mark.parametrize("count", [0, 1, FIRST - 1, FIRST, FIRST + 1, 3 * FIRST])
+def test_rows_arrive_as_they_were_written_and_what_has_no_room_is_sent_behind(count):
+    rows, message = np.arange(count) * 7 - 3, torch.full((FRONT,), -1.0)
+    behind = rows_written(rows, message)
+    assert torch.cat([rows_read(count, message), behind]).tolist() == rows.tolist()
+    assert len(behind) == max(count - FIRST, 0)
