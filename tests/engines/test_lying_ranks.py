@@ -217,6 +217,11 @@ def test_no_numbers_of_a_rank_change_what_is_known_of_the_others(rank, lies, fea
     assert np.isnan(rows["seconds"][rank]) or np.isfinite(rows.features_WF[rank]).all()
 
 
+def test_a_cost_of_nothing_is_a_cost():
+    rows_WF = np.array([[8.0, 2, 1, 0.5, 0.01, 0, 1, 0, 1, 1, 0.1, 24, 0, math.nan, 0.0, 3.0]] * 3)
+    assert RankReports(rows_WF, 2)["seconds"].tolist() == [0.5] * 3
+
+
 # -- what ranks must have in common ------------------------------------------------------------------------------
 
 
