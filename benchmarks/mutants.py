@@ -225,11 +225,10 @@ class FirstFailure:
     def __init__(self, tests: list[str], noted: Path) -> None:
         self.place, self.noted = {test: place for place, test in enumerate(tests)}, noted
 
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+    def pytest_collection_modifyitems(self, session: pytest.Session) -> None:
         """Leave out the others."""
-        items[:] = sorted(
-            (item for item in items if item.nodeid in self.place), key=lambda item: self.place[item.nodeid]
-        )
+        kept = [test for test in session.items if test.nodeid in self.place]
+        session.items[:] = sorted(kept, key=lambda test: self.place[test.nodeid])
 
     def pytest_configure(self) -> None:
         """Load the settings, after those of tests/conftest.py."""
