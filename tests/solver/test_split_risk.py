@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import norm
 
 from paceline.predictors import Curves
 from paceline.solver import caution, split
@@ -52,3 +53,13 @@ def test_sparing_noisy_workers_shortens_the_mean_iteration(noise: float, least: 
         return float((sizes / speed * errors).max(axis=1).mean())
 
     assert 1 - mean_makespan(1.0) / mean_makespan(0.0) > least
+
+
+@pytest.mark.parametrize("workers", [2, 3, 5, 8, 32, 100, 512])
+def test_the_noisy_half_is_planned_at_the_expected_largest_of_as_many_errors(workers: int) -> None:
+    grid = np.linspace(-9, 9, 20001)
+    largest = norm.cdf(grid) ** workers
+    expected = grid[-1] - np.trapezoid(largest, grid)  # of that many standard normal numbers, to seven digits
+    spread = np.where(np.arange(workers) < workers // 2, 0.0, 0.3)
+    stretch = np.log(caution(spread))[-1] / np.sqrt(np.log(1 + 0.3**2))
+    assert stretch == pytest.approx(expected, rel=0.05)
