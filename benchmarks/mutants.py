@@ -114,6 +114,12 @@ class Map:
                 test, seconds, names = json.loads(line)
                 self.seconds[test] = max(seconds, self.seconds.get(test, 0.0))
                 self.entered.setdefault(test, set()).update(names)
+        for test, names in self.entered.items():
+            for shared in [name for name in names if name.startswith("@")]:  # a fixture that other tests have too
+                names.update(self.entered.get(shared, ()))
+                self.seconds[test] += self.seconds.get(shared, 0.0)
+        for shared in [test for test in self.entered if test.startswith("@")]:
+            del self.entered[shared]
         if not self.seconds:
             raise SystemExit(f"{folder} holds no record of the tests: run python benchmarks/mutants.py --map")
 

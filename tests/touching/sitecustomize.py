@@ -4,11 +4,11 @@ Functions are kept by file and name, not by line, so that the record outlives ed
 as it is first entered: processes may be killed.
 """
 
+import functools
 import json
 import os
 import sys
 import threading
-from functools import cache
 from pathlib import Path
 
 FOLDER, CURRENT = "PACELINE_TOUCHED", "PACELINE_TOUCHED_TEST"
@@ -35,13 +35,35 @@ def begin():
     sys.settrace(enter)  # it returns None: lines inside are not traced
 
 
+class Caches:
+    """Empties the caches of the library: what one holds from an earlier test is not entered again."""
+
+    def __init__(self):
+        self.found, self._make = [], functools.lru_cache
+
+    def lru_cache(self, *given, **named):
+        """Take the place of :func:`functools.lru_cache`."""
+        made = self._make(*given, **named)
+        return self._known(made) if hasattr(made, "cache_clear") else lambda function: self._known(made(function))
+
+    def clear(self):
+        """Empty those of the library."""
+        for one in self.found:
+            if one.__module__.startswith("paceline."):
+                one.cache_clear()
+
+    def _known(self, cached):
+        self.found.append(cached)
+        return cached
+
+
 def note(file, test, seconds, names):
     """Add a line to a file."""
     with file.open("a") as lines:
         lines.write(json.dumps([test, round(seconds, 3), names]) + "\n")
 
 
-@cache
+@functools.cache
 def name_of(file, function):
     """Return ``solver/split.py:split``; nothing for what is not the library's."""
     if not Path(file).is_absolute():
@@ -52,6 +74,8 @@ def name_of(file, function):
     return f"{path.relative_to(LIBRARY)}:{function.replace('.<locals>', '')}"
 
 
+caches = Caches()
 if FOLDER in os.environ:
+    functools.lru_cache = caches.lru_cache
     os.register_at_fork(after_in_child=begin)
     begin()
