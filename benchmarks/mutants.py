@@ -266,6 +266,9 @@ def main() -> None:
     parser.add_argument("--again", type=int, help="the seed of a sample whose survivors are tried again")
     parser.add_argument("--page", action="store_true", help="write the page anew, from what is known")
     asked = parser.parse_args()
+    for file, _, test in (one.partition("::") for one in LOOK_AT_ALL):
+        if f"def {test}(" not in (PROJECT / file).read_text():
+            parser.error(f"{file} holds no {test}: name it anew in LOOK_AT_ALL")
     if asked.map is not None:
         record(asked.map)
     judged: dict[str, dict[str, str]] = tomllib.loads((HERE / "mutants.toml").read_text())

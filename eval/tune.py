@@ -35,7 +35,7 @@ WHOLE: Mapping[str, tuple[int, int]] = {
 
 REAL: Mapping[str, tuple[float, float]] = {
     "smoothing": (0.01, 1.0),
-    "forgetting": (0.901, 0.9999),
+    "forgetting": (0.901, 0.9999),  # RLS refuses 0.9 itself
     "learning_rate": (3e-4, 3e-2),
     "weight_decay": (1e-3, 1.0),
 }

@@ -45,6 +45,7 @@ def require_kept(file, name, found, *, rel=1e-4):
         ]
         path.write_text("{\n" + ",\n".join(rows) + "\n}\n")
     else:
+        assert name in kept, f"{path.name} keeps no {name}: PACELINE_KEEP=1 writes it"
         _require_same(kept[name], found, name, rel)
 
 

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 
 from paceline.coordinator.asynchronous.ledger import Outcome
 from paceline.engines.torch_async import AsyncJob, async_job
@@ -14,13 +13,6 @@ from paceline.engines.torch_async.flat import FRONT
 from paceline.engines.torch_async.wire import FIRST, rows_read, rows_written
 
 SAMPLES, BATCH = 24, 8
-
-
-@pytest.fixture
-def alone():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def started(**options):

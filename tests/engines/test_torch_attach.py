@@ -4,7 +4,6 @@ import warnings
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
@@ -14,12 +13,10 @@ from paceline.torch import BalancedLoader, attach
 
 
 @pytest.fixture
-def script():
+def script(alone):
     """Model and loader of a job of one process."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     data = torch.utils.data.TensorDataset(torch.randn(40, 4))
-    yield DistributedDataParallel(torch.nn.Linear(4, 1)), BalancedLoader(data, 20)
-    dist.destroy_process_group()
+    return DistributedDataParallel(torch.nn.Linear(4, 1)), BalancedLoader(data, 20)
 
 
 def test_a_bound_of_a_worker_that_is_not_there_is_said(script):

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.engines.torch.weighting.listener import BalanceWarning
@@ -16,14 +15,12 @@ from paceline.torch import BalancedLoader, attach, weight_terms
 
 
 @pytest.fixture(params=["mean", "sum"])
-def job(request):
+def job(request, alone):
     """A model whose loss terms the script counts, in a job of one rank."""
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     model = DistributedDataParallel(torch.nn.Linear(3, 2))
     terms = weight_terms(model, loss=request.param)
     yield SimpleNamespace(model=model, terms=terms, loss=request.param, inputs=torch.ones(4, 3))
     terms.close()
-    dist.destroy_process_group()
 
 
 def trained(job, optimizer):

@@ -5,7 +5,6 @@ import warnings
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import LoadBalancer, Policy
@@ -14,13 +13,6 @@ from paceline.engines.torch.planning import Planning, apart
 from paceline.engines.torch.reporting.reports import COLUMNS, RankReports
 from paceline.predictors import EWMA, LastValue
 from paceline.torch import BalancedLoader, Costs, attach
-
-
-@pytest.fixture
-def alone():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def job(**options):

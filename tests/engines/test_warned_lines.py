@@ -4,19 +4,11 @@ import warnings
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
 from paceline.engines.torch_async import AsyncJob
 from paceline.torch import BalancedLoader, attach
-
-
-@pytest.fixture
-def alone():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def loader():
