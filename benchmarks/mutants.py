@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
@@ -59,8 +59,11 @@ LOOK_AT_ALL = (
 )
 """Tests of what modules hold, which enter no function of theirs; they run last, for every mutant."""
 
-LONGEST = 40.0
-"""Seconds of tests, as recorded, that are run for a mutant at most."""
+SHARED = "@"
+"""Begins the name of a fixture that several tests share: those that run together pay for it once."""
+
+LONGEST = 80.0
+"""Seconds of tests, as recorded, that are run for a mutant at most; without the recorder they take half as long."""
 
 PATIENCE = 30.0
 """Seconds, beside ten times what the tests took when they were recorded, after which a mutant never ends."""
@@ -114,14 +117,16 @@ class Map:
                 test, seconds, names = json.loads(line)
                 self.seconds[test] = max(seconds, self.seconds.get(test, 0.0))
                 self.entered.setdefault(test, set()).update(names)
-        for test, names in self.entered.items():
-            for shared in [name for name in names if name.startswith("@")]:  # a fixture that other tests have too
-                names.update(self.entered.get(shared, ()))
-                self.seconds[test] += self.seconds.get(shared, 0.0)
-        for shared in [test for test in self.entered if test.startswith("@")]:
-            del self.entered[shared]
+        self.shared = {test: {name for name in names if name[0] == SHARED} for test, names in self.entered.items()}
+        for test in self.entered:
+            self.entered[test] = self.entered[test].union(*(self.entered.get(one, ()) for one in self.shared[test]))
         if not self.seconds:
             raise SystemExit(f"{folder} holds no record of the tests: run python benchmarks/mutants.py --map")
+
+    def takes(self, tests: Sequence[str], paid: Set[str] = frozenset()) -> float:
+        """Return the seconds that these tests take together, beside what is paid for already."""
+        needed = set(tests).union(*(self.shared.get(test, ()) for test in tests)) - paid
+        return sum(self.seconds.get(one, 0.0) for one in needed)
 
     def tests(self, file: str, function: str) -> list[str]:
         """Return the tests of a function, or of all functions of a file; those that enter least come first."""
@@ -129,14 +134,16 @@ class Map:
         held = [
             test
             for test, names in self.entered.items()
-            if (wanted in names if function else any(name.startswith(wanted) for name in names))
+            if test[0] != SHARED and (wanted in names if function else any(name.startswith(wanted) for name in names))
         ]
-        chosen, left = [], LONGEST
+        chosen: list[str] = []
+        left, paid = LONGEST, set[str]()
         for test in sorted(held, key=lambda one: len(self.entered[one])):
-            left -= self.seconds[test]
-            if left < 0 and chosen:
-                break
-            chosen.append(test)
+            takes = self.takes([test], paid)
+            if takes <= left or not chosen:
+                chosen.append(test)
+                left -= takes
+                paid |= self.shared[test]
         return [*chosen, *(test for test in LOOK_AT_ALL if test not in chosen)]
 
 
@@ -179,7 +186,7 @@ def _tried(file: str, place: Place, recorded: Map, copies: SimpleQueue[Path]) ->
 def _outcome(copy: Path, file: str, one: Mutant, source: str, tests: list[str], recorded: Map) -> str:
     """Return what becomes of a mutant; a test that fails without it too, as one that is flaky, tells nothing."""
     while tests:
-        patience = PATIENCE + 10 * sum(recorded.seconds.get(test, 0.0) for test in tests)
+        patience = PATIENCE + 10 * recorded.takes(tests)
         failed = _failed(copy, file, one.source, tests, patience)
         if not failed:
             return "survived" if len(tests) > len(LOOK_AT_ALL) else "no test"
@@ -223,7 +230,7 @@ def _test(copy: Path, tests: list[str], noted: Path) -> None:
 
 
 class FirstFailure:
-    """Runs these tests, in their order, as far as there still are such, and notes the first that fails.
+    """Runs these tests as far as there still are such, in the order of the first of each file, and notes which fails.
 
     Hypothesis stops at the first example that does: to find the smallest takes longer than all the tests.
     """
@@ -233,8 +240,10 @@ class FirstFailure:
 
     def pytest_collection_modifyitems(self, session: pytest.Session) -> None:
         """Leave out the others."""
-        kept = [test for test in session.items if test.nodeid in self.place]
-        session.items[:] = sorted(kept, key=lambda test: self.place[test.nodeid])
+        held = (test for test in session.items if test.nodeid in self.place)
+        kept = sorted(held, key=lambda test: self.place[test.nodeid])
+        files = list(dict.fromkeys(test.path for test in kept))  # those of a file together: they share fixtures
+        session.items[:] = sorted(kept, key=lambda test: files.index(test.path))
 
     def pytest_configure(self) -> None:
         """Load the settings, after those of tests/conftest.py."""

@@ -61,9 +61,9 @@ The aim is to notice 95 % in the cores, the solver, the predictors and the engin
 `python benchmarks/mutants.py --map` records which tests enter which function; `--seed S --count N` draws files in
 proportion to their lines, and in each one change: an operator, a comparison, a condition, a constant, a name, the last
 named argument of a call, or a statement left out. The tests that enter the function run, those that enter least first,
-as far as 40 seconds of them go. A survivor that changes nothing a caller could see is equivalent, by our judgement, and
-the reason stands beside it. The last column is killed / (killed + survived). The seeds and what was drawn stand in
-`mutants.json`.
+as far as 80 recorded seconds of them go. A survivor that changes nothing a caller could see is equivalent, by our
+judgement, and the reason stands beside it. The last column is killed / (killed + survived). The seeds and what was
+drawn stand in `mutants.json`.
 
 Of seed 20261124 the first 230 of 300 were tried, after a round of new laws, and its survivors were looked at only then:
 those of frozen dataclasses, defaults of commands, records of steps, rows of asynchronous workers, costs of nothing,

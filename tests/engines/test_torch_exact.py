@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import run_ranks
+from ranks import RECORDED, run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
@@ -146,20 +146,27 @@ def train_all(rank, cases):
 
 
 @pytest.fixture(scope="module")
-def trained_on():
-    """Results of every rank, by case; of a number of ranks once for all cases."""
-    return functools.cache(lambda ranks: run_ranks(ranks, train_all, [case for of, case in ON_RANKS if of == ranks]))
+def results_of():
+    """Results of every rank; of a number of ranks once for all cases."""
+
+    @functools.cache
+    def trained_on(ranks, *only):
+        return run_ranks(ranks, train_all, only or [case for of, case in ON_RANKS if of == ranks])
+
+    def results(ranks, case):
+        return [trained[case] for trained in (trained_on(ranks, case) if RECORDED else trained_on(ranks))]
+
+    return results
 
 
 @pytest.mark.parametrize(
     ("ranks", "case"), ON_RANKS, ids=[f"{ranks} ranks-{case[0]} x{case[2]} {case[1]}" for ranks, case in ON_RANKS]
 )
-def test_parameters_equal_those_of_one_process_on_the_union_batch(trained_on, ranks, case):
-    (_, dtype, _), trained = case, trained_on(ranks)
-    results = [result[case] for result in trained]
+def test_parameters_equal_those_of_one_process_on_the_union_batch(results_of, ranks, case):
+    (_, dtype, _), results = case, results_of(ranks, case)
     drawn = [drawn for _, drawn, _ in results]
     batches = [list(chain(*parts)) for parts in zip(*drawn, strict=True)]
-    alone = train_alone(batches, *case, world_size=len(trained))
+    alone = train_alone(batches, *case, world_size=ranks)
     tolerance = 1e-12 if dtype is torch.float64 else 2e-5
     for parameters, _, _ in results:
         for parameter, expected in zip(parameters, alone, strict=True):
