@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+import re
 from dataclasses import fields, is_dataclass
 
 import pytest
@@ -47,3 +48,17 @@ def all_dataclasses():
 
 def test_a_dataclass_is_frozen_unless_it_changes_as_it_is_used():
     assert sorted(one.__name__ for one in all_dataclasses() if not one.__dataclass_params__.frozen) == CHANGING.split()
+
+
+HOLDS_ARRAYS = re.compile(r"Array|Sizes|Mask|Curves|Split|DataFrame|Tensor|Vector|Replay|ErrorFigures|WorkerStep")
+COMPARED = "ChartBand ChartLine Position TableFile Tape TapedStep Task Usage _Worker"
+"""Those with arrays that nobody compares, in rooms that hold no results."""
+
+
+def test_a_dataclass_with_arrays_generates_no_equality_which_would_raise():
+    found = {
+        one.__name__
+        for one in all_dataclasses()
+        if one.__dataclass_params__.eq and any(HOLDS_ARRAYS.search(str(field.type)) for field in fields(one))
+    }
+    assert sorted(found) == COMPARED.split()
