@@ -8,8 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from paceline.datasets import Trace
-from paceline.training import Source
-from paceline.training import stores
+from paceline.training import Source, stores
 from paceline.training.stores import files
 
 pytest.importorskip("fsspec")
