@@ -142,7 +142,7 @@ class Leaderboard:
     def _workers_of_jobs(self) -> dict[str, int]:
         """Workers that count, by trace."""
         mine = self.workers[self.workers["predictor"] == BASELINE]
-        return {str(trace): len(rows) for trace, rows in mine.groupby("trace", sort=False)}
+        return {str(trace): len(rows) for trace, rows in mine.groupby("trace")}
 
     def _ranks(self, measure: str) -> Callable[[str], dict[str, float]]:
         table = self.per_trace.pivot_table(index="trace", columns="predictor", values=measure)

@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+import re
 from dataclasses import fields, is_dataclass
 
 import pytest
@@ -47,3 +48,21 @@ def all_dataclasses():
 
 def test_a_dataclass_is_frozen_unless_it_changes_as_it_is_used():
     assert sorted(one.__name__ for one in all_dataclasses() if not one.__dataclass_params__.frozen) == CHANGING.split()
+
+
+HOLDS_ARRAYS = re.compile(r"Array|Sizes|Mask|Curves|Split|DataFrame|Tensor|Vector|Replay|Estimate|Stamp")
+COMPARED = "ChartBand ChartLine Position TableFile Tape TapedStep Task Usage _Worker"
+"""Those with arrays that nobody compares, in rooms that hold no results."""
+
+SAME_ONLY = "Costs Forgone Gathered Member Push Seen Service Standing Turn Windows Workers _Lap _Wait"
+"""Those without arrays of their own that stand for one thing, which nothing else equals."""
+
+
+def test_a_dataclass_with_arrays_generates_no_equality_which_would_raise():
+    generates = {
+        (one.__name__, holds): one.__dataclass_params__.eq
+        for one in all_dataclasses()
+        for holds in [any(HOLDS_ARRAYS.search(str(field.type)) for field in fields(one))]
+    }
+    assert sorted(name for (name, holds), eq in generates.items() if holds and eq) == COMPARED.split()
+    assert sorted(name for (name, holds), eq in generates.items() if not holds and not eq) == SAME_ONLY.split()

@@ -217,3 +217,15 @@ def test_copies_of_a_worker_begin_as_far_apart_as_their_number_allows(workers):
 def test_a_gap_at_the_beginning_is_filled_with_the_workers_median():
     trace = Trace(np.ones((4, 1)), [[np.nan], [1.0], [0.5], [0.25]])
     assert Times.of(trace, workers=1, batch=1).speed[:, 0] * 2 == pytest.approx([2.0, 1.0, 2.0, 4.0])
+
+
+@pytest.mark.parametrize(("span", "comm"), [(0.0, 0.0), (-1.0, 0.0), (np.inf, 0.0), (1.0, -0.1), (1.0, np.inf)])
+def test_a_row_of_no_or_endless_time_and_a_wire_that_takes_less_than_none_are_refused(span, comm):
+    with pytest.raises(ValueError, match=f"span must be above 0 and comm_seconds 0 or more, got {span}, {comm}"):
+        Times(np.ones((2, 1)), span=span, comm_seconds=comm)
+
+
+@pytest.mark.parametrize("speed", [[1.0], [[0.0]], [[np.inf]], [[np.nan]]])
+def test_a_speed_that_ends_no_step_is_refused(speed):
+    with pytest.raises(ValueError, match=r"speed must be \[T, W\], above 0 and finite"):
+        Times(np.array(speed), span=1.0, comm_seconds=0.0)

@@ -5,7 +5,7 @@ import inspect
 import numpy as np
 import pytest
 
-from paceline.predictors import EWMA, Forecast, LastValue, checks
+from paceline.predictors import EWMA, Forecast, LastValue, Report, checks
 from paceline.predictors.adopted import adopted
 
 
@@ -391,3 +391,29 @@ def test_a_wrapped_predictor_follows_every_change_of_the_fleet():
     wrapped.rename("a", "d")
     wrapped.leave("b")
     assert wrapped.workers == wrapped.predictor.workers == ("d", "c")
+
+
+def keeping(of):
+    class Keeping(LastValue):
+        """Keeps a report, which its owner may change, and uses it at the next call of this method."""
+
+        kept = None
+
+        def observe(self, report):
+            if of == "observe" and self.kept is not None:
+                super().observe(Report(self.kept.samples, self.kept.seconds))
+            super().observe(report)
+            self.kept = report
+
+        def predict(self, covariates=None, *, horizon=1):
+            forecast = super().predict(covariates, horizon=horizon)
+            if of == "observe" or self.kept is None:
+                return forecast
+            return Forecast(np.asarray(self.kept.samples) / np.asarray(self.kept.seconds), forecast.spread)
+
+    return Keeping
+
+
+@pytest.mark.parametrize("of", ["observe", "predict"])
+def test_an_input_that_is_kept_is_noticed_at_once_and_later(of):
+    assert not passes(keeping(of), "inputs_are_left_alone")

@@ -171,3 +171,12 @@ def test_gathered_measurements_are_medians_of_neighbours_with_the_weight_of_all(
         for g in range(groups)
     ]
     np.testing.assert_allclose(found, expected)
+
+
+def test_an_outlier_on_the_floor_hardly_moves_it():
+    rng = np.random.default_rng(4)
+    sizes = np.array([1, 2, 3, 4, 5, 6, 7, 8, 100, 150, 200, 300, 400])
+    for outlier in range(8):
+        seconds = np.maximum(1.0, 0.02 * sizes) * np.exp(rng.normal(0.0, 1e-3, len(sizes)))
+        seconds[outlier] *= 1.5
+        assert fit_curve(sizes, seconds)[0] == pytest.approx(1.0, abs=4e-3)

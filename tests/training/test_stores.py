@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from paceline.datasets import Trace
-from paceline.training import Source
+from paceline.training import Source, stores
 from paceline.training.stores import files
 
 pytest.importorskip("fsspec")
@@ -163,3 +163,10 @@ def test_a_refusal_is_told_with_its_status_and_without_the_address(parquet):
     with serving(refuses=True) as server, pytest.raises(FileNotFoundError, match="403") as told:
         files(f"http://TOKENTOKEN@127.0.0.1:{server.port}/served.parquet{SIGNED}")
     assert not [part for part in ("HUSH", "TOKEN") if part in str(told.value)]
+
+
+def test_a_gibibyte_is_read_of_a_file_unless_more_is_allowed(monkeypatch):
+    monkeypatch.delenv("PACELINE_STORE_BYTES", raising=False)
+    assert stores._most_bytes() == 1024**3
+    monkeypatch.setenv("PACELINE_STORE_BYTES", "7")
+    assert stores._most_bytes() == 7
