@@ -229,3 +229,20 @@ def test_too_few_samples_are_refused():
 def test_a_loss_without_gradient_is_refused():
     with pytest.raises(ValueError, match="depends on parameters"):
         audit(lambda batch: batch.sum(), [torch.ones(4, 2)])
+
+
+class Stopped(torch.autograd.Function):
+    """Uses a weight and gives it no gradient."""
+
+    @staticmethod
+    def forward(context, inputs, weight):
+        return inputs + weight
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient, None
+
+
+def test_a_weight_without_gradient_is_as_one_whose_gradient_is_zero_in_a_notebook():
+    weight, still = torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)
+    assert audit(lambda batch: Stopped.apply(batch * weight, still).mean(), data()).status.name == "EXACT"

@@ -241,3 +241,28 @@ def test_a_mini_batch_written_once_more_later_is_no_restart(tmp_path):
     (trace,) = read_traces(tmp_path / "job_1_norm.csv")
     assert (len(trace), trace.meta["rows_dropped"]) == (40, "1")
     assert "restarts" not in trace.meta
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("mxnet_log", "Node[0] Epoch[{epoch}] Batch [{step}]\tSpeed: 64 samples/sec"),
+        ("pytorch_log", "Epoch: [{epoch}][{step}/99]\tTime 0.5 (0.6)\tData 1 (0.2)"),
+    ],
+)
+@given(st.lists(st.integers(1, 4), min_size=2, max_size=4))
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_steps_that_begin_anew_with_an_epoch_are_no_restart(name, line, tmp_path, lengths):
+    places = [(epoch, step) for epoch, length in enumerate(lengths) for step in range(length)]
+    (tmp_path / "log.txt").write_text("\n".join(line.format(epoch=epoch, step=step) for epoch, step in places))
+    (trace,) = read_traces(tmp_path / "log.txt", name)
+    assert "restarts" not in trace.meta
+    assert len(trace.speed) == len(places)
+
+
+def test_logs_of_one_long_and_thousands_of_short_workers_do_not_fill_memory(tmp_path):
+    nodes = [*range(5000), *([0] * 2500)]
+    line = "Node[{node}] Epoch[0] Batch [{step}]\tSpeed: 64 samples/sec\n"
+    (tmp_path / "log.txt").write_text("".join(line.format(node=node, step=k) for k, node in enumerate(nodes)))
+    with pytest.raises(ValueError, match=r"7500 rows name 5000 workers and 2501 iterations, a panel .* nearly empty"):
+        list(read_traces(tmp_path / "log.txt", "mxnet_log"))

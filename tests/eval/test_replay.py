@@ -170,6 +170,19 @@ class Skimps(EqualBatches):
         return super().sizes(iteration, covariates) - np.eye(3, dtype=np.int64)[0]
 
 
+class Idle(EqualBatches):
+    """Leaves a worker without samples."""
+
+    def sizes(self, *given):
+        sizes = super().sizes(*given)
+        return np.array([0, sizes.sum()])
+
+
+def test_a_scheme_that_leaves_a_worker_idle_is_refused():
+    with pytest.raises(ValueError, match=r"at least one to each worker, got \[0, 200\], which is 200"):
+        replay({"idle": Idle()}, Trace([[30, 30]] * 2, [[1, 2]] * 2), global_batch=200, warmup=0)
+
+
 def test_a_scheme_that_loses_samples_is_refused():
     with pytest.raises(ValueError, match=r"Skimps must hand out 192 samples, .*, which is 191"):
         replay({"skimps": Skimps()}, checks.example_trace())

@@ -194,6 +194,14 @@ def test_curves_of_a_forecast_give_what_their_speeds_give() -> None:
     assert by_curves.owner.tolist() == assign(costs, speeds).owner.tolist()
 
 
+@given(st.lists(st.tuples(SPEEDS, st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=3))
+def test_fixed_seconds_beside_those_of_curves_are_added_to_them(ranks: list[tuple[float, int, int]]) -> None:
+    speeds, own, beside = (np.array(column, dtype=float) for column in zip(*ranks, strict=True))
+    costs, free = [8.0, 5.0, 4.0, 3.0, 2.0, 2.0], np.zeros(len(ranks))
+    by_curves = assign(costs, Curves(slope=1 / speeds, intercept=own, floor=free, limit=free + np.inf), fixed=beside)
+    assert by_curves.seconds.tolist() == assign(costs, speeds, fixed=own + beside).seconds.tolist()
+
+
 def test_what_a_batch_costs_besides_its_samples_is_taken_into_account() -> None:
     assert assign([1.0] * 10, [1.0, 1.0], fixed=[4.0, 0.0]).counts.tolist() == [3, 7]
 

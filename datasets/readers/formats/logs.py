@@ -96,7 +96,9 @@ def read(kind: str, paths: Sequence[Path]) -> Iterator[Trace]:
         records = _records(path, KINDS[kind].parse, tally)
         workers = sorted({record.worker for record in records}, key=int)
         extras = sorted({name for record in records for name in record.extra})
-        series = {worker: [record for record in records if record.worker == worker] for worker in workers}
+        series: dict[str, list[Record]] = {worker: [] for worker in workers}
+        for record in records:
+            series[record.worker].append(record)
         shape = (max(map(len, series.values())), len(workers))
         require_dense(len(records), *shape)
         samples_TW, seconds_TW = np.full(shape, np.nan), np.full(shape, np.nan)
