@@ -66,3 +66,17 @@ def test_a_dataclass_with_arrays_generates_no_equality_which_would_raise():
     }
     assert sorted(name for (name, holds), eq in generates.items() if holds and eq) == COMPARED.split()
     assert sorted(name for (name, holds), eq in generates.items() if not holds and not eq) == SAME_ONLY.split()
+
+
+BY_NAME = """
+Arrangement AsyncSetting AuditPlan AuditVerdict BalancedRun Contention Course Disturbance Entry Fitting Format Health
+Iteration Job Layout Lead Policy Population RemoteSet Round RoundBounds RoundPlan RoundReport RoundSetting Scheme
+Series Setting Simulation Slowness StalenessReport TableFile Training Verdict Waiting Worth
+"""
+"""Those of many fields of one type, which a caller names."""
+
+
+def test_fields_that_could_be_mixed_up_are_given_by_name():
+    assert sorted(one.__name__ for one in all_dataclasses() if any(field.kw_only for field in fields(one))) == (
+        BY_NAME.split()
+    )

@@ -100,6 +100,15 @@ def test_a_gradient_that_has_not_come_to_every_server_is_refused():
     assert "has not come to every server" in split.server.push("a", pulled.stamp, np.empty(0)).reason
 
 
+def test_a_resumed_part_holds_no_gradient_from_before():
+    shard = Shard(np.zeros(2), SGD(0.1), None)
+    shard.read("a", 0)
+    shard.hold("a", 0, np.ones(2))
+    assert not shard.flaw("a", 0)
+    shard.load_state_dict({**shard.state_dict(), "place": np.array([7])})
+    assert (shard.version, "has not come" in shard.flaw("a", 0)) == (7, True)
+
+
 @pytest.mark.parametrize(("before", "after"), [(3, 2), (3, 1), (1, 3)])
 def test_a_state_resumes_on_any_number_of_servers(before, after):
     split, again, straight = Split("asp", before), Split("asp", after), Split("asp", 1)
