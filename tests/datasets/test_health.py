@@ -148,3 +148,10 @@ def test_a_clock_jumps_by_more_than_ten_of_its_own_intervals(second):
     for jump, gaps in ((10.0, 0), (10.5, 1)):
         start = second * np.concatenate([np.arange(20.0), 19.0 + jump + np.arange(20.0)])[:, None]
         assert health(trace_of(walk(40, 1), start=start)).clock_gaps == gaps
+
+
+@pytest.mark.parametrize(("rows", "share"), [(10, 0.0), (11, 1 / 11), (12, 1 / 12)])
+def test_spikes_are_looked_for_in_series_as_long_as_a_window(rows, share):
+    speed = 100.0 + np.arange(rows) % 3
+    speed[rows // 2] = 10_000.0
+    assert speed_of(trace_of(np.column_stack([speed, speed]))).outliers == pytest.approx(share)

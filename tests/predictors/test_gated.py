@@ -1,5 +1,6 @@
 """GatedNARX: what it sees, what it serves, and what the shipped network is good for."""
 
+import copy
 from pathlib import Path
 
 import numpy as np
@@ -183,3 +184,16 @@ def test_the_shipped_networks_are_small():
     sizes = {path.stem: path.stat().st_size for path in folder.glob("*.safetensors")}
     assert set(sizes) == {"gated-narx"}
     assert max(sizes.values()) < 100_000
+
+
+def test_covariates_known_before_a_reset_are_forgotten(fitted, trace):
+    used, new = copy.deepcopy(fitted), copy.deepcopy(fitted)
+    used.reset(trace.workers)
+    for k in range(20):
+        used.observe(Report(trace.samples[k], trace.seconds[k], covariates=3.0 + 0.0 * trace.covariates[k]))
+        used.predict()
+    for model in (used, new):
+        model.reset(trace.workers)
+        for k in range(5):
+            model.observe(Report(trace.samples[k], trace.seconds[k]))
+    assert used.predict().speed.tolist() == new.predict().speed.tolist()
