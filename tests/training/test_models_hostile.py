@@ -1,5 +1,6 @@
 """Model files that somebody made to do harm: each ends in one sentence that names the file, and takes no memory."""
 
+import copy
 import json
 from dataclasses import replace
 
@@ -248,3 +249,24 @@ def test_a_model_that_serves_some_fleets_only_is_refused_when_it_is_loaded(tmp_p
     assert load_model(path, kinds=[Odd]).smoothing == Odd().smoothing
     monkeypatch.setattr(Odd, "fault", fault)
     refused(path, "does not fit", lambda path: load_model(path, kinds=[Odd]))
+
+
+@pytest.mark.parametrize("kind", ["NARX", "GatedNARX", "GRU"])
+@pytest.mark.parametrize("name", ["covariate_mean", "covariate_scale"])
+@pytest.mark.parametrize("wrong", [[0.5, np.nan], [np.inf, 1.0], [0.5], [0.5, 1.0, 2.0], [[0.5, 1.0]]])
+def test_a_network_takes_a_finite_number_for_each_covariate(fitted, kind, name, wrong):
+    state = fitted[kind].state_dict()
+    again = copy.deepcopy(fitted[kind])
+    again.load_state_dict(state)
+    assert again.covariate_names == ("cpu_busy", "distractor")
+    with pytest.raises(ValueError, match=f"{name} must hold a finite number for each of the covariates"):
+        again.load_state_dict(state | {f"learnt/{name}": np.array(wrong)})
+
+
+@pytest.mark.parametrize("kind", ["NARX", "GatedNARX", "GRU"])
+def test_a_network_whose_weights_are_not_all_finite_is_refused_by_their_name(fitted, kind):
+    for name, weight in fitted[kind].weights_.items():
+        broken = weight.copy()
+        broken.flat[-1] = np.inf
+        with pytest.raises(ValueError, match=rf"weights must be finite, but \['{name}'\] are not"):
+            copy.deepcopy(fitted[kind]).load_state_dict(fitted[kind].state_dict() | {f"learnt/{name}": broken})
