@@ -143,3 +143,17 @@ def test_loss_terms_are_counted_by_the_loader_or_by_the_script_and_not_by_both(w
     with pytest.raises(TypeError, match="loss_terms must be a function of a batch with a BalancedLoader, got 3"):
         attach(wrapped, BalancedLoader(data, 4), loss_terms=3)
     attach(wrapped, BalancedLoader(data, 4, costs=Costs(lengths=[1] * 12)), loss_terms=len).close()
+
+
+@pytest.mark.parametrize(("loss", "says"), [("mean", "The model was given 5 rows in training"), ("sum", "")])
+def test_rows_from_elsewhere_are_said_where_their_weight_may_be_wrong_and_else_not(wrapped, loss, says):
+    balance = attach(wrapped, loader := BalancedLoader(torch.randn(24, 3), 8), loss=loss)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for inputs in loader:
+            for rows in (inputs, torch.randn(5, 3)):
+                wrapped(rows).square().mean().backward()
+                wrapped.zero_grad()
+    told = [str(one.message) for one in caught if one.category is BalanceWarning]
+    assert [one[: len(says)] for one in told] == [says] * bool(says)
+    balance.close()
