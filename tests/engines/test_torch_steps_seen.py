@@ -128,6 +128,15 @@ def test_gradients_of_one_rank_alone_are_refused(job):
     assert said(optimizer) == [], "nothing is left to step on"
 
 
+def test_zeros_that_a_batch_without_loss_terms_leaves_on_one_rank_alone_are_refused_too(job):
+    optimizer = sgd(job.model.parameters())
+    with job.model.no_sync():
+        job.terms.count(0)
+        (job.model(job.inputs).sum() * 0).backward()
+    with pytest.raises(RuntimeError, match="the optimiser steps on gradients of this rank alone"):
+        optimizer.step()
+
+
 def test_an_optimiser_that_chooses_its_step_by_the_loss_is_refused_for_the_model_alone(job):
     other = torch.nn.Parameter(torch.ones(1))
 
