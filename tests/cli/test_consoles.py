@@ -9,9 +9,11 @@ from typer.testing import CliRunner
 
 from paceline.audit.audit_verdict import AuditStatus, AuditVerdict, Cause
 from paceline.cli import audit as audit_command
+from paceline.cli import live_command
 from paceline.cli import main as cli
 from paceline.cli.show import SafeConsole
-from paceline.lab.experiment import ExperimentOutcome
+from paceline.lab.experiment import AsyncOutcome, AsyncSetting, ExperimentOutcome
+from paceline.lab.experiment.asynchronous import AsyncTurn
 
 LONG = "a note of [1] word " + "and 2 others " * 20
 
@@ -79,3 +81,9 @@ def test_a_models_card_is_printed_as_it_stands_if_asked(monkeypatch):
     shown = CliRunner().invoke(cli.app, ["models", "info", "a"], catch_exceptions=False).stdout
     assert "*" not in shown
     assert "A model" in shown
+
+
+def test_the_slowest_and_the_fastest_turn_of_an_asynchronous_scheme_are_told():
+    turns = [AsyncTurn("asp", 0, 1.0, [0, 9], [1.0, 0.5], [n, n], [0.0, 0.0], 0.0, 0, -1, 0.0) for n in (50, 3000)]
+    table = live_command.async_table(AsyncOutcome(AsyncSetting(schemes=("asp",), contention="none"), turns))
+    assert list(table.columns[2].cells) == ["100-6,000"]
