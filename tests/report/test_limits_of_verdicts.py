@@ -126,3 +126,10 @@ def test_one_change_of_sizes_is_told_in_the_singular(changes, words):
     run.acted[:] = np.arange(12) < changes
     run.of_fleet["equal_seconds"][:] = 2 * run.makespan
     assert words in str(run_page(run))
+
+
+def test_the_time_saved_is_that_of_iterations_of_which_both_times_are_known():
+    run = made_run(12, 2, gaps=0.0, changes=0.0)
+    run.of_fleet["equal_seconds"][:] = 0.25 + run.makespan
+    run.of_fleet["equal_seconds"][:4] = np.nan
+    assert "2 s" in str(run_page(run)["verdict"])
