@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
+from paceline._wording import count
 from paceline.datasets.frozen import frozen, sentence
 from paceline.datasets.trace import Trace
 
@@ -110,7 +111,7 @@ class Health:
         clock = (
             "no clock"
             if self.clock_gaps is None
-            else f"clock: {self.clock_gaps} gaps, {self.clock_backwards} backwards"
+            else f"clock: {count(self.clock_gaps, 'gap')}, {self.clock_backwards} backwards"
         )
         lines += [clock, *(f"- {concern}" for concern in self.concerns or ("nothing of concern",))]
         return "\n".join(lines)

@@ -59,10 +59,12 @@ def _saved(run: Run) -> dict[str, Any]:
         return answer(asks, "Not known", say("The file holds no estimate of equal batches' time."))
     known = np.isfinite(equal) & np.isfinite(run.makespan)
     seconds = float((equal - run.makespan)[known].sum())
-    facts = {"saved": (run.saved, "percent"), "changes": (int(run.acted.sum()), "count")}
+    changes = int(run.acted.sum())
+    facts = {"saved": (run.saved, "percent"), "changes": (changes, "count")}
     if run.saved >= 0:
         said = say(
-            "of the computing time against equal batches, an estimate: {seconds}, by {changes} changes of sizes.",
+            "of the computing time against equal batches, an estimate: {seconds}, by {changes} "
+            f"{'change' if changes == 1 else 'changes'} of sizes.",
             seconds=(seconds, "seconds"),
             **facts,
         )

@@ -56,7 +56,7 @@ def test_every_command_and_option_is_explained():
         for one in [None, *command.params]
         if not (one or command).help and (one is None or one.name not in ("context", "install_completion"))
     ]
-    assert silent == ["paceline models info raw"]
+    assert not silent
 
 
 # -- each option reaches what it is for ------------------------------------------------------------------------------

@@ -79,6 +79,7 @@ def test_clocks_that_jump_or_go_backwards_are_counted():
     start[300:, 1] -= 50
     found = health(trace_of(walk(), start=start))
     assert (found.clock_gaps, found.clock_backwards) == (1, 1)
+    assert "clock: 1 gap, 1 backwards" in str(found)
     assert health(trace_of(walk())).clock_gaps is None
 
 

@@ -118,3 +118,18 @@ def test_running_means_and_jackknifes_are_those_of_their_definitions():
         left = [np.delete(over, one).sum() / np.delete(under, one).sum() for one in blocks]
         count = len(blocks)
         assert jackknife(over, under) == pytest.approx(np.sqrt((count - 1) * np.var(left)))
+
+
+@pytest.mark.parametrize(("changes", "words"), [(0, "0 changes of sizes"), (1, "1 change of sizes"), (2, "2 changes")])
+def test_one_change_of_sizes_is_told_in_the_singular(changes, words):
+    run = made_run(12, 2, gaps=0.0, changes=0.0)
+    run.acted[:] = np.arange(12) < changes
+    run.of_fleet["equal_seconds"][:] = 2 * run.makespan
+    assert words in str(run_page(run))
+
+
+def test_the_time_saved_is_that_of_iterations_of_which_both_times_are_known():
+    run = made_run(12, 2, gaps=0.0, changes=0.0)
+    run.of_fleet["equal_seconds"][:] = 0.25 + run.makespan
+    run.of_fleet["equal_seconds"][:4] = np.nan
+    assert "2 s" in str(run_page(run)["verdict"])

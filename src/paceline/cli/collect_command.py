@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
     from paceline.lab import Contention, Job, Usage
 
-from paceline.cli.show import SafeConsole
-
-out = SafeConsole()
-err = SafeConsole(stderr=True)
+from paceline.cli.show import err, out
 
 
 def collect(

@@ -15,15 +15,13 @@ import typer
 from rich.markup import escape
 
 from paceline._printable import printable
-from paceline.cli.show import SafeConsole
+from paceline.cli.show import err, out
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
     from paceline.datasets.health import Series
 
 data_app = typer.Typer(help="List, describe, check, read, convert and fetch traces.", no_args_is_help=True)
-out = SafeConsole()
-err = SafeConsole(stderr=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
 FileFormat = Annotated[

@@ -13,10 +13,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from paceline.lab.experiment import AsyncOutcome, ExperimentOutcome, Setting
 
-from paceline.cli.show import SafeConsole
-
-out = SafeConsole()
-err = SafeConsole(stderr=True)
+from paceline.cli.show import err, out
 
 
 def live(

@@ -34,7 +34,11 @@ def models_list(registry: In = HERE, as_json: AsJson = False) -> None:
 
 
 @models_app.command("info")
-def models_info(name: Name, registry: In = HERE, raw: Annotated[bool, typer.Option("--markdown")] = False) -> None:
+def models_info(
+    name: Name,
+    registry: In = HERE,
+    raw: Annotated[bool, typer.Option("--markdown", help="Print the card as Markdown.")] = False,
+) -> None:
     """Show a model's card."""
     from paceline.training.model_registry import Registry
 

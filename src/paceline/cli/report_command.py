@@ -16,12 +16,11 @@ from rich.markup import escape
 from paceline._address import shown
 from paceline._printable import printable
 from paceline._wording import count
-from paceline.cli.show import SafeConsole
+from paceline.cli.show import out
 
 if TYPE_CHECKING:
     from paceline.report.page import Page
 
-out = SafeConsole()
 
 ToPage = Annotated[
     Path | None, typer.Option("--report", help="The .html page to write, with its numbers as .json beside it.")

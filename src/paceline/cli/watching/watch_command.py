@@ -12,12 +12,11 @@ from rich.text import Text
 
 from paceline._printable import printable
 from paceline._wording import count
-from paceline.cli.show import SafeConsole
+from paceline.cli.show import out
 
 if TYPE_CHECKING:
     from paceline.runs import AsyncRunReader, RunReader
 
-out = SafeConsole()
 
 KEPT = 2000
 """Number of last iterations that are drawn while watching."""
