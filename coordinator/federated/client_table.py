@@ -95,7 +95,6 @@ class Known:
             self.clients.join(new, round_index=round_index)
             for part, predictor in self.predictors.items():
                 self._extend(predictor, new, anything_learnt=bool(self.clients.column(PARTS[part][0]).any()))
-            self._forecast = {}
         return self.clients.rows(names)
 
     def leave(self, names: Sequence[str]) -> None:

@@ -233,7 +233,9 @@ class ARIMA(FleetPredictor):
             self.covariate_mean_, self.covariate_scale_ = survey.mean_and_scale(self.covariate_names_)
         names, value_TN, covariates_TND = self._panel(traces)
         sparse = _are_sparse(value_TN)
-        earlier = (dict(self.coefficients_), dict(self.constants_)) if fitting.warm else ({}, {})
+        coefficients, constants, ranges = (
+            (self.coefficients_, self.constants_, self.ranges_) if fitting.warm else ({}, {}, {})
+        )
         if not fitting.warm:
             self.order_ = self.order or _chosen_order(value_TN, covariates_TND, SPARSE_ORDERS if sparse else ORDERS)
         differences = self.order_[1]
@@ -246,7 +248,8 @@ class ARIMA(FleetPredictor):
         owned = {name: own for name, own in owned.items() if speeds_N[own].sum() >= least}
         if owned:
             self._fit_workers(owned, value_TN, covariates_TND)
-        self.coefficients_, self.constants_ = earlier[0] | self.coefficients_, earlier[1] | self.constants_
+        self.coefficients_, self.constants_ = coefficients | self.coefficients_, constants | self.constants_
+        self.ranges_ = ranges | self.ranges_
         # The order may have changed, and with it the number of states in every row.
         self._served = None
         self.reset(self.workers)

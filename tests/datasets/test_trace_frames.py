@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from paceline.datasets import Trace, from_frame, read_traces
 from paceline.datasets.bounded_parquet import read_frame
-from paceline.datasets.frame import require_dense
+from paceline.datasets.frame import panels_of, require_dense
 from paceline.datasets.health import health
 from paceline.datasets.readers.plain import plain_table
 
@@ -266,6 +266,15 @@ def test_a_trace_shares_what_nobody_can_change_and_copies_the_rest():
     held = Trace(frozen, frozen)
     view[0, 0] = 7.0  # a view that is read-only may still change
     assert held.samples[0, 0] == 1.0
+
+
+def test_panels_put_together_from_a_table_are_taken_by_a_trace_without_a_copy():
+    full = pd.DataFrame({"iteration": [0, 0, 1, 1], "worker": list("baba"), "samples": 8.0, "seconds": range(4)})
+    for frame in (full, full[:3]):  # workers in another order, and a gap
+        panels = panels_of(frame)
+        made = Trace(panels["samples"], panels["seconds"], workers=panels["workers"])
+        assert made.samples is panels["samples"]
+        assert made.seconds is panels["seconds"]
 
 
 @pytest.mark.parametrize("kind", ["float64", "float32", "Int64", "Float32", "object", "str", "int64[pyarrow]"])

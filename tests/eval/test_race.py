@@ -229,3 +229,10 @@ def test_a_row_of_no_or_endless_time_and_a_wire_that_takes_less_than_none_are_re
 def test_a_speed_that_ends_no_step_is_refused(speed):
     with pytest.raises(ValueError, match=r"speed must be \[T, W\], above 0 and finite"):
         Times(np.array(speed), span=1.0, comm_seconds=0.0)
+
+
+def test_a_graded_fleet_is_that_of_the_published_figures():
+    speed_TW = graded_fleet(8, rows=300, noise=0.1, seed=3).speed
+    log_TW = np.log(speed_TW) - np.log(np.repeat([1.0, 0.5, 0.25, 0.125], 2))
+    drawn_TW = np.random.default_rng([8, 3]).normal(0.0, 0.1, (300, 8))
+    np.testing.assert_allclose(log_TW, drawn_TW, atol=1e-12)
