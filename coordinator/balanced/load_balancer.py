@@ -245,7 +245,6 @@ class LoadBalancer:
         self._silent = bool(self._missed.any())
         known = np.array(state["speed_before"])
         self._known_before = Forecast(known, spread=np.zeros(len(known)))
-        self._fits_in = None
         self.plan = self._given(np.array(state["planned"]), self._forecast(), (why.resumed, (self._iterations,)))
 
     # -- parts ---------------------------------------------------------------------------------------------------

@@ -317,11 +317,10 @@ class BatchTime(FleetPredictor):
         turned_W = (move_W != 0) & (lowest_W > 0) & (lowest_W >= rows["floor"])
         move_W = np.where(turned_W, move_W, 0.0)
         rows["information"] = np.minimum(rows["information"] + np.square(move_W), MOST_INFORMATION)
-        with np.errstate(invalid="ignore"):
-            missed_W = (self._ratio(size_W, seconds_W) - 1.0) * line_W / np.maximum(size_W, rows["last"])
-            slope_W = np.maximum(rows["slope"] + missed_W * move_W / rows["information"], 0.0)
-            # A steeper slope than proportional would make the intercept negative.
-            slope_W = np.minimum(slope_W, np.maximum(level_W / centre_W, rows["slope"]))
+        missed_W = (self._ratio(size_W, seconds_W) - 1.0) * line_W / np.maximum(size_W, rows["last"])
+        slope_W = np.maximum(rows["slope"] + missed_W * move_W / rows["information"], 0.0)
+        # A steeper slope than proportional would make the intercept negative.
+        slope_W = np.minimum(slope_W, np.maximum(level_W / centre_W, rows["slope"]))
         rows["intercept"] = np.where(turned_W, level_W - slope_W * centre_W, rows["intercept"])
         rows["slope"] = np.where(turned_W, slope_W, rows["slope"])
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from paceline.datasets import Trace, from_frame, load, save, to_frame
+from paceline.datasets.readers.tidy import write_csv
 
 
 @st.composite
@@ -160,6 +161,25 @@ def test_a_file_from_the_future_is_refused(tmp_path):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no trace file"):
         load(tmp_path / "nowhere.parquet")
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("kind", ["int64", "float64"])
+def test_iterations_reach_up_to_what_a_float_tells_apart_and_no_further(sign, kind):
+    last, beyond = sign * 2**53, sign * (2**53 + 2)
+    frame = FRAME.assign(iteration=np.array([last, last - sign], dtype=kind))
+    assert len(from_frame(frame)) == 2
+    with pytest.raises(ValueError, match=f"at most {2**53}, but row 1 holds {beyond}"):
+        from_frame(FRAME.assign(iteration=np.array([last, beyond], dtype=kind)))
+
+
+def test_what_stands_beside_a_csv_has_a_line_for_each_entry(tmp_path):
+    trace = Trace([[1.0]], [[1.0]], meta={"job": "made", "unit": "s"})
+    write_csv(trace, tmp_path / "trace.csv")
+    kept = (tmp_path / "trace.csv.meta.json").read_text()
+    assert kept.splitlines()[0] == "{"
+    assert '  "job": "made",' in kept.splitlines()
+    assert kept.endswith("\n}\n")
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):

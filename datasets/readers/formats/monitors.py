@@ -139,7 +139,7 @@ class _Part:
         time_N = _sar_times(path, rows)
         values_ND = _numbers(path, names, [(line, row[3 + len(devices) :]) for line, row in rows])
         interval_N = np.abs(_numbers(path, ["interval"], [(line, row[1:2]) for line, row in rows])[:, 0])
-        self.rows = Rows(pd.Series(worker, dtype="str"), time_N, values_ND)
+        self.rows = Rows(pd.Series(worker), time_N, values_ND)
         self.layout = Layout(
             covariates=dict.fromkeys(names, "as sar names it"),
             period=float(np.median(np.where(interval_N > 0, interval_N, 1.0))),
@@ -184,7 +184,7 @@ def _sar_times(path: Path, rows: Sequence[Numbered]) -> Array:
     written = [row[2] for _, row in rows]
     if written[0].replace(".", "", 1).isdigit():
         return _numbers(path, ["timestamp"], [(line, row[2:3]) for line, row in rows])[:, 0]
-    return seconds_since_1970(path, pd.Series(written, dtype="str"), "timestamp", first_row=rows[0][0])
+    return seconds_since_1970(path, pd.Series(written), "timestamp", first_row=rows[0][0])
 
 
 def _numbers(path: Path, names: Sequence[str], rows: Sequence[Numbered]) -> Array:
