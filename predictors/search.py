@@ -131,5 +131,5 @@ class LeaderSearch(FleetPredictor):
         wanted_W, last_W = self._rows["wanted"], self._rows["last"]
         known_W = np.isfinite(wanted_W) & np.isfinite(last_W)
         if not known_W.any():
-            return np.full(len(last_W), np.median(last_W[np.isfinite(last_W)])) if np.isfinite(last_W).any() else last_W
+            return last_W
         return np.where(known_W, wanted_W * (last_W[known_W].sum() / wanted_W[known_W].sum()), np.nan)

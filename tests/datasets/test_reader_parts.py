@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from paceline.datasets import Trace, read_traces
 from paceline.datasets.frozen import frozen, sentence
 from paceline.datasets.readers.csv_rows import _said
+from paceline.datasets.readers.files import json_of
 from paceline.datasets.readers.nearest import nearest
 from paceline.datasets.readers.restarts import continued, increments, runs_of
 from paceline.datasets.readers.timestamps import seconds_since_1970
@@ -162,3 +163,11 @@ def test_three_formats_are_named_as_nearest_with_four_columns_that_they_lack():
     )
     assert nearest("q,r\n", {"a": ("b", "c"), "d": ("e",)}) == "it has as many columns as 'a'"
     assert nearest("q\n", {"d": ("e",)}) == ""
+
+
+def test_a_json_file_may_have_as_many_bytes_as_said_and_not_one_more(tmp_path):
+    path = tmp_path / "some.json"
+    path.write_text('{"é": 1}', encoding="utf-8")
+    assert json_of(path, 9, "split it") == {"é": 1}
+    with pytest.raises(ValueError, match=r"some\.json: is larger than 8 bytes; split it"):
+        json_of(path, 8, "split it")

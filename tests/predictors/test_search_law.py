@@ -60,7 +60,11 @@ class Slow:
 def test_a_search_moves_as_a_slow_one_does(seed, contrary):
     rng = np.random.default_rng([seed, contrary])
     workers = int(rng.integers(2, 5))
-    options = {"step": float(rng.choice([0.1, 0.4, 0.9])), "window": int(rng.integers(1, 4)), "tolerance": 0.2}
+    options = {
+        "step": float(rng.choice([0.1, 0.4, 0.9])),
+        "window": int(rng.integers(1, 4)),
+        "tolerance": 0.2 * (seed % 2),
+    }
     model, slow = LeaderSearch(**options), Slow(workers, **options)
     model.reset([f"w{k}" for k in range(workers)])
     samples, windows, steps = rng.integers(40, 80, workers).astype(float), set(), set()
