@@ -1,0 +1,192 @@
+"""Facts about batches against slow definitions: measurements, weights by loss terms, micro-batches, token budgets."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.engines.torch.loading.costs.by_cost import CostAssigner
+from paceline.engines.torch.loading.costs.costs import Costs, SampleCosts, assigned_by_terms
+from paceline.engines.torch.loading.global_batch import GlobalBatch
+from paceline.engines.torch.loading.micro import Pieces, micro_batches
+from paceline.engines.torch.loading.order import Order
+from paceline.engines.torch.loading.sliced import SliceAssigner
+from paceline.engines.torch.passes import Passes
+from paceline.engines.torch.reporting.reports import COLUMNS, RankReports
+from paceline.engines.torch.weighting.memory import address_of, lies_in, places_of
+from paceline.engines.torch.weighting.rank_batch import RankBatch
+from paceline.predictors.report import LARGEST, SHORTEST
+
+BELOW = float(np.nextafter(LARGEST, 0))
+SAID = {
+    "samples": [8.0, 1e-9, BELOW, 0.0, -1.0, LARGEST, np.nan],
+    "micro_batches": [1.0, 2.0, BELOW, 0.5, LARGEST, np.inf],
+    "steps": [1.0, 2.0, 3.0, 0.5, 0.0, np.nan],
+    "seconds": [0.5, SHORTEST, float(np.nextafter(SHORTEST, 0)), 0.0, np.inf, np.nan],
+    "log_norm": [0.5, np.nan],
+    "buffers": [0.5, np.nan],
+}
+ONE = st.sampled_from([(name, value) for name, values in SAID.items() for value in values])
+ROW = st.lists(ONE, max_size=2).map(lambda said: {name: values[0] for name, values in SAID.items()} | dict(said))
+FEATURES = st.tuples(st.just(1.0), st.sampled_from([1.0, 0.0, BELOW, -1e-9, LARGEST, np.nan]))
+
+
+@given(st.lists(st.tuples(ROW, FEATURES), min_size=1, max_size=3), st.sampled_from([0, 1, 2]))
+def test_a_rank_that_says_what_none_can_measure_has_measured_nothing(told, features):
+    given_WF = np.array([[*({**dict.fromkeys(COLUMNS, 3.0), **row}.values()), *more] for row, more in told])
+    before, wanted = given_WF.copy(), given_WF.copy()
+    measured = [COLUMNS.index(name) for name in ("samples", "micro_batches", "steps", "seconds")]
+    work = list(range(given_WF.shape[1] - features, given_WF.shape[1]))
+    for rank, (row, _) in enumerate(told):
+        sensible = row["samples"] > 0 and row["samples"] < LARGEST
+        sensible &= row["steps"] >= 1 and row["micro_batches"] >= row["steps"] and row["micro_batches"] < LARGEST
+        sensible &= row["seconds"] >= SHORTEST and row["seconds"] != np.inf
+        if not (sensible and all(number >= 0 and number < LARGEST for number in given_WF[rank, work])):
+            wanted[rank, measured + work] = np.nan
+    reports = RankReports(given_WF, features)
+    np.testing.assert_array_equal(reports.report_WF, wanted)
+    np.testing.assert_array_equal(given_WF, before)
+    first = told[0][0]
+    assert (reports.has_norms, reports.has_buffers) == (first["log_norm"] == 0.5, first["buffers"] == 0.5)
+
+
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    st.none() | st.lists(st.integers(0, 3), min_size=1, max_size=5),
+    st.sampled_from([0.0, 2.0, 8.0]),
+    st.sampled_from([0.0, 16.0]),
+    st.integers(1, 3),
+)
+def test_a_rank_counts_by_its_loss_terms_or_else_by_its_samples(sizes, terms, of_batch, of_step, accumulate):
+    """By the terms of the whole step, times the batches by which loops divide; its part is of this batch alone."""
+    ones = np.ones(len(terms or [1]))
+    own = SampleCosts(ones[:, None], ones, None if terms is None else np.array(terms, dtype=float))
+    rank = len(sizes) - 1
+    told = assigned_by_terms(np.array(sizes), rank, own, of_batch, of_step, accumulate, (3.0, 4.0))
+    share = sizes[rank] / sum(sizes)
+    weight = part = share
+    whole = 1.0
+    if terms is not None:
+        part = sum(terms) / of_batch if of_batch else share
+        weight, whole = (n * accumulate / of_step if of_step else 0.0 for n in (sum(terms), of_batch))
+    assert (told.weight, told.part, told.whole) == pytest.approx((weight, part, whole))
+    assert (told.sizes.tolist(), told.features, told.rows, told.last) == (sizes, (3.0, 4.0), -1, True)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=9), st.integers(1, 10), st.booleans())
+def test_micro_batches_share_the_weight_of_their_part_by_terms_or_else_by_rows(terms, size, collated):
+    terms_N, rows = np.array(terms, dtype=float), torch.arange(len(terms)) * 10
+    assigner = SimpleNamespace(about=lambda own: (terms_N[own].sum(), (float(own.sum()),)))
+    whole, own = RankBatch(np.array([9, 9]), 0.75, 0.5, 1.25, (7.0,)), np.arange(len(terms))
+    batch = Pieces(lambda each: torch.tensor(each), size)(rows.tolist()) if collated else rows
+    found = micro_batches(assigner, whole, own, batch, size)
+    firsts = list(range(0, len(terms), size))
+    assert [part.tolist() for _, part in found] == [rows[first : first + size].tolist() for first in firsts]
+    for first, (facts, _) in zip(firsts, found, strict=True):
+        of = terms_N[first : first + size]
+        share = of.sum() / terms_N.sum() if terms_N.any() else len(of) / len(terms)
+        assert facts.weight == pytest.approx(0.75 * share)
+        assert (facts.sizes is whole.sizes, facts.part, facts.whole) == (True, 0.5, 1.25)
+        assert facts.features == (float(own[first : first + size].sum()),)
+        assert (facts.rows, facts.last) == (len(of), first == firsts[-1])
+
+
+def cut(tokens, budget, ranks):
+    """Return the samples of each global batch of these tokens, one sample after the other."""
+    counts = []
+    while tokens:
+        count = next((n for n in range(len(tokens)) if sum(tokens[: n + 1]) > budget), len(tokens))
+        count = min(max(count, ranks), len(tokens))
+        if 0 < len(tokens) - count < ranks:
+            count = len(tokens) - ranks if len(tokens) >= 2 * ranks else len(tokens)
+        counts.append(count)
+        tokens = tokens[count:]
+    return counts
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 4), st.lists(st.integers(1, 9), min_size=4, max_size=30), st.integers(1, 40), st.data())
+def test_a_budget_of_tokens_is_filled_sample_by_sample_and_a_cap_that_all_ranks_exceed_is_refused(
+    ranks, tokens, budget, data
+):
+    counts = cut(tokens, budget, ranks)
+    ends = np.cumsum(counts)
+    held = [sum(tokens[end - count : end]) for end, count in zip(ends, counts, strict=True)]
+    cap = data.draw(st.sampled_from([None, 9, max(9, max(held) / ranks), max(9, np.ceil(max(held) / ranks) - 1)]))
+    costs = Costs(cost=tokens, global_tokens=budget, cap=cap)
+    rule, order = GlobalBatch(ranks, ranks), Order(len(tokens), shuffle=False)
+    assigner = CostAssigner(order, rule, 0, costs, costs.of_dataset(tokens))
+    assert assigner.batches_in(0) == len(counts), "whatever the cap"
+    if cap is not None and max(held) > cap * ranks:
+        worst = f"global batch {held.index(max(held))} of this epoch holds {max(held)} tokens, more than {ranks} ranks"
+        with pytest.raises(ValueError, match=worst):
+            assigner.start(0)
+        return
+    assigner.start(0)
+    reached = [0]
+    while (end := assigner.after(reached[-1])) is not None:
+        reached.append(end)
+    assert reached[1:] == ends.tolist()
+    assert [assigner.batches_in(epoch) for epoch in (0, 1, 7)] == [len(counts)] * 3
+
+
+@given(st.integers(1, 4), st.integers(1, 5), st.integers(0, 40), st.booleans(), st.data())
+def test_samples_that_are_expected_are_those_that_come_while_shares_stay(ranks, each, samples, drop_last, data):
+    rule = GlobalBatch(ranks * each, ranks, drop_last)
+    samples += rule.samples
+    rank, stop = data.draw(st.integers(0, ranks - 1)), data.draw(st.integers(0, 3))
+    assigner = SliceAssigner(Order(samples, seed=2), rule, rank)
+    assigner.start(1)
+    (asked, expected), came = (0, []), []
+    while not assigner.over:
+        assert not came or assigner.asks_for_next(asked) == (len(expected) <= len(came))
+        while len(expected) <= len(came) + stop:
+            own, asked = assigner.expected(asked)
+            expected.append(own.tolist())
+        whole = assigner.settled().tolist()
+        own = assigner.next(rule.equal())[1].tolist()
+        assert whole == assigner.numbers[assigner.place : assigner.place + len(whole)].tolist()
+        assert set(own) <= set(whole)
+        assigner.advance()
+        came.append(own)
+    assert expected[: len(came)] == came
+    assert not any(expected[len(came) :]), "nothing comes after the end"
+    assert (len(came), assigner.remaining < (rule.samples if drop_last else 1)) == (rule.batches(samples), True)
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=3), st.data())
+def test_a_tensor_lies_from_its_first_number_to_its_last_while_its_memory_exists(shape, data):
+    base = torch.zeros([2 * length + 1 for length in shape])
+    steps = [data.draw(st.integers(1, 2)) for _ in shape]
+    view = base[tuple(slice(1, None, step) for step in steps)]
+    view = view.transpose(0, -1) if data.draw(st.booleans()) else view
+    offsets = np.arange(base.numel()).reshape(base.shape)[tuple(slice(1, None, step) for step in steps)]
+    first, last = (base.data_ptr() + 4 * int(offset) for offset in (offsets.min(), offsets.max() + 1))
+    (place,) = places = places_of([torch.zeros(0), view, torch.eye(2).to_sparse()])
+    assert place[:2] == (first, last)
+    assert (place[2]() is base, place[3]() is view) == (True, True)
+    assert [lies_in(places, at) for at in (first - 1, first, last - 1, last)] == [False, True, True, False]
+    assert (address_of(view), address_of(torch.eye(2).to_sparse())) == (first, 0)
+    del view
+    assert lies_in(places, first), "its memory is the base's"
+    del base
+    assert not lies_in(places, first)
+
+
+@pytest.mark.parametrize("adds_parts", [False, True])
+@pytest.mark.parametrize("mixes", [False, True])
+@pytest.mark.parametrize("sums", [0, 1, 2])
+def test_shares_are_summed_until_a_loop_has_shown_that_it_trains_on_the_loaders_batches_alone(adds_parts, mixes, sums):
+    passes = SimpleNamespace(adds_parts=adds_parts, mixes=mixes, sums=sums, usual_sums=1)
+    assert Passes.sums_shares.fget(passes) == (adds_parts or mixes or sums > 0)
+
+
+@pytest.mark.parametrize(
+    ("micro_batch", "loss", "divides"), [(None, "mean", 3), (4, "mean", np.inf), (None, "sum", np.inf)]
+)
+def test_loops_divide_a_mean_by_the_micro_batches_of_a_step_where_their_number_is_given(micro_batch, loss, divides):
+    passes = SimpleNamespace(_loader=SimpleNamespace(micro_batch=micro_batch, accumulate=3), loss=loss)
+    assert Passes.micro_batches.fget(passes) == divides
