@@ -1,17 +1,30 @@
 """Parts of the engine against slow definitions of what they return."""
 
+import linecache
+import math
 import re
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.engines.torch import planning
 from paceline.engines.torch.checked import apart
-from paceline.engines.torch.weighting.hooks import gradients_in
+from paceline.engines.torch.passes import Passes
+from paceline.engines.torch.weighting.handed import FAR_AHEAD, Handed
+from paceline.engines.torch.weighting.hooks import averaging, gradients_in
+from paceline.engines.torch.weighting.listener import BalanceWarning, Warnings
+from paceline.engines.torch.weighting.rank_batch import RankBatch
+from paceline.engines.torch.weighting.recognition import Recognition
+from paceline.engines.torch.weighting.terms import Terms, checked_terms
+from paceline.engines.torch.weighting.weighting import Weighting
 
 SHAPES = st.lists(st.lists(st.integers(1, 3), max_size=3), min_size=1, max_size=3)
+WORK = st.just(0.0) | st.floats(1e-3, 9.0)
 
 
 @given(SHAPES, st.booleans(), st.integers(0, 3))
@@ -41,3 +54,113 @@ def test_ranks_apart_are_told_their_own_places(places):
     else:
         assert "had different samples by batch {1} of epoch {0}".format(*places[0]) in sentence
         assert not told
+
+
+def test_a_parameter_is_known_by_itself_and_not_by_its_numbers():
+    model = torch.nn.Linear(2, 1)
+    one = SimpleNamespace(model=model)
+    assert Weighting.takes(one, iter([torch.zeros(1), model.bias]))
+    assert not Weighting.takes(one, [model.bias.detach().clone(), model.weight.detach()])
+
+
+def test_each_subject_is_warned_of_once_where_the_caller_of_what_warns_stands():
+    warn = Warnings()
+
+    def within(about, sentence):
+        warn(about, sentence)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for about, sentence in (("a", "one"), ("b", "two"), ("a", "three")):
+            within(about, sentence)
+    assert [str(one.message) for one in caught] == ["one", "two"]
+    assert {one.category for one in caught} == {BalanceWarning}
+    lines = {linecache.getline(one.filename, one.lineno).strip() for one in caught}
+    assert lines == {"within(about, sentence)"}
+
+
+@given(st.lists(st.floats(0, 9) | st.sampled_from([-1e-9, math.inf, math.nan]), min_size=1, max_size=3))
+def test_loss_terms_of_a_loader_of_ones_own_are_finite_and_not_negative(terms):
+    for number in terms:
+        if 0 <= number <= 9:
+            assert checked_terms(torch.tensor(number, dtype=torch.float64)) == number
+        else:
+            with pytest.raises(ValueError, match="loss_terms must be a finite number that is not negative"):
+                checked_terms(number)
+
+
+@pytest.mark.parametrize("loss", ["mean", "sum"])
+@pytest.mark.parametrize(("batch", "rows"), [(torch.zeros(3, 2), 3), ([torch.zeros(4, 2), torch.zeros(4)], 4), (7, 1)])
+def test_batches_of_a_loader_of_ones_own_are_noted_with_their_rows_and_terms(loss, batch, rows):
+    noted = []
+    handed = SimpleNamespace(add=lambda *of: noted.append(of), clear=lambda: noted.append("cleared"))
+    one = SimpleNamespace(loader=[batch], _count=lambda each: 6, _handed=handed, loss=loss)
+    one._rank_batch = lambda terms, rows: Terms._rank_batch(one, terms, rows)
+    (came,) = Terms.__iter__(one)
+    cleared, (sizes, facts, held) = noted
+    assert (came is batch, held is batch, cleared) == (True, True, "cleared")
+    assert (sizes.tolist(), facts.sizes.tolist(), facts.rows) == ([rows], [rows], rows)
+    assert (facts.weight, facts.part) == (6.0 if loss == "mean" else 1.0, 6.0)
+
+
+def test_what_a_model_makes_of_a_batch_does_not_show_that_the_batch_may_come_again():
+    noted = []
+    handed = SimpleNamespace(note=lambda turn, found, made=False: noted.append((turn, list(found), made)))
+    inputs, output = torch.zeros(2), torch.ones(2)
+    Terms.noted(SimpleNamespace(_handed=handed), "turn", [{"x": inputs}], [output])
+    assert [
+        (turn, found[0] is one, made) for (turn, found, made), one in zip(noted, (inputs, output), strict=True)
+    ] == [
+        ("turn", True, False),
+        ("turn", True, True),
+    ]
+
+
+@given(st.lists(st.tuples(WORK, WORK), max_size=4))
+def test_works_are_apart_by_the_range_of_what_changed_where_both_are_known(works):
+    known = [math.log(one) - math.log(other) for one, other in works if one and other]
+    one_W, other_W = np.array(works).reshape(-1, 2).T
+    found = planning.apart(one_W, other_W)
+    assert found == pytest.approx(max(known) - min(known) if known else 0.0, abs=1e-9)
+
+
+def test_the_turn_is_that_of_the_batch_computed_last():
+    handed, recognition = Handed(rank=0, global_batch=12), Recognition()
+    assert handed.turn is None
+    for rows in (8, 3):
+        handed.add(np.array([rows, 12 - rows]), RankBatch(np.array([rows, 12 - rows]), rows / 12, rows / 12))
+        assert handed.given(handed.look([torch.zeros(rows, 2)]), recognition) is handed.turn
+        assert handed.turn.samples == rows
+
+
+def test_a_communication_hook_gets_its_state_and_is_a_function():
+    assert averaging(lambda state, bucket: (state, bucket), "state")("bucket") == ("state", "bucket")
+    with pytest.raises(TypeError, match=r"hook must be a function of a state and a bucket, .* got int"):
+        averaging(3, None)
+
+
+@pytest.mark.parametrize("loss", ["mean", "sum"])
+@pytest.mark.parametrize("counts", [False, True])
+@pytest.mark.parametrize("same", [False, True])
+@pytest.mark.parametrize("step_ends", [False, True])
+@pytest.mark.parametrize("taken", [3, FAR_AHEAD - 2, FAR_AHEAD - 1, FAR_AHEAD])
+def test_a_batch_that_is_handed_out_weighs_what_the_loader_says_or_its_counted_terms(
+    loss, counts, same, step_ends, taken
+):
+    """Of sizes that the loader does not know by itself all samples count alike."""
+    sizes, added, steps, said = np.array([3, 5]), [], [], []
+    facts = RankBatch(sizes if same else np.array([4, 4]), 0.25, 0.125, 1.5, (2.0,), last=False)
+    one = SimpleNamespace(_count=(lambda batch: torch.tensor(6)) if counts else None, loss=loss, _taken=taken)
+    one._loader = SimpleNamespace(rank_batch=facts, rank=1, step_ends=step_ends)
+    one.handed = SimpleNamespace(add=lambda *of: added.append(of))
+    one.to_come = SimpleNamespace(hand_out=lambda: steps.append(1))
+    one._say_what_is_skipped = lambda: said.append(one._taken)
+    Passes.hand_out(one, sizes, "batch")
+    ((told, rank_batch, batch),) = added
+    share, part, whole = (0.25, 0.125, 1.5) if same else (5 / 8, 5 / 8, 1.0)
+    if counts:
+        share, part, whole = (1.0 if loss == "sum" else 6.0), 6.0, 1.0
+    assert (told is sizes, batch, rank_batch.sizes.tolist()) == (True, "batch", [3, 5])
+    assert (rank_batch.weight, rank_batch.part, rank_batch.whole) == (share, part, whole)
+    assert (rank_batch.features, rank_batch.last) == (((2.0,), False) if same else ((), True))
+    assert (len(steps), said) == (step_ends, [FAR_AHEAD] if taken == FAR_AHEAD - 1 else [])
