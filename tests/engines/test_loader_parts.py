@@ -2,8 +2,10 @@
 
 import math
 import warnings
+from collections import OrderedDict, UserDict, defaultdict
+from functools import partial
 from itertools import pairwise
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -33,6 +35,20 @@ def test_rows_of_chunks_are_cut_out_in_as_few_runs_as_there_are_and_joined_in_or
     assert batch["x"].tolist() == [10 * chunk + row for chunk, row in places]
     assert batch["y"][0] == [f"{chunk}{row}" for chunk, row in places]
     assert batch["y"][1].shape == (len(places), 2)
+
+
+@pytest.mark.parametrize("kind", [dict, OrderedDict, UserDict, partial(defaultdict, list), MappingProxyType])
+def test_rows_of_a_mapping_come_in_one_of_its_kind_with_whatever_else_it_holds(kind):
+    batch = kind({"x": torch.arange(4), "y": ["a", "b", "c", "d"]})
+    if isinstance(batch, UserDict):
+        batch.note = "held"
+    found = cut(batch, slice(1, 3))
+    both = joined([found, cut(batch, slice(3, 4))])
+    for one, rows in ((found, [1, 2]), (both, [1, 2, 3]), (batch, [0, 1, 2, 3])):
+        assert type(one) is type(batch)
+        assert (one["x"].tolist(), one["y"]) == (rows, ["abcd"[row] for row in rows])
+        assert getattr(one, "note", None) == getattr(batch, "note", None)
+        assert getattr(one, "default_factory", None) is getattr(batch, "default_factory", None)
 
 
 class Epochs:

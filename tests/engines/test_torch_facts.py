@@ -112,25 +112,29 @@ def cut(tokens, budget, ranks):
 def test_a_budget_of_tokens_is_filled_sample_by_sample_and_a_cap_that_all_ranks_exceed_is_refused(
     ranks, tokens, budget, data
 ):
-    counts = cut(tokens, budget, ranks)
-    ends = np.cumsum(counts)
-    held = [sum(tokens[end - count : end]) for end, count in zip(ends, counts, strict=True)]
+    """The batches of a loader are those of the epoch under way, or else of the one that comes next."""
+    rule, order = GlobalBatch(ranks, ranks), Order(len(tokens), seed=1)
+    drawn = [[tokens[sample] for sample in order.of(epoch)] for epoch in range(6)]
+    counts = [cut(epoch, budget, ranks) for epoch in drawn]
+    ends = np.cumsum(counts[2]).tolist()
+    held = [sum(drawn[2][end - count : end]) for end, count in zip(ends, counts[2], strict=True)]
     cap = data.draw(st.sampled_from([None, 9, max(9, max(held) / ranks), max(9, np.ceil(max(held) / ranks) - 1)]))
     costs = Costs(cost=tokens, global_tokens=budget, cap=cap)
-    rule, order = GlobalBatch(ranks, ranks), Order(len(tokens), shuffle=False)
     assigner = CostAssigner(order, rule, 0, costs, costs.of_dataset(tokens))
-    assert assigner.batches_in(0) == len(counts), "whatever the cap"
+    assert [assigner.batches_in(epoch) for epoch in range(6)] == list(map(len, counts)), "whatever the cap"
     if cap is not None and max(held) > cap * ranks:
         worst = f"global batch {held.index(max(held))} of this epoch holds {max(held)} tokens, more than {ranks} ranks"
         with pytest.raises(ValueError, match=worst):
-            assigner.start(0)
+            assigner.start(2)
         return
-    assigner.start(0)
+    assigner.start(2)
     reached = [0]
     while (end := assigner.after(reached[-1])) is not None:
         reached.append(end)
-    assert reached[1:] == ends.tolist()
-    assert [assigner.batches_in(epoch) for epoch in (0, 1, 7)] == [len(counts)] * 3
+    assert reached[1:] == ends
+    assert [assigner.batches_in(epoch) for epoch in range(6)] == [len(counts[2])] * 6
+    assigner.end()
+    assert [assigner.batches_in(epoch) for epoch in range(6)] == list(map(len, counts))
 
 
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(0, 40), st.booleans(), st.data())

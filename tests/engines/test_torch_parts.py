@@ -4,6 +4,7 @@ import linecache
 import math
 import re
 import warnings
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from paceline.engines.torch import planning
 from paceline.engines.torch.checked import apart
+from paceline.engines.torch.loading.prefetch import Prefetcher
 from paceline.engines.torch.passes import Passes
 from paceline.engines.torch.weighting.handed import FAR_AHEAD, Handed
 from paceline.engines.torch.weighting.hooks import averaging, gradients_in
@@ -22,6 +24,7 @@ from paceline.engines.torch.weighting.rank_batch import RankBatch
 from paceline.engines.torch.weighting.recognition import Recognition
 from paceline.engines.torch.weighting.terms import Terms, checked_terms
 from paceline.engines.torch.weighting.weighting import Weighting
+from paceline.torch import BalancedLoader
 
 SHAPES = st.lists(st.lists(st.integers(1, 3), max_size=3), min_size=1, max_size=3)
 WORK = st.just(0.0) | st.floats(1e-3, 9.0)
@@ -164,3 +167,45 @@ def test_a_batch_that_is_handed_out_weighs_what_the_loader_says_or_its_counted_t
     assert (rank_batch.weight, rank_batch.part, rank_batch.whole) == (share, part, whole)
     assert (rank_batch.features, rank_batch.last) == (((2.0,), False) if same else ((), True))
     assert (len(steps), said) == (step_ends, [FAR_AHEAD] if taken == FAR_AHEAD - 1 else [])
+
+
+def test_what_is_loaded_ahead_begins_anew_at_the_front():
+    """Of a generation of its own: samples that an older one asked for are dropped when they arrive."""
+    asked = []
+    assigner = SimpleNamespace(expected=lambda at: asked.append(at) or (np.array([at, at + 1]), at + 5))
+    one = SimpleNamespace(assigner=assigner, generation=4, _asked=9, _under_way={1}, _stock={1: "row"})
+    one._next_request = partial(Prefetcher._next_request, one)
+    for generation in (5, 6):
+        Prefetcher.restart(one)
+        assert (one._under_way, one._stock) == (set(), {})
+        requests = [one._next_request() for _ in range(2)]
+        assert [(number, samples.tolist()) for number, samples in requests] == [
+            (generation, [0, 1]),
+            (generation, [5, 6]),
+        ]
+        assert one._under_way == {0, 1, 5, 6}
+    assert asked == [0, 5] * 2
+
+
+def test_a_loop_has_ended_once_it_is_over_and_not_while_another_is_or_was_left():
+    loader = BalancedLoader(range(4), 2, rank=0, world_size=1)
+    assert not loader.ended
+    for left in (True, False, True):
+        loop = iter(loader)
+        next(loop)
+        assert (loader.looping, loader.ended) == (True, False)
+        if not left:
+            list(loop)
+        del loop
+        assert (loader.looping, loader.ended) == (False, not left)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=4))
+def test_the_work_of_a_turn_is_its_features_times_their_coefficients_of_which_there_are_as_many(pairs):
+    features, coefficients = np.array(pairs, dtype=float).reshape(-1, 2).T
+    turn = SimpleNamespace(features=tuple(features.tolist()))
+    passes = SimpleNamespace(_loader=SimpleNamespace(coefficients=coefficients))
+    assert Passes.work_of(passes, turn) == features @ coefficients
+    passes._loader.coefficients = np.append(coefficients, 1.0)
+    with pytest.raises(ValueError, match="zip"):
+        Passes.work_of(passes, turn)
