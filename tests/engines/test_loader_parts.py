@@ -233,3 +233,15 @@ def test_the_work_of_samples_is_the_sum_of_their_features_or_of_the_largest_for_
     wanted = [max(column) * len(column) if padded else sum(column) for column in zip(*features, strict=True)]
     assert Costs(cost=len, padded=padded).work(own) == tuple(map(float, wanted))
     assert own.prior.tolist() == [1.0, 0.0]
+
+
+def test_a_loader_goes_on_in_the_middle_of_a_loop_at_the_place_of_another_rank():
+    one, other = (BalancedLoader(range(12), 4, rank=rank, world_size=2) for rank in range(2))
+    loops, begun = [iter(one), iter(other)], []
+    other.shares = np.array([1, 3])
+    for loop in (loops[0], loops[1], loops[1]):
+        next(loop)
+    one.on_start = lambda: begun.append(one.position)
+    one.adopt(other.place())
+    assert (begun, one.shares.tolist()) == ([other.position], [1, 3])
+    assert [len(next(loop)) for loop in loops] == [1, 3]

@@ -17,6 +17,7 @@ from paceline.engines.torch import planning
 from paceline.engines.torch.checked import apart
 from paceline.engines.torch.loading.prefetch import Prefetcher
 from paceline.engines.torch.passes import Passes
+from paceline.engines.torch.steps import Steps
 from paceline.engines.torch.weighting.handed import FAR_AHEAD, Handed
 from paceline.engines.torch.weighting.hooks import averaging, gradients_in
 from paceline.engines.torch.weighting.listener import BalanceWarning, Warnings
@@ -209,3 +210,13 @@ def test_the_work_of_a_turn_is_its_features_times_their_coefficients_of_which_th
     passes._loader.coefficients = np.append(coefficients, 1.0)
     with pytest.raises(ValueError, match="zip"):
         Passes.work_of(passes, turn)
+
+
+@pytest.mark.parametrize(
+    ("facts", "counts_all"), [({}, True), ({"counts_all": True}, True), ({"counts_all": False}, False)]
+)
+def test_a_loader_counts_the_batches_of_all_ranks_unless_it_says_otherwise(facts, counts_all):
+    passes = SimpleNamespace(weightings=[], loss="mean", weights_loss=True)
+    planning_of = SimpleNamespace(plan=SimpleNamespace(sizes=np.array([2, 2])))
+    steps = Steps(SimpleNamespace(**facts), planning_of, None, passes, None, None)
+    assert steps.optimisers._counts_all == counts_all

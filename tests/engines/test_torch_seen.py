@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.parallel import DistributedDataParallel
 
+from paceline.coordinator import Policy
 from paceline.engines.torch.optimisers import Optimisers
 from paceline.engines.torch.reporting.buffers import FAR, FIRST, THEN, Buffers
 from paceline.engines.torch.weighting.listener import BalanceWarning
@@ -157,3 +158,10 @@ def test_rows_from_elsewhere_are_said_where_their_weight_may_be_wrong_and_else_n
     told = [str(one.message) for one in caught if one.category is BalanceWarning]
     assert [one[: len(says)] for one in told] == [says] * bool(says)
     balance.close()
+
+
+@pytest.mark.parametrize(("lower", "least"), [(1, 1), (3, 3), ({"w": 3}, 1)])
+def test_a_loader_that_divides_by_cost_leaves_every_rank_the_samples_that_the_policy_asks_of_all(wrapped, lower, least):
+    loader = BalancedLoader(torch.randn(12, 3), 6, costs=Costs(lengths=[1] * 12))
+    attach(wrapped, loader, policy=Policy(lower=lower), workers=["w"]).close()
+    assert loader.least_samples == least
