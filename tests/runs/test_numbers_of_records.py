@@ -15,7 +15,7 @@ from paceline._curves import Curves
 from paceline.datasets.waiting_time import waiting
 from paceline.predictors import Report
 from paceline.runs.iteration import Iteration
-from paceline.runs.sink import of_workers, summary
+from paceline.runs.sink import of_workers, of_workers_in_round, summary
 
 (FIRST,) = iterations(1, workers=("a", "b", "c"), speeds=(3.0, 2.0, 1.0))
 SECONDS = st.just(math.nan) | st.integers(0, 8).map(float)
@@ -136,3 +136,10 @@ def test_a_record_is_made_of_a_plan_its_report_and_the_next_plan(monkeypatch, co
     assert one.global_batch == 7
     with pytest.raises(ValueError, match="must have the same workers"):
         Iteration.of(replace(used, workers=("a", "b", "d")), report, FIRST.plan)
+
+
+def test_the_numbers_of_workers_in_a_round_are_floats():
+    fields = ("sizes", "staleness", "expected", "done", "wasted", "waited")
+    found = of_workers_in_round(SimpleNamespace(**{name: np.array([k, k + 1]) for k, name in enumerate(fields)}))
+    assert list(found.values()) == [[k, k + 1] for k in range(6)]
+    assert {type(value) for row in found.values() for value in row} == {float}
