@@ -59,12 +59,12 @@ def _watched(model: Any, folder: Path) -> list[Watch]:
     try:
         _enter_place()  # only now, because libraries load slowly under a quota
         recorder = Recorder(folder / name, rank, all_covariates(), meta={"host": socket.gethostname()}).__enter__()
+        atexit.register(recorder.close)  # of a recording that fails below, too
         recorder.clock = offset_from_rank_zero()
         watching = watch(model, None, recorder)
     except Exception as error:
         print(f"paceline: rank {rank} is not recorded: {error!r}", file=sys.stderr)
         return []
-    atexit.register(recorder.close)
     atexit.register(watching.close)
     return [watching]
 

@@ -30,14 +30,13 @@ def trainer_callback(recorder: Recorder) -> TrainerCallback:
     from transformers import TrainerCallback
 
     class Recording(TrainerCallback):
-        watching: Watch | None = None
+        watching: Watch
 
         def on_train_begin(self, args: Any, state: Any, control: Any, **known: Any) -> None:
             self.watching = watch(_outermost(known["model"]), None, recorder)
 
         def on_train_end(self, args: Any, state: Any, control: Any, **known: Any) -> None:
-            if self.watching is not None:
-                self.watching.close()
+            self.watching.close()
 
     return Recording()
 

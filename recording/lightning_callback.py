@@ -41,32 +41,28 @@ def lightning_callback(
     from lightning.pytorch import Callback
 
     class Recording(Callback):
-        stopwatch: Stopwatch | None = None
+        stopwatch: Stopwatch
+        stepping = False
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             self.stopwatch = Stopwatch(trainer.strategy.model, recorder)
-            self.stepping = False
 
         def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-            if self.stopwatch is not None:
-                self.stopwatch.forward(samples(batch), work(batch))
+            self.stopwatch.forward(samples(batch), work(batch))
 
         def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
-            if self.stopwatch is not None:
-                self.stopwatch.backward()
+            self.stopwatch.backward()
 
         def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-            if self.stopwatch is not None:
-                self.stopwatch.stepping()
-                self.stepping = True
+            self.stopwatch.stepping()
+            self.stepping = True
 
         def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-            if self.stopwatch is not None and self.stepping:  # otherwise the gradient is still accumulating
+            if self.stepping:  # otherwise the gradient is still accumulating
                 self.stopwatch.stepped()
                 self.stepping = False
 
         def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-            if self.stopwatch is not None:
-                self.stopwatch.close()
+            self.stopwatch.close()
 
     return Recording()

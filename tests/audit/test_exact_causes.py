@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.audit import audit, causes, compare
@@ -96,6 +96,7 @@ def test_weights_follow_a_count_within_ten_times_what_rounding_does():
     st.sampled_from([0.5, 0.6]),
     st.sampled_from(["x", "a that 1"]),
 )
+@settings(max_examples=30)
 def test_the_part_whose_size_counts_is_named(one, other, less, expected, part):
     exact = (one - less) / (other - less)
     odds = exact * expected / (1 - expected)
@@ -114,6 +115,7 @@ def test_the_part_whose_size_counts_is_named(one, other, less, expected, part):
 
 
 @given(st.integers(0, 99), st.booleans(), st.integers(0, 3), st.booleans())
+@settings(max_examples=30)
 def test_a_plan_is_what_a_plain_job_does_unless_it_is_told_otherwise(seed, uneven, steps, frozen):
     plain = AuditPlan.from_json('{"balanced": {}}')
     assert plain.balanced == BalancedRun(uneven=False, seed=0, numbers=[])
@@ -188,6 +190,7 @@ def test_the_steps_of_a_balanced_loader_are_watched_and_its_facts_are_kept():
 
 
 @given(st.integers(1, 6), st.integers(0, 5))
+@settings(max_examples=30)
 def test_the_largest_deviation_begins_where_the_first_exceeds_the_tolerance(count, at):
     steps = [{"a": 0.0, "b": float(k)} for k in range(count)]
     found = compare.Difference(tuple(steps))

@@ -317,6 +317,8 @@ def test_a_recorder_notes_facts_of_each_step_and_writes_once(tmp_path):
     (tape,) = load_all(tmp_path)
     assert [step.facts for step in tape.steps] == [{"ratio": [0]}, {"ratio": [1]}]
     assert tape.start["parameter 0"].tolist() == [1, 1]
+    assert (tape.rank, tape.world_size) == (0, 1)
+    assert (tmp_path / "0.samples").exists()
 
 
 START = Path(paceline.audit.__file__).parent / "bootstrap" / "sitecustomize.py"

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 
 from paceline.cli.main import app
 from paceline.datasets import Trace, load
+from paceline.lab import JOBS, Contention
 from paceline.lab.collect.command import collect_command
 
 RECORDING = """
@@ -111,3 +113,55 @@ def test_the_job_under_usage_is_left_out_unless_there_is_usage_to_replay(tmp_pat
     given = {name: usage for name, usage in asked[8:] if usage is not None}
     assert list(given) == ["digits-attention-usage"]
     assert given["digits-attention-usage"].slot_seconds == 2
+
+
+def test_contention_beside_a_command_is_as_its_options_say(tmp_path, monkeypatch):
+    """Recording itself is replaced: only what it would be given is looked at."""
+    asked = []
+
+    def pretended(command, path, *, contention):
+        asked.append((command, path, contention))
+        return SimpleNamespace(trace=None, status=3)
+
+    monkeypatch.setattr(sys.modules["paceline.lab.collect.command"], "collect_command", pretended)
+    told = ["--workers", "2", "--competitors", "3", "--kind", "memory", "--quota", "0.7", "--seed", "5"]
+    plain, name = ["python", "a/first.py", "second.py"], ["--name", "mine"]
+    for options in ([], ["--pattern", "steady"], ["--pattern", "moving", *told, *name], [*told, *name]):
+        done = CliRunner().invoke(app, ["collect", "--out", str(tmp_path / "x"), *options, "--", *plain])
+        assert "python ended with status 3" in str(done.exception)
+    CliRunner().invoke(app, ["collect", "--out", str(tmp_path), "--", "ls", "-l"])
+    first, mine, ls = (tmp_path / file for file in ("x/first.parquet", "x/mine.parquet", "ls.parquet"))
+    moving = Contention(workers=2, pattern="moving", competitors=3, kind="memory", quota=0.7, seed=5)
+    assert asked == [
+        (plain, first, None),
+        (plain, first, Contention(workers=0, pattern="steady", competitors=1, kind="cpu", quota=0.4, seed=0)),
+        (plain, mine, moving),
+        (plain, mine, None),
+        (["ls", "-l"], ls, None),
+    ]
+
+
+def test_named_jobs_are_collected_in_their_order_and_told_how_long_they_are(tmp_path, monkeypatch):
+    asked = []
+
+    def pretended(job, path, *, usage, progress):
+        asked.append((job.name, job.iterations, path))
+        return Trace([[8, 8]] * 3, [[1, 1]] * 3)
+
+    monkeypatch.setattr("paceline.lab.collect", pretended)
+    names = ["digits-cnn-bursty", "digits-attention-usage"]
+    usage = Trace(
+        np.full((2, 1), np.nan), np.full((2, 1), np.nan), covariates=[[[0.5]], [[1.0]]], covariate_names=["b"]
+    )
+    usage.save(tmp_path / "usage.parquet")
+    options = ["--usage", str(tmp_path / "usage.parquet"), "--covariate", "b", "--slot", "1", "--out", str(tmp_path)]
+    done = CliRunner().invoke(app, ["collect", *options, "--iterations", "7", *names[::-1]], catch_exceptions=False)
+    paths = [tmp_path / f"{name}.parquet" for name in names]
+    assert asked == [(name, 7, path) for name, path in zip(names[::-1], paths[::-1], strict=True)]
+    said = done.stdout.replace("\n", "")
+    assert [f"{path}: 3 iterations of 2 workers" in said for path in paths] == [True, True]
+    asked.clear()
+    CliRunner().invoke(app, ["collect", "--out", str(tmp_path), names[0]], catch_exceptions=False)
+    assert asked == [(names[0], JOBS[names[0]].iterations, paths[0])]
+    refused = CliRunner().invoke(app, ["collect", names[0], "no-such-job", "nor-such"])
+    assert "there is no job 'no-such-job', and no command was given" in str(refused.exception)

@@ -115,6 +115,13 @@ def test_runnable_without_a_group_is_that_of_the_machine_per_core_without_onesel
     assert Runnable(root=tmp_path).sample() == 2
 
 
+def test_a_machine_that_does_not_tell_its_cores_has_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: None)
+    made(tmp_path, {"proc/loadavg": "0.19 0.12 0.06 4/123 4601\n", "cpu.max": "max 100000\n"})
+    assert Runnable(root=tmp_path).sample() == 3
+    assert CPUQuota(ControlGroup(tmp_path, tmp_path, tmp_path)).sample() == 1
+
+
 def test_memory_available_is_a_share(tmp_path):
     made(tmp_path, {"proc/meminfo": "MemTotal: 8000 kB\nMemFree: 9 kB\nMemAvailable: 2000 kB\n"})
     assert MemoryAvailable(tmp_path).sample() == 0.25

@@ -149,6 +149,24 @@ def test_a_stopwatch_tells_every_part_of_a_step(iterations, lag):
     assert told(rows) == expected
 
 
+def test_an_exchange_counts_once_its_last_bucket_was_ready_and_one_is_over():
+    """A gradient that is left out in a step, or comes late, leaves an exchange with only one of its two ends."""
+    marks = Ticks()
+    watch, rows = stopwatch(marks)
+    hook = watch.timed(lambda state, bucket: state)
+    for last, ends in ((False, True), (True, False), (True, True)):
+        watch.forward(1)
+        future = torch.futures.Future()
+        hook(future, SimpleNamespace(is_last=lambda last=last: last))
+        marks.now += 5
+        if ends:
+            future.set_result(torch.zeros(1))
+        marks.now += 2
+        watch.stepped()
+    watch.close()
+    assert [(step.seconds, step.comm_seconds) for step, *_ in rows] == [(7, 0), (7, 0), (2, 5)]
+
+
 LAP = st.tuples(TICKS, st.lists(st.tuples(st.integers(1, 9), TICKS, st.none() | TICKS), min_size=1, max_size=3), TICKS)
 
 
