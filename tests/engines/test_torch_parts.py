@@ -148,7 +148,7 @@ def test_a_communication_hook_gets_its_state_and_is_a_function():
 @pytest.mark.parametrize("same", [False, True])
 @pytest.mark.parametrize("step_ends", [False, True])
 @pytest.mark.parametrize("taken", [3, FAR_AHEAD - 2, FAR_AHEAD - 1, FAR_AHEAD])
-def test_a_batch_that_is_handed_out_weighs_what_the_loader_says_or_its_counted_terms(
+def test_a_batch_that_is_handed_out_counts_as_the_loader_says_or_its_counted_terms(
     loss, counts, same, step_ends, taken
 ):
     """Of sizes that the loader does not know by itself all samples count alike."""

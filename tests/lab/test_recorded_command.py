@@ -52,7 +52,7 @@ def test_a_command_is_told_where_to_record_and_is_ended_after_an_interrupt(tmp_p
     log, late = [], subprocess.TimeoutExpired("x", 1)
     ends = [late if ending == "late" else ending for ending in endings]
     monkeypatch.setattr(command.subprocess, "Popen", type("Kind", (Pretended,), {"log": log, "endings": ends}))
-    monkeypatch.setenv("PYTHONPATH", path) if path else monkeypatch.delenv("PYTHONPATH")
+    monkeypatch.setenv("PYTHONPATH", path) if path else monkeypatch.delenv("PYTHONPATH", raising=False)
     assert command._run(["train"], tmp_path, [Place(cores=[2])]) == endings[-1]
     told = {
         "PACELINE_RECORD": str(tmp_path.resolve()),
