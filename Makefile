@@ -3,7 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 GPU_PYTHON ?= $(BIN)/python
 # One thread a process: the tests measure and compare, and many of them start processes of their own.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
+# Compiled files are kept, whatever the shell says: each of these processes, and the next run, would compile them again.
+PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
 
 SEED ?= 1
 COUNT ?= 60

@@ -79,6 +79,7 @@ def test_a_worker_that_comes_later_gets_its_share():
     assert all(plan.sizes.sum() == 60 for plan, _ in seen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "last", [[], [b"no json"], [b'{"t": "soon", "c": 1, "m": 1}'], [b"17"]], ids=["silent", "no json", "text", "number"]
 )

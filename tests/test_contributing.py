@@ -47,6 +47,7 @@ def code_of(thing):
     return textwrap.dedent(code)
 
 
+@pytest.mark.slow
 def test_a_predictor_keeps_the_contract_is_named_and_takes_its_place_in_the_table(made):
     geometric = made("A predictor").Geometric
     assert len(checks.run(checks.fitted(geometric()))) == len(checks.CHECKS)

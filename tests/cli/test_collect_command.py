@@ -93,6 +93,7 @@ def test_a_command_that_recorded_nothing_is_an_error_that_says_what_is_needed(tm
     assert "DistributedDataParallel" in str(done.exception)
 
 
+@pytest.mark.slow
 def test_the_job_under_usage_is_left_out_unless_there_is_usage_to_replay(tmp_path, monkeypatch):
     """Collecting itself is replaced: only what would be collected is looked at."""
     asked = []

@@ -140,6 +140,7 @@ def test_check_shows_no_correlation_where_no_two_consecutive_iterations_were_rep
     assert "two consecutive iterations" in said
 
 
+@pytest.mark.slow
 def test_check_tells_machines_the_same_numbers(straggling):
     (found,) = json.loads(run("check", straggling, "--json"))
     gain = found["balancing"]

@@ -126,6 +126,7 @@ def test_an_update_that_fails_because_a_straggler_is_gone_ends_the_job_for_every
         service.join("d")
 
 
+@pytest.mark.slow
 def test_steps_that_take_longer_than_the_patience_end_all_the_same():
     service = service_of("asp", "abc", patience=0.02)
 

@@ -57,6 +57,7 @@ def test_clients_that_train_by_epochs_among_others_are_found_and_only_they(seed,
     assert "c0" in flat or warm > 1.0
 
 
+@pytest.mark.slow
 def test_a_client_that_trains_by_epochs_is_warned_of_once_said_by_why_and_balanced_when_it_stops(caplog):
     kinds = ["epochs", *["steps"] * 5]
     with caplog.at_level(logging.WARNING, "paceline.federated"):

@@ -115,6 +115,7 @@ def test_with_any_predictor_rounds_end_together_and_a_resumed_balancer_goes_on_e
     assert ends[0].comm_seconds[:-1] == pytest.approx(np.maximum(comm, 1e-6), rel=0.05)
 
 
+@pytest.mark.slow
 @LAWS
 @given(st.data())
 def test_a_client_that_joins_and_one_forgotten_leave_the_forecasts_of_others_as_they_are(data):

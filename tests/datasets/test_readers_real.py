@@ -41,6 +41,7 @@ def test_hivemind_holds_eighteen_workers_with_covariates():
         assert np.isfinite(trace.covariates).mean() > 0.8
 
 
+@pytest.mark.slow
 def test_hivemind_monitor_sees_the_same_four_peers():
     traces = read_traces(REAL / "hivemind_multicloud", "hivemind_monitor")
     assert [len(trace.workers) for trace in traces] == [4, 2, 4, 4, 4]

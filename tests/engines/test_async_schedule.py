@@ -131,6 +131,7 @@ def test_every_step_at_the_server_is_that_of_one_process_also_after_restarts(opt
         assert (parameters == theirs).all(), f"step {step}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_server_that_goes_back_to_an_older_state_steps_at_that_ones_rates(kind):
     ours, *_ = made("SGD", kind, BATCH)

@@ -233,6 +233,7 @@ def test_a_contestant_trains_on_the_device_without_waiting(device, precision):
     assert all(0 < loss < 10 for loss in losses)
 
 
+@pytest.mark.slow
 def test_kernels_compete_while_the_disturbance_is_on_and_in_no_other_stream():
     with stand_in() as device:
         kernels = Kernels("cuda", side=4)

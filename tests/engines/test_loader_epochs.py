@@ -35,6 +35,7 @@ def loops(loaders, said, first):
 KINDS = ["plain", "costs", "sampler", "stream", "stream of costs"]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(
     kind=st.sampled_from(KINDS),

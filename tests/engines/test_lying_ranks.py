@@ -169,6 +169,7 @@ def is_plausible(lies):
     return (COLUMNS.index("out_of_memory"), 1.0) in lies.values()
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(fleets())
 @example((2, "last value", True, 1, {5: (len(COLUMNS) + 1, math.nan)}))

@@ -61,6 +61,7 @@ def test_the_buffers_that_are_looked_at_are_numbers_that_no_rank_has_for_itself(
     assert math.isnan(buffers.sum([model], 0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refused", [False, True])
 @pytest.mark.parametrize("in_backward", [False, True])
 @pytest.mark.parametrize("waits", [False, True])

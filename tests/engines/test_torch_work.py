@@ -35,6 +35,7 @@ def trained(model, loader, balance, true=(0.5, 0.3, 0.2), epochs=4):
             model(inputs).mean().backward()
 
 
+@pytest.mark.slow
 def test_a_live_balance_learns_what_lengths_cost_and_tells_it_to_the_loader(alone):
     model, loader, balance = job()
     seen = []
@@ -48,6 +49,7 @@ def test_a_live_balance_learns_what_lengths_cost_and_tells_it_to_the_loader(alon
     balance.close()
 
 
+@pytest.mark.slow
 def test_what_was_learned_goes_on_after_a_restart(alone):
     model, loader, balance = job()
     trained(model, loader, balance)

@@ -53,6 +53,7 @@ def test_no_panel_of_a_health_picture_is_empty(tmp_path, drawn):
     assert drawn[-1].axes[0].get_ylabel() == "cpu, percent"
 
 
+@pytest.mark.slow
 def test_a_profile_is_drawn_on_logarithmic_axes_and_says_how_far_the_fit_is_off(tmp_path, drawn):
     seconds = [0.01, 0.01, 0.01, 0.02, 0.04, 0.085]
     rows = [("measured", "gpu", "net", x, t, np.nan, "") for x, t in zip((1, 2, 4, 8, 16, 32), seconds, strict=True)]

@@ -85,6 +85,7 @@ def test_bursts_that_last_are_slow_machines():
     assert steady.high - steady.low < 0.03
 
 
+@pytest.mark.slow
 def test_an_exchange_that_was_recorded_is_part_of_the_time():
     trace = job([0.1, 0.2])
     beside = simulate(Trace(trace.samples, trace.seconds, comm_seconds=np.full(trace.seconds.shape, 0.2)))

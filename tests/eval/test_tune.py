@@ -29,6 +29,7 @@ def test_the_best_smoothing_of_noise_is_small():
     assert list(tuned.mattered["argument"]) == ["smoothing"]
 
 
+@pytest.mark.slow
 def test_workers_that_are_not_held_out_do_not_decide():
     one = noisy(0)
     seconds = np.array(one.seconds)

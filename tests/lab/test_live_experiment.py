@@ -96,6 +96,7 @@ def test_every_turn_of_a_scheme_lies_between_two_of_equal_batches_with_the_same_
             assert turns[index - 1] == turns[index + 1] == (EQUAL, seed)
 
 
+@pytest.mark.slow
 def test_bursts_turn_on_and_off_and_leave_calm_behind():
     turned = []
 

@@ -92,6 +92,7 @@ def test_forecasts_equal_those_of_statsmodels(order, driven, gaps):
             assert forecast == pytest.approx(expected[horizon - 1], rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [order for order in MODELS if not order[1]], ids=str)
 def test_without_differences_they_are_equal_from_the_second_iteration(order):
     speed_TW, covariates_TWD = panel(order)

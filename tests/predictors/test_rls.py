@@ -34,6 +34,7 @@ def autoregressive(coefficients, noise, iterations=2000, workers=5):
     return Trace(samples=np.full_like(log_speed, 64.0), seconds=0.64 / np.exp(log_speed))
 
 
+@pytest.mark.slow
 def test_an_autoregression_is_forecast_to_within_three_percent_of_its_noise():
     trace = autoregressive((0.2, 0.6), noise=0.1)
     assert rms(errors(RLS(), trace, skip=1000)) < 1.03 * 0.1

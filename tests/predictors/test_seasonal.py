@@ -37,6 +37,7 @@ def test_noise_without_a_period_is_forecast_nearly_as_by_its_level():
     assert error < 1.12 * 0.1
 
 
+@pytest.mark.slow
 def test_it_keeps_the_contract_of_every_predictor():
     assert "survives_gaps" in checks.run(Seasonal)
 

@@ -82,6 +82,7 @@ def train(model, optimizer, sizes=(8,), pause=0.0):
     optimizer.step()
 
 
+@pytest.mark.slow
 def test_forward_backward_and_step_are_told_apart_and_add_up(tmp_path):
     model, optimizer = linear()
     optimizer.register_step_pre_hook(lambda *_: None)

@@ -94,6 +94,7 @@ RUNS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_the_page_of_a_run_is_what_it_was(name):
     require_kept(KEPT, f"run {name}", stated(run_page(RUNS[name], digest="ab", command="paceline report")))

@@ -42,6 +42,7 @@ def block_of(page, title):
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     workers=st.integers(2, 40),
@@ -180,6 +181,7 @@ def test_errors_are_told_apart_by_how_much_speeds_moved():
     assert [row[1:] for row in rows] == [[1 / 3, 0.01], [1 / 3, 0.1], [1 / 3, 0.4]]
 
 
+@pytest.mark.slow
 def test_the_verdict_of_an_evaluation_states_its_interval_and_calls_no_even_match_a_lead():
     trace = slowed_trace([f"gpu{k}" for k in range(8)], iterations=400, at=200)
     board = leaderboard({"ewma": EWMA(smoothing=0.5)}, [trace])

@@ -132,6 +132,7 @@ def test_a_resumed_run_goes_on_exactly_and_does_not_report_again(fitted):
     assert not any(one.plan.drift_began for one in resumed)
 
 
+@pytest.mark.slow
 def test_a_worker_that_takes_anothers_place_is_not_compared_with_it(fitted):
     balancer = LoadBalancer(fitted, workers=FLEET, global_batch=96)
     for k, speed_W in enumerate(noisy(0.02)):

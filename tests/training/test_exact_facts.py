@@ -86,6 +86,7 @@ def test_a_digest_is_that_of_the_numbers_and_names_alone(monkeypatch):
         assert digest_of(trace) == digest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("remembered", [0, 1 << 26])
 def test_a_pass_that_begins_later_yields_the_rest(tmp_path, monkeypatch, remembered):
     monkeypatch.setattr(sources, "REMEMBERED", remembered)

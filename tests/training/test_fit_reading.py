@@ -69,6 +69,7 @@ def test_a_file_that_changed_since_is_read_again(tmp_path, reads):
     assert learnt(fit(narx, folder, **where)) == learnt(fit(narx, folder))
 
 
+@pytest.mark.slow
 def test_held_out_workers_of_another_call_begin_anew(tmp_path):
     folder, narx = folder_of(tmp_path / "jobs", 3), networks()[0]
     where = {"checkpoint": tmp_path / "fit", "checkpoint_seconds": 0.0}

@@ -120,6 +120,7 @@ def test_covariates_that_explain_the_speed_lower_the_error():
     assert with_covariates < 0.7 * rmse(LastValue())
 
 
+@pytest.mark.slow
 def test_a_spike_of_any_size_is_undone():
     rng = np.random.default_rng(0)
     shape = (600, 8)
