@@ -68,6 +68,18 @@ def test_a_batch_that_was_taken_for_skipped_is_not_silently_another_by_the_lengt
     assert handed.guessed
 
 
+@pytest.mark.parametrize("as_a_copy", [False, True])
+def test_a_batch_that_was_taken_for_skipped_and_is_still_held_is_not_silently_the_next_of_its_size(as_a_copy):
+    handed, recognition = Handed(0, GLOBAL_BATCH), Recognition()
+    held = [torch.zeros(samples, 2) for samples in (1, 3, 1)]
+    for number, batch in enumerate(held):
+        handed.add(np.array([len(batch), 5]), RankBatch(np.array([len(batch), 5]), number / 100, number / 50), [batch])
+    turn_of(handed, recognition, held[1].clone())  # of the three only the second has three rows
+    assert handed.in_flight == 1
+    turn = turn_of(handed, recognition, held[0].clone() if as_a_copy else held[0])
+    assert (turn.share, handed.guessed, handed.disordered) == ((0.02, True, False) if as_a_copy else (0.0, False, True))
+
+
 def test_batches_that_are_skipped_are_over():
     handed, recognition = handed_out(4, 7, 9), Recognition()
     turn_of(handed, recognition, torch.zeros(9, 2))

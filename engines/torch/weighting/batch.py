@@ -66,6 +66,8 @@ class Batch:
         Places that show whether the batch may be computed again: its tensors, and the first that each model got.
     computed, recognised
         Whether a model was given it, and whether it was recognised then.
+    skipped
+        Whether a later batch was computed first, as far as could be told: the loop may still hold this one.
     """
 
     __slots__ = (
@@ -77,6 +79,7 @@ class Batch:
         "places",
         "rank_batch",
         "recognised",
+        "skipped",
         "turn",
     )
 
@@ -89,10 +92,15 @@ class Batch:
         self.turn = Turn(
             self.own, rank_batch.weight, sum(sizes), True, rank_batch.part, whole, rank_batch.features, rank_batch.last
         )
-        self.computed = self.recognised = False
+        self.computed = self.recognised = self.skipped = False
         self.places = places_of(tensors_in(batch))
         self.later: list[Place] = []
         self.firsts = list(self.places)
+
+    @property
+    def waiting(self) -> bool:
+        """True if it is expected to be computed."""
+        return not (self.computed or self.skipped)
 
     @property
     def gone(self) -> bool:

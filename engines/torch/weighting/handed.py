@@ -120,7 +120,7 @@ class Handed:
     @property
     def in_flight(self) -> int:
         """Number of batches handed out and not computed yet."""
-        return sum(not batch.computed for batch in self._batches)
+        return sum(batch.waiting for batch in self._batches)
 
     @property
     def turn(self) -> Turn | None:
@@ -131,7 +131,7 @@ class Handed:
         """Note a batch that the loader hands out, with the loader's facts about it."""
         self._added += 1
         for one in tuple(self._batches):
-            if one.computed and one is not self._current and one.gone:
+            if not one.waiting and one is not self._current and one.gone:
                 self._batches.remove(one)
         self._batches.append(Batch(rank_batch or RankBatch.plain(sizes_W, self.rank), self.rank, self._added, batch))
         del self._batches[:-FAR_AHEAD]
@@ -227,14 +227,14 @@ class Handed:
         fitting = [one for one in self._batches if recognition.fits(one.own, seen.rows, seen.second)]
         again = self._current if self._current in fitting else None
         # In the order of fetching: a batch that is gone may have been skipped, or copied ahead with its whole step.
-        waiting = [one for one in fitting if not one.computed]
+        waiting = [one for one in fitting if one.waiting]
         if not recognition.clear:  # the first axis counts samples more often than any other
             waiting.sort(key=lambda one: one.own not in seen.rows)
         best = waiting[0] if waiting else again
         if best is None:
             return None
         alike = [one for one in fitting if one.own == best.own] if recognition.clear else fitting
-        possible = [one for one in alike if not (one.computed and one.gone)]
+        possible = [one for one in alike if one.waiting or not one.gone]
         self.guessed = any(self._differ(one.turn, best.turn) for one in possible)
         if self._skipped and not recognition.clear and best.own not in seen.rows:
             self.guessed = True  # it may be a batch that was taken for skipped, whose second axis is as long by chance
@@ -247,12 +247,13 @@ class Handed:
         return one is not other if self.counts else (one.share, one.part) != (other.share, other.part)
 
     def _take(self, new: Batch, *, recognised: bool) -> None:
-        """Make a waiting batch the current one, and forget those before it: they were skipped, or are gone."""
+        """Make a batch the current one; those waiting before it were skipped, or are gone and forgotten."""
         new.computed, new.recognised = True, recognised
         for one in tuple(self._batches):
-            if not one.computed and one.number < new.number and (one.gone or not recognised):
-                self._batches.remove(one)
-                self._skipped = True
+            if one.waiting and one.number < new.number and (one.gone or not recognised):
+                self._skipped = one.skipped = True  # the loop may hold it, and compute it yet
+                if one.gone:
+                    self._batches.remove(one)
         self.disordered = new.number < self._newest
         self._newest = max(self._newest, new.number)
         self._current, self.sizes = new, new.rank_batch.sizes
@@ -263,7 +264,7 @@ class Handed:
         Its weight is relative to the batch computed last. So does a rank on which the data happens to have as many rows
         as that batch, and is mistaken for it: the ranks stay consistent.
         """
-        waiting = [one for one in self._batches if not one.computed]
+        waiting = [one for one in self._batches if one.waiting]
         if waiting:
             waiting[0].computed = self.fresh = True
             self._current, self.sizes = waiting[0], waiting[0].rank_batch.sizes
