@@ -39,6 +39,11 @@ class Looks:
         self.wasted = 0.0
         self.over = False
 
+    @property
+    def mean_staleness(self) -> float:
+        """Mean staleness of the gradients that were applied; 0 if there are none."""
+        return sum(self.staleness) / max(len(self.staleness), 1)
+
     def __call__(self, verdict: Verdict) -> None:
         """Take note of a verdict."""
         if self.service is None or self.over:
@@ -107,7 +112,7 @@ def take_turn(setting: AsyncSetting, scheme: str, seed: int, between: float, bur
         losses=[_loss(job, row, dataset, task.loss) for row in looks.rows],
         samples=[server.ledger.accounts.get(worker, Account()).applied for worker in workers],
         waited=[service.waited.get(worker, 0.0) for worker in workers],
-        staleness=sum(looks.staleness) / max(len(looks.staleness), 1),
+        staleness=looks.mean_staleness,
         largest=server.ledger.largest_staleness,
         bound=-1 if server.scheme.bound is None else server.scheme.bound,
         wasted=looks.wasted,

@@ -368,3 +368,17 @@ def test_an_audit_begins_behind_torch_and_looks_at_nothing_else(start, monkeypat
     start.BeginAudit(inner).exec_module("module")
     assert begun == ["module", "begun"]
     assert start.BeginAudit(inner).create_module("spec") == ("made", "spec")
+
+
+def test_what_is_audited_in_double_is_never_cast_and_all_is_as_before_afterwards():
+    patches, before = Patches(None), torch.get_default_dtype()
+    patches._double()
+    try:
+        assert torch.zeros(1).dtype == torch.float64
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            assert not torch.is_autocast_enabled("cpu")
+    finally:
+        patches.undo()
+    assert torch.get_default_dtype() == before
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.is_autocast_enabled("cpu")

@@ -163,3 +163,19 @@ def test_who_holds_the_last_samples_for_too_long_is_given_up_and_all_who_wait_go
     assert service.server.finished
     assert "c was given up" in caplog.text
     assert service.server.ledger.steps(Outcome.ABANDONED) >= 1
+
+
+def test_a_resumed_server_writes_its_next_checkpoint_after_a_whole_interval(tmp_path):
+    path = tmp_path / "run.safetensors"
+    first = service_of(checkpoint=path, checkpoint_every=4 * BATCH)
+    for _ in range(2):
+        step(first, "a")
+    first.save()
+    again = service_of(checkpoint=path, checkpoint_every=4 * BATCH)
+    assert again.resume()
+    kept = path.read_bytes()
+    for _ in range(3):
+        step(again, "a")
+        assert path.read_bytes() == kept
+    step(again, "a")
+    assert path.read_bytes() != kept

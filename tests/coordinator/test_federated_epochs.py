@@ -113,3 +113,10 @@ def test_local_epochs_without_the_clients_data_or_beside_steps_are_refused_in_a_
             balancer_of(**options)
     with pytest.raises(ValueError, match="local_epochs must be above 0"):
         balancer_of(local_steps=None, local_epochs=-1.0)
+
+
+def test_local_epochs_follow_the_mean_of_the_data_that_is_known():
+    balancer = balancer_of(local_steps=None, local_epochs=1, batch=8)
+    balancer.join(["a"], data=[80])
+    balancer.join(["b"])
+    assert balancer.plan(["a", "b"]).local_steps == 10

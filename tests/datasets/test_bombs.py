@@ -5,12 +5,15 @@ The bounds are multiples of the files' sizes plus what every process needs, set 
 
 import io
 import lzma
+import os
 import tarfile
 import zlib
 
 import numpy as np
 import pytest
 from bounded import bounded
+
+from paceline.datasets import bounded_parquet
 
 UNPACKED = """
 import sys
@@ -185,3 +188,23 @@ def test_flipped_bits_of_parquet_raise_only_sentences(tmp_path):
             except ValueError as error:
                 if "flipped.parquet" not in str(error):
                     raise
+
+
+def test_a_table_may_grow_to_its_limit_and_not_beyond(tmp_path):
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "table.parquet"
+    pq.write_table(pa.table({"a": np.arange(1000.0), "b": np.arange(1000)}), path)
+    file = pq.ParquetFile(path)
+    size = sum(batch.nbytes for batch in file.iter_batches())
+    assert len(bounded_parquet._read(file, ["a", "b"], size)) == 1000
+    with pytest.raises(ValueError, match=r"unpacked|larger|more|bytes"):
+        bounded_parquet._read(file, ["a", "b"], size - 1)
+
+
+@pytest.mark.parametrize("times", [0.5, 2.0])
+def test_a_large_file_may_grow_in_proportion(tmp_path, times):
+    path = tmp_path / "sparse"
+    path.touch()
+    os.truncate(path, int(times * bounded_parquet.FREE_BYTES / bounded_parquet.MOST_TIMES))
+    grown = bounded_parquet.MOST_TIMES * path.stat().st_size
+    assert bounded_parquet._most_bytes(path) == max(bounded_parquet.FREE_BYTES, grown)

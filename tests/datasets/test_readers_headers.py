@@ -1,8 +1,13 @@
 """Tables are recognised by columns that stand for one format: exactly these are enough, and one less is not."""
 
+import json
+from pathlib import Path
+
 import pytest
 
-from paceline.datasets.readers import FORMATS
+from paceline.datasets.readers import FORMATS, iter_traces
+from paceline.datasets.readers.ranks.step_summaries import _rows
+from paceline.datasets.readers.tabular.panels import _is_chart
 
 ENOUGH = {
     "supercloud_cpu": ("Step", "Node", "EpochTime", "CPUUtilization"),
@@ -34,3 +39,22 @@ def test_a_header_of_exactly_the_columns_that_tell_is_recognised_and_none_is_one
     assert says([*columns, "another"])
     for left_out in columns:
         assert not says([one for one in columns if one != left_out]), left_out
+
+
+def test_a_column_of_dstat_that_comes_twice_is_named(tmp_path):
+    path = tmp_path / "dstat.csv"
+    path.write_text('"Dstat 0.7.2 CSV output"\n"total cpu usage",,\n"usr","sys","usr"\n1,1,98\n2,1,97\n')
+    with pytest.raises(ValueError, match=r"the header repeats the columns \['cpu_usr'\]"):
+        list(iter_traces(path, "dstat"))
+
+
+def test_a_chart_has_both_bounds_of_a_line():
+    assert _is_chart(Path("chart.csv"), "Step,a,a__MIN,a__MAX\n")
+    assert not _is_chart(Path("chart.csv"), "Step,a,a__MIN\n")
+
+
+def test_the_first_five_ranks_without_metrics_are_named(tmp_path):
+    path = tmp_path / "summary.json"
+    path.write_text(json.dumps({"step_time": {"groups": {"rows": {str(rank): {} for rank in range(7)}}}}))
+    with pytest.raises(ValueError, match=r"ranks \['0', '1', '2', '3', '4'\] have no metrics"):
+        _rows(path)

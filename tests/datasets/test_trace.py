@@ -9,6 +9,7 @@ from hypothesis.extra.numpy import arrays
 
 from paceline.datasets import Trace, from_frame, load, save, to_frame
 from paceline.datasets.readers.tidy import write_csv
+from paceline.datasets.trace import _covariate_panel
 
 
 @st.composite
@@ -215,3 +216,9 @@ def test_rows_in_any_order_make_the_same_trace(workers, iterations, random):
     for name in ("samples", "seconds", "covariates"):
         np.testing.assert_array_equal(getattr(straight, name), getattr(shuffled, name))
     np.testing.assert_array_equal(straight.select(workers=workers).seconds, trace.seconds)
+
+
+def test_infinite_covariates_are_missing_and_others_stay():
+    panel = _covariate_panel(np.array([[[np.inf, 1.0]], [[2.0, -np.inf]]]), (2, 1), ("a", "b"))
+    np.testing.assert_array_equal(panel, [[[np.nan, 1.0]], [[2.0, np.nan]]])
+    np.testing.assert_array_equal(_covariate_panel([[[3.0]]], (1, 1), ("a",)), [[[3.0]]])

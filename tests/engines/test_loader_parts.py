@@ -1,5 +1,7 @@
 """Parts of a loader against slow definitions: rows of chunks, the course of epochs, what a balance sets, budgets."""
 
+import dataclasses
+import inspect
 import math
 import warnings
 from collections import OrderedDict, UserDict, defaultdict
@@ -17,6 +19,7 @@ from paceline.engines.torch.loading.costs import costs as costs_made
 from paceline.engines.torch.loading.costs.costs import Costs, SampleCosts
 from paceline.engines.torch.loading.epoch_position import Progress
 from paceline.engines.torch.loading.global_batch import GlobalBatch
+from paceline.engines.torch.loading.options import Loading
 from paceline.engines.torch.loading.rank_loader import RankLoader
 from paceline.engines.torch.loading.rows import cut, joined, runs
 from paceline.engines.torch.weighting.rank_batch import RankBatch
@@ -245,3 +248,9 @@ def test_a_loader_goes_on_in_the_middle_of_a_loop_at_the_place_of_another_rank()
     one.adopt(other.place())
     assert (begun, one.shares.tolist()) == ([other.position], [1, 3])
     assert [len(next(loop)) for loop in loops] == [1, 3]
+
+
+def test_loading_is_that_of_a_dataloader_unless_asked():
+    usual = inspect.signature(torch.utils.data.DataLoader.__init__).parameters
+    for field in dataclasses.fields(Loading):
+        assert field.default == usual[field.name].default, field.name

@@ -157,3 +157,9 @@ def test_ranks_over_few_jobs_say_that_they_are_few():
 def test_a_difference_of_estimates_is_that_of_their_values_and_contributions():
     both = Estimate(2.0, np.array([1.0, -1.0])) - Estimate(0.5, np.array([0.5, -0.5]))
     assert (both.value, both.moves.tolist()) == (1.5, [0.5, -0.5])
+
+
+def test_errors_of_any_type_are_compared_in_float64():
+    rng = np.random.default_rng(0)
+    one, other = (rng.normal(size=(60, 3)).astype(np.float32) for _ in range(2))
+    assert compare(one, other) == compare(one.astype(np.float64), other.astype(np.float64))

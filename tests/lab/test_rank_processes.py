@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 from torch import distributed
 
+from paceline.lab.contention.disturbance import Bursts
 from paceline.lab.experiment import AsyncSetting, Setting, asynchronous_experiment, conduct, contestant, experiment
 from paceline.lab.experiment import asynchronous as asynchronous_module
 from paceline.lab.experiment import asynchronous_worker as async_worker
@@ -194,3 +195,12 @@ def test_one_core_is_too_few_for_two_ranks(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {4})
     with pytest.raises(RuntimeError, match=r"needs 2 cores, one for each rank; this process may use 1$"):
         experiment(Setting(schemes=("ewma",)))
+
+
+def test_bursts_do_not_keep_a_program_alive():
+    bursts = Bursts(SimpleNamespace(turn=lambda on: None), mean=60.0)
+    bursts.start(seed=0)
+    try:
+        assert bursts._thread.daemon
+    finally:
+        bursts.stop()

@@ -229,6 +229,7 @@ def test_looks_are_kept_where_something_was_applied_and_enough_time_has_passed(m
     clock = [0.0]
     monkeypatch.setattr(async_worker.time, "monotonic", lambda: clock[0])
     looks = async_worker.Looks(12.0)
+    assert (looks.wasted, looks.mean_staleness) == (0.0, 0.0)
     outcome = next(one for one in Outcome if one not in async_worker.WASTED)
     lost = next(one for one in Outcome if one in async_worker.WASTED)
 
@@ -255,6 +256,8 @@ def test_looks_are_kept_where_something_was_applied_and_enough_time_has_passed(m
     assert looks.applied == [0, 8, 16, 24]
     assert looks.staleness == [2, 2, 2, 2, 2]
     assert looks.wasted == 0.024
+    looks.staleness = [3]
+    assert looks.mean_staleness == 3.0
     assert len(looks.rows) == 4
 
 

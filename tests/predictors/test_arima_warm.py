@@ -52,3 +52,10 @@ def test_a_state_with_fewer_or_more_models_than_workers_is_refused(part, rows):
     state[name] = state[name][rows]
     with pytest.raises(ValueError, match=r"shorter|longer"):
         ARIMA(order=(1, 0, 1)).load_state_dict(state)
+
+
+@pytest.mark.parametrize("covariates", [(), ("load", "free")])
+def test_a_model_that_is_not_fitted_has_the_coefficients_of_its_order(covariates):
+    model = ARIMA(covariates=covariates)
+    (own,) = model.coefficients_.values()
+    assert (len(own.covariates), len(own.ar), len(own.ma)) == (len(covariates), model.order_[0], model.order_[2])

@@ -11,6 +11,7 @@ import pytest
 
 from paceline.predictors import Curves
 from paceline.solver import split
+from paceline.solver.bounds import checked_load
 
 CURVES = Curves.from_speed(np.array([100.0, 200.0, 300.0]))
 
@@ -88,3 +89,9 @@ def test_arguments_are_left_as_they_were() -> None:
     split(CURVES, 512, lower=lower, batch_multiple=8, spread=np.full(3, 0.1), risk=1.0)
     assert lower.tolist() == [9.0, 0.0, 0.0]
     np.testing.assert_array_equal(CURVES.slope, slope)
+
+
+def test_the_slope_of_one_worker_is_no_fleet():
+    one = SimpleNamespace(floor=0.0, slope=1.0, intercept=0.0, limit=np.inf)
+    with pytest.raises(ValueError, match=r"at least one worker, got none: check curves\.slope"):
+        checked_load(one, multiples=4, batch_multiple=1, lower=0, upper=None, comm=0.0)

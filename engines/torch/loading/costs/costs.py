@@ -143,7 +143,7 @@ class Costs:
             )
         columns = [ones_N if cost_N is None else cost_N]
         if cost_N is None and length_N is not None:
-            with np.errstate(over="ignore", under="ignore"):
+            with np.errstate(over="ignore"):
                 columns = [length_N, length_N**2, ones_N]
         return SampleCosts(np.stack(columns, axis=1), token_N, terms_N)
 
