@@ -1,6 +1,7 @@
 """Parts of commands: names of traces, numbers of a page, a silent run, the progress of a fit."""
 
 import io
+import time
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from rich.console import Console
 from paceline.cli.data_command import _summary
 from paceline.cli.named_sources import find_traces
 from paceline.cli.watching.short_numbers import samples
+from paceline.cli.watching.watch_command import Watched
 from paceline.datasets import recorded
 from paceline.predictors.fitting import Moment
 from paceline.training.fit_progress import Bar
@@ -40,3 +42,11 @@ def test_a_fit_shows_a_bar_on_a_terminal_only(terminal):
         bar(Moment("training", 512, 1024, rate=256.0, loss=0.5))
         bar._bars.refresh()
     assert ("\x1b" in console.file.getvalue()) is terminal
+
+
+def test_until_a_line_arrives_a_run_is_silent_by_the_writers_clock_and_never_less_than_0(tmp_path):
+    watched = Watched(tmp_path)
+    assert watched._silent(time.time() + 100.0) == 0.0
+    assert watched._silent(time.time() - 0.25) == pytest.approx(0.25, abs=0.2)
+    watched._arrived = time.monotonic() - 5.0
+    assert watched._silent(time.time() + 100.0) == pytest.approx(5.0, abs=0.2)

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 from torch import distributed
 
+from paceline.lab.contention.contention import Contention
 from paceline.lab.contention.disturbance import Bursts
 from paceline.lab.experiment import AsyncSetting, Setting, asynchronous_experiment, conduct, contestant, experiment
 from paceline.lab.experiment import asynchronous as asynchronous_module
@@ -204,3 +205,9 @@ def test_bursts_do_not_keep_a_program_alive():
         assert bursts._thread.daemon
     finally:
         bursts.stop()
+
+
+@pytest.mark.parametrize("wrong", [{"pattern": "gone"}, {"kind": "gone"}])
+def test_contention_of_no_known_pattern_or_kind_is_refused_at_once(wrong):
+    with pytest.raises(ValueError, match="gone"):
+        Contention(**{"workers": 2, "pattern": "steady", **wrong})

@@ -389,3 +389,8 @@ def test_a_card_has_the_headings_and_tables_of_a_card_whatever_a_command_and_nam
     assert not [token for token in tokens if token.type in ("html_block", "hr")]
     (code,) = [token.content for token in tokens if token.type == "code_block"]
     assert code.startswith("paceline")
+
+
+def test_a_model_that_is_not_there_has_no_path(tmp_path):
+    with pytest.raises(ValueError, match="there is no model 'gone'"):
+        Registry(tmp_path).path("gone")
