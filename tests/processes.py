@@ -7,6 +7,7 @@ hand: without it the guard below fails the test.
 
 import multiprocessing
 import multiprocessing.process
+import platform
 import sys
 from functools import cache, wraps
 from pathlib import Path
@@ -15,6 +16,9 @@ from types import CodeType, FunctionType, ModuleType
 import pytest
 
 TESTS = Path(__file__).parent
+
+platform.processor()  # starts uname, once: here, and not in the first test that imports what asks for it
+
 STARTERS = {"subprocess", "multiprocessing"}
 """Modules that start processes."""
 
