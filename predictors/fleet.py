@@ -148,7 +148,6 @@ class FleetPredictor:
         i = self._place(worker)
         self._rows = _side_by_side({name: np.delete(rows, i, axis=0) for name, rows in self._rows.items()})
         self.workers = self.workers[:i] + self.workers[i + 1 :]
-        self._calm = False
 
     def rename(self, old: str, new: str) -> None:
         """Give a worker another name; it keeps its place and everything learnt about it.
