@@ -96,3 +96,12 @@ def test_a_round_report_of_another_shape_is_refused(name, given):
 def test_a_client_that_replied_twice_is_refused_also_if_its_ids_differ_in_type():
     with pytest.raises(ValueError, match="clients must not repeat an id"):
         RoundReport(clients=[1, "1"], samples=[1, 1], seconds=[1, 1])
+
+
+def test_in_a_round_report_none_is_not_known_and_numbers_may_be_of_any_type():
+    told = {"samples": [64, None], "seconds": [0.5, 1], "comm_seconds": [None, 2], "elapsed": [2, None]}
+    report = RoundReport(clients=["a", "b"], **told)
+    np.testing.assert_array_equal(report.speed, [128.0, np.nan])
+    np.testing.assert_array_equal(report.communication, [1.5, 2.0])
+    report = RoundReport(clients=["a"], samples=[64], seconds=[None])
+    np.testing.assert_array_equal([report.speed, report.communication], [[np.nan], [np.nan]])
