@@ -100,6 +100,15 @@ def test_a_gradient_that_has_not_come_to_every_server_is_refused():
     assert "has not come to every server" in split.server.push("a", pulled.stamp, np.empty(0)).reason
 
 
+def test_no_shard_keeps_parameters_for_a_step_that_is_over():
+    split = Split("dc-asgd-c", 3)
+    for worker in "abcab":
+        split.turn(worker)
+    assert [len(shard._store._lent) for shard in split.shards] == [1, 1, 1]
+    split.server.abandon("c")
+    assert [len(shard._store._lent) for shard in split.shards] == [0, 0, 0]
+
+
 def test_a_resumed_part_holds_no_gradient_from_before():
     shard = Shard(np.zeros(2), SGD(0.1), None)
     shard.read("a", 0)

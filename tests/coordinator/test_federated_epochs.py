@@ -105,6 +105,12 @@ def test_with_local_epochs_the_mean_client_passes_its_data_so_often_and_the_roun
     )
 
 
+def test_local_epochs_are_of_the_clients_whose_data_are_known():
+    balancer = balancer_of(local_steps=None, local_epochs=1, batch=8)
+    balancer.join(["a", "b"], data=[80, 240])
+    assert [balancer.plan(names).local_steps for names in (["a", "x"], ["a", "b", "x", "y"])] == [10, 20]
+
+
 def test_local_epochs_without_the_clients_data_or_beside_steps_are_refused_in_a_sentence():
     with pytest.raises(ValueError, match="local_epochs needs to know how many samples clients hold"):
         balancer_of(local_steps=None, local_epochs=1).plan(["a", "b"])

@@ -44,6 +44,17 @@ def test_a_warm_start_keeps_the_workers_that_are_not_in_its_traces(order):
     assert forecasts(afresh, "gone") == forecasts(afresh, "stranger")
 
 
+@pytest.mark.parametrize("covariates", [(), ["load"], ["load", "cpu"]])
+def test_an_unfitted_model_is_a_local_level_that_no_covariate_moves(covariates):
+    model = ARIMA(covariates=covariates)
+    (unfitted,) = model.coefficients_.values()
+    assert (unfitted.ar.tolist(), unfitted.ma.tolist()) == ([], [-0.7])
+    assert unfitted.covariates.tolist() == [0.0] * len(covariates)
+    assert model.order_ == (len(unfitted.ar), 1, len(unfitted.ma))
+    (widest,) = model.ranges_.values()
+    assert widest.tolist() == [[-10.0] * len(covariates), [10.0] * len(covariates)]
+
+
 @pytest.mark.parametrize("part", ["constant", "covariates", "ar", "ma", "ranges"])
 @pytest.mark.parametrize("rows", [slice(0, 2), [0, 1, 2, 2]], ids=["fewer", "more"])
 def test_a_state_with_fewer_or_more_models_than_workers_is_refused(part, rows):

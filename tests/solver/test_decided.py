@@ -128,6 +128,14 @@ def test_a_balancer_of_few_workers_plans_as_one_of_many_does(predictor, risk, mo
     assert few == [(plan.sizes.tolist(), plan.seconds.tolist(), plan.why) for plan in plans()]
 
 
+def test_workers_of_one_sample_need_no_search_but_those_of_none_do(monkeypatch):
+    monkeypatch.setattr(room, "split", lambda *given, **bounds: pytest.fail("searched"))
+    few = FewCurves([0.5, 0.25, 0.5])
+    assert few.split(4, 1, np.zeros(3), np.full(3, 9.0)).sizes.tolist() == [1, 2, 1]
+    with pytest.raises(pytest.fail.Exception, match="searched"):
+        few.split(1, 1, np.zeros(3), np.full(3, 9.0))
+
+
 def test_of_fleets_as_they_are_few_need_the_exact_search(monkeypatch):
     rng, searched = np.random.default_rng(0), []
     monkeypatch.setattr(room, "split", lambda *given, **bounds: searched.append(given) or split(*given, **bounds))

@@ -67,6 +67,8 @@ def test_a_wrong_curve_is_named_with_its_worker(column: str, values: list[float]
 def test_a_fleet_of_nobody_is_refused() -> None:
     with pytest.raises(ValueError, match="curves must hold at least one worker"):
         split(Curves.from_speed(np.array([])), 512)
+    with pytest.raises(ValueError, match="curves must hold at least one worker"):
+        split(SimpleNamespace(floor=0.0, slope=0.01, intercept=0.0, limit=np.inf), 512)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("name", "value"), [("global_batch", 512.0), ("batch_multiple", "8")])

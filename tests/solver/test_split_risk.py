@@ -10,6 +10,9 @@ from scipy.stats import norm
 
 from paceline.predictors import Curves
 from paceline.solver import caution, split
+from paceline.solver.risk import cautious, log_caution, log_cautions
+
+spreads = st.lists(st.floats(0.0, 1e300) | st.floats(0.0, 1.0) | st.just(np.inf), min_size=1, max_size=12)
 
 
 @given(
@@ -63,3 +66,25 @@ def test_the_noisy_half_is_planned_at_the_expected_largest_of_as_many_errors(wor
     spread = np.where(np.arange(workers) < workers // 2, 0.0, 0.3)
     stretch = np.log(caution(spread))[-1] / np.sqrt(np.log(1 + 0.3**2))
     assert stretch == pytest.approx(expected, rel=0.05)
+
+
+@given(spreads, st.sampled_from([0.0, 0.3, 2.0]))
+def test_all_times_of_a_noisy_worker_are_stretched_alike_and_its_memory_is_not(
+    spread: list[float], risk: float
+) -> None:
+    count = len(spread)
+    curves = Curves(*(np.arange(1.0, count + 1) * unit for unit in (2.0, 0.01, 0.5, 100.0)))
+    found, factor = cautious(curves, np.array(spread), risk), caution(np.array(spread), risk)
+    for name in ("floor", "slope", "intercept"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(curves, name) * factor)
+    np.testing.assert_array_equal(found.limit, curves.limit)
+    assert found is curves or risk, "without a risk nothing is computed"
+
+
+@given(spreads)
+def test_cautions_in_plain_floats_are_those_in_arrays_and_the_formula(spread: list[float]) -> None:
+    known = [one for one in spread if one < np.inf]
+    sigma = np.array([np.sqrt(2 * np.log(np.hypot(1, min(one, max(known, default=0.0))))) for one in spread])
+    largest = norm.ppf((len(spread) - 0.375) / (len(spread) + 0.25))
+    for found in (log_caution(np.array(spread)), log_cautions(spread)):
+        np.testing.assert_allclose(found, largest * (sigma - sigma.min()), rtol=1e-9, atol=1e-12)
