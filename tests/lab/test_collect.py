@@ -321,9 +321,12 @@ def test_a_process_whose_parent_is_gone_before_it_looks_ends_whatever_it_does_ne
     """It would hold Python's lock, as torch does while ranks find each other, and no thread would notice."""
     code = "import sys; from paceline.lab.processes.orphan import die_with_parent\n"
     code += "sys.stdin.read(); die_with_parent(); sum(range(10**11))"
-    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
-    process.communicate(b"go\n", timeout=30)
-    assert process.returncode == 1
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process:
+        try:
+            process.communicate(b"go\n", timeout=30)
+            assert process.returncode == 1
+        finally:  # it would count for hours
+            process.kill()
 
 
 def busy_or_stored(family):
