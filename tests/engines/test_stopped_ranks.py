@@ -27,8 +27,16 @@ def wait_until(holds, within=40.0):
         time.sleep(0.002)
 
 
+def state(pid):
+    """Return the letter that the kernel gives a process: "T" if it is stopped, "Z" if it has ended, also once it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):  # the latter if it goes between the opening and the reading
+        return "Z"
+
+
 def is_stopped(pid):
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    return state(pid) == "T"
 
 
 def continued(folder, rank):
@@ -156,8 +164,7 @@ def asynchronous(rank, folder, server_lives, scheme, timeout):
         continued(folder, 1)
         wait_until((folder / "1.ended").exists)
     if rank == 2 and not server_lives:
-        server = Path("/proc") / (folder / "0.pid").read_text() / "stat"
-        wait_until(lambda: not server.exists() or ") Z" in server.read_text())
+        wait_until(lambda: state((folder / "0.pid").read_text()) == "Z")
         continued(folder, 1)
     applied = 0 if job.service is None else job.service.server.sampler.applied
     return [one.tolist() for one in model.parameters()], applied
