@@ -28,7 +28,7 @@ def wait_until(holds, within=40.0):
 
 
 def state(pid):
-    """Return the letter that the kernel gives a process: "T" if it is stopped, "Z" if it has ended, also once it is gone."""
+    """Return the kernel's letter for a process: "T" if it is stopped, "Z" if it has ended, also once it is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):  # the latter if it goes between the opening and the reading
