@@ -11,6 +11,7 @@ nothing that a caller could see stands in mutants.toml.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import json
 import multiprocessing
@@ -21,6 +22,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
@@ -67,8 +69,8 @@ SHARED = "@"
 LONGEST = 80.0
 """Seconds of tests, as recorded, that are run for a mutant at most; without the recorder they take half as long."""
 
-PATIENCE = 30.0
-"""Seconds, beside ten times what the tests took when they were recorded, after which a mutant never ends."""
+PATIENCE = 15.0
+"""Seconds, beside ten times what a test took when it was recorded, after which it never ends."""
 
 
 class Tried(TypedDict):
@@ -188,18 +190,18 @@ def _tried(file: str, place: Place, recorded: Map, copies: SimpleQueue[Path]) ->
 def _outcome(copy: Path, file: str, one: Mutant, source: str, tests: list[str], recorded: Map) -> str:
     """Return what becomes of a mutant; a test that fails without it too, as one that is flaky, tells nothing."""
     while tests:
-        patience = PATIENCE + 10 * recorded.takes(tests)
-        failed = _failed(copy, file, one.source, tests, patience)
+        patience = {test: PATIENCE + 10 * recorded.takes([test]) for test in tests}
+        failed = _failed(copy, file, one.source, patience)
         if not failed:
             return "survived" if len(tests) > len(LOOK_AT_ALL) else "no test"
-        without = _failed(copy, file, source, [failed] if failed in tests else tests, patience)
+        without = _failed(copy, file, source, {failed: patience[failed]} if failed in tests else patience)
         if not without:
             return "killed"
         tests = [test for test in tests if test not in (failed, without) and without in tests]
     return "no test"
 
 
-def _failed(copy: Path, file: str, source: str, tests: list[str], patience: float) -> str:
+def _failed(copy: Path, file: str, source: str, patience: dict[str, float]) -> str:
     """Return the test that fails with this source in the place of the file; ``all`` if they do not begin or end."""
     (copy / file).write_text(source)
     # Compiled files are taken by size and second, and both may be those of the mutant before.
@@ -207,16 +209,19 @@ def _failed(copy: Path, file: str, source: str, tests: list[str], patience: floa
     os.utime(copy / file, (second, second))
     noted = copy.parent / "failed"
     noted.write_text("all")
-    process = multiprocessing.get_context("fork").Process(target=_test, args=(copy, tests, noted))
+    process = multiprocessing.get_context("fork").Process(target=_test, args=(copy, patience, noted))
     process.start()
-    process.join(patience)
-    if process.is_alive() and process.pid is not None:  # a mutant that never ends, and all that it started
+    deadline = time.monotonic() + sum(patience.values())
+    while process.is_alive() and time.monotonic() < deadline:  # a join waits also for all that it has started
+        time.sleep(0.01)
+    assert process.pid is not None
+    with contextlib.suppress(ProcessLookupError):  # what a test that never ends has started
         os.killpg(process.pid, signal.SIGKILL)
-        process.join()
+    process.join()
     return "" if process.exitcode == 0 else noted.read_text()
 
 
-def _test(copy: Path, tests: list[str], noted: Path) -> None:
+def _test(copy: Path, patience: dict[str, float], noted: Path) -> None:
     os.setsid()
     os.chdir(copy)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -226,19 +231,21 @@ def _test(copy: Path, tests: list[str], noted: Path) -> None:
     import pytest
 
     options = ["-q", "-x", "-p", "no:cacheprovider", "--basetemp", str(copy.parent / "tests")]
-    files = [file for file in dict.fromkeys(test.partition("::")[0] for test in tests) if (copy / file).exists()]
+    files = [file for file in dict.fromkeys(test.partition("::")[0] for test in patience) if (copy / file).exists()]
     # Without what Python does at its end, which fails in a fork of a thread.
-    os._exit(int(pytest.main([*options, *files], plugins=[FirstFailure(tests, noted)])))
+    os._exit(int(pytest.main([*options, *files], plugins=[FirstFailure(patience, noted)])))
 
 
 class FirstFailure:
     """Runs these tests as far as there still are such, in the order of the first of each file, and notes which fails.
 
-    Hypothesis stops at the first example that does: to find the smallest takes longer than all the tests.
+    One that takes longer than its patience, in seconds, ends the process. Hypothesis stops at the first example that
+    fails: to find the smallest takes longer than all the tests.
     """
 
-    def __init__(self, tests: list[str], noted: Path) -> None:
-        self.place, self.noted = {test: place for place, test in enumerate(tests)}, noted
+    def __init__(self, patience: dict[str, float], noted: Path) -> None:
+        self.place, self.noted = {test: place for place, test in enumerate(patience)}, noted
+        self.patience = patience
 
     def pytest_collection_modifyitems(self, session: pytest.Session) -> None:
         """Leave out the others."""
@@ -253,6 +260,11 @@ class FirstFailure:
 
         settings.register_profile("mutants", settings(), phases=[Phase.explicit, Phase.generate])
         settings.load_profile("mutants")
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Note it as the one that fails, should it never end."""
+        self.noted.write_text(nodeid)
+        signal.setitimer(signal.ITIMER_REAL, self.patience[nodeid])
 
     def pytest_runtest_logreport(self, report: object) -> None:
         """Note it."""
