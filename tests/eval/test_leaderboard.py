@@ -170,3 +170,20 @@ def test_an_evaluation_says_what_the_leaderboard_and_the_replay_say_after_the_sa
         )
     assert [one.predictor for one in found.baselines] == [name for name in board["predictor"] if name != MODEL]
     assert (found.speed_up, found.regret) == pytest.approx((replayed["speed-up"], replayed["regret"]))
+
+
+def test_ranks_are_means_over_traces_and_each_trace_lists_its_best_first():
+    traces = [named(f"job {seed}", checks.example_trace(seed=seed)) for seed in (3, 1, 2)]
+    traces.append(named("around one", of_speed(*np.random.default_rng(0).normal(1.0, 0.1, (2, 200)))))
+    board = leaderboard({"ewma": EWMA(), "always one": AlwaysOne()}, traces)
+    table = board.per_trace
+    assert table["trace"].tolist() == sorted(table["trace"])
+    assert table.index.tolist() == list(range(len(table)))
+    places = {name: [] for name in ("ewma", "always one", "last-value")}
+    for _, rows in table.groupby("trace"):
+        assert rows["rmse"].tolist() == sorted(rows["rmse"])
+        for name, place in places.items():
+            place.append(1 + rows["predictor"].tolist().index(name))
+    assert len({tuple(place) for place in zip(*places.values(), strict=True)}) > 1
+    ranks = board.leads().set_index("predictor")["rank"]
+    assert {name: ranks[name] for name in places} == {name: np.mean(place) for name, place in places.items()}

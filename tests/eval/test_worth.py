@@ -136,3 +136,10 @@ def test_of_a_job_of_one_sample_each_a_larger_batch_can_be_asked_about():
 def test_names_from_a_file_are_made_safe_to_show():
     found = worth(job(noise(50, 2) * [1, 2], workers=["a", "b\x1b[2J"]))
     assert r"mostly for b\x1b[2J." in str(found)
+
+
+@pytest.mark.parametrize(("off", "said"), [(0.04, False), (0.06, True)])
+def test_what_recorded_sizes_let_workers_wait_is_said_beyond_a_twentieth(off, said):
+    sizes = 64.0 * np.array([1 + off, 1 - off])
+    first = worth(job(noise(workers=2) * sizes / 640.0, samples=sizes)).sentences[0]
+    assert ("with the recorded sizes workers wait" in first) == said

@@ -1,0 +1,47 @@
+"""Waiting shares against a slow definition: one iteration and one worker at a time."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.datasets.waiting_time import waiting
+
+CELLS = st.one_of(st.floats(0.1, 10.0), st.just(float("nan")), st.just(0.0))
+
+
+def panels(iterations, workers):
+    return st.lists(st.lists(CELLS, min_size=workers, max_size=workers), min_size=iterations, max_size=iterations)
+
+
+def waited(rows):
+    """The share of all workers' time that passes between their own end and that of the slowest."""
+    idle = sum(max(row) - one for row in rows for one in row)
+    return idle / sum(max(row) * len(row) for row in rows)
+
+
+def is_told(value):
+    return np.isfinite(value) and value > 0
+
+
+@given(panels(4, 3), panels(4, 3))
+def test_waiting_is_that_of_the_slow_definition(seconds, work):
+    several, told = [], []
+    for taken, samples in zip(seconds, work, strict=True):
+        there = [w for w, one in enumerate(taken) if is_told(one)]
+        if len(there) >= 2:
+            several.append([taken[w] for w in there])
+            if all(is_told(samples[w]) for w in there):
+                told.append(([taken[w] for w in there], [samples[w] for w in there]))
+    found = waiting(np.array(seconds), np.array(work))
+    assert (found.of, found.iterations) == (len(several), len(told))
+    without = waiting(np.array(seconds), None)
+    assert (without.of, without.iterations) == (len(several), 0)
+    if several:
+        assert found.share == pytest.approx(waited(several))
+        assert without.share == pytest.approx(waited(several))
+    if told:
+        own = [[np.mean(done) * t / s for t, s in zip(taken, done, strict=True)] for taken, done in told]
+        alike = [[s * sum(taken) / sum(done) for s in done] for taken, done in told]
+        assert found.from_workers == pytest.approx(waited(own), abs=1e-12)
+        assert found.from_work == pytest.approx(waited(alike), abs=1e-12)
