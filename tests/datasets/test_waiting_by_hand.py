@@ -15,9 +15,9 @@ def panels(iterations, workers):
 
 
 def waited(rows):
-    """The share of all workers' time that passes between their own end and that of the slowest."""
-    idle = sum(max(row) - one for row in rows for one in row)
-    return idle / sum(max(row) * len(row) for row in rows)
+    """The time that a worker waits for the slowest on average, over the time that the iterations take."""
+    idle = sum(sum(max(row) - one for one in row) / len(row) for row in rows)
+    return idle / sum(max(row) for row in rows)
 
 
 def is_told(value):
