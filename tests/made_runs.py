@@ -8,8 +8,8 @@ from paceline.runs.json_rounds import OF_FLEET, OF_WORKERS
 NAN = float("nan")
 
 
-def made_run(iterations, workers, *, changes=0.1, gaps=0.1, drift=0.0, seed=0):
-    """A run of random numbers, with gaps."""
+def made_run(iterations, workers, *, changes=0.1, gaps=0.1, drift=0.0, seed=0, unit=1.0):
+    """A run of random numbers, with gaps; ``unit`` scales its times."""
     rng, shape = np.random.default_rng(seed), (iterations, workers)
     sizes = rng.integers(8, 64, shape).astype(float)
     sizes[rng.random(shape) < gaps / 4] = NAN
@@ -18,13 +18,15 @@ def made_run(iterations, workers, *, changes=0.1, gaps=0.1, drift=0.0, seed=0):
     )
     seconds[iterations // 2 :, 1] *= 2.5
     panels = {"sizes": sizes, "seconds": seconds, "forecast_seconds": seconds * rng.lognormal(0, 0.2, shape)}
-    panels |= {"comm_seconds": seconds / 9, "planned": sizes, "work": np.full(shape, NAN)}
+    panels = {name: rows * unit if "seconds" in name else rows for name, rows in panels.items()}
+    panels |= {"comm_seconds": seconds * unit / 9, "planned": sizes, "work": np.full(shape, NAN)}
     walls = rng.uniform(0.1, 0.2, iterations)
     fleet = {"index": np.arange(3.0, 3 + iterations), "time": 1.7e9 + np.cumsum(walls), "wall_seconds": walls}
     fleet |= {
         "equal_seconds": rng.uniform(0.05, 0.2, iterations),
         "overhead_seconds": rng.uniform(1e-4, 2e-4, iterations),
     }
+    fleet |= {name: unit * rows for name, rows in fleet.items() if "seconds" in name}
     acted = rng.random(iterations) < changes
     fleet |= {"gain": np.where(acted, rng.uniform(0, 0.2, iterations), NAN), "drift": np.full(iterations, drift)}
     names = tuple(f"gpu{k}" for k in range(workers))
@@ -58,6 +60,7 @@ RUNS = {
     "of a day": made_run(620, 25, gaps=0.3, seed=1),
     "drifted": made_run(30, 4, drift=0.2, gaps=0.0, seed=2),
     "of one": made_run(9, 2, gaps=1.0),
+    "of microseconds": made_run(30, 3, seed=3, unit=1e-4),
 }
 
 ASYNC_RUNS = {

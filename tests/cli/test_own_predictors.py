@@ -147,3 +147,23 @@ def test_fit_refuses_a_class_that_no_model_file_can_hold_before_it_reads_a_trace
 def test_a_trace_without_gaps_is_scored_as_before():
     job = Trace([[8, 8]] * 60, np.random.default_rng(0).uniform(1, 2, (60, 2)))
     assert np.isfinite(backtest(EWMA(), job).rmse).all()
+
+
+@pytest.mark.parametrize("said", ["from it", "while it was handled", "from none"])
+def test_the_place_of_an_error_is_found_behind_the_one_that_it_led_to(said, tmp_path, monkeypatch):
+    from paceline.cli import own_predictors
+
+    file = tmp_path / "wrong.py"
+    file.write_text("def fails():\n    return 1 / 0\n")
+    monkeypatch.setattr(own_predictors, "files", set())
+    module = own_predictors._run(file)
+    with pytest.raises(RuntimeError) as caught:
+        try:
+            module.fails()
+        except ZeroDivisionError as error:
+            if said == "from it":
+                raise RuntimeError("ours") from error
+            if said == "from none":
+                raise RuntimeError("ours") from None
+            raise RuntimeError("ours")  # noqa: B904 - as code that does not say what led to it
+    assert own_predictors.place_in_own(caught.value).endswith("wrong.py, line 2, in fails")

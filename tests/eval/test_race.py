@@ -236,3 +236,20 @@ def test_a_graded_fleet_is_that_of_the_published_figures():
     log_TW = np.log(speed_TW) - np.log(np.repeat([1.0, 0.5, 0.25, 0.125], 2))
     drawn_TW = np.random.default_rng([8, 3]).normal(0.0, 0.1, (300, 8))
     np.testing.assert_allclose(log_TW, drawn_TW, atol=1e-12)
+
+
+@pytest.mark.parametrize("comm", [0.0, 0.5, 2.0])
+def test_a_worker_computes_behind_half_of_its_time_on_the_wire(comm):
+    """It is asked for its speed from then on, and pushes once all of that time and its computing are over."""
+    times, asked = fleet(1.0, 3.0, comm_seconds=comm), []
+    seconds = Times.seconds
+
+    class Noted(Times):
+        def seconds(self, worker, samples, start):
+            asked.append((worker, start))
+            return seconds(self, worker, samples, start)
+
+    ran("asp", Noted(times.speed, times.span, times.comm_seconds), updates=6)
+    for worker, took in ((0, 1.0 + comm), (1, 3.0 + comm)):
+        starts = [start for who, start in asked if who == worker]
+        assert starts == pytest.approx([comm / 2 + number * took for number in range(len(starts))])

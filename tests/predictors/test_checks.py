@@ -248,6 +248,20 @@ def test_check_notices_a_broken_contract(name, kind):
         checks.run(kind, [name])
 
 
+@pytest.mark.parametrize(("spreads", "kept"), [((1, 0.5, 0.7), False), ((1, 2, 1), True), ((1, 9, 0.99), False)])
+def test_a_forecast_ten_ahead_is_no_more_certain_than_that_of_the_next(spreads, kept):
+    class Uncertain(LastValue):
+        def predict(self, covariates=None, *, horizon=1):
+            forecast = super().predict(covariates)
+            return Forecast(forecast.speed, forecast.spread * dict(zip((1, 2, 10), spreads, strict=True))[horizon])
+
+    if kept:
+        checks.run(Uncertain, ["further_horizons_are_usable"])
+    else:
+        with pytest.raises(checks.ContractBrokenError, match="ten iterations ahead is more certain than one ahead"):
+            checks.run(Uncertain, ["further_horizons_are_usable"])
+
+
 def test_a_state_of_another_predictor_is_refused():
     model = EWMA()
     model.reset(["a"])
