@@ -149,6 +149,18 @@ def test_a_trace_without_gaps_is_scored_as_before():
     assert np.isfinite(backtest(EWMA(), job).rmse).all()
 
 
+def led_to(fails, said):
+    """Raise another error because of that of a function, or while it is handled."""
+    try:
+        fails()
+    except ZeroDivisionError as error:
+        if said == "from it":
+            raise RuntimeError("ours") from error
+        if said == "from none":
+            raise RuntimeError("ours") from None
+        raise RuntimeError("ours")  # noqa: B904 - as code that does not say what led to it
+
+
 @pytest.mark.parametrize("said", ["from it", "while it was handled", "from none"])
 def test_the_place_of_an_error_is_found_behind_the_one_that_it_led_to(said, tmp_path, monkeypatch):
     from paceline.cli import own_predictors
@@ -158,12 +170,5 @@ def test_the_place_of_an_error_is_found_behind_the_one_that_it_led_to(said, tmp_
     monkeypatch.setattr(own_predictors, "files", set())
     module = own_predictors._run(file)
     with pytest.raises(RuntimeError) as caught:
-        try:
-            module.fails()
-        except ZeroDivisionError as error:
-            if said == "from it":
-                raise RuntimeError("ours") from error
-            if said == "from none":
-                raise RuntimeError("ours") from None
-            raise RuntimeError("ours")  # noqa: B904 - as code that does not say what led to it
+        led_to(module.fails, said)
     assert own_predictors.place_in_own(caught.value).endswith("wrong.py, line 2, in fails")

@@ -24,7 +24,7 @@ def drawn(panel, width):
     return console.file.getvalue().split("\n")
 
 
-@pytest.mark.parametrize(("silent", "width"), [(0.0, 66), (240.0, 110)])
+@pytest.mark.parametrize(("silent", "width"), [(0.0, 80), (240.0, 110)])
 @pytest.mark.parametrize("name", RUNS)
 def test_the_view_of_a_run_is_what_it_was(name, silent, width):
     found = view(RUNS[name], done=1000 + len(RUNS[name]), silent=silent)
@@ -43,7 +43,7 @@ ALARMING = {
 }
 
 
-@pytest.mark.parametrize(("silent", "width"), [(0.0, 66), (240.0, 110)])
+@pytest.mark.parametrize(("silent", "width"), [(0.0, 80), (240.0, 110)])
 @pytest.mark.parametrize("name", [*ASYNC_RUNS, *ALARMING])
 def test_the_view_of_an_asynchronous_run_is_what_it_was(name, silent, width):
     run = (ASYNC_RUNS | ALARMING)[name]
