@@ -223,3 +223,4 @@ def test_a_copy_with_other_times_is_of_the_training_whose_values_it_holds(tmp_pa
     long, short = scalar(wall, step, value), scalar(begins + 50 * wall[:10], step[:10], copied)
     assert are_one(tmp_path, long, short) is same
     assert not are_one(tmp_path, long, short[:1]), "one row tells nothing"
+    assert wrong or are_one(tmp_path, long, short[:2]) is same
