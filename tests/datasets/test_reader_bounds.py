@@ -13,7 +13,7 @@ from test_readers_fuzz import GOOD, OPTIONS
 from paceline.datasets import Trace, read_traces
 from paceline.datasets.archives import unpack
 from paceline.datasets.profiles import read_profiles
-from paceline.datasets.readers import FORMATS, csv_rows
+from paceline.datasets.readers import FORMATS, csv_rows, plain
 from paceline.datasets.readers.files import numbered_lines
 from paceline.datasets.readers.formats import fedscale, google, philly
 from paceline.datasets.readers.panel import Rows
@@ -61,14 +61,13 @@ def test_a_size_that_a_profile_scales_down_lies_below_a_thousand_million_million
 # -- files -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("more", [0, 1])
-def test_a_header_of_a_tar_archive_has_a_megabyte_at_most(tmp_path, more):
-    size = (1 << 20) + more
+@pytest.mark.parametrize("size", [0, 1 << 20, (1 << 20) + 1])
+def test_a_header_of_a_tar_archive_has_a_megabyte_at_most(tmp_path, size):
     long, plain = tarfile.TarInfo("././@LongLink"), tarfile.TarInfo("inside.csv")
     long.type, long.size, plain.size = tarfile.GNUTYPE_LONGLINK, size, 1
     told = long.tobuf(tarfile.GNU_FORMAT) + b"x" * size + bytes(-size % 512)
     (tmp_path / "a.tar").write_bytes(told + plain.tobuf(tarfile.GNU_FORMAT) + b"1" + bytes(511 + 1024))
-    if not more:
+    if size <= 1 << 20:
         (found,) = unpack(tmp_path / "a.tar", tmp_path / "out")
         assert (found.name, found.read_text()) == ("inside.csv", "1")
         return
@@ -168,6 +167,16 @@ def test_a_table_of_a_header_alone_is_none_of_plain_numbers():
     assert plain_table(io.BytesIO(text), len(text), ["worker", "seconds"], "worker") is None
 
 
+def test_lines_without_anything_change_no_table_however_many_there_are(monkeypatch):
+    monkeypatch.setattr(plain, "BLOCK_BYTES", 64)
+    rows = [f"{worker},{k}.5\n" for k in range(30) for worker in ("b", "a")]
+    for blank in (0, 30, 59):
+        text = "worker,seconds\n" + "".join([*rows[:blank], "\n" * 300, *rows[blank:], "\n" * 300])
+        found = plain_table(io.BytesIO(text.encode()), len(text), ["worker", "seconds"], "worker")
+        assert found["worker"].tolist() == ["b", "a"] * 30
+        assert found["seconds"].tolist() == [k + 0.5 for k in range(30) for _ in range(2)]
+
+
 def test_a_speed_of_nothing_in_no_time_is_unknown_without_a_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -208,6 +217,10 @@ def test_scalars_are_of_one_training_if_steps_differ_by_two_usual_increments_at_
     step = np.cumsum([0.0, 40.0, *[5.0] * 18])  # one increment is far from usual
     long, short = scalar(wall, step, np.arange(20.0)), scalar(wall[5:], step[5:] + off, -np.ones(15))
     assert are_one(tmp_path, long, short) is same
+    short.loc[3, "Step"] += 10_000  # one step does not count
+    short.loc[4:, "Value"] = np.nan  # nor does a value
+    short.loc[len(short)] = [np.nan, 1.0, 1.0]
+    assert are_one(tmp_path, long, short) is same
 
 
 @pytest.mark.parametrize(
@@ -218,9 +231,9 @@ def test_scalars_are_of_one_training_if_steps_differ_by_two_usual_increments_at_
     ],
 )
 def test_a_copy_with_other_times_is_of_the_training_whose_values_it_holds(tmp_path, begins, wrong, by, same):
-    wall, step, value = np.arange(0.0, 110.0, 10.0), np.arange(11.0), np.linspace(0, 1, 11).round(3)
+    wall, step, value = np.arange(70.0, 180.0, 10.0), np.arange(11.0), np.linspace(0, 1, 11).round(3)
     copied = value[:10] + by * (np.arange(10) < wrong)
-    long, short = scalar(wall, step, value), scalar(begins + 50 * wall[:10], step[:10], copied)
+    long, short = scalar(wall, step, value), scalar(70 + begins + 500 * np.arange(10), step[:10], copied)
     assert are_one(tmp_path, long, short) is same
     assert not are_one(tmp_path, long, short[:1]), "one row tells nothing"
     assert wrong or are_one(tmp_path, long, short[:2]) is same

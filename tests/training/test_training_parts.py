@@ -1,15 +1,17 @@
 """Parts of training that others call: CUDA's clock, the command that makes the network, registries, resumed passes."""
 
+import json
 import re
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from paceline.datasets import Trace
 from paceline.predictors import EWMA
-from paceline.training import load_model, profile, save_model, shipped
+from paceline.training import load_model, model_files, profile, save_model, shipped
 from paceline.training.entry import Evaluation, Score
 from paceline.training.model_registry import Registry
 from paceline.training.sources import Fact, LeftOut, Source
@@ -57,6 +59,7 @@ def test_steps_on_cuda_take_the_thousandths_of_a_second_between_their_events(mon
 # -- the shipped network -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_fits_the_shipped_network_to_its_traces_and_writes_its_file(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     chosen = [
@@ -110,6 +113,18 @@ def test_a_strict_source_names_the_file_that_it_refuses_once(tmp_path, content):
     assert str(refused.value).count(str(tmp_path / "bad.csv")) == 1
 
 
+def test_texts_of_a_model_take_as_much_room_as_a_header_may_and_no_more(monkeypatch):
+    monkeypatch.setattr(model_files, "MOST_HEADER", 10_000)
+    about = {"format_version": 1, "kind": "EWMA", "configuration": {}, "fitted_on": ""}
+    for longest in (1000, 1001):  # an array gives each of the ten the room of the longest
+        told = about | {"text": {"workers": ["x" * longest, *[""] * 9], "none": []}}
+        if longest == 1000:
+            assert model_files._about(Path("a"), json.dumps(told)) == told
+            continue
+        with pytest.raises(ValueError, match=r"^a: the texts 'workers' of the model's header are too long$"):
+            model_files._about(Path("a"), json.dumps(told))
+
+
 # -- a pass that goes on -----------------------------------------------------------------------------------------
 
 
@@ -122,7 +137,7 @@ def folder_with(folder, *traces):
 
 def test_a_pass_that_goes_on_knows_what_the_one_before_had_found(tmp_path):
     folder = folder_with(tmp_path / "jobs", *(trace(f"job{k}", derived="from usage") for k in range(3)))
-    (folder / "0b.csv").touch()
+    Trace(np.zeros((4, 2)), np.ones((4, 2)), meta={"job": "idle"}).save(folder / "0b.parquet")
     first, seen = Source(folder), []
     for one in first:
         seen.append(one.name)
@@ -132,12 +147,12 @@ def test_a_pass_that_goes_on_knows_what_the_one_before_had_found(tmp_path):
     found, second = first.so_far(), Source(folder)
     assert [fact["name"] for fact in found["facts"]] == ["job0", "job1"]
     assert found["derived"] == [0, 1]
-    assert found["usable"] == [1, 1]
+    assert found["usable"] == [1, 0, 1]
     assert second.resume(found)
     assert [one.name for one in second] == ["job2"]
     assert [one.name for one in second] == ["job0", "job1", "job2"], "another pass begins at the first file"
     assert [fact.name for fact in second.facts] == ["job0", "job1", "job2"]
-    assert [left.file for left in second.left_out] == [str(folder / "0b.csv")]
+    assert [left.file for left in second.left_out] == [str(folder / "0b.parquet")]
 
 
 @pytest.mark.parametrize(("derived", "named"), [([0, 1], ["job0", "job1"]), ([2], ["job2"])])
