@@ -1,6 +1,5 @@
 """Bounds of readers, each with what lies just within and just beyond it: sizes, times, trainings, rows of blocks."""
 
-import io
 import re
 import tarfile
 import warnings
@@ -13,11 +12,10 @@ from test_readers_fuzz import GOOD, OPTIONS
 from paceline.datasets import Trace, read_traces
 from paceline.datasets.archives import unpack
 from paceline.datasets.profiles import read_profiles
-from paceline.datasets.readers import FORMATS, csv_rows, plain
+from paceline.datasets.readers import FORMATS, csv_rows
 from paceline.datasets.readers.files import numbered_lines
 from paceline.datasets.readers.formats import fedscale, google, philly
 from paceline.datasets.readers.panel import Rows
-from paceline.datasets.readers.plain import plain_table
 from paceline.datasets.readers.ranks import profiler_traces, step_summaries
 from paceline.datasets.readers.series import trainings
 from paceline.datasets.readers.tabular import json_tables
@@ -160,21 +158,6 @@ def test_mini_batches_of_nobody_are_refused_in_a_sentence(tmp_path):
     path.write_text(",worker,gpu,time,batch_time_norm\n0,,25,1,500\n1,1,25,,250\n")
     with pytest.raises(ValueError, match=r"job_1_norm\.csv: has no row with a worker and a time"):
         read_traces(path, "pai_minibatch")
-
-
-def test_a_table_of_a_header_alone_is_none_of_plain_numbers():
-    text = b"worker,seconds\n"
-    assert plain_table(io.BytesIO(text), len(text), ["worker", "seconds"], "worker") is None
-
-
-def test_lines_without_anything_change_no_table_however_many_there_are(monkeypatch):
-    monkeypatch.setattr(plain, "BLOCK_BYTES", 64)
-    rows = [f"{worker},{k}.5\n" for k in range(30) for worker in ("b", "a")]
-    for blank in (0, 30, 59):
-        text = "worker,seconds\n" + "".join([*rows[:blank], "\n" * 300, *rows[blank:], "\n" * 300])
-        found = plain_table(io.BytesIO(text.encode()), len(text), ["worker", "seconds"], "worker")
-        assert found["worker"].tolist() == ["b", "a"] * 30
-        assert found["seconds"].tolist() == [k + 0.5 for k in range(30) for _ in range(2)]
 
 
 def test_a_speed_of_nothing_in_no_time_is_unknown_without_a_warning():
