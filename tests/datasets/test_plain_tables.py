@@ -2,6 +2,7 @@
 
 import io
 
+import numpy as np
 import pytest
 
 from paceline.datasets.readers import plain
@@ -38,3 +39,11 @@ def test_names_are_looked_up_once_where_a_file_repeats_its_workers_in_one_order(
     assert [f"w{place}" for place in places] == names
     assert told.different.to_pylist() == [f"w{k}" for k in range(7)]
     assert len(looked_up) == looks
+
+
+def test_places_of_names_take_four_bytes_each():
+    told = plain._Names()
+    for cells, expected in (([], []), (["b", "a"], [0, 1]), (["b", "a"], [0, 1]), (["c"], [2])):
+        found = told.places(pa.array(cells, pa.string()))
+        assert found.dtype == np.int32
+        assert found.tolist() == expected

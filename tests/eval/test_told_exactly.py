@@ -10,7 +10,8 @@ import pytest
 
 from paceline.datasets import Trace
 from paceline.eval.leaderboard import BASELINE, Leaderboard
-from paceline.eval.residuals import position
+from paceline.eval.residuals import Residuals, position
+from paceline.eval.significance import Estimate
 from paceline.eval.worth import Worth, _on_fixed, _on_forecasts, _on_waiting, worth
 from paceline.predictors import Forecast
 
@@ -94,6 +95,24 @@ def test_a_speed_at_two_quantiles_at_once_is_at_the_higher_of_them():
     levels, quantiles = (0.1, 0.3, 0.5, 0.7, 0.9), np.array([[1.0, 2.0, 2.0, 3.0, 4.0]] * 4)
     forecast = Forecast(speed=np.full(4, 2.0), spread=np.full(4, 0.1), levels=levels, quantiles=quantiles)
     assert position(forecast, np.array([2.0, 1.0, 3.0, 4.0])) == pytest.approx([0.5, 0.1, 0.7, 0.9])
+
+
+@pytest.mark.parametrize(
+    ("mean", "square", "said"),
+    [
+        *((0.469, 1.0, "too high"), (0.471, 1.0, "right"), (0.529, 1.0, "right"), (0.531, 1.0, "too low")),
+        *((0.5, 0.79, "too wide"), (0.5, 0.81, "right"), (0.5, 1.19, "right"), (0.5, 1.21, "too narrow")),
+        (0.469, 2.0, "too high"),
+    ],
+)
+def test_intervals_are_wrong_from_three_hundredths_of_position_or_a_fifth_of_the_square_on(mean, square, said):
+    sure = 1e-6 * np.random.default_rng(0).normal(size=200)
+    job = Residuals(Estimate(mean, sure - sure.mean()), Estimate(square, sure - sure.mean()), np.array([0.009, 0.011]))
+    found = Residuals.joined({"a": job, "b": job}, {"a": 3, "b": 1})
+    assert found.pop("intervals") == said
+    assert found == pytest.approx({"position": mean, "spread": math.sqrt(square), "predictable": 0.5})
+    unsure = Estimate(mean, 100 * np.random.default_rng(0).normal(size=200))
+    assert Residuals.joined({"a": Residuals(unsure, unsure, np.full(2, np.nan))}, {"a": 1})["intervals"] == "right"
 
 
 # -- worth -------------------------------------------------------------------------------------------------------
