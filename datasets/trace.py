@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class Trace:
     """One job's panel of measurements. Immutable; NaN means "no report".
 

@@ -41,10 +41,10 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
     with path.open("rb") as plain:
-        compressed = plain.peek(2)[:2] == b"\x1f\x8b"
+        compressed = plain.peek().startswith(b"\x1f\x8b")
         file = io.BufferedReader(Unzipped(path, plain), HEAD) if compressed else plain
         try:
-            _refuse(path, file.peek(64)[:64])
+            _refuse(path, file.peek())
             yield file
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise ValueError(f"{path}: the compressed file is truncated or damaged: {error}") from error

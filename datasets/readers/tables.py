@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ class TableFile:
         return named or set(self.columns) <= set(names_in(text))
 
 
-def csv_table(name: str, files: str, columns: str, *, texts: str = "", missing: Sequence[str] = ()) -> TableFile:
+def csv_table(name: str, files: str, columns: str, *, texts: str = "") -> TableFile:
     """Return a table of CSV; ``columns``, and ``texts`` among them, are names separated by spaces.
 
     A first line that begins with the first column's name is a header. All columns but ``texts`` hold numbers.
@@ -40,6 +40,6 @@ def csv_table(name: str, files: str, columns: str, *, texts: str = "", missing: 
     kinds = {column: TEXT if column in texts.split() else NUMBER for column in names}
 
     def read(path: Path) -> pd.DataFrame:
-        return frame(path, kinds, Tally(), names=names, skip=int(headed(path, names)), missing=missing)
+        return frame(path, kinds, Tally(), names=names, skip=int(headed(path, names)))
 
     return TableFile(name=name, files=files, read=read, columns=tuple(names))

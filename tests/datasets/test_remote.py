@@ -155,3 +155,20 @@ def test_every_listed_set_stands_at_a_fixed_commit_with_true_hashes_or_says_that
             assert file.sha256 or "sha256 is not known" in one.selection
             assert file.path or "paths in the source were not kept" in one.selection
             assert Path(file.name).name == file.name
+
+
+@pytest.mark.parametrize("as_file", [True, False])
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_a_download_may_be_as_large_as_said_and_not_a_byte_larger(server, tmp_path, monkeypatch, as_file, beyond):
+    assert (remote.MOST_BYTES, remote.SECONDS) == (4 << 30, 30.0)
+    monkeypatch.setattr(remote, "MOST_BYTES", len(CONTENT) - beyond)
+    part, whole = tmp_path / "part", tmp_path / "whole"
+    with whole.open("wb") as file:
+        target = file if as_file else str(whole)
+        if beyond:
+            with pytest.raises(ValueError, match=f"is larger than {len(CONTENT) - 1} bytes"):
+                remote.Resuming(part)(f"{server.address}a.bin", target, None)
+            return
+        remote.Resuming(part)(f"{server.address}a.bin", target, None)
+    assert whole.read_bytes() == CONTENT
+    assert not part.exists()
