@@ -73,11 +73,15 @@ class Simulation:
 
 def percent(share: float) -> str:
     """Return a share as people read it."""
-    return f"{100 * share:.1f} %"
+    return f"{_rounded(share)} %"
 
 
 def _range(found: Simulation) -> str:
-    return f"{100 * found.low:.1f} to {100 * found.high:.1f} %"
+    return f"{_rounded(found.low)} to {_rounded(found.high)} %"
+
+
+def _rounded(share: float) -> str:
+    return f"{round(100 * share, 1) + 0.0:.1f}"  # the sum takes the sign off -0.0
 
 
 def _named(worker: str) -> str:

@@ -19,9 +19,13 @@ FREE_BYTES, MOST_TIMES = 64 << 20, 200
 """A compressed file of any size may grow to 64 MB, and a larger one to 200 times its size."""
 
 PICKLE = re.compile(
-    rb"\x80[\x00-\x05]|\(dp\d|\(lp\d|c(__builtin__|builtins|copy_reg|copyreg|os|posix|nt|subprocess|numpy|pandas)[.\w]*\n"
+    rb"\x80[\x00-\x05]|\(dp\d|\(lp\d"
+    rb"|c(__builtin__|builtins|copy_reg|copyreg|os|posix|nt|subprocess|numpy|pandas)(\.\w+)*\n[A-Za-z_][\w.]*\n"
 )
-"""First bytes of pickles of every protocol; older protocols are text."""
+"""First bytes of pickles of every protocol; older protocols are text: a module's name on a line, then that of a member.
+
+Headers such as ``cost`` and ``cnt`` begin like a module, and numbers follow.
+"""
 
 BINARY = {b"PK\x03\x04": "a zip archive", b"\x93NUMPY": "a numpy array", b"\x89HDF": "an HDF5 file", b"BZh": "bzip2"}
 """Unsupported files by their first bytes, with their names for the error."""

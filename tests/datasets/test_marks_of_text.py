@@ -17,6 +17,17 @@ def test_a_mark_is_taken_off_the_first_line_alone(tmp_path):
     assert head(path).startswith("first")
 
 
+@pytest.mark.parametrize("module", ["os", "posix", "nt", "numpy.core.multiarray", "__builtin__", "pandas"])
+def test_a_pickle_of_text_is_told_from_a_header_that_begins_like_one(tmp_path, module):
+    pickled, table = tmp_path / "pickled.csv", tmp_path / "table.csv"
+    pickled.write_text(f"c{module}\nsystem\n(S'x'\ntR.")
+    with pytest.raises(ValueError, match="is a pickle"):
+        head(pickled)
+    for header in (f"c{module}", "cost", "cnt", "cost_of.all"):
+        table.write_text(f"{header}\n1.5\n2.5\n")
+        assert head(table).startswith(header)
+
+
 CONSECUTIVE = "no worker reported two consecutive iterations"
 
 
