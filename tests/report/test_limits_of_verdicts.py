@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from made_pages import slowed_trace
-from test_pages_kept import made_async_run, made_run
+from made_runs import made_async_run, made_run
 
 from paceline.eval import leaderboard
 from paceline.predictors import EWMA
