@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO, Self, cast
 
 from paceline._whole import TemporaryFolder
+from paceline.datasets import growth
 
 MOST_MEMBERS = 100_000
 MOST_FOLDERS = 64
@@ -26,9 +27,6 @@ MOST_HEADER = 1 << 20
 
 MOST_DICTIONARY = 192 << 20
 """Memory for unpacking xz: enough for every preset (-9 takes 65 MB); a header may ask for 4 GB."""
-
-FREE_BYTES, MOST_TIMES = 64 << 20, 200
-"""An archive of any size may grow to 64 MB, and a larger one to 200 times its size."""
 
 Member = tuple[str, int, IO[bytes] | None]
 """Name, size and content; None for a folder's content."""
@@ -61,7 +59,7 @@ def unpack(archive: str | Path, folder: str | Path) -> list[Path]:
         raise FileNotFoundError(f"there is no archive {archive}")
     if folder.exists():
         raise FileExistsError(f"{folder} exists: choose a new folder")
-    most = max(FREE_BYTES, MOST_TIMES * archive.stat().st_size)
+    most = growth.most_bytes(archive)
     with TemporaryFolder(folder.parent) as temporary:
         target = Path(temporary) / "unpacked"
         target.mkdir()
@@ -108,7 +106,7 @@ def _decompressed(archive: Path, stack: ExitStack) -> BinaryIO:
         unpacked = bz2.BZ2File(plain)
     elif first.startswith(b"\xfd7zXZ"):
         unpacked = _Unxz(plain)
-    most = max(FREE_BYTES, MOST_TIMES * archive.stat().st_size) + MOST_HEADER
+    most = growth.most_bytes(archive) + MOST_HEADER
     counted: Any = Counted(archive, "its headers", unpacked, most)
     return cast("BinaryIO", counted)
 
@@ -185,7 +183,7 @@ def _written(archive: Path, member: Member, target: Path, most: int) -> int:
 
 
 def _bomb(archive: Path, name: str) -> str:
-    return f"{archive}: member {name!r} makes it grow to over {MOST_TIMES} times its size; nothing was unpacked"
+    return f"{archive}: member {name!r} makes it grow to over {growth.MOST_TIMES} times its size; nothing was unpacked"
 
 
 class Counted:

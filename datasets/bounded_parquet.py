@@ -11,13 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paceline.datasets import growth
+
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
-
-FREE_BYTES, MOST_TIMES = 64 << 20, 200
-"""A file may grow to 64 MB in memory whatever its size, and beyond that to 200 times its size."""
 
 MOST_COLUMNS = 4096
 """Each column costs a millisecond and more, whatever it holds."""
@@ -39,7 +38,7 @@ def read_table(path: Path, columns: Sequence[str]) -> pa.Table:
         and 200 times its size.
     """
     with _checked(path) as file:
-        return _read(file, columns, _most_bytes(path))
+        return _read(file, columns, growth.most_bytes(path))
 
 
 def read_frame(path: Path) -> tuple[pd.DataFrame, dict[bytes, bytes]]:
@@ -50,7 +49,7 @@ def read_frame(path: Path) -> tuple[pd.DataFrame, dict[bytes, bytes]]:
     import pandas as pd
 
     with _checked(path) as file:
-        left, frames = _most_bytes(path), []
+        left, frames = growth.most_bytes(path), []
         for columns in _portions(file):
             table = _read(file, columns, left)
             left -= table.nbytes
@@ -87,13 +86,9 @@ def _portions(file: ParquetFile) -> list[list[str]]:
     return [names[k : k + each] for k in range(0, len(names), each)] or [[]]
 
 
-def _most_bytes(path: Path) -> int:
-    return max(FREE_BYTES, MOST_TIMES * path.stat().st_size)
-
-
 def _check_metadata(path: Path, file: ParquetFile) -> None:
     """Refuse a file that says itself that it is too large."""
-    about, most = file.metadata, _most_bytes(path)
+    about, most = file.metadata, growth.most_bytes(path)
     if about.num_columns > MOST_COLUMNS:
         raise ValueError(f"has {about.num_columns} columns; at most {MOST_COLUMNS} are read")
     nested = [field.name for field in file.schema_arrow if not _is_plain(field.type)]
@@ -134,4 +129,5 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def _too_large(most: int) -> str:
-    return f"grows to more than {most} bytes in memory, over {MOST_TIMES} times its size; if that is meant, split it"
+    times = f"over {growth.MOST_TIMES} times its size"
+    return f"grows to more than {most} bytes in memory, {times}; if that is meant, split it"

@@ -12,11 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from paceline.datasets import growth
+
 HEAD = 1 << 16
 """Bytes at the start of a file that are used to recognise its format."""
-
-FREE_BYTES, MOST_TIMES = 64 << 20, 200
-"""A compressed file of any size may grow to 64 MB, and a larger one to 200 times its size."""
 
 PICKLE = re.compile(
     rb"\x80[\x00-\x05]|\(dp\d|\(lp\d"
@@ -128,7 +127,7 @@ class Unzipped(io.RawIOBase):
     def __init__(self, path: Path, plain: BinaryIO) -> None:
         self._path = path
         self._file = gzip.GzipFile(fileobj=plain)
-        self._most = max(FREE_BYTES, MOST_TIMES * path.stat().st_size)
+        self._most = growth.most_bytes(path)
         self._grown = 0
 
     def readable(self) -> bool:
@@ -141,8 +140,8 @@ class Unzipped(io.RawIOBase):
         self._grown += len(data)
         if self._grown > self._most:
             raise ValueError(
-                f"{self._path}: grows to more than {self._most} bytes when it is decompressed, over {MOST_TIMES} "
-                "times its size; if this is intended, decompress it yourself first"
+                f"{self._path}: grows to more than {self._most} bytes when it is decompressed, over "
+                f"{growth.MOST_TIMES} times its size; if this is intended, decompress it yourself first"
             )
         buffer[: len(data)] = data
         return len(data)

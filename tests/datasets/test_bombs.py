@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from bounded import bounded
 
-from paceline.datasets import bounded_parquet
+from paceline.datasets import bounded_parquet, growth
 
 UNPACKED = """
 import sys
@@ -205,6 +205,6 @@ def test_a_table_may_grow_to_its_limit_and_not_beyond(tmp_path):
 def test_a_large_file_may_grow_in_proportion(tmp_path, times):
     path = tmp_path / "sparse"
     path.touch()
-    os.truncate(path, int(times * bounded_parquet.FREE_BYTES / bounded_parquet.MOST_TIMES))
-    grown = bounded_parquet.MOST_TIMES * path.stat().st_size
-    assert bounded_parquet._most_bytes(path) == max(bounded_parquet.FREE_BYTES, grown)
+    os.truncate(path, int(times * growth.FREE_BYTES / growth.MOST_TIMES))
+    grown = growth.MOST_TIMES * path.stat().st_size
+    assert growth.most_bytes(path) == max(growth.FREE_BYTES, grown)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline.datasets import Trace, bounded_parquet, read_traces
+from paceline.datasets import Trace, bounded_parquet, growth, read_traces
 from paceline.datasets.readers.tabular.panels import _is_chart
 
 
@@ -30,17 +30,17 @@ def test_an_infinite_covariate_is_unknown_and_all_others_stay(spoilt, value):
 def test_a_file_may_grow_to_64_mb_or_200_times_its_size(tmp_path, size, most):
     with (tmp_path / "a.parquet").open("wb") as file:
         file.truncate(size)
-    assert bounded_parquet._most_bytes(tmp_path / "a.parquet") == most
+    assert growth.most_bytes(tmp_path / "a.parquet") == most
 
 
 def test_a_file_may_grow_to_the_limit_and_not_by_a_byte_beyond(tmp_path, monkeypatch):
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     parquet.write_table(pyarrow.table({"x": np.ones(10_000)}), tmp_path / "a.parquet")
     held = bounded_parquet.read_table(tmp_path / "a.parquet", ["x"]).nbytes
-    monkeypatch.setattr(bounded_parquet, "MOST_TIMES", 0)
-    monkeypatch.setattr(bounded_parquet, "FREE_BYTES", held)
+    monkeypatch.setattr(growth, "MOST_TIMES", 0)
+    monkeypatch.setattr(growth, "FREE_BYTES", held)
     assert bounded_parquet.read_table(tmp_path / "a.parquet", ["x"]).num_rows == 10_000
-    monkeypatch.setattr(bounded_parquet, "FREE_BYTES", held - 1)
+    monkeypatch.setattr(growth, "FREE_BYTES", held - 1)
     with pytest.raises(ValueError, match=f"grows to more than {held - 1} bytes"):
         bounded_parquet.read_table(tmp_path / "a.parquet", ["x"])
 

@@ -132,6 +132,7 @@ def made():
 
 def test_a_saved_profile_comes_back(tmp_path):
     pd.testing.assert_frame_equal(load_profile(save_profile(made(), tmp_path / "profile.csv")), made())
+    assert (tmp_path / "profile.csv").read_text().splitlines()[0] == ",".join(COLUMNS)
 
 
 def test_a_profile_that_lacks_a_column_is_not_saved_and_nothing_is_left(tmp_path):

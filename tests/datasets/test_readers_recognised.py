@@ -94,7 +94,7 @@ def test_a_pickle_is_refused_unopened_even_when_its_format_is_named(made):
 
 
 def test_a_compressed_bomb_is_refused(made, monkeypatch):
-    monkeypatch.setattr("paceline.datasets.readers.files.FREE_BYTES", 1 << 16)
+    monkeypatch.setattr("paceline.datasets.growth.FREE_BYTES", 1 << 16)
     path = made("machine_usage.csv", gzip.compress(b"m,0,1,1,,,1,1,1\n" * 200_000, mtime=0))
     with pytest.raises(ValueError, match="times its size"):
         read_traces(path)

@@ -49,6 +49,7 @@ def test_no_panel_of_a_health_picture_is_empty(tmp_path, drawn):
         health_figure(trace, tmp_path / "health.png")
         assert len(drawn[-1].axes) == panels
         assert all(axes.lines or axes.patches for axes in drawn[-1].axes)
+        assert {axes.title.get_fontsize() for axes in drawn[-1].axes} == {10.0}, "titles of one size"
     health_figure(usage, tmp_path / "health.png")
     assert drawn[-1].axes[0].get_ylabel() == "cpu, percent"
 

@@ -237,11 +237,13 @@ def unusable(when):
     class Unusable(LastValue):
         covariate_names = ("load",)
         seconds, samples, covariates, gaps = np.ones(3), np.ones(3), np.zeros((3, 1)), 0
+        unknown = 0
 
         def observe(self, report):
             super().observe(report)
             self.seconds, self.samples, self.covariates = report.seconds, np.asarray(report.samples), report.covariates
             self.gaps += bool(np.isnan(report.speed).any())
+            self.unknown += report.covariates is not None and bool(np.isnan(report.covariates).any())
 
         def predict(self, covariates=None, *, horizon=1):
             forecast = super().predict(covariates, horizon=horizon)
@@ -292,6 +294,11 @@ UNUSABLE = [
         "missing_covariates_are_survived",
         "reported",
         lambda model, *asked: model.covariates is not None and model.gaps == 0 and np.isnan(model.covariates).any(),
+    ),
+    (
+        "missing_covariates_are_survived",
+        "after them",
+        lambda model, *asked: model.unknown and (model.covariates is None or not np.isnan(model.covariates).any()),
     ),
 ]
 
