@@ -117,8 +117,9 @@ def test_the_options_of_tune_in_several_processes():
 
     with pytest.MonkeyPatch.context() as monkey:
         monkey.setattr(joblib, "parallel_config", configured)
-        assert told("tune ewma --jobs 3", "paceline.eval.tune.tune")[1]["at_once"] == 3
-    assert asked == [{"n_jobs": 3}]
+        for jobs in (1, 2, 3):
+            assert told(f"tune ewma --jobs {jobs}", "paceline.eval.tune.tune")[1]["at_once"] == jobs
+    assert asked == [{"n_jobs": 2}, {"n_jobs": 3}]
 
 
 def test_the_options_of_fit():

@@ -303,3 +303,20 @@ def test_more_curves_than_a_figure_can_show_are_refused(tmp_path):
     with pytest.raises(ValueError, match="at most 6 curves to be drawn, got 7"):
         curve_figure(frame, tmp_path / "curves.png")
     assert curve_figure(frame[frame["device"] < "gpu-2"], tmp_path / "curves.svg").read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "pictures"), [([0.5], 0), ([0.5, None], 0), ([0.5, 0.75], 1), ([0.5, 0.75, None], 1)]
+)
+def test_two_measured_sizes_are_enough_for_a_picture(tmp_path, seconds, pictures):
+    import pandas as pd
+
+    from paceline.cli.profile_command import _written
+    from paceline.datasets.profiles import COLUMNS
+
+    pytest.importorskip("matplotlib")
+    rows = [("here", "mine", "net", 8 * 2**k, one, None, None) for k, one in enumerate(seconds)]
+    table = pd.DataFrame(rows, columns=list(COLUMNS)).astype({"seconds": float})
+    said = _written(table, tmp_path / "profile.csv")
+    assert len(list(tmp_path.glob("*.png"))) == pictures
+    assert said == f"{tmp_path / 'profile.csv'}" + f" and {tmp_path / 'profile.png'}" * pictures

@@ -85,6 +85,27 @@ def test_bytedance_ranks_compute_twice_forward_and_twice_backward(tmp_path):
     np.testing.assert_allclose(micro[0].speed, [[8, 16 / 3]] * 4)
 
 
+def test_of_micro_batches_the_forward_ones_are_read(tmp_path):
+    """Backward computing takes as long again and half as much; a step holds both."""
+    layouts.bytedance_llm(tmp_path)
+    path = tmp_path / "trace-XX.parquet"
+    table = pd.read_parquet(path)
+    backward = table["optype"] == "backward-compute"
+    table.loc[backward, "duration"] = table.loc[backward, "duration"] * 2.5
+    table.to_parquet(path)
+    np.testing.assert_allclose(read_traces(path, micro_batches=True)[0].speed, [[8, 16 / 3]] * 4)
+    np.testing.assert_allclose(read_traces(path)[0].seconds, np.array([[0.5, 0.75]] * 2) * 3.5 / 2)
+
+
+def test_the_cpu_of_chosen_machines_is_read_alone(tmp_path):
+    path = tmp_path / "vm_cpu_readings-file-1-of-195.csv"
+    path.write_text("0,vm1,1,9,5.5\n0,vm2,2,8,6\n300,vm1,1,9,6\n300,vm2,2,8,6.5\n")
+    assert read_traces(path, "azure_vm_cpu")[0].workers == ("vm1", "vm2")
+    (chosen,) = read_traces(path, "azure_vm_cpu", workers=["vm2"])
+    assert chosen.workers == ("vm2",)
+    np.testing.assert_array_equal(chosen.covariates[:, 0], [[2, 8, 6], [2, 8, 6.5]])
+
+
 def test_cm_dares_steps_follow_each_other_by_the_clock(tmp_path):
     """A hundred steps in 10 s, then in 25 s."""
     layouts.tensorboard(tmp_path)

@@ -50,6 +50,22 @@ def test_a_loss_of_the_wrong_kind_is_said_once_and_of_the_right_kind_never(loss,
     assert said == [int(wrong)] * 50
 
 
+def test_norms_of_a_step_that_nobody_knows_are_forgotten():
+    """A size or a norm that is not known, or beyond all bounds, leaves the line through the others."""
+    said = []
+    for spoilt in ([], [([8.0, np.nan], [1.0, 2.0])], [([8.0, 9.0], [1.0, np.inf]), ([8.0, 0.0], [1.0, 2.0])]):
+        rng, kind = np.random.default_rng(0), LossKind("mean")
+        for sizes, norms in spoilt:
+            assert kind.learn(np.array(sizes), np.array(norms)) == ""
+        found = []
+        for _ in range(MOST):
+            sizes = rng.integers(4, 40, 2).astype(float)
+            found.append(kind.learn(sizes, np.log(sizes) + 0.02 * rng.standard_normal(2)))
+        said.append(found)
+    assert said[0] == said[1] == said[2]
+    assert sum(map(bool, said[0])) == 1
+
+
 def fitted(x, y, steps):
     """Slope and standard error of a least-squares line through points of which each step has its own constant."""
     x, y = (column.reshape(steps, -1) - column.reshape(steps, -1).mean(axis=1, keepdims=True) for column in (x, y))

@@ -317,4 +317,4 @@ def test_a_slow_rank_is_known_by_its_busy_time_while_the_wall_time_of_a_step_is_
     (own, wall), (own_too, other_wall) = run_ranks(2, slow_rank, way)
     assert own.tolist() == own_too.tolist()
     assert own[1] > 1.5 * own[0]
-    assert 1 / 1.5 < other_wall / wall < 1.5  # a busy machine parts them too, and less than the ranks' own time does
+    assert 1 / 1.5 < other_wall / wall < 1.5  # a busy machine parts them too, and less than their busy times are apart

@@ -11,10 +11,12 @@ from test_race import COURSE, Nothing
 
 from paceline.coordinator.asynchronous import SCHEMES, Server, scheme
 from paceline.datasets import Trace
+from paceline.eval import BareSplit
 from paceline.eval.replay.asynchronous import Times, race
 from paceline.eval.replay.federated import ClientAssignment, DeadlineDrop, Standard, fedscale, mixture
 from paceline.eval.replay.federated.federated_replay import balancer_of
 from paceline.eval.replay.federated.federated_schemes import report_round
+from paceline.predictors import Forecast, LastValue
 
 
 @pytest.fixture
@@ -131,3 +133,13 @@ def test_letters_are_pieces_of_pythons_help_of_which_every_fourth_is_held_out():
     rows = np.array([0, 7, 29])
     np.testing.assert_allclose(ours.gradient(start, rows), model.gradient(start, kept[rows]), atol=1e-6)
     assert ours.accuracy(start) == pytest.approx(model.accuracy(start, held))
+
+
+def test_a_bare_split_follows_every_forecast_down_to_one_sample():
+    class Far(LastValue):
+        def predict(self, covariates=None, *, horizon=1):
+            return Forecast(np.array([100.0, 100.0, 0.5]), np.full(3, 0.1))
+
+    scheme = BareSplit(Far())
+    scheme.reset(["a", "b", "c"], 21)
+    assert scheme.sizes(0, None).tolist() == [10, 10, 1]
