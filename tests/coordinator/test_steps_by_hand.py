@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.coordinator.asynchronous import SGD
+from paceline.coordinator.asynchronous import SGD, EpochSampler, Server, scheme
 from paceline.coordinator.federated import FederatedBalancer
 from paceline.coordinator.federated.following import Following, State
 
@@ -85,3 +85,25 @@ def test_an_amount_below_0_is_refused_whoever_has_it(name):
         with pytest.raises(ValueError, match=f"{name} must have one number for each of the 2 clients, not negative"):
             FederatedBalancer(batch=8, local_steps=1).join(["a", "b"], **{name: given_})
     FederatedBalancer(batch=8, local_steps=1).join(["a", "b"], **{name: [0.0, 8.0]})
+
+
+@pytest.mark.parametrize("pushes", [0, 1, 5])
+@pytest.mark.parametrize("workers", ["ab", "abcd"])
+def test_a_step_that_is_given_up_is_lost_as_long_as_the_others_pushed_meanwhile(pushes, workers):
+    server = Server(
+        np.zeros(2), SGD(0.1), scheme("asp", len(workers)), EpochSampler(900, seed=0), batch=4, workers=workers
+    )
+
+    def push():
+        pulled = server.pull("b")
+        server.push("b", pulled.stamp, np.ones(2), len(pulled.drawn), seconds=1.0)
+
+    push()
+    assert server.fleet.pushes == 1
+    server.pull("a")
+    for _ in range(pushes):
+        push()
+    assert server.fleet.pushes == 1 + pushes
+    assert server.fleet.lost == 0.0
+    server.fleet.give_up(server.fleet.members["a"].step)
+    assert server.fleet.lost == pushes / len(workers)

@@ -5,9 +5,9 @@ import pytest
 from made_pages import slowed_trace
 from made_runs import made_async_run, made_run
 
-from paceline.eval import leaderboard
+from paceline.eval import balanced, leaderboard, replay_all
 from paceline.predictors import EWMA
-from paceline.report import async_page, run_page
+from paceline.report import async_page, replay_page, run_page
 from paceline.report.evaluation_page import _verdict, interval
 from paceline.report.replay_page import _next, jackknife, smooth
 
@@ -133,3 +133,14 @@ def test_the_time_saved_is_that_of_iterations_of_which_both_times_are_known():
     run.of_fleet["equal_seconds"][:] = 0.25 + run.makespan
     run.of_fleet["equal_seconds"][:4] = np.nan
     assert "2 s" in str(run_page(run)["verdict"])
+
+
+@pytest.mark.parametrize(("workers", "rows"), [(12, 12), (14, 13)])
+def test_twelve_workers_at_most_have_a_row_of_their_own_in_a_replay(workers, rows):
+    trace = slowed_trace([f"gpu{k}" for k in range(workers)], iterations=30)
+    page = replay_page(replay_all(balanced({"ewma": EWMA()}), [trace], warmup=5), [trace])
+    blocks = [block for part in page["sections"] for block in part["blocks"]]
+    charts = [block for block in blocks if block["block"] == "gantt"]
+    assert [len(block["rows"]) for block in charts] == [rows, rows]
+    names = [row["name"] for row in charts[0]["rows"]]
+    assert sum(name.startswith("gpu") for name in names) == 12, "the others share a row"
