@@ -5,11 +5,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from paceline.coordinator import LoadBalancer, Policy
 from paceline.coordinator.balanced import decision
 from paceline.coordinator.balanced import reasons as why
 from paceline.coordinator.balanced.decision import Forgone, _weighted
 from paceline.coordinator.federated import FederatedBalancer
 from paceline.coordinator.federated.round_report import RoundReport
+from paceline.predictors import LastValue, Report
 from paceline.runs.federated_round import iteration_of
 
 
@@ -60,3 +62,26 @@ def test_a_round_keeps_computing_and_communication_apart():
     np.testing.assert_array_equal(found.comm_seconds, [0.25, np.nan, 0.5])
     np.testing.assert_array_equal(found.seconds, [1.25, np.nan, 2.5])
     assert (found.time, found.wall_seconds, found.index) == (1.7e9, 3.0, plan.round_index)
+
+
+class Tries(LastValue):
+    """Notes when it is asked for sizes to try, and moves a sample for one iteration."""
+
+    def __init__(self):
+        super().__init__()
+        self.asked = []
+
+    def probe(self, sizes, low, high, *, batch_multiple, iteration):
+        self.asked.append(iteration)
+        return sizes + np.array([1, -1])
+
+
+@pytest.mark.parametrize("warmup", [0, 1, 4])
+def test_sizes_are_tried_from_the_end_of_the_warm_up_on_wherever_none_were_changed(warmup):
+    predictor = Tries()
+    balancer = LoadBalancer(predictor, workers=["a", "b"], global_batch=16, policy=Policy(warmup=warmup))
+    for number in range(1, 9):
+        sizes = balancer.plan.sizes
+        plan = balancer.step(Report(samples=sizes, seconds=sizes / 100.0))
+        assert plan.sizes.tolist() == ([9, 7] if number >= warmup else [8, 8])
+    assert predictor.asked == [number for number in range(1, 9) if number >= warmup]
