@@ -1,0 +1,54 @@
+"""A state that is loaded into a job in the middle of its training: what was under way is forgotten."""
+
+import torch
+from ranks import run_ranks
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline.coordinator import Policy
+from paceline.predictors import EWMA
+from paceline.torch import BalancedLoader, attach
+
+SPEED = (100.0, 300.0)
+
+
+def train(model, loader, balance, speeds, steps):
+    """Take some steps at these speeds; return the sizes of each and this rank's samples."""
+    history = []
+    for inputs, rows in loader:
+        history.append((loader.batch_sizes.tolist(), rows.tolist()))
+        balance.measured(len(inputs) / speeds[loader.rank])
+        model(inputs).mean().backward()
+        if len(history) == steps:
+            return history
+    return history
+
+
+def begun():
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(4, 2))
+    data = torch.utils.data.TensorDataset(torch.randn(400, 4), torch.arange(400))
+    loader = BalancedLoader(data, 40, seed=7)
+    policy = Policy(warmup=0, change_cost=0, risk=0)
+    return model, loader, attach(model, loader, predictor=EWMA(0.5), policy=policy, timeout=30)
+
+
+def loads(rank):
+    """Return what follows a state that is loaded into a new job, and into one whose speeds were turned round."""
+    first = begun()
+    train(*first, SPEED, 3)
+    state = first[2].state_dict()
+    followed = []
+    for steps in (0, 1, 4):
+        job = begun()
+        if steps:
+            train(*job, SPEED[::-1], steps)
+        job[2].load_state_dict(state)
+        followed.append(train(*job, SPEED, 5))
+        job[2].close()
+    return followed
+
+
+def test_what_follows_a_loaded_state_does_not_depend_on_what_the_job_did_before():
+    for new, *others in run_ranks(2, loads):
+        for other in others:
+            assert other == new
