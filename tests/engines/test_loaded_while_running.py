@@ -52,3 +52,27 @@ def test_what_follows_a_loaded_state_does_not_depend_on_what_the_job_did_before(
     for new, *others in run_ranks(2, loads):
         for other in others:
             assert other == new
+
+
+def tells(rank):
+    """Return which iterations were told after training, after the state was asked for, and after it was loaded."""
+    job, seen, found = begun(), [], []
+    job[2].on_iteration.append(lambda iteration: seen.append(iteration.index))
+    for act in (dict, job[2].state_dict):
+        train(*job, SPEED, 3)
+        found.append(list(seen))
+        act()
+        found.append(list(seen))
+    state = job[2].state_dict()
+    train(*job, SPEED, 2)
+    job[2].load_state_dict(state)
+    found.append(list(seen))
+    return found
+
+
+def test_an_iteration_that_is_over_is_told_before_a_state_is_returned_or_loaded():
+    for trained, as_before, again, asked, loaded in run_ranks(2, tells):
+        assert as_before == trained
+        assert len(trained) == 2, "the third is told with the next batch"
+        assert (len(again), len(asked), len(loaded)) == (5, 6, 8)
+        assert loaded == sorted(set(loaded))
