@@ -1,4 +1,4 @@
-"""How far a file may grow while it is read: a small one that fills the memory is an accident or an attack."""
+"""Limit to which a file may grow while it is read: a small one that fills the memory is an accident or an attack."""
 
 from __future__ import annotations
 
