@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.coordinator.asynchronous import SGD, EpochSampler, Server, scheme
+from paceline.coordinator.asynchronous import SGD, EpochSampler, Outcome, Server, scheme
 from paceline.coordinator.federated import FederatedBalancer
 from paceline.coordinator.federated.following import Following, State
 
@@ -107,3 +107,25 @@ def test_a_step_that_is_given_up_is_lost_as_long_as_the_others_pushed_meanwhile(
     assert server.fleet.lost == 0.0
     server.fleet.give_up(server.fleet.members["a"].step)
     assert server.fleet.lost == pushes / len(workers)
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_a_server_works_in_the_array_given_only_if_it_is_not_to_copy(copy):
+    given_ = np.ones(3)
+    server = Server(given_, SGD(0.5), scheme("asp", 1), EpochSampler(40), batch=4, workers=["a"], copy=copy)
+    pulled = server.pull("a")
+    server.push("a", pulled.stamp, np.ones(3), len(pulled.drawn))
+    assert server.parameters.tolist() == [0.5] * 3
+    assert given_.tolist() == ([1.0] * 3 if copy else [0.5] * 3)
+
+
+def test_the_time_of_a_gradient_that_is_refused_is_booked_as_such():
+    server = Server(np.ones(2), SGD(0.5), scheme("asp", 1), EpochSampler(40), batch=4, workers=["a"])
+    for seconds in (3.0, 0.5):
+        pulled = server.pull("a")
+        verdict = server.push("a", pulled.stamp, np.full(2, np.nan), len(pulled.drawn), seconds=seconds)
+    assert verdict.outcome is Outcome.REFUSED
+    account = server.ledger.accounts["a"]
+    assert account.seconds == {Outcome.REFUSED: 3.5}
+    assert account.samples == {Outcome.REFUSED: 8}
+    assert account.steps == {Outcome.REFUSED: 2}

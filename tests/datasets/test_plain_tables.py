@@ -47,3 +47,12 @@ def test_places_of_names_take_four_bytes_each():
         found = told.places(pa.array(cells, pa.string()))
         assert found.dtype == np.int32
         assert found.tolist() == expected
+
+
+def test_a_worker_without_a_name_is_left_to_pandas_and_a_missing_number_is_unknown():
+    for text, numbers in (("worker,seconds\na,1.5\n,2.5\n", None), ("worker,seconds\na,1.5\nb,\n", [1.5, np.nan])):
+        found = plain_table(io.BytesIO(text.encode()), len(text), ["worker", "seconds"], "worker")
+        if numbers is None:
+            assert found is None
+        else:
+            np.testing.assert_array_equal(found["seconds"], numbers)

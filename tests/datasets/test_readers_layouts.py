@@ -3,6 +3,7 @@
 What the real samples themselves hold is in test_readers_real.py, where they are at hand.
 """
 
+import json
 import re
 from pathlib import Path
 
@@ -281,3 +282,13 @@ def test_a_trace_says_what_its_reader_was_tried_on(made, tmp_path):
     trace = only(made("machine_usage.csv", "m_1,0,50,60,,,1,1,3\n"))
     assert trace.meta["reader_seen"] == MADE
     assert only(trace.save(tmp_path / "t.parquet")).meta["reader_seen"] == MADE, "kept when it is converted"
+
+
+def test_a_client_of_any_positive_time_counts_and_others_are_told(tmp_path):
+    path = tmp_path / "capacity.json"
+    path.write_text(
+        json.dumps({f"{k}": {"computation": one, "communication": 8.0} for k, one in enumerate([0.5, 1.0, 0.0, -2.0])})
+    )
+    (trace,) = read_traces(path, "fedscale")
+    np.testing.assert_array_equal(trace.seconds, [[0.0005, 0.001, np.nan, np.nan]])
+    assert "2 clients whose computation is not positive" in trace.meta["dropped"]

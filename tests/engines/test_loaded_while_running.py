@@ -1,5 +1,7 @@
 """A state that is loaded into a job in the middle of its training: what was under way is forgotten."""
 
+import time
+
 import torch
 from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
@@ -76,3 +78,15 @@ def test_an_iteration_that_is_over_is_told_before_a_state_is_returned_or_loaded(
         assert len(trained) == 2, "the third is told with the next batch"
         assert (len(again), len(asked), len(loaded)) == (5, 6, 8)
         assert loaded == sorted(set(loaded))
+
+
+def spends(rank):
+    """Return the time that balancing took of the last iteration, and the time of all."""
+    job, began = begun(), time.perf_counter()
+    train(*job, SPEED, 6)
+    return job[2].overhead_seconds, time.perf_counter() - began
+
+
+def test_the_time_that_balancing_takes_is_a_part_of_that_of_the_loop():
+    for overhead, whole in run_ranks(2, spends):
+        assert 0 < overhead < whole

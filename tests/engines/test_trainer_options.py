@@ -8,7 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.engines.trainers.huggingface_options import _of_arguments, _of_sharding, costs_for, refuse_loss_terms
+from paceline.engines.trainers.huggingface_options import (
+    _of_arguments,
+    _of_sharding,
+    costs_for,
+    refuse_loss_terms,
+    shuffles,
+)
 from paceline.engines.trainers.lightning import _loader_of
 from paceline.torch import BalancedLoader, Costs
 
@@ -121,3 +127,9 @@ def test_costs_hold_the_numbers_of_all_samples_and_zero_loss_terms_are_numbers()
                 refuse_loss_terms(loss, terms)
         else:
             refuse_loss_terms(loss, terms)
+
+
+def test_an_epoch_has_an_order_of_its_own_unless_samples_are_asked_for_in_sequence():
+    assert shuffles(SimpleNamespace()) is True
+    assert shuffles(SimpleNamespace(train_sampling_strategy="random")) is True
+    assert shuffles(SimpleNamespace(train_sampling_strategy="sequential")) is False
