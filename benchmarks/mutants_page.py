@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 Counts = Mapping[str, Sequence[Mapping[str, object]]]
 Judged = Mapping[str, Mapping[str, str]]
 
+DECIDING = ("coordinator", "engines/torch", "predictors", "solver")
+"""Rooms of which more is wanted: a mistake in them costs a job its speed or its exactness."""
+
 
 def page(counts: Counts, judged: Judged) -> str:
     """Return the page: of each seed a table by room, the survivors, and those that are equivalent."""
@@ -16,6 +19,9 @@ def page(counts: Counts, judged: Judged) -> str:
 def _sample(seed: str, sample: Sequence[Mapping[str, object]], judged: Judged) -> str:
     rooms = sorted({_room(one) for one in sample})
     rows = [_row(room, [one for one in sample if _room(one) == room], judged) for room in rooms]
+    four = [one for one in sample if _room(one) in DECIDING]
+    rows.append(_row(f"{', '.join(DECIDING)}: 95 % wanted", four, judged))
+    rows.append(_row("all others: 90 % wanted", [one for one in sample if one not in four], judged))
     real = [f"- {_told(one)}" for one in _of(sample, "survived") if not _reason(one, judged)]
     same = [f"- {_told(one)}: {_reason(one, judged)}" for one in _of(sample, "survived") if _reason(one, judged)]
     none = [f"- {_told(one)}" for one in _of(sample, "no test")]
