@@ -172,7 +172,7 @@ def _is_whole(iteration_N: NDArray[np.int64], name_N: NDArray[np.integer[Any]], 
 
     Such a table is the panel as it lies; sorting its rows again took most of the time of reading.
     """
-    if not workers or len(iteration_N) % workers:
+    if len(iteration_N) % workers:
         return False
     iteration_TW, name_TW = iteration_N.reshape(-1, workers), name_N.reshape(-1, workers)
     first_T, order_W = iteration_TW[:, 0], name_TW[0]

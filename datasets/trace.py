@@ -129,7 +129,7 @@ class Trace:
     @property
     def speed(self) -> Array:
         """Samples per second, ``[T, W]``; NaN where a worker did not report a positive time."""
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(all="ignore"):
             speed = self.samples / self.seconds
         return np.where(np.isfinite(speed) & (speed > 0), speed, np.nan)
 
