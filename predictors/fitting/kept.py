@@ -104,7 +104,7 @@ class Kept:
                 if self.path(shard).stat().st_size < size:
                     return False
                 os.truncate(self.path(shard), size)
-        except (OSError, ValueError, KeyError):
+        except (OSError, EOFError, ValueError, KeyError):
             return False
         self.names, self.complete, self.kind = about["names"], about["complete"], kind
         self.counts = np.array(about["counts"], dtype=np.int64)

@@ -147,7 +147,8 @@ def _spilled(
     if kept is None:
         # The folder lives as long as the windows do, and goes with them even after an error.
         place = TemporaryFolder()
-        kept = Kept(Path(place.name), identity="", checkpoint_seconds=np.inf)
+        # In a folder within: it begins by removing what lies there, and the lock of the temporary one must stay.
+        kept = Kept(Path(place.name, "windows"), identity="", checkpoint_seconds=np.inf)
     with ExitStack() as stack:
         files: list[BinaryIO] = [stack.enter_context(kept.path(shard).open("ab")) for shard in range(shards)]
         kept.begin(kind, files, rng)
