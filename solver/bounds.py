@@ -49,8 +49,8 @@ def checked_load(
 
 def checked_multiples(global_batch: int, batch_multiple: int) -> tuple[int, int]:
     """Return the global batch in multiples, and the batch multiple; an error names the nearest valid batches."""
-    size = _whole("global_batch", global_batch)
-    step = _whole("batch_multiple", batch_multiple)
+    size = whole("global_batch", global_batch)
+    step = whole("batch_multiple", batch_multiple)
     if size > LARGEST_BATCH:
         raise ValueError(f"global_batch must be at most 2**53 samples, got {size}")
     if size % step:
@@ -98,7 +98,8 @@ def _column(name: str, values: ArrayLike, count: int) -> Array:
     return column
 
 
-def _whole(name: str, value: int) -> int:
+def whole(name: str, value: int) -> int:
+    """Return a whole number of samples, at least 1."""
     try:
         number = operator.index(value)
     except TypeError:

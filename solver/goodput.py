@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from paceline.solver.bounds import checked_multiples
+from paceline.solver.bounds import whole
 from paceline.solver.load import BatchTimeCurves
 from paceline.solver.split import Split, split
 
@@ -147,7 +147,7 @@ def _checked(smallest: int, largest: int, batch_multiple: int, noise_scale: floa
     for name, value in (("smallest", smallest), ("largest", largest)):
         if not value >= 1:
             raise ValueError(f"{name} must be at least 1 sample, got {value}")
-    _, step = checked_multiples(batch_multiple, batch_multiple)
+    step = whole("batch_multiple", batch_multiple)
     first, last = -(-smallest // step) * step, largest // step * step
     if last < first:
         raise ValueError(
