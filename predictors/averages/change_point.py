@@ -6,7 +6,6 @@ import numpy as np
 
 from paceline._arrays import Array
 from paceline.predictors.fleet import FleetPredictor
-from paceline.predictors.report import FASTEST, SLOWEST
 
 ALLOWANCE = 0.5
 """A speed within this many scales of the level is not evidence of a change."""
@@ -84,7 +83,7 @@ class ChangePoint(FleetPredictor):
         }
 
     def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        return np.asarray(np.clip(np.exp(self._rows["level"]), SLOWEST, FASTEST))
+        return np.exp(self._rows["level"])
 
     def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
         rows, value_W = self._rows, np.log(speed_W)
