@@ -179,7 +179,6 @@ def _is_whole(iteration_N: NDArray[np.int64], name_N: NDArray[np.integer[Any]], 
     return bool(
         (first_T[1:] == first_T[:-1] + 1).all()  # a number that is absent is a gap
         and (iteration_TW == first_T[:, None]).all()
-        and len(set(order_W.tolist())) == workers
         and (name_TW == order_W).all()
     )
 
