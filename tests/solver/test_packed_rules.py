@@ -31,7 +31,7 @@ def in_groups(costs, pace, ends):
         rest = costs[len(owners) :]
         alike = [cost for cost in rest if cost >= 0.7 * rest[0]][: 2 * len(pace)]
         mean, count = sum(alike) / len(alike), dict.fromkeys(range(len(pace)), 0)
-        for cost in alike:
+        for _ in alike:
             rank = min(count, key=lambda one: (ends[one] + (count[one] + 1) * mean * pace[one], one))
             count[rank] += 1
             owners.append(rank)
