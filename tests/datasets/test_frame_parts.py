@@ -59,6 +59,12 @@ def test_a_table_is_the_panel_that_a_slow_reading_makes(rows, as_categories):
     assert trace.meta.get("absent") == (f"{silent} of {len(panel)} iterations, for all workers" if silent else None)
 
 
+def test_iterations_that_lie_backwards_are_put_in_their_order():
+    frame = pd.DataFrame({"iteration": [2, 2, 1, 1, 0, 0], "worker": list("bababa")})
+    trace = Trace.from_frame(frame.assign(samples=range(6), seconds=1))
+    np.testing.assert_array_equal(trace.samples, [[5, 4], [3, 2], [1, 0]])
+
+
 def test_a_trace_as_a_frame_has_a_row_for_each_worker_of_each_iteration_and_a_column_for_each_panel():
     shape = (2, 3)
     panels = {name: np.arange(6.0).reshape(shape) + n for n, name in enumerate(MEASURED)}
