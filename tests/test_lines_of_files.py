@@ -1,0 +1,120 @@
+"""Lines of a file that grows: what was said to be written is in it, and nothing else, whatever the disk does."""
+
+import errno
+import logging
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline._lines import Lines
+
+LOG = logging.getLogger("paceline.test")
+
+
+class Disk:
+    """A file on a disk that has room for so many more bytes, and says so as the kernel does."""
+
+    def __init__(self, file):
+        self.file, self.room = file, 10**9
+
+    def write(self, content):
+        fits = self.file.write(content[: self.room]) if self.room else 0
+        if not fits:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.room -= fits
+        return fits
+
+    def truncate(self, size):
+        self.room += self.file.seek(0, 2) - size
+        return self.file.truncate(size)
+
+    def seek(self, *where):
+        return self.file.seek(*where)
+
+    def close(self):
+        self.file.close()
+
+
+LINES = st.lists(st.tuples(st.text("abé", max_size=5), st.one_of(st.none(), st.integers(0, 9))), max_size=8)
+
+
+@given(LINES, st.sampled_from([b"", b"whole\n", b"torn"]))
+@settings(max_examples=30)
+def test_a_file_holds_exactly_the_lines_that_were_said_to_be_written(tmp_path_factory, steps, before):
+    path = tmp_path_factory.mktemp("lines") / "a.txt"
+    path.write_bytes(before)
+    lines = Lines(path, LOG)
+    disk = lines._file = Disk(lines._file)
+    written, lost = [], 0
+    for text, room in steps:
+        disk.room = 10**9 if room is None else room
+        if lines.append(text):
+            written.append(text)
+        else:
+            lost += 1
+            assert room is not None
+    lines.close()
+    start = before + b"\n" if written and before == b"torn" else before
+    assert path.read_bytes() == start + "".join(f"{text}\n" for text in written).encode()
+    assert lines.lost == lost
+
+
+def test_losses_are_said_at_the_first_when_lines_fit_again_and_at_the_end(tmp_path, caplog):
+    lines = Lines(str(tmp_path / "a.txt"), LOG, new=True)
+    disk = lines._file = Disk(lines._file)
+    said = []
+    for room in (9, 0, 3, 9, 9, 1, 9):
+        disk.room = room
+        caplog.clear()
+        lines.append("12345")
+        said.append([(record.levelname, record.getMessage()) for record in caplog.records])
+    name, full = lines.path, "[Errno 28] No space left on device"
+    lost = [("ERROR", f"{name}: a line could not be written and is lost: {full}")]
+    again = [[("WARNING", f"{name}: lines are written again; {count} were lost")] for count in (2, 3)]
+    assert said == [[], lost, [], again[0], [], lost, again[1]]
+    caplog.clear()
+    lines.close()
+    lines.close()
+    assert [record.getMessage() for record in caplog.records] == [f"{name} lacks 3 lines that could not be written"]
+    caplog.clear()
+    assert not lines.append("late")
+    assert (lines.lost, lines.path.read_text()) == (4, "12345\n" * 4)
+    assert "is lost: the file is closed" in caplog.text
+
+
+@pytest.mark.parametrize("nothing", [0, None])
+def test_a_file_that_takes_nothing_and_says_so_loses_the_line(tmp_path, caplog, nothing):
+    lines = Lines(tmp_path / "a.txt", LOG)
+    lines._file.close()
+    lines._file = type("Takes", (), {"write": lambda self, content: nothing, "close": lambda self: None})()
+    assert not lines.append("a")
+    assert "nothing more could be written" in caplog.text
+    lines.close()
+
+
+def test_a_file_system_that_refuses_only_at_the_end_is_said(tmp_path, caplog):
+    def refused():
+        raise OSError("late")
+
+    lines = Lines(tmp_path / "a.txt", LOG)
+    lines._file.close()
+    lines._file = type("Refuses", (), {"close": staticmethod(refused)})()
+    lines.close()
+    assert caplog.messages == [f"{lines.path} could not be closed: late; its last lines may be missing"]
+
+
+def test_a_new_file_must_not_exist_and_what_no_protocol_can_transfer_is_escaped(tmp_path):
+    lines = Lines(tmp_path / "a.txt", LOG, new=True)
+    assert lines.append("\ud800")
+    with pytest.raises(FileExistsError):
+        Lines(tmp_path / "a.txt", LOG, new=True)
+    assert (tmp_path / "a.txt").read_bytes() == b"\\ud800\n", "at once, before it is closed"
+    lines.close()
+    again = Lines(tmp_path / "a.txt", LOG)
+    assert again.append("more")
+    again.close()
+    assert (tmp_path / "a.txt").read_bytes() == b"\\ud800\nmore\n"
+    null = Lines("/dev/null", LOG)  # no file that could be read back
+    assert null.append("a")
+    null.close()

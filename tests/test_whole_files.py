@@ -1,0 +1,206 @@
+"""Files that appear whole, and temporary folders, as one process sees them."""
+
+import errno
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from paceline import _whole
+from paceline._whole import TemporaryFolder, remove_left_folders, remove_leftovers, written_whole
+
+
+def handles():
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_file_appears_whole_with_what_all_may_read_and_leaves_no_handle(tmp_path):
+    before = handles()
+    with written_whole(str(tmp_path / "a.txt")) as temporary:
+        assert temporary.parent == tmp_path
+        assert temporary.name.startswith(".a.txt.paceline-")
+        temporary.write_text("whole")
+        assert not (tmp_path / "a.txt").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+    assert ((tmp_path / "a.txt").read_text(), mode(tmp_path / "a.txt")) == ("whole", 0o644)
+    assert handles() == before
+
+
+def fails(path, does):
+    def block():
+        with written_whole(path) as temporary:
+            does(temporary)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        block()
+
+
+def test_a_block_that_fails_leaves_what_was_there_and_nothing_else(tmp_path):
+    (tmp_path / "a.txt").write_text("old")
+    before = handles()
+    fails(tmp_path / "a.txt", lambda temporary: temporary.write_text("half"))
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+    assert (tmp_path / "a.txt").read_text() == "old"
+    assert handles() == before
+    fails(tmp_path / "b.txt", Path.unlink)  # what a block removes itself is not missed
+
+
+def test_a_folder_that_is_not_there_is_named_without_the_secret_of_an_address(tmp_path):
+    with pytest.raises(FileNotFoundError) as refused, written_whole(tmp_path / "no" / "a.txt"):
+        pass
+    assert str(refused.value) == f"there is no folder {tmp_path / 'no'} to write a.txt into"
+    with pytest.raises(FileNotFoundError) as refused, written_whole("s3://key:HUSHHUSH@bucket/a.txt"):
+        pass
+    assert str(refused.value) == "there is no folder s3:/***@bucket/a.txt"
+
+
+def left_behind(folder, name):
+    (folder / name).write_text("half")
+    return folder / name
+
+
+def test_the_leftovers_of_one_file_are_removed_unless_they_are_links_or_locked(tmp_path):
+    mine = left_behind(tmp_path, ".a.txt.paceline-1")
+    others = [left_behind(tmp_path, name) for name in (".b.txt.paceline-1", "a.txt.paceline-1", ".a.txt-1", "x")]
+    link = tmp_path / ".a.txt.paceline-2"
+    link.symlink_to(others[-1])
+    before = handles()
+    remove_leftovers(str(tmp_path / "a.txt"))
+    assert not mine.exists()
+    assert sorted(tmp_path.iterdir()) == sorted([*others, link])
+    assert handles() == before
+    with written_whole(tmp_path / "a.txt") as temporary:
+        remove_leftovers(tmp_path / "a.txt")
+        assert temporary.exists(), "its process holds it locked"
+
+
+def test_the_first_write_into_a_folder_removes_what_a_killed_one_left_and_lists_the_folder_once(tmp_path):
+    left = left_behind(tmp_path, ".a.txt.paceline-1")
+    with written_whole(tmp_path / "a.txt"):
+        assert not left.exists()
+    left = left_behind(tmp_path, ".a.txt.paceline-2")
+    with written_whole(tmp_path / "a.txt"):
+        assert left.exists()
+
+
+def test_a_temporary_file_that_others_take_for_left_behind_is_made_again(tmp_path, monkeypatch):
+    made, mkstemp = [], tempfile.mkstemp
+
+    def removed_at_first(**where):
+        handle, name = mkstemp(**where)
+        made.append(name)
+        if len(made) < 3:
+            Path(name).unlink()
+        return handle, name
+
+    monkeypatch.setattr(tempfile, "mkstemp", removed_at_first)
+    before = handles()
+    with written_whole(tmp_path / "a.txt") as temporary:
+        assert str(temporary) == made[2]
+    assert handles() == before, "those that were removed are closed"
+
+
+def test_a_file_is_written_where_files_cannot_be_locked(tmp_path, monkeypatch):
+    def refused(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(_whole.fcntl, "flock", refused)
+    with written_whole(tmp_path / "a.txt") as temporary:
+        temporary.write_text("whole")
+    left = left_behind(tmp_path, ".a.txt.paceline-1")
+    remove_leftovers(tmp_path / "a.txt")
+    assert left.exists(), "nobody knows whether it is in use"
+
+
+# -- folders -------------------------------------------------------------------------------------------------------
+
+
+def test_a_temporary_folder_is_its_owners_alone_and_gone_with_its_lock_afterwards(tmp_path, monkeypatch):
+    before = handles()
+    folder = TemporaryFolder(tmp_path)
+    path = Path(folder.name)
+    assert (path.parent, path.name[:14]) == (tmp_path, ".paceline-tmp-")
+    assert (mode(path), mode(path / ".lock")) == (0o700, 0o600)
+    (path / "rows").write_text("1, 2")
+    assert handles() == before + 1
+    folder.cleanup()
+    assert not path.exists()
+    assert handles() == before
+    folder.cleanup()
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
+    with TemporaryFolder() as name:
+        assert Path(name).parent == tmp_path
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_place_is_searched_once_for_what_killed_processes_left(tmp_path):
+    left = tmp_path / ".paceline-tmp-1"
+    for still in (False, True):
+        left.mkdir()
+        with TemporaryFolder(tmp_path):
+            assert left.exists() is still
+
+
+def test_only_unlocked_folders_of_this_user_and_of_this_name_are_removed(tmp_path, monkeypatch):
+    for name in (".paceline-tmp-1", ".paceline-tmp-2", ".paceline-1", "paceline-tmp-3"):
+        (tmp_path / name / "in").mkdir(parents=True)
+    (tmp_path / ".paceline-tmp-4").symlink_to(tmp_path / ".paceline-1")
+    before = handles()
+    with monkeypatch.context() as other:
+        other.setattr(os, "getuid", lambda: os.geteuid() + 1)
+        remove_left_folders(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 5
+    with TemporaryFolder(tmp_path) as held:
+        remove_left_folders(tmp_path)
+        assert Path(held).exists()
+    assert handles() == before
+    assert {".paceline-1", "paceline-tmp-3"} <= {path.name for path in tmp_path.iterdir()}
+    assert (tmp_path / ".paceline-1" / "in").exists()
+    assert not (tmp_path / ".paceline-tmp-1").exists()
+
+
+def test_what_cannot_be_removed_of_a_folder_ends_nothing(tmp_path, monkeypatch):
+    (tmp_path / ".paceline-tmp-1").mkdir()
+    asked = []
+    monkeypatch.setattr(_whole.shutil, "rmtree", lambda path, **how: asked.append((path.name, how)))
+    remove_left_folders(tmp_path)
+    assert asked == [(".paceline-tmp-1", {"ignore_errors": True})]
+    assert mode(tmp_path / ".paceline-tmp-1" / ".lock") == 0o600
+
+
+def test_a_folder_that_a_file_system_does_not_let_go_of_ends_nothing(tmp_path, monkeypatch):
+    def busy(*_, **__):
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    with TemporaryFolder(tmp_path) as name, monkeypatch.context() as later:
+        later.setattr(os, "rmdir", busy)
+        TemporaryFolder(tmp_path).cleanup()
+    assert not Path(name).exists()
+
+
+def test_a_lock_that_was_removed_before_it_was_held_is_made_again_in_the_same_folder(tmp_path, monkeypatch):
+    holds, asked = _whole._holds, []
+
+    def removed_at_first(handle):
+        asked.append(handle)
+        if len(asked) < 3:
+            (tmp_path / ".lock").unlink()
+        return holds(handle)
+
+    monkeypatch.setattr(_whole, "_holds", removed_at_first)
+    os.close(_whole._locked(tmp_path))
+    assert (len(asked), mode(tmp_path / ".lock")) == (3, 0o600)
+
+
+def test_a_folder_that_was_removed_before_it_was_locked_is_made_again_for_its_owner(tmp_path):
+    place = tmp_path / "gone"
+    handle = _whole._locked(place)
+    os.close(handle)
+    assert (mode(place), mode(place / ".lock")) == (0o700, 0o600)
