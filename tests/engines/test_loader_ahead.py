@@ -1,0 +1,301 @@
+"""What is loaded ahead in processes, with a stand-in that loads in this one: what is asked for, kept, and dropped."""
+
+import gc
+from types import SimpleNamespace
+from weakref import WeakMethod, ref
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch._utils import ExceptionWrapper
+from torch.utils.data import default_collate
+
+from paceline.engines.torch.loading import chunks, prefetch
+from paceline.engines.torch.loading.buffered import BufferAssigner
+from paceline.engines.torch.loading.chunks import Begin, Chunks
+from paceline.engines.torch.loading.global_batch import GlobalBatch
+from paceline.engines.torch.loading.options import Loading
+from paceline.engines.torch.loading.order import Order
+from paceline.engines.torch.loading.prefetch import Prefetcher, Requests, raise_in
+from paceline.engines.torch.loading.sliced import SliceAssigner
+
+
+class Ahead:
+    """A data loader that asks for so many chunks at first, and for one more whenever one is taken away."""
+
+    made, depth = [], 2
+
+    def __init__(self, dataset, **options):
+        self.dataset, self.options, self.asked = dataset, options, []
+        Ahead.made.append(self)
+
+    def __iter__(self):
+        requests, under_way = iter(self.options["sampler"]), []
+
+        def ask():
+            if (request := next(requests, None)) is not None:
+                self.asked.append(request[1].tolist())
+                under_way.append(request)
+
+        for _ in range(self.depth):
+            ask()
+        while under_way:
+            request = under_way.pop(0)
+            ask()  # as torch does: before the chunk is handed over
+            yield self.options["collate_fn"](self.dataset[request])
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """Let no process start; return the options of every data loader that is made."""
+    use_stand_in(monkeypatch)
+    return Ahead.made
+
+
+def use_stand_in(monkeypatch, depth=2):
+    monkeypatch.setattr(prefetch, "DataLoader", Ahead)
+    monkeypatch.setattr(Ahead, "made", [])
+    monkeypatch.setattr(Ahead, "depth", depth)
+
+
+class Reads:
+    """A dataset of numbers that notes in which portions they were read."""
+
+    def __init__(self, fails=()):
+        self.read, self.fails = [], set(fails)
+
+    def __getitems__(self, samples):
+        self.read.append(samples)
+        if found := self.fails & set(samples):
+            raise OSError(f"sample {min(found)} cannot be read")
+        return [torch.tensor(sample) for sample in samples]
+
+
+def of_two(kind, samples=200, rank=0, batch=6, sampler=None):
+    ahead = {"ahead": 3} if kind is BufferAssigner else {}
+    assigner = kind(Order(samples, shuffle=False, sampler=sampler), GlobalBatch(batch, 2), rank, **ahead)
+    assigner.start(0)
+    return assigner
+
+
+def made(assigner, collate=None, dataset=None, **options):
+    dataset = dataset or Reads()
+    return Prefetcher(dataset, assigner, collate, Loading(num_workers=2, **options)), dataset
+
+
+def batches(assigner, prefetcher, sizes):
+    """Yield the samples of this rank and their batch, at these sizes of the first rank of two."""
+    total = assigner.rule.samples
+    for size in sizes:
+        if assigner.over:
+            return
+        samples = assigner.next(np.array([size, total - size]), 1)[1].tolist()
+        batch = prefetcher.take(np.array(samples))
+        assigner.advance()
+        yield samples, batch
+
+
+SIZES = st.lists(st.integers(1, 5), min_size=1, max_size=25)
+
+
+@pytest.mark.parametrize("kind", [BufferAssigner, SliceAssigner])
+@pytest.mark.parametrize("rank", [0, 1])
+@settings(max_examples=8)
+@given(data=st.data(), sizes=SIZES, depth=st.integers(1, 4), samples=st.integers(2, 60), single=st.booleans())
+def test_batches_are_those_samples_and_nothing_is_read_twice_or_kept_that_will_not_come(
+    kind, rank, data, sizes, depth, samples, single
+):
+    with pytest.MonkeyPatch.context() as patched:
+        use_stand_in(patched, depth)
+        assigner = of_two(kind, samples, rank)
+        prefetcher, dataset = made(assigner, list if single else None)
+        for epoch in range(2):
+            assigner.start(epoch)
+            prefetcher.restart()
+            stop = data.draw(st.integers(0, 30))
+            for number, (wanted, batch) in enumerate(batches(assigner, prefetcher, sizes)):
+                assert [int(sample) for sample in batch] == wanted
+                assert isinstance(batch, list if single else torch.Tensor)
+                read = [sample for portion in dataset.read for sample in portion]
+                assert epoch or len(read) == len(set(read))
+                assert set(prefetcher._stock) <= prefetcher._under_way
+                assert prefetcher._under_way.isdisjoint(wanted)
+                assert kind is BufferAssigner or prefetcher._under_way <= set(
+                    assigner.numbers[assigner.place :].tolist()
+                )
+                if number == stop:
+                    break
+
+
+@pytest.mark.parametrize("kind", [BufferAssigner, SliceAssigner])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_while_sizes_stay_batches_are_the_chunks_that_were_loaded_and_no_more_are_asked_for_than_that(
+    monkeypatch, kind, depth
+):
+    use_stand_in(monkeypatch, depth)
+    assigner = of_two(kind, 42)
+    prefetcher, dataset = made(assigner)
+    prefetcher.restart()
+    found = list(batches(assigner, prefetcher, [3] * 20))
+    assert [samples for samples, _ in found] == [[k, k + 1, k + 2] for k in range(0, 42, 6)]
+    (loader,) = Ahead.made
+    assert [one for one in loader.asked if one] == [samples for samples, _ in found] == dataset.read
+
+
+def test_a_batch_of_one_whole_chunk_is_that_chunk_and_others_are_cut_and_joined(stand_in):
+    prefetcher, _ = made(of_two(SliceAssigner))
+    first, second = torch.arange(3), torch.arange(3, 6)
+    whole = prefetcher._gathered([(first, row) for row in range(3)])
+    assert whole.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+    assert prefetcher._gathered([(first, 1), (first, 2), (second, 0), (first, 0)]).tolist() == [1, 2, 3, 0]
+    single, _ = made(of_two(SliceAssigner), tuple)
+    assert single._gathered([(["a", "b"], 1), (["c"], 0)]) == ("b", "c")
+
+
+@pytest.mark.parametrize("collate", [None, list])
+@pytest.mark.parametrize("pins", [True, False])
+def test_processes_load_as_the_options_say_and_stack_samples_unless_this_process_collates_them(stand_in, collate, pins):
+    begun = []
+    said = {"prefetch_factor": 3, "timeout": 7.0, "multiprocessing_context": "spawn", "pin_memory": pins}
+    _, dataset = made(of_two(SliceAssigner), collate, worker_init_fn=begun.append, **said)
+    (loader,) = stand_in
+    options = dict(loader.options)
+    assert options.pop("pin_memory") == (pins and collate is None)
+    begin, requests, hands_over = (options.pop(name) for name in ("worker_init_fn", "sampler", "collate_fn"))
+    assert options == {
+        "batch_size": None,
+        "num_workers": 2,
+        "prefetch_factor": 3,
+        "timeout": 7.0,
+        "multiprocessing_context": "spawn",
+    }
+    assert (type(begin), begin.worker_init_fn) == (Begin, begun.append)
+    assert (loader.dataset.dataset, loader.dataset.collate) == (dataset, default_collate if collate is None else list)
+    marker = object()
+    assert hands_over(marker) is marker
+    generation, samples = requests.next_request()()
+    assert (generation, samples.tolist()) == (0, [0, 1, 2])
+
+
+def test_samples_that_nobody_was_asked_for_are_read_here_at_once(monkeypatch):
+    use_stand_in(monkeypatch, 1)
+    assigner = of_two(SliceAssigner)
+    prefetcher, dataset = made(assigner)
+    prefetcher.restart()
+    found = list(batches(assigner, prefetcher, [3, 3, 5, 5, 1]))
+    assert [samples for samples, _ in found] == [[0, 1, 2], [6, 7, 8], [12, 13, 14, 15, 16], [18, 19, 20, 21, 22], [24]]
+    # One batch ahead: the third was asked for with three samples, the fourth with five already, the fifth with five.
+    (loader,) = Ahead.made
+    assert loader.asked[:5] == [[0, 1, 2], [6, 7, 8], [12, 13, 14], [18, 19, 20, 21, 22], [24, 25, 26, 27, 28]]
+    assert [15, 16] in dataset.read
+
+
+def test_chunks_of_an_older_generation_are_dropped_with_their_errors_and_those_of_this_one_are_raised(stand_in):
+    assigner = of_two(BufferAssigner)
+    prefetcher, _ = made(assigner)
+    arrivals = [
+        (0, np.array([0]), torch.tensor([9])),
+        (0, np.array([1]), failed(OSError("of another loop"))),
+        (1, np.array([0, 1, 7]), torch.tensor([0, 1, 7])),
+        (1, np.array([2]), failed(OSError("of this loop"))),
+    ]
+    prefetcher.restart()
+    prefetcher._arrivals, prefetcher._under_way = iter(arrivals), {0, 1}
+    for _ in range(2):
+        prefetcher._receive()
+        assert prefetcher._stock == {}
+    prefetcher._receive()
+    assert sorted(prefetcher._stock) == [0, 1], "nobody wants the seventh"
+    with pytest.raises(OSError, match="of this loop"):
+        prefetcher._receive()
+    assert prefetcher._arrivals is not None, "the processes work on"
+
+
+def failed(error):
+    try:
+        raise error
+    except type(error):
+        return ExceptionWrapper(where="in a loading process")
+
+
+def test_after_processes_have_died_the_next_loop_starts_new_ones(stand_in):
+    def die():
+        raise RuntimeError("died")
+        yield
+
+    assigner = of_two(BufferAssigner)
+    prefetcher, _ = made(assigner)
+    prefetcher.restart()
+    prefetcher._arrivals = die()
+    loop = batches(assigner, prefetcher, [3])
+    with pytest.raises(RuntimeError, match="died"):
+        next(loop)
+    assert prefetcher._arrivals is None
+    assigner.start(0)
+    prefetcher.restart()
+    assert next(batches(assigner, prefetcher, [3]))[1].tolist() == [0, 1, 2]
+
+
+def test_an_error_of_the_dataset_reaches_only_the_loop_that_asked(stand_in):
+    assigner = of_two(BufferAssigner)
+    prefetcher, dataset = made(assigner, dataset=Reads(fails=[7]))
+    prefetcher.restart()
+    loop = batches(assigner, prefetcher, [3] * 9)
+    assert next(loop)[1].tolist() == [0, 1, 2]
+    with pytest.raises(OSError, match="sample 7 cannot be read"):
+        next(loop)
+    dataset.fails.clear()
+    assigner.start(0)
+    prefetcher.restart()
+    found = [batch.tolist() for _, batch in batches(assigner, prefetcher, [3] * 3)]
+    assert found == [[0, 1, 2], [6, 7, 8], [12, 13, 14]]
+
+
+def test_requests_end_once_nobody_makes_them_and_hold_nobody():
+    class Maker:
+        def next_request(self):
+            return 4, np.array([2])
+
+    maker = Maker()
+    requests = iter(Requests(WeakMethod(maker.next_request)))
+    assert next(requests)[0] == 4
+    known = ref(maker)
+    gc.disable()
+    try:
+        del maker
+        assert known() is None
+    finally:
+        gc.enable()
+    assert list(requests) == []
+
+
+def test_the_error_of_another_process_is_raised_without_the_frames_that_made_it():
+    with pytest.raises(KeyError) as caught:
+        raise_in(failed(KeyError("x")))
+    assert [entry.name for entry in caught.traceback][1:] == ["raise_in"]
+
+
+def test_a_chunk_is_made_of_samples_one_by_one_or_of_all_at_once_where_the_dataset_can():
+    one_by_one = Chunks({3: "c", 1: "a"}, "".join)
+    at_once = Chunks(Reads(), list)
+    generation, samples, chunk = one_by_one[7, np.array([3, 1])]
+    assert (generation, samples.tolist(), chunk) == (7, [3, 1], "ca")
+    assert at_once[7, np.array([3, 1])][2] == [torch.tensor(3), torch.tensor(1)]
+    assert at_once.dataset.read == [[3, 1]]
+    assert {type(sample) for sample in at_once.dataset.read[0]} == {int}
+    assert one_by_one[8, np.arange(0)][2] is None
+    generation, samples, error = one_by_one[9, np.array([3, 5])]
+    assert (generation, samples.tolist()) == (9, [3, 5])
+    with pytest.raises(KeyError, match="Caught KeyError in a loading process"):
+        error.reraise()
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_loading_process_begins_with_the_dataset_of_the_user_in_sight(monkeypatch, given):
+    info, begun = SimpleNamespace(dataset=Chunks("the dataset", list)), []
+    monkeypatch.setattr(chunks, "get_worker_info", lambda: info)
+    Begin((lambda number: begun.append((number, info.dataset))) if given else None)(3)
+    assert info.dataset == "the dataset"
+    assert begun == [(3, "the dataset")] * given
