@@ -32,6 +32,22 @@ def test_more_numbers_than_fit_one_block_are_all_moved():
     assert (row == -0.5).all()
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_what_a_step_takes_is_rounded_to_the_kind_of_the_parameters(momentum):
+    rng = np.random.default_rng(3)
+    row, kept = rng.normal(size=500).astype(np.float32), np.zeros(500, np.float32)
+    descent = SGD(0.1, momentum)
+    for _ in range(3):
+        gradient = rng.normal(size=500)
+        if momentum:
+            kept = kept * np.float32(momentum) + (gradient * 0.7).astype(np.float32)
+            expected = row - (kept * np.float32(0.1)).astype(np.float32)
+        else:
+            expected = row - (gradient * (0.1 * 0.7)).astype(np.float32)
+        descent.step(row, gradient, 0.7, 0)
+        assert (row.dtype, row.tolist()) == (np.float32, expected.tolist())
+
+
 def test_descent_has_no_momentum_unless_told_and_shows_its_settings_alone():
     descent = SGD(0.1)
     assert (descent.momentum, descent.is_linear, descent.state_dict()) == (0.0, True, {})
