@@ -98,8 +98,8 @@ def test_a_usage_trace_is_that_of_the_slow_definition(tmp_path_factory, rows, pe
     assert trace.start is None
     assert dict(trace.meta) == {
         "source": "made", "job": "job", "units": "x: %; y: s", "period_seconds": f"{step:g}",
-        "rows_read": str(len(rows)), "first_time": f"{origin:.17g} s since the beginning of the set", "rows_dropped": str(count),
-        "dropped": dropped or "nothing", **({"changed": changed} if changed else {}),
+        "rows_read": str(len(rows)), "first_time": f"{origin:.17g} s since the beginning of the set",
+        "rows_dropped": str(count), "dropped": dropped or "nothing", **({"changed": changed} if changed else {}),
     }  # fmt: skip
 
 
