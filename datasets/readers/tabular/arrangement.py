@@ -106,7 +106,8 @@ class Arrangement:
         kept = [str(self.columns.get(name, name)) for name in kept]
         others = [name for name in table.columns if name not in kept]
         workers = [name for name in others if holds_numbers(table[name])] if self.workers is None else self.workers
-        if lacking := [name for name in workers if name not in others] or not workers:
+        lacking = [name for name in workers if name not in others]
+        if lacking or not workers:
             raise ValueError(f"there must be a column for each worker, but {lacking or 'none'} is none of {others}")
         if self.columns.get("iteration", "iteration") not in table and self.period is None:
             table = table.assign(iteration=np.arange(len(table)))
