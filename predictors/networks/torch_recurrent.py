@@ -61,4 +61,4 @@ def fit_recurrent(
         return float(torch.isfinite(batch[1]).sum())
 
     fitted = descend(weights, loss, ("inputs", "targets"), windows, training, fitting, generator, weight=known)
-    return {name: np.ascontiguousarray(weight.T) for name, weight in fitted.items()}
+    return {name: np.array(weight.T, order="C") for name, weight in fitted.items()}
