@@ -145,7 +145,7 @@ class Clients:
 
     def taken(self, name: str, rows: Rows) -> Array:
         """Return a column at these rows as float64, ``[W]``; a row of -1 gets the value of a new client."""
-        values_W: Array = np.full(len(rows), COLUMNS[name][1])
+        values_W: Array = np.full(len(rows), COLUMNS[name][1], dtype=np.float64)
         values_W[rows >= 0] = self._columns[name][rows[rows >= 0]]
         return values_W
 
