@@ -81,7 +81,6 @@ class Steps:
         self._foreign = False
         self._exchanges = 0
         self._sizes: deque[Sizes | None] = deque([None, None], maxlen=2)  # of the last two steps
-        self._used = planning.plan
         self._first_sizes = planning.plan.sizes
         self._started = self._wall_seconds = math.nan
 

@@ -55,7 +55,6 @@ class WaitingGradients:
         self._turns: list[Turn] = []
         self._counted: list[Turn] = []
         self._newest: list[Turn] = []
-        self._scale = 0.0
         self.unsummed = self._summed_now = False
         self._there: dict[torch.Tensor, Mark] = {}
         self._total: torch.Tensor | None = None
@@ -127,11 +126,11 @@ class WaitingGradients:
 
     def _add_done(self, total: torch.Tensor | None) -> None:
         """Add the gradients put aside; where terms are counted, each term of both sums counts the same."""
-        counts = self._listener.adds_parts and total is not None
-        before, self._total = self._total, total.clone() if counts and total is not None else None
+        before = self._total
+        self._total = total[0].clone() if self._listener.adds_parts and total is not None else None  # without axes
         old: torch.Tensor | float = 1.0
         new: torch.Tensor | float = 1.0
-        if self._done and counts and before is not None and self._total is not None:
+        if self._done and before is not None and self._total is not None:
             again = any(one is turn for one in self._counted for turn in self._newest)
             together = before if again else before + self._total
             old, new, self._total = before / together, self._total / together, together
@@ -200,7 +199,6 @@ class WaitingGradients:
         if not any(_mark(gradient) == mark or bool(gradient.any()) for gradient, mark in there):
             self.unsummed, self._done = False, None
             self._turns.clear()
-            self._counted.clear()
         elif len(there) < len(self._there):
             raise RuntimeError(
                 "some of the gradients that wait to be summed were dropped, and others not, so that the terms of their "
