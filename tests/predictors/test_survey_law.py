@@ -1,0 +1,104 @@
+"""A survey says what all traces hold, in one pass, wherever it was interrupted."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.datasets import Trace
+from paceline.predictors.fitting import Survey, survey
+from paceline.predictors.fitting.survey import Surveying
+from paceline.predictors.reference import Spread
+
+
+def trace(seed, workers=("a", "b"), names=("load",), iterations=6, **meta):
+    rng = np.random.default_rng(seed)
+    shape = (iterations, len(workers))
+    seconds_TW = rng.uniform(0.5, 2.0, shape)
+    seconds_TW[rng.random(shape) < 0.15] = np.nan
+    covariates_TWD = rng.normal(size=(*shape, len(names)))
+    covariates_TWD[rng.random(covariates_TWD.shape) < 0.1] = np.nan
+    more = {"covariates": covariates_TWD, "covariate_names": names} if names else {}
+    return Trace(np.full(shape, 8.0), seconds_TW, workers=workers, meta=meta, **more)
+
+
+NAMES = st.lists(st.sampled_from("abcde"), min_size=1, max_size=4, unique=True)
+TRACES = st.lists(
+    st.tuples(NAMES, st.lists(st.sampled_from("xyz"), max_size=3, unique=True), st.integers(1, 7)), max_size=4
+)
+
+
+@given(TRACES, st.sets(st.sampled_from("abcde")), st.integers(1, 8), st.integers(0, 4))
+@settings(max_examples=60)
+def test_a_survey_says_what_all_traces_hold_however_often_it_was_interrupted(made, held_out, block, at):
+    traces = [trace(k, tuple(w), tuple(n), iterations) for k, (w, n, iterations) in enumerate(made)]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(survey, "BLOCK", block)
+        begun = Surveying(held_out.__contains__)
+        for one in traces[:at]:
+            begun.add(one)
+        rest = Surveying(held_out.__contains__, begun.survey(Survey)) if traces[:at] else begun
+        for one in traces[at:]:
+            rest.add(one)
+        if not traces:
+            with pytest.raises(ValueError, match="at least one trace to fit, got none"):
+                rest.survey(Survey)
+            return
+        found = rest.survey(Survey)
+    assert found.lengths == tuple(map(len, traces))
+    assert found.speeds == sum(int(np.isfinite(one.speed).sum()) for one in traces)
+    assert found.workers == tuple(dict.fromkeys(w for one in traces for w in one.workers))
+    shared = [n for n in traces[0].covariate_names if all(n in one.covariate_names for one in traces)]
+    assert found.shared == tuple(shared)
+    assert list(found.covariates) == list(dict.fromkeys(n for one in traces for n in one.covariate_names))
+    values, changes = {name: [] for name in found.covariates}, []
+    for one in traces:
+        for w in (w for w, name in enumerate(one.workers) if name not in held_out):
+            changes += [b - a for a, b in zip(np.log(one.speed[:-1, w]), np.log(one.speed[1:, w]), strict=True)]
+            for d, name in enumerate(one.covariate_names):
+                values[name] += one.covariates[:, w, d].tolist()
+    require_spread(found.change, changes)
+    for name, own in values.items():
+        require_spread(found.covariates[name], own)
+
+
+def require_spread(spread, values):
+    known = [value for value in values if np.isfinite(value)]
+    assert spread.count == len(known)
+    if known:
+        assert spread.mean == pytest.approx(np.mean(known), abs=1e-12)
+        assert spread.squares == pytest.approx(np.sum(np.square(known - np.mean(known))), abs=1e-12)
+
+
+def test_a_survey_goes_on_from_another_without_changing_it():
+    one = Survey.of([trace(0, names=("load", "busy"))])
+    before = repr(one)
+    going = Surveying(lambda worker: False, one)
+    going.add(trace(1, ("c",), names=("busy", "load", "new")))
+    assert repr(one) == before
+    assert going.survey(Survey) == Survey.of(
+        [trace(0, names=("load", "busy")), trace(1, ("c",), names=("busy", "load", "new"))]
+    )
+
+
+def test_covariates_are_those_wanted_or_those_that_are_there():
+    one = Survey.of([trace(0, names=("x", "y")), trace(1, names=("y", "z"))])
+    assert one.shared_covariates(None) == ("y",)
+    assert one.any_covariates(None) == ("x", "y", "z")
+    assert one.shared_covariates(("y",)) == one.any_covariates(("y",)) == ("y",)
+    assert one.shared_covariates(()) == one.any_covariates(()) == ()
+    with pytest.raises(
+        ValueError, match=r"^covariates \['x', 'w'\] are not in every trace to fit; those that are: \['y'\]$"
+    ):
+        one.shared_covariates(("x", "y", "w"))
+    with pytest.raises(
+        ValueError, match=r"^covariates \['w'\] are in none of the traces to fit; those that are: \['x', 'y', 'z'\]$"
+    ):
+        one.any_covariates(("x", "w"))
+    mean_D, scale_D = one.mean_and_scale(("z", "nobody", "x"))
+    known = one.covariates
+    assert mean_D.tolist() == [known["z"].mean, 0.0, known["x"].mean]
+    assert scale_D.tolist() == [known["z"].deviation, 1.0, known["x"].deviation]
+    reference = one.reference(("z", "nobody"))
+    assert (reference.change, reference.covariates) == (one.change, (known["z"], Spread()))
+    assert [part.dtype for part in one.mean_and_scale(())] == [np.float64] * 2
