@@ -351,7 +351,7 @@ class FederatedBalancer:
         largest = math.floor(self.largest * self.batch)
         if anything_known:
             return Rules(self.batch, self.least, largest, self.risk, self.deadline)
-        return Rules(max(self.batch >> min(self._unanswered, 62), self.least), self.least, largest, self.risk, None)
+        return Rules(max(self.batch >> self._unanswered, self.least), self.least, largest, self.risk, None)
 
     @property
     def _clients(self) -> Clients:

@@ -127,6 +127,9 @@ def test_an_account_books_each_outcome_apart_and_times_that_are_times():
     assert account.seconds == {outcome: 2.0 * number for number, outcome in enumerate(Outcome, start=1)}
     assert (account.applied, account.wasted) == (2 * (1 + 2), 2 * (4 + 5 + 6))
     assert account.largest_staleness == 30, "of what was gathered; what was dropped is staler"
+    account = Account()
+    account.took(Outcome.APPLIED, 0.0)
+    assert account.seconds == {}
     for shortest_or_longest in (5e-324, 1e308):
         account = Account()
         account.took(Outcome.APPLIED, shortest_or_longest)

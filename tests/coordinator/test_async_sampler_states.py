@@ -74,6 +74,7 @@ def test_nothing_said_is_seed_0_no_end_and_steps_of_one_sample():
     assert sampler.draw(5).rows.tolist() == np.random.default_rng((0, 0)).permutation(5).tolist()
     assert len(EpochSampler(5, epochs=1).draw(4)) == 4, "a last step of one sample is one"
     assert [len(EpochSampler(5, epochs=1).draw(3, least)) for least in (1, 2, 3, 4)] == [3, 3, 5, 5]
+    assert [len(EpochSampler(5, epochs=1).draw(4, least)) for least in (1, 2)] == [4, 5]
 
 
 def test_the_smallest_sampler_holds_one_sample_and_one_epoch():
