@@ -24,6 +24,7 @@ ENOUGH = {
         "02_timing/backward_time_s",
     ),
     "bitbrains": ("Timestamp [ms]", "CPU usage [%]"),
+    "wandb": ("_step", "_runtime", "_timestamp"),
 }
 
 
