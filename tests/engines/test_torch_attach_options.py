@@ -1,0 +1,200 @@
+"""What attach() makes of a script's options, and what its balance gives back."""
+
+import warnings
+from datetime import timedelta
+from importlib import import_module
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline.coordinator import LoadBalancer, Policy
+from paceline.engines.torch.weighting.listener import BalanceWarning
+from paceline.predictors import Auto, LastValue
+from paceline.recording.allowance import Allowance
+from paceline.recording.torch.busy_clock import Clock
+from paceline.recording.torch.marks import CPUMarks
+from paceline.torch import BalancedLoader, attach
+
+module = import_module(attach.__module__)
+
+FACTS = ("global_batch", "shares", "settings", "position")
+
+
+@pytest.fixture
+def script(alone):
+    """Model and loader of a job of one process."""
+    return DistributedDataParallel(torch.nn.Linear(4, 1)), BalancedLoader(torch.randn(40, 4), 8)
+
+
+@pytest.mark.parametrize("missing", range(4))
+def test_what_is_no_loader_is_refused_by_the_first_that_it_lacks(missing):
+    loader = SimpleNamespace(**dict.fromkeys([*FACTS[:missing], *FACTS[missing + 1 : missing + 2]]))
+    with pytest.raises(TypeError, match=f"got SimpleNamespace, which has no {FACTS[missing]}$"):
+        attach(torch.nn.Linear(1, 1), loader)
+    with pytest.raises(TypeError, match="got a DataLoader, whose batches are fixed"):
+        attach(torch.nn.Linear(1, 1), torch.utils.data.DataLoader([1, 2]))
+
+
+def test_kinds_of_loss_and_models_that_do_not_fit_are_refused(script):
+    model, loader = script
+    micro = BalancedLoader(torch.randn(40, 4), 8, micro_batch=4)
+    refused = [
+        (ValueError, 'loss must be "mean", "sum" or "scaled", got \'max\'', model, loader, {"loss": "max"}),
+        (
+            ValueError,
+            "loss_terms are summed beside the gradients",
+            model,
+            loader,
+            {"loss": "scaled", "loss_terms": len},
+        ),
+        (TypeError, "model must be in DistributedDataParallel, got Linear", model.module, loader, {}),
+        (TypeError, "must be in DistributedDataParallel", model.module, loader, {"loss": "sum", "loss_terms": len}),
+        (TypeError, "micro_batch= needs DistributedDataParallel, got Linear", model.module, micro, {"loss": "sum"}),
+        (ValueError, "timeout must be above 0 seconds, got 0", model, loader, {"timeout": 0}),
+        (ValueError, "timeout must be above 0 seconds, got -1", model, loader, {"timeout": -1.0}),
+    ]
+    for kind, sentence, one, other, options in refused:
+        with pytest.raises(kind, match=sentence):
+            attach(one, other, **options)
+    for loss in ("sum", "scaled"):
+        attach(model.module, loader, loss=loss).close()
+
+
+@pytest.mark.parametrize("loss", ["mean", "sum", "scaled"])
+def test_layers_that_mix_samples_are_refused_where_gradients_carry_weights(script, loss, monkeypatch):
+    asked = []
+    monkeypatch.setattr(module, "refuse_mixing_layers", asked.append)
+    attach(*script, loss=loss).close()
+    assert asked == ([script[0]] if loss == "mean" else [])
+
+
+OPTIONS = [
+    {"predictor": LastValue()},
+    {"policy": Policy()},
+    {"timeout": 9.0},
+    {"workers": ["a"]},
+    {"covariates": []},
+    {"loss": "sum"},
+]
+
+
+def test_a_further_model_shares_the_balance_and_its_options(script):
+    (model, loader), further = script, DistributedDataParallel(torch.nn.Linear(4, 1))
+    balance = attach(model, loader)
+    for options in OPTIONS:
+        with pytest.raises(ValueError, match=r"this loader is attached already.*and loss='mean' in both"):
+            attach(further, loader, **options)
+    assert attach(further, loader) is balance
+    assert balance.models == (model, further)
+    balance.close()
+    assert attach(model, loader, loss="sum") is not balance
+
+
+def test_micro_batches_take_one_model_until_its_balance_is_closed(script):
+    loader = BalancedLoader(torch.randn(40, 4), 8, micro_batch=4)
+    balance = attach(script[0], loader)
+    with pytest.raises(ValueError, match=r"^micro_batch= takes one model"):
+        attach(DistributedDataParallel(torch.nn.Linear(4, 1)), loader)
+    balance.close()
+    attach(script[0], loader).close()
+
+
+@pytest.mark.parametrize("timeout", [None, 0.5, 7.0])
+def test_the_time_that_ranks_have_to_answer_holds_for_reports_and_gradients(script, monkeypatch, timeout):
+    told = []
+    monkeypatch.setattr(dist.distributed_c10d, "_set_pg_timeout", lambda *of: told.append(of))
+    balance = attach(*script, timeout=timeout)
+    assert told == ([] if timeout is None else [(timedelta(seconds=timeout), script[0].process_group)])
+    assert balance._exchange.timeout == timeout
+    balance.close()
+
+
+@pytest.mark.parametrize("delay", [0, 1])
+def test_a_balancer_plans_for_the_named_workers_and_one_iteration_later_on_a_device(script, monkeypatch, delay):
+    told, made = {}, []
+
+    class Late(Clock):
+        def __init__(self, *of):
+            super().__init__(*of)
+            made.append(of)
+            self.delay = delay
+
+    def balancer(predictor, **options):
+        told.update(options, predictor=predictor)
+        return LoadBalancer(predictor, **options)
+
+    monkeypatch.setattr(module, "Clock", Late)
+    monkeypatch.setattr(module, "LoadBalancer", balancer)
+    predictor, policy = LastValue(), Policy(lower=2)
+    attach(*script, predictor=predictor, policy=policy, workers=["w"]).close()
+    assert told == {
+        "predictor": predictor,
+        "workers": ("w",),
+        "global_batch": 8,
+        "policy": policy,
+        "horizon": 1 + delay,
+    }
+    ((marks, allowance, threads),) = made
+    assert (isinstance(marks, CPUMarks), isinstance(allowance, Allowance)) == (True, True)
+    assert threads == torch.get_num_threads()
+    attach(*script).close()
+    assert isinstance(told["predictor"], Auto)
+
+
+def test_the_quota_of_a_cpu_is_none_of_a_devices(script, monkeypatch):
+    made = []
+
+    class Marks:
+        def mark(self):
+            return 0.0
+
+    monkeypatch.setattr(module, "marks_of", lambda model: Marks())
+    monkeypatch.setattr(module, "Clock", lambda *of: made.append(of) or Clock(*of))
+    attach(*script).close()
+    assert made[0][1] is None
+
+
+@pytest.mark.parametrize("loss", ["mean", "sum"])
+@pytest.mark.parametrize("count", [None, len])
+def test_ranks_must_agree_on_the_loss_and_that_its_terms_are_counted(script, monkeypatch, loss, count):
+    told, facts_of = [], module.facts_of
+    monkeypatch.setattr(module, "facts_of", lambda *of: told.append(of[1:]) or facts_of(*of))
+    predictor, policy = LastValue(), Policy()
+    attach(*script, predictor=predictor, policy=policy, loss=loss, loss_terms=count, timeout=3.0).close()
+    assert told == [(predictor, policy, loss + " over terms that a function counts" * bool(count), 3.0)]
+
+
+@pytest.mark.parametrize("sentence", ["", "The data differ."])
+def test_data_that_differ_between_ranks_are_said_once(script, monkeypatch, sentence):
+    seen = []
+    monkeypatch.setattr(module, "different", lambda exchange, dataset: seen.append(dataset) or sentence)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", BalanceWarning)
+        balance = attach(*script)
+        balance.warn("data", "again")
+    told = [str(one.message) for one in caught if one.category is BalanceWarning]
+    assert told == [sentence or "again"]
+    assert seen == [script[1].dataset]
+    balance.close()
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_model_gets_the_hook_that_was_given_for_it(script, own):
+    seen = []
+
+    def hook(state, bucket):
+        seen.append(state)
+        return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda one: one.value()[0])
+
+    options = {"hook": hook, "hook_state": "state"} if own else {}
+    balance = attach(*script, **options)
+    further = DistributedDataParallel(torch.nn.Linear(4, 1))
+    attach(further, script[1], hook=hook, hook_state="other")
+    for model in (script[0], further):
+        model(next(iter(script[1]))).mean().backward()
+    balance.close()
+    assert seen == ["state"] * own + ["other"]
+    assert balance.closed
