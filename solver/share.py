@@ -96,7 +96,7 @@ def earliest(load: Load, multiples: int) -> tuple[float, Array]:
     within, missing, turn = done, 0.0, 0
     while end - early > 1 and _left(load, done, late) > len(done) + RANKABLE:
         if turn:
-            pivot += _newton_step(load, within, missing, turn - 1)
+            pivot += _newton_step(load, within, missing)
         enclosed = early >= 0 and late is not load.upper
         halve = turn >= NEWTON_TURNS and (enclosed or turn % 2 == 0)
         pivot = _from_bits((early + end) // 2) if halve else _inside(load, early, end, pivot)
@@ -113,21 +113,16 @@ def earliest(load: Load, multiples: int) -> tuple[float, Array]:
 
 
 def _first_pivot(load: Load, multiples: int) -> float:
-    """Estimate the deadline: take all curves for lines without bounds, and half a multiple per worker for rounding.
-
-    The estimate is a little late on purpose: if the pivot is late, the few times before it are ranked at once.
-    """
+    """Estimate the deadline: take all curves for lines without bounds, and half a multiple per worker for rounding."""
     started = np.dot(load.intercept + load.comm, load.rate)
-    count = len(load.rate)
-    return float((multiples + count / 2 + count**0.5 + 1 + started) / np.add.reduce(load.rate))
+    return float((multiples + len(load.rate) / 2 + started) / np.add.reduce(load.rate))
 
 
-def _newton_step(load: Load, within: Array, missing: float, turn: int) -> float:
-    """Return how far to move the deadline: beyond the count it should reach, farther each turn, to enclose it."""
+def _newton_step(load: Load, within: Array, missing: float) -> float:
+    """Return how far to move the deadline: a little beyond the count it should reach, to enclose it."""
     # Only workers between their bounds gain multiples when the deadline moves.
     moving = (within > load.lower) & (within < load.upper)
-    count = float(np.count_nonzero(moving))
-    beyond = min(count, 16.0**turn * count**0.5) + 1
+    beyond = float(np.count_nonzero(moving)) ** 0.5 + 1
     return float((missing + (beyond if missing > 0 else -beyond)) / np.dot(load.rate, moving))
 
 
