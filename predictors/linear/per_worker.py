@@ -65,5 +65,5 @@ def _known(mean_WD: Array) -> tuple[int, int]:
     covariate counts as known once any worker has reported it: its weights go on together with those that they correlate
     with.
     """
-    places = np.logical_or.reduce(np.isfinite(mean_WD), axis=0).nonzero()[0]
+    places = np.logical_or.reduce(np.isfinite(mean_WD)).nonzero()[0]
     return (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)
