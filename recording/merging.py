@@ -82,7 +82,7 @@ def phase_table(paths: Iterable[str | Path]) -> pd.DataFrame:
     frames = []
     for header, rows in files:
         frame = pd.DataFrame(rows, columns=header["columns"]).astype({"iteration": int})
-        frame.insert(1, "worker", header["worker"])
+        frame["worker"] = header["worker"]
         frames.append(frame[["iteration", "worker", "seconds", *names]])
     return pd.concat(frames).sort_values(["iteration", "worker"], ignore_index=True)
 
