@@ -1,0 +1,236 @@
+"""Limits of what a loader takes: datasets, numbers of samples, states of other loaders, and what its names say."""
+
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, default_collate
+
+from paceline.engines.torch.loading import options, source
+from paceline.engines.torch.loading.buffered import BufferAssigner
+from paceline.engines.torch.loading.costs.cost_column import numbers_of, require_in_range
+from paceline.engines.torch.loading.costs.costs import SampleCosts, assigned_by_terms
+from paceline.engines.torch.loading.global_batch import GlobalBatch
+from paceline.engines.torch.loading.micro import Collated, Pieces
+from paceline.engines.torch.loading.options import Loading, place, require_samples, whole
+from paceline.engines.torch.loading.order import Order
+from paceline.engines.torch.loading.rows import cut, joined
+from paceline.engines.torch.loading.sliced import SliceAssigner
+from paceline.engines.torch.loading.source import OnDemand, Pinned
+from paceline.torch import BalancedLoader, Costs
+
+
+def exactly(sentence):
+    return f"^{re.escape(sentence)}$"
+
+
+def made(dataset=range(12), global_batch=6, rank=0, world_size=2, **options):
+    return BalancedLoader(dataset, global_batch, rank=rank, world_size=world_size, **options)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "error", "said"),
+    [
+        (iter(range(9)), TypeError, "dataset must be map-style, with __len__ and __getitem__, got range_iterator: "),
+        ({1, 2}, TypeError, "dataset must be map-style"),
+        (DataLoader(range(9)), TypeError, "dataset must be what a DataLoader loads, got the DataLoader: give its data"),
+        ([], ValueError, "0 samples are too few for 2 ranks, as none may go without: give fewer ranks"),
+        ([5], ValueError, "1 samples are too few for 2 ranks"),
+    ],
+)
+def test_a_dataset_is_refused_before_its_costs_are_asked_for(dataset, error, said):
+    def asked(sample):
+        pytest.fail("asked")
+
+    for costs in (None, Costs(cost=asked), Costs(lengths=asked, global_tokens=5)):
+        with pytest.raises(error, match=said):
+            made(dataset, None if costs is not None and costs.global_tokens else 6, costs=costs)
+
+
+def test_as_many_samples_as_ranks_and_as_a_batch_that_is_filled_are_enough():
+    require_samples([1, 2], 2, 2)
+    with pytest.raises(
+        ValueError, match="drop_last would leave out all 2 samples, which do not fill a global batch of 3"
+    ):
+        require_samples([1, 2], 2, 3)
+    assert len(made(range(6), 6, drop_last=True)) == 1
+    with pytest.raises(ValueError, match="2 samples are too few for 3 ranks"):
+        require_samples([1, 2], 3, 1)
+
+
+def test_numbers_are_whole_from_their_least_on_and_ranks_lie_below_their_number(monkeypatch):
+    assert [whole("x", number, 3) for number in (3, np.int64(4))] == [3, 4]
+    for number, said in ((2, "x must be at least 3, got 2"), (-1, "x must be at least 3, got -1")):
+        with pytest.raises(ValueError, match=exactly(said)):
+            whole("x", number, 3)
+    assert place(1, 2) == (1, 2)
+    monkeypatch.setattr(options, "dist", SimpleNamespace(get_rank=lambda: 2, get_world_size=lambda: 4))
+    assert [place(None, None), place(3, None), place(None, 3), place(0, None)] == [(2, 4), (3, 4), (2, 3), (0, 4)]
+
+
+def test_options_of_loading_at_their_limits():
+    assert Loading(0, timeout=0, prefetch_factor=1) == Loading(prefetch_factor=1)
+    assert Loading(1, timeout=0.5, multiprocessing_context="fork").timeout == 0.5
+    for told in ({"timeout": float("nan")}, {"timeout": -1e-9}):
+        with pytest.raises(ValueError, match="timeout must be at least 0 seconds"):
+            Loading(1, **told)
+
+
+def test_a_loader_knows_the_shares_and_the_weight_of_its_first_batch_before_it_comes():
+    loader = made(world_size=2, rank=1, global_batch=7)
+    assert (loader.shares.tolist(), loader.batch_sizes is loader.shares) == ([4, 3], True)
+    assert (loader.weight, loader.rank_batch.sizes.tolist(), loader.step_ends) == (3 / 7, [4, 3], True)
+    assert (loader.since_uneven, loader.looping, loader.ended) == (np.inf, False, False)
+    assert (loader.accumulate, loader.micro_batch, loader.counts_all) == (1, None, True)
+
+
+def test_the_fewest_samples_of_a_rank_are_kept_where_work_is_divided_by_cost():
+    sizes = []
+    for least in (1, 3):
+        loader = made(range(8), 8, costs=Costs(cost=[1e3, 1, 1, 1, 1, 1, 1, 1]), shuffle=False)
+        loader.least_samples = least
+        next(iter(loader))
+        assert loader.least_samples == least
+        sizes.append(loader.batch_sizes.min())
+    assert sizes == [1, 3]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_what_lay_in_buffers_comes_first_where_nothing_is_loaded_ahead(ranks):
+    order, ahead = Order(40, seed=3), BufferAssigner(Order(40, seed=3), GlobalBatch(6, 2), 0, ahead=2)
+    ahead.start(0)
+    ahead.next(np.array([4, 2]))
+    seen = np.concatenate(ahead.take(np.array([4, 2]))).tolist()
+    sliced = SliceAssigner(order, GlobalBatch(6, ranks), 0)
+    sliced.load_state_dict(ahead.state_dict())
+    held = np.concatenate(ahead.buffers).tolist()
+    assert (sliced.numbers[: len(held)].tolist(), sliced.place, sliced.remaining) == (held, 0, 34)
+    assert sorted(seen + sliced.numbers.tolist()) == list(range(40))
+    again = SliceAssigner(order, GlobalBatch(6, ranks), 0)
+    again.load_state_dict(sliced.state_dict())
+    assert again.numbers.tolist() == sliced.numbers.tolist(), "an order that no seed gives is in the state"
+
+
+def test_an_epoch_without_a_full_batch_is_empty_also_under_a_cap():
+    loader = made(range(10), 8, world_size=1, costs=Costs(cost=[2.0] * 10, cap=20), sampler=[1, 2, 3], drop_last=True)
+    assert list(loader) == []
+    capped = made(range(4), 2, world_size=1, costs=Costs(cost=[2.0, 2.0, 2.0, 3.0], cap=4), shuffle=False)
+    with pytest.raises(
+        ValueError, match="global batch 1 of this epoch holds 5 tokens, more than 1 ranks may take under"
+    ):
+        next(iter(capped))
+    assert len(list(made(range(4), 2, world_size=1, costs=Costs(cost=[2.0] * 4, cap=4)))) == 2
+
+
+def test_costs_are_compared_by_a_short_checksum_of_all_their_numbers():
+    def said(**more):
+        numbers = {"features": np.ones((2, 1)), "tokens": np.ones(2), "loss_terms": None, **more}
+        return SampleCosts(**numbers).digest
+
+    others = [{"features": np.full((2, 1), 2.0)}, {"tokens": np.full(2, 2.0)}, {"loss_terms": np.ones(2)}]
+    assert said() == said()
+    assert len({said(), *(said(**one) for one in others)}) == 4
+    assert len(said()) == 16
+
+
+class Table:
+    """A dataset of one column, as Hugging Face has it."""
+
+    column_names = ("x",)
+
+    def __init__(self, values):
+        import pyarrow as pa
+
+        self.values = pa.chunked_array([values[:1], values[1:]])
+
+    def __len__(self):
+        return len(self.values)
+
+    def with_format(self, kind):
+        assert kind == "arrow"
+        return self
+
+    def select_columns(self, names):
+        assert names == ["x"]
+        return _Columns(self.values)
+
+
+class _Columns:
+    def __init__(self, values):
+        self.values = values
+
+    def __getitem__(self, rows):
+        assert rows == slice(None)
+        return {"x": self.values}
+
+
+def test_a_column_counts_numbers_truths_lengths_and_labels():
+    assert numbers_of(Table([3, 1]), "x", "cost").tolist() == [3, 1]
+    assert numbers_of(Table([True, True]), "x", "cost").tolist() == [1, 1]
+    assert numbers_of(Table([[1, 2], [-100]]), "x", "lengths").tolist() == [2, 1]
+    labels = Table([[1, -100], [-100], [5, 6, 0]])
+    assert numbers_of(labels, "x", "loss_terms", zero=True).tolist() == [1, 0, 3]
+    assert numbers_of(Table([[-100], [1], [-100]]), "x", "loss_terms", zero=True).tolist() == [0, 1, 0]
+    assert numbers_of(Table([[0.5, -100.0]] * 2), "x", "loss_terms").dtype == np.float64
+    with pytest.raises(ValueError, match="cost must be finite and above 0, got nan for sample 1"):
+        numbers_of(Table([1.0, None]), "x", "cost")
+    with pytest.raises(TypeError, match="cost='y' names a column, which Table does not have"):
+        numbers_of(Table([1, 2]), "y", "cost")
+
+
+def test_numbers_of_samples_are_the_loaders_own_and_read_only():
+    given = np.array([1.0, 2.0])
+    for found in (numbers_of([7, 8], given, "cost"), numbers_of([1.0, 2.0], float, "cost")):
+        assert (found.tolist(), found.flags.writeable, found is given) == ([1.0, 2.0], False, False)
+    assert given.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("values", "zero", "said"),
+    [
+        ([5e-324, 1], False, None),
+        ([0.0, 1], True, None),
+        ([1, 0.0], False, "x must be finite and above 0, got 0 for sample 1"),
+        ([1, -5e-324], True, "x must be finite and not negative, got -4.94066e-324 for sample 1"),
+        ([np.inf, 1], True, "x must be finite and not negative, got inf for sample 0"),
+        ([1, np.nan, 0.0], False, "x must be finite and above 0, got nan for sample 1"),
+    ],
+)
+def test_numbers_out_of_range_are_refused_and_the_first_is_named(values, zero, said):
+    if said is None:
+        require_in_range(np.array(values), "x", zero=zero)
+        return
+    with pytest.raises(ValueError, match=exactly(said)):
+        require_in_range(np.array(values), "x", zero=zero)
+
+
+def test_loss_terms_weigh_a_rank_and_without_any_nothing_weighs():
+    features_NF, sizes_W = np.ones((3, 1)), np.array([3, 1])
+    own = SampleCosts(features_NF, np.ones(3), np.array([2.0, 0.0, 4.0]))
+    known = assigned_by_terms(sizes_W, 0, own, 8.0, 12.0, 2, (5.0,))
+    assert (known.weight, known.part, known.whole, known.features) == (6 * 2 / 12, 6 / 8, 8 * 2 / 12, (5.0,))
+    none = assigned_by_terms(sizes_W, 0, own, 0.0, 0.0, 2, ())
+    assert (none.weight, none.part, none.whole) == (0.0, 0.75, 0.0)
+    plain = assigned_by_terms(sizes_W, 1, SampleCosts(features_NF, np.ones(3)), 8.0, 12.0, 2, (5.0,))
+    assert (plain.weight, plain.part, plain.whole, plain.features) == (0.25, 0.25, 1.0, (5.0,))
+
+
+def test_rows_without_any_and_texts_of_bytes():
+    assert cut([[], torch.arange(2)], slice(0, 1))[0] == []
+    assert cut([b"a", b"b"], slice(1, 2)) == [b"b"]
+    assert joined([(b"a",), (b"b", b"c")]) == (b"a", b"b", b"c")
+    assert Pieces(sum, 2)([1, 2, 3, 4]) == [3, 7]
+    assert type(Pieces(sum, 2)([1])) is Collated
+
+
+def test_what_is_loaded_on_demand_is_stacked_unless_a_function_says_otherwise(monkeypatch):
+    assert OnDemand(None, None).take is default_collate
+    assert OnDemand(None, sum).take is sum
+    assert OnDemand("abc", "".join).take(np.array([2, 0])) == "ca"
+    restarted = []
+    monkeypatch.setattr(source, "pinned", lambda batch: ("pinned", batch))
+    pins = Pinned(SimpleNamespace(take=lambda samples: samples, restart=lambda: restarted.append(1)))
+    pins.restart()
+    assert (pins.take("batch"), restarted) == (("pinned", "batch"), [1])
