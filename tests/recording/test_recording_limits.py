@@ -130,11 +130,11 @@ def test_all_counters_of_a_core_are_busy_but_the_two_of_idling_and_those_of_gues
     assert covariate._cores == 2
 
 
-@pytest.mark.parametrize("text", ["", "5"])
-def test_a_delay_that_is_not_told_is_not_known(tmp_path, text):
+@pytest.mark.parametrize(("text", "known"), [("", False), ("5", False), ("5 7", True)])
+def test_a_delay_that_is_not_told_is_not_known(tmp_path, text, known):
     covariate = RunDelay(made(tmp_path, {"proc/self/schedstat": text}))
-    covariate.sample()
     assert math.isnan(covariate.sample())
+    assert math.isnan(covariate.sample()) is not known
 
 
 def test_the_machine_tells_its_running_tasks_and_the_share_of_its_memory(tmp_path, monkeypatch):
