@@ -96,6 +96,8 @@ def test_weights_that_ranks_sum_without_counting_terms_leave_what_was_summed_bef
     rank.backward(turn_of(0.5), 4.0, sums=True, divides=divides)
     rank.backward(turn_of(0.25, whole=0.5), 8.0, sums=True, divides=divides)
     assert rank.gradient() == (4.0 + 8.0 if divides else 2.0 + 2.0)
+    rank.backward(turn_of(0.25, whole=0.5), 4.0, sums=True, divides=divides)
+    assert rank.gradient() == (4.0 + 8.0 + 4.0 if divides else 2.0 + 2.0 + 1.0)
 
 
 def test_gradients_some_of_which_are_zero_are_there():
