@@ -225,3 +225,30 @@ def test_a_model_that_nothing_sums_tells_when_its_backward_pass_has_ended(weight
         assert not weighting.alone
         begun(weighting)
         assert weighting.alone == wrapped
+
+
+@pytest.mark.parametrize("share", [1.0, 2.0])
+def test_weights_of_one_and_more_are_weights_too(weighting_of, queued, share):
+    weighting = weighting_of()
+    begun(weighting, turn_of(share))
+    assert summed(weighting, Bucket([3.0]), Group()) == [3.0 * share]
+
+
+def test_a_batch_without_terms_leaves_what_was_there_before_and_waits_no_more_once_it_is_summed(weighting_of, queued):
+    weighting = weighting_of(adds_parts=True)
+    weighting.model.weight.grad = torch.zeros(1, 2)
+    begun(weighting, turn_of(0.0))
+    bucket = Bucket([math.nan, math.nan])
+    bucket.parameters = lambda: [weighting.model.weight]
+    bucket.gradients = lambda: [bucket.gradients_of.view(1, 2)]
+    assert summed(weighting, bucket, Group()) == [0.0, 0.0]
+    weighting.backward_ended()
+    assert not weighting.alone
+    begun(weighting, turn_of(3.0))
+    weighting.model.weight.grad = torch.ones(1, 2)
+    weighting.backward_ended()
+    assert weighting.alone
+    begun(weighting, turn_of(3.0))
+    summed(weighting, Bucket([1.0]), Group())
+    weighting.backward_ended()
+    assert not weighting.alone

@@ -69,7 +69,6 @@ class Weighting:
         self._recognition = Recognition()
         self._depth = 0
         self._pass: Pass | None = None
-        self._factor = 0.0  # of the gradients of this rank, before they are summed
         self._spoilt = self._unfinished = False
         self._share: torch.Tensor | None = None
         self._sharing: Any = None  # the sum of the weights, while it is under way
@@ -189,7 +188,8 @@ class Weighting:
                 turns.append(turn)
         self.listener.trained(passes)
         weight, ranks = self._ledger.begins(turns), self.exchange.world_size
-        # Weights sum to one over the ranks, or are divided by their sum: a sum of gradients is then their mean.
+        # Of this rank's gradients, before they are summed. Weights sum to one over the ranks, or are divided by their
+        # sum: a sum of gradients is then their mean.
         if self._average is None:
             self._factor = weight if self.listener.weights_loss else 1 / ranks
         else:  # which divides by the number of ranks
