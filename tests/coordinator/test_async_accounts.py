@@ -148,6 +148,9 @@ def test_an_empty_ledger_has_wasted_nothing_and_one_of_waste_alone_all():
     ledger.note("c", Outcome.APPLIED, samples=0)
     assert (ledger.wasted_share, ledger.wasted_seconds_share, ledger.largest_staleness) == (0.25, 0.25, 4)
     assert (ledger.steps(Outcome.APPLIED), ledger.steps(*WASTED), ledger.steps()) == (2, 1, 0)
+    ledger = Ledger()
+    ledger.note("a", Outcome.APPLIED, samples=1)
+    assert (ledger.largest_staleness, ledger.accounts["a"].seconds) == (0, {})
     assert WASTED == (Outcome.DROPPED, Outcome.ABANDONED, Outcome.REFUSED)
 
 

@@ -111,7 +111,8 @@ def test_behind_a_barrier_a_step_that_is_given_up_may_begin_again_from_the_same_
     assert server.abandon("a") == ()
     held = server.pull("a")
     assert held.stamp.version == 0
-    push(server, "a", held, math.nan)
+    refused = push(server, "a", held, math.nan)
+    assert (refused.outcome, refused.staleness, refused.factor, refused.samples) == (Outcome.REFUSED, -1, 0.0, 4)
     assert server.fleet.members["a"].worked_on == -1
     push(server, "a")
     assert server.pull("a") is None

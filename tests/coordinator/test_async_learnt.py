@@ -108,6 +108,13 @@ def test_a_state_that_lacks_a_part_or_is_of_another_sampler_changes_nothing():
     assert (other.version, other.parameters.tolist(), other.sampler.applied) == (0, [0.0], 0)
 
 
+def test_a_server_leaves_the_array_that_it_is_given_alone():
+    given_ = np.ones(1)
+    server = Server(given_, SGD(1.0), scheme("asp", 1), EpochSampler(9), batch=4, workers="a")
+    push(server, "a", value=1.0)
+    assert (given_.tolist(), server.parameters.tolist()) == ([1.0], [0.0])
+
+
 def test_what_is_shown_of_a_server_is_a_copy():
     server = server_of("saps-measured", predictor=LastValue())
     assert SCHEMES["saps-measured"](2).bound == server.scheme.bound == 20

@@ -56,6 +56,8 @@ def test_descent_has_no_momentum_unless_told_and_shows_its_settings_alone():
     assert repr(with_momentum) == "SGD(rate=0.1, momentum=0.9)"
     with_momentum.load_state_dict({})
     assert with_momentum.state_dict() == {}
+    with pytest.raises(TypeError, match="positional argument"):
+        SGD(0.1, 0.9, np.ones(1))
 
 
 # -- compensations -------------------------------------------------------------------------------------------------
@@ -89,3 +91,5 @@ def test_compensators_share_no_squares_and_show_no_more_than_those():
     one.compensated("a", np.ones(1), np.ones(1), np.ones(1))
     assert (list(one.squares), other.squares) == (["a"], {})
     assert repr(other) == "AdaptiveCompensator(rule=Adaptive(strength=2.0, memory=0.95), squares={})"
+    with pytest.raises(TypeError, match="positional argument"):
+        AdaptiveCompensator(Adaptive(), {}, ("a", None))

@@ -33,6 +33,7 @@ def test_a_speed_may_be_as_many_times_the_usual_as_is_plausible_and_no_more():
 def test_of_speeds_alone_the_lower_of_two_medians_is_the_usual():
     for speeds, plausible, wanted in (
         ([1.0, 5.0], 4.0, [True, False]),
+        ([1.0, 2.0, 7.0], 4.0, [True, True, True]),
         ([1.0, 2.0, 9.0], 4.0, [True, True, False]),
         ([1.0, 2.0, 9.0, 9.0], 4.0, [True, True, False, False]),
         ([NAN, 3.0], 4.0, [False, True]),
@@ -117,6 +118,14 @@ def test_rows_move_up_and_columns_with_them_when_clients_leave():
     assert clients.new(["x", "a", "y"]) == ["x", "y"]
     assert clients.device_indices(["p", "", "q", "p"]).tolist() == [1, 0, 2, 1]
     assert clients.device_indices(["q"]).tolist() == [2]
+
+
+def test_ten_thousand_device_types_are_told_apart_and_no_more():
+    clients = Clients(1)
+    found = clients.device_indices([f"d{number}" for number in range(10_001)])
+    assert found.tolist() == [*range(1, 10_000), 0, 0]
+    assert clients.device_indices(["d9998", "d9999", ""]).tolist() == [9999, 0, 0]
+    assert len(clients.devices) == 10_000
 
 
 def test_the_state_of_clients_is_whole_or_refused():

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.coordinator.federated import FederatedBalancer, Reason
-from paceline.coordinator.federated.round_sizes import RoundBounds, Rules, caution_of, sized
+from paceline.coordinator.federated.round_sizes import LOG_CHANCE, SCORES, RoundBounds, Rules, caution_of, sized
 from paceline.predictors import Curves
 
 NAN, INF = math.nan, math.inf
@@ -54,6 +54,22 @@ def test_all_are_taken_at_the_quantile_at_which_the_last_is_expected_first(rows,
     found = caution_of(np.array(speed), np.array(spread), risk)
     for one, wanted in zip(found.tolist(), caution_by_hand(speed, spread, risk), strict=True):
         assert one == 1.0 if isinstance(wanted, float) else round(one, 9) in wanted
+
+
+@pytest.mark.parametrize("seed", [7, 9])
+def test_clients_are_told_apart_by_eighths_of_the_range_of_their_spreads(seed):
+    rng = np.random.default_rng(seed)
+    count = rng.integers(3, 12)
+    speed, spread = rng.uniform(1, 100, count).round(), rng.uniform(0.05, 1, count).round(2)
+    wanted = caution_by_hand(speed.tolist(), spread.tolist(), 1.0)
+    assert all(round(one, 9) in each for one, each in zip(caution_of(speed, spread, 1.0).tolist(), wanted, strict=True))
+
+
+def test_the_table_of_the_normal_distribution_holds_each_fiftieth_of_a_deviation_up_to_eight():
+    assert [round(50 * score, 9) for score in SCORES.tolist()] == list(range(-400, 401))
+    between = (SCORES[1:] + SCORES[:-1]) / 2
+    wanted = [NormalDist().cdf(score) for score in between]
+    assert np.exp(np.interp(between, SCORES, LOG_CHANCE)) == pytest.approx(wanted, abs=1e-4)
 
 
 def test_nobody_is_taken_to_be_slow_where_all_are_as_uncertain_or_nobody_is_there():

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.coordinator.federated.following import APART, MEMORY, NOISE, _fit
+from paceline.coordinator.federated.clients import Clients
+from paceline.coordinator.federated.following import APART, MEMORY, NOISE, Following, State, _fit
 
 
 def moments_of(x, y):
@@ -36,3 +37,15 @@ def test_the_fit_from_sums_is_the_regression_on_the_reports_that_fade(count, slo
     rest = np.sum(weight * (y - height - wanted * (x - middle)) ** 2) / max(weight.sum() - 2.0, 1.0)
     assert fitted == pytest.approx(wanted, abs=1e-6)
     assert error == pytest.approx(np.sqrt(max(rest, NOISE**2) / spread), rel=1e-5)
+
+
+def test_nobody_is_found_before_its_fourth_report_of_a_test_however_clear_the_fit():
+    clients = Clients(1)
+    clients.join(["a"], round_index=0)
+    clients.column("state")[:] = State.TESTED
+    following, row = Following(clients, again=10), np.array([0])
+    for report in range(1, 5):
+        size = np.array([20.0 if report % 2 else 10.0])
+        found, cleared = following.learn(row, size, 1e4 * size**-3, size, 16.0)
+        assert (found.tolist(), cleared.tolist()) == ([0] if report == 4 else [], [])
+        assert following.state(row).tolist() == [State.FLAT if report == 4 else State.TESTED]
