@@ -155,6 +155,17 @@ def test_who_shares_the_quota_is_told_from_a_tenth_of_a_second_and_not_from_less
     assert math.isnan(told[-1])
 
 
+def test_a_machine_that_has_long_been_up_waits_for_a_tenth_of_a_second_too(tmp_path, clock):
+    clock.wall = 1000.0
+    allowance = Allowance(made(tmp_path, NESTED_2))
+    allowance.look()
+    for wall, alone in ((1000.09, True), (1000.11, False)):
+        clock.wall = wall
+        used(tmp_path / "groups/pod/cpu.stat", wall)
+        allowance.look()
+        assert (allowance.cores == 0.4) is alone
+
+
 def test_a_group_that_nobody_uses_is_shared_with_nobody(tmp_path, clock):
     allowance = Allowance(made(tmp_path, NESTED_2))
     for _ in range(5):
