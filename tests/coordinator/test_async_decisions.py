@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from paceline.coordinator.asynchronous import SGD, EpochSampler, Outcome, Scheme, Server, Stamp, scheme
-from paceline.coordinator.asynchronous.rules import Mean, Paced
+from paceline.coordinator.asynchronous.rules import Mean, Paced, Ranged
 from paceline.coordinator.asynchronous.rules.batch_rules import ByForecast
 from paceline.coordinator.asynchronous.updates import counted
+from paceline.coordinator.asynchronous.workers import Member, Workers
 from paceline.predictors import LastValue
 
 
@@ -140,6 +141,12 @@ def test_a_push_as_stale_as_the_bound_counts_and_one_that_is_staler_does_not():
     assert server.staleness.tolist() == [0.0, 2.0, 3.0], "what it took is learnt all the same"
     assert (server.fleet.pushes, server.fleet.members["c"].clock) == (4, 1)
     assert server.pull("a").drawn.rows.tolist() == late.drawn.rows.tolist()
+
+
+def test_the_extra_steps_of_dssp_are_counted_in_the_pace_of_the_fastest():
+    fast, slow = Member("fast", clock=4, pushed=(0.0, 2.0)), Member("slow", pushed=(0.0, 8.0))
+    Ranged(3, 15).pushed(fast, Workers(members={"fast": fast, "slow": slow}))
+    assert fast.extra == 7, "it is ready at 2 s and 7 times 2 s, when the slowest is due"
 
 
 def test_what_a_push_leaves_out_is_drawn_next():

@@ -145,7 +145,10 @@ def test_a_reply_is_of_one_that_was_asked_and_nothing_else_is_learnt():
             balancer.observe(plan, RoundReport(clients=names, samples=[1] * len(names), seconds=[1.0] * len(names)))
     assert balancer.rounds == before
     assert plan.as_plan().workers == ("c0",)
-    assert plan.as_plan().sizes.tolist() == [plan.sizes[0] * 5]
+    asked = plan.as_plan()
+    assert asked.sizes.tolist() == [plan.sizes[0] * 5]
+    assert asked.forecast.curves.seconds(asked.sizes) == pytest.approx(plan.seconds[:1])
+    assert plan.seconds[0] < 1.0
     assert plan.why("c0").startswith(f"c0 gets {plan.sizes[0]} samples a step (100 % of the mean)")
     assert (plan.seconds[1], plan.speed[1]) == (0.0, pytest.approx(0.01))
 

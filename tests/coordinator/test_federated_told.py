@@ -81,6 +81,7 @@ def test_a_balancer_that_is_told_little_has_the_limits_of_its_docstring():
     assert found == (8, 8.0, 0.7, 10, 100.0, 1_000_000)
     assert (plain.deadline, plain.local_epochs, plain.rounds, len(plain)) == (None, None, 0, 0)
     assert [FederatedBalancer(batch=n, local_steps=1).least for n in (1, 3, 4, 7, 8)] == [1, 1, 1, 1, 2]
+    assert FederatedBalancer(batch=32, local_epochs=1.0).local_steps == 0
     with pytest.raises(ValueError, match="give local_steps or local_epochs, and not both, got None and None"):
         FederatedBalancer(batch=32)
     with pytest.raises(ValueError, match="give local_steps or local_epochs, and not both, got 5 and 2"):

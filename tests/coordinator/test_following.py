@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.coordinator.federated.clients import Clients
+from paceline.coordinator.federated.clients import MOMENTS, Clients
 from paceline.coordinator.federated.following import APART, MEMORY, NOISE, Following, State, _fit
 
 
@@ -49,3 +49,21 @@ def test_nobody_is_found_before_its_fourth_report_of_a_test_however_clear_the_fi
         found, cleared = following.learn(row, size, 1e4 * size**-3, size, 16.0)
         assert (found.tolist(), cleared.tolist()) == ([0] if report == 4 else [], [])
         assert following.state(row).tolist() == [State.FLAT if report == 4 else State.TESTED]
+
+
+@pytest.mark.parametrize(
+    ("turn", "is_suspected"), [(-42, False), (-41, True), (-2, True), (-1, False), (2, False), (3, True)]
+)
+def test_one_that_was_tested_rests_for_a_while_and_then_a_fit_may_test_it_again_until_its_turns_count_anew(
+    turn, is_suspected
+):
+    clients = Clients(1)
+    clients.join(["a"], round_index=0)
+    x = np.log([10.0, 40.0, 10.0, 40.0, 10.0, 40.0])
+    for name, value in zip(MOMENTS, moments_of(x, np.zeros(6)), strict=True):
+        clients.column(name)[:] = value
+    clients.column("turn")[:] = turn
+    following, row = Following(clients, again=10), np.array([0])
+    following.learn(row, np.array([10.0]), np.ones(1), np.array([10.0]), 40.0)
+    assert (following.state(row)[0] == State.TESTED) == is_suspected
+    assert clients.column("turn").tolist() == [0 if is_suspected else turn + 1]
