@@ -40,6 +40,7 @@ def stopping(moments, batches):
 
 @pytest.mark.parametrize("memory", [10**6, 120], ids=["one shard", "shards"])
 @pytest.mark.parametrize("augmented", [False, True])
+@pytest.mark.slow
 def test_wherever_a_training_is_ended_it_goes_on_to_the_same_weights_and_losses(tmp_path, memory, augmented):
     windows, whole = collected(memory=memory), []
     weights = trained(windows, TRAINING, Fitting(tell=whole.append), augmented)
