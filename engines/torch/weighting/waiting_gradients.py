@@ -55,6 +55,7 @@ class WaitingGradients:
         self._turns: list[Turn] = []
         self._counted: list[Turn] = []
         self._newest: list[Turn] = []
+        self._scale: float
         self.unsummed = self._summed_now = False
         self._there: dict[torch.Tensor, Mark] = {}
         self._total: torch.Tensor | None = None
