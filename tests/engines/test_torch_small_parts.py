@@ -88,12 +88,18 @@ def test_rows_of_all_ranks_come_in_their_order_and_each_rank_gets_the_gradients_
     monkeypatch.setattr(dist, "all_gather", all_gather)
     monkeypatch.setattr(dist, "get_world_size", lambda group: 3)
     monkeypatch.setattr(dist, "get_rank", lambda group: rank)
-    monkeypatch.setattr(dist, "all_reduce", lambda total, group: calls.append(group) or total.mul_(2.0))
+
+    def all_reduce(total, group):
+        calls.append(group)
+        assert total.is_contiguous(), "the network takes numbers in the order in which they lie"
+        total.mul_(2.0)
+
+    monkeypatch.setattr(dist, "all_reduce", all_reduce)
     own = parts[rank].clone().requires_grad_()
     found = gather.gather_rows(own, "g")
     assert found.tolist() == torch.cat(parts).tolist()
     weight = torch.arange(1.0, 1.0 + found.numel()).view_as(found)
-    upstream = weight.clone()
+    upstream = weight.t().contiguous().t()
     found.backward(upstream)
     begin = sum(counts[:rank])
     assert own.grad.tolist() == (2.0 * weight[begin : begin + counts[rank]]).tolist()
