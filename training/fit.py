@@ -92,8 +92,9 @@ def fit(
         If ``predictor`` is no predictor or ``traces`` are no traces, such as a name or a frame.
     ValueError
         If there is no trace, a trace has no speeds at all, measured speeds and speeds derived from a model of resource
-        usage are mixed, an argument is out of range, ``start`` is another kind of predictor, the checkpoint is of
-        another fit, or a loss is not finite: the sentence names the batch and the files.
+        usage are mixed, an argument is out of range, the processor computes no such network in bfloat16, ``start`` is
+        another kind of predictor, the checkpoint is of another fit, or a loss is not finite: the sentence names the
+        batch and the files.
 
     Examples
     --------
