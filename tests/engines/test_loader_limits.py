@@ -206,7 +206,7 @@ def test_numbers_out_of_range_are_refused_and_the_first_is_named(values, zero, s
         require_in_range(np.array(values), "x", zero=zero)
 
 
-def test_loss_terms_weigh_a_rank_and_without_any_nothing_weighs():
+def test_loss_terms_set_the_weight_of_a_rank_and_without_any_it_has_none():
     features_NF, sizes_W = np.ones((3, 1)), np.array([3, 1])
     own = SampleCosts(features_NF, np.ones(3), np.array([2.0, 0.0, 4.0]))
     known = assigned_by_terms(sizes_W, 0, own, 8.0, 12.0, 2, (5.0,))

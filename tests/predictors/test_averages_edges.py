@@ -145,7 +145,7 @@ def test_what_an_ewma_has_learnt_is_its_smoothing_and_its_errors_if_it_may_learn
 
 
 @pytest.mark.parametrize("horizon", [1, 4])
-def test_the_spread_of_a_local_level_weighs_its_newest_error_by_a_fifth(horizon):
+def test_the_spread_of_a_local_level_takes_a_fifth_of_its_newest_error(horizon):
     model, square = LocalLevel(1.0), None
     model.reset(["a", "b"])
     for k, speed in enumerate([1.0, 2.0, np.nan, 3.0, 3.5, 0.5]):

@@ -131,7 +131,7 @@ def test_the_change_of_a_gated_network_is_a_choice_of_references_and_two_heads()
     np.testing.assert_allclose(torch_fit.gated_change(given, *map(torch.tensor, columns)), expected, rtol=1e-12)
 
 
-def test_a_gated_network_starts_as_one_that_weighs_all_references_alike(told):
+def test_a_gated_network_starts_as_one_that_takes_all_references_alike(told):
     examples, columns, _ = gates()
     fitted = torch_fit.fit_gates(windows(examples), columns, 6, ONCE, Fitting(tell=told.append))
     require_losses(told, huber(examples.references.sum(axis=1) / 4.0 - examples.targets, 2.0))

@@ -1,4 +1,4 @@
-"""The clocks of a job's hosts, asked over a connection made here: who asks, how often, and what is believed."""
+"""The clocks of a job's hosts, asked over a connection made here: who asks, how often, and which answer counts."""
 
 import queue
 import threading

@@ -26,15 +26,15 @@ def test_values_ones_and_labels_that_count_are_told_apart(item, expected):
     assert counts(written(item)) == expected
 
 
-def test_items_of_other_content_have_another_checksum_and_equal_ones_the_same():
-    def items():
+def test_objects_of_other_content_have_another_checksum_and_equal_ones_the_same():
+    def objects():
         return [
             *(item for item, _ in PARTS), {}, [], None, "a", "b", 1, 1.0, {"a": 1}, {"b": 1}, {"a": 2}, [1, 2], [2, 1],
             torch.tensor([5, 4]), torch.tensor([4.0, 5.0]),
         ]  # fmt: skip
 
-    found = [digest(written(item)) for item in items()]
-    assert found == [digest(written(item)) for item in items()]
+    found = [digest(written(item)) for item in objects()]
+    assert found == [digest(written(item)) for item in objects()]
     assert len(set(found)) >= len(found) - 2  # of two kinds of nothing
 
 
