@@ -100,6 +100,7 @@ def quick(monkeypatch):
     monkeypatch.setattr("paceline.cli.simulate_command._of_traces", lambda *_: [("one [1]", found), ("two", found)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_prints_in_these_lines_and_colours(few, narrow, monkeypatch, command):
     quick(monkeypatch)

@@ -40,6 +40,7 @@ def caution_by_hand(speed, spread, risk):
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     st.lists(
@@ -125,6 +126,7 @@ ROWS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=80, deadline=None)
 @given(
     st.lists(ROWS, min_size=1, max_size=5),

@@ -44,6 +44,7 @@ def tables(draw):
     return [(k + 5, worker, float(number)) for number, (k, worker) in enumerate(keys, start=1)]
 
 
+@pytest.mark.slow
 @given(tables(), st.booleans())
 @settings(max_examples=50)
 def test_a_table_is_the_panel_that_a_slow_reading_makes(rows, as_categories):

@@ -55,6 +55,7 @@ def test_json_that_is_no_table_is_refused(tmp_path, content, said):
         table_of(tmp_path, content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [4096, 4097])
 def test_json_may_have_as_many_columns_as_parquet(tmp_path, columns):
     row = {f"c{k}": 0 for k in range(columns)}

@@ -71,6 +71,7 @@ def slow(rows, step, only):
     return panels, origin, told, sum(count for count, _ in dropped)
 
 
+@pytest.mark.slow
 @given(st.lists(ROWS, min_size=1, max_size=14), st.sampled_from([None, 5.0, 30]), st.sampled_from([None, "a", "abz"]))
 @settings(max_examples=80)
 def test_a_usage_trace_is_that_of_the_slow_definition(tmp_path_factory, rows, period, only):

@@ -38,6 +38,7 @@ def test_what_is_no_loader_is_refused_by_the_first_that_it_lacks(missing):
         attach(torch.nn.Linear(1, 1), torch.utils.data.DataLoader([1, 2]))
 
 
+@pytest.mark.slow
 def test_kinds_of_loss_and_models_that_do_not_fit_are_refused(script):
     model, loader = script
     micro = BalancedLoader(torch.randn(40, 4), 8, micro_batch=4)

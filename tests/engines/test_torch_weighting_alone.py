@@ -38,6 +38,7 @@ def weighting_of():
         one.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("loss", "factor"), [("mean", 0.25), ("sum", 0.5), ("scaled", 0.5)])
 def test_gradients_carry_the_weight_of_their_batch_or_the_share_of_a_plain_average(weighting_of, queued, loss, factor):
     weighting, group = weighting_of(loss=loss), Group(others=10.0)

@@ -52,6 +52,7 @@ def random(**shapes):
     return {name: RNG.normal(size=shape) for name, shape in shapes.items()}
 
 
+@pytest.mark.slow
 def test_narx_sees_deviations_beside_their_arcsinh_and_counts_large_errors_linearly(told):
     inputs, past = RNG.normal(size=(12, 5)), 2
     targets = 3.0 * RNG.normal(size=12)

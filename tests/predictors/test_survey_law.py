@@ -28,6 +28,7 @@ TRACES = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(TRACES, st.sets(st.sampled_from("abcde")), st.integers(1, 8), st.integers(0, 4))
 @settings(max_examples=60)
 def test_a_survey_says_what_all_traces_hold_however_often_it_was_interrupted(made, held_out, block, at):

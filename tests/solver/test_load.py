@@ -17,6 +17,7 @@ WORKERS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(WORKERS, st.sampled_from([1, 3]), st.sampled_from([1.0, 1.0, 1.0, 2, 8, np.inf]), st.integers(0, 45))
 def test_as_many_are_within_a_deadline_as_are_computed_to_end_by_it_to_the_very_float(

@@ -41,6 +41,7 @@ def in_groups(costs, pace, ends):
     return owners
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(COSTS, RANKS)
 def test_the_longest_samples_go_first_and_like_ones_together(costs, ranks):
@@ -64,6 +65,7 @@ def one_by_one(samples, fleet, order, tight):
     return owners
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(
     st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=12),
@@ -101,6 +103,7 @@ def test_the_three_ways_to_give_out_samples_under_a_cap_are_tried_in_turn():
         assert owners is None or found.tolist() == owners
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(COSTS, RANKS, st.integers(1, 3))
 def test_ranks_with_too_few_get_the_shortest_that_others_can_spare_the_slowest_rank_first(costs, ranks, lower):
@@ -149,6 +152,7 @@ def most_in_time(samples, fleet, rank, first, others, until):
     return max(fits, default=0)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(
     st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=9),

@@ -91,6 +91,7 @@ def first_reason(problem, sizes):
     return Status.FLAT if any(later[i] <= max(now) for i in set(last) & set(room)) else Status.BALANCED
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(problems(workers=5, multiples=30))
 def test_the_status_is_the_first_whose_condition_holds(problem):
