@@ -36,6 +36,9 @@ def test_derived_speed_is_marked_in_the_file_too(tmp_path):
 def test_measured_speeds_are_not_replaced():
     with pytest.raises(ValueError, match="has measured speeds"):
         speed_from_usage(Trace([[1]], [[1]], covariates=[[[1]]], covariate_names=["cpu"]), "cpu")
+    one = Trace([[1.0], [NAN]], [[1.0], [NAN]], covariates=[[[1]], [[1]]], covariate_names=["cpu"])
+    with pytest.raises(ValueError, match="has measured speeds"):
+        speed_from_usage(one, "cpu")
 
 
 @pytest.mark.parametrize(

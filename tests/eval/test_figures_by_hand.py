@@ -2,6 +2,7 @@
 
 import importlib
 import math
+from statistics import NormalDist
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 from paceline.datasets import Trace
 from paceline.eval import model_drift
 from paceline.eval.overhead import FEWEST_GROUPS, barrier_overhead
-from paceline.eval.residuals import residuals
+from paceline.eval.residuals import position, residuals
 from paceline.eval.waiting_costs import HALF_WINDOW, costs_of_waiting
+from paceline.predictors import Forecast
 
 simulating = importlib.import_module("paceline.eval.simulate")
 NAN = float("nan")
@@ -163,3 +165,9 @@ def test_the_share_of_what_is_unknown_is_that_of_the_values_that_are_known(monke
     assert math.isnan(
         model_drift._unknown_covariates(SimpleNamespace(reference_=Reference(), covariate_names=()), told)
     )
+
+
+def test_a_speed_of_several_equal_quantiles_is_half_way_between_the_last_two():
+    told = Forecast(np.array([100.0]), np.array([0.1]), levels=(0.1, 0.5, 0.9), quantiles=np.array([[100.0] * 3]))
+    normal = NormalDist()
+    assert position(told, np.array([100.0])) == pytest.approx([normal.cdf(normal.inv_cdf(0.9) / 2)])

@@ -5,7 +5,18 @@ import math
 import numpy as np
 import pytest
 
-from paceline.predictors import EWMA, BatchTime, Holt, LastValue, Mixture, RunningMedian
+from paceline.datasets import Trace
+from paceline.predictors import (
+    EWMA,
+    Auto,
+    BatchTime,
+    Calibrated,
+    Holt,
+    LastValue,
+    Mixture,
+    Report,
+    RunningMedian,
+)
 from paceline.predictors.averages.smoothed import Averages
 from paceline.predictors.mixture import _learn_weights, _mean, weights_of
 
@@ -99,3 +110,21 @@ def test_a_mixture_that_is_told_nothing_has_ten_experts():
     model.reset(["a"])
     assert model.weights.shape == (1, 10)
     assert [model.weights[0].sum(), *model.weights[0]] == pytest.approx([1.0, *[0.1] * 10])
+
+
+@pytest.mark.parametrize("make", [lambda: Mixture(["ewma", "last_value"]), lambda: Calibrated("holt"), Auto])
+def test_a_fit_forgets_all_that_was_learnt_of_the_fleet_being_served(make):
+    rng, names = np.random.default_rng(3), ["a", "b"]
+    trace = Trace(np.ones((30, 2)), rng.uniform(0.5, 2.0, (30, 2)), workers=names)
+    served, fresh = make(), make()
+    served.reset(names)
+    for seconds in rng.uniform(0.5, 2.0, (20, 2)):
+        served.observe(Report(samples=[1, 1], seconds=seconds))
+        served.predict()
+    served.fit([trace])
+    fresh.reset(names)
+    fresh.fit([trace])
+    found, expected = served.state_dict(), fresh.state_dict()
+    assert sorted(found) == sorted(expected)
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)

@@ -206,3 +206,12 @@ def test_an_assignment_shows_its_figures_and_not_the_problem_behind_them():
 )
 def test_the_status_is_the_first_that_holds_at_its_bounds(costs, speeds, options, status):
     assert assign(costs, speeds, **options).status is status
+
+
+def test_padded_each_sample_of_a_rank_takes_the_work_and_the_tokens_of_its_longest():
+    found = assign([5.0, 3.0, 2.0, 2.0], [1.0, 1.0], tokens=[7, 9, 4, 6], padded=True)
+    for rank in (0, 1):
+        own = np.flatnonzero(found.owner == rank)
+        costs, tokens = np.array([5.0, 3.0, 2.0, 2.0])[own], np.array([7, 9, 4, 6])[own]
+        assert found.work[rank] == len(own) * costs.max()
+        assert found.tokens[rank] == len(own) * tokens.max()
