@@ -8,7 +8,6 @@ import pytest
 from paceline.datasets import Trace
 from paceline.predictors import (
     EWMA,
-    Auto,
     BatchTime,
     Calibrated,
     Holt,
@@ -112,7 +111,7 @@ def test_a_mixture_that_is_told_nothing_has_ten_experts():
     assert [model.weights[0].sum(), *model.weights[0]] == pytest.approx([1.0, *[0.1] * 10])
 
 
-@pytest.mark.parametrize("make", [lambda: Mixture(["ewma", "last_value"]), lambda: Calibrated("holt"), Auto])
+@pytest.mark.parametrize("make", [lambda: Mixture(["ewma", "last_value"]), lambda: Calibrated("holt")])
 def test_a_fit_forgets_all_that_was_learnt_of_the_fleet_being_served(make):
     rng, names = np.random.default_rng(3), ["a", "b"]
     trace = Trace(np.ones((30, 2)), rng.uniform(0.5, 2.0, (30, 2)), workers=names)
