@@ -63,6 +63,7 @@ def fit_recurrent(
         return float(torch.isfinite(batch[1]).sum())
 
     fitted = descend(weights, loss, ("inputs", "targets"), windows, training, fitting, generator, weight=known)
+    # ascontiguousarray would give the single number of out_bias an axis.
     return {name: np.array(weight.T, order="C") for name, weight in fitted.items()}
 
 

@@ -4,24 +4,14 @@ import math
 
 import numpy as np
 import pytest
+from lone_servers import push, server_of
 
-from paceline.coordinator.asynchronous import SGD, EpochSampler, Outcome, Scheme, Server, Stamp, scheme
+from paceline.coordinator.asynchronous import SGD, EpochSampler, Outcome, Scheme, Server, Stamp
 from paceline.coordinator.asynchronous.rules import Mean, Paced, Ranged
 from paceline.coordinator.asynchronous.rules.batch_rules import ByForecast
 from paceline.coordinator.asynchronous.updates import counted
 from paceline.coordinator.asynchronous.workers import Member, Workers
 from paceline.predictors import LastValue
-
-
-def server_of(rules="asp", workers="ab", batch=4, samples=1000, **options):
-    rules = scheme(rules, len(workers)) if isinstance(rules, str) else rules
-    return Server(np.zeros(1), SGD(1.0), rules, EpochSampler(samples), batch=batch, workers=list(workers), **options)
-
-
-def push(server, worker, pulled=None, value=0.0, samples=None, **more):
-    pulled = pulled or server.pull(worker)
-    return server.push(worker, pulled.stamp, np.array([value]), samples, **more)
-
 
 # -- what is refused -----------------------------------------------------------------------------------------------
 

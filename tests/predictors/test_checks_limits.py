@@ -4,23 +4,9 @@ import pickle
 
 import numpy as np
 import pytest
+from broken_predictors import off_by, passes
 
 from paceline.predictors import EWMA, Forecast, LastValue, checks
-
-
-def passes(kind, name):
-    try:
-        return checks.run(kind, [name]) == [name]
-    except checks.ContractBrokenError:
-        return False
-
-
-def off_by(factor):
-    class OffBy(LastValue):
-        def _next_speed(self, covariates_WD, horizon):
-            return factor * super()._next_speed(covariates_WD, horizon)
-
-    return OffBy
 
 
 @pytest.mark.parametrize(

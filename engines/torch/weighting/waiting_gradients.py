@@ -200,6 +200,7 @@ class WaitingGradients:
         if not any(_mark(gradient) == mark or bool(gradient.any()) for gradient, mark in there):
             self.unsummed, self._done = False, None
             self._turns.clear()
+            self._counted.clear()
         elif len(there) < len(self._there):
             raise RuntimeError(
                 "some of the gradients that wait to be summed were dropped, and others not, so that the terms of their "
