@@ -176,3 +176,16 @@ def test_parameters_without_gradients_stay_so_in_a_pass_without_terms():
     rank.model[0].grad = torch.full((2,), math.nan)
     rank.ledger.ends()
     assert (rank.model[0].grad.tolist(), rank.model[1].grad) == ([0.0, 0.0], None)
+
+
+def test_batches_summed_before_the_gradients_were_dropped_are_none_of_the_next_step_whatever_else_left_a_gradient():
+    rank = Rank(adds_parts=True, micro_batches=2)
+    rank.backward(turn_of(0.5), 1.0, sums=True, divides=True)
+    rank.backward(turn_of(0.5), 1.0)
+    rank.model[1].grad = None  # the second batch does not reach it
+    rank.ledger.ends()
+    rank.zero(to_none=True)
+    rank.model[1].grad = torch.ones(1)  # of a penalty that is no part of the model's passes
+    for _ in range(2):
+        rank.backward(turn_of(0.5), 1.0)
+    assert rank.ledger.part == 1.0
