@@ -32,7 +32,7 @@ def borders(tape: Tape, stream: str) -> list[int]:
 def groups(tape: Tape, stream: str) -> list[range]:
     """Return the batches of a stream that belong to each step."""
     ends = borders(tape, stream)
-    return [range(first, end) for first, end in zip([0, *ends], ends, strict=False)]
+    return [range(first, end) for first, end in pairwise([0, *ends])]
 
 
 def grouped(tape: Tape) -> list[list[TapedStep]]:

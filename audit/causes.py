@@ -103,7 +103,7 @@ def _probe_balanced(inquiry: Inquiry) -> probe.Probe | None:
     numbers, counts = zip(*kind["candidates"], strict=True)
     chosen = probe.apart(counts)
     ranks, own = int(kind["ranks"]), [numbers[place % len(numbers)] for place in range(kind["step"])]
-    given = probe.numbers_of(kind["step"], ranks, 1, [numbers[place] for place in chosen], own)
+    given = probe.numbers_of(kind["step"], ranks, [numbers[place] for place in chosen], own)
 
     def of(steps: range) -> AuditPlan:
         return inquiry.frozen(len(steps), balanced=BalancedRun(numbers=given[steps.start : steps.stop]))

@@ -103,18 +103,12 @@ def _filled(step: str, sizes: list[list[int]], chosen: Sequence[Ref]) -> list[li
     ]
 
 
-def numbers_of(
-    step_size: int, ranks: int, micro_batches: int, chosen: Sequence[int], own: list[int]
-) -> list[list[int]]:
+def numbers_of(step_size: int, ranks: int, chosen: Sequence[int], own: list[int]) -> list[list[int]]:
     """Return the numbers of the samples of a balanced loader's probing run; each rank's part is one after the other."""
-    batch = step_size // micro_batches
     return [
         own
         if step.startswith("own")
-        else [
-            chosen[fill(step, place // batch, place % batch * ranks // batch, place % batch)]
-            for place in range(step_size)
-        ]
+        else [chosen[fill(step, 0, place * ranks // step_size, place)] for place in range(step_size)]
         for step in STEPS
     ]
 

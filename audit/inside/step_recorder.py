@@ -57,7 +57,6 @@ class StepRecorder:
         self._chance: int | None = None
         self._before: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._backward: float | None = None
-        self._loading = False
         self._at_step: int | None = None
         self._balanced: list[Any] = []
         self._handed_out: dict[str, int] = {}
@@ -73,7 +72,6 @@ class StepRecorder:
         batches = self.tape.streams.setdefault(stream, [])
         number, rank = len(batches), self._rank()
         self._look_at_chance()
-        self._loading = True
         with Chance(zlib.crc32(f"{stream} {number} {rank}".encode())):  # what augments draws the same in every run
             refs = self._arranged(stream, number, rank)
             if refs is None:
@@ -83,7 +81,6 @@ class StepRecorder:
                 assert self._supplies is not None
                 known = [self._supplies.take(stream, *ref) for ref in refs]
                 samples = [read(one, dataset) for one in known]
-        self._loading = False
         batches.append([Sample(digest(one), counts(one)) for one in known])
         self._samples.setdefault(stream, []).append(known)
         self._chance = chance()
@@ -108,7 +105,7 @@ class StepRecorder:
     @property
     def draws_are_samples(self) -> bool:
         """True if numbers that the script draws now may be those of samples: no loader has handed out any."""
-        return not self._loading and all(stream.startswith(DRAWN) for stream in self.tape.streams)
+        return all(stream.startswith(DRAWN) for stream in self.tape.streams)
 
     def look_beside(self) -> None:
         """Note whether something else was drawn since the last step: then a row may be more than its number."""
