@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 SWAPPED: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub,
@@ -63,13 +64,24 @@ def places(source: str) -> list[Place]:
 def mutant(source: str, place: Place) -> Mutant:
     """Return the source with this change."""
     tree = ast.parse(source)
-    node = next(other for k, other in enumerate(ast.walk(tree)) if k == place.node)
+    node = _node(tree, place)
     line, before = source.splitlines()[node.lineno - 1].strip(), ast.unparse(node).partition("\n")[0]
     _change(node, place.change)
     after = {"left out": "left out", "no argument": "without its last argument"}.get(place.change)
     return Mutant(
         node.lineno, f"{line} | {before} -> {after or ast.unparse(node).partition(chr(10))[0]}", ast.unparse(tree)
     )
+
+
+def changed(source: str, place: Place) -> ast.Module:
+    """Return the tree with this change, whose lines are those of the source."""
+    tree = ast.parse(source)
+    _change(_node(tree, place), place.change)
+    return ast.fix_missing_locations(tree)
+
+
+def _node(tree: ast.AST, place: Place) -> Any:
+    return next(node for k, node in enumerate(ast.walk(tree)) if k == place.node)
 
 
 def _annotations(whole: ast.AST) -> set[ast.AST]:
