@@ -140,7 +140,7 @@ def test_gradients_of_zeros_have_no_shares_and_repeat_themselves():
     one, other = np.array([1.0, 0, 0]), np.array([0, 2.0, 0])
     assert of_two(np.array([3.0, 4.0, 0.0]), one, other) == pytest.approx((3.0, 2.0, 0.0))
     # One that is as small as rounding beside the other takes no part.
-    assert of_two(one, one, 1e-12 * other) == pytest.approx((1.0, 0.0, 0.0))
+    assert of_two(one + other, one, 1e-12 * other) == pytest.approx((1.0, 0.0, 2 / 5**0.5))
     assert of_two(np.array([1.0, 1e-9, 0]), one, 1e-9 * other)[1] == pytest.approx(0.5)
 
 
