@@ -1,15 +1,17 @@
 """Progress of a fit: what a bar, a line and TensorBoard are told, and where a first pass goes on."""
 
 import json
+import sys
 from dataclasses import replace
 from io import StringIO
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 from test_fit_told import job
 
 from paceline.predictors.fitting import Moment, Survey
-from paceline.training import Scalars, Source
+from paceline.training import Scalars, Source, fit_progress
 from paceline.training.fit_progress import Bar, line, sentence
 from paceline.training.reading import surveyed
 
@@ -34,6 +36,18 @@ def test_scalars_are_written_of_the_training_alone_and_where_they_are_known():
     written(Moment("training", 6, 9, held_out=0.5))
     written.close()
     assert found == [("fit/loss", 1.5, 3), ("fit/rate", 2.0, 3), ("fit/held_out", 0.5, 6), "closed"]
+
+
+def test_scalars_need_torch_and_tensorboard_and_go_into_the_folder(monkeypatch):
+    needed, made = [], []
+    monkeypatch.setattr(fit_progress, "require", lambda library, **why: needed.append((library, why)))
+    board = SimpleNamespace(SummaryWriter=lambda folder: made.append(folder))
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", board)
+    Scalars(Path("a") / "b")
+    by = "Scalars"
+    extras = {"torch": "torch", "tensorboard": "metrics"}
+    assert needed == [(library, {"needed_by": by, "extra": extra}) for library, extra in extras.items()]
+    assert made == ["a/b"]
 
 
 def test_a_bar_shows_each_stage_once_on_a_terminal():
