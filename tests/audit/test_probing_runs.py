@@ -136,6 +136,10 @@ def test_gradients_of_zeros_have_no_shares_and_repeat_themselves():
     assert (found.control, found.residual, found.rank_weight) == (0.0, 0.0, 0.0)
     assert np.isnan(found.shares).all()
     assert shown({**zeros, "own again": np.array([0, -0.5, 0.25])}, [[4, 4]], ()).control == 0.5
+    x, y, z = np.eye(3)
+    found = shown({**zeros, "x": x, "y": y, "z": z, "xy": 2 * x, "xz": z}, [[4, 4]], ())
+    assert found.shares == (1.0, 0.0)
+    assert np.isnan(shown({**zeros, "x": x, "y": y, "z": z, "xy": x - y, "xz": z}, [[4, 4]], ()).shares[0])
     assert shown(dict.fromkeys(STEPS, np.zeros(0)), [[4]], ()).control == 0.0
     one, other = np.array([1.0, 0, 0]), np.array([0, 2.0, 0])
     assert of_two(np.array([3.0, 4.0, 0.0]), one, other) == pytest.approx((3.0, 2.0, 0.0))
