@@ -58,9 +58,14 @@ def test_a_bar_shows_each_stage_once_on_a_terminal():
         bar(Moment("read", 1, 3))
         bar(Moment("training", 1, 4, loss=0.5))
         bar(Moment("training", 3, 5, loss=0.25))
+        assert bar._bars.live.is_started
         tasks = [(task.description, task.completed, task.total, task.fields["told"]) for task in bar._bars.tasks]
     assert tasks == [("read", 1, 3, ""), ("training", 3, 5, "loss 0.25")]
     assert bar._lines is None
+    assert not bar._bars.live.is_started
+    assert "50" not in console.file.getvalue().rpartition("\x1b[2K")[2], "what was drawn is taken away"
+    assert (bar._bars.disable, bar._bars.live.transient) == (False, True)
+    assert Bar(Console(file=StringIO()))._bars.disable
 
 
 def test_a_pass_over_files_goes_on_after_the_last_note(tmp_path, monkeypatch):
