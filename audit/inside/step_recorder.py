@@ -117,7 +117,6 @@ class StepRecorder:
         """Note whether the script drew random numbers since it was given its samples."""
         if self._chance is not None and self._chance != chance():
             self._facts["draws"] = True
-        self._chance = None
 
     # -- steps -----------------------------------------------------------------------------------------------------
 

@@ -90,6 +90,21 @@ def test_the_changes_are_made_only_while_a_script_runs_and_its_failure_is_seen(t
     torch.optim.SGD([weight], lr=0.1).step()  # no recorder is told any more
 
 
+def test_an_attribute_that_a_class_inherits_is_replaced_for_it_alone():
+    class Owner:
+        def one(self):
+            return 1
+
+    class Other(Owner):
+        """Has it from another."""
+
+    patches = Patches(None)
+    patches.replace(Other, "one", lambda before: lambda self: before(self) + 10)
+    assert (Other().one(), Owner().one()) == (11, 1)
+    patches.undo()
+    assert (Other().one(), Owner().one()) == (1, 1)
+
+
 def test_seeds_beyond_those_of_numpy_are_wrapped():
     patches = Patches(SimpleNamespace())
     state, seed = np.random.get_state(), 2**32 + 5  # noqa: NPY002
@@ -129,6 +144,7 @@ def test_a_large_tensor_is_folded_to_signed_sums_of_every_so_many_values():
     whole = folded(torch.ones(4 * LARGEST))
     assert set(whole.tolist()) == {-4, -2, 0, 2, 4}
     assert abs(whole.mean()) < 0.05
+    assert whole[:9].tolist() == [-2.0, -2.0, 0.0, 0.0, 0.0, -2.0, -4.0, 2.0, -2.0], "the same signs in every run"
     exact = torch.arange(float(LARGEST))
     assert np.array_equal(folded(exact), exact.numpy())
     assert folded(torch.zeros(LARGEST + 1)).dtype == np.float32
