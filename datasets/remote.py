@@ -104,7 +104,7 @@ class Resuming:
                 self.part.unlink()  # longer than the file, so it belongs to another version
                 raise OSError(f"{url}: the part received before does not match; it was removed: fetch again")
             answer.raise_for_status()
-            resumed = answer.headers.get("Content-Range", "").startswith(f"bytes {have}-") and have > 0
+            resumed = answer.headers.get("Content-Range", "").startswith(f"bytes {have}-")
             with self.part.open("ab" if resumed else "wb") as kept:
                 for chunk in answer.iter_content(CHUNK_BYTES):
                     kept.write(chunk)
