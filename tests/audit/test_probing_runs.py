@@ -187,6 +187,9 @@ def test_shares_that_say_nothing_are_passed_over():
         assert name_of((share, share), ({"a": 6}, {"a": 2}, {"a": 3})) == ""
     for share in (0.5 + 2e-6, 0.5 - 2e-6):
         assert name_of((share, math.nan), ({}, {}, {})) == "samples count 1 : 1"
+    assert name_of((0.625, math.nan), ({}, {}, {}), tolerance=0.125) == "samples count 1.67 : 1"
+    for size, said in ((14, "it follows the size of a"), (15, "samples count 3 : 1")):  # of 3 : 1 by a quarter of 3
+        assert name_of((0.75, math.nan), ({"a": size}, {"a": 4}, {}), tolerance=0.25) == said
     with pytest.raises(ValueError, match="zip"):
         name_of((0.5, 0.5), ({}, {}))
 
