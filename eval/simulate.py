@@ -131,7 +131,7 @@ def from_profiles(profiles: Mapping[str | Path, int], *, global_batch: int, nois
     model = BatchTime(devices=devices).fit_profiles(pd.concat(loaded.values()))
     model.reset(list(devices))
     curves = model.predict().curves
-    share = -(-global_batch // max(len(devices), 1))
+    share = -(-global_batch // len(devices))
     if (small := np.flatnonzero(curves.limit < share)).size:
         w = int(small[0])
         raise ValueError(
