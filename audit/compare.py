@@ -80,7 +80,8 @@ def apart(one: Array, other: Array) -> float:
     """Return the largest distance between two arrays; infinite where one holds NaN."""
     if one.shape != other.shape:
         return float("inf")
-    largest = float(np.abs(one.astype(np.float64) - other.astype(np.float64)).max(initial=0.0))
+    with np.errstate(invalid="ignore"):  # two infinite values, of which not_a_number tells
+        largest = float(np.abs(one.astype(np.float64) - other.astype(np.float64)).max(initial=0.0))
     if np.isnan(largest):
         return 0.0 if np.array_equal(one, other, equal_nan=True) else float("inf")
     return largest

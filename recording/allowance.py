@@ -79,7 +79,7 @@ class Allowance:
 
     def _follow(self) -> None:
         self._group = group = self._where.group()
-        self._quota, self._every = CPUQuota(group, self._root), float(os.cpu_count() or 1)
+        self._quota, self._every = CPUQuota(group), float(os.cpu_count() or 1)
         self._throttled = ThrottledTime(group)
         self._stood = self._throttled.seconds()
         self._usage = File(group.usage) if group else None
