@@ -124,10 +124,10 @@ def _covariates_before(rows: pd.DataFrame, start_T: np.ndarray) -> pd.DataFrame:
     if not columns:
         return pd.DataFrame(index=range(len(start_T)))
     system = rows.dropna(subset=list(columns.values()), how="all").sort_values(TIME, kind="stable")
-    at_T = np.searchsorted(system[TIME].to_numpy(), start_T - 1.0, side="right") - 1
-    values = system[list(columns.values())].to_numpy()
-    picked = np.where((at_T >= 0)[:, None], values[np.maximum(at_T, 0)] if len(values) else np.nan, np.nan)
-    return pd.DataFrame(picked, columns=list(columns))
+    unknown = np.full((1, len(columns)), np.nan)  # before the first row
+    values = np.concatenate([unknown, system[list(columns.values())].to_numpy()])
+    picked_T = np.searchsorted(system[TIME].to_numpy(), start_T - 1.0, side="right")
+    return pd.DataFrame(values[picked_T], columns=list(columns))
 
 
 def _without_time(rows: pd.DataFrame, tally: Tally) -> pd.DataFrame:
