@@ -120,7 +120,7 @@ def test_a_rank_without_torchrun_is_no_reason_to_be_silent(fitting, monkeypatch)
     ("words", "file", "added"),
     [
         ("", "model.safetensors", False),
-        ("--out a.safetensors", "a.safetensors", False),
+        ("--out [a].safetensors", "[a].safetensors", False),
         ("--registry models --name m", None, True),
         ("--registry models --name m --out a.safetensors", "a.safetensors", True),
     ],

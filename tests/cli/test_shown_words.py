@@ -8,6 +8,8 @@ import runpy
 import pandas as pd
 import pytest
 from rich.console import Console
+from rich.control import Control
+from rich.text import Text
 
 from paceline.cli import show
 from paceline.predictors.fitting import Moment
@@ -113,6 +115,13 @@ def test_a_bar_without_a_console_is_beside_the_results(monkeypatch):
     monkeypatch.setattr("rich.console.Console", console)
     Bar()
     assert made == [{"stderr": True}]
+
+
+def test_what_moves_the_cursor_reaches_a_terminal_and_what_a_text_holds_does_not():
+    console = show.SafeConsole(file=io.StringIO(), force_terminal=True, color_system=None, width=20)
+    console.print(Control.home(), Text("a\x1b[Hb"), end="")
+    console.print("plain", end="")
+    assert console.file.getvalue() == "\x1b[Ha\\x1b[Hbplain"
 
 
 def printed(monkeypatch, function, *given, width=60):
