@@ -1,4 +1,4 @@
-"""Files of runs that take each other's place, and what boards share, open and close."""
+"""Files of runs that take each other's place, and how the file of a run begins and ends."""
 
 import atexit
 import json
@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 from recorded_runs import iterations, written
 
-from paceline.runs import JsonLines, Prometheus, RunReader, TensorBoard, read_run
+from paceline.runs import JsonLines, RunReader, read_run
 from paceline.runs import json_lines as json_lines_module
-from paceline.runs import prometheus as prometheus_module
 from paceline.runs.growing import KNOWN_BYTES, LONGEST, GrowingFile, is_number, parsed
 
 
@@ -122,6 +121,16 @@ def test_a_number_is_no_truth_value_and_none_of_too_many_digits():
     assert parsed(b"[" * 10**6) == {}
 
 
+def test_a_run_without_iterations_has_truth_values_all_the_same(tmp_path):
+    path = tmp_path / "run.jsonl"
+    written(path, iterations(1)).close()
+    path.write_text(path.read_text().splitlines(keepends=True)[0])
+    run = RunReader(path).run()
+    assert (run.agreed.dtype, run.acted.dtype, len(run), run.workers) == (bool, bool, 0, ())
+    assert run.seconds.shape == (0, 0)
+    assert run.of_fleet["gain"].tolist() == []
+
+
 # -- the file that is written ----------------------------------------------------------------------------------------
 
 
@@ -171,75 +180,3 @@ def test_iterations_that_do_not_fit_are_counted_in_the_next_line_that_does_and_a
     sink.close()
     run = read_run(tmp_path / "run.jsonl")
     assert (run.lost, run.workers) == (3, ("gpu0", "gpu1", "c", "d"))
-
-
-# -- boards ----------------------------------------------------------------------------------------------------------
-
-
-class Served:
-    """A server and its thread, in one."""
-
-    def __init__(self, log):
-        self.log = log
-
-    def __getattr__(self, name):
-        return lambda: self.log.append(name)
-
-
-def test_a_server_is_started_where_it_is_told_once_and_ended_in_order(monkeypatch):
-    client = pytest.importorskip("prometheus_client")
-    log, registry = [], client.CollectorRegistry()
-
-    def start(port, addr, registry):
-        log.append((port, addr, registry))
-        return Served(log), Served(log)
-
-    monkeypatch.setattr(client, "start_http_server", start)
-    monkeypatch.setattr(client, "REGISTRY", registry)
-    sink = Prometheus(0, address="box")
-    sink.close()
-    for record in iterations(2):
-        sink(record)
-    assert log == [(0, "box", registry)]
-    sink.close()
-    sink.close()
-    assert log[1:] == ["shutdown", "server_close", "join"]
-    silent = Prometheus()
-    silent(next(iterations(1)))
-    silent.close()
-    assert len(log) == 4
-    assert registry.get_sample_value("paceline_iterations_total") == 3
-    assert (Prometheus(65535).port, Prometheus().address) == (65535, "127.0.0.1")
-    monkeypatch.setattr("paceline._require.find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"`prometheus_client` is needed by Prometheus; .*paceline.metrics."):
-        Prometheus()
-
-
-def test_a_fleet_that_stays_forgets_no_other_that_shares_its_registry():
-    client = pytest.importorskip("prometheus_client")
-    registry = client.CollectorRegistry()
-    one, other = Prometheus(registry=registry), Prometheus(registry=registry)
-
-    def known():
-        names = ("gpu0", "gpu1", "a", "b")
-        return [name for name in names if registry.get_sample_value("paceline_worker_samples", {"worker": name})]
-
-    first, second = next(iterations(1)), next(iterations(1, workers=("a", "b")))
-    one(first)
-    assert known() == ["gpu0", "gpu1"]
-    other(second)
-    assert known() == ["a", "b"]
-    one(first)
-    other(second)
-    assert known() == ["gpu0", "gpu1", "a", "b"]
-    one(second)
-    assert known() == ["a", "b"]
-    assert prometheus_module._OF_REGISTRY[registry].keys() == {"paceline"}
-
-
-@pytest.mark.parametrize("missing", ["torch", "tensorboard"])
-def test_a_board_without_its_libraries_says_what_to_install(tmp_path, monkeypatch, missing):
-    monkeypatch.setattr("paceline._require.find_spec", lambda name: None if name == missing else name)
-    extra = {"torch": "torch", "tensorboard": "metrics"}[missing]
-    with pytest.raises(ImportError, match=f"`{missing}` is needed by TensorBoard; .*paceline.{extra}."):
-        TensorBoard(tmp_path)
