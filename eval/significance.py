@@ -50,8 +50,7 @@ class Estimate:
 
 
 def _cosines(iterations: int) -> int:
-    count: int = min(max(FEWEST_COSINES, round(0.2 * iterations ** (2 / 3))), iterations - 1)
-    return count
+    return int(max(FEWEST_COSINES, round(0.2 * iterations ** (2 / 3))))  # or as many as there are
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +103,7 @@ class Lead:
         if gain < 0:
             least, most = -most, -least
         end = "may be luck" if self.is_luck else "no luck"
-        return f"{said} ({least:.1f} to {most:.1f} %): {end}"
+        return f"{said} ({least:z.1f} to {most:z.1f} %): {end}"
 
 
 def compare(error: ArrayLike, other_error: ArrayLike) -> Lead:
@@ -135,7 +134,7 @@ def compare(error: ArrayLike, other_error: ArrayLike) -> Lead:
             "error and other_error must both have the shape [iterations, workers], with 20 iterations or more, got "
             f"{error_TW.shape} and {other_TW.shape}"
         )
-    scale_W = np.sqrt((_mean(np.square(error_TW)) + _mean(np.square(other_TW))) / 2)
+    scale_W = np.sqrt(_mean(np.square(error_TW)) + _mean(np.square(other_TW)))
     return lead([squared(error_TW, scale_W) - squared(other_TW, scale_W)], [1.0])
 
 
@@ -203,7 +202,7 @@ def _chance(value: float, error: float, degrees: float, among: int) -> float:
     from scipy.stats import studentized_range, t
 
     if error == 0.0:
-        return float(value == 0.0)
+        return 0.0
     score = abs(value) / error
     # The range of several means takes numeric integration; of two it is Student's t.
     return float(2 * t.sf(score, degrees) if among == 2 else studentized_range.sf(np.sqrt(2) * score, among, degrees))
