@@ -1,5 +1,6 @@
 """A run of MLflow holds all that is known of a model; the steps of the profile's example are steps of training."""
 
+import json
 import sys
 from dataclasses import asdict
 from types import ModuleType, SimpleNamespace
@@ -10,7 +11,8 @@ from fit_cases import wavy
 from paceline.eval.evaluation import evaluation
 from paceline.predictors import EWMA
 from paceline.training import profile
-from paceline.training.export import to_mlflow
+from paceline.training.entry import Evaluation, Score
+from paceline.training.export import to_folder, to_mlflow
 from paceline.training.model_registry import Registry
 
 
@@ -70,6 +72,28 @@ def test_a_run_of_mlflow_is_given_all_that_is_known_of_a_model(monkeypatch, tmp_
     folder = registry.folder / "a"
     assert client.files == [("run 7", str(folder / name)) for name in ("model.safetensors", "CARD.md")]
     assert all((folder / name).is_file() for name in ("model.safetensors", "CARD.md"))
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_a_folder_for_others_holds_the_model_its_card_its_arguments_and_its_scores(tmp_path, measured):
+    score = Score("this model", 0.5, 0.25, 0.9, 0.125)
+    scores = Evaluation((), score, (score,), (("a/w", 1.5),), 1.25, 0.5) if measured else None
+    registry = Registry(tmp_path / "models")
+    registry.add("a", EWMA(smoothing=0.5), command="by hand", evaluation=scores)
+    folder = to_folder(registry, "a", str(tmp_path / "in" / "new"))
+    assert folder == tmp_path / "in" / "new"
+    assert (folder / "model.safetensors").read_bytes() == registry.path("a").read_bytes()
+    config = {"library_name": "paceline", "kind": "EWMA", "configuration": {"smoothing": 0.5}}
+    assert (folder / "config.json").read_text() == json.dumps(config, indent=1)
+    told = asdict(scores) if measured else None
+    assert (folder / "evaluation.json").read_text() == json.dumps(told, indent=1)
+    head = ["---", "library_name: paceline", "pipeline_tag: time-series-forecasting", "tags:"]
+    tags = ["- time-series-forecasting", "- load-balancing", "- paceline", "---", ""]
+    assert (folder / "README.md").read_text() == "\n".join([*head, *tags, registry.card("a")])
+    with pytest.raises(
+        FileExistsError, match=rf"^{folder} exists already, and is never written into: name a new folder$"
+    ):
+        to_folder(registry, "a", folder)
 
 
 def test_the_example_of_a_step_moves_a_network_along_its_gradient(monkeypatch):

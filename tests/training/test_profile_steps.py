@@ -76,3 +76,55 @@ def test_a_profile_times_the_steps_after_the_warm_up_in_rising_order_of_batches(
 def test_numbers_of_a_profile_that_are_out_of_range_are_refused(arguments, says):
     with pytest.raises(ValueError, match=f"^{says}$"):
         profile.profile(lambda size, device: sum, **arguments)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:1"])
+@pytest.mark.parametrize("fits", [True, False])
+def test_steps_of_a_device_are_timed_by_its_clock_and_its_memory_is_freed_each_time(monkeypatch, device, fits):
+    torch = pytest.importorskip("torch")
+    done = []
+
+    def clock(name, seconds):
+        return lambda step, where, repeats: done.append((name, where, repeats)) or step() or [seconds] * repeats
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("emptied"))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda which: f"name of {which}")
+    monkeypatch.setattr(profile.gc, "collect", lambda: done.append("collected"))
+    monkeypatch.setattr(profile, "_cpu_seconds", clock("cpu", 0.5))
+    monkeypatch.setattr(profile, "_cuda_seconds", clock("cuda", 0.25))
+
+    def made(size, where):
+        def step():
+            done.append(("step", size, where))
+            if not fits:
+                raise MemoryError
+            sum(range(1000))
+
+        return step
+
+    kind = device.partition(":")[0]
+    freed = ["collected"] + ["emptied"] * (device != "cpu")
+    if fits:
+        found = profile.profile(made, [8], device=device, warmup=1, repeats=3)
+        assert found["seconds"].tolist() == [0.5 if device == "cpu" else 0.25]
+        assert found["device"].tolist() == ["cpu" if device == "cpu" else "name of cuda:1"]
+        assert done == [("step", 8, device), (kind, device, 3), ("step", 8, device), *freed]
+    else:
+        assert math.isnan(profile._median_seconds(made, 8, device, 1, 3))
+        assert done == [("step", 8, device), *freed]
+
+
+def test_a_device_that_torch_does_not_find_is_refused_before_anything_is_built(monkeypatch):
+    torch = pytest.importorskip("torch")
+    needed = []
+    monkeypatch.setattr(profile, "require", lambda library, **why: needed.append((library, why)))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(
+        ValueError, match=r"^device must be available to torch, which finds no CUDA device here: use device='cpu'$"
+    ):
+        profile.profile(lambda size, device: pytest.fail("it was built"), [8], device="cuda")
+    assert needed == [("torch", {"needed_by": "profiling on CUDA", "extra": "torch"})]
+    with pytest.raises(TypeError):  # the example needs torch, too
+        profile.example("x", "cpu")
+    assert needed[1:] == [("torch", {"needed_by": "paceline.training.profile:example", "extra": "torch"})]

@@ -64,8 +64,6 @@ def test_a_file_is_called_by_its_place_without_what_may_be_a_secret(address, pat
     [
         ("bucket/a%20b?c.csv", "a%20b?c.csv"),
         ("https://host/in/a%20b.csv?sig=x#y", "a b.csv"),
-        ("http://host/in/a.csv", "a.csv"),
-        ("https://host/", "file"),
         ("https://host", "file"),
         ("https://host/a/..", "file"),
         ("https://host/a%2Fb.csv", "b.csv"),
@@ -190,6 +188,15 @@ def test_a_client_of_the_web_is_ours(monkeypatch, address, watched):
     assert needed == [("fsspec", {"needed_by": f"reading {address}", "extra": "remote"})]
     assert isinstance(found, fs.PyFileSystem)
     assert (found.handler.fs, path) == (system, "in")
+
+
+def test_our_client_of_the_web_is_told_where_it_is_sent_on(monkeypatch):
+    aiohttp = pytest.importorskip("aiohttp")
+    monkeypatch.setattr(aiohttp, "ClientSession", lambda **options: options)
+    made = asyncio.run(stores._client(loop=3))
+    (watching,) = made.pop("trace_configs")
+    assert made == {"loop": 3}
+    assert list(watching.on_request_redirect) == [stores._sent_on]
 
 
 def sent_on(begin, location, header="Location"):
