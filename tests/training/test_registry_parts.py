@@ -7,6 +7,7 @@ import os
 import re
 from dataclasses import asdict
 
+import numpy as np
 import pytest
 
 from paceline.predictors import EWMA, LastValue
@@ -199,6 +200,18 @@ def test_a_model_is_tried_on_two_small_fleets_and_has_none_afterwards(tmp_path):
     assert [len(one[1]) for one in Tried.told if one and isinstance(one[0], list)] == [2, 2, 3, 3], (
         "one of them is silent"
     )
+
+
+class Divides(EWMA):
+    """Divides by nothing, as a model may that has seen nothing yet."""
+
+    def predict(self, covariates=None, *, horizon=1):
+        assert np.isinf(np.ones(1) / np.zeros(1)).all()
+        return super().predict(covariates, horizon=horizon)
+
+
+def test_numbers_that_overflow_while_a_model_is_tried_are_no_warning(tmp_path):
+    assert load_model(save_model(Divides(), tmp_path / "a.safetensors"), kinds=[Divides]).smoothing == 0.2
 
 
 def test_a_file_that_is_not_there_is_named_without_a_secret(tmp_path):
