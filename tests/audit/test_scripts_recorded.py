@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, RandomSampler
 
 from paceline.audit.comparisons import AuditPlan
-from paceline.audit.inside.begin import SEED, recorded
+from paceline.audit.inside.begin import recorded
 from paceline.audit.tape import load_all
 
 F = nn.functional
@@ -52,7 +52,7 @@ def test_a_script_has_no_dropout_and_what_it_does_not_seed_is_seeded(taped):
         assert torch.equal(own, layer.eval()(rows)[0])
 
     taped(stepping(work), rank=3)
-    seed = SEED + 3
+    seed = 23  # 20, and the number of the rank
     random.seed(seed)
     torch.manual_seed(seed)
     known = (

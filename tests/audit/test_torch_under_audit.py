@@ -125,6 +125,7 @@ def test_a_parameter_without_a_gradient_has_one_of_zeros():
 
 
 def test_a_large_tensor_is_folded_to_signed_sums_of_every_so_many_values():
+    assert LARGEST == 2**16
     count = 2 * LARGEST + 3
     weights = torch.zeros(count)
     for places, expected in (([5], 1), ([5, 5 + LARGEST], 2), ([2, 2 + LARGEST, 2 + 2 * LARGEST], 3)):

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from paceline.lab.collect import command, record_job
 from paceline.lab.contention import competitor, stress
 from paceline.recording.place import Place
 
@@ -124,6 +125,11 @@ def test_without_stress_ng_its_competitors_are_refused(monkeypatch):
         "stress-ng-memory": ("--stream", "1"),
         "stress-ng-disk": ("--hdd", "1", "--hdd-bytes", "16m", "--temp-path", "/var/tmp"),
     }
+
+
+def test_times_that_others_are_given_are_short():
+    assert stress.SETTLE_SECONDS == 0.3
+    assert (command.GRACE_SECONDS, record_job.LONGEST_ITERATION) == (30.0, 1.0)
 
 
 def test_a_stressor_runs_in_its_spans_and_is_late_for_none(monkeypatch):

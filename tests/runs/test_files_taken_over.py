@@ -44,6 +44,23 @@ def test_a_file_of_another_fleet_is_another_file_although_all_lines_are_the_same
     assert reader.kept(1) == [(("b",), 2.0)]
 
 
+@pytest.mark.parametrize(("at", "known"), [(4000, True), (4090, False)])
+def test_a_file_is_known_again_by_four_kilobytes_of_its_first_line_and_of_its_end(tmp_path, at, known):
+    path, values = tmp_path / "a.jsonl", [{"value": 1.0, "filler": "x" * 2000}] * 3
+
+    def content(letter):
+        header = text_of({"made": 1, "workers": ["a" * 9000]})
+        begin = len('{"made": 1, "workers": ["')
+        place = begin + at
+        return header[:place] + letter + header[place + 1 :] + text_of(*values)
+
+    path.write_text(content("b"))
+    reader = Lines(path)
+    assert reader.poll() == 3
+    path.write_text(content("c"))
+    assert reader.poll() == (3 if known else 0)
+
+
 def test_a_file_that_shrank_or_begins_with_half_a_line_is_read_anew(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text(text_of({"made": 2, "workers": ["a", "b"]})[:-5])
