@@ -21,7 +21,7 @@ KEPT = Path(__file__).parent / "pages.json"
 def stated(page):
     """Return a page's texts and figures, and its charts as they are drawn; of long lines only some points."""
     parts = [[part["title"], part["about"], [_stated(block) for block in part["blocks"]]] for part in page["sections"]]
-    return {"kind": page["kind"], "title": page["title"], "verdict": page["verdict"], "parts": parts}
+    return {name: page[name] for name in ("kind", "title", "command", "verdict")} | {"parts": parts}
 
 
 def _stated(block):
@@ -34,9 +34,20 @@ def _stated(block):
         drawn = gantt_chart(block)
         return [block["title"], block["about"], drawn["words"], block["until"], block["rows"]]
     drawn = line_chart(block)
-    lines = [[one["name"], one["colour"], one["path"][:40], len(one["values"])] for one in drawn["lines"]]
-    bands = [[one["name"], one["colour"], one["path"][:40]] for one in drawn["bands"]]
-    return [block["title"], block["about"], block["x"]["name"], drawn["words"], drawn["across"][:2], lines, bands]
+    lines = [[one["name"], one["colour"], one["path"][:40], _some(one["values"])] for one in drawn["lines"]]
+    bands = [[one["name"], one["colour"], one["path"][:40], *map(_some, _ends(one))] for one in drawn["bands"]]
+    along = [block["x"]["name"], _some(block["x"]["values"]), block["unit"], drawn["across"][:2]]
+    return [block["title"], block["about"], along, drawn["words"], lines, bands]
+
+
+def _ends(band):
+    return band["low"], band["high"]
+
+
+def _some(values):
+    """Return how many values there are, how many of these are known, their mean, and a few."""
+    known = [value for value in values if value is not None]
+    return [len(values), len(known), sum(known) / len(known) if known else None, values[:2], values[-2:]]
 
 
 @pytest.mark.slow
