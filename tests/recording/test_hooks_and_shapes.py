@@ -1,6 +1,7 @@
-"""Hooks that wait for threads of torch, hooks of gradients, sizes of batches, and counters of a GPU, call by call."""
+"""Hooks that wait for threads of torch, hooks of gradients and sizes of batches, call by call."""
 
 import collections
+import functools
 import math
 import types
 from types import SimpleNamespace
@@ -9,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from paceline.recording.covariates import nvml
 from paceline.recording.recorder import Step
 from paceline.recording.torch import callbacks
+from paceline.recording.torch.busy_clock import added
 from paceline.recording.torch.forward_work import elements_of, tell, work_of
 from paceline.recording.torch.late import Late
 from paceline.recording.torch.samples import leading_size, shapes_in
@@ -179,59 +180,27 @@ def test_samples_and_work_of_a_step_are_those_of_all_its_forward_passes():
     assert plainly == [(4.0, 8.0), (12.0, 24.0)]
 
 
-# -- a GPU -----------------------------------------------------------------------------------------------------------
+def test_only_steps_of_ones_own_optimiser_are_told_before_and_after(monkeypatch):
+    model, other = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    ours, theirs = (torch.optim.SGD(one.parameters(), lr=0.1) for one in (model, other))
+    for given in (None, ours):
+        watching, log = Watch(model, given, recorder_of([])), []
+        for name in ("stepping", "stepped"):
+            monkeypatch.setattr(watching.stopwatch, name, functools.partial(log.append, name))
+        theirs.step()
+        ours.step()
+        theirs.step()
+        assert log == ["stepping", "stepped"]
+        watching.close()
+        ours.step()
+        assert len(log) == 2
 
 
-@pytest.fixture
-def library(monkeypatch):
-    """A library of three GPUs whose calls are noted."""
-    calls = []
-    own = SimpleNamespace(NVMLError=type("NVMLError", (Exception,), {}), NVML_CLOCK_SM=4, calls=calls)
-    own.nvmlInit = lambda: calls.append("begun")
-    own.nvmlDeviceGetHandleByIndex = lambda number: f"gpu {number}" if number < 3 else own.fail()
-    own.nvmlDeviceGetHandleByUUID = lambda name: f"named {name}"
-    own.nvmlDeviceGetMaxClockInfo = lambda handle, kind: calls.append((handle, kind)) or 2000
-    own.nvmlDeviceGetClockInfo = lambda handle, kind: calls.append((handle, kind)) or 500
-
-    def fail():
-        raise own.NVMLError
-
-    own.fail = fail
-    monkeypatch.setitem(__import__("sys").modules, "pynvml", own)
-    monkeypatch.setattr(nvml, "find_spec", lambda name: name == "pynvml" or None)
-    for name in ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK"):
-        monkeypatch.delenv(name, raising=False)
-    return own
-
-
-@pytest.mark.parametrize(
-    ("visible", "rank", "device", "handle"),
-    [
-        (None, None, None, "gpu 0"),
-        (None, "2", None, "gpu 2"),
-        (None, "2", 1, "gpu 1"),
-        (None, None, 3, None),
-        ("2, 0", None, 1, "gpu 0"),
-        ("2, GPU-a ", "1", None, "named GPU-a"),
-        ("1", None, 1, None),
-        ("", None, None, "named "),
-    ],
-)
-def test_the_clock_of_a_gpu_is_that_of_its_number_among_the_visible(
-    library, monkeypatch, visible, rank, device, handle
-):
-    for name, value in (("CUDA_VISIBLE_DEVICES", visible), ("LOCAL_RANK", rank)):
-        if value is not None:
-            monkeypatch.setenv(name, value)
-    found = nvml.nvml_covariates(device)
-    assert library.calls[0] == "begun"
-    if handle is None:
-        assert found == []
-    else:
-        assert [one.name for one in found] == ["gpu_busy", "gpu_memory", "gpu_clock"]
-        assert found[2].sample() == 0.25
-        assert library.calls[1:] == [(handle, 4), (handle, 4)]
-        assert math.isnan(nvml._OfGPU(library, handle).sample())
+def test_rows_of_features_have_one_length():
+    assert added((1.0, 2.0), (0.5, 4.0)) == (1.5, 6.0)
+    assert (added((), ()), added((1.0,), ()), added((), (2.0,))) == ((), (1.0,), (2.0,))
+    with pytest.raises(ValueError, match="zip"):
+        added((1.0,), (1.0, 2.0))
 
 
 def test_a_mapping_proxy_is_a_mapping_too():
