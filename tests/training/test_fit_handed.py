@@ -29,7 +29,8 @@ def handed(monkeypatch):
 def test_every_option_reaches_the_predictor(handed, monkeypatch, tmp_path):
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    joined, model, traces = [], EWMA(smoothing=None), [job("one", tuple("abcdef"))]
+    joined, model, traces, known = [], EWMA(smoothing=None), [job("one", tuple("abcdef"))], []
+    monkeypatch.setattr(fits, "_identity", lambda *given: known.append(given) or "who")
     monkeypatch.setattr(fits, "_join_processes", lambda: joined.append(True))
     options = {"hold_out": ["b", "a"], "checkpoint": str(tmp_path / "c"), "checkpoint_seconds": 7.0, "device": "cuda"}
     fitted = fit(
@@ -43,7 +44,8 @@ def test_every_option_reaches_the_predictor(handed, monkeypatch, tmp_path):
     assert (fitting.held_out, fitting.warm, fitting.mixed, fitting.distributed) == (frozenset("ab"), True, True, True)
     assert (fitting.folder, fitting.checkpoint_seconds) == (tmp_path / "c", 7.0)
     assert (fitting.device, fitting.memory) == ("cuda", 9)
-    assert fitting.identity == fits._identity(given, source, replace(fitting, identity=""))
+    assert fitting.identity == "who"
+    assert known == [(given, source, replace(fitting, identity=""))]
     assert joined == [True]
 
 
