@@ -116,10 +116,10 @@ def read_sar(
 ) -> Iterator[Trace]:
     """Yield the usage of machines from ``sadf -d``; each device or core is a separate worker."""
     for path in paths:
-        tally, asked_for = Tally(), 0
+        tally, asked_for = Tally(), False
         for part in _sar_parts(path, tally):
             if workers is None or part.rows.worker.isin(list(workers)).any():
-                asked_for += 1
+                asked_for = True
                 yield from usage_traces([path], [part.rows], part.layout, tally, period=period, workers=workers)
             else:
                 tally.rows("rows of workers that were not asked for", len(part.rows.time))
@@ -151,12 +151,12 @@ class _Part:
 def _sar_parts(path: Path, tally: Tally) -> Iterator[_Part]:
     header: list[str] = []
     rows: list[Numbered] = []
-    parts = 0
+    parts = False
     for line, text in numbered_lines(path):
         cells = [cell.strip() for cell in text.split(";")]
         if text.lstrip().startswith("#"):
             if rows:
-                parts += 1
+                parts = True
                 yield _Part(path, header, rows)
             header, rows = [cells[0].lstrip("# "), *cells[1:]], []
         elif len(cells) > 3 and cells[3].startswith(RESTART):  # may stand above the first header
