@@ -1,0 +1,216 @@
+"""Backtests and boards of predictors against what a few lines of arithmetic give."""
+
+import itertools
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from paceline.datasets import Trace
+from paceline.datasets.health import ljung_box
+from paceline.eval import (
+    backtest,
+    barrier_overhead,
+    leaderboard,
+    model_drift,
+)
+from paceline.eval.contract import require_forecasts
+from paceline.eval.evaluation import _score, evaluation, unfitted
+from paceline.eval.recorded_jobs import by_name, require_warmup
+from paceline.eval.residuals import position
+from paceline.eval.significance import absolute, lead, squared
+from paceline.predictors import EWMA, LastValue, Report
+from paceline.training import Fact
+
+NAN = float("nan")
+
+
+def trace_of(*speeds, **more):
+    speed_TW = np.array(speeds, dtype=float).T
+    return Trace(np.ones_like(speed_TW), 1 / speed_TW, **more)
+
+
+def jobs():
+    rng = np.random.default_rng(0)
+    first = rng.uniform(1, 2, (3, 30))
+    first[1, 10:20] = NAN
+    first[2] = 1.5  # never changes, so it is left out
+    return [
+        trace_of(*first, workers=["a", "b", "c"], meta={"job": "first"}),
+        trace_of(*rng.uniform(1, 3, (1, 25)), workers=["a"], meta={"job": "second"}),
+    ]
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that goes on by half a second whenever it is looked at."""
+    times = itertools.count(7.0, 0.5)
+    monkeypatch.setattr("time.perf_counter", lambda: next(times))
+
+
+def test_a_backtest_holds_the_forecasts_their_ends_and_the_time_of_an_iteration(clock):
+    (trace, _) = jobs()
+    found = backtest(EWMA(smoothing=0.5), trace, warmup=4)
+    model = EWMA(smoothing=0.5)
+    model.reset(trace.workers)
+    for t in range(30):
+        ahead = model.predict()
+        for told, wanted in (
+            (found.forecast_TW, ahead.speed),
+            (found.spread_TW, ahead.spread),
+            (found.low_TW, ahead.quantile(0.05)),
+            (found.high_TW, ahead.quantile(0.95)),
+            (found.position_TW, position(ahead, trace.speed[t])),
+        ):
+            np.testing.assert_array_equal(told[t], wanted)
+        model.observe(Report(trace.samples[t], trace.seconds[t]))
+    assert (found.warmup, found.seconds) == (4, 0.5 / 30)
+    assert found.scored.tolist() == [26, 16, 26]
+    assert found.overhead == barrier_overhead(found.forecast_TW[4:], trace.speed[4:])
+    np.testing.assert_array_equal(found.error, found.forecast_TW[4:] - trace.speed[4:])
+
+
+@pytest.mark.slow
+def test_a_board_relates_errors_to_the_last_values_and_says_what_led(clock):
+    traces = jobs()
+    board = leaderboard({"ewma": EWMA(smoothing=0.5)}, traces, warmup=5, fit_seconds={"ewma": 2.0})
+    mine = {trace.name: backtest(EWMA(smoothing=0.5), trace, warmup=5) for trace in traces}
+    last = {trace.name: backtest(LastValue(), trace, warmup=5) for trace in traces}
+    assert board.left_out == ("first/c",)
+    assert board.fit_seconds == {"ewma": 2.0}
+    kept = {"first": [0, 1], "second": [0]}
+    rows = [
+        ("ewma", job, traces[k].workers[w], mine[job].rmse[w] / last[job].rmse[w], mine[job].mae[w] / last[job].mae[w])
+        for k, job in enumerate(kept)
+        for w in kept[job]
+    ]
+    own = board.workers[board.workers["predictor"] == "ewma"]
+    assert list(own[["predictor", "trace", "worker", "rmse", "mae"]].itertuples(index=False, name=None)) == rows
+    assert own["coverage"].tolist() == [mine[job].coverage[w] for job in kept for w in kept[job]]
+    times = board.jobs[board.jobs["predictor"] == "ewma"]
+    assert times["overhead"].tolist() == [mine[job].overhead for job in kept]
+    assert times["microseconds"].tolist() == [1e6 * (0.5 / 30), 1e6 * (0.5 / 25)]
+    for measure, figures in (("rmse", squared), ("mae", absolute)):
+        differences = [
+            figures(mine[job].error[:, kept[job]], getattr(last[job], measure)[kept[job]])
+            - figures(last[job].error[:, kept[job]], getattr(last[job], measure)[kept[job]])
+            for job in kept
+        ]
+        wanted = lead(differences, [2 / 3, 1 / 3])
+        assert vars(board.lead("ewma", measure=measure)) == pytest.approx(vars(wanted))
+        (row,) = [row for row in board.leads(measure).to_dict("records") if row["predictor"] == "ewma"]
+        told = [row[name] for name in (measure, "low", "high", "p")]
+        assert told == pytest.approx([wanted.ratio, wanted.low, wanted.high, wanted.p])
+        assert row["than last-value"] == wanted.verdict
+    assert board.lead("last-value", "ewma", among=3).ratio == pytest.approx(1 / board.lead("ewma").ratio)
+    left = board.residuals["ewma"]["first"]
+    assert left.position.value == pytest.approx(np.nanmean(mine["first"].position_TW[5:, :2], axis=0).mean())
+    np.testing.assert_allclose(left.white, ljung_box(mine["first"].error[:, :2]))
+
+
+@pytest.mark.slow
+def test_the_best_leads_and_those_behind_are_told_beside_it_and_beside_the_last_value():
+    class Doubled(LastValue):
+        def _next_speed(self, covariates_WD, horizon):
+            return 2.0 * super()._next_speed(covariates_WD, horizon)
+
+    rng = np.random.default_rng(1)
+    noise = [trace_of(*rng.uniform(1, 2, (2, 120)), meta={"job": f"{k}"}) for k in range(2)]
+    board = leaderboard({"doubled": Doubled(), "ewma": EWMA(smoothing=0.1)}, noise, warmup=5)
+    table = board.leads().set_index("predictor")
+    assert table.index.tolist() == ["ewma", "last-value", "doubled"]
+    assert table["than last-value"].tolist() == ["better", "", "worse"]
+    assert table["than the best"].tolist() == ["the best", "worse", "worse"]
+    assert table["rank"].tolist() == [1.0, 2.0, 3.0]
+    calibrated = board.calibration
+    assert calibrated["predictor"].tolist() == ["ewma", "last-value", "doubled"]
+    assert calibrated["coverage"].tolist() == board.overall["coverage"].tolist()
+    assert calibrated["intervals"].tolist()[2] == "too high"
+
+
+# -- jobs and contracts ----------------------------------------------------------------------------------------------
+
+
+def test_jobs_go_by_their_names_and_a_warm_up_leaves_an_iteration():
+    first, second = jobs()
+    assert list(by_name([first, second]).items()) == [("first", first), ("second", second)]
+    assert by_name(first) == {"first": first}
+    require_warmup(0, first)
+    require_warmup(29, first)
+    for wrong in (-1, 30):
+        with pytest.raises(ValueError, match=f"below the 30 iterations of trace 'first', got {wrong}"):
+            require_warmup(wrong, first)
+
+
+def test_a_forecast_is_a_speed_above_nothing_and_a_spread_is_no_less():
+    fine = np.array([[1e-9, 5.0], [2.0, 3.0]])
+    require_forecasts(EWMA(), fine, np.array([[0.0, math.inf], [0.1, 0.2]]), ["a", "b"])
+    for wrong in (0.0, -1.0, math.inf, NAN):
+        speed = fine.copy()
+        speed[1, 1] = wrong
+        with pytest.raises(
+            ValueError, match=rf"^EWMA forecast {wrong:g} samples/s for worker b in iteration 1: a forec"
+        ):
+            require_forecasts(EWMA(), speed, np.ones((2, 2)), ["a", "b"])
+    for wrong in (-0.001, NAN):
+        spread = np.array([[0.1, 0.2], [wrong, wrong]])
+        with pytest.raises(
+            ValueError, match=f"a spread of {wrong:g} for worker a in iteration 8: a forecast must be a sp"
+        ):
+            require_forecasts(EWMA(), fine, spread, ["a", "b"], 7)
+
+
+# -- evaluations and drift -------------------------------------------------------------------------------------------
+
+
+def test_an_evaluation_refuses_what_was_fitted_and_keeps_the_name_of_a_file():
+    first, second = jobs()
+    named = Trace(second.samples, second.seconds, meta={"job": "second", "file": "second.csv"})
+    assert unfitted([first, named], [])[1] == Fact.of(named, "second.csv")
+    assert unfitted([first], [Fact.of(second)]) == (Fact.of(first, ""),)
+    with pytest.raises(ValueError, match=r"traces \['first'\] were fitted, and would flatter narx: evaluate it on oth"):
+        unfitted([first, second], [Fact.of(first)], "narx")
+    with pytest.raises(ValueError, match=r"\['second'\] were fitted, and would flatter the model"):
+        evaluation(EWMA(), [second], fitted_on=[Fact.of(second)])
+    numbers = {"rmse": 1.0, "mae": 2.0, "coverage": 0.9, "overhead": 0.1}
+    assert vars(_score({"predictor": "a", "other": 3, **numbers})) == {"predictor": "a", **numbers}
+
+
+def test_drift_is_measured_before_and_after_six_tenths_with_a_refit_from_the_model(monkeypatch):
+    asked = []
+
+    def error(model, trace, begin, end):
+        asked.append((model, begin, end))
+        return 1.0 if model == "fitted" else 2.0
+
+    def fit(model, traces, **how):
+        asked.append(("fit", model, [len(trace) for trace in traces], how))
+        return "fitted"
+
+    monkeypatch.setattr(model_drift, "_error", error)
+    monkeypatch.setattr(model_drift, "fit", fit)
+    model = SimpleNamespace(learns_from_traces=True, reference_=None)
+    found = model_drift.check_drift(model, trace_of([1.0] * 44))
+    assert asked == [(model, 10, 26), (model, 26, 44), ("fit", model, [26], {"start": model}), ("fitted", 26, 44)]
+    assert (found.trace, found.early, found.late, found.refitted) == ("trace", 2.0, 2.0, 1.0)
+    assert found.sentence.endswith("a refit would help: it lowers the error by 50%")
+
+
+def test_the_error_of_a_model_leaves_out_workers_that_tell_nothing(monkeypatch):
+    rmse = {True: np.array([2.0, 0.0, NAN, 3.0, 4.0]), False: np.array([1.0, 1.0, 1.0, 0.0, 2.0])}
+    seen = []
+
+    def run(predictor, part, warmup):
+        seen.append((len(part), warmup))
+        return SimpleNamespace(rmse=rmse[isinstance(predictor, EWMA)])
+
+    monkeypatch.setattr(model_drift, "backtest", run)
+    trace = trace_of([1.0] * 50)
+    assert model_drift._error(EWMA(), trace, 7, 30) == pytest.approx(2.0)
+    assert seen == [(30, 7)] * 2
+    rmse[True][[0, 4]] = 0.0
+    with pytest.raises(
+        ValueError, match="trace 'trace' has no worker whose speed changes: there is nothing to measure"
+    ):
+        model_drift._error(EWMA(), trace, 7, 30)
