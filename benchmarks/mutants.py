@@ -25,7 +25,18 @@ from mutants_tried import Tried, tried
 HERE = Path(__file__).parent
 COUNTS = HERE / "mutants.json"
 
-ROOMS = ("coordinator", "datasets", "engines", "eval", "lab", "predictors", "recording", "runs", "solver", "training")
+ROOMS: tuple[str, ...] = (
+    "coordinator",
+    "datasets",
+    "engines",
+    "eval",
+    "lab",
+    "predictors",
+    "recording",
+    "runs",
+    "solver",
+    "training",
+)
 ROOMS += ("audit", "report", "src/paceline")
 
 

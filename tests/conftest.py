@@ -4,6 +4,7 @@
 draws a tenth of them.
 """
 
+import functools
 import gc
 import os
 import signal
@@ -11,10 +12,16 @@ from importlib.util import find_spec
 
 import processes
 import pytest
+import typer.main
+import typer.testing
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("paceline", deadline=None, derandomize="EXPLORE" not in os.environ)
 settings.load_profile("paceline")
+
+
+# Typer makes all commands anew, with all options, each time that one is called: a tenth of all the time.
+typer.main.get_command = typer.testing._get_command = functools.cache(typer.main.get_command)
 
 
 # A shell that starts the tests in the background lets them ignore interrupts, and so all that they start.
