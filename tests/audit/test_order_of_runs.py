@@ -18,7 +18,7 @@ from paceline.audit.audit_verdict import Cause  # noqa: E402
 from paceline.audit.compare import Difference  # noqa: E402
 from paceline.audit.comparisons import AuditPlan, BalancedRun  # noqa: E402
 from paceline.audit.inquiry import AuditRun, Inquiry  # noqa: E402
-from paceline.audit.probe import STEPS, apart, numbers_of, probing  # noqa: E402
+from paceline.audit.probe import STEPS, Probe, apart, numbers_of, probing  # noqa: E402
 from paceline.audit.tape import Tape, TapedStep  # noqa: E402
 
 
@@ -215,6 +215,32 @@ def test_a_balanced_job_is_told_by_its_power_or_else_by_what_mixes_rows(monkeypa
     script.kind["candidates"] = []
     verdict = causes.by_size(script.inquiry, Difference(({"w": 1.0},)))
     assert verdict.cause is (Cause.ROWS if mixing else Cause.UNKNOWN)
+
+
+@pytest.mark.parametrize(("control", "cause"), [(100e-8, Cause.NOT_WEIGHTED), (100.1e-8, Cause.CARRIED)])
+def test_a_balanced_job_carries_something_over_from_a_hundred_times_the_tolerance_on(monkeypatch, control, cause):
+    shown = Probe(control, 0.0, (0.5, 0.5), 0.5, 1.0, 1.0)
+    monkeypatch.setattr(causes, "_probe_balanced", lambda inquiry: shown)
+    inquiry = Sized(0.0).inquiry
+    assert inquiry.tolerance == 1e-8
+    assert causes.by_size(inquiry, Difference(({"w": 1.0},))).cause is cause
+
+
+@pytest.mark.parametrize(("count", "known"), [(0, False), (2, False), (3, True)])
+def test_a_balanced_job_is_probed_with_three_samples_or_not_at_all(count, known):
+    class Few(Made):
+        def candidates(self):
+            return super().candidates()[:count]
+
+    tokens = weighted(lambda one: one["counts"]["tokens"])
+    verdict, plans, _ = audited(Few(of_ranks(tokens, lambda own, total, ranks: own / total), balanced=12))
+    assert (verdict.cause, len(plans)) == ((Cause.TERMS, 5) if known else (Cause.UNKNOWN, 4))
+
+
+def test_a_step_without_gradients_is_no_multiple_of_one():
+    tape = Tape(0, 2, {}, {}, [TapedStep({}, {}, {})])
+    verdict = causes.unlike_one(Inquiry(None, base=AuditRun([tape, tape])), Difference(()), tape)
+    assert (verdict.cause, verdict.detail) == (Cause.UNKNOWN, "0 times that of one process")
 
 
 def test_a_script_that_counts_ranks_differently_is_told_in_the_first_run_of_its_probe():
