@@ -1,6 +1,11 @@
 """A page says what it was made from, and with which command it is made again; charts hold what was measured."""
 
+import importlib
+import math
+from types import SimpleNamespace
+
 import numpy as np
+import pandas as pd
 import pytest
 from made_pages import slowed_trace
 from made_runs import made_async_run, made_run
@@ -9,9 +14,9 @@ from paceline import __version__
 from paceline.eval import balanced, leaderboard, replay_all
 from paceline.predictors import EWMA, LastValue
 from paceline.report import async_page, audit_page, evaluation_page, replay_page, run_page
-from paceline.report.evaluation_page import _chart, _coverage, _forecasts
+from paceline.report.evaluation_page import _chart, _coverage, _drawn, _forecasts, interval
 from paceline.report.forecast_errors import by_regime, held, moved, past_band
-from paceline.report.replay_page import _best, _range_over
+from paceline.report.replay_page import _best, _range_over, smooth
 from paceline.training import Fact
 
 NAN = float("nan")
@@ -122,6 +127,20 @@ def test_charts_of_an_asynchronous_run_hold_the_last_known_values():
         assert line["values"] == rounded(wanted)
 
 
+def rows_of(page, caption):
+    (found,) = [b for part in page["sections"] for b in part["blocks"] if b.get("caption") == caption]
+    return found["rows"]
+
+
+def test_an_error_at_its_limit_is_within_it(monkeypatch):
+    run = made_run(40, 2, gaps=0.0)
+    run.of_workers["seconds"][:] = 1.0
+    run.of_workers["forecast_seconds"][:] = np.repeat([1.0, 1.125, 1.25, 1.5], 10)[:, None]
+    monkeypatch.setattr(importlib.import_module("paceline.report.run_page"), "WITHIN", (0.125, 0.25))
+    off = {row[0]: row[1] for row in rows_of(run_page(run), "Calibration")}
+    assert (off["off by 12 % at most"], off["off by 25 % at most"]) == (0.5, 0.75)
+
+
 # -- errors of forecasts ---------------------------------------------------------------------------------------------
 
 
@@ -187,3 +206,44 @@ def test_the_forecasts_of_a_worker_are_its_last_two_hundred_and_fifty_between_th
     levels = [(job.actual <= one).mean() for one in job.quantiles]
     assert below.tolist() == levels
     assert inside == ((job.quantiles[0] <= job.actual) & (job.actual <= job.quantiles[-1])).mean()
+
+
+def test_an_interval_without_an_end_is_drawn_up_to_twice_the_highest_speed():
+    trace = slowed_trace(["a"], iterations=30, slow=0, at=9)
+    job = _forecasts(LastValue(), trace, 0)
+    assert np.isinf(job.quantiles[-1, 0, 0])
+    (band,) = _chart(job, 0, "")["bands"]
+    assert band["high"][0] == rounded([2 * trace.speed.max()])[0]
+
+
+def test_the_worst_worker_and_the_one_in_the_middle_are_drawn():
+    traces = [slowed_trace(["a", "b", "c", "d"], "one", iterations=40, slow=1, at=20)]
+    board = leaderboard({"ewma": EWMA(smoothing=0.3)}, traces, warmup=5)
+    jobs = [_forecasts(EWMA(smoothing=0.3), traces[0], 5)]
+    ratios = board.workers.query("predictor == 'ewma'").set_index("worker")["rmse"].sort_values(ascending=False)
+    drawn = _drawn(board, jobs, "ewma")["blocks"]
+    assert [one["title"] for one in drawn] == [f"one, {ratios.index[0]}", f"one, {ratios.index[2]}"]
+    assert [one["about"] for one in drawn] == [
+        f"This is the worst forecast worker, RMSE {ratios.iloc[0]:.3f}.",
+        f"This is the median worker, RMSE {ratios.iloc[2]:.3f}.",
+    ]
+
+
+def test_an_interval_of_a_board_is_that_of_the_mean_of_logs_and_of_one_or_of_no_error_it_is_not_known():
+    def board(*ratios):
+        return SimpleNamespace(workers=pd.DataFrame({"predictor": ["a"] * len(ratios), "rmse": list(ratios)}))
+
+    logs = np.log([0.5, 1.0, 1.5])
+    half = 1.96 * math.sqrt(sum((logs - logs.mean()) ** 2) / 2 / 3)
+    assert interval(board(0.5, 1.0, 1.5), "a") == pytest.approx(
+        (math.exp(logs.mean() - half), math.exp(logs.mean()), math.exp(logs.mean() + half))
+    )
+    assert interval(board(0.0, 1.0), "a") == pytest.approx((NAN, 0.0, NAN), nan_ok=True)
+    assert interval(board(2.0), "a") == pytest.approx((NAN, 2.0, NAN), nan_ok=True)
+    assert interval(board(1.0, 1.0), "a") == (1.0, 1.0, 1.0)
+
+
+def test_a_mean_of_a_single_known_value_is_that_value():
+    assert smooth(np.array([NAN, 3.0, NAN]), window=1) == pytest.approx([NAN, 3.0, NAN], nan_ok=True)
+    assert smooth(np.array([2.0])).tolist() == [2.0]
+    assert smooth(np.array([1.0, 2.0, 6.0, NAN]), window=3) == pytest.approx([1.5, 3.0, 4.0, 6.0])
