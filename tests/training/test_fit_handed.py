@@ -4,6 +4,7 @@ import logging
 import sys
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from test_fit_told import job
@@ -27,8 +28,9 @@ def handed(monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:.* changed nothing")
 def test_every_option_reaches_the_predictor(handed, monkeypatch, tmp_path):
-    torch = pytest.importorskip("torch")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(fits, "require", lambda *library, **why: None)
+    found = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: True))
+    monkeypatch.setitem(sys.modules, "torch", found)
     joined, model, traces, known = [], EWMA(smoothing=None), [job("one", tuple("abcdef"))], []
     monkeypatch.setattr(fits, "_identity", lambda *given: known.append(given) or "who")
     monkeypatch.setattr(fits, "_join_processes", lambda: joined.append(True))
@@ -201,12 +203,12 @@ def test_a_start_gives_what_it_learnt_and_nothing_of_its_fleet(handed, tmp_path)
 
 @pytest.mark.parametrize(("joined", "rank"), [(True, None), (True, "0"), (False, "0"), (False, None)])
 def test_processes_of_torchrun_join_once(monkeypatch, joined, rank):
-    dist = pytest.importorskip("torch.distributed")
     done = []
     monkeypatch.setattr(fits, "require", lambda library, **why: done.append((library, why)))
     monkeypatch.setattr(fits, "wait_at_exit", lambda: done.append("waits"))
-    monkeypatch.setattr(dist, "is_initialized", lambda: joined)
-    monkeypatch.setattr(dist, "init_process_group", lambda backend: done.append(backend))
+    dist = SimpleNamespace(is_initialized=lambda: joined, init_process_group=done.append)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(distributed=dist))
+    monkeypatch.setitem(sys.modules, "torch.distributed", dist)
     monkeypatch.delenv("RANK", raising=False)
     if rank is not None:
         monkeypatch.setenv("RANK", rank)
@@ -224,6 +226,8 @@ def test_processes_of_torchrun_join_once(monkeypatch, joined, rank):
 def test_a_device_needs_torch(monkeypatch):
     needed = []
     monkeypatch.setattr(fits, "require", lambda library, **why: needed.append((library, why)))
+    found = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: True))
+    monkeypatch.setitem(sys.modules, "torch", found)
     with pytest.raises(ValueError, match="device must be 'cpu'"):
         fit(EWMA(), [job("one")], device="xpu")
     assert needed == [("torch", {"needed_by": "fitting on xpu", "extra": "torch"})]

@@ -202,6 +202,27 @@ def test_a_model_is_tried_on_two_small_fleets_and_has_none_afterwards(tmp_path):
     )
 
 
+class Words(EWMA):
+    """Learns words, of which there may be none."""
+
+    words = np.array([], dtype=np.str_)
+
+    def state_dict(self):
+        return super().state_dict() | {"learnt/words": self.words}
+
+    def load_state_dict(self, state):
+        self.words = state["learnt/words"]
+        super().load_state_dict({name: value for name, value in state.items() if name != "learnt/words"})
+
+
+@pytest.mark.parametrize("words", [[], ["a", "bcd", ""]])
+def test_words_that_were_learnt_come_back_as_words(tmp_path, words):
+    model = Words()
+    model.words = np.array(words, dtype=np.str_)
+    found = load_model(save_model(model, tmp_path / "a.safetensors"), kinds=[Words])
+    assert (found.words.tolist(), found.words.dtype.kind) == (words, "U")
+
+
 class Divides(EWMA):
     """Divides by nothing, as a model may that has seen nothing yet."""
 
@@ -220,3 +241,4 @@ def test_a_file_that_is_not_there_is_named_without_a_secret(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"^there is no model file s3:/\*\*\*@bucket/a$"):
         load_model("s3://key:HUSHHUSH@bucket/a")
     assert model_registry.INDEX_VERSION == model_files.FORMAT_VERSION == 1
+    assert model_files.MOST_HEADER == 4 * 1024**2, "as documented"
