@@ -6,7 +6,7 @@ from statistics import NormalDist, median
 import numpy as np
 import pytest
 
-from paceline.predictors import Calibrated, Report
+from paceline.predictors import Calibrated, Report, named
 from paceline.predictors.calibrated import SETTLED, _track
 
 LEVELS = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
@@ -156,3 +156,19 @@ def test_a_quantile_is_a_speed_that_can_be(error, speed):
     model.observe(Report([100.0], [1.0]))
     model._rows["quantiles"] = np.full((1, 9), error)
     assert model.predict().quantiles == pytest.approx(np.full((1, 9), speed))
+
+
+def test_forecasts_and_curves_are_those_of_what_is_calibrated():
+    for kind in ("ewma", "batch-time"):
+        plain, model = named(kind), Calibrated(kind)
+        for one in (plain, model):
+            one.reset(["a", "b"])
+            for k in range(30):
+                samples_W = np.array([8.0 + k % 3, 16.0 - k % 5])
+                one.observe(Report(samples=samples_W, seconds=0.1 + samples_W / np.array([50.0, 20.0 + k])))
+        found, wanted = model.predict(), plain.predict()
+        assert found.speed.tolist() == wanted.speed.tolist()
+        assert (found.batch_time is None) == (wanted.batch_time is None) == (kind == "ewma")
+        if wanted.batch_time is not None:
+            for name in ("slope", "intercept"):
+                assert getattr(found.batch_time, name).tolist() == getattr(wanted.batch_time, name).tolist()
