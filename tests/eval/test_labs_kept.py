@@ -26,7 +26,6 @@ from paceline.eval.replay.federated import (
     iter_rounds,
     mixture,
     phones,
-    slowdown_of,
 )
 from paceline.eval.replay.federated import population as populations
 from paceline.predictors import LastValue
@@ -77,6 +76,22 @@ def test_a_race_ends_early_where_it_is_good_enough_or_hopeless_and_takes_the_pre
     found |= {"seeded": asp(seed=4), "usual": asp(evaluations=60, epochs=1)}
     balanced = race(Bowl(), TIMES, scheme("lb-bsp", 5), COURSE, LastValue())
     require_kept(KEPT, "races", {name: ran_as(one) for name, one in (found | {"last value": balanced}).items()})
+
+
+def test_whoever_still_waits_at_the_end_has_waited_until_then():
+    class Breaks(Bowl):
+        """The second gradient of the second worker is no number, while the first one waits for it."""
+
+        asked = 0
+
+        def gradient(self, parameters, rows):
+            self.asked += 1
+            return super().gradient(parameters, rows) * (NAN if self.asked == 3 else 1.0)
+
+    found = race(Breaks(), Times(8 / np.array([[1.0, 4.0]]), span=100.0, comm_seconds=0.0), scheme("bsp", 2), COURSE)
+    assert found.seconds[-1] == 8.0
+    assert found.accuracy[-1] == 0.0
+    assert found.waiting == pytest.approx([6 / 8, 0.0])
 
 
 def test_accuracies_are_smoothed_over_three_and_the_end_is_the_last_tenth():
@@ -194,31 +209,6 @@ def test_populations_are_what_they_were(clients, tmp_path, monkeypatch):
     require_kept(KEPT, "populations", found)
     assert clients.compute_seconds(rows, sizes, np.array([0, 0]), 1).tolist() == [0, 0]
     assert clients.devices == ("",) * 8
-
-
-def test_slowdowns_are_cut_to_the_shortest_recording():
-    one = Trace([[1.0, 1.0, 1.0]] * 4, [[1.0, 2.0, NAN], [2.0, NAN, NAN], [4.0, 4.0, NAN], [2.0, 3.0, NAN]])
-    other = Trace([[1.0]] * 5, [[5.0], [1.0], [1.0], [1.0], [1.0]])
-    assert slowdown_of([one, other]) == pytest.approx(np.array([[0.5, 2 / 3, 5], [1, 4 / 3, 1], [2, 1, 1]]))
-    with pytest.raises(ValueError, match="traces must hold a worker with a speed, got none"):
-        slowdown_of([])
-
-
-def test_a_line_of_a_phone_needs_two_batches_of_the_full_layer(tmp_path, monkeypatch):
-    import pandas as pd
-
-    full = "in 1000, out 1000, steps 10"
-    rows = [(full, 1, 1.0), (full, 3, 2.0), (full, 5, 3.0), ("in 1, out 1, steps 10", 1, 9.0)]
-    monkeypatch.setattr(
-        populations, "read_profiles", lambda file, kind: pd.DataFrame(rows, columns=["held", "batch", "seconds"])
-    )
-    assert populations._curve(tmp_path) == pytest.approx((0.5, 0.5))
-    rows[0] = (full, 1, 0.1)
-    intercept, slope = populations._curve(tmp_path)
-    assert (intercept, slope) == (0.0, pytest.approx((3.0 - 0.1) / 4))
-    del rows[1:3]
-    with pytest.raises(ValueError, match="holds no curve of the full-size layer 'in 1000, out 1000, steps 10'"):
-        populations._curve(tmp_path)
 
 
 def test_shards_and_networks_are_what_they_were():

@@ -73,7 +73,7 @@ class Population:
 
     def compute_seconds(self, rows: NDArray[np.intp], sizes: Sizes, steps: Sizes, position: int) -> Array:
         """Return the time of these local steps, ``[W]``; each takes one row of the recording from ``position`` on."""
-        step_S = np.arange(max(int(steps.max(initial=0)), 1))
+        step_S = np.arange(steps.max(initial=0))
         taken_WS = step_S < steps[:, None]
         at_WS = (self.offset[rows, None] + position + step_S) % len(self.slowdown)
         slow_WS = self.slowdown[at_WS, self.worker[rows, None]]
@@ -143,7 +143,7 @@ def fedscale(capacity: Trace, *, model_bytes: float = 1e6) -> Population:
     if not len(usable):
         raise ValueError(f"trace {capacity.name!r} holds no client with a positive computation and communication")
     names = [capacity.workers[int(i)] for i in usable]
-    population = _population([""] * len(usable), 0 * slope[usable], slope[usable], bandwidth[usable], model_bytes)
+    population = _population([""] * len(usable), np.zeros(len(usable)), slope[usable], bandwidth[usable], model_bytes)
     return replace(population, names=tuple(names))
 
 
