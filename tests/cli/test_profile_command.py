@@ -3,6 +3,7 @@
 import importlib
 import math
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -320,3 +321,19 @@ def test_two_measured_sizes_are_enough_for_a_picture(tmp_path, seconds, pictures
     said = _written(table, tmp_path / "profile.csv")
     assert len(list(tmp_path.glob("*.png"))) == pictures
     assert said == f"{tmp_path / 'profile.csv'}" + f" and {tmp_path / 'profile.png'}" * pictures
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_picture_is_drawn_beside_the_file_where_matplotlib_is_installed(monkeypatch, installed):
+    import pandas as pd
+
+    from paceline.cli.profile_command import _written
+
+    drawn = []
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: (name == "matplotlib" and installed) or None)
+    monkeypatch.setattr(
+        "paceline.eval.pages.curve_figure.curve_figure", lambda table, path: drawn.append((table, path)) or "drawn"
+    )
+    table = pd.DataFrame({"seconds": [0.5, 0.75]})
+    assert _written(table, Path("in/a.b.csv")) == ("in/a.b.csv and drawn" if installed else "in/a.b.csv")
+    assert [(one is table, path) for one, path in drawn] == [(True, Path("in/a.b.png"))] * installed

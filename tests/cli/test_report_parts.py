@@ -26,7 +26,7 @@ def said(monkeypatch):
     file = io.StringIO()
     for room in (models_command, report_command):
         monkeypatch.setattr(room, "out", SafeConsole(file=file, width=40))
-    monkeypatch.setattr(models_command, "err", SafeConsole(file=file, width=40))
+    monkeypatch.setattr(models_command, "err", SafeConsole(file=file, color_system="standard", width=40))
     monkeypatch.setattr("sys.argv", ["/bin/x", "report", "a b"])
     return lambda: file.getvalue().splitlines()
 
@@ -197,14 +197,14 @@ def test_each_trace_is_checked_with_a_new_model_and_one_too_short_is_left_out(mo
 
     def check(model, trace):
         if trace == "short":
-            raise ValueError("short [x] \x1b" + " and more" * 9)
+            raise ValueError("short [x] \x1b" + " and 12 more" * 9)
         return Drift(trace, float(model[1]), f"sentence of {model[0]}")
 
     monkeypatch.setattr("paceline.eval.model_drift.check_drift", check)
     run("models", "check", "m", "one", "two", *["--json"] * as_json)
     rows = [{"trace": "a [1]", "ratio": 0.0}, {"trace": "b", "ratio": 2.0}]
     assert printed == [("drift", rows, as_json)]
-    left = [rf"left out: short [x] \x1b{' and more' * 9}"]
+    left = [rf"left out: short [x] \x1b{' and 12 more' * 9}"]
     assert said() == left + ([] if as_json else ["a [1]: sentence of m", "b: sentence of m"])
     traces |= {"one": ["short"], "two": []}
     refused = CliRunner().invoke(main.app, ["models", "check", "m", "one", "two"])
