@@ -74,7 +74,7 @@ def tensors_in(thing: Any, depth: int = DEEPEST) -> list[torch.Tensor]:
     elif isinstance(thing, (list, tuple)):
         inside = thing
     elif not isinstance(thing, (*PLAIN, torch.nn.Module, type)):
-        slots = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
+        slots = [name for kind in type(thing).__mro__ for name in vars(kind).get("__slots__", ())]
         inside = [*getattr(thing, "__dict__", {}).values(), *(getattr(thing, name, None) for name in slots)]
     found: list[torch.Tensor] = []
     for value in inside:
