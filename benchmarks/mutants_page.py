@@ -66,10 +66,11 @@ The aim is to notice 95 % in the cores, the solver, the predictors and the engin
 
 `python benchmarks/mutants.py --map` records which tests enter which function; `--seed S --count N` draws files in
 proportion to their lines, and in each one change: an operator, a comparison, a condition, a constant, a name, the last
-named argument of a call, or a statement left out. The tests that enter the function run, those that enter least first,
-as far as 80 recorded seconds of them go. A survivor that changes nothing a caller could see is equivalent, by our
-judgement, and the reason stands beside it. The last column is killed / (killed + survived). The seeds and what was
-drawn stand in `mutants.json`.
+named argument of a call, or a statement left out. The quickest tests that enter the function run first, in a process
+that has collected them already; what these do not notice is tried anew, with those that enter least first, as far as 80
+recorded seconds of them go. A survivor that changes nothing a caller could see is equivalent, by our judgement, and the
+reason stands beside it. The last column is killed / (killed + survived). The seeds and what was drawn stand in
+`mutants.json`.
 
 No seed had been used before, and each sample ran on the tests as they were before any of its survivors was looked at:
 many are noticed by now. The aim is not met. Nothing of Flower or Ray can be noticed here: their tests run in
