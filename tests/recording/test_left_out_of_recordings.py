@@ -1,0 +1,141 @@
+"""How records of a recorder are made, and what is left out of a call."""
+
+import dataclasses
+import inspect
+import math
+import time
+from pathlib import Path
+
+import pytest
+
+from paceline.recording.allowance import Allowance, Spent, lasting
+from paceline.recording.clock_offset import clock_offset
+from paceline.recording.control_group import ControlGroup, Whereabouts, mounted
+from paceline.recording.covariates.followed import Followed
+from paceline.recording.covariates.linux import (
+    CPUBusy,
+    MemoryAvailable,
+    RunDelay,
+    Runnable,
+    _OfGroup,
+    all_covariates,
+    default_covariates,
+)
+from paceline.recording.covariates.quota import CPUQuota, Throttled
+from paceline.recording.place import Place
+from paceline.recording.recorder import Recorder
+from paceline.recording.torch.busy_clock import NOTHING, Clock, Measure, _Lap, _Wait
+from paceline.recording.torch.clocks import measure_offset
+from paceline.recording.torch.forward_work import work_of
+from paceline.recording.torch.samples import leading_size
+from paceline.recording.torch.stopwatch import Stopwatch, _Iteration
+from paceline.recording.torch.watch import Watch, watch
+
+KINDS = [
+    (ControlGroup, True, False, True),
+    (Place, True, False, True),
+    (_Iteration, False, False, True),
+    (_Wait, False, False, False),
+    (_Lap, False, False, False),
+]
+
+ROOT = {"root": Path("/")}
+LEFT_OUT = [
+    (ControlGroup, {"above": ()}),
+    (Place, {"folders": (), "cores": ()}),
+    (Spent, {"cpu": 0.0, "throttled": 0.0}),
+    (_Wait, {"end": None}),
+    (
+        _Lap,
+        {
+            "waits_between": [],
+            "forward": None,
+            "end": None,
+            "exchange": None,
+            "samples": 0,
+            "micro_batches": 0,
+            "counts": True,
+            "features": (),
+            "spent_begin": NOTHING,
+            "spent_forward": NOTHING,
+            "spent_end": NOTHING,
+        },
+    ),
+    (
+        _Iteration,
+        {
+            "samples": 0.0,
+            "work": 0.0,
+            "forward": [],
+            "exchanges": [],
+            "waits_forward": [],
+            "waits_after": [],
+            "stepping": None,
+            "end": None,
+        },
+    ),
+    (Clock, {"allowance": None, "threads": 1}),
+    (Clock.forward, {"counts": True, "features": ()}),
+    (lasting, {"threads": 1}),
+    (Allowance, ROOT),
+    (clock_offset, {"rounds": 8, "clock": time.time}),
+    (measure_offset, {"clock": time.time}),
+    (mounted, {"root": "/"}),
+    (ControlGroup.of_this_process, {"root": "/"}),
+    (ControlGroup.around_this_process, {"root": "/"}),
+    (Whereabouts, {"root": "/"}),
+    (Followed, {"any_group": False}),
+    (_OfGroup.__call__, {"any_group": False}),
+    *((kind, {"group": None, **ROOT}) for kind in (CPUBusy, Runnable, Throttled, default_covariates, all_covariates)),
+    *((kind, ROOT) for kind in (RunDelay, MemoryAvailable, CPUQuota)),
+    (Recorder, {"covariates": (), "meta": None, "first_iteration": 0}),
+    (Recorder.write, {"work": math.nan}),
+    (Recorder.iteration, {"work": math.nan}),
+    (Stopwatch.forward, {"work": math.nan}),
+    (watch, {"samples": leading_size, "work": work_of}),
+    (Watch, {"samples": leading_size, "work": work_of}),
+]
+
+
+def test_measures_that_nobody_took_are_not_known_and_a_lap_has_nothing_but_its_parts():
+    assert all(math.isnan(one) for one in Measure())
+    assert len(Measure()) == 5
+    assert Spent(0.0, 0.0) == NOTHING
+    for kind in (_Lap, _Wait):
+        assert not hasattr(object.__new__(kind), "__dict__")
+
+
+def parameters(thing):
+    return inspect.signature(thing).parameters.values()
+
+
+def defaults(thing):
+    """What is left out of a call, by name; made anew for each where a record has a list or a dictionary."""
+    found = {one.name: one.default for one in parameters(thing) if one.default is not inspect.Parameter.empty}
+    made = (
+        {one.name: one.default_factory for one in dataclasses.fields(thing)} if dataclasses.is_dataclass(thing) else {}
+    )
+    anew = {name: made[name]() for name in found if made.get(name, dataclasses.MISSING) is not dataclasses.MISSING}
+    return found | anew
+
+
+@pytest.mark.parametrize(("kind", "frozen", "named", "alike"), KINDS)
+def test_a_record_is_changed_made_and_compared_as_it_is_meant_to_be(kind, frozen, named, alike):
+    """Frozen or not, by names alone or by places too, and the same as another with the same parts or not."""
+    name = dataclasses.fields(kind)[0].name
+    one = object.__new__(kind)
+    if frozen:
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(one, name, 1)
+    else:
+        setattr(one, name, 1)
+        assert getattr(one, name) == 1
+    places = {one.kind for one in parameters(kind)}
+    by_name, by_place = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    assert places == ({by_name} if named else {by_place})
+    assert (kind.__eq__ is not object.__eq__) is alike
+
+
+@pytest.mark.parametrize(("thing", "expected"), LEFT_OUT)
+def test_what_is_left_out_of_a_call_is_this(thing, expected):
+    assert defaults(thing) == expected
