@@ -117,3 +117,37 @@ def test_a_trace_is_summed_up_over_workers_that_were_measured():
     }  # fmt: skip
     idle = data_command._summary(replace(trace, seconds=np.full((3, 3), NAN), samples=np.full((3, 3), NAN), meta={}))
     assert (idle["median seconds"], idle["variation of speed"], idle["split"], idle["pattern"]) == (None, None, "", "")
+
+
+@pytest.mark.parametrize(
+    ("what", "left_out"),
+    [("shipped", []), ("formats", ["files"]), ("tables", []), ("remote", ["files", "about", "address"])],
+)
+def test_a_list_for_people_leaves_out_what_is_too_wide(monkeypatch, what, left_out):
+    printed = []
+    row = {"name": "a", "files": 3, "about": "b", "address": "c", "job": "d"}
+    monkeypatch.setattr("paceline.cli.show.print_rows", lambda *given: printed.append(given))
+    monkeypatch.setattr(data_command, f"_{what}", lambda: [row])
+    run("data", "list", *[what] * (what != "shipped"))
+    run("data", "list", what, "--json")
+    short = {key: value for key, value in row.items() if key not in left_out}
+    assert printed == [(what, [short], False), (what, [row], True)]
+    assert refused("data", "list", "x") == (
+        "there is no list of 'x'; there are ['shipped', 'formats', 'tables', 'remote']"
+    )
+
+
+def test_what_is_listed_of_formats_tables_and_public_sets():
+    from paceline.datasets.readers import FORMATS, TABLES
+    from paceline.datasets.remote_sets import REMOTE_SETS
+
+    for made, known in ((data_command._formats(), FORMATS), (data_command._tables(), TABLES)):
+        assert [row["name"] for row in made] == list(known)
+        assert all(row[key] == getattr(known[row["name"]], key) for row in made for key in row)
+    assert list(data_command._formats()[0]) == ["name", "gives", "about", "files"]
+    assert list(data_command._tables()[0]) == ["name", "files"]
+    rows = data_command._remote()
+    assert list(rows[0]) == ["name", "files", "licence", "format", "about", "selection", "address"]
+    for row, one in zip(rows, REMOTE_SETS.values(), strict=True):
+        assert row.pop("files") == len(one.files)
+        assert all(row[key] == getattr(one, key) for key in row)
