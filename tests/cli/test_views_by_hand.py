@@ -1,0 +1,97 @@
+"""Numbers behind the pictures of a run, by hand: what is usual, who was waited for, and how long titles are."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from paceline.cli.watching import async_view, view
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("time", "wall", "makespan", "usual"),
+    [
+        ([5.0], [10.0], [1.0], 10.0),
+        ([5.0], [NAN], [1.0], 1.0),
+        ([5.0], [np.inf], [1.0], 1.0),
+        ([5.0, 7.0, 17.0, 20.0], [9.0] * 4, [1.0] * 4, 3.0),
+        ([0.0, *(1e6 + 2.0 * k for k in range(21))], [9.0] * 22, [1.0] * 22, 2.0),
+    ],
+)
+def test_the_usual_time_between_reports_is_the_median_of_late_or_that_of_the_only_iteration(
+    time, wall, makespan, usual
+):
+    fleet = {"time": np.array(time), "wall_seconds": np.array(wall)}
+    run = SimpleNamespace(of_fleet=fleet, makespan=np.array(makespan))
+    assert view.usual_seconds(run) == usual
+    limit = max(3.0, 5.0 * usual)
+    assert not view.is_silent(run, limit)
+    assert view.is_silent(run, np.nextafter(limit, np.inf))
+
+
+def test_having_been_waited_for_counts_half_as_much_after_five_iterations():
+    slowest = np.array([2, *[-1] * 14, 0, *[-1] * 4, 1, -1, -1, -1, -1, 0])  # the first is of no late iteration
+    found = view._waited_for(SimpleNamespace(slowest=slowest, workers=("a", "b", "c", "d")))
+    np.testing.assert_allclose(found, [1.0 + 0.25, 0.5, 0.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("share", "workers", "red"), [(0.5, 3, False), (0.55, 3, True), (0.55, 2, False), (1.0, 3, True), (0.0, 9, False)]
+)
+def test_who_was_mostly_the_slowest_of_several_is_red(share, workers, red):
+    slowest = np.where(np.arange(20) < 20 * share, 1, 0)
+    run = SimpleNamespace(slowest=np.concatenate([[0] * 9, slowest]), workers=tuple(range(workers)))
+    text = view._slowest(run, 1)
+    assert str(text) == f"{100 * share:.0f} %"
+    assert (str(text.style) == "bold red") is red
+
+
+@pytest.mark.parametrize(("folder", "file"), [(30, 39), (30, 40), (99, 70), (99, 71), (99, 150)])
+def test_a_title_has_70_signs_at_most_and_the_end_of_the_file(folder, file):
+    name = f"/home/{'a' * folder}/{'b' * (file - 6)}.jsonl"
+    found = view.title(name)
+    assert len(found) <= 70
+    assert name.endswith(found.removeprefix("…"))
+    whole = folder + 1 + file <= 70
+    assert ("/" in found) is whole
+    assert found.startswith("…") is (file > 70)
+    assert len(found) == (folder + 1 + file if whole else min(file, 70))
+
+
+@pytest.mark.parametrize(
+    ("values", "found"), [([1.0, 2.0, NAN], 2.0), ([NAN, NAN], 0.0), ([], 0.0), ([3.0, np.inf], 3.0), ([-1.0], -1.0)]
+)
+def test_the_last_known_value_counts(values, found):
+    assert async_view.last(np.array(values)) == found
+
+
+def test_what_is_missing_is_said_of_three_workers_or_of_all():
+    def said(silent, sizes):
+        workers = tuple(f"w{k}\x1b" for k in range(len(silent)))
+        run = SimpleNamespace(silent_workers=np.array(silent), sizes=np.array([sizes], float), workers=workers)
+        missing = [int(w) for w in np.argsort(-run.silent_workers, kind="stable") if silent[w]]
+        return view._missing(run, missing)
+
+    assert said([0, 1, 5], [8, 8, 8]) == r"w2\x1b for 5 iterations and w1\x1b for 1 iteration"
+    assert said([2, 1, 5], [8, 8, 8]) == "any worker for 1 iteration"
+    assert said([2, 0, 5], [8, NAN, 8]) == "any worker for 2 iterations"
+    five = r"w0\x1b for 9 iterations, w1\x1b for 9 iterations, w2\x1b for 9 iterations"
+    assert said([9, 9, 9, 0], [8] * 4) == five.replace(", w2", " and w2")
+    assert said([9, 9, 9, 9, 0], [8] * 5) == f"{five} and 1 other"
+    assert said([9, 9, 9, 9, 9, 0], [8] * 6) == f"{five} and 2 others"
+
+
+def test_the_slowest_before_a_silence_is_named_of_several_workers():
+    def said(slowest, workers=("a", "b\x1b"), usual=2.0):
+        time = np.arange(3) * usual
+        run = SimpleNamespace(slowest=np.array(slowest), workers=workers, of_fleet={"time": time})
+        return list(view._silence(run, 90.0))
+
+    first = "No iteration has been reported for 90 s: one usually comes every 2 s."
+    assert said([0, 1, 1]) == [first, r"The slowest until then was b\x1b."]
+    assert said([1, 0, -1]) == [first, "The slowest until then was a."]
+    assert said([0, 0], workers=("a",)) == said([-1, -1]) == [first]
+    assert said([*[1] * 30, *[0] * 11, *[1] * 9])[1:] == ["The slowest until then was a."]
+    assert said([-1], usual=0.0) == ["No iteration has been reported for 90 s."]
