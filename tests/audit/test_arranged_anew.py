@@ -140,7 +140,7 @@ def test_a_sample_is_moved_if_it_is_on_another_rank_or_in_another_batch(given_, 
 
 
 @given(st.integers(1, 99), st.integers(1, 3))
-@settings(max_examples=15)
+@settings(max_examples=8)
 def test_small_samples_lead_in_every_other_step_and_chance_decides_in_the_others(seed, micro):
     chance = np.random.default_rng(seed)
     sizes = chance.integers(2, 6, (1, 2)).repeat(4 * micro, axis=0).tolist()

@@ -54,7 +54,7 @@ def taped(gradients, parameters=None, **facts):
 
 
 @given(st.integers(0, 9999), st.booleans())
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_a_step_deviates_by_its_gradients_and_in_double_by_how_far_parameters_moved(seed, double):
     chance = np.random.default_rng(seed)
     start = arrays(chance, ("a", "b", "elsewhere"))
@@ -84,7 +84,7 @@ def test_parameters_that_do_not_move_deviate_by_their_own_distance():
 
 
 @given(st.integers(0, 9999), st.integers(1, 3), st.integers(1, 3), st.integers(1, 3))
-@settings(max_examples=20)
+@settings(max_examples=10)
 def test_runs_are_compared_rank_by_rank_for_as_many_steps_as_both_have(seed, ranks, ours, theirs):
     chance = np.random.default_rng(seed)
 
@@ -113,7 +113,7 @@ def test_runs_are_compared_rank_by_rank_for_as_many_steps_as_both_have(seed, ran
 
 
 @given(st.integers(0, 9999), st.integers(2, 4))
-@settings(max_examples=20)
+@settings(max_examples=10)
 def test_ranks_are_compared_with_the_first(seed, ranks):
     chance = np.random.default_rng(seed)
     gradients, start = [arrays(chance) for _ in range(3)], arrays(chance)

@@ -13,7 +13,7 @@ def batches_of(*sizes):
     return [torch.randn(size, 3, generator=chance).double() for size in sizes]
 
 
-@pytest.mark.parametrize(("ranks", "sizes"), [(2, (4, 6)), (3, (6, 12, 9)), (4, (8,))])
+@pytest.mark.parametrize(("ranks", "sizes"), [(2, (4, 6)), (3, (6,))])
 def test_a_loss_is_audited_on_as_many_ranks_as_are_asked_for_and_in_as_many_steps_as_there_are_batches(ranks, sizes):
     model = torch.nn.Linear(3, 2).double()
     found = audit(lambda rows: model(rows).square().mean(), batches_of(*sizes), ranks=ranks, model=model)

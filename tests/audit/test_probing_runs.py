@@ -29,7 +29,7 @@ def test_a_set_fills_its_own_step_halves_of_mixtures_and_the_first_rank_or_micro
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=6))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_the_smallest_the_largest_and_the_middle_one_are_probed(sizes):
     first, last, middle = apart([{"a": a, "b": b} for a, b in sizes])
     order = sorted(range(len(sizes)), key=lambda place: sum(sizes[place]))  # equal ones in their order
@@ -107,7 +107,7 @@ def test_gradients_are_those_of_the_steps_that_took_the_batches_meant_for_them()
     st.lists(st.floats(0.1, 2), min_size=8, max_size=8),
     st.sampled_from([[[4, 4]], [[3, 5], [2, 7]], [[4], [4], [4]], [[2, 1]], [[1]]]),
 )
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_shares_weights_and_what_is_left_are_read_from_gradients(seed, factors, sizes):
     chance = np.random.default_rng(seed)
     (x, y, z, over), own = np.linalg.qr(chance.normal(size=(7, 4)))[0].T, chance.normal(size=7)
