@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from made_runs import ASYNC_RUNS, RUNS
 
 from paceline.cli.watching import async_view, view
 
@@ -95,3 +96,15 @@ def test_the_slowest_before_a_silence_is_named_of_several_workers():
     assert said([0, 0], workers=("a",)) == said([-1, -1]) == [first]
     assert said([*[1] * 30, *[0] * 11, *[1] * 9])[1:] == ["The slowest until then was a."]
     assert said([-1], usual=0.0) == ["No iteration has been reported for 90 s."]
+
+
+@pytest.mark.parametrize(
+    "made", [lambda: view._workers(RUNS["small"]), lambda: [async_view._workers(ASYNC_RUNS["small"])]]
+)
+def test_long_names_of_workers_wrap_so_that_no_number_is_cut(made):
+    table = next(iter(made()))
+    first, *others = table.columns
+    assert (first.header, first.overflow, first.no_wrap) == ("worker", "fold", False)
+    assert {(column.justify, column.no_wrap) for column in others} == {("right", True)}
+    assert len(others) == 7
+    assert (table.box, table.pad_edge, table.header_style) == (None, False, "dim")
