@@ -173,7 +173,13 @@ def test_restless_speeds_are_drawn_by_how_often_something_was_seen():
         assert forecast.speed.tolist() == np.random.default_rng(seen).uniform(1, 3, 3).tolist()
         assert one.state_dict() == {"seen": np.array(seen)}
         one.observe(None)
+        assert forecast.spread.tolist() == [1e-3] * 3
     assert one.covariate_names == ()
+    one.leave("b")
+    one.join("d")
+    assert one.workers == ("a", "c", "d")
+    new = Restless()
+    assert (new.state_dict(), new.workers) == ({"seen": np.array(0)}, ())
     later = Restless()
     later.load_state_dict({"seen": np.array(5)})
     assert (later.seen, type(later.seen)) == (5, int)
@@ -198,6 +204,8 @@ def test_a_mixed_order_is_that_of_its_seed_its_epoch_and_its_block_and_is_as_lon
     assert order.of(2, 3).tolist() == expected.tolist()
     assert order.of(2).tolist() != order.of(3).tolist()
     assert (len(order), order.name) == (7, "own")
+    for seed in range(1, 9):  # what is left of the last block stays
+        assert Mixed(Order(), 4, BalancedRun(seed=seed)).of(0).tolist()[4:] == [104, 105, 106]
     found = list(MixedStream(range(7), 3, 4))
     drawn = [np.random.default_rng([4, number]).permutation(3) + 3 * number for number in (0, 1)]
     assert found == [*drawn[0], *drawn[1], 6]
