@@ -37,7 +37,7 @@ NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,99}")
 """Names of models are names of folders, on any system."""
 
 
-@dataclass(frozen=True, init=False)
+@dataclass(frozen=True)
 class Registry:
     """The models in a folder.
 
