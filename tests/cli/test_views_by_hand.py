@@ -7,6 +7,7 @@ import pytest
 from made_runs import ASYNC_RUNS, RUNS
 
 from paceline.cli.watching import async_view, view
+from paceline.datasets.waiting_time import Waiting
 
 NAN = float("nan")
 
@@ -108,3 +109,39 @@ def test_long_names_of_workers_wrap_so_that_no_number_is_cut(made):
     assert {(column.justify, column.no_wrap) for column in others} == {("right", True)}
     assert len(others) == 7
     assert (table.box, table.pad_edge, table.header_style) == (None, False, "dim")
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    ("equal", "saved"),
+    [
+        ([2.0] * 22, "saves about 50 %"),
+        ([0.5] * 22, "costs about 100 %"),
+        ([1.0] * 22, "saves about 0 %"),
+        ([9.0] * 21 + [2.0], "saves about 88 %"),
+        ([NAN] * 22, "saves about 0 %"),
+        ([*[NAN] * 20, 2.0, 0.0], "saves about 50 %"),
+    ],
+)
+def test_the_state_of_a_run_is_that_of_its_last_twenty_iterations(equal, saved, known):
+    asked = []
+    waits = Waiting(share=0.5, from_workers=0.25, from_work=0.125, iterations=9 * known, of=9)
+    run = SimpleNamespace(
+        of_fleet={
+            "index": np.arange(22.0),
+            "wall_seconds": np.array([100.0, 100.0, *[2.0] * 19, 90.0]),
+            "equal_seconds": np.array(equal),
+        },
+        makespan=np.array([50.0, 50.0, *[1.0] * 20]),
+        waiting_share=np.array([0.9, 0.9, *[0.25] * 10, *[0.75] * 10]),
+        waiting=lambda last: asked.append(last) or waits,
+    )
+    text = view._headline(run)
+    told = (
+        "iteration 21  2 s each, 1 s of it computing on the slowest\n"
+        f"waiting 50 % of the computing time, {saved} against equal batches"
+    )
+    more = "\nit would be 25 % with equal work (uneven workers), 12 % with equal speeds (uneven samples)"
+    assert str(text) == told + more * known
+    assert asked == [20]
+    assert [(span.start, span.end, span.style) for span in text.spans] == [(0, 12, "bold")]

@@ -4,6 +4,7 @@ import bz2
 import gzip
 import io
 import lzma
+import os
 import tarfile
 import zipfile
 import zlib
@@ -201,3 +202,11 @@ def test_a_name_that_leads_outside_is_said_once(tmp_path, name):
     (tmp_path / "t").write_bytes(tarred((name.replace("\0", "/../"), b"1")))
     with pytest.raises(ValueError, match=f"^{tmp_path / 't'}: member [^;]* outside the folder; nothing was unpacked$"):
         unpack(tmp_path / "t", tmp_path / "out")
+
+
+def test_a_file_may_grow_to_64_megabytes_or_to_200_times_its_size(tmp_path):
+    for size, most in ((0, 64 << 20), (335_544, 64 << 20), (335_545, 67_109_000), (1 << 20, 200 << 20)):
+        path = tmp_path / "a"
+        path.touch()
+        os.truncate(path, size)
+        assert growth.most_bytes(path) == most
