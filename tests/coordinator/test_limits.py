@@ -6,8 +6,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from paceline.coordinator import Policy
-from paceline.coordinator.balanced.limits import Bounds, Limits
-from paceline.predictors import Curves, Forecast, Report
+from paceline.coordinator.balanced.limits import Bounds, Limits, require_covariates
+from paceline.predictors import EWMA, RLS, Curves, Forecast, Report
 
 rows = st.lists(
     st.tuples(
@@ -88,3 +88,15 @@ def test_where_nobody_ran_out_of_memory_limits_stay_what_they_are():
         assert limits.after(report, limits.equal, forecast) is limits
     with pytest.raises(ValueError, match=r"one flag for each of the 2 workers, got the shape \(1,\)"):
         limits.after(Report([32, 32], [1.0, 1.0], out_of_memory=[1]), limits.equal, forecast)
+
+
+def test_covariates_are_looked_at_by_those_alone_who_read_some():
+    silent, reader = EWMA(), RLS(covariates=["load"])
+    for one in (silent, reader):
+        one.reset(["a", "b"])
+    for covariates in (None, [[1.0, 2.0]], [7.0]):
+        require_covariates("covariates", covariates, silent)
+    require_covariates("covariates", None, reader)
+    require_covariates("covariates", [[1.0], [2.0]], reader)
+    with pytest.raises(ValueError, match=r"^covariates must have the shape \[workers, covariates\] \(2, 1\)"):
+        require_covariates("covariates", [1.0, 2.0], reader)

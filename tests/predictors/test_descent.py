@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -220,3 +221,13 @@ def test_weights_are_changed_in_place_and_returned_in_double_precision():
     assert {value.dtype for value in found.values()} == {np.dtype(np.float64)}
     np.testing.assert_array_equal(found["w"], weights["w"].detach().numpy())
     assert descent.tensor(np.array([1.0, 2.0])).dtype == torch.float32
+
+
+def test_weights_are_moved_to_the_device_that_is_asked_for():
+    class Values:
+        def to(self, device):
+            raise InterruptedError(device)
+
+    weights, fitting = {"a": SimpleNamespace(data=Values())}, Fitting(device="cuda:1")
+    with pytest.raises(InterruptedError, match=r"^cuda:1$"):
+        descent.descend(weights, None, (), None, Training(), fitting, None)

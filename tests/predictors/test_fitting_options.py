@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from test_survey_law import trace
 
-from paceline.predictors import EWMA, LastValue
+from paceline.predictors import EWMA, BatchTime, LastValue
 from paceline.predictors.fitting import Fitting, Moment, Survey
 from paceline.predictors.fitting.how import fit_with, streams
 from paceline.predictors.reference import Spread
@@ -97,3 +97,12 @@ def test_a_predictor_is_fitted_by_the_nearest_of_its_two_ways():
         fit_with(Alone(), [], Fitting(warm=True))
     never = LastValue()
     fit_with(never, [trace(0)], Fitting(warm=True))  # it learns nothing, so there is nothing to begin afresh
+
+
+def test_the_relative_speed_of_batch_times_is_fitted_to_traces_of_its_own_with_what_it_was_asked():
+    model, speed = BatchTime(), Streamed()
+    model._relative = speed
+    model.fit_streamed([trace(0)], Fitting(held_out=frozenset({"b"}), survey=Survey.of([trace(0)]), memory=7))
+    traces, fitting = speed.asked
+    assert fitting == Fitting(memory=7)
+    assert [one.workers for one in traces] == [("a",)]

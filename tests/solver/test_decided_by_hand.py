@@ -161,3 +161,13 @@ def test_stretched_curves_take_as_many_times_as_long_whatever_is_asked_of_them(w
         one, sizes = one.stretched(np.array(factor)), np.arange(1, len(slope) + 1)
         assert one.evaluate(sizes).seconds.tolist() == other.evaluate(sizes).seconds.tolist()
         assert one.soonest(40) == other.soonest(40)
+
+
+@pytest.mark.parametrize("multiple", [1, 4, 8])
+def test_bounds_and_multiples_of_a_split_are_those_that_were_asked_for(multiple):
+    low, high = np.array([0.0, 8.0, 16.0]), np.array([64.0, 40.0, 24.0])
+    slope = [1.0, 2.0, 9.0]
+    sizes_W = split(curves_of(slope), 96, lower=low, upper=high, batch_multiple=multiple).sizes
+    assert not (sizes_W % multiple).any()
+    for one in both(slope):
+        assert one.split(96, multiple, low, high).sizes.tolist() == sizes_W.tolist()
