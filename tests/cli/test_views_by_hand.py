@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from made_runs import ASYNC_RUNS, RUNS
+from made_runs import ASYNC_RUNS, RUNS, made_async_run
 
-from paceline.cli.watching import async_view, view
+from paceline.cli.watching import async_view, short_numbers, view
 from paceline.datasets.waiting_time import Waiting
 
 NAN = float("nan")
@@ -145,3 +145,57 @@ def test_the_state_of_a_run_is_that_of_its_last_twenty_iterations(equal, saved, 
     assert str(text) == told + more * known
     assert asked == [20]
     assert [(span.start, span.end, span.style) for span in text.spans] == [(0, 12, "bold")]
+
+
+def test_alarms_of_an_asynchronous_run_are_its_silence_its_refusals_and_its_losses():
+    def said(seconds=(0.0, 2.0, 4.0), silent=0.0, refused=(0.0,), skipped=0, lost=0):
+        fleet = {"refused": np.array(refused)}
+        run = SimpleNamespace(seconds=np.array(seconds), of_fleet=fleet, skipped=skipped, lost=lost)
+        found = async_view._alarms(run, silent)
+        assert all(str(text.style) == "bold red" for text in found)
+        return [str(text) for text in found]
+
+    assert said(silent=10.0) == []
+    assert said(silent=10.5) == ["No round has been reported for 10.5 s."]
+    assert said(seconds=(0.0,), silent=3.0) == []
+    assert said(seconds=(0.0,), silent=3.5) == ["No round has been reported for 3.5 s."]
+    late = (0.0, *(1e6 + 2.0 * k for k in range(21)))
+    assert said(seconds=late, silent=10.5) == ["No round has been reported for 10.5 s."]
+    assert said(refused=(0.0, 3.0)) == ["3 samples of refused pushes: see the log."]
+    assert said(refused=(3.0, 0.0)) == []
+    assert said(skipped=1, lost=2) == [
+        "1 line of the file could not be read.",
+        "2 rounds could not be written to the file: was the disk full?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("say", "number", "text"),
+    [
+        (short_numbers.speed, 1_005_001.0, "1.01 M/s"),
+        (short_numbers.speed, 1_004_999.0, "1 M/s"),
+        (short_numbers.speed, 999_999.4, "999,999/s"),
+        (short_numbers.speed, 99.94, "99.9/s"),
+        (short_numbers.samples, 10_500_001.0, "11 M"),
+        (short_numbers.samples, 10_499_999.0, "10 M"),
+        (short_numbers.time, 7200.0 * 1.005001, "2.01 h"),
+        (short_numbers.time, 120.0 * 1.005001, "2.01 min"),
+        (short_numbers.time, 172_800.0 * 1.005001, "2.01 days"),
+    ],
+)
+def test_short_numbers_are_rounded_to_the_last_digit(say, number, text):
+    assert say(number) == text
+
+
+@pytest.mark.parametrize(
+    ("workers", "more"), [(11, None), (12, None), (13, "1 others are fresher"), (15, "3 others are fresher")]
+)
+def test_the_twelve_workers_that_are_most_stale_have_a_row(workers, more):
+    run = made_async_run(4, workers)
+    cells = list(async_view._workers(run).columns[0].cells)
+    stale = [np.nanmean(column) if np.isfinite(column).any() else -1.0 for column in run.of_workers["staleness"].T]
+    order = sorted(range(workers), key=lambda w: -stale[w])
+    rows = cells if more is None else cells[:-1]
+    assert [str(cell) for cell in rows] == [run.workers[w] for w in order[:12]]
+    if more is not None:
+        assert (str(cells[-1]), cells[-1].style) == (more, "dim")
