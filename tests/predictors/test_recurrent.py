@@ -6,6 +6,7 @@ import pytest
 from paceline.datasets import Trace
 from paceline.datasets.synthetic import synthetic_fleet
 from paceline.predictors import GRU, LSTM, LastValue, Report, SimpleRNN, Training
+from paceline.predictors.fitting import Fitting
 from paceline.predictors.networks.neural import STEPS, Sequences
 
 torch = pytest.importorskip("torch")
@@ -96,3 +97,25 @@ def test_sequences_hold_every_step_once_and_validate_with_the_last():
 def test_traces_too_short_to_learn_from_are_refused(kind):
     with pytest.raises(ValueError, match="too short to fit"):
         kind().fit([Trace(samples=[[8], [8]], seconds=[[1], [1]])])
+
+
+def test_held_out_workers_validate_with_their_last_steps_and_the_others_teach_with_their_first():
+    trace = synthetic_fleet("noexog", workers=3, iterations=200)
+    of_all = list(GRU(covariates=())._sequences(Fitting(), trace))
+    held_out = frozenset({trace.workers[1], "elsewhere"})
+    for worker, whole, one in zip(
+        trace.workers, of_all, GRU(covariates=())._sequences(Fitting(held_out=held_out), trace), strict=True
+    ):
+        kept = whole.validates if worker in held_out else ~whole.validates
+        assert kept.any()
+        for name in ("inputs", "targets", "validates"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(whole, name)[kept])
+
+
+def test_sequences_without_a_target_are_left_out():
+    trace = synthetic_fleet("noexog", workers=2, iterations=200)
+    seconds = trace.seconds.copy()
+    seconds[1:, 0] = np.nan
+    silent, spoken = GRU(covariates=())._sequences(Fitting(), Trace(trace.samples, seconds))
+    assert len(silent.targets) == 0
+    assert np.isfinite(spoken.targets).any(axis=1).all()
