@@ -1,5 +1,6 @@
 """Numbers behind the pictures of a run, by hand: what is usual, who was waited for, and how long titles are."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -199,3 +200,11 @@ def test_the_twelve_workers_that_are_most_stale_have_a_row(workers, more):
     assert [str(cell) for cell in rows] == [run.workers[w] for w in order[:12]]
     if more is not None:
         assert (str(cells[-1]), cells[-1].style) == (more, "dim")
+
+
+def test_a_worker_whose_staleness_is_not_known_comes_after_one_that_is_fresh():
+    run = made_async_run(4, 3)
+    stale = np.repeat([[NAN, 0.0, 2.0]], 4, axis=0)
+    table = async_view._workers(replace(run, of_workers=run.of_workers | {"staleness": stale}))
+    assert [str(cell) for cell in table.columns[0].cells] == [run.workers[w] for w in (2, 1, 0)]
+    assert list(table.columns[2].cells) == ["2.0", "0.0", "-"]
