@@ -1,5 +1,6 @@
 """Backtests and boards of predictors against what a few lines of arithmetic give."""
 
+import importlib
 import itertools
 import math
 from types import SimpleNamespace
@@ -20,7 +21,7 @@ from paceline.eval.evaluation import _score, evaluation, unfitted
 from paceline.eval.recorded_jobs import by_name, require_warmup
 from paceline.eval.residuals import position
 from paceline.eval.significance import absolute, lead, squared
-from paceline.predictors import EWMA, LastValue, Report
+from paceline.predictors import EWMA, Forecast, LastValue, Report
 from paceline.training import Fact
 
 NAN = float("nan")
@@ -129,6 +130,36 @@ def test_the_best_leads_and_those_behind_are_told_beside_it_and_beside_the_last_
     assert calibrated["intervals"].tolist()[2] == "too high"
 
 
+def test_a_lead_among_several_is_that_of_the_test_for_so_many(monkeypatch):
+    asked, boards = [], importlib.import_module("paceline.eval.leaderboard")
+
+    def noted(differences, weights, *, among):
+        asked.append(among)
+        return lead(differences, weights, among=among)
+
+    monkeypatch.setattr(boards, "lead", noted)
+    board = leaderboard({"ewma": EWMA(), "slow": EWMA(smoothing=0.1)}, jobs()[:1], warmup=5)
+    board.lead("ewma", among=7)
+    board.lead("ewma")
+    assert asked == [7, 2]
+    board.leads()
+    assert asked[2:] == [2, 3] * 3
+
+
+def test_two_scored_speeds_are_enough_for_a_ratio_and_an_end_of_an_interval_is_inside():
+    class Sure(LastValue):
+        def predict(self, covariates=None, *, horizon=1):
+            return Forecast(np.array([4.0, 4.0]), np.zeros(2))
+
+    trace = trace_of([1.0, 2.0, 4.0, 8.0, 4.0], [1.0, NAN, 2.0, NAN, 4.0])
+    assert leaderboard({}, [trace], warmup=1).left_out == ()
+    assert leaderboard({}, [trace], warmup=3).left_out == ("trace/1",)
+    found = backtest(Sure(), trace, warmup=1)
+    assert (found.low_TW == 4.0).all()
+    assert (found.high_TW == 4.0).all()
+    assert found.coverage.tolist() == [0.5, 0.5]
+
+
 # -- jobs and contracts ----------------------------------------------------------------------------------------------
 
 
@@ -198,7 +229,7 @@ def test_drift_is_measured_before_and_after_six_tenths_with_a_refit_from_the_mod
 
 
 def test_the_error_of_a_model_leaves_out_workers_that_tell_nothing(monkeypatch):
-    rmse = {True: np.array([2.0, 0.0, NAN, 3.0, 4.0]), False: np.array([1.0, 1.0, 1.0, 0.0, 2.0])}
+    rmse = {True: np.array([2.0, 0.0, NAN, 3.0, 0.5, 0.3]), False: np.array([1.0, 1.0, 1.0, 0.0, 0.1, 0.6])}
     seen = []
 
     def run(predictor, part, warmup):
@@ -207,9 +238,9 @@ def test_the_error_of_a_model_leaves_out_workers_that_tell_nothing(monkeypatch):
 
     monkeypatch.setattr(model_drift, "backtest", run)
     trace = trace_of([1.0] * 50)
-    assert model_drift._error(EWMA(), trace, 7, 30) == pytest.approx(2.0)
+    assert model_drift._error(EWMA(), trace, 7, 30) == pytest.approx((2 * 5 * 0.5) ** (1 / 3))
     assert seen == [(30, 7)] * 2
-    rmse[True][[0, 4]] = 0.0
+    rmse[True][[0, 4, 5]] = 0.0
     with pytest.raises(
         ValueError, match="trace 'trace' has no worker whose speed changes: there is nothing to measure"
     ):

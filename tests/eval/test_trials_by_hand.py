@@ -161,18 +161,18 @@ def fitted(monkeypatch):
 
 def test_a_score_is_the_geometric_mean_over_held_out_workers_of_errors_beside_the_last_values(fitted):
     rng = np.random.default_rng(0)
-    long, short = rng.uniform(1, 2, (4, 25)), rng.uniform(1, 2, (2, 21))
+    long, short = rng.uniform(1, 2, (5, 25)), rng.uniform(1, 2, (2, 21))
     long[1] = 3.0  # never changes
     long[3, 18:] = np.nan  # has no error that counts
     source = Source(
         [
-            trace_of(*long, workers=["a", "b", "c", "d"], meta={"job": "long"}),
+            trace_of(*long, workers=["a", "b", "c", "d", "e"], meta={"job": "long"}),
             trace_of(*short, workers=["a", "c"], meta={"job": "short"}),
             trace_of(rng.uniform(1, 2, 20), workers=["c"], meta={"job": "too short"}),
             trace_of(rng.uniform(1, 2, 25), workers=["a"], meta={"job": "nobody"}),
         ]
     )
-    found = searching._score(EWMA(), {"smoothing": 0.5}, None, source, ["b", "c", "d"], 4)
+    found = searching._score(EWMA(), {"smoothing": 0.5}, None, source, ["b", "c", "d", "e"], 4)
 
     def errors(speed, smoothing):
         level, off = speed[0], []
@@ -181,11 +181,11 @@ def test_a_score_is_the_geometric_mean_over_held_out_workers_of_errors_beside_th
             level += smoothing * (now - level)
         return math.sqrt(sum(one**2 for one in off[19:]))
 
-    ratios = [errors(speed, 0.5) / errors(speed, 1.0) for speed in (long[2], short[1])]
-    assert found == pytest.approx(math.sqrt(math.prod(ratios)))
+    ratios = [errors(speed, 0.5) / errors(speed, 1.0) for speed in (long[2], long[4], short[1])]
+    assert found == pytest.approx(math.prod(ratios) ** (1 / 3))
     ((predictor, same, how),) = fitted
     assert (predictor.smoothing, same is source) == (0.5, True)
-    assert how == {"hold_out": ["b", "c", "d"], "seed": 4, "warn": False}
+    assert how == {"hold_out": ["b", "c", "d", "e"], "seed": 4, "warn": False}
 
 
 def test_a_forecast_without_error_has_the_least_score_and_without_a_worker_there_is_none(fitted, monkeypatch):

@@ -128,6 +128,19 @@ def test_sizes_that_were_uneven_in_turn_were_even_in_the_mean():
     assert _on_waiting(found, turns) == "Equal batches wait 25 % of the time."
 
 
+def test_sizes_just_at_the_limit_are_even_and_chances_just_at_theirs_are_noise(monkeypatch):
+    monkeypatch.setattr(judging, "UNEVEN", 0.25)
+    found = Worth(waiting_equal=0.5, waiting_recorded=0.25, speedup_fixed=1.0, speedup_online=1.25, speedup_oracle=1.5)
+    job = Trace(np.tile([10.0, 6.0], (4, 1)), [[1.0, 2.0], [2.0, 1.0]] * 2)
+    assert _on_waiting(found, job) == "Equal batches wait 50 % of the time."
+    for chances, said in (
+        ([0.01, 0.01, 0.0], "Hindsight would add 1.50x to that, but no forecast can: the speeds look like white noise"),
+        ([0.01, 0.0099, 0.0], "Forecasts could add at most 1.50x to that"),
+    ):
+        monkeypatch.setattr(judging, "ljung_box", lambda speed, chances=chances: np.array(chances))
+        assert _on_forecasts(found, job) == f"{said}; an average of past speeds (ewma) reaches 1.25x in all."
+
+
 @pytest.mark.parametrize(("complete", "told"), [(19, True), (20, False)])
 def test_twenty_complete_iterations_are_enough(complete, told):
     seconds = np.ones((40, 3))
