@@ -22,8 +22,10 @@ class Process:
         self.name = f"{role.rpartition('.')[2]} {number}"
         self.log.append(f"start {self.name}")
         if self.name in self.records:
-            with Recorder(folder / f"rank{number}.jsonl", str(number)) as recorder, recorder.iteration(samples=1):
-                pass
+            with Recorder(folder / f"rank{number}.jsonl", str(number)) as recorder:
+                for _ in range(1 + 2 * number):  # the second worker is ahead
+                    with recorder.iteration(samples=1):
+                        pass
         (folder / f"losses{number}.json").write_text(json.dumps([1.0]))
 
     def tell(self, line):
@@ -105,3 +107,13 @@ def test_while_one_works_the_others_are_waited_for_and_told_of(collected):
     assert slept == [0.1] * 51
     assert shown == [1] * 51
     assert log[3] == "begin competitor 0"
+
+
+def test_how_far_the_first_worker_is_is_told_once_more_at_the_end(tmp_path, monkeypatch):
+    log, shown = [], []
+    for name, value in (("records", BOTH), ("dead", ()), ("over", BOTH), ("log", log), ("polled", [])):
+        monkeypatch.setattr(Process, name, value, raising=False)
+    monkeypatch.setattr(record_job, "Process", Process)
+    record_job._run(JOB, [], tmp_path, [Place(cores=[0])] * 2, shown.append)
+    assert shown == [1]
+    assert log == [*BEGUN[1:], *ENDED[:2]]
