@@ -346,7 +346,7 @@ def test_a_limit_that_the_predictor_learns_counts_instead():
 def test_token_weights_are_shares_of_tokens():
     plan = balancer().plan
     np.testing.assert_array_equal(plan.token_weights([10, 30, 0, 40]), [0.125, 0.375, 0.0, 0.5])
-    for refused in ([1, 2, 3], [0, 0, 0, 0], [1, 1, 1, np.nan], [1, 1, 1, -1]):
+    for refused in ([1, 2, 3], [0, 0, 0, 0], [1, 1, 1, np.nan], [1, 1, 1, np.inf], [1, 1, 1, -1]):
         with pytest.raises(ValueError, match="tokens must"):
             plan.token_weights(refused)
 

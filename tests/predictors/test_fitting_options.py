@@ -106,3 +106,10 @@ def test_the_relative_speed_of_batch_times_is_fitted_to_traces_of_its_own_with_w
     traces, fitting = speed.asked
     assert fitting == Fitting(memory=7)
     assert [one.workers for one in traces] == [("a",)]
+
+
+@pytest.mark.parametrize(
+    ("rate", "left"), [(0.5, 6.0), (1.0, 3.0), (1e-9, 3e9), (0.0, math.nan), (-1.0, math.nan), (math.nan, math.nan)]
+)
+def test_the_seconds_left_are_those_at_this_rate(rate, left):
+    assert Moment("train", 2, 5, rate=rate).seconds_left == pytest.approx(left, nan_ok=True)
