@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from paceline.coordinator import Policy
+from paceline.coordinator import LoadBalancer, Policy
 from paceline.coordinator.balanced.limits import Bounds, Limits, require_covariates
 from paceline.predictors import EWMA, RLS, Curves, Forecast, Report
 
@@ -100,3 +100,13 @@ def test_covariates_are_looked_at_by_those_alone_who_read_some():
     require_covariates("covariates", [[1.0], [2.0]], reader)
     with pytest.raises(ValueError, match=r"^covariates must have the shape \[workers, covariates\] \(2, 1\)"):
         require_covariates("covariates", [1.0, 2.0], reader)
+
+
+def test_a_report_with_covariates_of_another_shape_is_refused_before_it_is_learnt():
+    balancer = LoadBalancer(RLS(covariates=["load"]), workers=["a", "b"], global_batch=64)
+    before = balancer.plan
+    for covariates in ([1.0, 2.0], [[1.0]], [[1.0, 2.0], [3.0, 4.0]]):
+        report = Report(before.sizes, [1.0, 2.0], covariates=covariates)
+        with pytest.raises(ValueError, match=r"^the report's covariates must have the shape .* \(2, 1\)"):
+            balancer.step(report)
+    assert balancer.plan is before

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from paceline.predictors import Auto, Report
+from paceline.predictors.auto import FASTER, SLOWER
 
 
 def forgotten(speeds):
@@ -112,3 +113,12 @@ def test_the_network_is_trusted_by_its_head_start_alone_at_first():
     np.testing.assert_array_equal(regret_WE[:, -1], 9.0)
     np.testing.assert_array_equal(regret_WE[:, :-1], 0.0)
     assert regret_WE.shape == (2, 8)
+
+
+def test_only_what_is_beyond_the_limits_is_a_warm_up():
+    model = Auto()
+    model.reset(["a"])
+    model.observe(Report([100.0], [1.0]))
+    for limit, beyond in ((FASTER, math.inf), (-SLOWER, -math.inf)):
+        assert not model._warming(np.array([limit])).any()
+        assert model._warming(np.array([np.nextafter(limit, beyond)])).all()
