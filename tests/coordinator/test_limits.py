@@ -110,3 +110,16 @@ def test_a_report_with_covariates_of_another_shape_is_refused_before_it_is_learn
         with pytest.raises(ValueError, match=r"^the report's covariates must have the shape .* \(2, 1\)"):
             balancer.step(report)
     assert balancer.plan is before
+
+
+@pytest.mark.parametrize(
+    ("bounds", "batch", "said"),
+    [
+        ({}, 12, r"^global_batch must be a multiple of batch_multiple 8, got 12"),
+        ({"lower": {"a": 5, "b": 5}}, 8, r"^the lower bounds, rounded inward to multiples of 8, sum to 16"),
+        ({"upper": {"a": 15, "b": 15}}, 24, r"^the upper bounds .* rounded inward to multiples of 8, sum to 16"),
+    ],
+)
+def test_bounds_that_leave_no_split_are_refused_with_the_one_to_change(bounds, batch, said):
+    with pytest.raises(ValueError, match=said):
+        Limits.of(Policy(batch_multiple=8, **bounds), ["a", "b"], batch)
