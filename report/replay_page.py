@@ -151,12 +151,8 @@ def _schemes(replays: Replays, gains: Mapping[str, float]) -> dict[str, Any]:
         table("Leaderboard", columns, rows, note=f"The range is {said}. The line is at 1: as fast as equal batches.")
     ]
     if several:
-        per = replays.per_trace
-        order = [str(row[0]) for row in rows]
         wide = [
-            (name, *(float(_row(one, name)["speed-up"]) for one in replays.replays.values()))
-            for name in order
-            if name in set(per["scheme"])
+            (row[0], *(float(_row(one, str(row[0]))["speed-up"]) for one in replays.replays.values())) for row in rows
         ]
         heads = [("scheme", "text"), *((name, "times") for name in replays.replays)]
         tables.append(table("Speed-up of each job", heads, wide))

@@ -99,7 +99,7 @@ def _waits(run: Run, first: list[int]) -> dict[str, Any]:
 
 def _windows(run: Run) -> Iterator[tuple[str, str, slice]]:
     """Yield the iterations before and after the change of sizes that was expected to gain most."""
-    gain_T = np.where(run.acted, np.nan_to_num(run.of_fleet["gain"], nan=0.0), -1.0)
+    gain_T = np.where(run.acted, np.nan_to_num(run.of_fleet["gain"]), -1.0)
     t = int(np.argmax(gain_T))
     if not run.acted.any() or t + 1 >= len(run):
         t = _most_waiting(run)

@@ -143,6 +143,8 @@ def test_what_waiting_costs_is_told_in_a_share_and_in_seconds():
 def test_a_speed_is_that_of_the_work_where_samples_have_costs():
     run = made_run(6, 2, gaps=0.0)
     np.testing.assert_array_equal(speed_of(run), run.sizes / run.seconds)
+    run.of_workers["sizes"][1, 0] = run.of_workers["seconds"][1, 0] = 0.0
+    assert np.isnan(speed_of(run)[1, 0])
     run.of_workers["work"][:] = 5.0
     run.of_workers["seconds"][0, 0] = 0.0
     wanted = 5.0 / np.where(run.seconds > 0, run.seconds, NAN)
