@@ -250,7 +250,7 @@ def ended(monkeypatch, error):
 
 @pytest.mark.parametrize("kind", [ValueError, OSError, ImportError, RuntimeError])
 def test_a_users_mistake_is_a_line_without_secrets_and_exit_status_2(stage, monkeypatch, kind):
-    monkeypatch.setattr(sys, "argv", ["paceline", "x", "s3://key:HUSHHUSH@bucket/a"])
+    monkeypatch.setattr(sys, "argv", ["paceline", "s3://key:HUSHHUSH@bucket/a", "x"])
     monkeypatch.setattr(main, "err", SafeConsole(file=stage.file, color_system="standard", width=40))
     before = warnings.showwarning
     text = "no [bold]" + 9 * " 12 long" + "\n of HUSHHUSH \x1b"

@@ -71,3 +71,11 @@ def test_a_long_command_says_every_ten_seconds_how_long_it_has_taken(monkeypatch
     assert waited == [10.0] * 3
     assert said == ["fitting (700 s so far)", "fitting (1,400 s so far)"]
     assert heartbeat._thread.daemon
+
+
+@pytest.mark.parametrize("precision", ["single", "mixed"])
+def test_a_training_is_of_the_precision_that_was_asked_for(monkeypatch, precision):
+    seen = []
+    monkeypatch.setattr(live_command, "_watched", lambda one: seen.append(one) or SimpleNamespace(rows=[]))
+    live_command.live(["ewma"], ["none"], precision=precision, as_json=True)
+    assert [one.precision for one in seen] == [precision]

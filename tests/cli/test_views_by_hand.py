@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from made_runs import ASYNC_RUNS, RUNS, made_async_run
+from made_runs import ASYNC_RUNS, RUNS, made_async_run, made_run
 
 from paceline.cli.watching import async_view, short_numbers, view
 from paceline.datasets.waiting_time import Waiting
@@ -208,3 +208,9 @@ def test_a_worker_whose_staleness_is_not_known_comes_after_one_that_is_fresh():
     table = async_view._workers(replace(run, of_workers=run.of_workers | {"staleness": stale}))
     assert [str(cell) for cell in table.columns[0].cells] == [run.workers[w] for w in (2, 1, 0)]
     assert list(table.columns[2].cells) == ["2.0", "0.0", "-"]
+
+
+@pytest.mark.parametrize(("workers", "more"), [(12, []), (13, ["1 others were waited for less"])])
+def test_twelve_workers_have_a_row_and_the_others_are_counted(workers, more):
+    _, *others = view._workers(made_run(5, workers, gaps=0.0))
+    assert [str(text) for text in others] == more
