@@ -132,3 +132,14 @@ def test_a_model_whose_prior_leaves_no_room_in_any_place_is_refused(place, varia
     learnt["prior_variance"][place] = variance
     with pytest.raises(ValueError, match="prior_variance must be above 0"):
         RLS()._load_learnt(learnt)
+
+
+def test_a_state_without_a_prior_begins_with_the_zero_prior_of_its_covariates():
+    fitted = RLS()
+    fitted._load_learnt(
+        {"covariate_names": np.array(["a"]), "prior_weights": np.ones(10), "prior_variance": np.ones(10)}
+    )
+    fitted._load_learnt({"covariate_names": np.array(["a", "b"])})
+    assert fitted.covariate_names == ("a", "b")
+    for name in ("prior_weights_", "prior_variance_"):
+        np.testing.assert_array_equal(getattr(fitted, name), getattr(RLS(covariates=["a", "b"]), name))
