@@ -47,6 +47,7 @@ def record(recorder, count):
             pass
 
 
+@pytest.mark.slow
 def test_a_recorder_loses_only_what_does_not_fit_and_the_rest_is_read(tmp_path, room, caplog):
     path = tmp_path / "0.jsonl"
     with Recorder(path, "0") as recorder:

@@ -50,6 +50,7 @@ def found(word, text):
     return [line for line in text.splitlines() if pattern.search(line) and pattern.search(OF_OTHERS.sub("", line))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", replaced())
 def test_a_replaced_word_does_not_occur(word):
     lines = [f"{name}: {line.strip()[:100]}" for name, text in texts() for line in found(word, text)]

@@ -80,6 +80,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("violation", PLANTED)
 def test_a_planted_violation_is_found(tmp_path, violation):
     rule, files = PLANTED[violation]

@@ -26,6 +26,7 @@ def steps_of(*delivered):
     return [TapedStep(one if isinstance(one, dict) else {"s": one}, {}, {}) for one in delivered]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("delivered", "sizes"),
     [

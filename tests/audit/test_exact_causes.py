@@ -139,6 +139,7 @@ class Nowhere(torch.autograd.Function):
         return gradient * ctx.saved_tensors[0], None
 
 
+@pytest.mark.slow
 def test_a_parameter_without_a_gradient_has_one_of_zeros_in_a_notebook():
     one, other = (torch.nn.Parameter(torch.full((3,), value, dtype=torch.float64)) for value in (1.0, 2.0))
     batches = [torch.arange(12.0, dtype=torch.float64).reshape(4, 3) + k for k in range(2)]

@@ -122,6 +122,7 @@ class ExitedError(Exception):
     """The process would have ended."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("come", "waits"), [(0, 0.0), (7, 0.07), (10**9, 60.0)])
 def test_a_rank_ends_once_all_have_written_their_records_or_after_a_minute(tmp_path, monkeypatch, come, waits):
     slept, flushed = [], []

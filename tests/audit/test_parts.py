@@ -176,6 +176,7 @@ def data():
     return [torch.randn(8, 4, generator=chance).double() for _ in range(2)]
 
 
+@pytest.mark.slow
 def test_a_mean_in_a_notebook_is_exact_with_dropout_too():
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Dropout(0.5)).double()
     found = audit(lambda batch: model(batch).square().mean(), data(), model=model)
@@ -183,6 +184,7 @@ def test_a_mean_in_a_notebook_is_exact_with_dropout_too():
     assert found.deviation < 1e-14
 
 
+@pytest.mark.slow
 def test_dropout_of_a_recurrent_layer_is_off_in_a_notebook_and_on_again_afterwards():
     layer = torch.nn.LSTM(4, 3, num_layers=2, dropout=0.5, batch_first=True).double()
     found = audit(lambda batch: layer(batch[:, None])[0].square().mean(), data(), model=layer)
@@ -190,6 +192,7 @@ def test_dropout_of_a_recurrent_layer_is_off_in_a_notebook_and_on_again_afterwar
     assert layer.dropout == 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reduce", "cause"),
     [
@@ -212,6 +215,7 @@ def test_a_loss_of_nothing_in_a_notebook_is_not_a_number():
     assert found.cause.name == "NOT_A_NUMBER"
 
 
+@pytest.mark.slow
 def test_buffers_are_put_back():
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3)).double()
     before = model[1].running_mean.clone()
@@ -243,6 +247,7 @@ class Stopped(torch.autograd.Function):
         return gradient, None
 
 
+@pytest.mark.slow
 def test_a_weight_without_gradient_is_as_one_whose_gradient_is_zero_in_a_notebook():
     weight, still = torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)
     assert audit(lambda batch: Stopped.apply(batch * weight, still).mean(), data()).status.name == "EXACT"

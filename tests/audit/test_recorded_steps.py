@@ -44,21 +44,21 @@ def stepped(recorder, optimizer, closure=False):
     recorder.after_step(optimizer)
 
 
-ITEMS = [{"x": torch.tensor([1.0, 2.0])}, (3, "a"), torch.tensor([0, -100])]
+SAMPLES = [{"x": torch.tensor([1.0, 2.0])}, (3, "a"), torch.tensor([0, -100])]
 
 
 def test_samples_are_noted_with_their_checksums_and_sizes_and_handed_on(recorder_of):
     recorder = recorder_of()
     assert recorder.draws_are_samples
-    assert recorder.fetched("s", lambda: ITEMS[:2], None, [5, 6]) == ITEMS[:2]
+    assert recorder.fetched("s", lambda: SAMPLES[:2], None, [5, 6]) == SAMPLES[:2]
     assert not recorder.draws_are_samples
-    recorder.fetched("s", lambda: ITEMS[2:], None, [7])
+    recorder.fetched("s", lambda: SAMPLES[2:], None, [7])
     batches = [
-        [Sample(digest(written(item)), counts(written(item))) for item in part] for part in (ITEMS[:2], ITEMS[2:])
+        [Sample(digest(written(item)), counts(written(item))) for item in part] for part in (SAMPLES[:2], SAMPLES[2:])
     ]
     assert recorder.tape.streams == {"s": batches}
     with pytest.raises(ValueError, match="zip"):
-        recorder.fetched("s", lambda: ITEMS, None, [7])
+        recorder.fetched("s", lambda: SAMPLES, None, [7])
     other = recorder_of()
     other.fetched("torch.randint (4,)", lambda: [1, 2], None, [1, 2])
     assert other.draws_are_samples

@@ -95,6 +95,7 @@ class Endless(IterableDataset):
         return iter(torch.arange(3.0))
 
 
+@pytest.mark.slow
 def test_every_kind_of_loader_hands_out_what_torch_does_and_is_recorded(taped):
     together, found = Together(), {}
     names = {"plain": Rows(), "together": together, "single": Rows(), "stream": Endless(), "none": Rows()}
@@ -127,6 +128,7 @@ def test_every_kind_of_loader_hands_out_what_torch_does_and_is_recorded(taped):
     assert "samplers" not in tape.facts
 
 
+@pytest.mark.slow
 def test_the_orders_of_distributed_samplers_are_noted(taped):
     def work():
         one = DistributedSampler(Rows(), num_replicas=2, rank=1, shuffle=False, seed=7)

@@ -96,6 +96,7 @@ def test_every_cause_has_its_heading_in_the_documentation():
     assert {cause.anchor for cause in Cause} == headings
 
 
+@pytest.mark.slow
 @pytest.mark.checkout
 def test_the_example_in_the_documentation_runs():
     (example,) = re.findall(r"```python\n(.*?)```", (CHECKOUT / "docs" / "howto" / "audit.md").read_text(), re.DOTALL)

@@ -43,11 +43,13 @@ def fails(capsys, monkeypatch, *arguments):
     return error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["collect", "fit", "evaluate", "replay", "data", "demo"])
 def test_every_command_explains_itself(command):
     assert len(run(command, "--help")) > 200
 
 
+@pytest.mark.slow
 def test_a_model_is_fitted_kept_and_compared(tmp_path, trace, fitting):
     model = str(tmp_path / "ewma.safetensors")
     run("fit", "ewma:smoothing=0.4", "--fit-on", fitting, "--out", model)
@@ -95,6 +97,7 @@ def test_every_name_offered_is_that_of_a_predictor():
     assert {"last-value", "huber-ewma", "gated-narx", "arima"} <= set(NAMES)
 
 
+@pytest.mark.slow
 def test_replay_prints_equal_batches_and_hindsight_beside_the_predictor(trace, fitting):
     tables = json.loads(run("replay", "ewma", "-t", trace, "-f", fitting, "--json"))
     schemes = {row["scheme"]: row for row in tables["overall"]}
@@ -103,6 +106,7 @@ def test_replay_prints_equal_batches_and_hindsight_beside_the_predictor(trace, f
     assert schemes["oracle"]["speed-up"] >= schemes["ewma"]["speed-up"]
 
 
+@pytest.mark.slow
 def test_a_trace_goes_to_csv_and_back(tmp_path, trace):
     csv, again = str(tmp_path / "made.csv"), str(tmp_path / "again.parquet")
     run("data", "convert", trace, csv)
@@ -110,6 +114,7 @@ def test_a_trace_goes_to_csv_and_back(tmp_path, trace):
     np.testing.assert_allclose(load(again).speed, load(trace).speed)
 
 
+@pytest.mark.slow
 def test_recorded_traces_are_listed_and_described():
     listed = json.loads(run("data", "list", "--json"))
     assert [row["job"] for row in listed] == recorded.names()
@@ -170,6 +175,7 @@ def own(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
+@pytest.mark.slow
 def test_predictors_of_a_users_own_are_compared_by_file_and_by_module(own, trace, fitting):
     named_here = ["mine.py:Slow:smoothing=0.05", "mine.py:Constant", "mine:Slow", "last-value"]
     tables = json.loads(run("evaluate", *named_here, "-t", trace, "-f", fitting, "--json"))
@@ -189,6 +195,7 @@ def test_a_predictor_that_is_none_is_refused(own, capsys, monkeypatch, trace, fi
     assert sentence in " ".join(fails(capsys, monkeypatch, "evaluate", text, "-t", trace, "-f", fitting).split())
 
 
+@pytest.mark.slow
 def test_a_predictor_named_like_one_of_ours_is_compared_with_it_and_does_not_replace_it(own, trace, fitting, tmp_path):
     """Nor does its file replace a module that happens to be called the same."""
     (tmp_path / "random.py").write_text(
@@ -218,6 +225,7 @@ def test_plain_files_are_evaluated_under_their_names_and_paths_tell_equal_names_
         assert {row["trace"] for row in tables["per trace"]} == expected
 
 
+@pytest.mark.slow
 def test_one_file_named_twice_is_refused(capsys, monkeypatch, trace, fitting):
     error = fails(capsys, monkeypatch, "evaluate", "ewma", "-t", trace, "-t", trace, "-f", fitting)
     assert "traces must have different names" in error

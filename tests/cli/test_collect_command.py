@@ -116,6 +116,7 @@ def test_the_job_under_usage_is_left_out_unless_there_is_usage_to_replay(tmp_pat
     assert given["digits-attention-usage"].slot_seconds == 2
 
 
+@pytest.mark.slow
 def test_contention_beside_a_command_is_as_its_options_say(tmp_path, monkeypatch):
     """Recording itself is replaced: only what it would be given is looked at."""
     asked = []
@@ -142,6 +143,7 @@ def test_contention_beside_a_command_is_as_its_options_say(tmp_path, monkeypatch
     ]
 
 
+@pytest.mark.slow
 def test_named_jobs_are_collected_in_their_order_and_told_how_long_they_are(tmp_path, monkeypatch):
     asked = []
 

@@ -51,6 +51,7 @@ def test_a_verdict_is_one_coloured_line_and_its_remedy_one_plain_line(terminal, 
     assert (program[-1], timeout, steps, list(named)) == ("train.py", 7, 5, ["tell"])
 
 
+@pytest.mark.slow
 def test_a_live_experiment_tells_its_table_alone_and_draws_nothing_unless_asked(tmp_path, monkeypatch):
     monkeypatch.setattr("paceline.cli.live_command._watched", lambda setting: ExperimentOutcome(setting, []))
     monkeypatch.setattr("paceline.lab.experiment.outcome.ExperimentOutcome.rows", [])
@@ -71,6 +72,7 @@ def test_a_verdict_for_machines_is_laid_out_for_people_too():
     assert json.loads(text)["sentence"] == VERDICTS[31].sentence
 
 
+@pytest.mark.slow
 def test_a_models_card_is_printed_as_it_stands_if_asked(monkeypatch):
     card = "# A *model*\n\n- [red] one\n"
     monkeypatch.setattr(

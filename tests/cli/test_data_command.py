@@ -37,6 +37,7 @@ def usage(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_everything_that_can_be_named_is_listed():
     for what, names in [("formats", FORMATS), ("tables", TABLES), ("remote", REMOTE_SETS)]:
         assert [row["name"] for row in json.loads(run("list", what, "--json"))] == list(names)
@@ -44,6 +45,7 @@ def test_everything_that_can_be_named_is_listed():
     assert "there is no list of 'x'" in fails("list", "x")
 
 
+@pytest.mark.slow
 def test_a_file_is_loaded_into_a_trace_with_the_options_of_its_format(usage, tmp_path):
     run("load", usage, "--out", tmp_path / "t.parquet", "--with", "period=60", "--with", "workers=m_2")
     trace = load(tmp_path / "t.parquet")
@@ -51,6 +53,7 @@ def test_a_file_is_loaded_into_a_trace_with_the_options_of_its_format(usage, tmp
     assert trace.meta["period_seconds"] == "60"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*2 of 2 machines are left out")
 def test_a_file_whose_traces_are_all_left_out_is_refused_in_a_sentence(tmp_path):
     path = tmp_path / "db__TPS.csv"
@@ -59,6 +62,7 @@ def test_a_file_whose_traces_are_all_left_out_is_refused_in_a_sentence(tmp_path)
     assert "holds no trace" in fails("convert", path, tmp_path / "t.parquet")
 
 
+@pytest.mark.slow
 def test_a_usage_trace_says_that_it_has_no_speed(tmp_path):
     path = tmp_path / "nab.csv"
     path.write_text("timestamp,value\n2014-02-14 14:30:00,0.132\n2014-02-14 14:35:00,0.134\n")
@@ -67,6 +71,7 @@ def test_a_usage_trace_says_that_it_has_no_speed(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_a_file_of_several_traces_needs_a_folder(tmp_path):
     path = tmp_path / "db__TPS.csv"
     rows = [f"10,1,2023-09-0{day} 05:13:10,{machine}\n" for day in (1, 2) for machine in (0, 1)]
@@ -82,11 +87,13 @@ def test_a_file_of_several_traces_needs_a_folder(tmp_path):
     assert len(json.loads(run("info", path, "--json"))) == 2
 
 
+@pytest.mark.slow
 def test_any_recognised_file_converts_to_tidy_csv(usage, tmp_path):
     run("convert", usage, tmp_path / "t.csv")
     assert "cpu_util_percent" in (tmp_path / "t.csv").read_text().splitlines()[0]
 
 
+@pytest.mark.slow
 def test_info_says_what_was_dropped(usage):
     usage.write_text(USAGE + USAGE)
     about = json.loads(run("info", usage, "--json"))
@@ -116,6 +123,7 @@ def straggling(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_check_says_what_balancing_gains_where_there_is_nothing_to_predict(straggling):
     said = run("check", straggling)
     lines = said.splitlines()
@@ -130,6 +138,7 @@ def test_check_says_what_balancing_gains_where_there_is_nothing_to_predict(strag
     assert "\x1b" not in said
 
 
+@pytest.mark.slow
 def test_check_shows_no_correlation_where_no_two_consecutive_iterations_were_reported(tmp_path):
     seconds = np.full((400, 2), np.nan)
     seconds[::2] = np.random.default_rng(0).uniform(0.9, 1.1, (200, 2))
@@ -152,6 +161,7 @@ def test_check_tells_machines_the_same_numbers(straggling):
     assert coarse["balancing"]["speedup_fixed"] < gain["speedup_fixed"]
 
 
+@pytest.mark.slow
 def test_check_says_in_sentences_what_a_trace_does_not_tell(usage):
     said = run("check", usage)
     assert "- What balancing would gain is not known: no speed was measured." in said
@@ -160,6 +170,7 @@ def test_check_says_in_sentences_what_a_trace_does_not_tell(usage):
     assert found["balancing"]["speedup_fixed"] is None
 
 
+@pytest.mark.slow
 def test_check_reads_usage_alone_and_draws_it(usage, tmp_path):
     assert "no speed was measured" in run("check", usage)
     pytest.importorskip("matplotlib")
@@ -167,6 +178,7 @@ def test_check_reads_usage_alone_and_draws_it(usage, tmp_path):
     assert (tmp_path / "health.png").exists()
 
 
+@pytest.mark.slow
 def test_nothing_is_fetched_that_is_not_named(tmp_path):
     assert "there is no remote set 'x'" in fails("fetch", "x")
     assert "give a sha256 that you trust" in fails(
@@ -175,18 +187,21 @@ def test_nothing_is_fetched_that_is_not_named(tmp_path):
     assert not (tmp_path / "cache").exists()
 
 
+@pytest.mark.slow
 def test_mistakes_are_told(usage, tmp_path):
     assert "--with takes options like" in fails("info", usage, "--with", "period")
     assert "there is no trace file" in fails("info", tmp_path / "none.csv")
     assert "there is no format 'x'" in fails("info", usage, "--format", "x")
 
 
+@pytest.mark.slow
 def test_recorded_jobs_convert_and_come_back(tmp_path):
     name = recorded.names()[0]
     run("convert", name, tmp_path / "t.parquet")
     np.testing.assert_array_equal(load(tmp_path / "t.parquet").speed, recorded.load(name).speed)
 
 
+@pytest.mark.slow
 def test_check_says_where_waiting_comes_from(tmp_path):
     work_TW = np.tile([[4.0, 2.0, 3.0], [1.0, 6.0, 2.0]], (30, 1))
     trace = Trace(samples=np.full((60, 3), 64), seconds=work_TW / [1.0, 1.0, 0.5], work=work_TW)
@@ -198,6 +213,7 @@ def test_check_says_where_waiting_comes_from(tmp_path):
     assert told["waiting"]["from_workers"] == pytest.approx(1 / 3)
 
 
+@pytest.mark.slow
 def test_columns_and_units_are_mapped_on_the_command_line(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text("worker,iteration,duration_ms\na,0,250\n")
@@ -208,6 +224,7 @@ def test_columns_and_units_are_mapped_on_the_command_line(tmp_path):
     assert found["workers"] == 1
 
 
+@pytest.mark.slow
 def test_converting_there_and_back_keeps_licence_units_and_format(tmp_path):
     path = tmp_path / "job_1_norm.csv"
     path.write_text(",worker,gpu,time,batch_time_norm\n0,0,25,1,500\n1,1,25,1,250\n")
@@ -244,6 +261,7 @@ def test_a_short_trace_prints_no_nan(tmp_path, iterations):
             assert "nan" not in result.output.lower()
 
 
+@pytest.mark.slow
 def test_info_prints_numbers_that_can_be_read(tmp_path):
     path = tmp_path / "1.csv"
     path.write_text("timestamp,vmid,mincpu,maxcpu,avgcpu\n" + "".join(f"{300 * k},a,1,2,3\n" for k in range(1500)))
@@ -268,6 +286,7 @@ def test_evaluate_and_replay_report_what_they_print(tmp_path):
         assert json.loads(page.with_suffix(".json").read_text())["kind"] in ("evaluation", "replay")
 
 
+@pytest.mark.slow
 def test_a_report_that_cannot_be_written_is_an_error_before_the_work(tmp_path, monkeypatch):
     monkeypatch.setattr("paceline.cli.main._traces_and_models", lambda *asked: pytest.fail("it worked all the same"))
     for target, said in ((tmp_path / "page.pdf", ".html"), (tmp_path / "none" / "page.html", "no folder")):
@@ -276,6 +295,7 @@ def test_a_report_that_cannot_be_written_is_an_error_before_the_work(tmp_path, m
             assert said in str(result.exception)
 
 
+@pytest.mark.slow
 def test_a_table_with_columns_of_its_own_is_recognised_once_they_are_named(tmp_path):
     (tmp_path / "LOG.csv").write_text("rank,iteration,duration_ms\n0,0,500\n1,0,250\n0,1,500\n1,1,250\n")
     options = ["--with", "seconds=duration_ms", "unit=ms", "worker=rank", "samples=32"]

@@ -26,7 +26,7 @@ class Written(Console):
 
 
 def console():
-    return Written(file=io.StringIO(), width=200, color_system=None)
+    return Written(file=io.StringIO(), width=1000, color_system=None)
 
 
 def lines(out):
@@ -70,6 +70,7 @@ def asked(monkeypatch):
     return found, jobs, board, replays
 
 
+@pytest.mark.slow
 def test_the_demo_says_each_step_and_writes_one_page(asked, tmp_path):
     found, jobs, board, replays = asked
     out, folder = console(), tmp_path / "in" / "demo"
@@ -187,6 +188,7 @@ def test_a_training_says_what_it_does_and_its_table(monkeypatch):
     assert lines(out) == ["5  A real training, balanced: left out, as two ranks need two cores"]
 
 
+@pytest.mark.slow
 def test_where_the_demo_writes_unless_told_otherwise(monkeypatch):
     from typer.testing import CliRunner
 

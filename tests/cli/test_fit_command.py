@@ -83,6 +83,7 @@ def fitting(tmp_path, monkeypatch):
     return told
 
 
+@pytest.mark.slow
 def test_each_moment_reaches_the_bar_and_tensorboard_and_both_are_closed(fitting):
     fitting.run("fit ewma --tensorboard events")
     (bar,), (board,) = Shown.made, Board.made
@@ -109,6 +110,7 @@ def test_of_several_processes_the_first_alone_shows_says_and_writes(fitting, mon
     assert (len(added), (tmp_path / "a.safetensors").exists()) == (first, first)
 
 
+@pytest.mark.slow
 def test_a_rank_without_torchrun_is_no_reason_to_be_silent(fitting, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     fitting.run("fit ewma")

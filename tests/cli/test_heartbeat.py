@@ -55,6 +55,7 @@ class Waits(EWMA):
         return super().predict(covariates, horizon=horizon)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "told"), [("replay", r"replaying .*, 0 of 1 traces done \(\d"), ("evaluate", "scoring 1 predictors")]
 )
@@ -91,6 +92,7 @@ def wavy_job():
     return wavy(0)
 
 
+@pytest.mark.slow
 def test_a_replay_trace_by_trace_is_that_of_all_together(trace, fitting):  # noqa: F811
     from paceline.datasets import load
     from paceline.eval import balanced
@@ -104,6 +106,7 @@ def test_the_version_is_printed():
     assert run("--version") == f"paceline {__version__}\n"
 
 
+@pytest.mark.slow
 def test_an_unknown_predictor_is_answered_with_the_names_that_can_be_typed(capsys, monkeypatch, trace):  # noqa: F811
     said = fails(capsys, monkeypatch, "evaluate", "oracle", "-t", trace)
     assert eval(said[said.index("[") : said.index("]") + 1].replace("\n", " ")) == list(NAMES)

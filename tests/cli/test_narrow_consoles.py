@@ -131,6 +131,7 @@ def test_options_are_numbers_truths_lists_and_texts():
         option("a")
 
 
+@pytest.mark.slow
 def test_names_are_recorded_jobs_files_and_folders_and_a_split_where_none_is_given(few):
     from paceline.cli import named_sources as sources
 

@@ -95,6 +95,7 @@ def told(command, *places, **more):
     return result.exception.args
 
 
+@pytest.mark.slow
 def test_the_options_of_tune():
     command = "tune ewma -f digits-lstm-bursty --trials 7 --jobs 1 --hold-out 0.4 --journal j --epochs 9"
     (kind, source), options = told(command, "paceline.eval.tune.tune")
@@ -106,6 +107,7 @@ def test_the_options_of_tune():
     assert told("tune ewma", "paceline.eval.tune.tune")[1]["training"] is None
 
 
+@pytest.mark.slow
 def test_the_options_of_tune_in_several_processes():
     joblib = pytest.importorskip("joblib")
     asked = []
@@ -122,6 +124,7 @@ def test_the_options_of_tune_in_several_processes():
     assert asked == [{"n_jobs": 2}, {"n_jobs": 3}]
 
 
+@pytest.mark.slow
 def test_the_options_of_fit():
     command = "fit ewma -f digits-lstm-bursty --out m.safetensors --hold-out 0.2 --checkpoint c --device cuda --mixed"
     arguments, options = told(command, "paceline.training.fit")
@@ -188,6 +191,7 @@ def test_live_sets_a_quota_where_it_can(allowed, kind):
     assert [(one.contention, one.schemes) for one in seen] == [(kind, ("auto",))]
 
 
+@pytest.mark.slow
 def test_live_draws_a_figure_for_each_contention(tmp_path):
     from paceline.lab.experiment import ExperimentOutcome
 
@@ -203,6 +207,7 @@ def test_live_draws_a_figure_for_each_contention(tmp_path):
     assert drawn == [tmp_path / "in" / "a", tmp_path / "in" / "a" / "none.png", tmp_path / "in" / "a" / "hogs.png"]
 
 
+@pytest.mark.slow
 def test_the_options_of_collect():
     shown = "python train.py --lr 1"
     options = "--pattern bursty --workers 3 --competitors 2 --kind disk --quota 0.2 --seed 5 -o out --name mine"
@@ -216,6 +221,7 @@ def test_the_options_of_collect():
         assert (path, more["contention"]) == (Path(f"traces/{name}.parquet"), None)
 
 
+@pytest.mark.slow
 def test_the_options_of_collected_jobs(tmp_path):
     (job, path), more = told(f"collect digits-cnn-bursty -o {tmp_path}/new --iterations 9", "paceline.lab.collect")
     assert (job.name, job.iterations, path) == ("digits-cnn-bursty", 9, tmp_path / "new" / "digits-cnn-bursty.parquet")
@@ -237,6 +243,7 @@ def test_jobs_are_listed():
         assert line.replace("│", " ").split() == [name, *map(str, cells)]
 
 
+@pytest.mark.slow
 def test_the_options_of_evaluate_and_replay(tmp_path):
     traces = "-t digits-cnn-bursty -t photo-cnn-none -f digits-lstm-bursty"
     (models, scored), options = told(f"evaluate last-value {traces} --warmup 7", "paceline.eval.leaderboard")
@@ -274,6 +281,7 @@ def test_the_lines_of_a_profile():
     assert len(_described(measured[:2])) == 3
 
 
+@pytest.mark.slow
 def test_the_options_of_simulate(tmp_path):
     arguments, options = told(
         "simulate --speeds 100,60 --global-batch 64 --noise 0.2", "paceline.eval.simulate.from_speeds"
@@ -303,6 +311,7 @@ def test_what_to_do_next_follows_from_what_is_gained(wide):
     assert _next(SimpleNamespace(pays=False)) == ["Next: leave the script as it is."]
 
 
+@pytest.mark.slow
 def test_the_options_of_data_commands(tmp_path):
     command = "data fetch name --file f --url u --sha256 s --cache c"
     arguments, options = told(command, "paceline.datasets.remote.fetch")
@@ -315,6 +324,7 @@ def test_the_options_of_data_commands(tmp_path):
         assert (name, kind, options) == ("x", "tidy", {"period": 300, "unit": "ms"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", ["EXACT", "NOT_EXACT", "COULD_NOT_TELL"])
 def test_the_options_of_audit(tmp_path, status):
     from paceline.audit import AuditStatus, AuditVerdict, Cause

@@ -67,6 +67,7 @@ class Sometimes(EWMA):
         self._rows["count"] = self._rows["count"] + 1
 
 
+@pytest.mark.slow
 @given(
     given_=st.sampled_from([float("nan"), float("inf"), -1.0, 0.0]),
     at=st.integers(0, 119),
@@ -99,6 +100,7 @@ class Keeps:
         return getattr(self.inner, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["evaluate", "replay"])
 @pytest.mark.parametrize("error", ["ValueError('no idea')", "KeyError('speed')", "ZeroDivisionError()"])
 def test_an_error_in_ones_own_predictor_names_file_and_line(mine, capsys, monkeypatch, trace, fitting, command, error):  # noqa: F811
@@ -108,6 +110,7 @@ def test_an_error_in_ones_own_predictor_names_file_and_line(mine, capsys, monkey
     assert "(mine.py, line 9, in predict)" in said
 
 
+@pytest.mark.slow
 def test_the_last_line_of_ones_own_is_named_where_ours_raises(mine, capsys, monkeypatch, trace, fitting):  # noqa: F811
     mine()
     said = fails(capsys, monkeypatch, "evaluate", "mine.py:Deeper", "-t", trace, "-f", fitting)
@@ -120,12 +123,14 @@ def test_a_file_of_ones_own_that_cannot_run_is_named_with_its_line(mine, capsys,
     assert "AxisError: no axis (mine.py, line 3, in <module>)" in said
 
 
+@pytest.mark.slow
 def test_a_mistake_of_another_kind_names_no_file(capsys, monkeypatch, mine, trace, fitting):  # noqa: F811
     mine()
     run("evaluate", "mine.py:Slow", "-t", trace, "-f", fitting)
     assert "mine.py" not in fails(capsys, monkeypatch, "evaluate", "ewma:smoothing=2", "-t", trace)
 
 
+@pytest.mark.slow
 def test_fit_says_how_a_model_of_ones_own_class_is_used_and_so_it_can_be(mine, fitting, tmp_path):  # noqa: F811
     mine()
     said = " ".join(run("fit", "mine.py:Slow:smoothing=0.3", "-f", fitting, "--out", "slow.safetensors").split())

@@ -109,16 +109,13 @@ def printed(command):
     return [line.rstrip() for line in text.split("\n")]
 
 
-SLOW = ("data check a", "simulate --speeds", "replay")
-
-
-@pytest.mark.parametrize(
-    "command", [pytest.param(one, marks=[pytest.mark.slow] * one.startswith(SLOW)) for one in COMMANDS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_prints_what_it_did(place, command):
     require_kept(KEPT, command, printed(command))
 
 
+@pytest.mark.slow
 def test_a_group_of_commands_without_one_explains_itself():
     for group in ([], ["data"], ["models"]):
         said = CliRunner().invoke(cli.app, group).output

@@ -108,6 +108,7 @@ def test_a_users_model_is_measured_written_and_drawn(module, tmp_path, monkeypat
     assert "t(x) = max(" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -134,6 +135,7 @@ def test_a_mistake_ends_in_one_sentence_and_writes_nothing(module, tmp_path, mon
     assert not list(tmp_path.glob("profile*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "sentence"),
     [
@@ -306,6 +308,7 @@ def test_more_curves_than_a_figure_can_show_are_refused(tmp_path):
     assert curve_figure(frame[frame["device"] < "gpu-2"], tmp_path / "curves.svg").read_text().startswith("<?xml")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seconds", "pictures"), [([0.5], 0), ([0.5, None], 0), ([0.5, 0.75], 1), ([0.5, 0.75, None], 1)]
 )

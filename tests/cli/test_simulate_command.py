@@ -25,6 +25,7 @@ def trace(tmp_path):
     return Trace(np.full((100, 3), 32), seconds).save(tmp_path / "job.parquet")
 
 
+@pytest.mark.slow
 def test_a_trace_is_answered_with_the_lines_to_add(trace):
     said = run(trace)
     assert all(sentence in said for sentence in simulate(Trace.load(trace)).sentences)
@@ -32,6 +33,7 @@ def test_a_trace_is_answered_with_the_lines_to_add(trace):
     assert "docs/howto/pytorch.md" in said
 
 
+@pytest.mark.slow
 def test_json_holds_the_same_numbers(trace):
     (found,) = json.loads(run(trace, "--json", "--global-batch", 480))
     same = simulate(Trace.load(trace), global_batch=480).to_dict()
@@ -45,6 +47,7 @@ def test_where_nothing_is_gained_the_script_stays_as_it_is():
     assert "Next: leave the script as it is." in run("--speeds", "100,100")
 
 
+@pytest.mark.slow
 def test_a_table_of_one_own_is_read_with_its_columns_named(tmp_path):
     rows = [f"{step},{rank},{100 + 80 * rank}" for step in range(60) for rank in (0, 1)]
     (tmp_path / "log.csv").write_text("step,rank,step_time_ms\n" + "\n".join(rows))
@@ -62,6 +65,7 @@ def test_profiles_count_their_workers(tmp_path):
     assert found["slow_machines"] == pytest.approx(0, abs=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

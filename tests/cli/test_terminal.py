@@ -47,6 +47,7 @@ def evil(tmp_path, monkeypatch):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [
@@ -66,6 +67,7 @@ def test_names_of_a_file_reach_no_terminal(evil, monkeypatch, capsys, command):
     assert not unprintable(told.out + told.err)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", [("data", "info"), ("data", "check"), ("evaluate", "ewma", "--trace"), ("replay", "ewma", "--trace")]
 )

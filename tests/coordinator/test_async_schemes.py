@@ -210,6 +210,7 @@ def test_saps_gives_a_straggler_up_when_the_whole_fleet_has_pushed_once_more():
     assert server.pull("a").drawn.rows.tolist() == straggler.drawn.rows.tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEMES)
 def test_every_scheme_finds_the_minimum_of_a_parabola(name):
     server = server_of(name, start=(1.0, -2.0), rate=0.05, samples=3000)

@@ -228,6 +228,7 @@ def test_the_parameters_pulled_cannot_be_written_to():
         Watched("asp").server.pull("a").parameters[0] = 1.0
 
 
+@pytest.mark.slow
 def test_staleness_is_forecast_before_the_push_and_stragglers_shrink_until_it_is_that_of_equals():
     seconds = {"a": 1.0, "b": 1.0, "c": 2.0, "d": 8.0}  # for a full batch
     for name, even in (("asp", False), ("saps", True)):

@@ -138,6 +138,7 @@ NOBODY_WAITS = ["asp", "sa-asgd", "dc-asgd-c", "dc-asgd-a", "saps", "saps-dc", "
 """Whose workers may pull whenever they like, so that the same turns make the same steps after a restart."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NOBODY_WAITS)
 @given(
     turns=st.lists(st.sampled_from(WORKERS), min_size=40, max_size=60),

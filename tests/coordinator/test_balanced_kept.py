@@ -35,6 +35,7 @@ def fits(seed):
     return [*found.tolist(), fixed]
 
 
+@pytest.mark.slow
 def test_costs_fitted_to_noisy_times_are_what_they_were():
     require_kept(KEPT, "fits", [fits(seed) for seed in range(12)])
 

@@ -69,6 +69,7 @@ def test_reports_that_a_worker_missed_are_counted_from_the_start():
     assert f"gpu3 was missing from the last {why.SILENT} reports" in said[-1]
 
 
+@pytest.mark.slow
 def test_the_same_reports_give_bit_identical_plans_on_every_rank():
     one, other = (balancer(EWMA(0.5), risk=0.5) for _ in range(2))
     plans = [(one.step(report), other.step(report)) for report in random_reports(200)]
@@ -122,6 +123,7 @@ def test_a_step_that_changes_sizes_enters_few_files_and_functions():
     assert sum(room in {"coordinator", "solver"} for room in entered) <= 48
 
 
+@pytest.mark.slow
 def test_a_saved_balancer_resumes_exactly():
     reports = list(random_reports(120))
     first = balancer(Curious())
@@ -240,6 +242,7 @@ policies = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(reports, policies)
 def test_any_report_leaves_sum_batch_multiple_and_bounds_kept(reports, rules):
@@ -377,6 +380,7 @@ def with_stragglers(iterations=300, seed=1):
     return np.array([100.0, 200, 50, 100]) * np.exp(rng.normal(0, 0.03, slow_TW.shape)) * np.where(slow_TW, 0.4, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("speed_TW", [with_stragglers(), checks.example_trace(300).speed], ids=["random", "switching"])
 @pytest.mark.parametrize(("predictor", "share"), [(EWMA(0.5), 0.45), (LastValue(), 0.65)], ids=["ewma", "last"])
 def test_random_stragglers_are_not_chased(speed_TW, predictor, share):
@@ -386,6 +390,7 @@ def test_random_stragglers_are_not_chased(speed_TW, predictor, share):
     assert replayed(speed_TW, predictor).mean() < replayed(speed_TW, predictor, **FREE).mean() + 0.03
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("predictor", [EWMA(0.5), LastValue()], ids=["ewma", "last"])
 @pytest.mark.parametrize("factor", [0.5, 0.7, 1.5, 2.0])
 @pytest.mark.parametrize("worker", range(4))

@@ -20,6 +20,7 @@ def alternating(seed, pattern, iterations=300):
     return Trace(np.full(speed_TW.shape, 32.0), 32.0 / speed_TW, meta={"job": f"day{seed}"})
 
 
+@pytest.mark.slow
 def test_a_refit_is_recommended_where_it_lowers_the_error():
     steady = fit(EWMA(smoothing=None), [alternating(0, [1.0])])
     walk = np.exp(np.cumsum(np.random.default_rng(3).normal(0, 0.2, 300)))
@@ -30,6 +31,7 @@ def test_a_refit_is_recommended_where_it_lowers_the_error():
     assert moved.refitted <= moved.late
 
 
+@pytest.mark.slow
 def test_no_refit_is_recommended_on_more_of_the_same():
     model = fit(EWMA(smoothing=None), [alternating(0, [1.0])])
     same = check_drift(model, alternating(1, [1.0]))
@@ -38,6 +40,7 @@ def test_no_refit_is_recommended_on_more_of_the_same():
     assert "a refit would not help" in same.sentence
 
 
+@pytest.mark.slow
 def test_covariates_far_from_the_fitted_ones_are_counted():
     from paceline.predictors import NARX, Training
 
@@ -56,6 +59,7 @@ def test_what_cannot_be_measured_is_refused():
         check_drift(RLS(), Trace(np.ones((50, 2)), np.ones((50, 2))))
 
 
+@pytest.mark.slow
 def test_a_trace_that_is_too_short_does_not_hide_what_the_others_show(tmp_path):
     folder = tmp_path / "days"
     folder.mkdir()
@@ -68,6 +72,7 @@ def test_a_trace_that_is_too_short_does_not_hide_what_the_others_show(tmp_path):
     assert "left out: trace 'job1' must have at least 40 iterations" in done.output
 
 
+@pytest.mark.slow
 def test_the_command_says_it_for_every_trace(tmp_path):
     model = save_model(fit(EWMA(smoothing=None), [wavy(0)]), tmp_path / "m.safetensors")
     for seed in (1, 2):

@@ -37,6 +37,7 @@ def test_whoever_was_not_seen_for_longest_is_forgotten_when_there_is_no_room():
     assert plan.source.tolist() == [ForecastSource.OWN, ForecastSource.FLEET]
 
 
+@pytest.mark.slow
 def test_memory_stays_bounded_however_many_clients_come_by():
     balancer = balancer_of(most_clients=200)
     for k in range(40):
@@ -175,6 +176,7 @@ def test_a_client_is_starved_that_was_chosen_five_times_and_used_in_less_than_ha
     assert shares.use == pytest.approx([NAN, 0, 0.4, 0.5, 1 / 3, 0.6], nan_ok=True)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.sets(st.integers(0, 9), min_size=1, max_size=4), st.booleans()), max_size=12),

@@ -75,6 +75,7 @@ def test_a_client_that_trains_by_epochs_is_warned_of_once_said_by_why_and_balanc
     assert again.plan(names_of(6)).sizes[0] == 8
 
 
+@pytest.mark.slow
 def test_with_a_deadline_one_whose_time_does_not_follow_is_left_out_only_if_its_busy_time_is_too_long():
     balancer, _, _ = lived(["epochs", *["steps"] * 5], [20.0] + [100.0] * 5, noise=0.05)
     for deadline, asked in ((30.0, True), (8.0, False)):
@@ -85,6 +86,7 @@ def test_with_a_deadline_one_whose_time_does_not_follow_is_left_out_only_if_its_
         assert (plan.reasons[0] == Reason.LEFT_OUT) == (not asked)
 
 
+@pytest.mark.slow
 @LAWS
 @given(fleets, st.floats(0.2, 5.0), st.integers(20, 5000), st.integers(0, 9))
 def test_with_local_epochs_the_mean_client_passes_its_data_so_often_and_the_round_ends_together(

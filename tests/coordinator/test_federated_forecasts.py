@@ -11,6 +11,7 @@ from paceline.coordinator.federated.round_sizes import caution_of
 from paceline.predictors import EWMA, BatchTime, LocalLevel, Report
 
 
+@pytest.mark.slow
 def test_a_predictor_of_curves_sizes_by_the_fixed_cost_of_a_step():
     intercept, slope = np.array([0.1, 0.4, 0.2]), np.array([0.01, 0.01, 0.02])
     ends = {}
@@ -52,6 +53,7 @@ def test_an_unseen_client_of_a_type_that_differs_gets_less_than_one_of_a_type_th
     assert balancer.plan(["c8"]).sizes.tolist() == [32]
 
 
+@pytest.mark.slow
 @settings(max_examples=30, derandomize=True, deadline=None)
 @given(st.lists(st.tuples(st.floats(10.0, 1000.0), st.floats(0.05, 1.0)), min_size=2, max_size=40), st.integers(0, 99))
 def test_caution_makes_rounds_of_uncertain_clients_shorter_and_never_much_longer(fleet, seed):
@@ -98,6 +100,7 @@ def test_a_slow_first_round_is_soon_forgotten():
     assert plan.speed.min() > 75.0
 
 
+@pytest.mark.slow
 @LAWS
 @given(st.floats(0.1, 0.9), st.integers(1, 60))
 def test_a_report_after_a_long_gap_counts_for_more(smoothing, gap):
@@ -116,6 +119,7 @@ def test_an_unseen_client_is_sized_like_others_of_its_device_type():
     assert "as others of its device type" in plan.why("new")
 
 
+@pytest.mark.slow
 @LAWS
 @given(st.lists(st.tuples(st.sampled_from(["join", "leave", "play", "device"]), st.integers(0, 5)), max_size=40))
 def test_means_of_device_types_stay_those_of_their_clients(events):

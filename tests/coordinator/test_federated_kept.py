@@ -60,6 +60,7 @@ OPTIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIONS)
 def test_rounds_of_clients_of_every_kind_are_planned_as_they_were(name):
     require_kept(KEPT, name, lived(25, **OPTIONS[name]))

@@ -33,6 +33,7 @@ def test_sizes_sum_to_the_batch_for_each_one_asked_and_keep_their_bounds(fleet):
     assert np.all((plan.sizes >= 1) & (plan.sizes <= 256))
 
 
+@pytest.mark.slow
 @LAWS
 @given(fleets, st.randoms(use_true_random=False))
 def test_the_order_of_the_clients_changes_nothing(fleet, random):
@@ -47,6 +48,7 @@ def test_the_order_of_the_clients_changes_nothing(fleet, random):
     assert not distinct or np.array_equal(np.sort(again.sizes), np.sort(plan.sizes))
 
 
+@pytest.mark.slow
 @LAWS
 @given(fleets, st.floats(1.0, 60.0))
 def test_with_a_deadline_nobody_is_planned_beyond_it_but_those_tried_again(fleet, deadline):
@@ -69,6 +71,7 @@ def test_a_faster_client_with_no_more_to_communicate_never_gets_less(fleet):
     assert np.all((plan.sizes[:, None] >= plan.sizes) | ~faster)
 
 
+@pytest.mark.slow
 @LAWS
 @given(fleets)
 def test_planning_twice_gives_the_same_and_changes_nothing(fleet):
@@ -100,6 +103,7 @@ def test_data_and_memory_bound_a_batch_and_why_says_which():
     assert "its data or its memory holds no sample" in plan.why("c3")
 
 
+@pytest.mark.slow
 def test_one_left_out_by_the_deadline_is_tried_again_so_that_it_is_not_starved():
     balancer = balancer_of(deadline=10.0, try_again=4)
     speed = np.array([100.0, 100.0, 0.1])
@@ -114,6 +118,7 @@ def test_one_left_out_by_the_deadline_is_tried_again_so_that_it_is_not_starved()
     assert "left out for long" in plan.why("c2")
 
 
+@pytest.mark.slow
 def test_the_noisier_a_client_the_farther_from_the_deadline_it_is_planned():
     balancer = balancer_of(deadline=4.0, predictor=LocalLevel(0.2))
     for k in range(30):
@@ -124,6 +129,7 @@ def test_the_noisier_a_client_the_farther_from_the_deadline_it_is_planned():
     assert plan.reasons.tolist() == [Reason.DEADLINE] * 2
 
 
+@pytest.mark.slow
 def test_a_client_tried_again_is_back_once_it_is_fast():
     balancer = balancer_of(deadline=10.0, try_again=2)
     played(balancer, [100.0, 100.0, 0.1], [0.0] * 3, rounds=1)

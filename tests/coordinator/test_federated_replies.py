@@ -120,6 +120,7 @@ def test_a_reply_of_one_who_was_not_asked_is_refused_and_nothing_is_learnt():
     assert all(same(before[name], after) for name, after in balancer.state_dict().items())
 
 
+@pytest.mark.slow
 @LAWS
 @given(
     silences=st.lists(
@@ -164,6 +165,7 @@ def test_a_client_that_was_silent_once_and_has_no_stopwatch_is_sized_like_one_ne
     assert "did not reply" not in balancer.plan(names).why("c2")
 
 
+@pytest.mark.slow
 @LAWS
 @given(share=st.floats(0.35, 0.99), count=st.integers(1, 8), per_round=st.integers(1, 8), replies=st.booleans())
 def test_a_deadline_that_is_too_short_at_the_start_is_met_with_smaller_batches(share, count, per_round, replies):

@@ -10,6 +10,7 @@ from paceline.coordinator.federated import FederatedBalancer, RoundReport
 from paceline.predictors import EWMA, BatchTime, LastValue, LocalLevel, Mixture
 
 
+@pytest.mark.slow
 @LAWS
 @given(fleets, st.integers(0, 3))
 def test_a_resumed_balancer_goes_on_exactly(fleet, rounds):
@@ -59,6 +60,7 @@ def alike(one, other):
     return words[0] == words[1] and all(same(np.asarray(mine), np.asarray(theirs)) for mine, theirs in arrays)
 
 
+@pytest.mark.slow
 @LAWS
 @given(
     st.lists(st.lists(REPLIES, min_size=4, max_size=4), max_size=12),
@@ -92,6 +94,7 @@ def bare(predictor):
     return Bare()
 
 
+@pytest.mark.slow
 @LAWS
 @given(
     fleets,

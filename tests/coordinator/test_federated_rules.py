@@ -159,6 +159,7 @@ KINDS = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(st.lists(KINDS, min_size=1, max_size=4), st.integers(2, 6), st.sampled_from([1, 8, 40]), st.integers(0, 99))
 def test_who_is_suspected_tested_and_found_follows_from_each_clients_own_reports(kinds, again, least, seed):

@@ -36,6 +36,7 @@ def late(speeds, predictor=None, **rules):
     return float(np.mean(found[len(found) // 2 :]))
 
 
+@pytest.mark.slow
 def test_noise_that_differs_between_workers_is_spared_and_saves_time():
     speeds = list(reports(300, [0.01, 0.01, 0.3, 0.3]))
     assert late(speeds, change_cost=0) < 0.98 * late(speeds, change_cost=0, risk=0)
@@ -50,6 +51,7 @@ def test_forecasts_of_mere_noise_end_in_equal_batches(predictor, noise):
     assert late(speeds, predictor()) < 1.01 * equal
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("predictor", [LastValue, EWMA, Auto])
 def test_forecasts_of_workers_that_differ_are_followed(predictor):
     speeds = [speed_W * [1.0, 0.5, 2.0, 1.0] for speed_W in reports(300, [0.03] * 4)]
@@ -121,6 +123,7 @@ def test_a_forecast_is_judged_by_the_iteration_that_it_is_for():
     assert costs[1] == pytest.approx(0.0, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_a_resumed_balancer_chooses_the_same():
     made = [LoadBalancer(Calibrated(), workers=FLEET, global_batch=400, horizon=2) for _ in range(2)]
     for speed_W in reports(60, [0.01, 0.01, 0.4, 0.4]):

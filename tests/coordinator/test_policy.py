@@ -49,6 +49,7 @@ def test_what_is_forgone_counts_from_the_last_change_of_sizes_on():
     assert acted == [False, True, False, True, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cost", [0.02, 0.3, 2.0])
 @pytest.mark.parametrize("batch_multiple", [1, 50])
 def test_the_cheap_bound_does_not_change_what_is_forgone(cost, batch_multiple):

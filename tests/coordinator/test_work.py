@@ -37,6 +37,7 @@ def error(model, samples, true):
     return np.abs(model.work(samples) - cost).sum() / cost.sum()
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=15)
 @given(st.lists(st.integers(1, 9), min_size=3, max_size=3), st.booleans(), st.sampled_from([0.0, 0.02]))
 def test_without_noise_the_costs_are_found_even_while_speeds_jump(parts, balanced, jumps):
@@ -69,6 +70,7 @@ def test_a_given_cost_has_nothing_to_be_learned():
     assert model.work(np.array([[2.0]])).tolist() == [2.0]
 
 
+@pytest.mark.slow
 def test_the_work_of_an_average_sample_stays_1():
     model, samples = learned([0.5, 0.3, 0.2], noise=0.1, jumps=0.1)
     assert model.work(samples).mean() == pytest.approx(1)
@@ -86,6 +88,7 @@ def test_missing_and_senseless_times_do_no_harm():
     assert error(model, samples, true) < 0.02
 
 
+@pytest.mark.slow
 def test_a_saved_model_learns_on_exactly():
     first, second = WorkModel(features=3), WorkModel(features=3)
     chance = np.random.default_rng(1)

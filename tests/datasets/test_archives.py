@@ -64,6 +64,7 @@ def test_links_in_zip_archives_are_refused(tmp_path):
         unpack(tmp_path / "a.zip", tmp_path / "a")
 
 
+@pytest.mark.slow
 def test_bombs_are_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(growth, "FREE_BYTES", 1 << 16)
     zeros = b"\0" * 5_000_000

@@ -171,6 +171,7 @@ def test_an_xz_stream_is_read_in_pieces_of_any_size_to_its_end():
         b"".join(iter(lambda: cut.read(1000), b""))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gz", "bz2", "xz"])
 def test_a_checksum_at_the_end_is_looked_at(tmp_path, kind):
     noise = np.random.default_rng(0).bytes(1 << 20)  # much more than is read at once

@@ -84,6 +84,7 @@ def test_a_dictionary_of_a_gigabyte_is_refused(tmp_path):
     assert bounded(UNPACKED, tmp_path / "bomb.tar.xz", tmp_path / "out") == "refused"
 
 
+@pytest.mark.slow
 def test_an_xz_archive_is_unpacked_and_a_damaged_one_refused(tmp_path):
     from paceline.datasets.archives import unpack
 

@@ -24,6 +24,7 @@ def slow_frozen(rows):
     return sum(length for length in lengths if length >= max(20, 10 * usual))
 
 
+@pytest.mark.slow
 def test_covariates_stand_still_as_long_as_the_slow_definition_says():
     seen = set()
     for seed in range(60):

@@ -34,6 +34,7 @@ def test_a_wandering_speed_can_be_predicted_and_noise_can_not():
     assert not any("nothing to predict" in concern for concern in health(trace_of(walk())).concerns)
 
 
+@pytest.mark.slow
 def test_the_test_against_white_noise_agrees_with_statsmodels():
     diagnostic = pytest.importorskip("statsmodels.stats.diagnostic")
     rng = np.random.default_rng(2)
@@ -43,6 +44,7 @@ def test_the_test_against_white_noise_agrees_with_statsmodels():
     np.testing.assert_allclose(ljung_box(series_TW), expected, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_white_noise_is_called_predictable_about_once_in_a_hundred():
     noise = np.random.default_rng(3).normal(size=(200, 2000))
     assert (ljung_box(noise) < 0.01).mean() == pytest.approx(0.01, abs=0.008)
@@ -113,6 +115,7 @@ def test_the_shortest_and_emptiest_traces_have_a_health_too(shape):
         assert str(found)
 
 
+@pytest.mark.slow
 def test_recorded_jobs_have_something_to_predict():
     found = health(recorded.load("digits-cnn-bursty"))
     (speed,) = (one for one in found.series if one.name == "speed")

@@ -53,6 +53,7 @@ def test_some_samples_of_covariates_are_missing():
     assert 0.05 < np.isnan(hosted_fleet("queues", 40, 200).covariates).mean() < 0.3
 
 
+@pytest.mark.slow
 def test_seasons_have_events_that_repeat_at_a_period_of_each_worker():
     seconds_TW = hosted_fleet("seasons", 30, 1200).seconds[100:]
     log_TW = np.log(seconds_TW) - np.log(np.median(seconds_TW, axis=0))

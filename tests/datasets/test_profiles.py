@@ -148,6 +148,7 @@ def test_a_broken_row_of_a_saved_profile_is_named(tmp_path):
         load_profile(path)
 
 
+@pytest.mark.slow
 @needs_real
 @pytest.mark.parametrize(("kind", "curves"), [("gavel", 100), ("zeus", 80), ("pollux", 400), ("flash", 750)])
 def test_the_recorded_profiles_are_read_whole(kind, curves):

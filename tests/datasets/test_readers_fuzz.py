@@ -131,6 +131,7 @@ def test_every_format_is_fuzzed():
     assert {*GOOD, *FOLDERS, *BINARY} == set(FORMATS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GOOD)
 def test_what_the_fuzzer_starts_from_is_read(name, tmp_path):
     path = tmp_path / ("x.json" if name == "google_2019" else "x.csv")
@@ -138,6 +139,7 @@ def test_what_the_fuzzer_starts_from_is_read(name, tmp_path):
     assert len(read_traces(path, name, **OPTIONS.get(name, {}))) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.checkout
 def test_the_period_of_every_format_is_the_one_that_the_page_of_formats_says(tmp_path):
     page = (Path(__file__).parents[2] / "docs" / "reference" / "formats.md").read_text()
@@ -165,6 +167,7 @@ def test_damaged_files_are_read_or_refused_in_a_sentence(name, tmp_path):
     check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FOLDERS)
 def test_a_folder_with_a_damaged_file_is_read_or_refused_in_a_sentence(name, tmp_path):
     (tmp_path / "rank0.json").write_text(FOLDERS[name].replace('"rank": 1', '"rank": 0'))
@@ -181,6 +184,7 @@ def test_a_folder_with_a_damaged_file_is_read_or_refused_in_a_sentence(name, tmp
     check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BINARY)
 def test_damaged_parquet_is_read_or_refused_in_a_sentence(name, tmp_path):
     import pandas as pd

@@ -161,6 +161,7 @@ def test_every_format_in_text_is_kept():
     assert set(MORE) == set(GOOD)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MORE)
 def test_an_excerpt_is_read_as_it_was(name, tmp_path):
     lines = MORE[name].splitlines(keepends=True)

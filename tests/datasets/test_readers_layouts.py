@@ -20,6 +20,7 @@ from paceline.datasets.readers.format import MADE, OWN, QUOTED
 from paceline.eval.replay.federated import phones
 
 
+@pytest.mark.slow
 def test_hivemind_workers_compute_32_samples_in_one_and_two_seconds(tmp_path):
     """Loading .25, moving .05, forward .4, loss .05 and backward .25 s are 1 s; the slower worker takes twice that."""
     layouts.hivemind(tmp_path)
@@ -72,6 +73,7 @@ def test_azure_events_are_rates_and_microseconds_are_times(tmp_path):
     assert all(trace.meta["rows_dropped"] == "0" for trace in traces)
 
 
+@pytest.mark.slow
 def test_bytedance_ranks_compute_twice_forward_and_twice_backward(tmp_path):
     """A rank's four operations of a step take .5 + r/4 s; all others are not its computing."""
     layouts.bytedance_llm(tmp_path)
@@ -86,6 +88,7 @@ def test_bytedance_ranks_compute_twice_forward_and_twice_backward(tmp_path):
     np.testing.assert_allclose(micro[0].speed, [[8, 16 / 3]] * 4)
 
 
+@pytest.mark.slow
 def test_of_micro_batches_the_forward_ones_are_read(tmp_path):
     """Backward computing takes as long again and half as much; a step holds both."""
     layouts.bytedance_llm(tmp_path)
@@ -136,6 +139,7 @@ def test_a_sync_switch_folder_is_one_training_and_another_folder_another(tmp_pat
         np.testing.assert_allclose(speeds, [2.0] * 10 + [4.0] * 8)
 
 
+@pytest.mark.slow
 def test_scalars_of_two_trainings_in_one_folder_stay_two(tmp_path):
     layouts.sync_switch(tmp_path)
     text = (tmp_path / "loss.csv").read_text().splitlines()

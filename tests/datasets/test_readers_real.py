@@ -47,6 +47,7 @@ def test_hivemind_monitor_sees_the_same_four_peers():
     assert [len(trace.workers) for trace in traces] == [4, 2, 4, 4, 4]
 
 
+@pytest.mark.slow
 def test_pai_jobs_vary_as_their_provenance_says():
     jobs = {trace.name: trace.seconds for trace in read_traces(REAL / "pai_minibatch", "pai_minibatch")}
     assert {name: seconds.shape for name, seconds in jobs.items()} == {"pai-job_1": (300, 10), "pai-job_3": (249, 10)}
@@ -66,6 +67,7 @@ def test_azure_holds_three_machines_of_fourteen_files():
     assert all(trace.meta["rows_dropped"] == "0" for trace in traces)
 
 
+@pytest.mark.slow
 def test_bytedance_means_are_those_of_the_provenance():
     traces = read_traces(REAL / "bytedance_llm")
     for job, mean, steps in (("ST", 0.98, 32), ("SE", 5.08, 43)):

@@ -136,6 +136,7 @@ def test_a_million_clients_are_one_trace(made):
     assert trace.speed[0, 6] == pytest.approx(1000 / 7)
 
 
+@pytest.mark.slow
 def test_a_panel_that_would_only_fill_memory_is_refused(made):
     rows = "".join(f"{k},{k},25,{k},500\n" for k in range(40_000))
     path = made("job_1_norm.csv", ",worker,gpu,time,batch_time_norm\n" + rows)

@@ -260,6 +260,7 @@ def test_steps_that_begin_anew_with_an_epoch_are_no_restart(name, line, tmp_path
     assert len(trace.speed) == len(places)
 
 
+@pytest.mark.slow
 def test_logs_of_one_long_and_thousands_of_short_workers_do_not_fill_memory(tmp_path):
     nodes = [*range(5000), *([0] * 2500)]
     line = "Node[{node}] Epoch[0] Batch [{step}]\tSpeed: 64 samples/sec\n"

@@ -106,6 +106,7 @@ def test_azure_noise_rates_and_durations_both_become_speed(made, tmp_path):
     assert rates[1].meta["dropped"] == "1 values that are not positive"
 
 
+@pytest.mark.slow
 def test_azure_machines_with_one_measurement_are_left_out_in_a_sentence(made):
     """The set's short-lived machines were 11,816 traces of one iteration."""
     rows = "".join(f"{k + 1},1,2023-09-02 05:13:{k:02},{k}\n" for k in range(40))
@@ -189,6 +190,7 @@ def test_a_restarted_run_goes_on_after_the_one_before(made, resumed):
     assert trace.meta["restarts"] == "2"
 
 
+@pytest.mark.slow
 def test_bytedance_steps_are_cut_at_gaps_and_stages_kept_apart(tmp_path):
     rows = [
         {"rank": rank, "stage": rank // 2, "step": step, "optype": kind, "duration": 0.25 + rank, "seq_id": 0}

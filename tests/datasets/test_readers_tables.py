@@ -206,6 +206,7 @@ def test_another_answer_of_prometheus_is_refused(made, answer):
 # -- times with an offset ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(st.datetimes(datetime(1971, 1, 1), datetime(2099, 1, 1)), st.integers(-14 * 60, 14 * 60), st.sampled_from(" T"))
 def test_a_start_in_iso_8601_is_the_moment_that_python_means(tmp_path_factory, moment, minutes, between):
     zoned = moment.replace(tzinfo=timezone(timedelta(minutes=minutes)))
@@ -236,6 +237,7 @@ def named(options):
     return dict(option(one) for one in shlex.split(options))
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_the_line_that_an_error_names_reads_the_table(tmp_path_factory, data):
     measured = data.draw(st.sampled_from([*SPANS, *RATES]), "measured")

@@ -52,6 +52,7 @@ def test_containers_are_workers_too(made):
     np.testing.assert_array_equal(covariate(trace, "cpi"), [[1.2, NAN], [NAN, 1.3]])
 
 
+@pytest.mark.slow
 def test_a_file_assigned_into_buckets_on_disk_gives_the_same_series_as_one_in_memory(made, monkeypatch):
     rng = np.random.default_rng(0)
     rows = [f"m_{rng.integers(9)},{10 * rng.integers(200)},{rng.integers(100)},1,,,1,1,1" for _ in range(3000)]

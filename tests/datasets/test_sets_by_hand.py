@@ -141,6 +141,7 @@ def test_attempts_of_philly_count_their_hosts_and_gpus(tmp_path):
 RUN = "_step,_runtime,_timestamp,t,n,load,note\n"
 
 
+@pytest.mark.slow
 def test_steps_of_wandb_have_the_newest_values_before_them_in_their_run(tmp_path):
     rows = "0,0,10,,,5,x\n1,0,20,500,4,,\n2,0,30,0,0,7,\n3,0,,9,9,9,\n4,0,40,-1,4,,\n5,0,50,250,-4,,\n0,0,60,250,8,8,\n"
     path = written(tmp_path, RUN + rows + "1,0,70,250,8,,\n", "r.x.csv")

@@ -51,6 +51,7 @@ def test_a_fleet_has_a_worker_and_an_iteration_at_least(kind):
             make(kind, **{"workers": 3, "iterations": 3, **size})
 
 
+@pytest.mark.slow
 def test_a_fleet_has_a_hundred_workers_unless_asked():
     for made, iterations in (
         (synthetic_fleet("walk").seconds, 2000),

@@ -41,12 +41,14 @@ def same(one: Trace, other: Trace) -> bool:
     )
 
 
+@pytest.mark.slow
 @given(traces())
 def test_a_trace_survives_parquet_whole(tmp_path_factory, trace):
     path = tmp_path_factory.mktemp("trace") / "trace.parquet"
     assert same(load(save(trace, path)), trace)
 
 
+@pytest.mark.slow
 @given(traces())
 def test_a_trace_survives_a_tidy_frame_up_to_the_order_of_workers(trace):
     again = from_frame(to_frame(trace), meta=trace.meta)

@@ -186,6 +186,7 @@ CELLS = [
 ]
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.sampled_from(CELLS), min_size=3, max_size=5), min_size=1, max_size=4), st.booleans())
 @settings(max_examples=300, derandomize=True)
 def test_plain_csv_is_read_as_pandas_reads_it_or_left_to_pandas(rows, numbers_only):

@@ -7,6 +7,7 @@ import re
 from enum import Enum
 from pathlib import Path
 
+import pytest
 from kept import require_kept_text
 
 import paceline
@@ -52,5 +53,6 @@ def signature(function):
     return re.sub(r" at 0x\w+", "", str(inspect.Signature(plain)))
 
 
+@pytest.mark.slow
 def test_what_users_call_is_what_was_recorded():
     require_kept_text(RECORD, "".join(f"{line}\n" for one in public() for line in lines(*one)))

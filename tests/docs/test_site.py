@@ -95,6 +95,7 @@ def test_a_link_to_no_file_is_refused_and_code_is_left_alone():
     assert "".join(part for part, _ in parts(f"a\n{code}\nb")) == f"a\n{code}\nb"
 
 
+@pytest.mark.slow
 def test_every_command_and_every_option_is_on_its_page():
     page = command_pages.commands_page()
     root = typer.main.get_command(app)
@@ -173,6 +174,7 @@ def test_every_message_is_in_a_row_and_no_row_breaks_its_table():
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {4}
 
 
+@pytest.mark.slow
 def test_names_of_an_interface_are_classes_and_functions_only():
     assert {"split", "best_batch", "Split"} <= set(names("paceline.solver"))
     assert {"EWMA", "NARX"} <= set(names("paceline.predictors"))

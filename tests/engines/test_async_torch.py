@@ -374,6 +374,7 @@ def test_a_rank_with_another_model_is_refused_in_a_sentence_and_the_others_finis
     assert "the model of this rank has 4 parameters and that of rank 0 5" in bad.error
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_optimiser_is_refused():
     from paceline.engines.torch_async import TorchOptimiser
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import torch
 from kept import require_kept
 
@@ -98,5 +99,6 @@ class Story:
         return [*found, None if sizes is None else sizes.tolist()]
 
 
+@pytest.mark.slow
 def test_what_is_said_of_every_pass_stays():
     require_kept(KEPT, "stories", [Story(seed).told() for seed in range(STORIES)])

@@ -217,6 +217,7 @@ def test_the_live_experiment_refuses_a_device_that_is_not_there(monkeypatch):
             AsyncSetting(device="cuda")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["single", "mixed"])
 def test_a_contestant_trains_on_the_device_without_waiting(device, precision):
     setting = Setting(device="cuda", precision=precision, model="digits-mlp", global_batch=64)

@@ -71,6 +71,7 @@ def test_the_command_profiles_on_a_device(tmp_path, capsys, monkeypatch):
     assert "memory limit" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", [NARX, GatedNARX])
 def test_a_fit_on_the_device_is_that_of_the_cpu(network):
     trace = synthetic_fleet("mixed", 4, 120)

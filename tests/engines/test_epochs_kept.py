@@ -104,6 +104,7 @@ def told(kind, ranks):
 KEPT = Path(__file__).parent / "epochs.json"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*DATASETS, *STREAMS])
 def test_every_rank_takes_the_samples_that_are_kept(kind):
     require_kept(KEPT, kind, [told(kind, ranks) for ranks in (1, 2, 3)])

@@ -63,6 +63,7 @@ def batches_of(loaders):
         yield [[int(sample) for sample in batch] for batch in batches]
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=40)
 @given(
     samples=st.integers(6, 120),
@@ -118,6 +119,7 @@ def test_loading_processes_change_nothing_in_what_comes(num_workers, collate):
                 assert torch.equal(batch[1], wanted[0] * 2.0)
 
 
+@pytest.mark.slow
 def test_ranks_end_together_by_cost_and_shares():
     lengths = lengths_of(640)
     loaders = fleet(range(640), 2, global_batch=64, cost=lengths)
@@ -128,6 +130,7 @@ def test_ranks_end_together_by_cost_and_shares():
         assert work[0] / (work[0] + work[1]) == pytest.approx(0.75, abs=0.01)
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=30)
 @given(
     ranks=st.tuples(st.integers(1, 4), st.integers(1, 4)),
@@ -167,6 +170,7 @@ def test_an_epoch_that_was_loaded_ahead_without_costs_goes_on_with_them():
     assert sorted(seen + [int(sample) for batch in later for sample in batch]) == list(range(50))
 
 
+@pytest.mark.slow
 def test_a_budget_of_tokens_makes_global_batches_of_as_many_samples_as_fit():
     lengths = lengths_of(300)
     loaders = fleet(range(300), 2, lengths=lengths, global_tokens=500)

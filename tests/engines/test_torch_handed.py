@@ -40,6 +40,7 @@ def test_batches_computed_in_the_order_in_which_they_were_fetched_keep_their_sha
         assert turn.share == samples / GLOBAL_BATCH
 
 
+@pytest.mark.slow
 @given(st.data(), st.lists(st.integers(1, 3), min_size=1, max_size=12), st.booleans())
 def test_a_pass_over_any_batch_that_is_there_gets_its_weight_or_is_said_to_be_a_guess(data, own, counts):
     """The law: whatever is fetched, skipped, copied or computed again, a wrong turn is never silent."""

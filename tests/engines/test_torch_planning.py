@@ -34,6 +34,7 @@ def rows_of(rng, planning, place=(0.0, 3.0, 7.0)):
     return RankReports(np.column_stack([*fill.values(), features_WF]), planning.features)
 
 
+@pytest.mark.slow
 def test_the_loader_divides_by_the_newest_costs_and_shares():
     rng, (planning, loader) = np.random.default_rng(3), planning_of()
     before, sums = loader.coefficients.copy(), set()
@@ -91,6 +92,7 @@ def test_ranks_at_other_places_in_the_data_are_refused_and_other_batches_of_othe
         planning.require_one_place(rows)
 
 
+@pytest.mark.slow
 def test_a_state_of_other_workers_follows_their_names():
     rng, (saved, _) = np.random.default_rng(9), planning_of()
     for _ in range(40):

@@ -103,6 +103,7 @@ def test_an_iteration_is_a_batch_however_often_its_gradients_are_summed(wrapped,
     assert [one.sizes.tolist() for one in records] == [[8]] * 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("taken", "computed"), [(10, 0), (10, 1), (10, 4), (10, 5), (11, 5), (10, 10), (70, 31), (70, 32)]
 )

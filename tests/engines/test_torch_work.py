@@ -62,6 +62,7 @@ def test_what_was_learned_goes_on_after_a_restart(alone):
     resumed.close()
 
 
+@pytest.mark.slow
 def test_a_single_rank_is_never_warned_about_the_kind_of_its_loss(alone):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -86,6 +87,7 @@ def test_reports_at_their_shares_keep_the_speeds():
     assert with_fixed["seconds"].tolist() == pytest.approx([1 + 1 * 36 / 40, 1 + 3 * 28 / 30])
 
 
+@pytest.mark.slow
 def test_a_recorder_takes_the_work_that_the_loader_knows_and_else_the_size_of_the_inputs(alone, tmp_path):
     from paceline.recording import Recorder, merge, watch
 
@@ -147,6 +149,7 @@ def test_speeds_are_told_anew_in_the_units_of_new_costs():
     assert speeds[1][1] == pytest.approx(speeds[1][0], rel=0.1)
 
 
+@pytest.mark.slow
 def test_costs_that_have_settled_are_fitted_ever_more_rarely():
     fits = planned(200).work.state_dict()["fits"]
     assert fits[1] == RAREST

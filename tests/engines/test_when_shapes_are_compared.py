@@ -26,6 +26,7 @@ class Group:
         return SimpleNamespace(wait=lambda: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("looping", [True, False])
 @pytest.mark.parametrize("ended", [True, False])
 @pytest.mark.parametrize("waits", [True, False])

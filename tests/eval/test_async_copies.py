@@ -49,6 +49,7 @@ def test_a_copy_is_trained_as_it_would_be_alone_and_one_that_diverges_leaves_the
     assert together.final[:3].min() > 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["saps", "asp", "bsp", "k-sync"])
 def test_steps_come_at_the_times_of_the_replay(races, name):
     ours = races(name, SEEDS[:1], RATES[:1])

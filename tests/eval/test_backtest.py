@@ -24,6 +24,7 @@ def poisoned(trace: Trace, k: int) -> Trace:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("k", [1, 7, 30])
 def test_no_forecast_looks_ahead(predictor, k):
     trace = checks.example_trace(60, seed=4)

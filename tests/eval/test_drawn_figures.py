@@ -178,6 +178,7 @@ def test_pictures_of_health_are_drawn_as_they_were(tmp_path, saved):
     require_kept(KEPT, "health", [described(*one) for one in saved])
 
 
+@pytest.mark.slow
 def test_speeds_of_many_workers_lie_between_their_least_and_their_largest(tmp_path, saved):
     trace = fleet_of(9, 20)
     health_figure(trace, tmp_path / "health.png")

@@ -153,6 +153,7 @@ def test_a_run_learns_and_its_clock_runs_and_it_can_be_repeated(scheme, populati
     assert [moment.accuracy for moment in first] == [moment.accuracy for moment in second]
 
 
+@pytest.mark.slow
 def test_balanced_rounds_are_shorter_and_more_even_than_standard_ones(population, shards):
     timed = replace(SETTING, rate=0.0, rounds=12)
     plain, ours = (list(iter_rounds(population, shards, scheme, timed)) for scheme in (Standard(), BalancedClients()))
@@ -168,6 +169,7 @@ def test_at_a_rate_of_0_rounds_are_only_timed(population, shards):
     assert all(np.isnan(moment.accuracy) for moment in timed)
 
 
+@pytest.mark.slow
 def test_buffered_updates_need_no_round(population, shards):
     run = list(iter_buffered(population, shards, SETTING))
     plain = list(iter_rounds(population, shards, Standard(), SETTING))
@@ -176,6 +178,7 @@ def test_buffered_updates_need_no_round(population, shards):
     assert run[-1].accuracy > 2 * 0.1
 
 
+@pytest.mark.slow
 def test_adaptive_schemes_do_what_they_say(population, shards):
     from paceline.eval.replay.federated.federated_replay import balancer_of
 
@@ -226,6 +229,7 @@ class Given:
         return ClientAssignment(sizes, np.full(len(chosen), 4), np.ones(len(chosen)), self.deadline)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deadline", [np.inf, 1.5])
 def test_a_round_lasts_until_its_last_reply_or_its_deadline_and_its_spread_is_that_of_clients_met_before(
     population, shards, deadline

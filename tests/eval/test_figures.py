@@ -65,6 +65,7 @@ def test_a_profile_is_drawn_on_logarithmic_axes_and_says_how_far_the_fit_is_off(
     assert panel.get_xlim()[0] < 1 < 32 < panel.get_xlim()[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("iterations", "noise"), [(16, 0.5), (100, 0.2)])
 def test_correlations_within_two_deviations_of_noise_are_shaded(tmp_path, drawn, iterations, noise):
     health_figure(fleet_of(2, iterations), tmp_path / "health.png")

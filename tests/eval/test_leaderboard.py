@@ -40,6 +40,7 @@ def test_the_baseline_has_ratio_one_and_is_always_there():
     assert table.loc[0, ["rmse", "mae", "worst"]].tolist() == [1.0, 1.0, 1.0]
 
 
+@pytest.mark.slow
 def test_ratios_are_geometric_means_over_workers_and_name_the_worst():
     traces = [named(f"job {seed}", checks.example_trace(seed=seed)) for seed in (1, 2)]
     board = leaderboard({"ewma": EWMA()}, traces)
@@ -54,6 +55,7 @@ def test_ratios_are_geometric_means_over_workers_and_name_the_worst():
         assert row["rmse"] == pytest.approx(np.exp(np.log(ratios[3 * i : 3 * i + 3]).mean()))
 
 
+@pytest.mark.slow
 def test_workers_of_constant_speed_are_left_out_and_named():
     varied = checks.example_trace()
     seconds = varied.seconds.copy()
@@ -73,12 +75,14 @@ def test_a_ratio_computed_by_hand():
     assert row["mae"] == pytest.approx(3 / 4)
 
 
+@pytest.mark.slow
 def test_a_predictor_that_loses_is_shown_losing_and_last():
     table = leaderboard({"always one": AlwaysOne()}, [checks.example_trace()]).overall
     assert table["predictor"].tolist() == ["last-value", "always one"]
     assert table.loc[1, "rmse"] > 1
 
 
+@pytest.mark.slow
 def test_a_predictor_without_any_error_has_ratio_zero():
     trace = checks.example_trace()
     seeing = Trace(trace.samples, trace.seconds, covariates=trace.speed[:, :, None], covariate_names=["speed"])
@@ -91,6 +95,7 @@ def test_a_worker_that_reported_only_once_after_the_warmup_is_left_out():
     assert board.left_out == ("trace/1",)
 
 
+@pytest.mark.slow
 def test_every_trace_is_met_afresh():
     noisy, steady = (named(f"job {seed}", checks.example_trace(seed=seed)) for seed in (1, 2))
     both = leaderboard({"ewma": EWMA()}, [noisy, steady]).per_trace
@@ -99,6 +104,7 @@ def test_every_trace_is_met_afresh():
     assert both.loc[both["trace"] == "job 2", scores].to_numpy().tolist() == alone[scores].to_numpy().tolist()
 
 
+@pytest.mark.slow
 def test_a_name_for_a_predictor_and_a_path_for_a_trace_are_refused_with_what_to_do():
     trace = checks.example_trace()
     with pytest.raises(TypeError, match=r"named\('ewma'\) makes one"):
@@ -120,6 +126,7 @@ def test_nothing_else_may_be_called_the_last_value():
         leaderboard({"last-value": EWMA()}, [checks.example_trace()])
 
 
+@pytest.mark.slow
 def test_the_overhead_is_the_mean_over_jobs_and_the_time_is_that_of_a_call():
     traces = [named(f"job {seed}", checks.example_trace(seed=seed)) for seed in (1, 2)]
     board = leaderboard({"ewma": EWMA()}, traces, fit_seconds={"ewma": 2.5})
@@ -133,6 +140,7 @@ def test_the_overhead_is_the_mean_over_jobs_and_the_time_is_that_of_a_call():
     assert "fit seconds" not in leaderboard({}, traces).overall
 
 
+@pytest.mark.slow
 def test_a_forecast_of_the_wrong_level_has_no_overhead_if_its_ratios_are_right():
     class Half(Oracle):
         def _next_speed(self, covariates_WD, horizon):
@@ -158,6 +166,7 @@ def test_an_evaluation_names_the_workers_on_which_the_model_errs_most():
     assert worst(SimpleNamespace(workers=table)) == tuple((worker, -rmse) for rmse, worker in mine[:WORST])
 
 
+@pytest.mark.slow
 def test_an_evaluation_says_what_the_leaderboard_and_the_replay_say_after_the_same_warmup():
     trace = checks.example_trace(45)
     found = evaluation(EWMA(), [trace], warmup=5)
@@ -172,6 +181,7 @@ def test_an_evaluation_says_what_the_leaderboard_and_the_replay_say_after_the_sa
     assert (found.speed_up, found.regret) == pytest.approx((replayed["speed-up"], replayed["regret"]))
 
 
+@pytest.mark.slow
 def test_ranks_are_means_over_traces_and_each_trace_lists_its_best_first():
     traces = [named(f"job {seed}", checks.example_trace(seed=seed)) for seed in (3, 1, 2)]
     traces.append(named("around one", of_speed(*np.random.default_rng(0).normal(1.0, 0.1, (2, 200)))))

@@ -64,6 +64,7 @@ def test_without_a_barrier_each_worker_pushes_at_its_own_pace():
     assert done.waiting.tolist() == [0.0, 0.0]
 
 
+@pytest.mark.slow
 def test_balanced_batches_end_together():
     equal, balanced = (ran(name, fleet(1.0, 3.0), updates=200) for name in ("bsp", "lb-bsp"))
     # 16 samples at 8 and 8/3 a second: 12 and 4 take 1.5 s where equal batches take 3 s.
@@ -87,6 +88,7 @@ def test_the_same_race_ends_the_same(name):
     assert one.seconds.tolist() == two.seconds.tolist()
 
 
+@pytest.mark.slow
 def test_a_forecast_of_staleness_is_that_which_comes():
     done = ran("asp", fleet(1.0, 2.0, 3.0, 7.0), updates=600)
     seen = done.server.calibration
@@ -95,6 +97,7 @@ def test_a_forecast_of_staleness_is_that_which_comes():
     assert done.server.staleness == pytest.approx(done.server.expected_staleness, abs=1.0)
 
 
+@pytest.mark.slow
 @given(
     seconds=st.lists(st.floats(0.1, 20.0), min_size=2, max_size=8),
     bound=st.integers(0, 30),
@@ -109,6 +112,7 @@ def test_saps_keeps_its_bound_on_any_fleet_and_nobody_waits(seconds, bound, nois
     assert not done.waiting.any()
 
 
+@pytest.mark.slow
 def test_saps_drops_no_sample_and_computes_next_to_nothing_for_nothing_among_stragglers():
     times = Times.of(graded_fleet(8), workers=8, batch=16)
     done = race(task("digits-logistic"), times, saps(8), replace(COURSE, batch=16, epochs=4.0))

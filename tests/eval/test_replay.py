@@ -30,11 +30,13 @@ def test_a_replay_computed_by_hand():
     assert table.loc["equal batches", "regret"] == pytest.approx(0.5)
 
 
+@pytest.mark.slow
 def test_a_perfect_predictor_has_no_regret():
     table = replay({"perfect": BareSplit(Oracle())}, with_speed_as_covariate(checks.example_trace())).table
     assert table.set_index("scheme").loc["perfect", "regret"] == 0.0
 
 
+@pytest.mark.slow
 def test_a_replay_plans_what_a_job_would_plan():
     trace = with_speed_as_covariate(checks.example_trace())
     ran = [each.sizes.tolist() for each in iter_replay(Balanced(EWMA()), trace, global_batch=192)]
@@ -46,11 +48,13 @@ def test_a_replay_plans_what_a_job_would_plan():
     assert 5 < sum(plan.acted for plan in plans) < len(trace) / 2, "it keeps sizes, which a bare split does not"
 
 
+@pytest.mark.slow
 def test_a_real_balancer_with_a_perfect_predictor_loses_less_than_four_percent():
     table = replay({"perfect": Balanced(Oracle())}, with_speed_as_covariate(checks.example_trace())).table
     assert 0.0 < table.set_index("scheme").loc["perfect", "regret"] < 0.04
 
 
+@pytest.mark.slow
 def test_nobody_is_faster_than_hindsight_in_any_iteration():
     result = replay({"last": Balanced(LastValue()), "ewma": Balanced(EWMA())}, checks.example_trace())
     for name in result.iterations:
@@ -63,6 +67,7 @@ def test_workers_of_one_speed_gain_nothing():
     assert table["waiting"].tolist() == [0.0] * 3
 
 
+@pytest.mark.slow
 def test_every_scheme_hands_out_the_whole_batch():
     for iteration in iter_replay(Balanced(EWMA()), checks.example_trace(), global_batch=101):
         assert iteration.sizes.sum() == 101
@@ -79,6 +84,7 @@ def test_sizes_do_not_look_ahead():
         np.testing.assert_array_equal(one.sizes, other.sizes)
 
 
+@pytest.mark.slow
 def test_iterations_that_somebody_did_not_report_are_skipped_and_counted():
     trace = checks.example_trace()
     seconds = trace.seconds.copy()
@@ -156,6 +162,7 @@ def test_mean_and_95th_percentile_are_those_of_the_iterations_times():
     assert row["p95"] == 400.0
 
 
+@pytest.mark.slow
 def test_the_oracle_has_no_regret_and_equal_batches_no_gain():
     table = replay({"ewma": Balanced(EWMA())}, checks.example_trace()).table.set_index("scheme")
     assert table.loc["oracle", "regret"] == 0.0

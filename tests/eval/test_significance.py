@@ -82,6 +82,7 @@ def test_a_predictor_beside_itself_is_level_and_one_that_is_always_scaled_is_apa
     assert compare(0.0 * base, base).verdict == "better"
 
 
+@pytest.mark.slow
 @given(st.floats(0, 6), st.integers(2, 60))
 def test_tukeys_test_of_two_is_students(score, degrees):
     assert studentized_range.sf(np.sqrt(2) * score, 2, degrees) == pytest.approx(2 * t.sf(score, degrees), abs=1e-6)
@@ -131,6 +132,7 @@ def noted(board):
     return board.notes["note"].tolist()
 
 
+@pytest.mark.slow
 def test_the_board_says_who_leads_and_by_luck():
     board = leaderboard({"noisy": Noisy(), "slow": EWMA(smoothing=0.05)}, jobs(2))
     leads = board.leads().set_index("predictor")

@@ -29,6 +29,7 @@ def parts(found):
     return found.slow_machines, found.uneven_samples, found.noise
 
 
+@pytest.mark.slow
 def test_the_saving_is_that_of_the_balancer_of_a_live_job():
     trace = job([0.1, 0.1, 0.2])
     policy = Policy(batch_multiple=default_batch_multiple(192, 3))

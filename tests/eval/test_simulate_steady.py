@@ -53,6 +53,7 @@ def test_a_steady_job_keeps_the_batch_that_it_usually_had():
     assert from_speeds([100, 50], global_batch=77).global_batch == 77
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noise", [0, 1])
 def test_noise_may_be_none_or_all_of_the_speed(noise):
     assert np.isfinite(from_speeds([100, 50], noise=noise).saving)
@@ -61,6 +62,7 @@ def test_noise_may_be_none_or_all_of_the_speed(noise):
             from_speeds([100, 50], noise=wrong)
 
 
+@pytest.mark.slow
 def test_an_equal_share_may_be_the_largest_batch_that_fits_and_no_larger(tmp_path):
     sizes = (8, 16, 32, 64, 65)
     rows = [("mine", "gpu", "net", x, 0.01 + 0.001 * x if x < 65 else np.nan, np.nan, "") for x in sizes]

@@ -216,6 +216,7 @@ def test_half_of_a_long_warm_up_is_no_more_than_fifty_and_curves_limit_the_sizes
 # -- profiles --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_first_device_too_small_for_an_equal_share_is_named_with_its_largest_batch(tmp_path, monkeypatch):
     monkeypatch.setattr(simulating, "simulate", lambda trace, **how: trace)
     for name, limit in (("large", 64), ("small", 32), ("tiny", 16)):

@@ -73,6 +73,7 @@ def test_the_table_by_traces_goes_trace_by_trace_the_best_of_each_first(board):
     pd.testing.assert_frame_equal(board.per_trace, wanted, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measure", ["rmse", "mae"])
 def test_a_rank_is_the_mean_of_a_predictors_places_among_all_over_the_traces(board, measure):
     places = {m: [] for m in MODELS}

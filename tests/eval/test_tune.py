@@ -39,6 +39,7 @@ def test_workers_that_are_not_held_out_do_not_decide():
     assert scores[0] == scores[1]
 
 
+@pytest.mark.slow
 def test_a_search_goes_on_where_it_ended(tmp_path):
     journal, seen = tmp_path / "journal", []
     first = tune("ewma", [noisy(0)], trials=3, hold_out=["w1"], storage=journal)
@@ -57,6 +58,7 @@ def test_a_file_that_is_no_journal_is_named_and_left_as_it_is(tmp_path, text):
     assert file.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_search_is_not_continued_on_other_traces_or_workers(tmp_path):
     journal = tmp_path / "journal"
     tune("ewma", [noisy(0)], trials=2, hold_out=["w1"], storage=journal)
@@ -65,6 +67,7 @@ def test_a_search_is_not_continued_on_other_traces_or_workers(tmp_path):
             tune("ewma", [noisy(seed)], trials=3, hold_out=held, storage=journal)
 
 
+@pytest.mark.slow
 def test_arguments_that_cannot_be_fitted_do_not_end_the_search(monkeypatch):
     score = searching._score
 
@@ -131,6 +134,7 @@ def test_a_predictor_without_arguments_to_try_is_refused():
         tune("last-value", [wavy(0)])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_the_command_prints_trials_and_what_mattered(tmp_path):
     folder = folder_of(tmp_path / "jobs", 2)
@@ -142,6 +146,7 @@ def test_the_command_prints_trials_and_what_mattered(tmp_path):
     assert tables["what mattered"][0]["argument"] == "smoothing"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_files_that_cannot_be_read_are_left_out_of_a_tuning_and_named(tmp_path):
     folder = folder_of(tmp_path / "jobs", 3)

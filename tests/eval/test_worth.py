@@ -23,6 +23,7 @@ def noise(iterations=400, workers=4, spread=0.02, seed=0):
     return np.random.default_rng(seed).uniform(1 - spread, 1 + spread, (iterations, workers))
 
 
+@pytest.mark.slow
 def test_a_constant_straggler_is_worth_a_fixed_split_though_there_is_nothing_to_predict():
     """Four workers, one at half the speed: equal batches take 2, balanced ones 4 / 3.5."""
     found = worth(job(noise() * [0.1, 0.1, 0.1, 0.2], workers=["a", "b", "c", "d"]))
@@ -40,6 +41,7 @@ def test_a_constant_straggler_is_worth_a_fixed_split_though_there_is_nothing_to_
     assert forecasts.startswith("Forecasts could add next to nothing to that (at most 1.0")
 
 
+@pytest.mark.slow
 def test_a_straggler_that_changes_is_worth_forecasts_and_no_fixed_split():
     turns = np.repeat(np.tile([[0.1, 0.2], [0.2, 0.1]], (4, 1)), 50, axis=0)
     found = worth(job(turns * noise(400, 2)))
@@ -50,12 +52,14 @@ def test_a_straggler_that_changes_is_worth_forecasts_and_no_fixed_split():
     assert found.sentences[2].startswith(f"Forecasts could add at most {found.forecasts_add:.2f}x to that; ")
 
 
+@pytest.mark.slow
 def test_of_white_noise_it_is_said_that_hindsight_alone_could_gain():
     found = worth(job(0.1 * noise(spread=0.3)))
     assert found.speedup_oracle > 1.1
     assert "but no forecast can: the speeds look like white noise" in found.sentences[2]
 
 
+@pytest.mark.slow
 def test_where_nobody_waits_there_is_nothing_to_gain():
     found = worth(job(0.1 * noise(spread=0.001)))
     assert found.sentences[0] == "Equal batches wait 0 % of the time."
@@ -74,6 +78,7 @@ def test_the_numbers_are_those_of_the_replay():
     assert found.iterations == LONGEST
 
 
+@pytest.mark.slow
 def test_sizes_that_were_balanced_when_recorded_are_told_beside_equal_ones():
     found = worth(Trace(np.tile([80.0, 40.0], (100, 1)), 0.1 * noise(100, 2)))
     assert found.waiting_recorded == pytest.approx(0, abs=0.03)
@@ -81,6 +86,7 @@ def test_sizes_that_were_balanced_when_recorded_are_told_beside_equal_ones():
     assert found.sentences[0].endswith("; with the recorded sizes workers wait 1 %.")
 
 
+@pytest.mark.slow
 def test_no_fixed_split_beats_hindsight_and_the_sizes_of_a_fixed_split_never_change():
     scheme = FixedSplit(np.array([100.0, 50.0]))
     scheme.reset(["a", "b"], 60)
@@ -89,6 +95,7 @@ def test_no_fixed_split_beats_hindsight_and_the_sizes_of_a_fixed_split_never_cha
         assert worth(job(noise(60, 3, 0.5, seed))).forecasts_add >= 1.0
 
 
+@pytest.mark.slow
 def test_iterations_that_not_all_workers_reported_are_left_out():
     seconds = noise(100, 3) * [0.1, 0.1, 0.2]
     seconds[::2, 1] = NAN
@@ -127,6 +134,7 @@ def test_what_a_trace_does_not_tell_is_said_in_a_sentence(trace, sentence):
     assert about["speedup_fixed"] is about["forecasts_add"] is None
 
 
+@pytest.mark.slow
 def test_of_a_job_of_one_sample_each_a_larger_batch_can_be_asked_about():
     trace = job(noise() * [0.1, 0.1, 0.1, 0.2], samples=1)
     assert worth(trace, global_batch=400).speedup_fixed == pytest.approx(1.73, abs=0.02)
@@ -138,6 +146,7 @@ def test_names_from_a_file_are_made_safe_to_show():
     assert r"mostly for b\x1b[2J." in str(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("off", "said"), [(0.04, False), (0.06, True)])
 def test_what_recorded_sizes_let_workers_wait_is_said_beyond_a_twentieth(off, said):
     sizes = 64.0 * np.array([1 + off, 1 - off])

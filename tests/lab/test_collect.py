@@ -54,6 +54,7 @@ def test_spans_are_in_order_within_the_plan_and_beside_a_worker(settings):
         assert all(0 <= moment <= seconds for moment in times)
 
 
+@pytest.mark.slow
 @given(plans)
 def test_a_longer_plan_begins_in_the_same_way(settings):
     pattern, workers, competitors, seconds, seed = settings
@@ -81,6 +82,7 @@ def test_steady_competitors_are_always_there_beside_half_of_the_workers():
     assert all(c.spans == [(0.0, 60)] for c in competitors)
 
 
+@pytest.mark.slow
 def test_bursts_and_calms_have_their_mean_lengths_beside_every_worker():
     competitors = plan("bursty", 4, 1, 20_000, 0)
     assert [c.worker for c in competitors] == [0, 1, 2, 3]

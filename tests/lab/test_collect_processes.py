@@ -71,6 +71,7 @@ def trained(job, rank):
     return losses, gradients
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_worker_trains_with_its_share_of_the_gradient_and_records_behind_its_warm_up(tmp_path, reduced, rank):
     job = replace(JOB, iterations=3)
@@ -90,6 +91,7 @@ class ExitedError(Exception):
     """Raised instead of an exit, which nothing follows."""
 
 
+@pytest.mark.slow
 def test_a_workers_process_joins_in_its_place_writes_its_losses_and_exits_at_once(tmp_path, reduced, monkeypatch):
     calls = []
 
@@ -154,6 +156,7 @@ class Started:
         self.log.append(("end", self.role, self.number))
 
 
+@pytest.mark.slow
 def test_a_job_starts_competitors_and_workers_in_their_places_and_says_what_it_was(tmp_path, monkeypatch):
     log, shown = [], []
     where = [Place(cores=[0]), Place(cores=[1])]

@@ -18,6 +18,7 @@ from paceline.lab.contention import competitor, stress
 from paceline.recording.place import Place
 
 
+@pytest.mark.slow
 def test_each_planned_competitor_is_told_its_place_and_its_times_and_ends_with_the_block(monkeypatch):
     started, asked = [], []
 
@@ -109,6 +110,7 @@ def test_a_competitor_works_during_its_spans_and_sleeps_between(monkeypatch):
     assert worked == [1.0, 1.5, 3.0, 3.5]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [3, 40])
 def test_a_recording_says_what_was_trained_where_and_how_well(tmp_path, count):
     losses = [2.0 ** (count - k) for k in range(count)]

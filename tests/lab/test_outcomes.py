@@ -336,6 +336,7 @@ MODELS_AS_RECORDED = {
 """Parameters, shape and mean of the inputs, mean of the targets, and the loss of 16 samples at the start."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS_AS_RECORDED)
 def test_a_model_is_the_one_that_the_shipped_traces_were_recorded_with(name):
     import torch

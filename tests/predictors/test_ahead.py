@@ -42,6 +42,7 @@ def loaded(load_TW, seed=1):
     return np.log(100.0) - load_TW + np.random.default_rng(seed).normal(0.0, 0.02, load_TW.shape)
 
 
+@pytest.mark.slow
 def test_a_horizon_that_was_never_asked_for_keeps_what_covariates_do_to_the_next_iteration():
     load_TW = 1.2 * (np.random.default_rng(0).random((300, 2)) < 0.5)
     model = made(Auto(covariates=["load"]))
@@ -80,6 +81,7 @@ def test_intervals_hold_as_often_as_they_say_at_every_horizon_that_is_asked_for(
         assert 0.87 < share < 0.93
 
 
+@pytest.mark.slow
 def test_weights_are_learnt_at_the_horizon():
     """One expert is right about the next iteration, the other about the one after."""
     model = made(Mixture(["last-value", "ewma:smoothing=0.05"]))
@@ -90,6 +92,7 @@ def test_weights_are_learnt_at_the_horizon():
     assert later[:, 1].min() > 0.7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [lambda: Auto(covariates=["load"]), Calibrated])
 def test_a_state_with_horizons_resumes_bit_for_bit_through_gaps_and_changes_of_the_fleet(make):
     rng = np.random.default_rng(5)
@@ -132,6 +135,7 @@ def test_what_is_learnt_ahead_are_the_first_horizons_asked_for_up_to_the_farthes
     assert horizons_of(model) == {FARTHEST, 2, 3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [Calibrated, lambda: Mixture(["last-value", "ewma"])])
 def test_a_horizon_is_dropped_by_the_first_report_after_a_long_time_without_a_question(make):
     model = made(make())

@@ -132,6 +132,7 @@ def test_the_fast_fit_forecasts_as_well_as_the_likelihood(order, names):
     assert error["css"] <= 1.001 * error["likelihood"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [(1, 0, 0), (0, 0, 2), (0, 1, 1), (3, 1, 0)], ids=str)
 def test_known_coefficients_are_recovered_through_gaps(order):
     speed_TW, covariates_TWD = panel(order, iterations=4000, workers=2)
@@ -144,6 +145,7 @@ def test_known_coefficients_are_recovered_through_gaps(order):
         np.testing.assert_allclose(fit.ma, ma, atol=0.08)
 
 
+@pytest.mark.slow
 def test_the_chosen_order_holds_the_lags_that_are_there():
     assert ARIMA().fit([trace_of(*panel((0, 1, 1), iterations=1500))]).order_ == (0, 1, 1)
     p, d, q = ARIMA(log_speed=False).fit([trace_of(*panel((2, 1, 2), iterations=3000))]).order_
@@ -161,6 +163,7 @@ def test_an_unfitted_arima_is_an_ewma_of_the_log_speed():
     assert model.predict().speed == pytest.approx(np.exp(level), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_covariate_that_explains_the_speed_halves_the_error():
     trace = checks.example_trace(600)
     model, ewma = ARIMA().fit([trace.select(slice(300))]), EWMA()
@@ -206,6 +209,7 @@ def test_traces_of_different_lengths_are_fitted_together():
     assert np.isfinite(ma).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [(2, 0, 1), (1, 1, 0)], ids=str)
 @pytest.mark.parametrize("log_speed", [True, False])
 def test_what_was_fitted_is_saved(order, log_speed):
@@ -258,6 +262,7 @@ def test_a_random_walk_without_covariates_is_fitted_too():
     assert model.predict().speed == pytest.approx([16.0])
 
 
+@pytest.mark.slow
 def test_a_fleet_fitted_at_once_gets_the_coefficients_of_each_worker_fitted_alone():
     rng = np.random.default_rng(0)
     noise_TN = rng.normal(size=(400, 4))
@@ -283,6 +288,7 @@ def test_complex_roots_of_a_moving_average_are_recovered():
     assert loss == pytest.approx(1.0, rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_covariate_that_hardly_moved_while_fitted_does_no_harm_when_it_spikes():
     rng = np.random.default_rng(15)
     covariate_TW = rng.normal(0.0, [1.0, 1e-3], (400, 2))

@@ -96,6 +96,7 @@ def test_a_new_worker_trusts_the_network_first():
     assert (weights_WE[:, -1] > 4.0 * weights_WE[:, :-1].max(axis=1)).all()
 
 
+@pytest.mark.slow
 def test_what_was_fitted_survives_a_model_file(tmp_path, unseen):
     model = Auto(covariates=("cpu_share",))
     network_of(model).weights_["b2"] += 0.1
@@ -119,6 +120,7 @@ print([name for name in ("torch", "pandas", "pyarrow", "scipy", "statsmodels", "
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_a_slow_first_iteration_is_forgotten():
     rng = np.random.default_rng(3)
     seconds = np.exp(rng.normal(0.0, 0.02, (60, 6)))
@@ -150,6 +152,7 @@ def shown(seconds_T):
     return model, errors[:, 0]
 
 
+@pytest.mark.slow
 def test_a_lasting_jump_is_followed_after_two_reports():
     _, error_T = shown(jumping(np.ones(130)))
     assert np.abs(error_T[102:]).max() < 0.1
@@ -164,12 +167,14 @@ def test_a_jump_of_a_worker_that_is_little_known_is_followed_after_two_reports()
     assert np.sqrt(np.mean(np.square(errors_TW[12:]))) < 2.0 * deviation
 
 
+@pytest.mark.slow
 def test_a_report_that_is_missing_in_a_jump_changes_nothing():
     gap_T = np.where(np.arange(130) == 101, np.nan, 1.0)
     _, error_T = shown(jumping(gap_T))
     assert np.abs(error_T[103:]).max() < 0.1
 
 
+@pytest.mark.slow
 def test_a_single_stall_is_not_taken_for_a_jump():
     rng = np.random.default_rng(8)
     seconds_T = np.exp(rng.normal(0.0, 0.02, 130))
@@ -179,17 +184,20 @@ def test_a_single_stall_is_not_taken_for_a_jump():
     assert model._inner[0]._inner[0]._rows["seen"][0] == 130
 
 
+@pytest.mark.slow
 def test_intervals_are_kept_in_a_jump():
     model, _ = shown(jumping(np.ones(130)))
     assert model._rows["compared"][0] == 129
 
 
+@pytest.mark.slow
 def test_early_intervals_hold_about_as_often_as_they_say():
     rng = np.random.default_rng(4)
     noise = Trace(np.ones((51, 60)), np.exp(rng.normal(0.0, 0.1, (51, 60))))
     assert 0.86 < served(Auto(), noise)[1][5:].mean() < 0.94
 
 
+@pytest.mark.slow
 def test_a_slow_iteration_that_returns_every_twentieth_is_foreseen():
     rng = np.random.default_rng(5)
     log_TW = rng.normal(0.0, 0.03, (400, 4)) + 0.7 * (np.arange(400) % 20 == 0)[:, None]
@@ -231,6 +239,7 @@ def test_a_usual_iteration_enters_few_functions_each_of_which_is_cold_in_a_train
     assert functions_entered(lambda: (model.observe(fresh), model.predict())) <= most
 
 
+@pytest.mark.slow
 def test_first_reports_that_are_too_fast_are_forgotten_too():
     """A host clock ahead of its device: the first step seems to take a twelfth of the time."""
     rng = np.random.default_rng(9)

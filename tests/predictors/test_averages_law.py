@@ -201,6 +201,7 @@ def speeds(seed):
     return np.exp(log_TW)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAIRS)
 def test_an_average_is_what_its_documentation_says_of_each_worker(name):
     model, slow = PAIRS[name][0](), [PAIRS[name][1]() for _ in range(3)]

@@ -55,6 +55,7 @@ def test_fitting_it_shades_a_worker_that_is_often_slow_below_a_steady_one():
     assert shaded_W[8:].mean() < shaded_W[:8].mean() - 0.05
 
 
+@pytest.mark.slow
 def test_fitting_it_again_gives_the_same_weights():
     trace = synthetic_fleet("noexog", workers=8, iterations=200, seed=1)
     training = Training(epochs=2, batch_size=256)

@@ -125,6 +125,7 @@ def test_while_the_batch_never_moves_the_curve_is_proportional_through_the_smoot
     assert (curves.floor == 0).all()
 
 
+@pytest.mark.slow
 def test_while_the_batch_never_moves_covariates_act_as_on_the_predictor_of_the_speed():
     model, plain = BatchTime(relative_speed="rls:covariates=['load']"), RLS(covariates=["load"])
     rng = np.random.default_rng(0)
@@ -150,6 +151,7 @@ def test_an_excitation_is_asked_for_only_where_noise_would_not_drown_it(noise, a
     assert model.wants_excitation.tolist() == [asks] * 3
 
 
+@pytest.mark.slow
 def test_slope_and_intercept_are_learnt_online_once_batches_move():
     model = BatchTime()
     model.reset(["a"])
@@ -183,6 +185,7 @@ def test_a_worker_that_slows_down_keeps_its_curve_and_drifts_as_a_whole():
     np.testing.assert_allclose(model.predict().curves.seconds(np.full(3, 400)), expected, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_what_the_balancer_does_about_a_slow_worker_is_not_mistaken_for_the_curve():
     """In a closed loop the batch falls because the worker slowed down: time over batch then looks flat, and is not."""
     model = BatchTime()
@@ -255,6 +258,7 @@ def test_the_spread_is_that_of_the_time_at_the_batch_that_was_run():
     assert (result.mae > 10).all(), "the speed at the last batch is another matter"
 
 
+@pytest.mark.slow
 def test_the_relative_speed_may_be_any_predictor_and_reads_its_covariates():
     from paceline.predictors import checks
 
@@ -394,6 +398,7 @@ def test_who_knows_the_curves_or_may_not_probe_tries_nothing():
         BatchTime(probing=1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(24))
 def test_a_fleet_of_equals_with_level_curves_is_hardly_slower_than_equal_batches(seed):
     """A level stretch says nothing of larger batches: 806 of 810 samples once went to one worker of five."""

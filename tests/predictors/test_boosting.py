@@ -18,6 +18,7 @@ def fitted():
     return Boosting(trees=80).fit([synthetic_fleet("mixed", workers=10, iterations=300)])
 
 
+@pytest.mark.slow
 def test_trees_say_what_the_model_says_they_were_taken_from_also_with_gaps():
     rng = np.random.default_rng(0)
     inputs = rng.normal(size=(500, 6))
@@ -35,6 +36,7 @@ def test_a_model_of_one_leaf_says_the_mean():
     np.testing.assert_allclose(Trees.of(model)(np.zeros((2, 1))), [24.5, 24.5])
 
 
+@pytest.mark.slow
 def test_a_fleet_it_has_not_seen_is_forecast_better_than_by_the_last_value(fitted):
     trace = synthetic_fleet("mixed", workers=5, iterations=300, seed=1)
     ratio = backtest(fitted, trace).rmse / backtest(LastValue(), trace).rmse
@@ -60,6 +62,7 @@ def test_an_input_that_no_worker_ever_reported_is_named():
         Boosting().fit([unknown])
 
 
+@pytest.mark.slow
 def test_a_covariate_that_is_sampled_every_other_iteration_has_no_past_to_fit():
     trace = checks.example_trace(200)
     seconds, covariates = trace.seconds.copy(), trace.covariates.copy()
@@ -70,6 +73,7 @@ def test_a_covariate_that_is_sampled_every_other_iteration_has_no_past_to_fit():
     assert Boosting(covariate_lags=0).fit([sparse]).trees_ is not None
 
 
+@pytest.mark.slow
 def test_the_unit_of_speed_does_not_matter(fitted):
     trace = synthetic_fleet("mixed", workers=2, iterations=100, seed=2)
     other = Trace(trace.samples, trace.seconds / 8, covariates=trace.covariates, covariate_names=trace.covariate_names)
@@ -77,6 +81,7 @@ def test_the_unit_of_speed_does_not_matter(fitted):
     np.testing.assert_allclose(8 * slow.forecast_TW[1:], fast.forecast_TW[1:], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_it_is_served_from_a_model_file_bit_for_bit(fitted, tmp_path):
     loaded = load_model(save_model(fitted, tmp_path / "boosting.safetensors"))
     trace = synthetic_fleet("mixed", workers=3, iterations=60, seed=3)

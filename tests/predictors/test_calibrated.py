@@ -34,6 +34,7 @@ def test_ninety_percent_intervals_hold_in_88_to_92_percent(inner):
     assert coverage_W.max() < 0.98
 
 
+@pytest.mark.slow
 def test_both_ends_hold_under_skewed_errors():
     rng = np.random.default_rng(0)
     speed_TW = 100.0 / (1.0 + rng.exponential(0.3, (1500, 20)))
@@ -45,6 +46,7 @@ def test_both_ends_hold_under_skewed_errors():
     assert down.mean() > 1.2 * up.mean()
 
 
+@pytest.mark.slow
 def test_the_spread_is_that_of_the_errors_and_follows_a_change():
     rng = np.random.default_rng(0)
     model = Calibrated("ewma:smoothing=0.02")
@@ -74,6 +76,7 @@ def test_a_forecast_interpolates_its_tracked_quantiles_and_falls_back_where_ther
     assert known.quantile(0.1)[1] == pytest.approx(Forecast(np.array([50.0]), np.array([0.1])).quantile(0.1)[0])
 
 
+@pytest.mark.slow
 def test_quantiles_never_cross():
     rng = np.random.default_rng(0)
     model = Calibrated("last-value")
@@ -151,6 +154,7 @@ def test_a_worker_that_falls_silent_among_others_keeps_its_quantiles_however_lon
             assert (model._rows["multiples"][1] != before["multiples"][1]).any()
 
 
+@pytest.mark.slow
 def test_intervals_answer_noise_that_has_grown_a_hundredfold_within_ten_reports():
     rng = np.random.default_rng(2)
     deviation_T = np.where(np.arange(260) < 200, 0.001, 0.1)
@@ -165,6 +169,7 @@ def test_intervals_answer_noise_that_has_grown_a_hundredfold_within_ten_reports(
     assert 0.87 < np.mean(inside[210:]) < 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("horizon", [1, 5, 20])
 def test_intervals_that_were_wide_in_a_noisy_phase_hold_as_often_as_they_say_in_a_quiet_one(horizon):
     rng = np.random.default_rng(4)

@@ -19,6 +19,7 @@ def noise(count, seed=0):
     return np.random.default_rng(seed).normal(0.0, 0.03, count)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jump", [-1.0, -0.3, 0.3, 1.0])
 def test_a_jump_is_followed_within_a_few_iterations_and_the_new_level_is_an_average_at_once(jump):
     speed = noise(300) + np.where(np.arange(300) < 150, 0.0, jump)
@@ -27,12 +28,14 @@ def test_a_jump_is_followed_within_a_few_iterations_and_the_new_level_is_an_aver
     assert np.abs(found[200:] - jump).mean() < 0.012
 
 
+@pytest.mark.slow
 def test_it_is_as_slow_as_its_smoothing_where_nothing_changes():
     steady = noise(2000)
     settled, slow = (forecasts(model, steady)[200:] for model in (ChangePoint(threshold=20.0), EWMA(0.05)))
     assert np.std(settled) < 1.1 * np.std(slow)
 
 
+@pytest.mark.slow
 def test_a_spike_of_any_size_is_no_change():
     speed = noise(200)
     for depth in (1.0, 5.0):
@@ -41,6 +44,7 @@ def test_a_spike_of_any_size_is_no_change():
         assert np.abs(forecasts(ChangePoint(), spiked)[151:] - forecasts(ChangePoint(), speed)[151:]).max() < 0.1
 
 
+@pytest.mark.slow
 def test_less_evidence_is_enough_at_a_lower_threshold():
     speed = noise(300) + np.where(np.arange(300) < 150, 0.0, 0.5)
     reached = [np.argmax(forecasts(ChangePoint(threshold=t), speed)[150:] > 0.4) for t in (2.0, 6.0, 12.0)]
@@ -48,6 +52,7 @@ def test_less_evidence_is_enough_at_a_lower_threshold():
     assert reached[0] < reached[2]
 
 
+@pytest.mark.slow
 def test_a_gap_is_no_evidence():
     model, watched = ChangePoint(), ChangePoint()
     for one in (model, watched):

@@ -20,6 +20,7 @@ def test_every_check_that_is_written_is_run():
     assert written == set(checks.CHECKS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "least", "most"),
     [("learns_a_constant", 0.95, 1.05), ("survives_jumps", 0.5, 2.0), ("silence_is_survived", 0.8, 1.25)],
@@ -289,6 +290,7 @@ UNUSABLE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "when"), [pytest.param(name, when, id=f"{name} {of}") for name, of, when in UNUSABLE])
 def test_a_forecast_that_is_of_no_use_in_one_situation_is_noticed(name, when):
     def never(model, covariates, horizon):
@@ -372,6 +374,7 @@ class Foreign:
         self.kept.load_state_dict(state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", checks.CHECKS)
 def test_a_wrapped_predictor_of_a_user_keeps_the_contract(name):
     checks.run(checks.fitted(adopted(Foreign())), [name])

@@ -162,6 +162,7 @@ BROKEN = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "changed", "sentence"), BROKEN)
 def test_each_sentence_of_the_contract_is_required_by_itself(name, changed, sentence):
     assert passes(type("Plain", (Knows,), {"changed": lambda model, speed, spread, horizon: (speed, spread)}), name)

@@ -76,6 +76,7 @@ def in_short(log):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", checks.CHECKS)
 def test_a_check_asks_what_it_always_asked(name):
     WritesDown.log.clear()

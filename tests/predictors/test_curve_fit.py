@@ -44,6 +44,7 @@ def test_one_wild_measurement_moves_nothing(wild, factor):
     np.testing.assert_allclose([floor, slope, intercept], [0.0, 0.01, 0.5], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_noise_is_averaged_not_interpolated():
     rng = np.random.default_rng(0)
     truth = (0.5, 0.01, 0.1)

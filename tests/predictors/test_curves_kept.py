@@ -31,6 +31,7 @@ def measured(seed):
     return size_N, seconds_N, None if seed % 3 else 10.0 ** rng.uniform(-2, 1, count)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 120, 30))
 def test_curves_of_measurements_are_what_was_kept(first):
     found = {}
@@ -88,6 +89,7 @@ def profile(batches, seconds, device="gpu", **more):
     return pd.DataFrame({"batch": batches, "seconds": seconds, **columns})
 
 
+@pytest.mark.slow
 def test_a_profile_limits_the_batch_to_the_largest_that_worked_below_one_that_failed():
     free = curves_of_profiles(profile([8, 16, 32], [1.0, 1.8, 3.4]))["gpu"]
     np.testing.assert_allclose(free, [0.0, 0.1, 0.2, np.inf, 16.0], atol=1e-9)

@@ -112,6 +112,7 @@ class ByHand:
         return best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [10**6, 120], ids=["one shard", "shards"])
 @pytest.mark.parametrize("augmented", [False, True])
 @pytest.mark.parametrize(("epochs", "patience", "rate"), [(1, 9, 0.05), (3, 9, 0.3), (12, 2, 0.6), (12, 5, 0.6)])
@@ -176,6 +177,7 @@ def test_the_loss_that_decides_is_the_mean_over_all_windows_that_validate(monkey
     assert nothing._held_out_loss() == math.inf
 
 
+@pytest.mark.slow
 def test_eight_mebibytes_of_windows_are_judged_at_once():
     asked, width = [], (1 << 18) - 4
     made = Examples(np.zeros((18, width)), np.zeros(18), np.arange(18) < 17)

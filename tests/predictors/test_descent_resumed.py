@@ -65,6 +65,7 @@ def test_wherever_a_training_is_ended_it_goes_on_to_the_same_weights_and_losses(
             assert [getattr(m, name) for m in rest] == [getattr(m, name) for m in whole[ended + 1 :]], name
 
 
+@pytest.mark.slow
 def test_a_rate_counts_only_what_was_done_since_it_went_on(tmp_path, monkeypatch):
     """The clock moves by a second whenever it is asked: at the begin, and in every batch."""
     ticks = iter(range(10**6))

@@ -69,6 +69,7 @@ def step(model, samples_W, seconds_W, load_W):
     return np.array(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", APART)
 def test_a_worker_is_forecast_in_a_fleet_as_alone(name, seed):

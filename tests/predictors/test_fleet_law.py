@@ -97,6 +97,7 @@ def change(rng, model, slow, number):
         slow.update({name: Slow() for name in names})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize("seed", range(12))
 def test_a_fleet_is_what_its_workers_are_one_by_one(plain, seed):

@@ -184,11 +184,13 @@ def fitted(name):
     return (FITTED | TRAINED)[name]().fit([job(2), job(3)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", UNFITTED)
 def test_forecasts_are_what_was_kept(name):
     require_kept(KEPT, name, served(UNFITTED[name]()), rel=ALIKE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FITTED)
 def test_forecasts_after_a_fit_are_what_was_kept(name):
     require_kept(KEPT, name, served(fitted(name)), rel=ALIKE)

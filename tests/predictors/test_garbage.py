@@ -51,6 +51,7 @@ def test_one_report_that_cannot_be_spoils_no_forecast_for_long(kind, garbage):
     assert model.predict().speed[0] == pytest.approx(100, rel=0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_single_report_far_too_fast_changes_nothing_but_a_second_one_counts(kind):
     rng = np.random.default_rng(0)
@@ -95,6 +96,7 @@ def test_no_number_in_a_report_raises_a_warning_or_an_unusable_forecast(kind):
     check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if "covariates" in signature(kind).parameters])
 @pytest.mark.parametrize("lie", [np.inf, -np.inf, 1e300, -1e300])
 def test_a_covariate_that_cannot_be_is_unknown(kind, lie):

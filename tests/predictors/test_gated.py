@@ -44,6 +44,7 @@ def fitted(trace):
     return small().fit([trace])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "most"), [("mixed", 0.83), ("noexog", 0.88), ("walk", 0.83)])
 def test_the_shipped_network_beats_the_last_value_on_a_fleet_it_never_saw(kind, most):
     unseen = synthetic_fleet(kind, workers=20, iterations=500, seed=7)
@@ -56,6 +57,7 @@ def test_a_new_worker_is_forecast_better_than_by_its_last_value_within_fifty_ite
     assert rms(served(GatedNARX(pretrained=True), unseen, 5)) < 0.85 * rms(served(LastValue(), unseen, 5))
 
 
+@pytest.mark.slow
 def test_only_ratios_of_speeds_matter(trace):
     faster = Trace(
         1000.0 * trace.samples, trace.seconds, covariates=trace.covariates, covariate_names=trace.covariate_names
@@ -64,6 +66,7 @@ def test_only_ratios_of_speeds_matter(trace):
     assert served(model, faster, 1) == pytest.approx(served(model, trace, 1), abs=1e-8)
 
 
+@pytest.mark.slow
 def test_covariates_of_names_it_does_not_know_do_no_harm(trace):
     names = ("temperature", "humidity")
     foreign = Trace(trace.samples, trace.seconds, covariates=trace.covariates, covariate_names=names)
@@ -74,6 +77,7 @@ def test_covariates_of_names_it_does_not_know_do_no_harm(trace):
     assert rms(served(GatedNARX(pretrained=True), foreign, 20)) < 0.95 * rms(served(LastValue(), foreign, 20))
 
 
+@pytest.mark.slow
 def test_covariates_it_knows_help():
     unseen = synthetic_fleet("mixed", workers=20, iterations=500, seed=7)
     without = Trace(unseen.samples, unseen.seconds)
@@ -90,15 +94,18 @@ def test_a_spike_is_undone_in_the_next_forecast():
     assert model.predict().speed[0] > 64 / 1.3
 
 
+@pytest.mark.slow
 def test_the_fitted_network_beats_the_last_value(trace, fitted):
     assert rms(served(fitted, trace, 50)) < 0.9 * rms(served(LastValue(), trace, 50))
 
 
+@pytest.mark.slow
 def test_the_same_seed_fits_the_same_weights(trace, fitted):
     again = small().fit([trace])
     assert all(np.array_equal(fitted.weights_[name], again.weights_[name]) for name in fitted.weights_)
 
 
+@pytest.mark.slow
 def test_a_covariate_that_only_some_traces_have_is_used(trace):
     half = Trace(
         trace.samples, trace.seconds, covariates=trace.covariates[:, :, :1], covariate_names=trace.covariate_names[:1]
@@ -111,6 +118,7 @@ def test_a_covariate_that_no_trace_has_is_refused(trace):
         small(covariates=("humidity",)).fit([trace])
 
 
+@pytest.mark.slow
 def test_a_pretrained_network_goes_on_from_where_it_was(trace):
     model = GatedNARX(pretrained=True, training=Training(epochs=1, learning_rate=1e-9, weight_decay=0.0))
     before = {name: weight.copy() for name, weight in model.weights_.items()}
@@ -146,6 +154,7 @@ def test_a_closed_loop_shorter_than_one_iteration_is_refused():
         Training(closed_loop=0)
 
 
+@pytest.mark.slow
 def test_learning_online_helps_a_network_that_is_biased(trace):
     errors = {}
     for online in (False, True):
@@ -168,12 +177,14 @@ def test_learning_online_cannot_diverge():
     assert model.predict().speed[0] == pytest.approx(128.0, rel=0.02)
 
 
+@pytest.mark.slow
 def test_asking_with_other_covariates_is_not_answered_from_memory(trace, fitted):
     served(fitted, trace)
     calm, busy = (fitted.predict(np.full((8, 2), share)).speed for share in (1.0, 0.3))
     assert not np.allclose(calm, busy)
 
 
+@pytest.mark.slow
 def test_a_network_further_fitted_survives_a_model_file(trace, fitted, tmp_path):
     loaded = load_model(save_model(fitted, tmp_path / "model.safetensors"))
     assert np.array_equal(served(loaded, trace, 1), served(fitted, trace, 1))

@@ -29,6 +29,7 @@ def test_it_is_within_one_percent_of_its_best_expert_in_hindsight(kind):
     assert rms(Mixture(SIMPLE), trace, 300) < 1.01 * min(alone)
 
 
+@pytest.mark.slow
 def test_each_worker_trusts_its_own_best_expert():
     rng = np.random.default_rng(0)
     model = Mixture(["last-value", "ewma:smoothing=0.05"])
@@ -42,6 +43,7 @@ def test_each_worker_trusts_its_own_best_expert():
     assert model.weights[1, 1] > 0.8
 
 
+@pytest.mark.slow
 def test_an_expert_that_is_always_wrong_costs_next_to_nothing():
     class Absurd(LastValue):
         def _next_speed(self, covariates_WD, horizon):
@@ -52,6 +54,7 @@ def test_an_expert_that_is_always_wrong_costs_next_to_nothing():
     assert rms(Mixture([*good, Absurd()]), trace, 100) < 1.05 * rms(Mixture(good), trace, 100)
 
 
+@pytest.mark.slow
 def test_covariates_reach_the_experts_that_read_them():
     trace = synthetic_fleet("mixed", workers=5, iterations=600)
     model = Mixture(["ewma", RLS(covariates=("memory_pressure",)), RLS(covariates=("cpu_share",))])
@@ -78,6 +81,7 @@ def test_no_expert_or_a_bare_name_is_refused():
             Mixture(experts)
 
 
+@pytest.mark.slow
 def test_each_expert_is_given_its_own_covariates_in_its_own_order():
     trace = synthetic_fleet("mixed", workers=3, iterations=80)
     orders = [("memory_pressure",), ("cpu_share", "memory_pressure"), ()]
@@ -113,6 +117,7 @@ def test_averages_served_together_are_those_served_one_by_one():
     assert together.weights == pytest.approx(apart.weights, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_an_answer_is_not_given_again_for_other_covariates_or_after_a_report():
     model = Mixture([RLS(covariates=("busy",)), "ewma"])
     model.reset(["a"])
@@ -146,6 +151,7 @@ class Outsider:
         return getattr(self.inside, name)
 
 
+@pytest.mark.slow
 def test_a_users_own_predictor_is_as_good_an_expert_as_ours():
     own, ours = (Mixture(["last-value", expert]) for expert in (Outsider(), EWMA(smoothing=0.3)))
     trace = checks.example_trace()
@@ -190,6 +196,7 @@ class Always(FleetPredictor):
         return self._rows["speed"]
 
 
+@pytest.mark.slow
 def test_luck_is_no_reason_to_trust_one_of_two_experts():
     """A fair coin decides which of them is right: the more was at stake, the slower trust may move."""
     model, coin = Mixture([Always(50.0), Always(200.0)]), np.random.default_rng(0)

@@ -69,6 +69,7 @@ def test_what_the_fleet_has_learnt_is_saved_and_resumed():
     assert not other._fleet["weights"].any()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 def test_each_worker_learns_what_a_covariate_does_to_it_alone():
     log_TW, heat_TW = hot(300, 6)
@@ -85,6 +86,7 @@ def test_without_a_covariate_there_is_nothing_to_learn_alone():
     np.testing.assert_array_equal(own, plain)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 def test_covariates_that_some_workers_alone_report_are_learnt_from():
     log_TW, heat_TW = hot(200, 4)
@@ -94,6 +96,7 @@ def test_covariates_that_some_workers_alone_report_are_learnt_from():
     assert rms(own) < 0.5 * rms(common)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 @pytest.mark.parametrize("known_from", [0, 150])
 def test_covariates_that_nobody_reports_take_no_part_in_what_each_worker_learns_alone(known_from):
@@ -117,6 +120,7 @@ def test_covariates_that_nobody_reports_take_no_part_in_what_each_worker_learns_
     np.testing.assert_array_equal(covariance_WGG[unknown], np.tile(VARIANCE * np.eye(4), (4, 1, 1)))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 def test_the_others_are_learnt_from_while_a_worker_is_silent():
     log_TW, heat_TW = hot(100, 5)
@@ -125,6 +129,7 @@ def test_the_others_are_learnt_from_while_a_worker_is_silent():
     assert rms(errors) < 0.5 * rms(np.diff(log_TW[50:, 1:], axis=0))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 def test_the_fleet_follows_a_covariate_that_changes_its_meaning():
     log_TW, heat_TW = hot(900, 8)
@@ -133,6 +138,7 @@ def test_the_fleet_follows_a_covariate_that_changes_its_meaning():
     assert rms(errors[850:]) < 0.5 * rms(np.diff(log_TW[850:], axis=0))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 def test_what_is_corrected_does_not_depend_on_how_much_speeds_vary():
     log_TW, heat_TW = hot(120, 6)

@@ -47,6 +47,7 @@ def test_it_learns_a_fleet_and_beats_the_last_value_later(kind):
     assert rms(model, trace, 400) < 0.9 * rms(LastValue(), trace, 400)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_seed_fits_the_same_weights_and_leaves_torch_alone(kind):
     trace = synthetic_fleet("mixed", workers=3, iterations=200)
@@ -59,6 +60,7 @@ def test_the_same_seed_fits_the_same_weights_and_leaves_torch_alone(kind):
     assert all(np.array_equal(one.weights_[name], other.weights_[name]) for name in one.weights_)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_gap_leaves_a_worker_as_it_was_and_the_others_alone(kind):
     trace = synthetic_fleet("noexog", workers=2, iterations=200)
@@ -73,6 +75,7 @@ def test_a_gap_leaves_a_worker_as_it_was_and_the_others_alone(kind):
     assert after[1] != before[1]
 
 
+@pytest.mark.slow
 def test_a_gap_in_a_trace_is_skipped_in_training_as_it_is_in_serving():
     trace = synthetic_fleet("noexog", workers=1, iterations=300)
     seconds = trace.seconds.copy()

@@ -47,12 +47,14 @@ def test_it_beats_the_last_value_on_every_synthetic_kind():
         assert rms(errors(RLS(), trace, 400)) < 0.97 * rms(errors(LastValue(), trace, 400))
 
 
+@pytest.mark.slow
 def test_covariates_that_explain_the_speed_are_used():
     trace = synthetic_fleet("mixed", workers=10, iterations=800)
     blind = rms(errors(RLS(covariates=()), trace, 400))
     assert rms(errors(RLS(covariates=("cpu_share", "memory_pressure")), trace, 400)) < 0.99 * blind
 
 
+@pytest.mark.slow
 def test_fitting_halves_the_gap_of_a_new_workers_first_steps():
     fleet = autoregressive((0.2, 0.6), noise=0.1, iterations=400, workers=12)
     known, new = fleet.select(workers=fleet.workers[:8]), fleet.select(slice(0, 60), fleet.workers[8:])
@@ -94,6 +96,7 @@ def test_it_follows_a_worker_that_changes_for_good():
     assert rms(errors(RLS(forgetting=0.99), trace, skip=3000)) < 1.3 * 0.1
 
 
+@pytest.mark.slow
 def test_a_new_worker_starts_from_the_median_and_the_deviations_of_the_fitted_ones():
     trace = autoregressive((0.2, 0.6), noise=0.1, iterations=200, workers=5)
     served, fitted = RLS(), RLS().fit([trace])
@@ -107,6 +110,7 @@ def test_a_new_worker_starts_from_the_median_and_the_deviations_of_the_fitted_on
     np.testing.assert_allclose(np.sqrt(fitted.prior_variance_[inside]), deviation_F[inside])
 
 
+@pytest.mark.slow
 def test_a_forecast_for_other_covariates_is_not_the_one_before():
     trace = synthetic_fleet("mixed", workers=3, iterations=200)
     models = [RLS(covariates=("cpu_share", "memory_pressure")) for _ in range(2)]

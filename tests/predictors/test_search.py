@@ -59,6 +59,7 @@ def test_it_finds_balance_where_the_time_is_no_line_through_the_origin():
     assert seconds.max() < 1.06 * seconds.min()
 
 
+@pytest.mark.slow
 def test_a_device_that_no_curve_describes_ends_sooner_than_with_an_average():
     fleet = {"workers": range(4), "global_batch": 512}
     search = run(balancer(LeaderSearch(), **fleet), cliff, 600)[100:].mean()

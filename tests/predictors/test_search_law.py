@@ -55,6 +55,7 @@ class Slow:
         return [usual if x is None else x * together for x in self.wanted]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("contrary", [True, False], ids=["oscillating", "random"])
 @pytest.mark.parametrize("seed", range(6))
 def test_a_search_moves_as_a_slow_one_does(seed, contrary):

@@ -19,6 +19,7 @@ def served(seconds_T):
     return np.array(found)
 
 
+@pytest.mark.slow
 @settings(derandomize=True, max_examples=15, deadline=None)
 @given(st.integers(SHORTEST, LONGEST), st.floats(1.5, 5.0), st.integers(0, 60))
 def test_an_event_of_any_period_is_foreseen_after_a_few_cycles(period, cost, phase):
@@ -30,6 +31,7 @@ def test_an_event_of_any_period_is_foreseen_after_a_few_cycles(period, cost, pha
     assert found[late][~slow_T[late]].min() > 0.6
 
 
+@pytest.mark.slow
 def test_noise_without_a_period_is_forecast_nearly_as_by_its_level():
     rng = np.random.default_rng(0)
     log_T = rng.normal(0.0, 0.1, 1500)

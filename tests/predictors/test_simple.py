@@ -29,6 +29,7 @@ def test_the_learnt_smoothing_is_the_gain_of_the_best_linear_filter():
     assert learnt == pytest.approx(gain, abs=0.05)
 
 
+@pytest.mark.slow
 def test_smoothing_is_learnt_over_all_traces():
     calm, moving = noisy_trace(0.0, 0.05), noisy_trace(0.5, 0.01)
     assert EWMA(None).fit([calm]).smoothing_ < 0.05
@@ -39,6 +40,7 @@ def test_a_given_smoothing_is_not_learnt():
     assert EWMA(0.2).fit([noisy_trace(0.0, 0.05)]).smoothing_ == 0.2
 
 
+@pytest.mark.slow
 def test_an_ewma_that_learns_keeps_every_contract_fitted_or_not():
     checks.run(checks.fitted(EWMA(smoothing=None)))
     checks.run(lambda: EWMA(smoothing=None))

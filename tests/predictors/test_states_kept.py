@@ -83,6 +83,7 @@ def reports(seed=1):
         yield np.exp(log_W), np.where(k % 9 == 5, np.nan, load_W)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_a_state_is_what_was_kept(name):
     model = KINDS[name]()

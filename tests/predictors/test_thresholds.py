@@ -55,6 +55,7 @@ def test_speeds_are_sparse_where_less_than_half_of_them_follow_another(follow, s
         assert not _are_sparse(value_TN)
 
 
+@pytest.mark.slow
 def test_boosting_is_fitted_to_a_random_part_of_too_many_speeds_and_says_so(monkeypatch, caplog):
     pytest.importorskip("sklearn", reason="needs the boosting extra")
     trace = walk([500, 300])

@@ -4,6 +4,7 @@ import math
 from statistics import NormalDist, median
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -48,6 +49,7 @@ class Tracker:
             self.multiples, self.scale, self.compared = list(NORMAL), median(map(abs, last)), 5
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(ERRORS, st.integers(15, 25), st.lists(st.sampled_from([-1.0, 1.0, np.nan]), min_size=7, max_size=7))
 @example([(1.0, 1)] * 15, 20, [1.0, np.nan, np.nan, -1.0, 1.0, 1.0, 1.0])

@@ -30,6 +30,7 @@ CASE = [("a", [4, 0, 7]), ("b", [0]), ("c", [5, 5]), ("d", []), ("e", [9, 2])]
 TOTAL = sum(sum(own) for _, own in CASE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [10**6, 7 * ITEM], ids=["one shard", "shards"])
 @pytest.mark.parametrize("block", [1, 6, 1000])
 def test_windows_of_a_collection_that_was_killed_are_those_of_one_that_was_not(tmp_path, monkeypatch, memory, block):

@@ -32,6 +32,7 @@ def run_that_waits(share, *, iterations=120, drift=0.0, off=0.0, work=False, lat
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("facts", "below", "above"),
     [
@@ -59,6 +60,7 @@ TOLD = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("facts", "headline"), TOLD)
 def test_advice_at_the_limits_that_are_told(facts, headline):
     assert advice_of(run_page(run_that_waits(**facts))) == headline
@@ -87,6 +89,7 @@ def test_the_advice_of_a_replay_follows_its_gains(gain, oracle, scheme, headline
         assert words[scheme] in said["text"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("coverage", "words"),
     [(0.8499, "too narrow"), (0.85, "as they should"), (0.95, "as they should"), (0.9501, "too wide")],
@@ -135,6 +138,7 @@ def test_the_time_saved_is_that_of_iterations_of_which_both_times_are_known():
     assert "2 s" in str(run_page(run)["verdict"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "rows"), [(12, 12), (14, 13)])
 def test_twelve_workers_at_most_have_a_row_of_their_own_in_a_replay(workers, rows):
     trace = slowed_trace([f"gpu{k}" for k in range(workers)], iterations=30)

@@ -89,6 +89,7 @@ def test_no_name_from_data_becomes_a_part_of_the_page(kind, pages, tmp_path):
         assert not [char for char in render(made) if not char.isprintable() and char != "\n"]
 
 
+@pytest.mark.slow
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     st.lists(
@@ -254,6 +255,7 @@ def test_ticks_lie_within_their_axis_evenly(low, width):
     np.testing.assert_allclose(np.diff(found), found[1] - found[0], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_what_audit_printed_becomes_a_page_and_is_not_written_over(tmp_path, monkeypatch, capsys):
     verdict = AuditVerdict(status=AuditStatus.EXACT, deviation=1e-15, steps=3, ranks=2, precision="float64")
     (tmp_path / "verdict.json").write_text(verdict.to_json())
@@ -265,6 +267,7 @@ def test_what_audit_printed_becomes_a_page_and_is_not_written_over(tmp_path, mon
     assert (tmp_path / "verdict.json").read_text() == verdict.to_json()
 
 
+@pytest.mark.slow
 def test_the_command_makes_a_page_again_from_its_json(tmp_path, monkeypatch, pages):
     first = write_page(pages["run"], tmp_path / "first.html")
     assert not typed(monkeypatch, "report", tmp_path / "first.json", "--out", tmp_path / "again.html")
@@ -273,6 +276,7 @@ def test_the_command_makes_a_page_again_from_its_json(tmp_path, monkeypatch, pag
     assert (tmp_path / "again.json").read_bytes() == (tmp_path / "first.json").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_page_shows_the_command_without_secrets_and_the_digest_of_its_file(tmp_path, monkeypatch):
     run = tmp_path / "run.jsonl"
     slowed_run(run, NAMES)

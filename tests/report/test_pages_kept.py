@@ -66,6 +66,7 @@ def traces_of(count):
     return [slowed_trace(names, f"job {k}", iterations=70 + 30 * k, slow=k, at=30 + 10 * k) for k in range(count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_the_page_of_an_evaluation_is_what_it_was(count):
     traces, models = traces_of(count), {"ewma": EWMA(smoothing=0.3)}
@@ -74,6 +75,7 @@ def test_the_page_of_an_evaluation_is_what_it_was(count):
     require_kept(KEPT, f"evaluation of {count}", stated(page))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2])
 def test_the_page_of_a_replay_is_what_it_was(count):
     traces = traces_of(count)
@@ -100,6 +102,7 @@ SLOW = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SLOW)
 def test_who_is_slow_is_said_as_it_was(name):
     workers, slowed = SLOW[name]

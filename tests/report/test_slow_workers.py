@@ -50,6 +50,7 @@ def test_who_lost_most_comes_first_and_a_worker_is_slow_as_long_as_it_lost_most(
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [1, 4, 5, 400, 401, 4000])
 def test_a_job_of_any_length_is_looked_at_in_four_hundred_pieces_at_most(length):
     speed = np.full((length, 3), 8.0)

@@ -59,12 +59,14 @@ def test_a_planted_slow_worker_is_found_with_its_speed_and_its_start(workers, it
     assert first.speed == pytest.approx(factor, rel=0.05)
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(st.integers(2, 40), st.integers(1, 600), st.integers(0, 10**6))
 def test_of_alike_workers_nobody_is_slow(workers, iterations, seed):
     assert not slow_workers(slowed_speeds(workers, iterations, 0, iterations, seed=seed))
 
 
+@pytest.mark.slow
 def test_a_worker_that_recovered_is_told_from_when_to_when():
     speed_TW = slowed_speeds(5, 300, slow=1, at=100)
     speed_TW[200:, 1] *= 2.0
@@ -82,6 +84,7 @@ def test_gaps_and_strays_make_nobody_slow():
     assert not slow_workers(np.full((30, 3), np.nan))
 
 
+@pytest.mark.slow
 def test_the_verdict_of_a_run_states_what_its_numbers_say(tmp_path):
     run = slowed_run(tmp_path / "run.jsonl", NAMES)
     verdict = verdict_of(run_page(run))
@@ -99,6 +102,7 @@ def test_the_verdict_of_a_run_states_what_its_numbers_say(tmp_path):
     assert saved["facts"]["changes"] == run.acted.sum()
 
 
+@pytest.mark.slow
 def test_the_gantt_shows_the_iterations_around_the_best_change(tmp_path):
     run = slowed_run(tmp_path / "run.jsonl", NAMES)
     before, after = (block_of(run_page(run), title) for title in ("Before", "After"))
@@ -127,6 +131,7 @@ def test_bars_of_a_gantt_fill_the_time_without_overlap(count, workers, seed):
         assert [bar[2] for bar in row["bars"][:-1]] == [bar[0] for bar in row["bars"][1:]]
 
 
+@pytest.mark.slow
 def test_the_next_step_names_a_silent_worker_first(tmp_path):
     lines = slowed_run(tmp_path / "run.jsonl", NAMES) and (tmp_path / "run.jsonl").read_text().splitlines()
     last = json.loads(lines[-2])
@@ -137,11 +142,13 @@ def test_the_next_step_names_a_silent_worker_first(tmp_path):
     assert advice["facts"] == {"worker": "gpu1", "count": 1}
 
 
+@pytest.mark.slow
 def test_a_run_that_waits_little_needs_nothing(tmp_path):
     written(tmp_path / "run.jsonl", iterations(200)).close()
     assert verdict_of(run_page(read_run(tmp_path / "run.jsonl")))["What next?"]["headline"] == "Nothing"
 
 
+@pytest.mark.slow
 def test_uneven_samples_are_told_from_uneven_workers(tmp_path):
     run = slowed_run(tmp_path / "run.jsonl", NAMES, at=120)
     work_TW = np.random.default_rng(0).uniform(0.2, 2.0, run.sizes.shape)
@@ -196,6 +203,7 @@ def test_the_verdict_of_an_evaluation_states_its_interval_and_calls_no_even_matc
     assert "no clear lead" in said["text"]
 
 
+@pytest.mark.slow
 def test_an_interval_over_workers_is_that_of_a_mean_of_logarithms():
     board = leaderboard({"ewma": EWMA()}, [slowed_trace([f"gpu{k}" for k in range(9)])], warmup=10)
     logs = np.log(board.workers.query("predictor == 'ewma'")["rmse"])
@@ -205,6 +213,7 @@ def test_an_interval_over_workers_is_that_of_a_mean_of_logarithms():
     )
 
 
+@pytest.mark.slow
 def test_calibration_counts_speeds_below_each_quantile():
     trace = slowed_trace(NAMES, iterations=300)
     board = leaderboard({"ewma": EWMA()}, [trace])
@@ -219,6 +228,7 @@ def test_calibration_counts_speeds_below_each_quantile():
 # -- replays -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_verdict_of_a_replay_states_its_table(tmp_path):
     traces = [slowed_trace(NAMES, "early", at=20), slowed_trace(NAMES, "late", at=100)]
     replays = replay_all(balanced({"ewma": EWMA()}), traces, warmup=10)
@@ -237,6 +247,7 @@ def test_the_verdict_of_a_replay_states_its_table(tmp_path):
     assert before["until"] == after["until"] >= after["rows"][0]["bars"][-1][-1]
 
 
+@pytest.mark.slow
 def test_the_interval_of_a_speed_up_holds_in_nine_jobs_of_ten():
     rng, held_in = np.random.default_rng(0), 0
     for _ in range(400):

@@ -127,6 +127,7 @@ def test_a_round_says_who_joined_and_left_and_what_became_of_the_samples_that_th
     assert rounds[-1].why == "16 samples of steps that were given up went back."
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from("abcdABCD"), min_size=1, max_size=30))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_numbers_stay_with_their_worker_whoever_joins_and_leaves(tmp_path, acts):
@@ -183,6 +184,7 @@ def test_a_function_that_raises_is_taken_from_the_rounds_and_the_others_go_on(ca
     assert caplog.text.count("raised, and is not called again") == 1
 
 
+@pytest.mark.slow
 def test_one_look_shows_staleness_stragglers_and_what_was_for_nothing_in_80_columns(tmp_path, monkeypatch, capsys):
     path = tmp_path / "run.jsonl"
     trained(round_sinks(str(path)), saps(3, bound=2))
@@ -200,6 +202,7 @@ def test_one_look_shows_staleness_stragglers_and_what_was_for_nothing_in_80_colu
     assert "staleness forecast" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_report_of_an_asynchronous_run_holds_its_tables_and_needs_no_other_file(tmp_path, monkeypatch, capsys):
     path, page = tmp_path / "run.jsonl", tmp_path / "report.html"
     trained(round_sinks(str(path)))
@@ -251,6 +254,7 @@ def test_a_round_without_a_time_is_skipped(tmp_path, wrong):
     assert np.isfinite(run.samples_per_second)
 
 
+@pytest.mark.slow
 def test_prometheus_tensorboard_and_the_log_take_rounds_too(tmp_path, caplog):
     prometheus_client = pytest.importorskip("prometheus_client")
     pytest.importorskip("tensorboard")

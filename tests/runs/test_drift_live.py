@@ -49,12 +49,14 @@ def fitted():
     return fit(EWMA(smoothing=None), [trace(0.02)])
 
 
+@pytest.mark.slow
 def test_speeds_like_the_fitted_ones_are_no_drift(fitted):
     records = served(fitted, noisy(0.02, seed=1))
     assert all(record.plan.drift < 0.01 for record in records)
     assert not any(record.plan.drift_began or SAID in record.plan.why for record in records)
 
 
+@pytest.mark.slow
 def test_speeds_that_leave_are_reported_once_in_the_reason_and_as_a_share_in_every_iteration(fitted):
     records = served(fitted, np.concatenate([noisy(0.02, seed=1), noisy(0.5, seed=2)]))
     said = [record.index for record in records if SAID in record.plan.why]
@@ -64,12 +66,14 @@ def test_speeds_that_leave_are_reported_once_in_the_reason_and_as_a_share_in_eve
     assert records[-1].plan.drift > 0.3
 
 
+@pytest.mark.slow
 def test_drift_that_ends_and_begins_again_is_reported_again(fitted):
     quiet = noisy(0.02, seed=1, iterations=600)
     records = served(fitted, np.concatenate([noisy(0.5, seed=2), quiet, noisy(0.5, seed=3)]))
     assert sum(record.plan.drift_began for record in records) == 2
 
 
+@pytest.mark.slow
 def test_covariates_that_leave_are_reported_too():
     def driven(shift, seed):
         cpu_TWD = shift + np.random.default_rng(seed).uniform(0.0, 1.0, (200, 3, 1))
@@ -86,6 +90,7 @@ def test_covariates_that_leave_are_reported_too():
     assert any("of the latest covariates are far from those" in record.plan.why for record in last)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("predictor", [LastValue(), EWMA(smoothing=None), fit(LastValue(), [trace(0.02)])])
 def test_a_predictor_without_a_reference_reports_nothing(predictor):
     records = served(predictor, np.concatenate([noisy(0.02), noisy(0.5)]))
@@ -116,11 +121,13 @@ def test_what_held_out_workers_did_is_not_what_was_fitted():
     assert model.reference_.change.deviation == pytest.approx(changes(speed_TW[:, 1:]).std())
 
 
+@pytest.mark.slow
 def test_a_mixture_of_fitted_predictors_knows_what_it_was_fitted_on():
     mixture = fit(Mixture([EWMA(smoothing=None), LastValue()]), [trace(0.02)])
     assert served(mixture, noisy(0.5))[-1].plan.drift > 0.3
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_exactly_and_does_not_report_again(fitted):
     speed_TW = np.concatenate([noisy(0.02, seed=1), noisy(0.5, seed=2)])
     first = LoadBalancer(fitted, workers=FLEET, global_batch=96)

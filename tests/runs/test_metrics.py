@@ -52,6 +52,7 @@ def test_the_first_line_says_how_to_read_the_others_and_every_line_is_strict_jso
     assert lines[1]["seconds"] == [None, None]
 
 
+@pytest.mark.slow
 def test_equal_batches_are_what_the_gain_is_measured_against(tmp_path):
     *_, last = iterations(5)
     assert last.sizes.tolist() == [40, 20]
@@ -203,6 +204,7 @@ def test_a_line_without_an_end_is_skipped_and_takes_no_memory(tmp_path):
     assert bounded(LARGE.format(megabytes=30, keep=None), path) == "2 1 2"
 
 
+@pytest.mark.slow
 def test_a_long_line_that_comes_in_pieces_is_skipped_once(tmp_path):
     path = tmp_path / "run.jsonl"
     written(path, iterations(2)).close()
@@ -254,6 +256,7 @@ def test_a_record_of_ones_own_coordinator_needs_two_plans_and_a_report():
         Iteration.of(second.plan, again, balancer.join("c"))
 
 
+@pytest.mark.slow
 @pytest.mark.checkout
 def test_the_page_on_embedding_runs_as_it_stands(tmp_path, monkeypatch):
     """Its loops are cut to some iterations, and three workers of unequal speed train."""
@@ -272,6 +275,7 @@ def test_the_page_on_embedding_runs_as_it_stands(tmp_path, monkeypatch):
 NAMES = st.lists(st.sampled_from(["a", "b", "gpu0", "gpu1"]), min_size=2, max_size=3, unique=True)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(NAMES, st.integers(1, 25), st.integers(0, 3), st.booleans()), min_size=2, max_size=4))
 @example([(["a", "b"], 2, 0, True), (["c", "d"], 3, 0, True)])
 @example([(["a", "b"], 2, 0, False), (["c", "d"], 9, 1, False)])

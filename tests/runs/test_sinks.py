@@ -68,6 +68,7 @@ def test_a_disagreement_that_lasts_is_told_ever_more_rarely(caplog):
     assert told[-1].endswith("(so far 64 times)")
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(min_size=1), min_size=2, max_size=3, unique=True))
 @example(["gpu\ud800", "gpu1"])
 def test_every_name_of_a_worker_can_be_collected_and_drawn(workers):

@@ -64,6 +64,7 @@ def paceline(monkeypatch, *arguments):
     return stopped.value.code
 
 
+@pytest.mark.slow
 def test_one_look_shows_who_is_slow_who_waits_what_was_done_and_why(tmp_path, monkeypatch, capsys):
     run_file(tmp_path / "run.jsonl", sizes=(40, 20), seconds=(0.04, 0.03))
     assert not paceline(monkeypatch, "watch", tmp_path / "run.jsonl", "--once")
@@ -78,6 +79,7 @@ def test_one_look_shows_who_is_slow_who_waits_what_was_done_and_why(tmp_path, mo
     assert max(map(len, shown.splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_the_newest_run_of_a_folder_is_shown(tmp_path, monkeypatch, capsys):
     for age, name in enumerate(("new", "old")):
         path = run_file(tmp_path / f"{name}.jsonl")
@@ -115,6 +117,7 @@ def test_who_is_waited_for_comes_first_and_of_late_before_earlier(tmp_path):
     assert "8 others were waited for less" in shown
 
 
+@pytest.mark.slow
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.floats(1e-7, 1e7), min_size=2, max_size=40), st.integers(1, 10**7), st.integers(1, 40))
 def test_no_cell_is_cut_at_80_columns_whatever_the_numbers(tmp_path, seconds, samples, length):
@@ -126,6 +129,7 @@ def test_no_cell_is_cut_at_80_columns_whatever_the_numbers(tmp_path, seconds, sa
     assert max(map(len, shown.splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_a_last_line_cut_short_is_left_out(tmp_path, monkeypatch, capsys):
     path = run_file(tmp_path / "run.jsonl")
     path.write_bytes(path.read_bytes()[:-30])
@@ -133,6 +137,7 @@ def test_a_last_line_cut_short_is_left_out(tmp_path, monkeypatch, capsys):
     assert "iteration 10 " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_names_and_reasons_are_shown_as_they_are(tmp_path, monkeypatch, capsys):
     run_file(tmp_path / "run.jsonl", workers=("[red]a[/red]", "<b>"), why="[bold]because[/bold]")
     assert not paceline(monkeypatch, "watch", tmp_path, "--once")
@@ -141,6 +146,7 @@ def test_names_and_reasons_are_shown_as_they_are(tmp_path, monkeypatch, capsys):
     assert "[bold]because[/bold]" in shown
 
 
+@pytest.mark.slow
 def test_a_run_in_which_nobody_reported_is_shown_all_the_same(tmp_path, monkeypatch, capsys):
     path = tmp_path / "run.jsonl"
     unknown = {"seconds": [None, None], "forecast_seconds": [None, None], "equal_seconds": None, "wall_seconds": None}
@@ -151,6 +157,7 @@ def test_a_run_in_which_nobody_reported_is_shown_all_the_same(tmp_path, monkeypa
     assert "Not known" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [["watch", "--once"], ["report"]])
 def test_a_mistake_ends_in_one_sentence(tmp_path, monkeypatch, capsys, command):
     monkeypatch.chdir(tmp_path)
@@ -240,6 +247,7 @@ def test_silence_is_told_when_nothing_is_known_of_the_time_before(tmp_path):
     assert "No iteration has been reported for 2.5 min." in looks(run, silent=150.0)
 
 
+@pytest.mark.slow
 def test_one_look_at_a_run_that_has_ended_says_for_how_long_nothing_came(tmp_path, monkeypatch, capsys):
     path = run_file(tmp_path / "run.jsonl")
     monkeypatch.setattr(cli_watch.time, "time", lambda: 1.7e9 + 1.1 + 3 * 86400)
@@ -424,6 +432,7 @@ SPOILT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", SPOILT.values(), ids=SPOILT.keys())
 def test_a_line_that_cannot_be_read_is_skipped_counted_and_said(tmp_path, monkeypatch, capsys, bad):
     path = run_file(tmp_path / "run.jsonl")
@@ -456,6 +465,7 @@ def test_after_a_spoilt_header_nobody_knows_whose_numbers_follow(tmp_path, bad):
         read_run(path)
 
 
+@pytest.mark.slow
 def test_a_file_of_nothing_but_lines_that_cannot_be_read_says_so(tmp_path, monkeypatch, capsys):
     path = tmp_path / "run.jsonl"
     path.write_text(f"{json.dumps(HEADER)}\n{{oops\n")
@@ -477,6 +487,7 @@ def test_a_file_that_is_written_anew_is_counted_anew(tmp_path):
 EVIL = "\x1b]52;c;aGk=\x07\x1b[2J\x9b31m\r\u202e\ud800"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [("watch", "--once"), ("report",)], ids=["watch", "report"])
 def test_control_characters_of_a_file_reach_no_terminal(tmp_path, monkeypatch, capsys, command):
     monkeypatch.chdir(tmp_path)
@@ -492,6 +503,7 @@ def test_control_characters_of_a_file_reach_no_terminal(tmp_path, monkeypatch, c
         assert not {char for char in told if not char.isprintable()} - {"\n"}
 
 
+@pytest.mark.slow
 def test_control_characters_of_a_file_reach_no_terminal_in_an_error_either(tmp_path, monkeypatch, capsys):
     path = tmp_path / "later.jsonl"
     path.write_text(json.dumps({"paceline_run": 99, "version": f"9{EVIL}"}) + "\n")
@@ -503,6 +515,7 @@ def test_control_characters_of_a_file_reach_no_terminal_in_an_error_either(tmp_p
 # -- who joins and leaves -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @given(st.lists(st.permutations("abcd").flatmap(lambda names: st.integers(1, 4).map(lambda n: names[:n])), min_size=1))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_numbers_stay_with_their_worker_whoever_joins_leaves_or_changes_places(tmp_path, fleets):

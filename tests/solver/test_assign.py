@@ -87,6 +87,7 @@ def every(ranks: int, samples: int) -> np.ndarray:
     return np.array(list(product(range(ranks), repeat=samples)))
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=300)
 @given(problems())
 def test_no_assignment_ends_before_the_lower_bound(problem: Problem) -> None:
@@ -95,6 +96,7 @@ def test_no_assignment_ends_before_the_lower_bound(problem: Problem) -> None:
     assert best <= found.makespan * (1 + 1e-9)
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=200)
 @given(problems())
 def test_an_assignment_keeps_to_the_cap_and_to_its_own_figures(problem: Problem) -> None:
@@ -105,6 +107,7 @@ def test_an_assignment_keeps_to_the_cap_and_to_its_own_figures(problem: Problem)
     assert sorted(own.tolist()) == list(range(len(problem.costs)))
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=200)
 @given(problems(samples=6, ranks=2))
 def test_a_small_batch_is_assigned_nearly_as_well_as_can_be(problem: Problem) -> None:
@@ -113,6 +116,7 @@ def test_a_small_batch_is_assigned_nearly_as_well_as_can_be(problem: Problem) ->
     assert solved(problem).makespan <= brute_force(problem) * (7 / 6 + 1e-9)
 
 
+@pytest.mark.slow
 def test_small_batches_are_mostly_assigned_as_well_as_can_be() -> None:
     chance = np.random.default_rng(5)
     over = []
@@ -160,6 +164,7 @@ def test_batches_of_the_usual_size_are_close_to_the_bound(ranks: int, kind: str,
     assert padded or found.status is AssignmentStatus.BALANCED
 
 
+@pytest.mark.slow
 @settings(derandomize=True, deadline=None, max_examples=60)
 @given(problems(samples=12, ranks=4), st.sampled_from([0.05, 0.3]))
 def test_a_steady_order_takes_at_most_so_much_longer(problem: Problem, steady: float) -> None:
@@ -281,6 +286,7 @@ def told(problem: Problem) -> str:
 KEPT = Path(__file__).parent / "assignments.json"
 
 
+@pytest.mark.slow
 def test_the_same_samples_are_assigned_alike_on_every_processor_bit_for_bit() -> None:
     """Ranks exchange costs, never assignments: a job on unlike machines relies on it. Kept on x86-64."""
     require_kept(KEPT, "assignments", [told(drawn(number)) for number in range(72)])

@@ -29,6 +29,7 @@ def both(speed_W, intercept_W, floor_W, straight):
     return decided(speed_W, curves), curves
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(fleets, st.sampled_from([1, 4]), st.integers(1, 200), st.integers(0, 3), st.none() | st.integers(0, 60))
 def test_small_fleets_are_split_as_the_exact_search_does(fleet, batch_multiple, multiples, least, spare):
@@ -46,6 +47,7 @@ def test_small_fleets_are_split_as_the_exact_search_does(fleet, batch_multiple, 
     assert found.status is exact.status
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(
     fleets,

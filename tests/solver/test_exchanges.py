@@ -1,6 +1,7 @@
 """The search for better packed batches: it ends near the bound, and otherwise where no exchange of two ranks helps."""
 
 import numpy as np
+import pytest
 
 from paceline.solver import assign
 from paceline.solver.assign import ENOUGH
@@ -13,6 +14,7 @@ def makespan(samples, fleet, owner_N):
     return max(fleet.seconds(np.bincount(owner_N, samples.costs, minlength=len(fleet))))
 
 
+@pytest.mark.slow
 def test_exchanges_end_once_the_makespan_is_close_to_the_bound():
     chance = np.random.default_rng(3)
     fleet = Fleet(1 / np.array([1.0, 0.7, 0.5]), np.zeros(3), np.zeros(3))

@@ -22,6 +22,7 @@ def tried_all(curves, noise_scale, batches, **bounds):
     return best, min(x for x, value in goodput.items() if value == best)
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 10_000),
     workers=st.integers(1, 4),
@@ -41,6 +42,7 @@ def test_no_other_batch_has_a_higher_goodput(seed, workers, noise_scale, batch_m
     assert chosen.split.sizes.sum() == batch
 
 
+@pytest.mark.slow
 def test_a_real_size_problem_is_solved_exactly():
     rng = np.random.default_rng(1)
     curves = Curves(rng.uniform(0.05, 0.2, 8), rng.uniform(0.001, 0.004, 8), rng.uniform(0, 0.05, 8), np.full(8, 512.0))
@@ -48,6 +50,7 @@ def test_a_real_size_problem_is_solved_exactly():
     assert chosen.global_batch == tried_all(curves, 700.0, range(64, 4097, 8), batch_multiple=8)[1]
 
 
+@pytest.mark.slow
 def test_noisier_gradients_never_ask_for_a_smaller_batch():
     curves = Curves(np.array([0.2, 0.1]), np.array([0.001, 0.002]), np.array([0.1, 0.05]), np.full(2, np.inf))
     batches = [best_batch(curves, n, smallest=8, largest=2048).global_batch for n in (0, 10, 100, 1000, 1e5)]

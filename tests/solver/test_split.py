@@ -115,6 +115,7 @@ def greedy(problem: Problem) -> float:
     return max(times)
 
 
+@pytest.mark.slow
 @given(problems())
 def test_no_split_ends_earlier_than_the_one_returned(problem: Problem) -> None:
     best = brute_force(problem)
@@ -125,12 +126,14 @@ def test_no_split_ends_earlier_than_the_one_returned(problem: Problem) -> None:
         assert problem.solve().makespan == best
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(problems(workers=20, multiples=2000))
 def test_larger_problems_end_as_early_as_the_slow_exact_greedy(problem: Problem) -> None:
     assert solved(problem).makespan == greedy(problem)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(problems(workers=12, multiples=200), st.sampled_from([-1000, 0, 3, 20]))
 def test_the_answer_does_not_depend_on_how_many_times_are_ranked_at_once(problem: Problem, rankable: int) -> None:
@@ -140,6 +143,7 @@ def test_the_answer_does_not_depend_on_how_many_times_are_ranked_at_once(problem
         np.testing.assert_array_equal(problem.solve().sizes, expected.sizes)
 
 
+@pytest.mark.slow
 @given(problems(workers=10, multiples=60))
 def test_sizes_sum_to_the_batch_and_keep_bounds_and_batch_multiple(problem: Problem) -> None:
     plan = solved(problem)
@@ -151,6 +155,7 @@ def test_sizes_sum_to_the_batch_and_keep_bounds_and_batch_multiple(problem: Prob
     np.testing.assert_array_equal(plan.weights, plan.sizes / problem.global_batch)
 
 
+@pytest.mark.slow
 @given(problems(workers=8, multiples=60), st.randoms(use_true_random=False))
 def test_permuting_workers_permutes_sizes_up_to_equal_curves(problem: Problem, random: Any) -> None:
     plan = solved(problem)
@@ -173,6 +178,7 @@ def test_permuting_workers_permutes_sizes_up_to_equal_curves(problem: Problem, r
             assert described(moved.sizes) == described(plan.sizes[order])
 
 
+@pytest.mark.slow
 @given(problems(workers=8, multiples=60), st.integers(-20, 20))
 def test_only_relative_speed_matters(problem: Problem, power: int) -> None:
     assume((problem.curves.slope == 0).any() or problem.curves.slope.min() > 1e-12)
@@ -186,6 +192,7 @@ def split_sizes(curves: Curves, problem: Problem, bounds: dict[str, Any]) -> np.
     return solved(Problem(curves, problem.global_batch, bounds)).sizes
 
 
+@pytest.mark.slow
 @given(problems(workers=8, multiples=20))
 def test_never_slower_than_the_equal_split(problem: Problem) -> None:
     count = len(problem.curves.slope)
@@ -196,6 +203,7 @@ def test_never_slower_than_the_equal_split(problem: Problem) -> None:
     assert plan.makespan <= (curves.seconds(np.full(count, share)) + comm).max()
 
 
+@pytest.mark.slow
 @given(problems(workers=8, multiples=80), st.integers(0, 80))
 def test_a_faster_worker_never_gets_less(problem: Problem, cap: int) -> None:
     count = len(problem.curves.slope)
@@ -240,6 +248,7 @@ def test_equals_the_mixed_integer_solver_on_medium_problems(workers: int, batch:
     assert split(curves, batch, lower=1).makespan == pytest.approx(found.fun, rel=1e-6)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(problems(workers=5, multiples=30))
 def test_what_the_status_says_is_true(problem: Problem) -> None:
@@ -376,6 +385,7 @@ def test_of_many_workers_the_last_ends_with_the_nth_smallest_of_all_end_times(se
     assert [split(curves, batch).makespan for batch in batches] == pytest.approx(ends[batches - 1], rel=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [1, 3])
 def test_a_weighted_rank_is_the_one_that_sorting_every_value_as_often_as_it_weights_finds(most: int) -> None:
     """A partial sort leaves wrong values beside the one that it was asked for, but rarely: hence this many."""

@@ -70,6 +70,7 @@ def command(address, monkey):
     return " ".join(map(str, lines))
 
 
+@pytest.mark.slow
 @given(SHAPES, SECRETS)
 @settings(max_examples=150)
 @example("s3://user:{}@bucket/jobs?bogus=1", "ABC/DEFGH@IJKL")
@@ -97,6 +98,7 @@ def test_no_part_of_a_secret_is_in_anything_that_an_address_leads_to(shape, secr
         assert not parts_of(secret, text), f"{where}: {text}"
 
 
+@pytest.mark.slow
 @given(SHAPES, SECRETS)
 @settings(max_examples=15)
 def test_no_part_of_a_secret_is_printed_by_a_command(shape, secret):

@@ -126,6 +126,7 @@ def test_a_file_of_a_store_may_have_as_many_bytes_as_are_allowed(tmp_path, monke
         assert len(list(read(file))) == 1
 
 
+@pytest.mark.slow
 def test_a_header_may_have_as_many_characters_as_are_allowed(tmp_path, monkeypatch):
     path = save_model(EWMA(smoothing=0.5), tmp_path / "model.safetensors", fitted_on="x" * 500)
     size = len(json.dumps({"fitted_on": "x" * 500}))

@@ -127,6 +127,7 @@ def store():
     memory.store.clear()
 
 
+@pytest.mark.slow
 def test_traces_are_read_from_a_store(tmp_path, store):
     folder = folder_of(tmp_path / "jobs", 2)
     for file in folder.iterdir():

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 from test_fit_told import job
 
 from paceline.predictors.fitting import Moment, Survey
@@ -68,6 +69,7 @@ def test_a_bar_shows_each_stage_once_on_a_terminal():
     assert Bar(Console(file=StringIO()))._bars.disable
 
 
+@pytest.mark.slow
 def test_a_pass_over_files_goes_on_after_the_last_note(tmp_path, monkeypatch):
     """Each file takes a second, and every second one is noted; a note is of one identity, and of files that stayed."""
     folder = tmp_path / "jobs"

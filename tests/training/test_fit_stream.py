@@ -82,6 +82,7 @@ def test_shards_mix_the_traces():
     assert all(len(np.unique(shard()["source"])) == 4 for shard in windows.shards)
 
 
+@pytest.mark.slow
 def test_one_shard_is_in_memory_at_a_time(monkeypatch):
     read, records_of = [], stored_windows._stored
 
@@ -191,6 +192,7 @@ def test_holding_out_nobody_is_refused():
 # -- going on from yesterday ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "predictor",
     [*networks(), EWMA(smoothing=None), RLS(), Boosting(trees=3), ARIMA(order=(1, 0, 0)), Mixture(["rls", "narx"])],
@@ -207,6 +209,7 @@ def test_a_refit_starts_from_the_earlier_model(tmp_path, predictor):
     assert learnt(yesterday) != learnt(today)
 
 
+@pytest.mark.slow
 def test_a_refit_without_any_step_keeps_yesterdays_weights():
     still = Training(epochs=1, learning_rate=1e-12, weight_decay=0.0)
     first = fit(NARX(lags=3, hidden=4, training=QUICK), [wavy(0)])
@@ -221,6 +224,7 @@ def test_refitted_errors_of_an_average_add_up():
     np.testing.assert_allclose(after.errors_G_, both.errors_G_)
 
 
+@pytest.mark.slow
 def test_refitted_trees_follow_the_earlier_ones():
     first = fit(Boosting(trees=3), [wavy(0)])
     again = fit(Boosting(trees=3), [wavy(1)], start=first)
@@ -265,6 +269,7 @@ def test_a_subclass_with_a_fit_of_its_own_is_fitted_by_it():
 # -- what cannot be fitted -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_files_that_cannot_be_read_are_left_out_and_named(tmp_path):
     folder = folder_of(tmp_path / "jobs", 3)
     good = learnt(fit(EWMA(smoothing=None), folder))
@@ -286,6 +291,7 @@ def test_files_that_cannot_be_read_are_left_out_and_named(tmp_path):
     fit(EWMA(), folder, strict=True)
 
 
+@pytest.mark.slow
 def test_the_first_traces_of_files_are_read_once_and_further_ones_again(tmp_path, monkeypatch):
     folder = folder_of(tmp_path / "jobs", 3)
     monkeypatch.setattr("paceline.training.sources.REMEMBERED", 1.5 * 2 * wavy(0).seconds.nbytes)
@@ -306,6 +312,7 @@ def test_a_folder_with_nothing_to_fit_says_why(tmp_path):
         fit(EWMA(), tmp_path)
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_names_the_batch_and_the_file(tmp_path):
     folder = folder_of(tmp_path / "jobs", 2)
     wild = Training(epochs=3, learning_rate=1e30, batch_size=64)
@@ -313,6 +320,7 @@ def test_a_loss_that_is_not_finite_names_the_batch_and_the_file(tmp_path):
         fit(NARX(lags=3, hidden=4, training=wild), folder)
 
 
+@pytest.mark.slow
 def test_a_window_that_is_not_finite_is_traced_to_its_file(tmp_path, monkeypatch):
     folder = folder_of(tmp_path / "jobs", 3)
     inputs = NARX._inputs
@@ -326,6 +334,7 @@ def test_a_window_that_is_not_finite_is_traced_to_its_file(tmp_path, monkeypatch
         fit(NARX(lags=3, covariate_lags=1, hidden=4, training=QUICK), folder)
 
 
+@pytest.mark.slow
 def test_progress_is_told_with_a_rate_and_the_time_left():
     moments = []
     fit(networks()[0], [wavy(seed) for seed in range(2)], progress=moments.append)
@@ -356,6 +365,7 @@ def test_a_device_that_is_not_there_is_refused():
         fit(LastValue(), [wavy(0)], device="cuda")
 
 
+@pytest.mark.slow
 @NETWORKS
 def test_mixed_precision_fits_nearly_the_same(predictor):
     traces = [wavy(seed) for seed in range(2)]

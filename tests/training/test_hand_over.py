@@ -45,6 +45,7 @@ class Client:
         self.ended.append(run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("experiment", "owner"), [("new", "made new"), ("old", "known old")])
 @pytest.mark.parametrize("measured", [True, False])
 def test_a_run_of_mlflow_is_given_all_that_is_known_of_a_model(monkeypatch, tmp_path, experiment, owner, measured):

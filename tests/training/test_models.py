@@ -24,6 +24,7 @@ def test_a_model_comes_back_with_its_configuration(tmp_path, predictor):
     assert repr(again) == repr(predictor)
 
 
+@pytest.mark.slow
 def test_a_fitted_model_comes_back_forecasting_the_same_bit_for_bit(tmp_path, narx):
     again = load_model(save_model(narx, tmp_path / "narx.safetensors", fitted_on="example"))
     assert again.covariate_names == narx.covariate_names == ("cpu_busy", "distractor")
@@ -69,6 +70,7 @@ def test_a_predictor_of_ones_own_is_loaded_when_its_class_is_given(tmp_path):
     assert load_model(path, kinds=[Homemade]).smoothing == 0.4
 
 
+@pytest.mark.slow
 def test_fitting_leaves_the_predictor_given_as_it_was(narx):
     plain = NARX(training=QUICK)
     assert fit(plain, [checks.example_trace()]).weights_

@@ -121,6 +121,7 @@ def wrong_shapes(value):
         yield np.ascontiguousarray(value.T)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS_FITTED)
 def test_an_array_of_a_wrong_shape_is_refused_while_loading(tmp_path, fitted, kind):
     path = save_model(fitted[kind], tmp_path / "good.safetensors")
@@ -209,6 +210,7 @@ def test_any_configuration_is_loaded_or_refused_in_a_sentence(tmp_path_factory, 
     loaded_or_refused(path)
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(st.integers(0, 10**6), st.binary(min_size=1, max_size=4), st.sampled_from(KINDS_FITTED))
 def test_flipped_bytes_are_loaded_or_refused_in_a_sentence(tmp_path_factory, fitted, at, instead, kind):

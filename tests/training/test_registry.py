@@ -64,6 +64,7 @@ def test_processes_that_add_at_once_lose_no_model(registry):
     assert all(registry.load(name) for name in registry.names)
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_no_registry_is_not_an_empty_list(tmp_path):
     for command in ("list", "compare"):
         failed = CliRunner().invoke(cli.app, ["models", command, "-r", str(tmp_path / "nowhere")])
@@ -81,6 +82,7 @@ def run(*arguments):
     return result.output
 
 
+@pytest.mark.slow
 def test_a_model_comes_back_with_everything_that_is_known_of_it(registry, narx):
     source = Source([wavy(0)])
     fit(EWMA(), source)
@@ -92,6 +94,7 @@ def test_a_model_comes_back_with_everything_that_is_known_of_it(registry, narx):
     assert entry.data == tuple(source.facts)
 
 
+@pytest.mark.slow
 def test_the_card_holds_data_command_baselines_worst_series_and_limits(registry, narx):
     measured = evaluation(narx, [wavy(5, iterations=90)])
     source = Source([wavy(0)])
@@ -230,6 +233,7 @@ def test_models_are_fitted_listed_shown_chosen_and_compared(tmp_path):
     assert {row["predictor"] for row in tables["overall"]} == {str(models), "last-value"}
 
 
+@pytest.mark.slow
 def test_a_file_and_a_registry_are_both_written_if_both_are_asked_for(tmp_path):
     models, today, model = tmp_path / "models", tmp_path / "today.parquet", tmp_path / "a.safetensors"
     wavy(9, iterations=90).save(today)
@@ -237,6 +241,7 @@ def test_a_file_and_a_registry_are_both_written_if_both_are_asked_for(tmp_path):
     assert learnt(load_model(model)) == learnt(Registry(models).load())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [

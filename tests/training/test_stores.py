@@ -103,6 +103,7 @@ def test_a_name_is_that_of_the_file_without_its_signature():
     assert "HUSH" not in str(dict(trace.meta))
 
 
+@pytest.mark.slow
 def test_an_endless_answer_ends_in_an_error_and_leaves_no_copy(place, monkeypatch):
     monkeypatch.setenv("PACELINE_STORE_BYTES", "1000000")
     with serving(endless=True) as server:
