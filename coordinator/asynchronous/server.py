@@ -121,8 +121,6 @@ class Server:
         self.fleet = Workers()
         self.ledger = Ledger()
         self.calibration = Calibration()
-        if predictor is not None:
-            predictor.reset([])
         self._ahead = Lookahead(self.fleet, scheme.sizing, batch, predictor, least)
         linear = optimiser.is_linear
         self._updates = Updates(scheme, self.fleet, sampler, self.ledger, self.store, batch, linear)

@@ -6,7 +6,7 @@ from lone_servers import push, server_of
 
 from paceline.coordinator.asynchronous import SCHEMES, SGD, EpochSampler, Scheme, Server, Stamp, scheme
 from paceline.coordinator.asynchronous.rules import Bounded, Fresh, Mean, Ranged
-from paceline.predictors import LastValue
+from paceline.predictors import LastValue, Report
 
 # -- what is learnt ------------------------------------------------------------------------------------------------
 
@@ -42,11 +42,16 @@ def test_a_forecast_is_the_one_with_which_the_step_began():
 
 
 def test_a_predictor_that_was_used_before_begins_anew():
-    predictor = LastValue()
-    predictor.reset(["x", "y", "z"])
+    predictor, fresh = LastValue(), LastValue()
+    predictor.reset(["x", "a", "z"])
+    predictor.observe(Report([4.0] * 3, [1.0, 2.0, 4.0]))
+    fresh.reset(["a", "b"])
     server = server_of(predictor=predictor)
     assert predictor.workers == ("a", "b")
+    assert predictor.predict().speed.tolist() == fresh.predict().speed.tolist()
     push(server, "a", seconds=1.0)
+    server_of(predictor=predictor, workers="")
+    assert predictor.workers == ()
 
 
 # -- checkpoints ---------------------------------------------------------------------------------------------------

@@ -228,3 +228,13 @@ def test_two_clients_of_a_round_may_be_named_before_anybody_is_known():
     state["comm/workers"] = state["comm/workers"][::-1]
     with pytest.raises(ValueError, match="the state is not whole: the predictor of comm holds other clients"):
         Known(LastValue(), most=2, again=5).load_state_dict(state)
+
+
+def test_a_wait_of_half_a_second_caps_too():
+    balancer = balancer_of()
+    names = names_of(2)
+    played(balancer, [1000.0] * 2, [0.1] * 2)
+    plan = balancer.plan(names)
+    balancer.observe(plan, RoundReport(clients=[], samples=[], seconds=[], waited=0.5))
+    most = plan.sizes * 5 / np.maximum(0.5 - plan.comm_seconds, 0.005)
+    assert list(column(balancer, "ceiling").values()) == pytest.approx(most)

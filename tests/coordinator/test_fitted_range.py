@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline.coordinator import LoadBalancer
 from paceline.coordinator.balanced import reasons as why
 from paceline.coordinator.balanced.fitted_range import FittedRange
-from paceline.predictors import Report
+from paceline.predictors import LastValue, Report
 from paceline.predictors.reference import Reference, Spread
 
 CHANGE, LOAD = Spread(1000, 0.0, 0.1), Spread(1000, 0.5, 10.0)
@@ -86,3 +87,17 @@ def test_drift_that_began_before_a_resume_is_still_told():
     assert len(second.news()) == 1
     second.load_state_dict({})
     assert (second.share, second.lasts, second.news()) == (0.0, False, ())
+
+
+def test_a_balancer_compares_every_report_whether_it_plans_or_only_learns():
+    predictor, tracked = LastValue(), FittedRange(Reference(CHANGE, ()))
+    predictor.reference_ = Reference(CHANGE, ())
+    balancer = LoadBalancer(predictor, workers=["a", "b"], global_batch=128)
+    for k, speed in enumerate([100.0, 300.0, 301.0, 90.0, 200.0, 400.0, 100.0]):
+        report = Report([64.0, 64.0], [64.0 / speed, 0.64])
+        tracked.follow(report)
+        if k % 3:
+            balancer.observe(report)
+        else:
+            assert balancer.step(report).drift == pytest.approx(tracked.share)
+    assert tracked.share > 0
