@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from paceline.datasets import read_traces
+from paceline.datasets import frame, read_traces
 from paceline.datasets.readers import recognise
 from paceline.datasets.readers.ranks.profiler_traces import alone
 
@@ -164,3 +164,20 @@ def test_time_alone_is_that_of_a_count_over_every_moment():
             ((spans[:, :1] <= moments) & (moments < spans[:, 1:])).any(axis=0) for spans in (collective, computing)
         ]
         assert alone(collective, computing, 10.0, 50.0) == (inside[0] & ~inside[1]).sum()
+
+
+def test_timers_of_other_ranks_in_each_block_are_a_panel_that_would_be_nearly_empty(tmp_path, monkeypatch):
+    monkeypatch.setattr(frame, "FREE_PLACES", 8)
+    monkeypatch.setattr(frame, "EMPTIEST", 1)
+    block = "times across ranks (ms):\n  forward-compute:\n     rank  {0}: 10\n  backward-compute:\n     rank  {0}: 1\n"
+    (tmp_path / "log.txt").write_text("".join(block.format(rank) for rank in (0, 1)))
+    assert only(tmp_path / "log.txt").workers == ("0", "1")
+    (tmp_path / "log.txt").write_text("".join(block.format(rank) for rank in (0, 1, 2)))
+    with pytest.raises(ValueError, match="6 rows name 3 workers and 3 iterations, a panel that would be nearly empty"):
+        read_traces(tmp_path / "log.txt")
+
+
+def test_a_table_that_lacks_one_column_of_a_format_is_told_which(tmp_path):
+    (tmp_path / "a.csv").write_text("timestamp_anon,value,container_id\n1,2,x\n")
+    with pytest.raises(ValueError, match=r"nearest are 'alibaba_genai' \(lacks container_ip\)"):
+        read_traces(tmp_path / "a.csv")

@@ -45,8 +45,11 @@ def test_events_of_the_same_time_come_in_the_order_in_which_they_were_planned():
         events.plan(1.0, what)
     seen = [(events.now, what) for what in events]
     assert seen == [(1.0, "a"), (1.0, "b"), (1.0, "c")]
-    with pytest.raises(ValueError, match="delay must be 0 seconds or more, got -1"):
-        events.plan(-1.0, "before")
+    events.plan(0.0, "now")
+    assert [(events.now, what) for what in events] == [(1.0, "now")]
+    for delay in (-1.0, -1e-9, float("nan")):
+        with pytest.raises(ValueError, match=f"delay must be 0 seconds or more, got {delay}"):
+            events.plan(delay, "before")
 
 
 def test_a_barrier_takes_as_long_as_the_slowest_and_the_wire_counts():
