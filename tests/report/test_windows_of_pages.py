@@ -228,3 +228,20 @@ def test_a_page_of_two_replays_shows_the_job_that_gains_most_and_says_so():
     alone = replay_page(replay_all({}, traces[:1], warmup=5), traces[:1])
     assert "with 95 % confidence" in alone["verdict"][2]["text"]
     assert "the job that gains most" not in str(alone)
+
+
+def test_workers_beyond_those_named_are_a_band_of_their_speeds():
+    rng = np.random.default_rng(4)
+    trace = Trace(np.ones((6, 9)), rng.uniform(1, 2, (6, 9)), meta={"job": "made"})
+    ran = [ReplayedIteration(k, np.ones(9, int), row) for k, row in enumerate(trace.seconds)]
+    speeds = _job(Replay("made", {"equal batches": ran, "mine": ran, "oracle": ran}, skipped=0), trace, "mine")[
+        "blocks"
+    ][-1]
+    (band,) = speeds["bands"]
+    assert band["name"] == "3 others"
+    own = {tuple(line["values"]) for line in speeds["lines"]}
+    others = [speed for speed in trace.speed.T if tuple(float(f"{value:.5g}") for value in speed) not in own]
+    assert (band["low"], band["high"]) == (
+        pytest.approx(np.min(others, axis=0), rel=1e-4),
+        pytest.approx(np.max(others, axis=0), rel=1e-4),
+    )
