@@ -3,7 +3,9 @@
 import io
 import json
 import re
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from paceline.cli import main
 from paceline.cli.watching.async_view import async_view
 from paceline.cli.watching.watch_command import Watched
 from paceline.coordinator.asynchronous import SGD, EpochSampler, Server, saps, scheme
+from paceline.engines.parameter_server import round_records
 from paceline.engines.parameter_server.round_records import Rounds
 from paceline.engines.parameter_server.service import Service
 from paceline.predictors import LastValue
@@ -278,3 +281,23 @@ def test_a_sink_that_knows_no_rounds_says_so_and_the_training_goes_on(caplog):
 
     assert trained([Synchronous()]).finished
     assert "must define write_round to watch asynchronous training" in caplog.text
+
+
+def test_a_round_ends_once_as_many_have_pushed_as_there_are_and_its_least_time_has_passed(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(round_records, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
+    server = Server(np.zeros(1), SGD(0.1), scheme("asp", 3), EpochSampler(400, epochs=1), batch=8, workers="abc")
+    service, rounds = Service(server), []
+    Rounds(service, [rounds.append], least_seconds=2.0)
+    for moment, worker, count in (
+        (1.0, "a", 0),
+        (1.9, "b", 0),
+        (2.0, "a", 1),
+        (3.9, "b", 1),
+        (4.0, "b", 1),
+        (9.0, "b", 2),
+    ):
+        now[0] = moment
+        push(service, worker)
+        assert len(rounds) == count
+    assert [one.pushes.tolist() for one in rounds] == [[2, 1, 0], [0, 3, 0]]
