@@ -3,9 +3,9 @@
 ``--map`` records which tests enter which function, into ``.mutants/`` (as long as ``make test`` takes, and more);
 ``--map tests/solver`` records these anew.
 ``--seed 7 --count 60`` draws files in proportion to their lines, and in each a change; it runs the tests that enter the
-function changed until one fails. The sample is added to mutants.json under its seed, and
-mutants.md is written; one of some rooms only, ``--rooms solver eval``, is printed and not kept. Why a survivor changes
-nothing that a caller could see stands in mutants.toml.
+function changed until one fails. The sample is added to mutants.json under its seed, and mutants.md is written; one of
+some rooms only, ``--rooms solver eval``, is printed and not kept. Why a survivor changes nothing that a caller could
+see stands in mutants.toml.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import zip_longest
 from multiprocessing.connection import Connection
@@ -126,12 +126,22 @@ class Collected:
         gc.unfreeze()
         functions, tests = Functions(self._project), {test.nodeid: test for test in session.items}
         gc.freeze()
-        for change, patience in iter(self._asked.recv, None):
+        for change, patience in self._requests():
             self._failure.patience = {test: seconds for test, seconds in patience.items() if test in tests}
             chosen = [tests[test] for test in self._failure.patience]
             run = partial(self._run, functions, change, chosen)
             self._asked.send(in_fork(run, sum(patience.values()), self._failure.noted))
         return True
+
+    def _requests(self) -> Iterator[tuple[tuple[str, str, Place] | None, dict[str, float]]]:
+        """Yield what is asked until it is None, or who asks was killed."""
+        asks = os.getppid()
+        while os.getppid() == asks:
+            if self._asked.poll(1.0):
+                request = self._asked.recv()
+                if request is None:
+                    return
+                yield request
 
     def _run(self, functions: Functions, change: tuple[str, str, Place] | None, chosen: list[pytest.Item]) -> int:
         try:

@@ -89,16 +89,15 @@ class Copy:
         """Return what becomes of a mutant."""
         source = (self._project / file).read_text()  # the project may be worked on meanwhile
         one, tests = mutant(source, place), self._recorded.tests(file, place.function)
-        outcome = "killed" if self._first_look(file, place, one.source, tests) else ""
-        outcome = outcome or self._decided(file, one.source, source, tests)
+        self._write(file, one.source)
+        failed = self._ask((file, source, place), self._recorded.quickest(tests, FIRST_LOOK))
+        self._write(file, source)
+        outcome = "killed" if self._is_sound(failed) else self._decided(file, one.source, source, tests)
         self._write(file, source)
         return Tried(file=file, name=one.name, outcome=outcome, tests=len(tests))
 
-    def _first_look(self, file: str, place: Place, changed: str, tests: Sequence[str]) -> bool:
-        """Return whether a quick test fails with the change, and passes without."""
-        source = self._write(file, changed)
-        failed = self._ask((file, source, place), self._recorded.quickest(tests, FIRST_LOOK))
-        self._write(file, source)
+    def _is_sound(self, failed: str) -> bool:
+        """Return whether this is a test, and passes without a change; asked once of each."""
         if failed not in self._sound and failed not in ("", CANNOT, ALL) and not self._ask(None, [failed]):
             self._sound.add(failed)
         return failed in self._sound
@@ -127,10 +126,7 @@ class Copy:
     def _patience(self, tests: Sequence[str]) -> dict[str, float]:
         return {test: PATIENCE + 10 * self._recorded.takes([test]) for test in tests}
 
-    def _write(self, file: str, source: str) -> str:
-        """Write a source, and return the one before."""
-        before = (self._project / file).read_text()
+    def _write(self, file: str, source: str) -> None:
         (self._project / file).write_text(source)
         second = next(SECONDS)
         os.utime(self._project / file, (second, second))
-        return before

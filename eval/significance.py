@@ -50,7 +50,7 @@ class Estimate:
 
 
 def _cosines(iterations: int) -> int:
-    return int(max(FEWEST_COSINES, round(0.2 * iterations ** (2 / 3))))  # or as many as there are
+    return int(max(FEWEST_COSINES, round(0.2 * iterations ** (2 / 3))))  # of fewer, all are taken
 
 
 @dataclass(frozen=True, eq=False)

@@ -63,12 +63,12 @@ def slow_workers(speed_TW: Array) -> list[Slowness]:
     >>> [(one.worker, one.first, one.last, one.lasts, one.speed) for one in slow_workers(speed_TW)]
     [(2, 60, 99, True, 0.4)]
     """
-    count = min(PIECES, len(speed_TW))
+    pieces = np.array_split(np.arange(len(speed_TW)), min(PIECES, len(speed_TW)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # nobody may have reported
         relative_TW = speed_TW / _usual(speed_TW)
-        relative_PW = _smooth(_medians(relative_TW, count), -(-LASTING // -(-len(speed_TW) // count)))
-    starts = [int(piece[0]) for piece in np.array_split(np.arange(len(speed_TW)), count)] + [len(speed_TW)]
+        relative_PW = _smooth(_medians(relative_TW, len(pieces)), -(-LASTING // len(pieces[0])))
+    starts = [int(piece[0]) for piece in pieces] + [len(speed_TW)]
     found = [_longest(w, relative_P, starts) for w, relative_P in enumerate(relative_PW.T)]
     return sorted((one for one in found if one is not None), key=lambda one: -one.lost)
 
@@ -122,7 +122,10 @@ def _usual(speed_TW: Array) -> Array:
 
 
 def _medians(values_TW: Array, count: int) -> Array:
-    """Return the medians of pieces, as ``numpy.array_split`` cuts them: those that are longer by one come first."""
+    """Return the medians of pieces, ``[P, W]``, as ``numpy.array_split`` cuts them: those longer by one come first.
+
+    Pieces of one length are taken at once: a median a piece takes longer than all else on a page.
+    """
     workers, (size, longer) = values_TW.shape[1], divmod(len(values_TW), count)
     first_TW, rest_TW = np.split(values_TW, [longer * (size + 1)])
     parts = first_TW.reshape(longer, size + 1, workers), rest_TW.reshape(count - longer, size, workers)

@@ -20,7 +20,7 @@ settings.register_profile("paceline", deadline=None, derandomize="EXPLORE" not i
 settings.load_profile("paceline")
 
 
-# Typer makes all commands anew, with all options, each time that one is called: a tenth of all the time.
+# Typer makes all commands anew, with all options, each time that one is called; they do not change between tests.
 typer.main.get_command = typer.testing._get_command = functools.cache(typer.main.get_command)
 
 

@@ -1,12 +1,11 @@
 """How records of a recorder are made, and what is left out of a call."""
 
-import dataclasses
-import inspect
 import math
 import time
 from pathlib import Path
 
 import pytest
+from records import left_out, require_record
 
 from paceline.recording.allowance import Allowance, Spent, lasting
 from paceline.recording.clock_offset import clock_offset
@@ -105,37 +104,11 @@ def test_measures_that_nobody_took_are_not_known_and_a_lap_has_nothing_but_its_p
         assert not hasattr(object.__new__(kind), "__dict__")
 
 
-def parameters(thing):
-    return inspect.signature(thing).parameters.values()
-
-
-def defaults(thing):
-    """What is left out of a call, by name; made anew for each where a record has a list or a dictionary."""
-    found = {one.name: one.default for one in parameters(thing) if one.default is not inspect.Parameter.empty}
-    made = (
-        {one.name: one.default_factory for one in dataclasses.fields(thing)} if dataclasses.is_dataclass(thing) else {}
-    )
-    anew = {name: made[name]() for name in found if made.get(name, dataclasses.MISSING) is not dataclasses.MISSING}
-    return found | anew
-
-
 @pytest.mark.parametrize(("kind", "frozen", "named", "alike"), KINDS)
 def test_a_record_is_changed_made_and_compared_as_it_is_meant_to_be(kind, frozen, named, alike):
-    """Frozen or not, by names alone or by places too, and the same as another with the same parts or not."""
-    name = dataclasses.fields(kind)[0].name
-    one = object.__new__(kind)
-    if frozen:
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            setattr(one, name, 1)
-    else:
-        setattr(one, name, 1)
-        assert getattr(one, name) == 1
-    places = {one.kind for one in parameters(kind)}
-    by_name, by_place = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-    assert places == ({by_name} if named else {by_place})
-    assert (kind.__eq__ is not object.__eq__) is alike
+    require_record(kind, frozen, named, alike)
 
 
 @pytest.mark.parametrize(("thing", "expected"), LEFT_OUT)
 def test_what_is_left_out_of_a_call_is_this(thing, expected):
-    assert defaults(thing) == expected
+    assert left_out(thing) == expected

@@ -151,12 +151,12 @@ class _Part:
 def _sar_parts(path: Path, tally: Tally) -> Iterator[_Part]:
     header: list[str] = []
     rows: list[Numbered] = []
-    parts = False
+    has_part = False
     for line, text in numbered_lines(path):
         cells = [cell.strip() for cell in text.split(";")]
         if text.lstrip().startswith("#"):
             if rows:
-                parts = True
+                has_part = True
                 yield _Part(path, header, rows)
             header, rows = [cells[0].lstrip("# "), *cells[1:]], []
         elif len(cells) > 3 and cells[3].startswith(RESTART):  # may stand above the first header
@@ -174,7 +174,7 @@ def _sar_parts(path: Path, tally: Tally) -> Iterator[_Part]:
             )
     if rows:
         yield _Part(path, header, rows)
-    elif not parts:
+    elif not has_part:
         raise ValueError(f"{path}: has no rows")
 
 
