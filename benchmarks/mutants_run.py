@@ -116,6 +116,7 @@ class Collected:
 
     def __init__(self, project: Path, noted: Path, asked: Connection) -> None:
         self._project, self._asked, self._failure = project, asked, FirstFailure(noted)
+        self._asks = os.getpid()
 
     def serve(self) -> None:
         """Collect the tests, and answer until None is asked."""
@@ -135,8 +136,7 @@ class Collected:
 
     def _requests(self) -> Iterator[tuple[tuple[str, str, Place] | None, dict[str, float]]]:
         """Yield what is asked until it is None, or who asks was killed."""
-        asks = os.getppid()
-        while os.getppid() == asks:
+        while os.getppid() == self._asks:
             if self._asked.poll(1.0):
                 request = self._asked.recv()
                 if request is None:
