@@ -6,13 +6,10 @@ GPU_PYTHON ?= $(BIN)/python
 # Compiled files are kept, whatever the shell says: each of these processes, and the next run, would compile them again.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
 
-SEED ?= 1
-COUNT ?= 60
-
 # Only the files with such tests: to collect all others takes ten seconds.
 ALONE = $(shell grep -rl "mark.alone" tests)
 
-.PHONY: help demo docs test quick test-flower test-s3 soak random notebooks gpu mutants check format pins loops wheel-test clean
+.PHONY: help demo docs test quick test-flower test-s3 soak random notebooks gpu check format pins loops wheel-test clean
 .DEFAULT_GOAL := help
 
 help:  ## Say what each target does.
@@ -52,10 +49,6 @@ random: .venv-random/installed  ## The tests that start no process, in three ran
 # GPU_PYTHON names a Python whose torch finds the device, where .venv has the builds for processors alone.
 gpu: .venv/installed  ## What a CUDA device is asked, in ten minutes; without one on a stand-in.
 	@PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu.py
-
-mutants: .venv/installed  ## Draw COUNT small mistakes over the library by SEED, and say which no test notices, outside CI.
-	@test -d .mutants || $(BIN)/python benchmarks/mutants.py --map
-	@$(BIN)/python benchmarks/mutants.py --seed $(SEED) --count $(COUNT)
 
 check: .venv/installed  ## Formatting, lint and types: what CI and pre-commit run.
 	$(BIN)/ruff format --check .
