@@ -107,7 +107,7 @@ class Balance:
         weighting = Weighting(model, self._passes, self._exchange, average)
         if not self._passes.weightings:
             self._steps.handle = self  # the model's hooks keep it alive until it is closed
-            _connect(self._loader, self._steps, self._passes)
+            _connect(self._loader, self._steps, self._passes, self._clock)
         self._passes.weightings.append(weighting)
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
@@ -169,6 +169,7 @@ class Balance:
         self._steps.handle = None
         loader = self._loader
         loader.before_batch = loader.after_batch = loader.on_start = loader.before_state = None
+        loader.before_load = loader.after_load = None
         self._end()
         self._covariates.close()  # this object may wait long for the garbage collector
 
@@ -194,7 +195,7 @@ class Balance:
         self._steps.look_at_process()
 
 
-def _connect(loader: Loader, steps: Steps, passes: Passes) -> None:
+def _connect(loader: Loader, steps: Steps, passes: Passes, clock: Clock) -> None:
     """Connect the loader's callbacks by weak references.
 
     The balance holds the loader, and the model's hooks hold the balance. If the loader held the balance too, the cycle
@@ -214,6 +215,7 @@ def _connect(loader: Loader, steps: Steps, passes: Passes) -> None:
     loader.after_batch = weakly(passes.hand_out)
     loader.on_start = weakly(passes.start_loop)
     loader.before_state = weakly(passes.say_what_is_fetched)
+    loader.before_load, loader.after_load = weakly(clock.load_begins), weakly(clock.load_ends)
 
 
 def _call_all(*calls: Callable[[], object]) -> None:

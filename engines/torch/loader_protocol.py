@@ -43,6 +43,9 @@ class Loader(Protocol):
         Called when a new series of batches begins: with the first batch of a loop, when a state is loaded, and when
         another rank's state is adopted (then inside ``before_batch``). Batches handed out before it may never be
         trained on, so records of them can be dropped.
+    before_load, after_load
+        Called around the loading of this rank's part of a batch; the second with the seconds in which the rank waited
+        for its loading processes, and those that they took for the batch, divided by their number.
     before_state
         Called before a state is made: batches that were handed out and not computed yet are not in it.
     """
@@ -60,6 +63,8 @@ class Loader(Protocol):
     before_batch: Callable[[], None] | None
     after_batch: Callable[[Sizes, Any], None] | None
     on_start: Callable[[], None] | None
+    before_load: Callable[[], None] | None
+    after_load: Callable[[float, float], None] | None
     before_state: Callable[[], None] | None
 
     @property

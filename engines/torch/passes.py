@@ -124,6 +124,7 @@ class Passes:
             terms = checked_terms(self._count(batch))
             rank_batch = replace(rank_batch, weight=1.0 if self.loss == "sum" else terms, part=terms, whole=1.0)
         self.handed.add(sizes_W, rank_batch, batch)
+        self._clock.batch(rank_batch.own(self._loader.rank))
         self._taken += 1
         if self._loader.step_ends:
             self.to_come.hand_out()
@@ -136,6 +137,7 @@ class Passes:
         self._taken = self._computed = self._micro_batches = 0
         self.to_come.start()
         self.handed.clear()
+        self._clock.forget_batches()
 
     def say_what_is_fetched(self) -> None:
         """Warn, when a state is saved, of batches that a job would miss that resumes from it."""

@@ -1,8 +1,18 @@
-"""A rank's busy time: everything that it does between two waits for the others, on a CPU or on a CUDA device.
+"""A rank's busy time: everything that it does between two waits for the others, for the batch that caused it.
 
 Neither the wall time of a step nor that of its backward pass is usable: in both, a fast rank waits for a slow one.
-Forward and backward passes alone are not enough: a rank may be slow in its optimiser, in reading data or in writing
-logs, and the others wait for that as well.
+Forward and backward passes alone are not enough: a rank may be slow in loading data, in the loop's body, in its
+optimizer or in writing logs, and the others wait for that as well.
+
+A lap lasts from one step's gradients being ready to the next step's. Its time, without waits, is split by cause:
+
+- loading counts for the batch that is loaded, which a prefetching loop computes one or more laps later;
+- the end of the step before (the optimizer, metrics, a second model), up to the request for the next batch, follows
+  the size of the batch before as far as it has been seen to do so, and is fixed otherwise;
+- all else counts for the batch of the lap's forward passes.
+
+A pause (evaluation, checkpoint, log) is no speed: it is left out. Loading processes work beside the rank, so a batch
+takes the longer of what they need for it and what the rank does itself.
 """
 
 from __future__ import annotations
@@ -12,7 +22,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Any, NamedTuple
 
 from paceline.recording.allowance import Allowance, Spent, lasting
@@ -20,17 +29,22 @@ from paceline.recording.torch.marks import CPUMarks, Marks
 
 NAN = float("nan")
 
-REMEMBERED = 9
-"""Laps whose time between steps is remembered. Reports use their median: an occasional evaluation or checkpoint says
-nothing about the next step, while a lasting change counts after five laps."""
-
 LATEST = 16
 """Laps that wait for a device at most. Where it lags behind by more, as with few and long kernels, the newest are left
 out: the oldest are those that it passes next, and without them no report would ever come."""
 
+LOADED = 64
+"""Batches that were loaded and not computed yet, at most."""
 
 LOOK = 0.1
 """Seconds from one look at the CPU quota to the next: a quota counts in periods of 100 ms."""
+
+PAUSE = 0.5
+"""Time between steps that exceeds the usual one by more than this share of a lap is a pause, unless the next lap's is
+as long. Lower: what comes and goes with noise is left out. Higher: short logs count as speed."""
+
+MEMORY = 0.8
+"""Weight of what was learned about the end of a step from earlier changes of size, at each further one."""
 
 NOTHING = Spent()
 
@@ -54,14 +68,6 @@ class Measure(NamedTuple):
         return self._replace(micro_batches=self.steps)
 
 
-class _Span(NamedTuple):
-    """A part of a lap: its seconds without waits, and what had been spent of a CPU quota before and after it."""
-
-    seconds: float
-    before: Spent
-    after: Spent
-
-
 @dataclass(eq=False, slots=True)
 class _Wait:
     """A wait between two marks; the second is missing while it lasts."""
@@ -71,23 +77,65 @@ class _Wait:
 
 
 @dataclass(eq=False, slots=True)
+class _Load:
+    """The loading of a batch between two marks.
+
+    ``waited`` are seconds of it in which the rank waited for its loading processes, and ``ahead`` those that they took
+    for the batch, divided by their number.
+    """
+
+    begin: Any
+    end: Any = None
+    waited: float = 0.0
+    ahead: float = 0.0
+
+
+@dataclass(eq=False, slots=True)
 class _Lap:
     """One lap: from one step's gradients being ready to the next step's."""
 
     begin: Any
     waits: list[_Wait]
-    waits_between: list[_Wait] = field(default_factory=list)
+    loads: list[_Load] = field(default_factory=list)
+    batches: list[_Load] = field(default_factory=list)  # the loading of its own batches, whenever that was
+    fetch: Any = None  # the first request for a batch, if it came before the first forward pass
     forward: Any = None
     end: Any = None
+    waits_before: tuple[int, int] = (0, 0)  # waits that began before these two moments
+    loads_before: int = 0
     exchange: _Wait | None = None
     samples: int = 0
     micro_batches: int = 0
     counts: bool = True
     features: tuple[float, ...] = ()
-    # What was spent of a CPU quota until the three moments above.
+    # What had been spent of a CPU quota at the beginning and at the end.
     spent_begin: Spent = NOTHING
-    spent_forward: Spent = NOTHING
     spent_end: Spent = NOTHING
+
+
+@dataclass(slots=True)
+class _StepEnd:
+    """The time from a step's gradients to the request for the next batch, as it depends on the step's batch."""
+
+    samples: int = 0
+    seconds: float = 0.0
+    _product: float = 0.0
+    _square: float = 0.0
+
+    def learn(self, samples: int, seconds: float) -> None:
+        """Learn what it took after a step of so many samples."""
+        if self.samples and samples != self.samples:
+            change = samples - self.samples
+            self._product = MEMORY * self._product + change * (seconds - self.seconds)
+            self._square = MEMORY * self._square + change**2
+        self.samples, self.seconds = samples, seconds
+
+    def after(self, samples: int) -> float:
+        """Return what is expected after a step of so many samples: as much as the last one, until a change shows."""
+        if not self._square or samples == self.samples:
+            return self.seconds
+        slope = min(max(self._product / self._square, 0.0), self.seconds / self.samples)
+        return self.seconds + slope * (samples - self.samples)
 
 
 class Clock:
@@ -134,14 +182,51 @@ class Clock:
         self._marks = marks
         self._allowance, self._threads = allowance, threads
         self._spent: Callable[[], Spent] = Spent if allowance is None else allowance.spent
-        self._lap = _Lap(begin=None, waits=[])  # the time before the first step is setup, not part of a step
+        self._lap = _Lap(begin=None, waits=[])  # the time before the first batch is setup, not part of a step
         self._over: deque[_Lap] = deque()
-        self._between: deque[_Span] = deque(maxlen=REMEMBERED)
+        self._load: _Load | None = None
+        self._loaded: deque[tuple[int, _Load | None]] = deque(maxlen=LOADED)
         self._open: _Wait | None = None
         self._exchange: _Wait | None = None
         self._given: list[float] = []
+        self._step_end = _StepEnd()
+        self._samples = 0  # of the last lap that was reported
+        self._usual: tuple[int, float, float] | None = None  # samples, between steps and in all, of the last usual lap
+        self._paused = False
         self.features: tuple[float, ...] = ()
         self.next_look = math.inf if allowance is None else 0.0
+
+    def load_begins(self) -> None:
+        """Note that the loader begins to load a batch, or to wait for its loading processes."""
+        lap, mark = self._lap, self._marks.mark()
+        if lap.begin is None:
+            lap.begin, lap.spent_begin = mark, self._spent()
+        if lap.forward is None and lap.fetch is None:
+            lap.fetch, lap.waits_before = mark, (len(lap.waits), 0)
+        self._load = _Load(mark)
+        lap.loads.append(self._load)
+
+    def load_ends(self, waited: float = 0.0, ahead: float = 0.0) -> None:
+        """Note that the batch is there.
+
+        Parameters
+        ----------
+        waited
+            Seconds of its loading in which the rank waited for its loading processes.
+        ahead
+            Seconds that these took for it, divided by their number.
+        """
+        if self._load is not None:
+            self._load.end, self._load.waited, self._load.ahead = self._marks.mark(), waited, ahead
+
+    def batch(self, samples: int) -> None:
+        """Note a batch that the loop is given, or a micro-batch; the first takes the time of loading."""
+        self._loaded.append((samples, self._load))
+        self._load = None
+
+    def forget_batches(self) -> None:
+        """Forget the batches that the loop was given and has not computed: their loop is over."""
+        self._loaded.clear()
 
     def forward(self, samples: int, *, counts: bool = True, features: tuple[float, ...] = ()) -> None:
         """Note that a forward pass over a new batch begins: the step's first, or a further micro-batch.
@@ -150,8 +235,17 @@ class Clock:
         """
         lap = self._lap
         if lap.forward is None:
-            lap.forward, lap.spent_forward = self._marks.mark(), self._spent()
-            lap.waits_between, lap.waits = lap.waits, []
+            lap.forward = self._marks.mark()
+            lap.waits_before, lap.loads_before = (lap.waits_before[0], len(lap.waits)), len(lap.loads)
+            if lap.begin is None:
+                lap.begin, lap.spent_begin = lap.forward, self._spent()
+        for place, (loaded, load) in enumerate(self._loaded):
+            if loaded == samples:  # those before it were skipped
+                if load is not None:
+                    lap.batches.append(load)
+                for _ in range(place + 1):
+                    self._loaded.popleft()
+                break
         lap.samples += samples
         lap.micro_batches += 1
         lap.counts &= counts
@@ -205,61 +299,82 @@ class Clock:
 
     def report(self) -> Measure:
         """Return the measurements since the last report, of laps whose times are known; NaN where nothing is known."""
-        over, spans, given, exchanges = self._over, [], self._given, [self._exchange]
-        samples = parts = steps = 0
+        over, given, exchanges = self._over, self._given, [self._exchange]
+        samples, parts, steps, seconds = 0, 0, 0, 0.0
         self.features = ()
         while over and (given or not self.delay or self._marks.passed(over[0].end)):
             lap = over.popleft()
             self._exchange = lap.exchange
             exchanges.append(lap.exchange)
+            own = 0.0 if given else self._own(lap)
             if lap.counts:
                 samples, parts, steps = samples + lap.samples, parts + lap.micro_batches, steps + 1
                 if lap.features:
                     self.features = added(self.features, lap.features)
-                if not given:
-                    spans.append(self._in_step(lap))
+                seconds += own
         comm_seconds = self._newest(exchanges)
         if not steps:
             return Measure(comm_seconds=comm_seconds)
         if given:
             seconds = sum(given) / len(given) * steps
             given.clear()
-        else:
-            # The time between steps comes from a median: it is the part that evaluations and checkpoints disturb.
-            seconds_of = self._lasting([*spans, *self._between])
-            between = seconds_of[len(spans) :]
-            seconds = sum(seconds_of[: len(spans)]) + (steps * median(between) if between else 0.0)
         return Measure(float(samples), float(parts), float(steps), seconds, comm_seconds)
 
-    def _in_step(self, lap: _Lap) -> _Span:
-        """Return what a lap took from forward to ready, and remember what it took before, between steps."""
-        seconds = self._marks.seconds
-        if lap.begin is not None:
-            between = seconds(lap.begin, lap.forward) - self._waited(lap.waits_between)
-            self._between.append(_Span(max(between, 0.0), lap.spent_begin, lap.spent_forward))
-        in_step = seconds(lap.forward, lap.end)
-        if lap.waits:
-            in_step -= self._waited(lap.waits)
-        return _Span(in_step, lap.spent_forward, lap.spent_end)
+    def _own(self, lap: _Lap) -> float:
+        """Return the seconds that the batches of a lap caused, wherever they lie."""
+        before_fetch, before_forward = lap.waits_before
+        span = self._marks.seconds
+        loads = [self._between(load.begin, load.end) for load in lap.loads]
+        whole = span(lap.begin, lap.end) - self._waited(lap.waits) - sum(loads)
+        between = span(lap.begin, lap.forward) - self._waited(lap.waits[:before_forward])
+        between = max(between - sum(loads[: lap.loads_before]), 0.0)
+        end = self._between(lap.begin, lap.fetch) - self._waited(lap.waits[:before_fetch])
+        local = 0.0
+        for load in lap.batches:
+            local += (took := self._between(load.begin, load.end)) - min(took, load.waited)
+        seconds = whole + local - between
+        usual = self._without_pause(between, seconds, max(lap.samples, self._samples))
+        if usual < between:
+            seconds += usual
+        else:
+            if self._samples:
+                self._step_end.learn(self._samples, min(max(end, 0.0), between))
+            seconds += between - self._step_end.seconds + self._step_end.after(lap.samples)
+            self._usual = min(lap.samples, self._samples or lap.samples), between, seconds
+        self._samples = lap.samples
+        seconds = max(seconds * self._lasting(whole, lap), sum(load.ahead for load in lap.batches))
+        return max(seconds, 0.0)
 
-    def _lasting(self, spans: Iterable[_Span]) -> list[float]:
-        """Return what spans take under the quota that holds now: they may have begun with an unspent budget."""
+    def _without_pause(self, between: float, rest: float, samples: int) -> float:
+        """Return the time between two steps without a pause: longer than the usual, for once, by a good part of a lap.
+
+        What is as long in the next lap too is no pause, but slow.
+        """
+        if self._usual is None:
+            return between
+        usual_samples, usual, lap = self._usual
+        scale = max(samples / usual_samples, 1.0)
+        pauses = between > usual * scale + PAUSE * max(lap * scale, rest)
+        self._paused, was_paused = pauses, self._paused
+        return usual * scale if pauses and not was_paused else between
+
+    def _lasting(self, seconds: float, lap: _Lap) -> float:
+        """Return by what factor a lap takes longer under the quota that holds now: a budget may have been left."""
         cores = math.inf if self._allowance is None else self._allowance.cores
-        lasting_seconds = []
-        for seconds, before, after in spans:
-            if cores == math.inf and before.throttled == after.throttled:  # as a rule there is no quota
-                lasting_seconds.append(seconds)
-            else:
-                lasting_seconds.append(lasting(seconds, difference(before, after), cores, self._threads))
-        return lasting_seconds
+        before, after = lap.spent_begin, lap.spent_end
+        if seconds <= 0 or (cores == math.inf and before.throttled == after.throttled):  # as a rule there is no quota
+            return 1.0
+        return lasting(seconds, difference(before, after), cores, self._threads) / seconds
+
+    def _between(self, begin: Any, end: Any) -> float:
+        """Return the time between two marks; 0 if the second is missing or has not been passed."""
+        if end is None or (self.delay and not self._marks.passed(end)):
+            return 0.0
+        return self._marks.seconds(begin, end)
 
     def _waited(self, waits: Iterable[_Wait]) -> float:
         """Return the time of those of these waits that are over."""
-        waited = 0.0
-        for wait in waits:
-            if wait.end is not None and (not self.delay or self._marks.passed(wait.end)):
-                waited += self._marks.seconds(wait.begin, wait.end)
-        return waited
+        return sum(self._between(wait.begin, wait.end) for wait in waits)
 
     def _newest(self, exchanges: Iterable[_Wait | None]) -> float:
         """Return how long the newest exchange took that is over: on a CPU, that of the previous step."""

@@ -24,6 +24,12 @@ class Watch:
         self.seconds[0] += 1
         self.told.append(("forward", samples, counts, features))
 
+    def batch(self, samples):
+        pass
+
+    def forget_batches(self):
+        pass
+
     def ready(self):
         self.seconds[0] += 1
         self.told.append("ready")

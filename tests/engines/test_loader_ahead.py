@@ -196,10 +196,10 @@ def test_chunks_of_an_older_generation_are_dropped_with_their_errors_and_those_o
     assigner = of_two(BufferAssigner)
     prefetcher, _ = made(assigner)
     arrivals = [
-        (0, np.array([0]), torch.tensor([9])),
-        (0, np.array([1]), failed(OSError("of another loop"))),
-        (1, np.array([0, 1, 7]), torch.tensor([0, 1, 7])),
-        (1, np.array([2]), failed(OSError("of this loop"))),
+        (0, np.array([0]), torch.tensor([9]), 0.0),
+        (0, np.array([1]), failed(OSError("of another loop")), 0.0),
+        (1, np.array([0, 1, 7]), torch.tensor([0, 1, 7]), 0.0),
+        (1, np.array([2]), failed(OSError("of this loop")), 0.0),
     ]
     prefetcher.restart()
     prefetcher._arrivals, prefetcher._under_way = iter(arrivals), {0, 1}
@@ -280,13 +280,13 @@ def test_the_error_of_another_process_is_raised_without_the_frames_that_made_it(
 def test_a_chunk_is_made_of_samples_one_by_one_or_of_all_at_once_where_the_dataset_can():
     one_by_one = Chunks({3: "c", 1: "a"}, "".join)
     at_once = Chunks(Reads(), list)
-    generation, samples, chunk = one_by_one[7, np.array([3, 1])]
+    generation, samples, chunk, _ = one_by_one[7, np.array([3, 1])]
     assert (generation, samples.tolist(), chunk) == (7, [3, 1], "ca")
     assert at_once[7, np.array([3, 1])][2] == [torch.tensor(3), torch.tensor(1)]
     assert at_once.dataset.read == [[3, 1]]
     assert {type(sample) for sample in at_once.dataset.read[0]} == {int}
     assert one_by_one[8, np.arange(0)][2] is None
-    generation, samples, error = one_by_one[9, np.array([3, 5])]
+    generation, samples, error, _ = one_by_one[9, np.array([3, 5])]
     assert (generation, samples.tolist()) == (9, [3, 5])
     with pytest.raises(KeyError, match="Caught KeyError in a loading process"):
         error.reraise()

@@ -105,34 +105,6 @@ def test_time_in_collectives_is_left_out():
     assert clock.report().seconds == 1.0
 
 
-def test_time_between_steps_counts_and_waiting_for_gradients_does_not():
-    cpu = Ticking()
-    clock = Clock(cpu)
-    seconds = [one_step(cpu, clock, 0.5, 0.25, 8, between=0.125).seconds for _ in range(4)]
-    assert seconds == [0.5, 0.625, 0.625, 0.625], "before the first step there is no step"
-
-
-def test_an_evaluation_now_and_then_says_nothing_about_steps_but_a_lasting_change_does():
-    cpu = Ticking()
-    clock = Clock(cpu)
-    between = [0.0] * 6 + [60.0] + [0.0] * 3 + [0.125] * 12
-    seconds = [one_step(cpu, clock, 0.5, 0.0, 8, between=each).seconds for each in between]
-    assert seconds[:10] == [0.5] * 10
-    assert seconds[-1] == 0.625
-
-
-def test_a_second_loss_of_the_same_batch_counts_for_the_next_step():
-    cpu = Ticking()
-    clock = Clock(cpu)
-    for _ in range(3):
-        measure = one_step(cpu, clock, 0.5, 0.25, 8)
-        cpu.time += 0.125  # a second backward pass, without a new batch
-        waiting = clock.ready()
-        cpu.time += 0.25
-        clock.summed(waiting)
-    assert measure[:4] == (8, 1, 1, 0.625)
-
-
 def test_a_step_of_the_last_few_samples_is_left_out():
     cpu = Ticking()
     clock = Clock(cpu)

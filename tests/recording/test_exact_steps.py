@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.recording.recorder import Step
-from paceline.recording.torch.busy_clock import Clock
 from paceline.recording.torch.collective_time import _listeners
 from paceline.recording.torch.marks import CPUMarks
 from paceline.recording.torch.stopwatch import PHASES, Stopwatch
@@ -165,49 +164,3 @@ def test_an_exchange_counts_once_its_last_bucket_was_ready_and_one_is_over():
         watch.stepped()
     watch.close()
     assert [(step.seconds, step.comm_seconds) for step, *_ in rows] == [(7, 0), (7, 0), (2, 5)]
-
-
-LAP = st.tuples(TICKS, st.lists(st.tuples(st.integers(1, 9), TICKS, st.none() | TICKS), min_size=1, max_size=3), TICKS)
-
-
-@given(st.lists(st.tuples(LAP, st.booleans(), st.booleans()), min_size=1, max_size=8))
-@settings(max_examples=60)
-def test_a_clock_reports_work_without_waits_and_the_median_time_between_steps(laps):
-    """A step is from its forward pass to its last gradient; between steps comes the optimiser and the next batch."""
-    marks = Ticks()
-    clock = Clock(marks)
-    between, pending, exchanged, summed = [], [], [], None
-    for number, ((gap, micros, exchange), counts, reports) in enumerate(laps):
-        marks.now += gap
-        if number:
-            between.append(gap)
-        own = 0
-        for k, (samples, busy, waits) in enumerate(micros):
-            clock.forward(samples, counts=counts or k > 0, features=(float(samples), 1.0))
-            marks.now += busy
-            own += busy
-            if waits is not None:
-                clock.wait_begins()
-                marks.now += waits
-                clock.wait_ends()
-        summed = clock.ready()
-        marks.now += exchange
-        clock.summed(summed)
-        exchanged.append(exchange)
-        if counts:
-            pending.append((sum(one for one, *_ in micros), len(micros), own))
-        elif number and between:
-            between.pop()  # the time before a step that does not count is not remembered
-        if reports:
-            found = clock.report()
-            assert found.comm_seconds == exchange
-            if not pending:
-                assert found.steps != found.steps, "nothing is known of steps that do not count"
-                continue
-            samples, parts, busy = (sum(column) for column in zip(*pending, strict=True))
-            known = sorted(between[-9:])
-            usual = (known[(len(known) - 1) // 2] + known[len(known) // 2]) / 2 if known else 0.0
-            assert (found.samples, found.micro_batches, found.steps) == (samples, parts, len(pending))
-            assert found.seconds == pytest.approx(busy + len(pending) * usual)
-            assert clock.features == (float(samples), float(parts))
-            pending = []

@@ -23,7 +23,7 @@ from paceline.recording.covariates.linux import (
 from paceline.recording.covariates.quota import CPUQuota, Throttled
 from paceline.recording.place import Place
 from paceline.recording.recorder import Recorder
-from paceline.recording.torch.busy_clock import NOTHING, Clock, Measure, _Lap, _Wait
+from paceline.recording.torch.busy_clock import NOTHING, Clock, Measure
 from paceline.recording.torch.clocks import measure_offset
 from paceline.recording.torch.forward_work import work_of
 from paceline.recording.torch.samples import leading_size
@@ -34,8 +34,6 @@ KINDS = [
     (ControlGroup, True, False, True),
     (Place, True, False, True),
     (_Iteration, False, False, True),
-    (_Wait, False, False, False),
-    (_Lap, False, False, False),
 ]
 
 ROOT = {"root": Path("/")}
@@ -43,23 +41,6 @@ LEFT_OUT = [
     (ControlGroup, {"above": ()}),
     (Place, {"folders": (), "cores": ()}),
     (Spent, {"cpu": 0.0, "throttled": 0.0}),
-    (_Wait, {"end": None}),
-    (
-        _Lap,
-        {
-            "waits_between": [],
-            "forward": None,
-            "end": None,
-            "exchange": None,
-            "samples": 0,
-            "micro_batches": 0,
-            "counts": True,
-            "features": (),
-            "spent_begin": NOTHING,
-            "spent_forward": NOTHING,
-            "spent_end": NOTHING,
-        },
-    ),
     (
         _Iteration,
         {
@@ -96,12 +77,10 @@ LEFT_OUT = [
 ]
 
 
-def test_measures_that_nobody_took_are_not_known_and_a_lap_has_nothing_but_its_parts():
+def test_measures_default_to_unknown():
     assert all(math.isnan(one) for one in Measure())
     assert len(Measure()) == 5
     assert Spent(0.0, 0.0) == NOTHING
-    for kind in (_Lap, _Wait):
-        assert not hasattr(object.__new__(kind), "__dict__")
 
 
 @pytest.mark.parametrize(("kind", "frozen", "named", "alike"), KINDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -22,13 +23,18 @@ class Chunks(Dataset[Any]):
         self.dataset = dataset
         self.collate = collate
 
-    def __getitem__(self, request: Request) -> tuple[int, Samples, Any]:
-        """Load what is asked for; an error travels like a chunk, so that only the generation that asked meets it."""
+    def __getitem__(self, request: Request) -> tuple[int, Samples, Any, float]:
+        """Load what is asked for, and say how long it took.
+
+        An error travels like a chunk, so that only the generation that asked meets it.
+        """
         generation, samples = request
+        began = time.perf_counter()
         try:
-            return generation, samples, self.load(samples) if len(samples) else None
+            chunk = self.load(samples) if len(samples) else None
         except Exception:
-            return generation, samples, ExceptionWrapper(where="in a loading process")
+            chunk = ExceptionWrapper(where="in a loading process")
+        return generation, samples, chunk, time.perf_counter() - began
 
     def load(self, samples: Samples) -> Any:
         """Load these samples and make a chunk of them."""

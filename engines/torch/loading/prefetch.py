@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 from weakref import WeakMethod
@@ -35,6 +36,11 @@ class Prefetcher:
         Says which samples this rank is expected to take.
     loading
         The processes that load.
+
+    Attributes
+    ----------
+    ahead
+        Seconds that the last batch was waited for, and that the processes took for it, divided by their number.
     """
 
     def __init__(self, dataset: Any, assigner: EpochAssigner, collate: Collate | None, loading: Loading) -> None:
@@ -43,6 +49,9 @@ class Prefetcher:
         self.generation = self._asked = 0
         self._under_way: set[int] = set()
         self._stock: dict[int, tuple[Any, int]] = {}
+        self._seconds: dict[int, float] = {}
+        self._processes = loading.num_workers
+        self._waited, self.ahead = 0.0, (0.0, 0.0)
         self._here = Chunks(dataset, default_collate if collate is None else list)
         self._loader = DataLoader(
             self._here,
@@ -62,25 +71,27 @@ class Prefetcher:
     def restart(self) -> None:
         """Begin a new generation."""
         self.generation += 1
-        self._asked, self._under_way, self._stock = 0, set(), {}
+        self._asked, self._under_way, self._stock, self._seconds = 0, set(), {}, {}
 
     def take(self, samples: Samples) -> Any:
         """Return a batch of these samples; wait for those not yet there."""
-        wanted = samples.tolist()
+        wanted, self._waited = samples.tolist(), 0.0
         if self._arrivals is None:
             self._arrivals = iter(self._loader)
         while self.assigner.asks_for_next(self._asked) and not self._under_way.issuperset(wanted):
             self._receive()
         if missing := [sample for sample in wanted if sample not in self._under_way]:
             self._under_way.update(missing)
-            self._store(missing, self._here.load(np.array(missing)))
+            self._store(missing, self._here.load(np.array(missing)), 0.0)
         for sample in wanted:
             while sample not in self._stock:
                 self._receive()
+        self.ahead = self._waited, sum(self._seconds[sample] for sample in wanted) / self._processes
         batch = self._gathered([self._stock[sample] for sample in wanted])
         for sample in self.assigner.settled().tolist():
             self._under_way.discard(sample)
             self._stock.pop(sample, None)
+            self._seconds.pop(sample, None)
         return batch
 
     def _gathered(self, places: list[tuple[Any, int]]) -> Any:
@@ -91,22 +102,25 @@ class Prefetcher:
 
     def _receive(self) -> None:
         """Keep the chunk that arrives next; a request for another takes its place."""
+        began = time.perf_counter()
         try:
             assert self._arrivals is not None
-            generation, samples, chunk = next(self._arrivals)
+            generation, samples, chunk, seconds = next(self._arrivals)
         except BaseException:
             self._arrivals = None  # a process died or did not answer in time: the next loop starts new ones
             raise
+        self._waited += time.perf_counter() - began
         if generation != self.generation:
             return
         if isinstance(chunk, ExceptionWrapper):
             raise_in(chunk)
-        self._store(samples.tolist(), chunk)
+        self._store(samples.tolist(), chunk, seconds)
 
-    def _store(self, samples: list[int], chunk: Any) -> None:
-        """Keep the samples of a chunk that are still wanted."""
+    def _store(self, samples: list[int], chunk: Any, seconds: float) -> None:
+        """Keep the samples of a chunk that are still wanted, and what each took to load."""
         rows = ((sample, (chunk, row)) for row, sample in enumerate(samples))
         self._stock.update((sample, known) for sample, known in rows if sample in self._under_way)
+        self._seconds.update((sample, seconds / len(samples)) for sample in samples if sample in self._stock)
 
     def _next_request(self) -> Request:
         """Return the samples to ask for next; there may be none."""

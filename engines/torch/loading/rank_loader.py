@@ -47,6 +47,8 @@ class RankLoader:
         self.before_batch: Callable[[], None] | None = None
         self.after_batch: Callable[[Sizes, Any], None] | None = None
         self.on_start: Callable[[], None] | None = None
+        self.before_load: Callable[[], None] | None = None
+        self.after_load: Callable[[float, float], None] | None = None
         self.before_state: Callable[[], None] | None = None
 
     def __getattr__(self, name: str) -> Never:
@@ -212,7 +214,11 @@ class RankLoader:
         if self.before_batch and assigner.batches % self.accumulate == 0:
             self.before_batch()
         rank_batch, samples = assigner.next(self._shares, self.accumulate)
+        if self.before_load:
+            self.before_load()
         batch = self._source.take(samples)
+        if self.after_load:
+            self.after_load(*self._source.ahead)
         assigner.advance()  # only now: a batch that could not be loaded has not been handed out
         self.batch_sizes = rank_batch.sizes
         self.since_uneven = 0 if len(set(rank_batch.sizes.tolist())) > 1 else self.since_uneven + 1

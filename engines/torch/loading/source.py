@@ -19,6 +19,11 @@ from paceline.engines.torch.loading.prefetch import Prefetcher
 class BatchSource(Protocol):
     """Source of the batches of one rank."""
 
+    @property
+    def ahead(self) -> tuple[float, float]:
+        """Seconds that the last batch was waited for, and that loading processes took for it, by their number."""
+        ...
+
     def restart(self) -> None:
         """Begin a new generation: other samples come from now on, and what was loaded ahead is of no use."""
         ...
@@ -42,6 +47,8 @@ def source(dataset: Any, assigner: EpochAssigner, collate: Collate | None, loadi
 class OnDemand:
     """Loads a batch in this process, when it is asked for; without a dataset, samples come as they are."""
 
+    ahead = (0.0, 0.0)
+
     def __init__(self, dataset: Any, collate: Collate | None) -> None:
         collate = collate or default_collate
         self.take = collate if dataset is None else Chunks(dataset, collate).load
@@ -55,6 +62,11 @@ class Pinned:
 
     def __init__(self, batches: BatchSource) -> None:
         self.batches, self.restart = batches, batches.restart
+
+    @property
+    def ahead(self) -> tuple[float, float]:
+        """Those of the other source."""
+        return self.batches.ahead
 
     def take(self, samples: Any) -> Any:
         """Return a batch in pinned memory."""

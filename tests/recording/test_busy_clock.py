@@ -1,0 +1,119 @@
+"""The time of a lap counts for the batch that caused it: played on marks that the test moves."""
+
+import pytest
+
+from paceline.recording.torch.busy_clock import Clock
+from paceline.recording.torch.marks import CPUMarks
+
+
+class CPU(CPUMarks):
+    now = 0.0
+
+    def mark(self):
+        return self.now
+
+    seconds = staticmethod(lambda start, stop: stop - start)
+
+
+class Device(CPU):
+    """A device that is never behind, but is asked as one that may be."""
+
+
+class Loop:
+    """A training loop whose parts take a time for each sample, a fixed time, or both, in milliseconds."""
+
+    def __init__(self, marks, ahead=0, processes=None):
+        self.marks, self.clock, self.ahead, self.processes = marks, Clock(marks), ahead, processes
+        self.out, self.last = [], 0
+
+    def spend(self, part, samples, costs):
+        fixed, each = costs.get(part, (0, 0))
+        self.marks.now += fixed + each * samples
+
+    def fetch(self, samples, costs):
+        self.clock.load_begins()
+        self.spend("load", samples, costs)
+        self.clock.load_ends(*(self.processes(samples) if self.processes else ()))
+        self.clock.batch(samples)
+        self.out.append(samples)
+
+    def step(self, samples, costs, pause=0, body_pause=0):
+        """Take a step, where the newest batch fetched has so many samples; return samples and seconds reported."""
+        self.spend("after", self.last, costs)
+        self.marks.now += pause
+        while len(self.out) <= self.ahead:
+            self.fetch(samples, costs)
+        computed = self.last = self.out.pop(0)
+        self.spend("body", computed, costs)
+        self.marks.now += body_pause
+        self.clock.forward(computed)
+        self.spend("inside", computed, costs)
+        wait = self.clock.ready()
+        self.marks.now += 7  # for the others
+        self.clock.summed(wait)
+        self.spend("optimizer", computed, costs)
+        measure = self.clock.report()
+        return measure.samples, measure.seconds
+
+
+@pytest.fixture(params=[CPU, Device])
+def marks(request):
+    return request.param()
+
+
+SIZES = [32, 32, 32, 8, 8, 40, 20, 20, 30, 10, 50, 5, 5]
+
+
+@pytest.mark.parametrize("part", ["load", "body", "inside"])
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+def test_clock_counts_time_for_the_batch_that_caused_it(marks, part, ahead):
+    loop = Loop(marks, ahead)
+    costs = {part: (0, 2), "inside": (3, 2 if part == "inside" else 0), "optimizer": (4, 0)}
+    reports = [loop.step(size, costs) for size in SIZES]
+    for samples, seconds in reports[2:]:
+        assert seconds == pytest.approx(7 + 2 * samples)
+
+
+def test_clock_learns_what_follows_the_batch_after_a_step(marks):
+    """Metrics or a second model come after the gradients are summed: before that the time counts as fixed."""
+    loop, costs = Loop(marks), {"after": (4, 2), "inside": (3, 0)}
+    reports = [loop.step(size, costs) for size in SIZES * 3]
+    for samples, seconds in reports[20:]:
+        assert seconds == pytest.approx(7 + 2 * samples, rel=0.15)
+
+
+@pytest.mark.parametrize("where", ["pause", "body_pause"])
+@pytest.mark.parametrize("length", [60, 1000, 60_000])
+def test_clock_leaves_pauses_out(marks, where, length):
+    loop, costs = Loop(marks), {"body": (0, 1), "inside": (3, 1), "optimizer": (2, 0)}
+    reports = [loop.step(32, costs, **({where: length} if n % 10 == 9 else {})) for n in range(40)]
+    assert {seconds for _, seconds in reports[2:]} == {3 + 2 + 2 * 32}
+
+
+@pytest.mark.parametrize("part", ["load", "body", "inside"])
+def test_clock_counts_a_lasting_change_at_once(marks, part):
+    loop = Loop(marks)
+    costs = [{part: (0, 1), "inside": (3, 1)}] * 10 + [{part: (0, 6), "inside": (3, 6)}] * 10
+    seconds = [loop.step(16, cost)[1] for cost in costs]
+    slow = 16 * 6 + 3 if part == "inside" else 16 * 12 + 3
+    assert seconds[11:] == [slow] * 9, "the second slow lap shows that the first was no pause"
+
+
+def test_clock_takes_the_longer_of_loading_processes_and_the_rank(marks):
+    """The wait for them follows what other ranks do; what they need for a batch does not."""
+    loop = Loop(marks, processes=lambda samples: (6.0, 2.0 * samples))
+    costs = {"load": (6, 0), "inside": (20, 0)}
+    reports = [loop.step(size, costs) for size in SIZES]
+    assert [seconds for _, seconds in reports[1:]] == [max(20.0, 2.0 * samples) for samples, _ in reports[1:]]
+
+
+def test_clock_drops_batches_that_the_loop_skips(marks):
+    loop, costs = Loop(marks), {"load": (0, 2), "inside": (3, 0)}
+    loop.step(8, costs)
+    loop.fetch(30, costs)
+    loop.out.clear()
+    assert loop.step(10, costs) == (10, 23)
+    loop.fetch(10, {"load": (99, 0)})
+    loop.out.clear()
+    loop.clock.forget_batches()
+    assert loop.step(10, costs) == (10, 23)
