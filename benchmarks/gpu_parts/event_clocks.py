@@ -7,7 +7,7 @@ from collections import deque
 
 import numpy as np
 import torch
-from place import Found, Place, alone, ours, run
+from place import Found, Place, join, ours, run
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
@@ -141,7 +141,7 @@ def ahead(place: Place, found: Found) -> None:
 
 def part(place: Place, found: Found) -> None:
     """Run all three."""
-    alone()
+    join(place)
     lengths(place, found)
     no_waits(place, found)
     ahead(place, found)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ sys.path.insert(0, str(ROOT / "tests" / "standin"))
 import torch  # noqa: E402 - after the threads are set
 
 LIMIT = 3 * 2**30
-"""Bytes of a device's memory that a part may take, so that its end is reached soon."""
+"""Bytes of a device's memory where it is limited, so that its end is reached soon."""
 
 STANDIN_LIMIT = 3 * 2**20
 
@@ -49,29 +51,35 @@ class Place:
 
     Parameters
     ----------
-    limit
-        Whether memory is limited.
+    folder
+        Where a part may write files.
     latest
         Seconds by which a stand-in's events are seen late at most.
     """
 
     device = "cuda"
 
-    def __init__(self, *, limit: bool = False, latest: float = 0.004) -> None:
+    def __init__(self, *, folder: Path = ROOT / "benchmarks", latest: float = 0.004) -> None:
+        self.folder = folder
         self.real = torch.cuda.is_available()
         self.stand_in: Any = None
         self._cycles = 1e9
         torch.set_num_threads(1)
         if self.real:
             torch.cuda.init()
-            if limit:
-                torch.cuda.set_per_process_memory_fraction(min(LIMIT / torch.cuda.mem_get_info()[1], 1.0))
             self._cycles = self._calibrated()
         else:
             from standin import CYCLES, StandIn
 
-            self.stand_in = StandIn(limit=STANDIN_LIMIT if limit else 2**40, latest=latest).install()
+            self.stand_in = StandIn(limit=2**40, latest=latest).install()
             self._cycles = CYCLES
+
+    def limit_memory(self) -> None:
+        """Let memory end soon, from now on."""
+        if self.real:
+            torch.cuda.set_per_process_memory_fraction(min(LIMIT / torch.cuda.mem_get_info()[1], 1.0))
+        else:
+            self.stand_in.memory.limit = STANDIN_LIMIT
 
     def busy(self, seconds: float) -> None:
         """Keep the device busy for so long, without waiting for it."""
@@ -123,10 +131,10 @@ def ours(waits: Sequence[str]) -> list[str]:
     return [place for place in waits if place.startswith(rooms)]
 
 
-def run(part: Callable[[Place, Found], None], **options: bool) -> None:
+def run(part: Callable[[Place, Found], None]) -> None:
     """Run a part, and write what it found into the file that the command line names."""
     out = Path(sys.argv[1])
-    place, found = Place(**options), Found(Path(sys.argv[0]).stem)
+    place, found = Place(folder=out.parent), Found(Path(sys.argv[0]).stem)
     try:
         part(place, found)
     finally:
@@ -135,11 +143,45 @@ def run(part: Callable[[Place, Found], None], **options: bool) -> None:
     os._exit(0)  # threads of process groups may otherwise end the process as the interpreter closes
 
 
-def alone() -> None:
-    """Join a process group of this process alone."""
+def join(place: Place) -> None:
+    """Join the process group of torchrun's ranks, or one of this process alone: NCCL where a device is."""
     import torch.distributed as dist
 
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    options: dict[str, Any] = {"backend": "gloo"}
+    if place.real:
+        torch.cuda.set_device(0)
+        options = {"backend": "nccl", "device_id": torch.device("cuda", 0)}
+    if "RANK" not in os.environ:
+        options |= {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    dist.init_process_group(**options)
+
+
+def torchrun(script: Path, *arguments: str, real: bool, seconds: float) -> str:
+    """Run a script on two ranks; return how it failed, nothing if it did not. Its processes end with it."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    return started([*command, *arguments], seconds, **({"PACELINE_NCCL": "1"} if real else {}))
+
+
+def started(command: Sequence[str], seconds: float, folder: str = ".", **environment: str) -> str:
+    """Run a command in a folder; return how it failed, nothing if it did not. Its processes end with it."""
+    environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", **environment}
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True)
+        try:
+            status = process.wait(seconds)
+            words = f"ended with {status}"
+        except subprocess.TimeoutExpired:
+            status, words = -1, f"was not done after {seconds:g} s"
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        log.seek(0)
+        text = log.read().decode(errors="replace")
+    if status:
+        print(text[-3000:], file=sys.stderr)
+    errors = [line for line in text.splitlines() if "Error" in line]
+    return "" if status == 0 else f"{words}: {' | '.join(errors[:3])[:400]}"
 
 
 def _driver() -> str:
