@@ -1,6 +1,7 @@
 """One rank of a job whose samples cost the ranks different times: item_cost.py starts it.
 
-torchrun item_rank.py OUT WHERE MODE, with WHERE one of item, loop, forward and MODE equal or attached.
+torchrun item_rank.py OUT WHERE ..., with WHERE one of item, loop and forward. Each
+job runs with equal batches, then attached.
 """
 
 from __future__ import annotations
@@ -58,18 +59,14 @@ class Slow(nn.Module):
         return inputs
 
 
-def main() -> None:
-    """Train; the first rank writes how long it took, and the sizes of the last step."""
-    out, where, mode = Path(sys.argv[1]), *sys.argv[2:]
-    place = Place()
-    join(place)
+def trained(device: str, where: str, attached: bool) -> dict[str, object]:
+    """Train; return how long it took, and the sizes of the last step."""
     torch.manual_seed(0)
     cost = COST[dist.get_rank()]
     layers = [nn.Linear(256, 1024), Slow(cost * (where == "forward")), nn.ReLU(), nn.Linear(1024, 1)]
-    model = DistributedDataParallel(nn.Sequential(*layers).to(place.device))
+    model = DistributedDataParallel(nn.Sequential(*layers).to(device))
     loader = BalancedLoader(Samples(cost * (where == "item")), global_batch=GLOBAL, seed=0)
-    if mode == "attached":
-        attach(model, loader)
+    balance = attach(model, loader) if attached else None
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     sizes, began = [], time.perf_counter()
     for inputs in loader:
@@ -77,11 +74,25 @@ def main() -> None:
         if where == "loop":
             time.sleep(cost * len(inputs))
         optimizer.zero_grad()
-        model(inputs.to(place.device, non_blocking=True)).square().mean().backward()
+        model(inputs.to(device, non_blocking=True)).square().mean().backward()
         optimizer.step()
     torch.cuda.synchronize()
-    if dist.get_rank() == 0:
-        out.write_text(json.dumps({"seconds": time.perf_counter() - began, "sizes": sizes}))
+    took = time.perf_counter() - began
+    if balance is not None:
+        balance.close()
+    return {"where": where, "attached": attached, "seconds": took, "sizes": sizes}
+
+
+def main() -> None:
+    """Train each job; the first rank writes what became of those that are done."""
+    out, *places = sys.argv[1:]
+    place, seen = Place(), []
+    join(place)
+    for where in places:
+        for attached in (False, True):
+            seen.append(trained(place.device, where, attached))
+            if dist.get_rank() == 0:
+                Path(out).write_text(json.dumps(seen))
 
 
 if __name__ == "__main__":

@@ -42,13 +42,11 @@ def wrong(name: str, one: dict[str, Any]) -> str:
 
 
 def part(place: Place, found: Found) -> None:
-    """Run the loops, several at a time; those that time things run alone."""
+    """Run the loops, several at a time."""
     names = list(LOOPS) if place.real else list(STAND_IN)
-    timed = [name for name in names if LOOPS[name].get("follow")]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(6 if place.real else 1) as pool:
-        seen = {name: outcome(name, Path(folder), place.real) for name in timed}
-        others = [name for name in names if name not in timed]
-        seen |= dict(zip(others, pool.map(lambda name: outcome(name, Path(folder), place.real), others), strict=True))
+        outcomes = pool.map(lambda name: outcome(name, Path(folder), place.real), names)
+        seen = dict(zip(names, outcomes, strict=True))
     rows = [["loop", "deviation from one process", "sizes of the last step", "wrong"]]
     for name, one in seen.items():
         how = wrong(name, one)
