@@ -16,6 +16,11 @@ import typer.main
 import typer.testing
 from hypothesis import HealthCheck, settings
 
+# What a user's shell says about colors and widths changes what rich and typer print, here and in started processes.
+for name in ("COLUMNS", "LINES", "FORCE_COLOR", "CLICOLOR_FORCE", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+    os.environ.pop(name, None)
+os.environ["TERM"] = "dumb"
+
 settings.register_profile("paceline", deadline=None, derandomize="EXPLORE" not in os.environ)
 settings.load_profile("paceline")
 

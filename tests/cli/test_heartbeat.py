@@ -4,8 +4,6 @@ import json
 import queue
 import re
 import threading
-from contextlib import contextmanager
-from types import SimpleNamespace
 
 import pytest
 from test_cli import fails, fitting, run, trace  # noqa: F401 - fixtures
@@ -110,25 +108,3 @@ def test_the_version_is_printed():
 def test_an_unknown_predictor_is_answered_with_the_names_that_can_be_typed(capsys, monkeypatch, trace):  # noqa: F811
     said = fails(capsys, monkeypatch, "evaluate", "oracle", "-t", trace)
     assert eval(said[said.index("[") : said.index("]") + 1].replace("\n", " ")) == list(NAMES)
-
-
-def test_each_fit_of_a_comparison_says_how_far_it_is(monkeypatch, trace, fitting):  # noqa: F811
-    from paceline.cli import main
-
-    told, fitted = [], []
-
-    @contextmanager
-    def working(doing):
-        yield told.append
-
-    def fit(model, traces, *, progress):
-        fitted.append(len(traces))
-        progress(SimpleNamespace(epoch=3, epochs=9))
-        return model
-
-    monkeypatch.setattr(main, "working", working)
-    monkeypatch.setattr("paceline.training.fit", fit)
-    monkeypatch.setattr("paceline.training.fit_progress.line", lambda moment: f"{moment.epoch} of {moment.epochs}")
-    main._traces_and_models(["ewma", "last-value"], [trace], [fitting])
-    assert fitted == [1, 1]
-    assert told == ["fitting ewma, 3 of 9", "fitting last-value, 3 of 9"]

@@ -141,7 +141,7 @@ def async_table(outcome: AsyncOutcome) -> Table:
 def _watched(setting: Setting) -> ExperimentOutcome | AsyncOutcome:
     from paceline.lab.experiment import AsyncSetting, asynchronous_experiment, experiment
 
-    with Progress(console=err, transient=True, disable=not err.is_terminal) as progress:
+    with Progress(console=err, transient=True, disable=not err.on_terminal) as progress:
         task = progress.add_task(f"training under contention: {setting.contention}", total=1.0)
 
         def seen(share: float) -> None:

@@ -43,7 +43,10 @@ def models_info(
     from paceline.training.model_registry import Registry
 
     card = Registry(registry).card(name)
-    out.print(card, markup=False, highlight=False) if raw else out.print(Markdown(card))
+    if raw or not out.on_terminal:
+        out.print(card, markup=False, highlight=False)
+    else:
+        out.print(Markdown(card))
 
 
 @models_app.command("use")

@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
+
+from paceline.cli.show import out, working
 
 if TYPE_CHECKING:
     import pandas as pd
-
-out = Console()
-err = Console(stderr=True)
 
 EXAMPLE = "paceline.training.profile:example"
 
@@ -45,7 +43,7 @@ def profile(
     make_step = load_make_step(model)
     if target.suffix != ".csv":
         raise ValueError(f"--out must end in .csv, got {target}")
-    with err.status("measuring ...") as status:
+    with working("measuring") as tell:
         measured = profiling.profile(
             make_step,
             chosen,
@@ -54,12 +52,12 @@ def profile(
             model=model,
             warmup=warmup,
             repeats=repeats,
-            progress=lambda size: status.update(f"measuring a batch of {size} ..."),
+            progress=lambda size: tell(f"measuring a batch of {size}"),
         )
     save_profile(measured, target)
     for line in _described(measured):
         out.print(escape(line))
-    out.print(f"written to {_written(measured, target)}")
+    out.print(escape(f"written to {_written(measured, target)}"), soft_wrap=True)
 
 
 def _numbers(sizes: str) -> list[int]:

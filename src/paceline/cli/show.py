@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
 from rich.table import Table
@@ -20,11 +20,27 @@ if TYPE_CHECKING:
 
 
 class SafeConsole(Console):
-    """A console that shows the escape sequences in what it prints, instead of sending them to the terminal.
+    """A console that escapes unprintable characters, and wraps lines only on a terminal.
 
     Names of workers, covariates and files come from files that anybody may have made. Rich passes an escape sequence in
-    a text on; only what rich itself adds for colours reaches the terminal from here.
+    a text on; only what rich itself adds for colors reaches the terminal from here.
     """
+
+    def __init__(self, *, width: int | None = None, **options: Any) -> None:
+        super().__init__(width=width, **options)
+        self._fixed_width = width is not None
+
+    @property
+    def on_terminal(self) -> bool:
+        """Whether a terminal shows the output; FORCE_COLOR makes ``is_terminal`` true for a pipe as well."""
+        return self.is_terminal and self.file.isatty()
+
+    @property
+    def size(self) -> ConsoleDimensions:
+        """Return the size of the terminal; a file or a pipe has no width at which lines wrap."""
+        if self._fixed_width or self.on_terminal:
+            return super().size
+        return ConsoleDimensions(100_000, 25)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the segments of what is printed, with unprintable characters escaped."""
@@ -37,8 +53,6 @@ class SafeConsole(Console):
 
 
 out = SafeConsole()
-if not out.is_terminal:
-    out = SafeConsole(width=160)  # a table in a file or a log has no window to fit
 err = SafeConsole(stderr=True)
 
 
@@ -48,11 +62,11 @@ def working(doing: str) -> Iterator[Callable[[str], None]]:
 
     Yields a function to call with further words.
     """
-    if err.is_terminal:
+    if err.on_terminal:
         with err.status(f"{escape(printable(doing))} ...") as status:
             yield lambda text: status.update(f"{escape(printable(text))} ...")
     else:
-        with Heartbeat(lambda line: err.print(line, markup=False, highlight=False, soft_wrap=True), doing) as lines:
+        with Heartbeat(lambda line: err.print(line, markup=False, highlight=False), doing) as lines:
             yield lines.tell
 
 

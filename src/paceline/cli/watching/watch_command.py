@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
+from rich.panel import Panel
 from rich.text import Text
 
 from paceline._printable import printable
@@ -39,8 +40,11 @@ def watch(
     if every <= 0:
         raise ValueError(f"--every must be above 0 seconds, got {every:g}")
     watched = Watched(source)
-    if once or not out.is_terminal:
-        out.print(watched.picture())
+    if once or not out.on_terminal:
+        picture = watched.picture()
+        if isinstance(picture, Panel):
+            picture.expand = out.on_terminal  # a file has no width to fill
+        out.print(picture)
         return
     from rich.live import Live
 
