@@ -28,7 +28,9 @@ Record = tuple[dict[str, Any], NDArray[np.float64]]
 
 
 def merge(paths: Iterable[str | Path]) -> Trace:
-    """Merge the files of all workers into one trace, aligned by iteration; missing iterations of a worker are NaN.
+    """Merge the files of all workers into one trace, aligned by iteration; what a worker lacks is NaN.
+
+    A worker may lack iterations, and covariates that others have, such as those of a GPU.
 
     If the recorder could not separate waiting from communication, this function does: the exchange ends for all workers
     together, so the last worker to arrive waited for nobody, and its time is the communication time of all. Measured
@@ -43,8 +45,8 @@ def merge(paths: Iterable[str | Path]) -> Trace:
     Raises
     ------
     ValueError
-        If a line other than the last is broken (the message names file and line), the files have different columns,
-        none holds an iteration, or they do not hold a trace.
+        If a line other than the last is broken (the message names file and line), no file holds an iteration, or they
+        do not hold a trace.
     """
     paths = list(paths)
     files = _files(paths)
@@ -52,6 +54,32 @@ def merge(paths: Iterable[str | Path]) -> Trace:
         return _merged(files)
     except ValueError as error:
         raise ValueError(f"{_named(paths)}: {error}") from error
+
+
+def merge_what_is_sound(paths: Iterable[str | Path]) -> tuple[Trace | None, list[str]]:
+    """Merge as :func:`merge` does, but leave out files and rows that are broken, rather than refuse all of them.
+
+    Returns
+    -------
+    tuple
+        The trace, None where nothing sound was recorded, and a sentence about each file of which something is missing.
+    """
+    files: list[Record] = []
+    missing: list[str] = []
+    for path in map(Path, paths):
+        faults: list[str] = []
+        try:
+            header, panel = _read(path, faults)
+        except (OSError, ValueError) as error:
+            missing.append(f"left out: {error}")
+            continue
+        if any(header["worker"] == other["worker"] for other, _ in files):
+            missing.append(f"left out: {path} holds worker {header['worker']} again")
+            continue
+        if faults:
+            missing.append(f"{path}: {len(faults)} rows are left out; the first: {faults[0]}")
+        files.append((header, panel))
+    return (_merged(files) if any(len(rows) for _, rows in files) else None), missing
 
 
 def phase_table(paths: Iterable[str | Path]) -> pd.DataFrame:
@@ -76,14 +104,14 @@ def phase_table(paths: Iterable[str | Path]) -> pd.DataFrame:
     import pandas as pd
 
     files = _files(paths)
-    names = files[0][0].get("phases", [])
+    names = _union(header.get("phases", []) for header, _ in files)
     if not names:
         raise ValueError(f"worker {files[0][0]['worker']} recorded no phases; an adapter such as `watch` records them")
     frames = []
     for header, rows in files:
         frame = pd.DataFrame(rows, columns=header["columns"]).astype({"iteration": int})
         frame["worker"] = header["worker"]
-        frames.append(frame[["iteration", "worker", "seconds", *names]])
+        frames.append(frame.reindex(columns=["iteration", "worker", "seconds", *names]))
     return pd.concat(frames).sort_values(["iteration", "worker"], ignore_index=True)
 
 
@@ -92,11 +120,12 @@ def _files(paths: Iterable[str | Path]) -> list[Record]:
     files = [_read(Path(path)) for path in paths]
     if not any(len(rows) for _, rows in files):
         raise ValueError(f"nothing to merge: no iteration in {_named(paths) or 'no files'}")
-    columns = files[0][0]["columns"]
-    for path, (header, _) in zip(paths, files, strict=True):
-        if header["columns"] != columns:
-            raise ValueError(f"{path} has the columns {header['columns']}, but {paths[0]} has {columns}")
     return files
+
+
+def _union(names: Iterable[Sequence[str]]) -> list[str]:
+    """Return all names in the order of their first appearance."""
+    return list(dict.fromkeys(name for some in names for name in some))
 
 
 def _named(paths: Sequence[str | Path]) -> str:
@@ -110,19 +139,25 @@ def _named(paths: Sequence[str | Path]) -> str:
 
 
 def _merged(files: Sequence[Record]) -> Trace:
-    columns, covariate_names = files[0][0]["columns"], files[0][0]["covariates"]
+    covariate_names = _union(header["covariates"] for header, _ in files)
+    measured_names = [name for name in _union(header["columns"] for header, _ in files) if name in MEASURED]
     iterations = np.unique(np.concatenate([rows[:, 0] for _, rows in files]))
-    panel = np.full((len(iterations), len(files), len(columns)), np.nan)
-    for w, (_, rows) in enumerate(files):
-        panel[np.searchsorted(iterations, rows[:, 0]), w] = rows
-    measured = {name: panel[:, :, d] for d, name in enumerate(columns) if name in MEASURED}
+
+    def panel(name: str) -> NDArray[np.float64]:
+        values_TW = np.full((len(iterations), len(files)), np.nan)
+        for w, (header, rows) in enumerate(files):
+            if name in header["columns"]:
+                values_TW[np.searchsorted(iterations, rows[:, 0]), w] = rows[:, header["columns"].index(name)]
+        return values_TW
+
+    measured = {name: panel(name) for name in measured_names}
     if all(header.get("wait_in_comm") for header, _ in files):
         measured |= _without_waiting(measured["comm_seconds"])
     if WORK in measured and not np.isfinite(measured[WORK]).any():
         del measured[WORK]  # nobody knew it
     return Trace(
         **measured,
-        covariates=panel[:, :, -len(covariate_names) :] if covariate_names else None,
+        covariates=np.stack([panel(name) for name in covariate_names], axis=-1) if covariate_names else None,
         covariate_names=covariate_names,
         workers=[header["worker"] for header, _ in files],
         meta=_facts(files) | _clocks(files) | _lost(files),
@@ -154,25 +189,35 @@ def _clocks(files: Sequence[Record]) -> dict[str, str]:
     return {"clock_offsets": ", ".join(words)} if words else {}
 
 
-def _read(path: Path) -> tuple[dict[str, Any], NDArray[np.float64]]:
-    # Return the header and the rows [T, columns] of one file. Text after the last line break is a torn line, which was
-    # being written when the process was killed; it is dropped.
+def _read(path: Path, faults: list[str] | None = None) -> Record:
+    """Return the header and the rows ``[T, columns]`` of one file.
+
+    Text after the last line break is a torn line, which was being written when the process was killed; it is dropped.
+    A broken row is an error; where ``faults`` is given, it is left out and noted there.
+    """
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
     if not lines:
         raise ValueError(f"{path} holds no header: nothing was recorded in it")
     header = _parse(path, 1, lines[0])
     if not _explains(header):
         raise ValueError(f"{path}, line 1: expected the header of a record with schema version {SCHEMA_VERSION}")
-    width = len(header["columns"])
-    rows = [_row(path, at, line, width) for at, line in enumerate(lines[1:], start=2)]
-    try:
-        panel = np.array(rows, dtype=np.float64).reshape(len(rows), width)
-    except OverflowError as error:
-        raise ValueError(f"{path}: holds a number too large for float64 ({error})") from error
-    # A repeated iteration would overwrite the first one in the panel without a word.
-    if len(np.unique(panel[:, 0])) != len(panel):
-        raise ValueError(f"{path}: it holds an iteration twice")
-    return header, panel
+    columns, rows = header["columns"], {}
+    measured_C = np.array([name in MEASURED for name in columns])
+    for at, line in enumerate(lines[1:], start=2):
+        try:
+            row_C = _row(path, at, line, columns)
+            # A repeated iteration would overwrite the first one in the panel without a word.
+            if row_C[0] in rows:
+                raise ValueError(f"{path}: it holds an iteration twice")
+            if faults is not None and ((row_C < 0) & measured_C | np.isinf(row_C)).any():
+                raise ValueError(f"{path}, line {at}: a number is negative or infinite: {line[:80]!r}")
+        except ValueError as error:
+            if faults is None:
+                raise
+            faults.append(str(error))
+        else:
+            rows[row_C[0]] = row_C
+    return header, np.array(list(rows.values()), dtype=np.float64).reshape(len(rows), len(columns))
 
 
 def _explains(header: Any) -> bool:
@@ -206,14 +251,17 @@ def _are_names(names: Any) -> TypeGuard[list[str]]:
     return isinstance(names, list) and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
 
 
-def _row(path: Path, at: int, line: str, width: int) -> list[float]:
-    row = _parse(path, at, line)
+def _row(path: Path, at: int, line: str, columns: Sequence[str]) -> NDArray[np.float64]:
+    row, width = _parse(path, at, line), len(columns)
     numbers = isinstance(row, list) and all(type(value) in (int, float, type(None)) for value in row)
     if not numbers or len(row) != width or type(row[0]) is not int or not 0 <= row[0] < 2**53:
         raise ValueError(
             f"{path}, line {at}: expected a list of {width} numbers, the first a whole one from 0, got {line[:80]!r}"
         )
-    return list(row)
+    try:
+        return np.array(row, dtype=np.float64)
+    except OverflowError as error:
+        raise ValueError(f"{path}: holds a number too large for float64 ({error})") from error
 
 
 def _parse(path: Path, at: int, line: str) -> Any:

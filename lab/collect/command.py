@@ -17,7 +17,7 @@ from paceline.lab.collect.machine import machine
 from paceline.lab.contention.beside import beside
 from paceline.lab.contention.contention import Contention
 from paceline.recording.automatic import startup_folder
-from paceline.recording.merging import merge
+from paceline.recording.merging import merge_what_is_sound
 from paceline.recording.place import Place
 
 GRACE_SECONDS = 30.0
@@ -26,11 +26,12 @@ GRACE_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Recorded:
-    """The result of a command: its exit status, its workers' files, and the trace merged from them."""
+    """The result of a command: its exit status, its workers' files, the trace merged from them, and what it lacks."""
 
     status: int
     files: Sequence[Path]
     trace: Trace | None
+    missing: Sequence[str] = ()
 
 
 def collect_command(command: Sequence[str], path: str | Path, *, contention: Contention | None = None) -> Recorded:
@@ -38,7 +39,8 @@ def collect_command(command: Sequence[str], path: str | Path, *, contention: Con
 
     Neither the command nor its scripts are changed: a hook in Python's start-up records the first
     DistributedDataParallel of each process that has a ``RANK``. The files ``rank<r>.jsonl`` stay in a folder named
-    after the trace. They are merged into the trace even if the command fails or is interrupted.
+    after the trace. They are merged into the trace even if the command fails or is interrupted; files and rows that are
+    broken are left out and named.
 
     Parameters
     ----------
@@ -75,12 +77,14 @@ def collect_command(command: Sequence[str], path: str | Path, *, contention: Con
     files = _last_attempts(folder)
     if not files:
         return Recorded(status, [], None)
-    trace = merge(files)
+    trace, missing = merge_what_is_sound(files)
+    if trace is None:
+        return Recorded(status, files, None, missing)
     meta = {"job": path.stem, "source": "recorded by paceline collect", "command": " ".join(command), **machine()}
     meta |= contention.meta(where[0]) if contention else {}
     trace = replace(trace, meta={**trace.meta, **meta, "status": str(status)})
     trace.save(path)
-    return Recorded(status, files, trace)
+    return Recorded(status, files, trace, missing)
 
 
 def _run(command: Sequence[str], folder: Path, where: Sequence[Place]) -> int:

@@ -10,12 +10,16 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from paceline.recording.control_group import ControlGroup, Whereabouts, used_seconds
 from paceline.recording.covariates.covariate import Covariate
 from paceline.recording.covariates.followed import Followed
 from paceline.recording.covariates.quota import CPUQuota, Throttled
 from paceline.recording.kernel_files import NAN, File, Growth, field, number
+
+if TYPE_CHECKING:
+    import torch
 
 ROOT = Path("/")
 
@@ -47,17 +51,20 @@ def default_covariates(group: ControlGroup | None = None, root: Path = ROOT) -> 
     ]
 
 
-def all_covariates(group: ControlGroup | None = None, root: Path = ROOT) -> list[Covariate]:
+def all_covariates(
+    group: ControlGroup | None = None, root: Path = ROOT, *, device: int | torch.device | None = None
+) -> list[Covariate]:
     """Return every covariate that has something to measure here, for the calling process.
 
     These are the seven of :func:`default_covariates`, the quota if there is one now, and those of the GPU if NVML sees
-    one. psutil's are left out: on Linux the kernel's own files give the same values faster.
+    one: see :func:`~paceline.recording.covariates.nvml.nvml_covariates` for ``device``. psutil's are left out: on Linux
+    the kernel's own files give the same values faster.
     """
     from paceline.recording.covariates.nvml import nvml_covariates
 
     has_quota = (group or ControlGroup.of_this_process(root)) is not None
     quota = [_OfGroup(group, root)(CPUQuota)] if has_quota else []
-    return [*default_covariates(group, root), *quota, *nvml_covariates()]
+    return [*default_covariates(group, root), *quota, *nvml_covariates(device)]
 
 
 class _OfGroup:

@@ -7,38 +7,53 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
+
     from paceline.recording.covariates.covariate import Covariate
 
 
-def nvml_covariates(device: int | None = None) -> list[Covariate]:
+def nvml_covariates(device: int | torch.device | None = None) -> list[Covariate]:
     """Return the covariates of a GPU; none if there is no GPU, no NVML, or no pynvml.
 
     Parameters
     ----------
     device
-        The GPU's number among those this process may use (``CUDA_VISIBLE_DEVICES``); by default ``LOCAL_RANK``, or 0
-        if that is not set.
+        The device that the process computes on: a ``torch.device`` (of the CPU, there are no covariates), or a GPU's
+        number among those this process may use (``CUDA_VISIBLE_DEVICES``). By default the current device of torch, or
+        ``LOCAL_RANK`` where torch does not use CUDA yet, or 0 if that is not set.
 
     Examples
     --------
     >>> [covariate.name for covariate in nvml_covariates(device=4096)]
     []
     """
-    if find_spec("pynvml") is None:
+    if find_spec("pynvml") is None or getattr(device, "type", "cuda") != "cuda":
         return []
     import pynvml
 
-    number = int(os.environ.get("LOCAL_RANK", "0")) if device is None else device
     try:
         pynvml.nvmlInit()
-        handle = _handle(pynvml, number)
+        handle = _handle(pynvml, _number(device))
         return [GPUBusy(pynvml, handle), GPUMemory(pynvml, handle), GPUClock(pynvml, handle)]
     except (pynvml.NVMLError, IndexError):
         return []
+
+
+def _number(device: int | torch.device | None) -> int:
+    """Return the number of a device among those that this process may use."""
+    if isinstance(device, int):
+        return device
+    if device is not None and device.index is not None:
+        return device.index
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is not None and cuda.is_initialized():
+        return int(cuda.current_device())
+    return int(os.environ.get("LOCAL_RANK", "0"))
 
 
 class _OfGPU:
@@ -89,7 +104,15 @@ class GPUClock(_OfGPU):
 
 
 def _handle(nvml: Any, number: int) -> Any:
-    # CUDA numbers only the GPUs that it may use, in the order of the variable; NVML always numbers all of them.
+    """Return NVML's handle of a GPU by its number among those that this process may use.
+
+    CUDA numbers only these, in an order that the environment may change; NVML numbers all, by their place on the bus.
+    So the GPU is found by its name, which torch knows once it uses the GPU.
+    """
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is not None and cuda.is_initialized():
+        with contextlib.suppress(nvml.NVMLError, AssertionError, AttributeError, RuntimeError):
+            return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{cuda.get_device_properties(number).uuid}")
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return nvml.nvmlDeviceGetHandleByIndex(number)

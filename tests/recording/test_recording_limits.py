@@ -5,6 +5,7 @@ import json
 import math
 import os
 
+import numpy as np
 import pytest
 from machine_files import NESTED_1, NESTED_2, made
 
@@ -14,7 +15,7 @@ from paceline.recording.control_group import ControlGroup, cores_granted, quota_
 from paceline.recording.covariates.linux import CPUBusy, MemoryAvailable, RunDelay, Runnable
 from paceline.recording.covariates.quota import CPUQuota, Throttled, ThrottledTime
 from paceline.recording.kernel_files import File, field, number
-from paceline.recording.merging import _named, merge, phase_table
+from paceline.recording.merging import _named, merge, merge_what_is_sound, phase_table
 from paceline.recording.place import Place
 
 NAN = float("nan")
@@ -168,14 +169,15 @@ def record(path, *rows, worker="a", columns=COLUMNS, **more):
     return path
 
 
-def test_the_file_whose_columns_differ_is_named_with_both(tmp_path):
+def test_merge_fills_columns_some_workers_lack(tmp_path):
     row = "[0, 1, 1, 0, 0, 0]"
     paths = [record(tmp_path / name, row, worker=name) for name in "ab"]
-    paths.append(record(tmp_path / "c", row[:-1] + ", 5]", worker="c", columns=[*COLUMNS, "work"]))
-    first, last = str(COLUMNS), str([*COLUMNS, "work"])
-    with pytest.raises(ValueError, match="has the columns") as refused:
-        merge(paths)
-    assert str(refused.value) == f"{paths[2]} has the columns {last}, but {paths[0]} has {first}"
+    more = {"columns": [*COLUMNS, "work", "forward", "gpu_busy"], "covariates": ["gpu_busy"], "phases": ["forward"]}
+    paths.append(record(tmp_path / "c", row[:-1] + ", 5, .5, 0.75]".replace(" .5", " 0.5"), worker="c", **more))
+    trace = merge(paths)
+    np.testing.assert_array_equal(trace.work, [[np.nan, np.nan, 5]])
+    np.testing.assert_array_equal(trace.covariate("gpu_busy"), [[np.nan, np.nan, 0.75]])
+    np.testing.assert_array_equal(phase_table(paths)["forward"], [np.nan, np.nan, 0.5])
     with pytest.raises(ValueError, match=r"^worker a recorded no phases; an adapter such as `watch` records them$"):
         phase_table(paths[:2])
     assert [_named(list("abcd")[:count]) for count in range(5)] == ["", "a", "a, b", "a, b, c", "a, b, c and 1 more"]
@@ -211,6 +213,21 @@ def test_rows_that_are_too_long_too_large_or_twice_are_refused(tmp_path):
     (tmp_path / "a").write_text("torn")
     with pytest.raises(ValueError, match="a holds no header: nothing was recorded in it"):
         merge([tmp_path / "a"])
+
+
+def test_merge_what_is_sound_keeps_the_rest(tmp_path):
+    """A recording that took hours is not refused for a broken row, a file without a header, or a negative time."""
+    sound = [f"[{k}, 8, 0.5, 0, 0, {k}]" for k in range(4)]
+    broken = [sound[0], "[1, 8, 0.", "[2, 8, -0.5, 0, 0, 2]", sound[0], sound[3]]
+    paths = [record(tmp_path / "a", *sound), record(tmp_path / "b", *broken, worker="b")]
+    paths += [tmp_path / "torn", record(tmp_path / "again", *sound), tmp_path / "gone"]
+    paths[2].write_text("torn")
+    trace, missing = merge_what_is_sound(paths)
+    assert trace.workers == ("a", "b")
+    np.testing.assert_array_equal(trace.seconds[:, 1], [0.5, np.nan, np.nan, 0.5])
+    assert [str(path) in sentence for path, sentence in zip(paths[1:], missing, strict=True)] == [True] * 4
+    assert "3 rows are left out; the first" in missing[0]
+    assert merge_what_is_sound(paths[2:3]) == (None, missing[1:2])
 
 
 def test_waiting_is_told_from_communication_only_where_all_workers_mixed_them(tmp_path):

@@ -93,6 +93,8 @@ def _command(command: list[str], path: Path, contention: Contention | None) -> N
     from paceline.lab.collect.command import collect_command
 
     recorded = collect_command(command, path, contention=contention)
+    for sentence in recorded.missing:
+        err.print(sentence, style="yellow")
     if recorded.trace is None:
         raise RuntimeError(
             f"no iteration was recorded: {command[0]} ended with status {recorded.status}, and no process with a RANK "
