@@ -58,7 +58,7 @@ def _watched(model: Any, folder: Path) -> list[Watch]:
     name = f"rank{rank}.jsonl" if restart == "0" else f"rank{rank}.{restart}.jsonl"
     try:
         _enter_place()  # only now, because libraries load slowly under a quota
-        covariates = all_covariates(device=next(model.parameters()).device)
+        covariates = all_covariates(device=getattr(next(model.parameters(), None), "device", None))
         recorder = Recorder(folder / name, rank, covariates, meta={"host": socket.gethostname()}).__enter__()
         atexit.register(recorder.close)  # of a recording that fails below, too
         recorder.clock = offset_from_rank_zero()

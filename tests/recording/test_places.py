@@ -45,6 +45,9 @@ def test_a_worker_that_cannot_be_recorded_says_so_and_trains_on(tmp_path, monkey
         def __init__(self, size):
             self.size = size
 
+        def parameters(self):
+            return iter(())
+
         def register_comm_hook(self, state, hook):
             self.hook = state, hook
 
