@@ -176,7 +176,7 @@ def test_merge_fills_columns_some_workers_lack(tmp_path):
     paths.append(record(tmp_path / "c", row[:-1] + ", 5, .5, 0.75]".replace(" .5", " 0.5"), worker="c", **more))
     trace = merge(paths)
     np.testing.assert_array_equal(trace.work, [[np.nan, np.nan, 5]])
-    np.testing.assert_array_equal(trace.covariate("gpu_busy"), [[np.nan, np.nan, 0.75]])
+    np.testing.assert_array_equal(trace.covariates[:, :, 0], [[np.nan, np.nan, 0.75]])
     np.testing.assert_array_equal(phase_table(paths)["forward"], [np.nan, np.nan, 0.5])
     with pytest.raises(ValueError, match=r"^worker a recorded no phases; an adapter such as `watch` records them$"):
         phase_table(paths[:2])
