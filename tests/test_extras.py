@@ -13,7 +13,7 @@ from ranks import run_ranks
 
 PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
 README = PYPROJECT.parent / "README.md"
-PACKAGES = {"sklearn": "scikit-learn", "prometheus_client": "prometheus-client", "mlflow": "mlflow-skinny"}
+PACKAGES = {"sklearn": "scikit-learn", "prometheus_client": "prometheus-client"}
 
 CALLS = {
     "torch": [
@@ -53,7 +53,6 @@ CALLS = {
     "tensorboard": [("metrics", "from paceline.runs import TensorBoard; TensorBoard('runs')")],
     "optuna": [("tune", "from paceline.eval.tune import *; tune('ewma:smoothing=None', [])")],
     "fsspec": [("remote", "from paceline.training import *; Source('memory://bucket')")],
-    "mlflow": [("mlflow", "from paceline.training.export import *; to_mlflow(None, 'a', 'b')")],
     "prometheus_client": [("metrics", "from paceline.runs import Prometheus; Prometheus(0)")],
     "transformers": [("huggingface", "from paceline.recording import trainer_callback; trainer_callback(None)")],
     "accelerate": [("huggingface", "from paceline.engines.trainers.accelerate import prepare; prepare(None)")],

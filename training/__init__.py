@@ -4,7 +4,6 @@ from paceline.predictors.fitting import Moment
 from paceline.training.fit import fit
 from paceline.training.fit_progress import Bar, Scalars
 from paceline.training.model_files import describe_model, load_model, save_model
-from paceline.training.model_registry import Registry
 from paceline.training.sources import Fact, LeftOut, Source
 
 __all__ = [
@@ -12,7 +11,6 @@ __all__ = [
     "Fact",
     "LeftOut",
     "Moment",
-    "Registry",
     "Scalars",
     "Source",
     "describe_model",

@@ -101,9 +101,9 @@ synthetic_fleet("mixed", workers=20, iterations=100).save("traces/job.parquet")
 """
 
 MODELS = """
-from paceline.training import Registry
+from paceline.training import save_model
 
-Registry("models").add("monday", narx, command="paceline fit narx")
+save_model(narx, "narx.safetensors")
 """
 
 FRAME = """

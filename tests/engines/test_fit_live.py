@@ -1,8 +1,5 @@
 """A model that one command fitted serves a live training in another, as docs/howto/training.md says."""
 
-from pathlib import Path
-
-import pytest
 from fit_cases import folder_of
 from ranks import run_ranks
 from typer.testing import CliRunner
@@ -10,17 +7,17 @@ from typer.testing import CliRunner
 from paceline.cli import main as cli
 
 
-def live_training(rank, registry):
+def live_training(rank, model_file):
     import torch
 
     from paceline.torch import BalancedLoader, attach
-    from paceline.training import Registry
+    from paceline.training import load_model
 
     torch.manual_seed(0)
     dataset = torch.utils.data.TensorDataset(torch.randn(256, 4), torch.randn(256, 1))
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
     loader = BalancedLoader(dataset, global_batch=32, seed=0)
-    balance = attach(model, loader, predictor=Registry(registry).load())
+    balance = attach(model, loader, predictor=load_model(model_file))
     optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
     plans = []
     balance.on_iteration.append(lambda iteration: plans.append(list(iteration.sizes)))
@@ -33,21 +30,19 @@ def live_training(rank, registry):
 
 
 def test_a_model_fitted_by_one_command_serves_a_live_training(tmp_path):
-    folder, models = folder_of(tmp_path / "jobs", 2), tmp_path / "models"
+    folder, file = folder_of(tmp_path / "jobs", 2), tmp_path / "narx.safetensors"
     narx = "narx:lags=3,hidden=4,covariate_lags=1"
     command = [
         "fit",
         narx,
         "-f",
         str(folder),
-        "--registry",
-        str(models),
-        "-t",
-        str(folder_of(tmp_path / "new", 1, iterations=70)),
+        "-o",
+        str(file),
     ]
     done = CliRunner().invoke(cli.app, command)
     assert done.exit_code == 0, done.exception
-    first, second = run_ranks(2, live_training, models)
+    first, second = run_ranks(2, live_training, str(file))
     assert first == second
     kind, weights, covariates, plans = first
     assert kind == "NARX"
@@ -55,9 +50,3 @@ def test_a_model_fitted_by_one_command_serves_a_live_training(tmp_path):
     assert covariates == ("cpu_busy",)
     assert plans
     assert all(sum(sizes) == 32 for sizes in plans)
-
-
-@pytest.mark.checkout
-def test_the_page_shows_the_calls_that_are_tested():
-    page = (Path(__file__).parents[2] / "docs" / "howto" / "training.md").read_text()
-    assert 'attach(model, loader, predictor=Registry("models").load())' in page

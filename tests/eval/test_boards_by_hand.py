@@ -3,7 +3,6 @@
 import importlib
 import itertools
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,15 +13,12 @@ from paceline.eval import (
     backtest,
     barrier_overhead,
     leaderboard,
-    model_drift,
 )
 from paceline.eval.contract import require_forecasts
-from paceline.eval.evaluation import _score, evaluation, unfitted
 from paceline.eval.recorded_jobs import by_name, require_warmup
 from paceline.eval.residuals import position
 from paceline.eval.significance import absolute, lead, squared
 from paceline.predictors import EWMA, Forecast, LastValue, Report
-from paceline.training import Fact
 
 NAN = float("nan")
 
@@ -193,55 +189,3 @@ def test_a_forecast_is_a_speed_above_nothing_and_a_spread_is_no_less():
 
 
 # -- evaluations and drift -------------------------------------------------------------------------------------------
-
-
-def test_an_evaluation_refuses_what_was_fitted_and_keeps_the_name_of_a_file():
-    first, second = jobs()
-    named = Trace(second.samples, second.seconds, meta={"job": "second", "file": "second.csv"})
-    assert unfitted([first, named], [])[1] == Fact.of(named, "second.csv")
-    assert unfitted([first], [Fact.of(second)]) == (Fact.of(first, ""),)
-    with pytest.raises(ValueError, match=r"traces \['first'\] were fitted, and would flatter narx: evaluate it on oth"):
-        unfitted([first, second], [Fact.of(first)], "narx")
-    with pytest.raises(ValueError, match=r"\['second'\] were fitted, and would flatter the model"):
-        evaluation(EWMA(), [second], fitted_on=[Fact.of(second)])
-    numbers = {"rmse": 1.0, "mae": 2.0, "coverage": 0.9, "overhead": 0.1}
-    assert vars(_score({"predictor": "a", "other": 3, **numbers})) == {"predictor": "a", **numbers}
-
-
-def test_drift_is_measured_before_and_after_six_tenths_with_a_refit_from_the_model(monkeypatch):
-    asked = []
-
-    def error(model, trace, begin, end):
-        asked.append((model, begin, end))
-        return 1.0 if model == "fitted" else 2.0
-
-    def fit(model, traces, **how):
-        asked.append(("fit", model, [len(trace) for trace in traces], how))
-        return "fitted"
-
-    monkeypatch.setattr(model_drift, "_error", error)
-    monkeypatch.setattr(model_drift, "fit", fit)
-    model = SimpleNamespace(learns_from_traces=True, reference_=None)
-    found = model_drift.check_drift(model, trace_of([1.0] * 44))
-    assert asked == [(model, 10, 26), (model, 26, 44), ("fit", model, [26], {"start": model}), ("fitted", 26, 44)]
-    assert (found.trace, found.early, found.late, found.refitted) == ("trace", 2.0, 2.0, 1.0)
-    assert found.sentence.endswith("a refit would help: it lowers the error by 50%")
-
-
-def test_the_error_of_a_model_leaves_out_workers_that_tell_nothing(monkeypatch):
-    rmse = {True: np.array([2.0, 0.0, NAN, 3.0, 0.5, 0.3]), False: np.array([1.0, 1.0, 1.0, 0.0, 0.1, 0.6])}
-    seen = []
-
-    def run(predictor, part, warmup):
-        seen.append((len(part), warmup))
-        return SimpleNamespace(rmse=rmse[isinstance(predictor, EWMA)])
-
-    monkeypatch.setattr(model_drift, "backtest", run)
-    trace = trace_of([1.0] * 50)
-    assert model_drift._error(EWMA(), trace, 7, 30) == pytest.approx((2 * 5 * 0.5) ** (1 / 3))
-    assert seen == [(30, 7)] * 2
-    rmse[True][[0, 4, 5]] = 0.0
-    with pytest.raises(
-        ValueError, match="trace 'trace' has no worker whose speed changes: there is nothing to measure"
-    ):
-        model_drift._error(EWMA(), trace, 7, 30)

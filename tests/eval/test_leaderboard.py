@@ -1,14 +1,9 @@
-from types import SimpleNamespace
-
 import numpy as np
-import pandas as pd
 import pytest
 
 from paceline.datasets import Trace
-from paceline.eval import Balanced, backtest, barrier_overhead, leaderboard, replay
-from paceline.eval.evaluation import MODEL, WORST, evaluation
-from paceline.eval.evaluation import _worst as worst
-from paceline.predictors import EWMA, Auto, LastValue, checks
+from paceline.eval import backtest, barrier_overhead, leaderboard
+from paceline.predictors import EWMA, LastValue, checks
 
 
 class Oracle(LastValue):
@@ -156,29 +151,6 @@ def test_a_forecast_of_the_wrong_level_has_no_overhead_if_its_ratios_are_right()
 def test_a_single_worker_waits_for_nobody():
     board = leaderboard({}, [of_speed([4.0, 8.0, 4.0, 8.0])], warmup=1)
     assert board.overall["overhead"].tolist() == [0.0]
-
-
-def test_an_evaluation_names_the_workers_on_which_the_model_errs_most():
-    chance = np.random.default_rng(0)
-    rows = [(job, f"w{k}", name) for job in "abc" for k in range(4) for name in (MODEL, "last-value")]
-    table = pd.DataFrame(rows, columns=["trace", "worker", "predictor"]).assign(rmse=chance.permutation(len(rows)) / 9)
-    mine = sorted((-row.rmse, f"{row.trace}/{row.worker}") for row in table.itertuples() if row.predictor == MODEL)
-    assert worst(SimpleNamespace(workers=table)) == tuple((worker, -rmse) for rmse, worker in mine[:WORST])
-
-
-@pytest.mark.slow
-def test_an_evaluation_says_what_the_leaderboard_and_the_replay_say_after_the_same_warmup():
-    trace = checks.example_trace(45)
-    found = evaluation(EWMA(), [trace], warmup=5)
-    board = leaderboard({MODEL: EWMA(), "ewma": EWMA(), "auto": Auto()}, [trace], warmup=5).overall
-    replayed = replay({MODEL: Balanced(EWMA())}, trace, warmup=5).table.set_index("scheme").loc[MODEL]
-    rows = board.set_index("predictor")[["rmse", "mae", "coverage", "overhead"]]
-    for score in (found.model, *found.baselines):
-        assert [score.rmse, score.mae, score.coverage, score.overhead] == pytest.approx(
-            rows.loc[score.predictor].tolist()
-        )
-    assert [one.predictor for one in found.baselines] == [name for name in board["predictor"] if name != MODEL]
-    assert (found.speed_up, found.regret) == pytest.approx((replayed["speed-up"], replayed["regret"]))
 
 
 @pytest.mark.slow

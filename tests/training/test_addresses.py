@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from paceline.training.export import to_mlflow
 
 from paceline._address import hiding, is_readable, shown, without_secrets
 from paceline.cli import main as cli
 from paceline.datasets import Trace, fetch
 from paceline.predictors import EWMA
 from paceline.training import Registry, Source, fit, load_model, save_model
-from paceline.training.export import to_mlflow
 from paceline.training.stores import files
 
 ALPHABET = string.ascii_uppercase + string.digits

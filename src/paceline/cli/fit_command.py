@@ -1,27 +1,23 @@
-"""The command ``paceline fit``: fit a predictor to traces, and write a model file or add it to a registry."""
+"""The command ``paceline fit``: fit a predictor to traces, and write a model file."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shlex
-import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
-from paceline._address import shown
 from paceline._printable import printable
-from paceline.cli.show import err, out, working
+from paceline.cli.show import err, out
 
 if TYPE_CHECKING:
     from paceline.predictors import FleetPredictor
     from paceline.training import Source
 
-SUFFIX, DEFAULT_FILE = ".safetensors", "model.safetensors"
+SUFFIX = ".safetensors"
 
 MOST_LISTED = 10
 """Files listed as left out; the others are counted."""
@@ -41,11 +37,9 @@ def fit(
     predictor: Annotated[str, typer.Argument(help="A kind such as [cyan]narx[/] or [cyan]narx:lags=8,hidden=32[/].")],
     traces: FitTraces = None,
     model: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", help="The model file to write. [default: model.safetensors, or none with --registry]"
-        ),
-    ] = None,
+        Path,
+        typer.Option("--out", "-o", help="The model file to write."),
+    ] = Path("model.safetensors"),
     start: Annotated[str | None, typer.Option(help="A model to go on from, such as yesterday's.")] = None,
     hold_out: Annotated[float, typer.Option(help="Share of the workers that decide when to stop.")] = 0.0,
     checkpoint: Annotated[Path | None, typer.Option(help="Folder of checkpoints: called again, it goes on.")] = None,
@@ -53,12 +47,6 @@ def fit(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     mixed: Annotated[bool, typer.Option("--mixed", help="Multiply in bfloat16.")] = False,
     tensorboard: Annotated[Path | None, typer.Option(help="Folder of event files for TensorBoard.")] = None,
-    registry: Annotated[Path | None, typer.Option(help="Add the model to this registry, with a card.")] = None,
-    name: Annotated[str | None, typer.Option(help="Its name in the registry. [default: kind and date]")] = None,
-    evaluate_on: Annotated[
-        list[str] | None,
-        typer.Option("--trace", "-t", help="Traces for its card. [default: the recorded held-out jobs]"),
-    ] = None,
 ) -> None:
     """Fit a predictor to traces and write a model file. Under [cyan]torchrun[/], all its processes fit together.
 
@@ -67,7 +55,7 @@ def fit(
     from paceline.cli import named_sources as sources
     from paceline.training import Bar, Moment, Scalars, fit, save_model
 
-    _check_outputs(model, registry, name, evaluate_on)
+    _require_suffix(model)
     unfitted = _storable(sources.predictor(predictor), predictor)
     source = sources.source(traces, "fit", strict=strict)
     together = "TORCHELASTIC_RUN_ID" in os.environ
@@ -98,13 +86,8 @@ def fit(
         return
     _say(source)
     out.print(escape(repr(fitted)))
-    if registry is None or model is not None:
-        file = save_model(fitted, model or Path(DEFAULT_FILE), fitted_on=", ".join(f.name for f in source.facts[:100]))
-        out.print(f"written to {file}; {_use(fitted, file)}", markup=False, soft_wrap=True)
-    if registry is not None:
-        name = name or f"{predictor.split(':')[0]}-{time.strftime('%Y-%m-%d-%H%M%S')}"
-        _add(registry, name, fitted, source, start or "", evaluate_on)
-        out.print(f"added to {registry} as {escape(name)}: paceline models info {escape(name)} --registry {registry}")
+    file = save_model(fitted, model, fitted_on=", ".join(f.name for f in source.facts[:100]))
+    out.print(f"written to {file}; {_use(fitted, file)}", markup=False, soft_wrap=True)
 
 
 def _use(fitted: FleetPredictor, file: Path) -> str:
@@ -116,13 +99,10 @@ def _use(fitted: FleetPredictor, file: Path) -> str:
     return f"use it in Python, beside its class: load_model({str(file)!r}, kinds=[{type(fitted).__name__}])"
 
 
-def _check_outputs(model: Path | None, registry: Path | None, name: str | None, evaluate_on: list[str] | None) -> None:
-    """Refuse, before a long fit, what would have no effect or could not be found again."""
-    if model is not None and model.suffix != SUFFIX:
+def _require_suffix(model: Path) -> None:
+    """Refuse, before a long fit, a file that evaluate and replay would not take for a model."""
+    if model.suffix != SUFFIX:
         raise ValueError(f"--out must name a {SUFFIX} file, by which evaluate and replay know a model, got {model}")
-    alone = [option for option, given in (("--name", name), ("--trace", evaluate_on)) if given]
-    if registry is None and alone:
-        raise ValueError(f"{' and '.join(alone)} need --registry: only a model in a registry has a name and a card")
 
 
 def _storable(predictor: FleetPredictor, text: str) -> FleetPredictor:
@@ -146,20 +126,6 @@ def _say(source: Source) -> None:
         err.print(f"left out: {len(left) - MOST_LISTED} more files")
     if left:
         err.print(f"fitted to {len(source.facts)} traces, left out {len(left)} files")
-
-
-def _add(
-    registry: Path, name: str, fitted: FleetPredictor, source: Source, start: str, evaluate_on: list[str] | None
-) -> None:
-    from paceline.cli import named_sources as sources
-    from paceline.eval.evaluation import evaluation
-    from paceline.training.model_registry import Registry
-
-    with working("evaluating"):
-        measured = evaluation(fitted, sources.traces(evaluate_on, "held-out"), fitted_on=source.facts)
-    # On the model's card: as it can be typed again, without the secret of a store.
-    command = shlex.join(["paceline", *map(shown, sys.argv[1:])])
-    Registry(registry).add(name, fitted, command=command, data=source.facts, start=shown(start), evaluation=measured)
 
 
 def tune(

@@ -20,7 +20,6 @@ from paceline.cli.collect_command import collect
 from paceline.cli.data_command import data_app
 from paceline.cli.fit_command import fit, tune
 from paceline.cli.live_command import live
-from paceline.cli.models_command import models_app
 from paceline.cli.named_sources import DEFAULT_PREDICTORS
 from paceline.cli.own_predictors import place_in_own
 from paceline.cli.profile_command import profile
@@ -46,7 +45,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_app, name="data")
-app.add_typer(models_app, name="models")
 app.command()(fit)
 app.command()(tune)
 app.command()(collect)
@@ -266,7 +264,7 @@ def _traces_and_models(
             began, model = time.perf_counter(), sources.predictor(text)
             try:
                 if sources.is_model(text):
-                    _require_unfitted(text, scored)
+                    _warn_if_fitted(text, scored)
                 shown = partial(_show, tell, f"fitting {text}")
                 models[text] = model if sources.is_model(text) else fit_to(model, fitted_on, progress=shown)
                 seconds[text] = time.perf_counter() - began
@@ -284,14 +282,12 @@ def _show(tell: Callable[[str], None], doing: str, moment: Moment) -> None:
     tell(f"{doing}, {line(moment)}")
 
 
-def _require_unfitted(model: str, scored: list[Trace]) -> None:
-    """Refuse to score a model on a trace that it was fitted to; where only names are known, warn of the same name."""
-    from paceline.eval.evaluation import unfitted
-    from paceline.training.model_registry import fitted_to
+def _warn_if_fitted(model: str, scored: list[Trace]) -> None:
+    """Warn if a model is scored on a trace with the name of one that it was fitted to."""
+    from paceline.training import describe_model
 
-    fitted = fitted_to(model)
-    unfitted(scored, fitted, model)
-    if same := sorted({fact.name for fact in fitted if not fact.digest} & {trace.name for trace in scored}):
+    fitted = set(str(describe_model(model)["fitted_on"]).split(", "))
+    if same := sorted(fitted & {trace.name for trace in scored}):
         err.print(
             f"{escape(model)} was fitted to traces called {escape(printable(str(same)))}; a model file keeps names "
             "alone, so if these are the same traces, its scores here flatter it"

@@ -14,7 +14,6 @@ from paceline.datasets import Trace, readers, recorded
 from paceline.datasets.readers.reader_registry import jobs_of, read_job
 from paceline.predictors import FleetPredictor, named
 from paceline.training import Source, load_model
-from paceline.training.model_registry import Registry, is_registry
 
 DEFAULT_PREDICTORS = ("last-value", "ewma", "narx:covariates=()", "narx", "arima", "mixture", "auto")
 """Predictors that are replayed unless others are named."""
@@ -115,14 +114,12 @@ def source(names: Sequence[str] | None, split: str, *, strict: bool = False) -> 
 
 
 def is_model(text: str) -> bool:
-    """Return whether a text names a model that is fitted: a file, or a registry."""
-    return text.endswith(".safetensors") or is_registry(text)
+    """Return whether a text names the file of a fitted model."""
+    return text.endswith(".safetensors")
 
 
 def predictor(text: str) -> FleetPredictor:
-    """Return a predictor: a model file or registry, a name with arguments (``ewma:smoothing=0.5``), or one's own."""
-    if is_registry(text):
-        return Registry(Path(text)).load()
+    """Return a predictor: a model file, a name with arguments (``ewma:smoothing=0.5``), or a class of the user's."""
     if text.endswith(".safetensors"):
         return load_model(text)
     return own_predictor(text) if is_own(text) else named(text)
