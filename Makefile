@@ -9,7 +9,7 @@ PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
 # Only the files with such tests: to collect all others takes ten seconds.
 ALONE = $(shell grep -rl "mark.alone" tests)
 
-.PHONY: help demo docs test quick test-flower test-s3 soak random notebooks gpu check format pins loops wheel-test clean
+.PHONY: help demo docs test quick test-flower soak random notebooks gpu check format pins loops wheel-test clean
 .DEFAULT_GOAL := help
 
 help:  ## Say what each target does.
@@ -35,8 +35,6 @@ test-flower: .venv-flower/installed  ## The tests of the Flower strategy, in an 
 	    src/paceline/coordinator/federated src/paceline/engines/flower
 
 # moto pins versions that others here cannot share too: only its server runs there, the tests run in .venv.
-test-s3: .venv/installed .venv-s3/installed  ## Reading traces over S3's protocol, from a local server in an environment of its own.
-	@PACELINE_S3_SERVER=$(CURDIR)/.venv-s3/bin/moto_server $(PYTEST) -m soak tests/training/test_s3.py
 
 soak: .venv/installed  ## Long live runs and long fuzzing, outside CI.
 	@$(PYTEST) -m soak tests
@@ -115,10 +113,5 @@ wheel-test: .venv/installed  ## Build the wheel and test it in an environment of
 	    --editable ".[dev]" pytest-randomly
 	@touch $@
 
-.venv-s3/installed: Makefile
-	@$(PYTHON) -m venv .venv-s3
-	@.venv-s3/bin/python -m pip install --quiet --disable-pip-version-check "moto[server]==5.2.5"
-	@touch $@
-
 clean:  ## Remove what was built, installed and cached.
-	rm -rf .venv .venv-docs .venv-flower .venv-notebooks .venv-random .venv-s3 demo-output build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-docs .venv-flower .venv-notebooks .venv-random demo-output build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -7,7 +7,6 @@ Jobs that come with the library are in :mod:`paceline.datasets.recorded`, reader
 
 from paceline.datasets.profiles import read_profiles
 from paceline.datasets.readers import iter_traces, read_traces
-from paceline.datasets.remote import fetch
 from paceline.datasets.synthetic import synthetic_fleet
 from paceline.datasets.trace import Trace
 from paceline.datasets.usage_speed import speed_from_usage
@@ -16,7 +15,6 @@ from_frame, load, save, to_frame = Trace.from_frame, Trace.load, Trace.save, Tra
 
 __all__ = [
     "Trace",
-    "fetch",
     "from_frame",
     "iter_traces",
     "load",

@@ -49,10 +49,8 @@ CALLS = {
     "psutil": [
         ("covariates", "from paceline.recording.covariates.psutil import psutil_covariates; psutil_covariates()")
     ],
-    "pooch": [("remote", "from paceline.datasets import fetch; fetch('pai_minibatch')")],
     "tensorboard": [("metrics", "from paceline.runs import TensorBoard; TensorBoard('runs')")],
     "optuna": [("tune", "from paceline.eval.tune import *; tune('ewma:smoothing=None', [])")],
-    "fsspec": [("remote", "from paceline.training import *; Source('memory://bucket')")],
     "prometheus_client": [("metrics", "from paceline.runs import Prometheus; Prometheus(0)")],
     "transformers": [("huggingface", "from paceline.recording import trainer_callback; trainer_callback(None)")],
     "accelerate": [("huggingface", "from paceline.engines.trainers.accelerate import prepare; prepare(None)")],

@@ -52,15 +52,6 @@ def test_a_block_that_fails_leaves_what_was_there_and_nothing_else(tmp_path):
     fails(tmp_path / "b.txt", Path.unlink)  # what a block removes itself is not missed
 
 
-def test_a_folder_that_is_not_there_is_named_without_the_secret_of_an_address(tmp_path):
-    with pytest.raises(FileNotFoundError) as refused, written_whole(tmp_path / "no" / "a.txt"):
-        pass
-    assert str(refused.value) == f"there is no folder {tmp_path / 'no'} to write a.txt into"
-    with pytest.raises(FileNotFoundError) as refused, written_whole("s3://key:HUSHHUSH@bucket/a.txt"):
-        pass
-    assert str(refused.value) == "there is no folder s3:/***@bucket/a.txt"
-
-
 def left_behind(folder, name):
     (folder / name).write_text("half")
     return folder / name

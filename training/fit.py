@@ -17,7 +17,6 @@ from itertools import count
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from paceline._address import is_address, shown
 from paceline._exit import wait_at_exit
 from paceline._require import require
 from paceline.datasets import Trace
@@ -59,9 +58,8 @@ def fit(
     predictor
         Any predictor; its own ``fit`` or ``fit_streamed`` learns.
     traces
-        Recorded traces with speeds: one in memory, a file or a folder of any readable format, an address such as
-        ``s3://bucket/folder``, a list of these, an iterator of traces, or a :class:`Source`. Files are read one at a
-        time, more than once.
+        Recorded traces with speeds: one in memory, a file or a folder of any readable format, a list of these, an
+        iterator of traces, or a :class:`Source`. Files are read one at a time, more than once.
     start
         Yesterday's model, or its file: the fit continues from it instead of beginning afresh.
     hold_out
@@ -115,8 +113,8 @@ def fit(
     require_predictor(predictor)
     fitted = copy.deepcopy(predictor)
     _check(hold_out, checkpoint_seconds, memory, device, precision)
-    if checkpoint is not None and is_address(str(checkpoint)):
-        raise ValueError(f"checkpoint must be a folder of this machine, got the address {shown(str(checkpoint))}")
+    if checkpoint is not None and "://" in str(checkpoint):
+        raise ValueError("checkpoint must be a local folder, got an address")
     if checkpoint is not None and Path(checkpoint).exists() and not Path(checkpoint).is_dir():
         raise ValueError(f"checkpoint must be a folder, got the file {checkpoint}: name another place")
     if distributed:

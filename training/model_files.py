@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline._address import shown
 from paceline._whole import written_whole
 from paceline.predictors import KINDS, FleetPredictor, Report, Training
 
@@ -83,7 +82,7 @@ def load_model(path: str | Path, *, kinds: Sequence[type[FleetPredictor]] = KIND
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"there is no model file {shown(str(path))}")
+        raise FileNotFoundError(f"there is no model file {path}")
     about, numbers = _read(path)
     if about["kind"] not in {kind.__name__ for kind in kinds}:
         raise ValueError(

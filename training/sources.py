@@ -1,4 +1,4 @@
-"""Traces to fit to, wherever they are: in memory, in files of any readable format, in a store, or made on the go.
+"""Traces to fit to, wherever they are: in memory, in files of any readable format, or made on the go.
 
 They are read as often as a fit needs them, and never all at once.
 """
@@ -17,12 +17,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from paceline._address import shown
 from paceline._whole import TemporaryFolder
 from paceline.datasets import Trace
 from paceline.datasets.columns import MEASURED
 from paceline.datasets.readers.reader_registry import jobs_of, read_job
-from paceline.training import stores
 
 Load = Callable[[], Iterator[Trace]]
 Given = Iterable[Trace | str | Path] | Trace | str | Path
@@ -73,8 +71,8 @@ class Source:
     Parameters
     ----------
     traces
-        A trace; a file, or a folder of files, of any format that :mod:`paceline.datasets.readers` reads; an address
-        such as ``s3://bucket/folder``; a list of these; or an iterator of traces, which is kept as it passes.
+        A trace; a file, or a folder of files, of any format that :mod:`paceline.datasets.readers` reads; a list of
+        these; or an iterator of traces, which is kept as it passes.
     strict
         Whether a file that cannot be read, or holds no speed, is an error. Otherwise it is left out and listed.
 
@@ -247,10 +245,11 @@ class Source:
         if not isinstance(name, str | Path):
             raise _no_trace(name)
         if "://" in str(name):
-            return [(file.address, partial(stores.read, file)) for file in stores.files(str(name))]
+            scheme = str(name).partition("://")[0]
+            raise ValueError(f"traces must be local files or folders, got a {scheme}:// address: download them first")
         path = Path(name)
         if not path.exists():
-            raise FileNotFoundError(f"there is no file or folder {shown(str(path))}")
+            raise FileNotFoundError(f"there is no file or folder {path}")
         jobs = jobs_of(path, left_out=self._leave_out)
         return [(str(files[0]), partial(read_job, chosen, files)) for chosen, files in jobs]
 
@@ -284,7 +283,7 @@ def digest_of(trace: Trace) -> str:
 
 def _no_trace(given: object) -> TypeError:
     return TypeError(
-        "traces must be a Trace, a file, a folder, an address, or a list of these, got an object of "
+        "traces must be a Trace, a file, a folder, or a list of these, got an object of "
         f"{type(given).__name__}: Trace.from_frame makes a trace of a frame"
     )
 

@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 
-from paceline._address import is_address, shown
-
 MARK = ".paceline-"
 """Part of a temporary file's name between that of the file to be and a random end."""
 
@@ -41,8 +39,7 @@ def written_whole(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     if not path.parent.is_dir():
-        what = f"{path.parent} to write {path.name} into" if not is_address(str(path)) else shown(str(path))
-        raise FileNotFoundError(f"there is no folder {what}")
+        raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} into")
     _remove(path, _left_in(path.parent))
     handle, temporary = _begun(path)
     try:

@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 from paceline.cli import main as cli
 from paceline.datasets import Trace, load, recorded
 from paceline.datasets.readers import FORMATS, TABLES
-from paceline.datasets.remote_sets import REMOTE_SETS
 from paceline.report.shown import shown
 
 runner = CliRunner()
@@ -39,7 +38,7 @@ def usage(tmp_path):
 
 @pytest.mark.slow
 def test_everything_that_can_be_named_is_listed():
-    for what, names in [("formats", FORMATS), ("tables", TABLES), ("remote", REMOTE_SETS)]:
+    for what, names in [("formats", FORMATS), ("tables", TABLES)]:
         assert [row["name"] for row in json.loads(run("list", what, "--json"))] == list(names)
     assert [row["job"] for row in json.loads(run("list", "--json"))] == recorded.names()
     assert "there is no list of 'x'" in fails("list", "x")
@@ -176,15 +175,6 @@ def test_check_reads_usage_alone_and_draws_it(usage, tmp_path):
     pytest.importorskip("matplotlib")
     run("check", usage, "--figure", tmp_path / "health.png")
     assert (tmp_path / "health.png").exists()
-
-
-@pytest.mark.slow
-def test_nothing_is_fetched_that_is_not_named(tmp_path):
-    assert "there is no remote set 'x'" in fails("fetch", "x")
-    assert "give a sha256 that you trust" in fails(
-        "fetch", "flash", "--file", "nexus6_lstm.json", "--cache", tmp_path / "cache"
-    )
-    assert not (tmp_path / "cache").exists()
 
 
 @pytest.mark.slow

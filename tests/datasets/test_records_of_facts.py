@@ -12,13 +12,12 @@ from paceline.datasets.readers.format import Format
 from paceline.datasets.readers.panel import Layout
 from paceline.datasets.readers.tables import TableFile
 from paceline.datasets.readers.tabular.arrangement import Arrangement
-from paceline.datasets.remote_sets import RemoteFile, RemoteSet
 from paceline.datasets.waiting_time import Waiting
 
-BY_NAME = (Arrangement, TableFile, Layout, Format, Waiting, Series, Health, RemoteSet)
+BY_NAME = (Arrangement, TableFile, Layout, Format, Waiting, Series, Health)
 
 
-@pytest.mark.parametrize("kind", [*BY_NAME, RemoteFile, Trace])
+@pytest.mark.parametrize("kind", [*BY_NAME, Trace])
 def test_a_record_of_facts_never_changes(kind):
     one = object.__new__(kind)
     name = dataclasses.fields(kind)[0].name
@@ -38,5 +37,3 @@ def test_traces_are_told_apart_by_what_they_are_as_arrays_cannot_be():
     one, same = (Trace(np.ones((1, 1)), np.ones((1, 1))) for _ in range(2))
     assert one != same
     assert len({one, same, one}) == 2
-    assert RemoteFile("a", "b", "c") == RemoteFile("a", "b", "c")
-    assert RemoteFile("a", "b", "c") != RemoteFile("a", "b", "d")

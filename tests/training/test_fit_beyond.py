@@ -1,20 +1,17 @@
-"""Beyond one core and one machine: torchrun, joblib with Ray and Dask, and object stores change no result."""
+"""Beyond one core and one machine: torchrun, joblib with Ray and Dask change no result."""
 
 import os
 import sys
-import traceback
 from contextlib import contextmanager
 
 import numpy as np
-import pyarrow
 import pytest
 from fit_cases import folder_of, learnt, networks, wavy
 from ranks import run_script
 
 from paceline.eval import leaderboard
 from paceline.predictors import ARIMA, EWMA, RLS
-from paceline.training import Source, fit, load_model
-from paceline.training.stores import files
+from paceline.training import fit, load_model
 
 TORCHRUN_JOB = """
 import sys
@@ -114,67 +111,3 @@ def test_an_engine_gives_the_results_of_one_process_to_the_bit(engine):
     alone = results()
     with engine():
         assert results() == alone
-
-
-# -- object stores ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def store():
-    fsspec = pytest.importorskip("fsspec")
-    memory = fsspec.filesystem("memory")
-    yield memory
-    memory.store.clear()
-
-
-@pytest.mark.slow
-def test_traces_are_read_from_a_store(tmp_path, store):
-    folder = folder_of(tmp_path / "jobs", 2)
-    for file in folder.iterdir():
-        store.pipe(f"/bucket/jobs/{file.name}", file.read_bytes())
-    store.pipe("/bucket/jobs/.hidden/junk.parquet", b"junk")
-    store.pipe("/bucket/jobs/broken.parquet", b"PAR1 and then nothing")
-    source = Source("memory://bucket/jobs")
-    assert [trace.name for trace in source] == ["job0", "job1"]
-    (left,) = source.left_out
-    assert left.file == "memory://bucket/jobs/broken.parquet"
-    assert "/tmp" not in left.why
-    assert [trace.name for trace in Source("memory://bucket/jobs/job01.parquet")] == ["job1"]
-    with pytest.raises(FileNotFoundError, match="there is nothing at memory://bucket/other"):
-        Source("memory://bucket/other")
-    with pytest.warns(UserWarning, match="1 files were left out"):
-        from_store = fit(networks()[0], "memory://bucket/jobs")
-    assert learnt(from_store) == learnt(fit(networks()[0], folder))
-
-
-def test_a_store_that_pyarrow_was_built_without_is_opened_by_fsspec(tmp_path, monkeypatch):
-    pytest.importorskip("fsspec")
-    folder = folder_of(tmp_path / "jobs", 1)
-
-    class WithoutStores:
-        @staticmethod
-        def from_uri(address):
-            raise pyarrow.ArrowNotImplementedError("built without it")
-
-    monkeypatch.setattr("pyarrow.fs.FileSystem", WithoutStores)
-    assert [trace.name for trace in Source(f"file://{folder}")] == ["job0"]
-    monkeypatch.setattr("paceline._require.find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"`fsspec` is needed by reading s3://\*\*\*@bucket/jobs"):
-        Source("s3://key:secret@bucket/jobs")
-
-
-def test_an_unknown_protocol_is_refused():
-    with pytest.raises(ValueError, match="nothing"):
-        Source("nothing://bucket/jobs")
-
-
-def test_a_mistake_in_an_address_is_told_and_no_library_is_asked_for():
-    with pytest.raises(ValueError, match=r"s3://bucket/x\?\*\*\*: Unexpected query parameter"):
-        files("s3://bucket/x?bogus=1")
-
-
-def test_no_message_holds_the_secret_of_an_address():
-    with pytest.raises(ValueError, match=r"Cannot parse URI: \'s3://\*\*\*@bucket/a b\'") as told:
-        files("s3://key:hush@bucket/a b")
-    shown = "".join(traceback.format_exception(told.value))
-    assert "hush@bucket" not in shown.replace('files("s3://key:hush@bucket/a b")', "")  # the line of this test itself

@@ -1,4 +1,4 @@
-"""The commands ``paceline data``: list, describe, check, read, convert and fetch traces."""
+"""The commands ``paceline data``: list, describe, check, read and convert traces."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from paceline.datasets import Trace
     from paceline.datasets.health import Series
 
-data_app = typer.Typer(help="List, describe, check, read, convert and fetch traces.", no_args_is_help=True)
+data_app = typer.Typer(help="List, describe, check, read and convert traces.", no_args_is_help=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
 FileFormat = Annotated[
@@ -46,17 +46,17 @@ MOST_DESCRIBED = 50
 
 @data_app.command("list")
 def data_list(
-    what: Annotated[str, typer.Argument(help="shipped, formats, tables or remote.")] = "shipped",
+    what: Annotated[str, typer.Argument(help="shipped, formats or tables.")] = "shipped",
     as_json: AsJson = False,
 ) -> None:
-    """List the traces that come with the library, the formats it reads, or the public sets it can fetch."""
+    """List the traces that come with the library, the formats it reads, or the kinds of tables."""
     from paceline.cli.show import print_rows
 
-    listed = {"shipped": _shipped, "formats": _formats, "tables": _tables, "remote": _remote}
+    listed = {"shipped": _shipped, "formats": _formats, "tables": _tables}
     if what not in listed:
         raise ValueError(f"there is no list of {what!r}; there are {list(listed)}")
     rows = listed[what]()
-    wide = () if as_json else ("files", "about", "address") if what == "remote" else ("files",) * (what == "formats")
+    wide = ("files",) if what == "formats" and not as_json else ()
     print_rows(what, [{key: value for key, value in row.items() if key not in wide} for row in rows], as_json)
 
 
@@ -188,23 +188,6 @@ def data_check(
         print_rows("", [_short(series) for series in one.series])
 
 
-@data_app.command("fetch")
-def data_fetch(
-    name: Annotated[str, typer.Argument(help="A name from [cyan]paceline data list remote[/].")],
-    file: Annotated[str | None, typer.Option(help="One file of the set. [default: all of them]")] = None,
-    url: Annotated[str | None, typer.Option(help="Address of that file, if not the listed one.")] = None,
-    sha256: Annotated[str | None, typer.Option(help="The sha256 of that file, if it is not listed.")] = None,
-    cache: Annotated[Path | None, typer.Option(help="Folder to keep the files in. [default: the user's cache]")] = None,
-) -> None:
-    """Download a public set into the cache, verify it, and print the paths of its files."""
-    from paceline.datasets.remote import fetch
-
-    with err.status(f"fetching {escape(name)} ..."):
-        found = fetch(name, file, url=url, sha256=sha256, cache=cache)
-    for path in found:
-        print(path)
-
-
 # -- parts -------------------------------------------------------------------------------------------------------
 
 
@@ -283,23 +266,6 @@ def _tables() -> list[dict[str, Any]]:
     from paceline.datasets.readers import TABLES
 
     return [{"name": one.name, "files": one.files} for one in TABLES.values()]
-
-
-def _remote() -> list[dict[str, Any]]:
-    from paceline.datasets.remote_sets import REMOTE_SETS
-
-    return [
-        {
-            "name": one.name,
-            "files": len(one.files),
-            "licence": one.licence,
-            "format": one.format,
-            "about": one.about,
-            "selection": one.selection,
-            "address": one.address,
-        }
-        for one in REMOTE_SETS.values()
-    ]
 
 
 def _summary(trace: Trace) -> dict[str, Any]:

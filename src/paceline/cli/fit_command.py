@@ -27,8 +27,8 @@ FitTraces = Annotated[
     typer.Option(
         "--fit-on",
         "-f",
-        help="A recorded trace's name, a file, a folder of files, or an address such as s3://bucket/folder; "
-        "repeat for several. [default: the recorded jobs to fit]",
+        help="A recorded trace's name, a file or a folder of files; repeat for several. "
+        "[default: the recorded jobs to fit]",
     ),
 ]
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from paceline._address import shown, without_secrets
 from paceline._printable import printable
 from paceline.cli.audit import audit
 from paceline.cli.collect_command import collect
@@ -202,8 +201,8 @@ def _write_page(page: Page, path: Path) -> None:
 def _fitted_on(traces: list[str] | None, fit_on: list[str] | None) -> list[tuple[str, str]]:
     """Return what was asked for, as a page's settings."""
     return [
-        ("traces", ", ".join(map(shown, traces or ["the recorded held-out jobs"]))),
-        ("fitted to", ", ".join(map(shown, fit_on or ["the recorded jobs to fit"]))),
+        ("traces", ", ".join(traces or ["the recorded held-out jobs"])),
+        ("fitted to", ", ".join(fit_on or ["the recorded jobs to fit"])),
     ]
 
 
@@ -228,8 +227,6 @@ def main() -> None:
         if not place and not isinstance(error, ValueError | OSError | ImportError | RuntimeError):
             raise
         said = f"{type(error).__name__}: {error} ({place})" if place else str(error)
-        for argument in sys.argv[1:]:  # any of them may be an address that holds a secret
-            said = without_secrets(said, argument)
         lines = "\n".join(map(printable, said.split("\n")))  # an example in an error keeps its lines
         err.print(f"[bold red]error:[/] {escape(lines)}", soft_wrap=True, highlight=False)
         sys.exit(2)

@@ -105,7 +105,7 @@ def _named_by_path(one: Trace, file: Path, others: set[Path]) -> Trace:
 
 
 def source(names: Sequence[str] | None, split: str, *, strict: bool = False) -> Source:
-    """Return the traces to fit to: recorded ones, files, folders and addresses, of which files are read one by one."""
+    """Return the traces to fit to: recorded ones, files and folders, of which files are read one by one."""
     given: list[Trace | str | Path] = []
     for name in names or ():
         is_place = "://" in name or Path(name).exists()

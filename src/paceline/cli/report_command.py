@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from paceline._address import shown
 from paceline._printable import printable
 from paceline._wording import count
 from paceline.cli.show import out
@@ -56,8 +55,8 @@ def report(
 
 
 def typed() -> str:
-    """Return the command as it was typed, without secrets in its addresses."""
-    return shlex.join(["paceline", *map(shown, sys.argv[1:])])
+    """Return the command as it was typed."""
+    return shlex.join(["paceline", *sys.argv[1:]])
 
 
 def sha256(path: Path) -> str:
