@@ -97,15 +97,26 @@ def in_seconds(frame: pd.DataFrame, unit: str = "s", start_unit: str = "s") -> p
         elif span:
             found[name] = column.dt.total_seconds()
         elif name in DURATIONS and unit != "s":
-            found[name] = _numbers(found, str(name)) * seconds_of(unit)
+            found[name] = numbers_in(found, str(name)) * seconds_of(unit)
         elif name == "start" and start_unit != "s":
-            found[name] = _numbers(found, str(name)) * seconds_of(start_unit)
-    if "start" in found.columns and (late := _numbers(found, "start") > LATEST).any():
+            found[name] = numbers_in(found, str(name)) * seconds_of(start_unit)
+    if "start" in found.columns and (late := numbers_in(found, "start") > LATEST).any():
+        at = _first(late)
         raise ValueError(
-            f"column 'start' must hold seconds since 1970, but row {_first(late)} holds "
-            f"{_cell(found['start'], _first(late))}, after the year 2100; name its unit (start_unit='ns')"
+            f"column 'start' must hold seconds since 1970, but row {found.index[at]} holds "
+            f"{_cell(found['start'], at)}, after the year 2100; name its unit: "
+            f"start_unit={start_unit_of(numbers_in(found, 'start')[at])}"
         )
     return found
+
+
+def start_unit_of(time: float) -> str:
+    """Return the unit in which a number is a time between 2001 and 2100.
+
+    >>> [start_unit_of(1.7297e9 * scale) for scale in (1, 1e3, 1e6, 1e9)]
+    ['s', 'ms', 'us', 'ns']
+    """
+    return next((unit for unit in ("s", "ms", "us") if time * seconds_of(unit) <= LATEST), "ns")
 
 
 def panels_of(frame: pd.DataFrame) -> dict[str, Any]:
@@ -137,7 +148,7 @@ def _whole_panels(frame: pd.DataFrame, order_W: NDArray[np.intp]) -> Panel:
     sorted_already = bool((np.diff(order_W) == 1).all())
 
     def panel(name: str) -> NDArray[np.float64]:
-        values = _numbers(frame, name).reshape(-1, len(order_W))
+        values = numbers_in(frame, name).reshape(-1, len(order_W))
         return values if sorted_already else _kept(np.take(values, order_W, axis=1))
 
     return panel
@@ -154,7 +165,7 @@ def _panels_with_gaps(
 
     def panel(name: str) -> NDArray[np.float64]:
         values = np.full((iterations, workers), np.nan)
-        values[row_N, column_N] = _numbers(frame, name)
+        values[row_N, column_N] = numbers_in(frame, name)
         return _kept(values)
 
     absent = iterations - len(np.unique(row_N))
@@ -194,7 +205,7 @@ def _check_columns(frame: pd.DataFrame) -> None:
 def _checked_iterations(frame: pd.DataFrame) -> NDArray[np.int64]:
     """Return the number of each row's iteration."""
     column = frame["iteration"]
-    number_N: NDArray[Any] = column.to_numpy() if _is_integer(column) else _numbers(frame, "iteration")
+    number_N: NDArray[Any] = column.to_numpy() if _is_integer(column) else numbers_in(frame, "iteration")
     # False if one is NaN. By the extremes, as many large arrays of signs and rounded numbers take longer than reading.
     if number_N.min() >= -LARGEST_ITERATION and number_N.max() <= LARGEST_ITERATION:
         iteration_N = number_N.astype(np.int64, copy=False)
@@ -203,17 +214,19 @@ def _checked_iterations(frame: pd.DataFrame) -> NDArray[np.int64]:
     whole_N = (number_N >= -LARGEST_ITERATION) & (number_N <= LARGEST_ITERATION) & (number_N == np.round(number_N))
     at = _first(~whole_N)
     raise ValueError(
-        f"column 'iteration' must hold whole numbers of at most {LARGEST_ITERATION}, but row {at} holds "
+        f"column 'iteration' must hold whole numbers of at most {LARGEST_ITERATION}, but row {frame.index[at]} holds "
         f"{_cell(column, at)}"
     )
 
 
 def _check_names_and_signs(frame: pd.DataFrame) -> None:
     if (nameless := frame["worker"].isna()).any():
-        raise ValueError(f"column 'worker' must name a worker in every row, but row {_first(nameless)} is empty")
+        raise ValueError(
+            f"column 'worker' must name a worker in every row, but row {frame.index[_first(nameless)]} is empty"
+        )
     for name in (*COLUMNS[:4], WORK):
-        if name in frame.columns and (bad := _numbers(frame, name) < 0).any():
-            raise ValueError(f"column {name!r} must not be negative, but row {_first(bad)} is")
+        if name in frame.columns and (bad := numbers_in(frame, name) < 0).any():
+            raise ValueError(f"column {name!r} must not be negative, but row {frame.index[_first(bad)]} is")
 
 
 def _sorted_names(
@@ -268,7 +281,14 @@ def _check_unique(frame: pd.DataFrame, row: NDArray[np.int64], column: NDArray[n
         )
 
 
-def _numbers(frame: pd.DataFrame, name: str) -> NDArray[np.float64]:
+def numbers_in(frame: pd.DataFrame, name: str) -> NDArray[np.float64]:
+    """Return a column as numbers.
+
+    Raises
+    ------
+    ValueError
+        If a cell holds text; the message names the column, the row by its label in the frame's index, and the cell.
+    """
     import pandas as pd
 
     if frame[name].dtype == np.float64 or _is_integer(frame[name]):
@@ -277,7 +297,7 @@ def _numbers(frame: pd.DataFrame, name: str) -> NDArray[np.float64]:
     broken = numbers.isna() & frame[name].notna()
     if broken.any():
         at = _first(broken)
-        raise ValueError(f"column {name!r} must hold numbers, but row {at} holds {_cell(frame[name], at)}")
+        raise ValueError(f"column {name!r} must hold numbers, but row {frame.index[at]} holds {_cell(frame[name], at)}")
     return numbers.to_numpy(dtype=np.float64)
 
 

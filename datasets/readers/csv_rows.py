@@ -36,6 +36,16 @@ def header_of(text: str, delimiter: str = ",") -> list[str]:
         return []
 
 
+def delimiter_of(text: str) -> str:
+    r"""Return what separates the cells of a table's first line: a semicolon or a tab where it holds no comma.
+
+    >>> [delimiter_of(line) for line in ("a,b;c", "a;b", "a\tb", "a")]
+    [',', ';', '\t', ',']
+    """
+    first = text.splitlines()[0] if text else ""
+    return next((delimiter for delimiter in ",;\t" if delimiter in first), ",")
+
+
 def headed(path: Path, names: Sequence[str]) -> bool:
     """Return whether a file of a set without headers was given one: its first line begins with the first name."""
     return header_of(head(path))[:1] == list(names[:1])

@@ -73,8 +73,13 @@ def json_of(path: Path, most_bytes: int, advice: str) -> Any:
         raise ValueError(f"{path}: is larger than {most_bytes} bytes; {advice}")
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: not a complete JSON file: {error}") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{path}: is not a complete JSON file: it is damaged or cut short at line {error.lineno}, column "
+            f"{error.colno}"
+        ) from None
+    except (ValueError, RecursionError):
+        raise ValueError(f"{path}: is not a complete JSON file: it is not UTF-8 text, or nested too deeply") from None
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:

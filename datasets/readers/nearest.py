@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 
-from paceline.datasets.readers.csv_rows import header_of
+from paceline.datasets.readers.csv_rows import delimiter_of, header_of
 
 MOST_NEAREST, MOST_NAMED = 3, 4
 """Formats that are proposed, and columns that are named of each."""
@@ -23,7 +23,7 @@ def names_in(text: str) -> list[str]:
     if text.lstrip()[:1] in ("{", "["):
         return list(dict.fromkeys(map(_unquoted, KEY.findall(text))))
     first = text.lstrip("# ")
-    return max((header_of(first, delimiter) for delimiter in ",;\t"), key=len)
+    return header_of(first, delimiter_of(first))
 
 
 def _unquoted(key: str) -> str:
@@ -34,7 +34,7 @@ def _unquoted(key: str) -> str:
 
 
 def nearest(text: str, columns: Mapping[str, tuple[str, ...]]) -> str:
-    r"""Return a sentence about the formats whose columns a file shares, or that have as many; empty if none has.
+    r"""Return a sentence about the formats of whose columns a file has at least half; empty if there is none.
 
     Parameters
     ----------
@@ -48,21 +48,16 @@ def nearest(text: str, columns: Mapping[str, tuple[str, ...]]) -> str:
     >>> columns = {"csv": ("worker", "iteration", "samples", "seconds"), "nab": ("timestamp", "value")}
     >>> nearest("rank,iteration,samples\n", columns)
     "nearest is 'csv' (lacks worker, seconds)"
-    >>> nearest("3,4\n", columns)
-    "it has as many columns as 'nab'"
     """
     found = {name.lower() for name in names_in(text)}
     missing = {name: [one for one in names if one.lower() not in found] for name, names in columns.items() if names}
     shared = {name: 1.0 - len(lacking) / len(columns[name]) for name, lacking in missing.items()}
-    least = max(max(shared.values(), default=0.0) / 2, 1e-9)  # a format that shares half as much is no neighbour
-    best = sorted((name for name in shared if shared[name] > least), key=lambda name: -shared[name])[:MOST_NEAREST]
+    best = sorted((name for name in shared if shared[name] >= 0.5), key=lambda name: -shared[name])[:MOST_NEAREST]
     if best:
         return f"nearest {'is' if len(best) == 1 else 'are'} " + ", ".join(
             f"{name!r} ({_lacking(missing[name])})" for name in best
         )
-    count = len(names_in(text))
-    as_many = [repr(name) for name, names in columns.items() if len(names) == count > 1]
-    return f"it has as many columns as {', '.join(as_many)}" if as_many else ""
+    return ""
 
 
 def _lacking(names: list[str]) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.datasets.frame import REQUIRED
 from paceline.datasets.frozen import frozen, sentence
 from paceline.datasets.readers import series, tidy
-from paceline.datasets.readers.csv_rows import header_of
+from paceline.datasets.readers.csv_rows import delimiter_of, header_of
 from paceline.datasets.readers.files import head
 from paceline.datasets.readers.format import OWN, Format
 from paceline.datasets.readers.formats import (
@@ -24,6 +24,7 @@ from paceline.datasets.readers.formats import (
     bytedance,
     fedscale,
     google,
+    gpu_logs,
     hivemind,
     logs,
     monitors,
@@ -68,7 +69,7 @@ FORMATS: dict[str, Format] = {
     for module in (
         *(tidy, hivemind, pai_minibatch, bytedance, azure_noise),
         *(alibaba_2018, alibaba_gpu, google, azure, bitbrains, philly, supercloud),
-        *(wandb, series, logs, monitors, fedscale, panels),
+        *(wandb, series, logs, monitors, gpu_logs, fedscale, panels),
         *(straggler_scores, step_summaries, megatron_timers, profiler_traces),
     )
     for one in module.FORMATS
@@ -199,9 +200,11 @@ def recognise(path: str | Path, options: Mapping[str, object] | None = None) -> 
     """
     path = Path(path)
     text = head(path)
-    if set(REQUIRED) <= set(header_of(text)):
+    if set(REQUIRED) <= set(header_of(text, delimiter_of(text))):
         return FORMATS["csv"]  # the library's own names: no other format has them all
     fitting = [one for one in FORMATS.values() if one.recognises(path, text)]
+    if options and fitting and not any(set(options) <= set(_options_of(one)) for one in fitting):
+        fitting = [one for one in fitting if not tidy.is_table_with(text, options)]  # they describe a plain table
     if not fitting and tidy.is_table_with(text, options or {}):
         return FORMATS["json" if is_json(text) else "csv"]
     if described := [one.name for one in TABLES.values() if not fitting and one.fits(path, text)]:
@@ -276,7 +279,11 @@ def _named(name: str) -> Format:
     return FORMATS[name]
 
 
+def _options_of(chosen: Format) -> list[str]:
+    return [name for name, one in inspect.signature(chosen.read).parameters.items() if one.kind is one.KEYWORD_ONLY]
+
+
 def _check_options(chosen: Format, options: dict[str, Any]) -> None:
-    known = [name for name, one in inspect.signature(chosen.read).parameters.items() if one.kind is one.KEYWORD_ONLY]
+    known = _options_of(chosen)
     if unknown := sorted(set(options) - set(known)):
         raise ValueError(f"format {chosen.name!r} has no option {unknown}; it has {known}")

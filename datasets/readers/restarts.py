@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline._arrays import Array, Mask, Sizes
+from paceline._arrays import Array, Sizes
 
 COUNTED_AT_ONCE = 10.0
 """A run's first increment, if it exceeds the usual one by this factor, is a resumed total and no increment."""
+
+LEAST_ROWS, MOST_STEPS = 2, 0.9
+"""Rows of a run, and share of the steps before that it writes again, from which it is a restart."""
 
 
 def runs_of(step_T: Array) -> Sizes:
@@ -41,53 +44,45 @@ def continued(step_T: Array, run_T: Sizes) -> Array:
 def runs_of_rows(worker_N: NDArray[Any], step_N: Array) -> Sizes:
     """Return the run of each row of a table of several workers, in the order in which it was written.
 
-    A table may be sorted in any way, so a step that goes back is a restart only where a worker repeats steps.
+    A step that goes back is no restart by itself, as a table may be sorted in any way. A worker that was started again
+    writes at least two rows from there, and all of the steps that it had written before, one after the other. Where one
+    step back is no such restart, none is claimed.
 
     >>> runs_of_rows(np.array(["a", "b", "a", "b", "a", "a"]), np.array([0, 0, 1, 1, 0, 1.0]))
     array([0, 0, 0, 0, 1, 1])
     >>> runs_of_rows(np.array(["a", "a", "a"]), np.array([2, 1, 0.0]))
     array([0, 0, 0])
+    >>> runs_of_rows(np.array(["a"] * 6), np.array([0, 1, 2, 0, 3, 4.0]))
+    array([0, 0, 0, 0, 0, 0])
     """
     run_N = np.zeros(len(step_N), dtype=np.int64)
-    order_N = np.lexsort((step_N, worker_N))
-    same_N = (worker_N[order_N][1:] == worker_N[order_N][:-1]) & (np.diff(step_N[order_N]) == 0)
-    if not same_N.any():
+    if not len(step_N):
         return run_N
     written_N = np.argsort(worker_N, kind="stable")  # by worker, each in the order of writing
     step, worker = step_N[written_N], worker_N[written_N]
     first_N = np.concatenate([[True], worker[1:] != worker[:-1]])
-    back_N = np.concatenate([[0], (np.diff(step) < 0) & ~first_N[1:]])
+    back_N = ~first_N & (np.diff(step, prepend=step[:1]) < 0)
+    if 2 * back_N.sum() > len(step):  # runs of less than two rows
+        return run_N
+    begins = np.flatnonzero(first_N | back_N)
+    begin_of_worker, most = 0, -np.inf
+    for begin, end in zip(begins, [*begins[1:], len(step)], strict=True):
+        if first_N[begin]:
+            begin_of_worker, most = begin, -np.inf
+        elif not _written_again(step[begin_of_worker:begin], step[begin:end], most):
+            return run_N
+        most = max(most, step[end - 1])
     total_N = np.cumsum(back_N)
     run_N[written_N] = total_N - np.maximum.accumulate(np.where(first_N, total_N, 0))
     return run_N
 
 
-def repeated_rows(worker_N: NDArray[Any], step_N: Array) -> Mask:
-    """Return the rows that repeat steps of a worker which then goes on where it was: they were written twice.
-
-    After a restart a worker reaches the step at which it was once more; after a repeat it goes on with the next one.
-
-    >>> repeated_rows(np.array(["a"] * 6), np.array([0, 1, 2, 0, 3, 4.0]))
-    array([False, False, False,  True, False, False])
-    >>> repeated_rows(np.array(["a"] * 7), np.array([0, 1, 2, 0, 1, 2, 3.0])).any()
-    np.False_
-    """
-    steps, place_N = np.unique(step_N, return_inverse=True)
-    code_N = np.unique(worker_N, return_inverse=True)[1]
-    written_N = np.argsort(code_N, kind="stable")  # by worker, each in the order of writing
-    pair_N = (code_N * len(steps) + place_N)[written_N]  # a number for each worker and step, in their order
-    behind_N = pair_N < np.maximum.accumulate(pair_N)
-    seen_N = np.ones(len(pair_N), dtype=bool)
-    seen_N[np.unique(pair_N, return_index=True)[1]] = False
-    # Rows behind belong to the row ahead before them; the next row ahead says whether the worker went on from there.
-    ahead_A = np.flatnonzero(~behind_N)
-    after_N = np.cumsum(~behind_N) - 1
-    code_A = code_N[written_N][ahead_A]
-    went_on_A = np.append((np.diff(pair_N[ahead_A]) > 0) & (np.diff(code_A) == 0), False)
-    went_on_A[after_N[behind_N & ~seen_N]] = False  # rows that are only late are no repeats
-    repeated_N = np.empty(len(pair_N), dtype=bool)
-    repeated_N[written_N] = behind_N & went_on_A[after_N]
-    return repeated_N
+def _written_again(before: Array, run: Array, most: float) -> bool:
+    """Return whether a run writes again the steps that it goes back over; the first and last may be cut off."""
+    if len(run) < LEAST_ROWS:
+        return False
+    over = np.unique(before[(before >= run[0]) & (before <= min(run[-1], most))])
+    return len(over) > 0 and np.isin(over, run).mean() >= MOST_STEPS
 
 
 def increments(total_T: Array, run_T: Sizes) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,23 +13,27 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from paceline._arrays import Sizes
 from paceline._whole import written_whole
 from paceline.datasets.bounded_parquet import MOST_COLUMNS
 from paceline.datasets.columns import MEASURED
 from paceline.datasets.frame import REQUIRED
-from paceline.datasets.readers.csv_rows import header_of
+from paceline.datasets.readers.csv_rows import delimiter_of, header_of
 from paceline.datasets.readers.files import HEAD, head, json_of, opened
 from paceline.datasets.readers.format import OWN, Format
 from paceline.datasets.readers.nearest import names_in
 from paceline.datasets.readers.plain import plain_table
-from paceline.datasets.readers.restarts import continued, repeated_rows, runs_of_rows
+from paceline.datasets.readers.restarts import continued, runs_of_rows
 from paceline.datasets.readers.tabular.arrangement import Arrangement, without_texts
+from paceline.datasets.readers.tabular.hint import as_options, unambiguous
 from paceline.datasets.readers.tabular.json_tables import is_json, json_table
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
 
 if TYPE_CHECKING:
     import pandas as pd
+
+log = logging.getLogger("paceline.datasets.readers")
 
 TABLE = re.compile(r"\.(?:csv|jsonl|ndjson|json)(?=\.|$)")
 """Suffix at which the name of a table's file ends."""
@@ -67,32 +72,59 @@ def read_csv(
     """
     given = {"worker": worker, "iteration": iteration, "samples": samples, "seconds": seconds}
     given |= {"comm_seconds": comm_seconds, "wait_seconds": wait_seconds, "start": start}
+    columns = {name: column for name, column in given.items() if column is not None}
     for path in paths:
         tally = Tally()
+        guess = guessed(head(path), {**columns, **_not_default(rate=rate, values=values, period=period, unit=unit)})
         try:
             how = Arrangement(
-                columns={name: column for name, column in given.items() if column is not None},
+                columns={**{name: _number(text) for name, text in guess.items() if name != "unit"}, **columns},
                 rate=rate,
                 values=values,
                 workers=workers,
                 period=period,
-                unit=unit,
+                unit=guess.get("unit", unit),
                 start_unit=start_unit,
             )
-            table = _table(path, worker or "worker", tally)
+            table = _table(path, str(how.columns.get("worker", "worker")), tally)
         except (ValueError, TypeError, OverflowError, MemoryError, RecursionError) as error:
             raise _about_file(path, error) from error
-        yield from traces_of(path, table, how, tally)
+        if guess:
+            log.warning("%s: is read as %s", path, as_options(guess))
+        yield from traces_of(path, table, how, tally, meta={"read_as": as_options(guess)} if guess else {})
+
+
+def guessed(text: str, options: Mapping[str, object]) -> dict[str, str]:
+    """Return the options that are clear from a table's own columns, where ``options`` leave them open."""
+    if {"seconds", "rate", "values", "period", "unit"} & options.keys():
+        return {}
+    names = names_in(text)
+    if set(REQUIRED) <= {str(name) for name in (*names, *options)}:
+        return {}
+    return {name: value for name, value in unambiguous(names).items() if name not in options}
+
+
+def _not_default(**options: object) -> dict[str, object]:
+    return {name: value for name, value in options.items() if value not in (None, "s")}
+
+
+def _number(text: str) -> str | float:
+    return float(text) if text.isdecimal() else text
 
 
 def traces_of(
-    path: Path, table: pd.DataFrame, how: Arrangement, tally: Tally, format_name: str | None = None
+    path: Path,
+    table: pd.DataFrame,
+    how: Arrangement,
+    tally: Tally,
+    format_name: str | None = None,
+    meta: Mapping[str, str] | None = None,
 ) -> Iterator[Trace]:
     """Yield the trace of a file's table."""
     try:
         table, texts = without_texts(how.applied(path, table, tally))
-        table = _in_one_run(table, tally)
-        meta = {"job": TABLE.split(path.name)[0], "source": path.name}
+        table = _in_order(table, tally)
+        meta = {"job": TABLE.split(path.name)[0], "source": path.name, **(meta or {})}
         meta |= {"format": format_name} if format_name else {}
         meta |= {"columns_dropped": f"{', '.join(texts)}: no numbers"} if texts else {}
         meta |= {**tally.meta(), **_kept(path)}
@@ -111,14 +143,38 @@ def _table(path: Path, worker: str, tally: Tally) -> pd.DataFrame:
 
     if is_json(head(path)):
         return json_table(path, tally)
-    header = _checked_header(path)
-    with opened(path) as file:
-        found = plain_table(file, path.stat().st_size, header, worker)
-    if found is None:
+    delimiter = delimiter_of(head(path))
+    header = _checked_header(path, delimiter)
+    found = None
+    if delimiter == ",":
         with opened(path) as file:
-            found = pd.read_csv(file)
+            found = plain_table(file, path.stat().st_size, header, worker)
+    if found is None:
+        found = _read_csv(path, delimiter)
+    found.index = pd.RangeIndex(2, len(found) + 2)  # rows are counted as an editor does, from the header
     tally.read(len(found))
     return found
+
+
+def _read_csv(path: Path, delimiter: str) -> pd.DataFrame:
+    """Return what pandas reads; its complaints are translated."""
+    import pandas as pd
+
+    # A decimal comma stands only where commas separate nothing else.
+    lines = head(path).partition("\n")[2]
+    decimal = "," if delimiter == ";" and re.search(r"\d,\d", lines) and not re.search(r"\d\.\d", lines) else "."
+    try:
+        with opened(path) as file:
+            return pd.read_csv(file, sep=delimiter, decimal=decimal, skipinitialspace=True, index_col=False)
+    except pd.errors.EmptyDataError:
+        raise ValueError("has no header and no rows") from None
+    except pd.errors.ParserError as error:
+        uneven = re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error))
+        raise ValueError(
+            f"row {uneven[2]}: must have {uneven[1]} cells as the header has, got {uneven[3]}"
+            if uneven
+            else f"is no CSV table: a quotation mark may not be closed ({str(error).rpartition(': ')[2]})"
+        ) from None
 
 
 def is_table_with(first: str, options: Mapping[str, object]) -> bool:
@@ -133,7 +189,9 @@ def is_table_with(first: str, options: Mapping[str, object]) -> bool:
     >>> is_table_with("rank,iteration,duration_ms", {"seconds": "duration"})
     False
     """
-    names = set(names_in(first) if is_json(first) else header_of(first))
+    names = set(names_in(first) if is_json(first) else header_of(first, delimiter_of(first)))
+    if guessed(first, options) and {one for one in options.values() if isinstance(one, str)} <= names:
+        return True
     if {options.get(name, name) for name in ("worker", "iteration")} <= names:
         return True
     told = {one for name in (*REQUIRED, *MEASURED, "rate") if isinstance(one := options.get(name), str)}
@@ -165,32 +223,61 @@ def _kept(path: Path) -> dict[str, str]:
     return found
 
 
-def _in_one_run(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
+def _in_order(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
     """Drop rows that were written twice, and let a job that was started again go on after its first run."""
     import pandas as pd
 
-    if not {"worker", "iteration"} <= set(table) or not pd.api.types.is_numeric_dtype(table["iteration"]):
-        return table  # what is wrong with it is said by from_frame
-    step_N = table["iteration"].to_numpy()
-    if not (step_N[1:] < step_N[:-1]).any():  # written iteration by iteration: no worker's steps go back
-        return table
-    step_N, code_N = step_N.astype(np.float64), pd.factorize(table["worker"])[0]  # names would be wider than numbers
+    key = ["worker", "iteration"]
+    if not set(key) <= set(table) or not pd.api.types.is_numeric_dtype(table["iteration"]):
+        return table  # from_frame says what is wrong with it
+    step_N = table["iteration"].to_numpy(dtype=np.float64)
     if not np.isfinite(step_N).all():
         return table
-    again_N = repeated_rows(code_N, step_N)
-    tally.rows("repeated rows of a worker and iteration, of which the first counts", again_N.sum())
-    table, step_N, code_N = table[~again_N], step_N[~again_N], code_N[~again_N]
-    run_N = runs_of_rows(code_N, step_N)
-    if not run_N.any():
-        return table
+    code_N = pd.factorize(table["worker"])[0]  # names would be wider than numbers
+    again_N = table.duplicated(key).to_numpy()
+    if again_N.any():
+        run_N = runs_of_rows(code_N, step_N)
+        twice_N = table.duplicated().to_numpy(copy=True)
+        if not run_N.any() or 2 * twice_N.sum() > again_N.sum():
+            tally.rows("rows that repeat another one exactly", twice_N.sum())
+            twice_N |= _without_time(table[~twice_N], key, tally).reindex(table.index, fill_value=False).to_numpy()
+            table, step_N, code_N = table[~twice_N], step_N[~twice_N], code_N[~twice_N]
+            run_N = runs_of_rows(code_N, step_N)
+        if run_N.any():
+            _count_runs(table, run_N, tally)
+            return table.assign(iteration=continued(step_N, run_N))
+    written_N = np.argsort(code_N, kind="stable")
+    back_N = (np.diff(code_N[written_N]) == 0) & (np.diff(step_N[written_N]) < 0)
+    tally.notes("rows were out of order and were sorted by iteration", back_N.sum())
+    return table
+
+
+def _without_time(table: pd.DataFrame, key: list[str], tally: Tally) -> pd.Series[bool]:
+    """Return the rows without a time beside another of the same worker and iteration, as loggers write several."""
+    if "seconds" not in table:
+        return table.duplicated(key) & False
+    timed = table["seconds"].notna()
+    beside = ~timed & timed.groupby([table[name] for name in key], observed=True).transform("any")
+    tally.rows("rows without a time beside one of the same worker and iteration", beside.sum())
+    return beside
+
+
+def _count_runs(table: pd.DataFrame, run_N: Sizes, tally: Tally) -> None:
+    """Count restarts; where an epoch goes on, its iterations are only counted anew."""
+    import pandas as pd
+
+    if "epoch" in table and pd.api.types.is_numeric_dtype(table["epoch"]):
+        epochs = table["epoch"].groupby(run_N).agg(["min", "max"])
+        if (epochs["min"].to_numpy()[1:] > epochs["max"].to_numpy()[:-1]).all():
+            tally.notes("epochs count their iterations from the start and were put one after the other", len(epochs))
+            return
     tally.restarts(run_N.max())
-    return table.assign(iteration=continued(step_N, run_N))
 
 
-def _checked_header(path: Path) -> list[str]:
+def _checked_header(path: Path, delimiter: str) -> list[str]:
     """Refuse a first line that is not a header (each column costs a millisecond), or that repeats a column."""
     first = head(path)
-    header = header_of(first)
+    header = header_of(first, delimiter)
     if (columns := len(header)) > MOST_COLUMNS or (len(first) >= HEAD and not {"\n", "\r"} & set(first)):
         raise ValueError(f"the header has {columns} columns or more; at most {MOST_COLUMNS}, within 64 kB, are read")
     if twice := sorted(name for name, times in Counter(header).items() if name and times > 1):
@@ -235,6 +322,6 @@ FORMATS = (
         seen=OWN,
         read=read_csv,
         columns=REQUIRED,
-        recognises=lambda path, first: is_json(first) and set(REQUIRED) <= set(names_in(first)),
+        recognises=lambda path, first: is_json(first) and is_table_with(first, {}),
     ),
 )

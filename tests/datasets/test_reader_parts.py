@@ -15,7 +15,6 @@ from paceline.datasets import Trace, read_traces
 from paceline.datasets.frozen import frozen, sentence
 from paceline.datasets.readers.csv_rows import _said
 from paceline.datasets.readers.files import json_of
-from paceline.datasets.readers.nearest import nearest
 from paceline.datasets.readers.restarts import continued, increments, runs_of
 from paceline.datasets.readers.timestamps import seconds_since_1970
 
@@ -151,18 +150,6 @@ def test_a_sentence_names_five_workers_and_counts_the_others():
 @pytest.mark.parametrize("length", [399, 400, 401])
 def test_a_long_sentence_of_the_parser_is_cut_at_its_four_hundredth_character(length):
     assert _said("x" * length, []) == ("x" * length if length < 400 else "x" * 400 + " ...")
-
-
-def test_three_formats_are_named_as_nearest_with_four_columns_that_they_lack():
-    columns = {f"f{k}": ("time", *(f"x{n}" for n in range(k))) for k in range(3, 8)}
-    found = nearest("time,other\n", columns)
-    assert found.startswith("nearest are 'f3' (lacks x0, x1, x2), 'f4' (lacks x0, x1, x2, x3), ")
-    assert found.endswith("'f5' (lacks x0, x1, x2, x3 and 1 more)")
-    assert nearest("TIME,x0,x1,x2\n", columns) == (
-        "nearest are 'f3' (all its columns are there), 'f4' (lacks x3), 'f5' (lacks x3, x4)"
-    )
-    assert nearest("q,r\n", {"a": ("b", "c"), "d": ("e",)}) == "it has as many columns as 'a'"
-    assert nearest("q\n", {"d": ("e",)}) == ""
 
 
 def test_a_json_file_may_have_as_many_bytes_as_said_and_not_one_more(tmp_path):

@@ -55,6 +55,33 @@ def test_a_summary_without_a_pass_is_refused(tmp_path, metrics, sentence):
         read_traces(tmp_path / "s.json")
 
 
+@pytest.mark.parametrize("waits_in", ["backward_ms", "forward_ms"])
+@pytest.mark.parametrize("booked", ["residual_ms", "input_wait_ms", None])
+@pytest.mark.parametrize("slow", [0, 1, 2])
+def test_summary_finds_the_slow_rank(tmp_path, waits_in, booked, slow):
+    """A rank works 20 ms longer outside the passes; the others wait for it inside a pass; `None`: no part lists it."""
+    rows = {}
+    for rank in range(3):
+        parts = {"input_wait_ms": 3.0, "forward_ms": 4.0 + 0.1 * rank, "backward_ms": 9.0, "optimizer_ms": 0.5}
+        parts["residual_ms" if booked is None else booked] = parts.get(booked, 1.0) + 20.0 * (rank == slow)
+        parts[waits_in] += 20.0 * (rank != slow)
+        rows[f"r{rank}"] = {**parts, "step_time_ms": sum(parts.values())}
+        if booked is None:
+            del rows[f"r{rank}"]["residual_ms"]
+    (tmp_path / "final_summary.json").write_text(json.dumps(summary(**rows)))
+    (seconds,) = only(tmp_path / "final_summary.json").seconds
+    others = np.delete(seconds, slow)
+    np.testing.assert_allclose(seconds[slow] - others, 0.020, atol=0.002)
+
+
+def test_megatron_adds_own_parts_of_the_optimizer(tmp_path):
+    step = "  optimizer-inner-step:\n     rank  0: 1.00\n     rank  1: 7.00\n  optimizer:\n     rank  0: 9.00\n"
+    (tmp_path / "log.txt").write_text(timers([10, 20], [30, 50]).replace(" iteration", f"{step} iteration"))
+    trace = only(tmp_path / "log.txt")
+    np.testing.assert_allclose(trace.seconds, [[0.041, 0.077]])
+    assert "optimizer-inner-step" in trace.meta["units"]
+
+
 def timers(forward, backward, prefix=""):
     """A block in Megatron-LM's documented form."""
     lines = ["times across ranks (ms):", "  forward-backward:", "     rank  0: 900.00", "  forward-compute:"]
@@ -93,6 +120,9 @@ def test_timers_without_those_of_computing_say_how_to_log_them(tmp_path):
             "(min, max) time across ranks (ms):\n    forward-backward ....: (100.00, 101.00)\n",
             "times of no single rank",
         ),
+        ("[INFO] epoch=0/micro_step=10, RunningAvgSamplesPerSec=173.4, CurrSamplesPerSec=171.9\n", "DeepSpeed"),
+        ('{"current_steps": 1, "total_steps": 51, "loss": 0.6, "elapsed_time": "0:01:03"}\n', "one process"),
+        ('{"epoch": 1.0, "global_step": 5, "log_history": [{"loss": 1, "step": 5}]}\n', "one process"),
         ("0: INFO: | MnRtt/Rnk: 3453.08ms/8 | MxRtt/Rnk: 3468.20ms/0 |\n", "the fastest and the slowest rank alone"),
     ],
 )

@@ -46,14 +46,14 @@ def hivemind(runs):
 
 def csv(runs):
     return "worker,iteration,samples,seconds\n" + "\n".join(
-        f"{worker},{step},32,0.5" for _, step, _ in timed(runs) for worker in "ab"
+        f"{worker},{step},{32 + run},{0.5 + run / 64}" for run, step, _ in timed(runs) for worker in "ab"
     )
 
 
 def json_lines(runs):
     return "\n".join(
-        f'{{"worker": "{worker}", "iteration": {step}, "samples": 32, "seconds": 0.5}}'
-        for _, step, _ in timed(runs)
+        f'{{"worker": "{worker}", "iteration": {step}, "samples": {32 + run}, "seconds": {0.5 + run / 64}}}'
+        for run, step, _ in timed(runs)
         for worker in "ab"
     )
 
@@ -128,7 +128,7 @@ WITHOUT = {
         (
             *("hivemind_monitor", "azure_vm_noise", "alibaba_machine_usage", "alibaba_container_usage", "google_2019"),
             *("azure_vm_cpu", "bitbrains", "philly_cpu", "philly_mem", "philly_gpu", "supercloud_cpu"),
-            *("supercloud_gpu", "nab"),
+            *("supercloud_gpu", "nab", "nvidia_smi"),
         ),
         CLOCK,
     ),

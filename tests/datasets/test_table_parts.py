@@ -1,17 +1,14 @@
 """Tables from others, part by part: rates, periods, workers in columns, and what their names suggest."""
 
 import json
-from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from kept import require_kept
 
 from paceline.datasets.readers import read_traces
 from paceline.datasets.readers.tabular.arrangement import Arrangement, holds_numbers, without_texts
-from paceline.datasets.readers.tabular.hint import span_unit, suggested
 from paceline.datasets.readers.tabular.panels import _is_chart, _is_range, _is_ranks, _of_file, _runs
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.readers.tidy import is_table_with
@@ -168,15 +165,6 @@ NAMES = [
     "x",
     "",
 ]
-
-
-def test_what_the_names_of_columns_suggest_is_what_it_was():
-    require_kept(KEPT, "spans", {name: span_unit(name) for name in NAMES})
-    rng = np.random.default_rng(0)
-    drawn = [[NAMES[k] for k in rng.permutation(len(NAMES))[: rng.integers(1, 6)]] for _ in range(150)]
-    pairs = [*combinations(["step", "time", "duration", "rank0", "rank1", "worker", "samples", "tokens/s"], 3)]
-    kept = {", ".join(names): list(suggested(names).items()) for names in [*drawn, *pairs]}
-    require_kept(KEPT, "suggestions", {name: found for name, found in kept.items() if found})
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from paceline.datasets import growth
 from paceline.datasets.readers import files, read_traces
 from paceline.datasets.readers.csv_rows import NUMBER, TEXT, _said, frame, headed, header_of
 from paceline.datasets.readers.files import HEAD, Unzipped, head, json_of, numbered_lines, opened
-from paceline.datasets.readers.nearest import names_in, nearest
 from paceline.datasets.readers.plain import _as_pandas_reads, plain_table
 from paceline.datasets.readers.series import trainings
 from paceline.datasets.readers.tables import csv_table
@@ -172,20 +171,6 @@ def test_a_set_without_a_header_may_have_one(tmp_path):
     assert table.fits(Path("other"), "cap,machine,z\n")
     assert not table.fits(Path("other"), "machine,z\n")
     assert table.columns == ("machine", "cap")
-
-
-def test_the_nearest_formats_share_the_most_columns_and_half_of_that_is_too_few():
-    columns = {"a": ("p", "q", "r", "s"), "b": ("P", "q", "x", "y"), "c": ("p", "x", "y", "z"), "d": (), "e": ("k",)}
-    assert nearest("p,q,r\n", columns) == "nearest are 'a' (lacks s), 'b' (lacks x, y)"
-    assert nearest("p,q,r,s\n", columns) == "nearest is 'a' (all its columns are there)"
-    assert nearest("1,2,3,4\n", columns) == "it has as many columns as 'a', 'b', 'c'"
-    assert nearest("1\n", columns) == ""
-    assert nearest("p\n", {"f": tuple("pabcde"), "g": tuple("pabcd")}) == (
-        "nearest are 'g' (lacks a, b, c, d), 'f' (lacks a, b, c, d and 1 more)"
-    )
-    assert nearest("p\n", dict.fromkeys("abcd", ("p",))).count("all its columns") == 3
-    assert names_in('{"a": 1, "b\\"c": {"a": 2}, "' + "x" * 61 + '": 3}') == ["a", 'b"c']
-    assert names_in("# a\tb;c\td\n1") == ["a", "b;c", "d"]
 
 
 def test_plain_tables_are_those_of_named_workers_and_numbers():

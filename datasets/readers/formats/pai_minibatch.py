@@ -12,7 +12,7 @@ from paceline.datasets.frame import require_dense
 from paceline.datasets.readers.csv_rows import NUMBER, frame, header_of
 from paceline.datasets.readers.files import head
 from paceline.datasets.readers.format import Format, real
-from paceline.datasets.readers.restarts import continued, repeated_rows, runs_of_rows
+from paceline.datasets.readers.restarts import continued, runs_of_rows
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
 
@@ -31,10 +31,9 @@ def read(paths: Sequence[Path]) -> Iterator[Trace]:
         complete = table[["worker", "time"]].notna().all(axis=1)
         tally.rows("rows without worker or time", (~complete).sum())
         table = table[complete]
-        late_N = repeated_rows(table["worker"].to_numpy(), table["time"].to_numpy())
-        table = _in_one_run(table[~late_N], tally)
+        table = _in_one_run(table, tally)
         repeated = table.duplicated(["worker", "time"])
-        tally.rows("repeated rows of a worker and time, of which the first counts", repeated.sum() + late_N.sum())
+        tally.rows("repeated rows of a worker and time, of which the first counts", repeated.sum())
         table = table[~repeated]
         if table.empty:
             raise ValueError(f"{path}: has no row with a worker and a time")

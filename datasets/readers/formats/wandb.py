@@ -90,7 +90,13 @@ def _numbers(path: Path, tally: Tally) -> tuple[pd.DataFrame, list[str]]:
     tally.rows("rows without a time", (~timed).sum())
     if not timed.any():
         raise ValueError(f"{path}: column '_timestamp' is empty in every row")
-    return numbers.loc[timed, held].reset_index(drop=True), [name for name in names if name not in held]
+    again = text.duplicated()
+    tally.rows("rows that repeat another one exactly", (timed & again).sum())
+    kept = numbers.loc[timed & ~again, held]
+    late = kept["_timestamp"].diff() < 0
+    tally.notes("rows whose time went backwards were put in order", late.sum())
+    by = ["_timestamp", *(["_step"] if late.any() and "_step" in kept else [])]
+    return kept.sort_values(by, kind="stable", ignore_index=True), [name for name in names if name not in held]
 
 
 def _usage(table: pd.DataFrame, covariates: list[str]) -> dict[str, Any]:

@@ -21,6 +21,9 @@ RANK = re.compile(r"\brank\s+(\d+): +([0-9]+(?:\.[0-9]+)?)\s*$")
 OWN_TIMERS = ("forward-compute", "backward-compute")
 """Timers of a rank's own work; others hold waiting for other ranks too."""
 
+OWN_PARTS = ("optimizer-copy-to-main-grad", "optimizer-inner-step", "optimizer-copy-main-to-model-params")
+"""Further timers of own work, which count where every block has them for every rank."""
+
 Timers = dict[str, dict[int, float]]
 
 
@@ -35,9 +38,13 @@ def read(paths: Sequence[Path]) -> Iterator[Trace]:
                 f"{path}: every block of times must have the timers {list(OWN_TIMERS)} of each rank: log with "
                 "--timing-log-level 2 --timing-log-option all"
             )
+        own = [
+            *OWN_TIMERS,
+            *(one for one in OWN_PARTS if all(set(b.get(one, ())) >= set(b[OWN_TIMERS[0]]) for b in blocks)),
+        ]
         require_dense(sum(len(block[timer]) for block in blocks for timer in OWN_TIMERS), len(blocks), len(ranks))
         seconds_TW = 1e-3 * np.array(
-            [[sum(block[timer].get(rank, np.nan) for timer in OWN_TIMERS) for rank in ranks] for block in blocks]
+            [[sum(block[timer].get(rank, np.nan) for timer in own) for rank in ranks] for block in blocks]
         )
         yield Trace(
             samples=np.where(np.isfinite(seconds_TW), 1.0, np.nan),
@@ -47,7 +54,8 @@ def read(paths: Sequence[Path]) -> Iterator[Trace]:
                 "source": "github.com/NVIDIA/Megatron-LM",
                 "job": path.name.split(".")[0],
                 "format": "megatron_timers",
-                "units": "seconds: forward-compute and backward-compute; samples: iterations",
+                "units": f"seconds: {', '.join(own)}; samples: iterations",
+                "not_timed": "what no timer of a rank's own lists, such as work between the passes",
                 **tally.meta(),
             },
         )

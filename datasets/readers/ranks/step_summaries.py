@@ -16,15 +16,17 @@ from paceline.datasets.trace import Trace
 JSON_BYTES = 1 << 26
 
 FORWARD, BACKWARD = "forward_ms", "backward_ms"
-BESIDE = ("input_wait_ms", "h2d_ms", "optimizer_ms")
-"""Parts of a step beside the two passes; the transfer and the optimiser may be absent."""
+RESIDUAL = "residual_ms"
+BESIDE = ("input_wait_ms", "h2d_ms", "optimizer_ms", RESIDUAL)
+"""Parts of a step beside the two passes, each a rank's own; the transfer, the optimizer and the rest may be absent."""
 
 
 def read(paths: Sequence[Path]) -> Iterator[Trace]:
-    """Yield one iteration of all ranks: the averages of their steps, without the waiting inside the backward pass."""
+    """Yield one iteration of all ranks: the averages of their steps, without the waiting inside the passes."""
     for path in paths:
         rows = _rows(path)
-        part_PW = np.array([[_number(path, rank, row, name) for rank, row in rows.items()] for name in BESIDE])
+        beside_W = np.array([[_number(path, rank, row, name) for name in BESIDE] for rank, row in rows.items()]).sum(1)
+        beside_W = np.maximum(beside_W, _unlisted(path, rows))
         forward_W, backward_W = (
             np.array([_number(path, rank, row, name, needed=True) for rank, row in rows.items()])
             for name in (FORWARD, BACKWARD)
@@ -33,29 +35,47 @@ def read(paths: Sequence[Path]) -> Iterator[Trace]:
         tally.read(len(rows))
         yield Trace(
             samples=np.ones((1, len(rows))),
-            seconds=1e-3 * (part_PW.sum(axis=0) + forward_W + without_waiting(forward_W, backward_W))[None, :],
+            seconds=1e-3 * (beside_W + own_passes(forward_W, backward_W, beside_W))[None, :],
             workers=list(rows),
             meta={
                 "source": "github.com/traceopt-ai/traceml",
                 "job": path.name.split(".")[0],
                 "format": "traceml_summary",
-                "units": "seconds: of a step on average",
+                "units": "seconds: of a step on average, without waiting inside the passes",
                 "averages": "one iteration: a rank's usual time, not a series",
                 **tally.meta(),
             },
         )
 
 
-def without_waiting(forward_W: Array, backward_W: Array) -> Array:
-    """Return the backward passes' own times, ``[W]``.
+def _unlisted(path: Path, rows: Mapping[str, Mapping[str, object]]) -> Array:
+    """Return what of each rank's step is neither of the passes: what no part lists is its own too, ``[W]``."""
+    columns = ("step_time_ms", FORWARD, BACKWARD)
+    step_W, forward_W, backward_W = (
+        np.array([_number(path, rank, row, name) for rank, row in rows.items()]) for name in columns
+    )
+    return np.maximum(step_W - forward_W - backward_W, 0.0)
 
-    A rank waits for the others inside its backward pass, the slowest one least: there backward and forward pass have
-    their true ratio, which the others then have too, as all run the same model.
 
-    >>> without_waiting(np.array([10.0, 20.0]), np.array([50.0, 40.0]))
-    array([20., 40.])
+def own_passes(forward_W: Array, backward_W: Array, beside_W: Array) -> Array:
+    """Return the time of both passes without waiting, ``[W]``.
+
+    A rank waits for the others inside one of its passes, usually the backward pass; the slowest rank waits least. There
+    both passes have their true ratio, which the others have too, as all run the same model.
+
+    >>> own_passes(np.array([10.0, 20.0]), np.array([50.0, 40.0]), np.zeros(2))
+    array([30., 60.])
+
+    A collective inside the forward pass, as of SyncBatchNorm, moves the waiting there: a rank's forward pass is then as
+    much longer as the other rank's step is elsewhere.
+
+    >>> own_passes(np.array([20.8, 0.8]), np.array([12.8, 12.8]), np.array([1.0, 21.0])).round(1)
+    array([13.6, 13.6])
     """
-    own: Array = forward_W * float(np.min(backward_W / forward_W))
+    clean_W, waiting_W = forward_W, backward_W
+    if np.ptp(forward_W + beside_W) < np.ptp(forward_W) / 2:
+        clean_W, waiting_W = backward_W, forward_W
+    own: Array = clean_W * (1.0 + float(np.min(waiting_W / clean_W)))
     return own
 
 

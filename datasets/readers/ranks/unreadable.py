@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import re
 
+RECORD = "record busy times instead: paceline collect -- <your command>"
+
 KNOWN = (
+    (
+        re.compile(r"\b(?:RunningAvg|Curr)SamplesPerSec="),
+        f"is a log of DeepSpeed, whose samples per second are those of the whole job; {RECORD}",
+    ),
+    (
+        re.compile(r'"log_history"|"current_steps": *\d+, *"total_steps"'),
+        f"is the log of a trainer, which one process writes, without the times of each rank; {RECORD}",
+    ),
     (
         re.compile(r"\bstep: *\d+ .*\btps: *[\d,]+"),
         "is a log of torchtitan, whose ranks all show the same tps, as each waits for the slowest: profile some steps "

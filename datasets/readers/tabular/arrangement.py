@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paceline.datasets.columns import MEASURED
-from paceline.datasets.frame import REQUIRED, renamed
+from paceline.datasets.frame import REQUIRED, in_seconds, numbers_in, renamed
 from paceline.datasets.readers.tabular.hint import advice
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.readers.timestamps import seconds_since_1970
@@ -80,7 +80,9 @@ class Arrangement:
         import pandas as pd
 
         names = list(map(str, table.columns))
-        if self.values is not None:
+        if self.values == "usage" and "worker" in self.columns:
+            table = table.assign(samples=np.nan, seconds=np.nan)  # a row for each worker already
+        elif self.values is not None:
             table = self._long(table)
         table = renamed(table, self.columns)
         if self.rate is not None:
@@ -91,12 +93,24 @@ class Arrangement:
             table = table.assign(worker=ONLY_WORKER)
         if "start" in table and not pd.api.types.is_numeric_dtype(table["start"]):
             table["start"] = seconds_since_1970(path, table["start"], "start")
+        if self.values is None and self.speaks:
+            table = _measured(self._with_numbers(table), tally)
         if self.period is not None:
             table = self._gridded(table, self.period, tally)
         if missing := [name for name in REQUIRED if name not in table]:
             raise ValueError(
                 f"columns {missing} are missing; a trace needs {list(REQUIRED)}, got {names}{advice(names)}"
             )
+        return table
+
+    def _with_numbers(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Refuse text in measured columns, by the names that the file gives them."""
+        import pandas as pd
+
+        for name in MEASURED:
+            if name in table and not pd.api.types.is_numeric_dtype(table[name]) and table[name].dtype.kind not in "mM":
+                written = str(self.columns.get(name, name))
+                table[name] = numbers_in(table.rename(columns={name: written}), written)
         return table
 
     def _long(self, table: pd.DataFrame) -> pd.DataFrame:
@@ -119,6 +133,7 @@ class Arrangement:
         """Return the table with iterations of a period each; rows of a worker within one are averaged."""
         if "start" not in table or "iteration" in table:
             raise ValueError("a period needs the column of times (start=...), and takes the place of one of iterations")
+        in_seconds(table[["start"]], start_unit=self.start_unit)  # refuses times after 2100, by the rows of the file
         time_N = table["start"].to_numpy(dtype=np.float64) * seconds_of(self.start_unit)
         timed_N = np.isfinite(time_N)
         tally.rows("rows without a time", (~timed_N).sum())
@@ -130,7 +145,21 @@ class Arrangement:
         key = ["worker", "iteration"]
         tally.notes("rows were averaged with others of their period", table.duplicated(key).sum())
         numbers = [name for name in table.columns if name in (*key, *MEASURED) or holds_numbers(table[name])]
-        return table[numbers].groupby(key, as_index=False, observed=True).mean()
+        values = {name: numbers_in(table, name) for name in numbers if name != "worker"}
+        return table[["worker"]].assign(**values).groupby(key, as_index=False, observed=True).mean()
+
+
+def _measured(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
+    """Drop the rows of other kinds that loggers write between: without an iteration, or of one that nobody timed."""
+    if "iteration" in table:
+        known = table["iteration"].notna()
+        tally.rows("rows without an iteration", (~known).sum())
+        table = table[known]
+        if "seconds" in table and table["seconds"].notna().any():
+            timed = table["seconds"].notna().groupby(table["iteration"]).transform("any")
+            tally.rows("rows of iterations without a time", (~timed).sum())
+            table = table[timed]
+    return table
 
 
 def without_texts(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
@@ -159,7 +188,7 @@ def _rated(table: pd.DataFrame, name: str, tally: Tally) -> pd.DataFrame:
 
     if name not in table:
         raise ValueError(f"columns {[name]} are missing; there are {list(table.columns)}")
-    rate = pd.to_numeric(table[name])
+    rate = pd.Series(numbers_in(table, name), index=table.index)
     bad = (rate <= 0) | rate.isin([np.inf])
     tally.cells("rates that are not positive and finite", bad.sum())
     return table.drop(columns=name).assign(samples=rate.mask(bad), seconds=1.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from paceline.datasets.units import TIMES
 
@@ -19,23 +19,97 @@ FILLING = {"id", "global", "local", "idx", "index", "number", "num", "n", "size"
 COUNTED = "samples?|tokens?|examples?|images?|imgs?|its?|iters?|steps?"
 RATE = re.compile(rf"({COUNTED})_?(/|per)_?s(ec(ond)?)?|throughput|speed")
 
+STEP_TIME = {"step", "iter", "iteration", "batch", "compute", "busy", "train", "training", "own", "work"}
+"""Words of a column that holds the time of a whole iteration."""
+
+NOT_OWN = {
+    *(
+        "wait",
+        "waiting",
+        "waited",
+        "idle",
+        "stall",
+        "stalled",
+        "barrier",
+        "sync",
+        "synchronization",
+        "queue",
+        "blocked",
+    ),
+    *("comm", "communication", "nccl", "allreduce", "reduce", "gather", "allgather", "broadcast", "send", "recv"),
+    *("data", "dataloader", "dataloading", "dataload", "load", "loader", "loading", "input", "fetch", "io", "read"),
+    *("eval", "evaluation", "val", "valid", "validation", "test", "infer", "inference"),
+    *("save", "checkpoint", "ckpt", "checkpointing", "log", "logging", "compile", "init", "startup", "warmup"),
+    *("total", "cumulative", "cum", "elapsed", "since", "remaining", "left", "eta", "uptime", "runtime", "epoch"),
+    *("forward", "fwd", "backward", "bwd", "optimizer", "optim", "opt", "loss", "h2d"),
+    *("wall", "walltime", "real", "user", "sys"),
+}
+"""Words of columns of times that are no rank's own time of an iteration: waiting, communication, loading, evaluation,
+cumulative times, parts of an iteration, and the time on the wall, which is the same on all ranks."""
+
 PERIOD = 60
 """Seconds of an iteration that are proposed where rows have a time alone."""
 
 
 def advice(names: Sequence[str]) -> str:
-    """Return the end of an error: the ``--with`` line that reads a table with these columns; empty if none is known.
+    """Return the end of an error: the options that read a table with these columns; empty if none is known.
 
-    >>> advice(["step", "rank", "step_time_ms", "loss"])
-    '; its columns suggest --with worker=rank iteration=step seconds=step_time_ms unit=ms samples=1 (samples=1 counts
-    iterations: give the batch size if you know it)'
+    >>> advice(["step", "rank", "duration_ms", "loss"])
+    '; its columns suggest --with worker=rank --with iteration=step --with seconds=duration_ms --with unit=ms --with
+    samples=1 (samples=1 counts iterations: give the batch size if you know it)'
+    >>> advice(["a", "b"])
+    ''
     """
     options = suggested(names)
     if not options:
         return ""
-    line = " ".join(shlex.quote(f"{name}={value}") for name, value in options.items())
     counted = " (samples=1 counts iterations: give the batch size if you know it)"
-    return f"; its columns suggest --with {line}{counted * (options.get('samples') == '1')}"
+    chosen = options.get("seconds")
+    others = [name for name in own_times(names) if name != chosen] if chosen else []
+    also = (
+        f"; other columns of times are {others}: name the one of a rank's own time, without waiting" if others else ""
+    )
+    return f"; its columns suggest {as_options(options)}{counted * (options.get('samples') == '1')}{also}"
+
+
+def as_options(options: Mapping[str, str]) -> str:
+    """Return options as a command line takes them.
+
+    >>> as_options({"worker": "rank", "seconds": "step time"})
+    "--with worker=rank --with 'seconds=step time'"
+    """
+    return " ".join(f"--with {shlex.quote(f'{name}={value}')}" for name, value in options.items())
+
+
+def unambiguous(names: Sequence[str]) -> dict[str, str]:
+    """Return the options of a table of which each column can mean one thing only; empty for any other table.
+
+    Its workers, its iterations and the time of an iteration each have exactly one column; no other column holds times
+    of a rank's own.
+
+    >>> unambiguous(["step", "rank", "step_time_ms", "loss"])
+    {'worker': 'rank', 'iteration': 'step', 'seconds': 'step_time_ms', 'unit': 'ms', 'samples': '1'}
+    >>> unambiguous(["step", "rank", "wait_time_ms", "step_time_ms"])["seconds"]
+    'step_time_ms'
+    >>> [unambiguous(["step", "rank", *more]) for more in (["duration"], ["step_time", "iter_time"], ["eval_time"])]
+    [{}, {}, {}]
+    """
+    options = suggested(names)
+    times = own_times(names)
+    one_of_each = all(sum(_is(name, meant) for name in names) == 1 for meant in (WORKER, ITERATION))
+    clear = one_of_each and len(times) == 1 and bool(STEP_TIME & set(_words(times[0])))
+    samples = sum(_is(name, SAMPLES) for name in names) <= 1
+    return options if clear and samples and {"worker", "seconds"} <= options.keys() else {}
+
+
+def own_times(names: Sequence[str]) -> list[str]:
+    """Return the columns that may hold a rank's own time of an iteration, whole iterations first.
+
+    >>> own_times(["data_time", "duration_ms", "step_time", "elapsed_time", "eval_seconds", "forward_ms"])
+    ['step_time', 'duration_ms']
+    """
+    times = [name for name in names if span_unit(name) is not None and not NOT_OWN & set(_words(name))]
+    return sorted(dict.fromkeys(times), key=lambda name: not STEP_TIME & set(_words(name)))
 
 
 def suggested(names: Sequence[str]) -> dict[str, str]:
@@ -45,6 +119,8 @@ def suggested(names: Sequence[str]) -> dict[str, str]:
     {'worker': 'host', 'start': 'timestamp', 'period': '60', 'rate': 'tokens_per_sec'}
     >>> suggested(["step", "rank0", "rank1"])
     {'iteration': 'step', 'values': 'seconds', 'samples': '1'}
+    >>> suggested(["step", "rank", "wait_time_ms", "step_time_ms"])["seconds"]
+    'step_time_ms'
     >>> suggested(["a", "b"])
     {}
     """
@@ -59,7 +135,9 @@ def suggested(names: Sequence[str]) -> dict[str, str]:
     rate = take(lambda name: RATE.fullmatch(name.strip().lower().replace(" ", "_")) is not None)
     iteration = take(lambda name: _is(name, ITERATION))
     start = take(lambda name: _is(name, START))
-    span = None if rate else take(lambda name: span_unit(name) is not None)
+    times = [] if rate else own_times(left)
+    span = times[0] if times else None
+    left = [name for name in left if name != span]
     if not (rate or span) and start and not iteration and _is(start, {"time"}):
         return {}  # a lone `time` may be a moment or a duration
     worker = take(lambda name: _is(name, WORKER))
@@ -97,9 +175,10 @@ def span_unit(name: str) -> str | None:
     ('ms', 's', None, 's')
     """
     words = _words(name)
-    if not words:
+    if not words or "per" in words:
         return None
-    if words[-1] in TIMES and (len(words) == 1 or SPANS & set(words[:-1]) or words[-1] == "seconds"):
+    clear = len(words[-1]) > 1 and words[-1] != "min"  # `loss_min` is no time
+    if words[-1] in TIMES and (clear or (SPANS | STEP_TIME) & set(words[:-1])):
         return "s" if TIMES[words[-1]] == 1.0 else words[-1]
     return "s" if words[-1] in SPANS and name.lower() != "time" else None
 

@@ -1,0 +1,171 @@
+"""Tables that other people's loggers write: rows in any order, sparse rows, text, units, columns of many times."""
+
+import logging
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.datasets import read_traces
+from paceline.datasets.readers.tabular.hint import own_times, unambiguous
+
+
+@pytest.fixture
+def made(tmp_path):
+    def write(name, text):
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
+
+
+TIDY = "worker,iteration,samples,seconds"
+
+
+@given(
+    order=st.permutations([(step, worker) for step in range(6) for worker in "ab"]),
+    again=st.lists(st.tuples(st.integers(0, 5), st.sampled_from("ab")), max_size=4),
+    data=st.data(),
+)
+@settings(max_examples=60, deadline=None)
+def test_rows_order_and_copies_change_nothing(tmp_path_factory, order, again, data):
+    rows = [*order, *again] if again else order
+    rows = data.draw(st.permutations(rows))
+    path = tmp_path_factory.getbasetemp() / "shuffled.csv"
+    path.write_text("\n".join([TIDY, *(f"{worker},{step},64,{1 + step / 10 + ord(worker)}" for step, worker in rows)]))
+    (trace,) = read_traces(path)
+    expected = [[1 + step / 10 + ord(worker) for worker in "ab"] for step in range(6)]
+    np.testing.assert_allclose(trace.seconds, expected)
+    assert "restarts" not in trace.meta
+    assert int(trace.meta["rows_dropped"]) == len(again)
+
+
+def test_sorting_is_reported(made):
+    (trace,) = read_traces(made("a.csv", f"{TIDY}\na,2,1,1\na,1,1,1\na,0,1,1\n"))
+    assert "out of order" in trace.meta["changed"]
+
+
+def test_same_step_with_other_values_is_refused(made):
+    path = made("a.csv", f"{TIDY}\na,0,1,1\na,1,1,1\na,1,1,2\na,2,1,1\n")
+    with pytest.raises(ValueError, match=r"worker a reports iteration 1 more than once"):
+        read_traces(path)
+
+
+def test_epochs_that_count_anew_are_no_restarts(made):
+    rows = [f"{epoch},{step},{1 + epoch / 10}" for epoch in range(3) for step in (10, 20, 30)]
+    path = made("a.csv", "\n".join(["epoch,iter,time", *rows]))
+    (trace,) = read_traces(path, iteration="iter", seconds="time", samples=1)
+    assert "restarts" not in trace.meta
+    assert np.isfinite(trace.seconds).sum() == 9
+
+
+def test_wandb_rows_in_any_order_are_no_restarts(made):
+    rows = [f"{step},{step},{1_700_000_000 + step},{0.5 + step / 100}" for step in (4, 1, 3, 0, 2, 3)]
+    path = made("run.csv", "\n".join(["_step,_runtime,_timestamp,step_time", *rows]))
+    (trace,) = read_traces(path, seconds="step_time")
+    np.testing.assert_allclose(trace.seconds[:, 0], 0.5 + np.arange(5) / 100)
+    assert "restarts" not in trace.meta
+
+
+def test_rows_of_other_kinds_are_dropped_and_counted(made):
+    lines = ['{"seed": 0}', *(f'{{"iter": {k}, "time": {0.1 * k}}}' for k in (1, 2)), '{"iter": 2, "AP": 3}']
+    (trace,) = read_traces(made("a.json", "\n".join(lines)), iteration="iter", seconds="time", samples=16)
+    np.testing.assert_allclose(trace.seconds[:, 0], [0.1, 0.2])
+    assert trace.meta["rows_dropped"] == "2"
+
+
+@pytest.mark.parametrize("options", [{}, {"start": "when", "period": 1.0}])
+@pytest.mark.parametrize("column", ["power", "rate"])
+def test_text_cell_is_named_with_file_row_and_column(made, column, options):
+    cells = {"power": "5,[N/A]", "rate": "[N/A],5"}[column]
+    text = f"when,step,gpu,rate,power\n2024-09-08 13:03:31,0,0,5,5\n2024-09-08 13:03:32,1,0,{cells}\n"
+    given = options or {"iteration": "step"}
+    path = made("a.csv", text.replace("when,step", "when,count") if options else text.replace("when", "note"))
+    with pytest.raises(ValueError, match=rf"a\.csv: column '{column}' must hold numbers, but row 3 holds '\[N/A\]'"):
+        read_traces(path, worker="gpu", rate="rate", **given)
+
+
+@pytest.mark.parametrize(("unit", "scale"), [("ms", 1e3), ("us", 1e6), ("ns", 1e9)])
+def test_unit_of_timestamps_is_the_one_that_fits(made, unit, scale):
+    rows = [f"{(1_729_990_680 + 60 * k) * scale:.0f},a,100" for k in range(3)]
+    path = made("a.csv", "\n".join(["timestamp,host,tokens_per_sec", *rows]))
+    options = {"worker": "host", "start": "timestamp", "period": 60, "rate": "tokens_per_sec"}
+    with pytest.raises(ValueError, match=f"start_unit={unit}$"):
+        read_traces(path, **options)
+    assert len(read_traces(path, start_unit=unit, **options)[0]) == 3
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_other_separators_are_read(made, delimiter):
+    text = f"{TIDY}\na,0,32,0.5\nb,0,32,0.25\n".replace(",", delimiter)
+    assert read_traces(made("a.csv", text))[0].speed.tolist() == [[64, 128]]
+    text = text.replace(".", ",") if delimiter == ";" else text
+    assert read_traces(made("b.csv", text))[0].speed.tolist() == [[64, 128]]
+
+
+@pytest.mark.parametrize(
+    "text", ["cmd = run --split 2,4,4\n[2025-04-18 01:46:50,171] [INFO] speed=1\n", '{"a": 1, "lr": 2}\n']
+)
+def test_prose_and_json_are_no_headers(made, text):
+    with pytest.raises(ValueError, match="is of no format that is recognised") as error:
+        read_traces(made("log.txt", text))
+    assert "columns" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["a,b\n1,2,3,4\n5\n", f"{TIDY}\na,0,1,1\nb,0,1,1,1,1\n", f'{TIDY}\n"a,0,1,1\n'])
+def test_parsers_do_not_speak_to_users(made, text):
+    with pytest.raises(ValueError, match=r"a\.csv") as error:
+        read_traces(made("a.csv", text), "csv")
+    assert "tokenizing" not in str(error.value)
+    assert "Expecting" not in str(error.value)
+
+
+NEVER = ["wait_time_ms", "comm_time", "data_time", "eval_seconds", "elapsed_time", "all_reduce_ms", "forward_ms"]
+
+
+@given(st.permutations([*NEVER, "step", "rank", "step_time_ms", "loss"]))
+def test_a_rank_own_time_is_chosen_in_any_order(names):
+    assert own_times(names) == ["step_time_ms"]
+    assert unambiguous(names)["seconds"] == "step_time_ms"
+
+
+@pytest.mark.parametrize("name", NEVER)
+def test_no_other_time_is_proposed(name):
+    assert own_times([name]) == []
+
+
+def test_clear_table_is_read_and_reported(made, caplog):
+    path = made("a.csv", "step,rank,wait_time_ms,step_time_ms\n0,0,3,100\n0,1,43,50\n")
+    with caplog.at_level(logging.WARNING):
+        (trace,) = read_traces(path)
+    assert trace.speed.tolist() == [[10, 20]]
+    assert "--with seconds=step_time_ms" in trace.meta["read_as"]
+    assert trace.meta["read_as"] in caplog.text
+    assert read_traces(path, samples=32)[0].speed.tolist() == [[320, 640]]
+
+
+def test_several_times_are_all_named(made):
+    path = made("a.csv", "step,rank,step_time,iter_time\n0,0,1,2\n")
+    with pytest.raises(ValueError, match=r"seconds=step_time .*\['iter_time'\]"):
+        read_traces(path)
+
+
+def test_nvidia_smi_is_read_with_its_units_and_dates(made):
+    text = "timestamp, index, name, utilization.gpu [%], power.draw [W]\n"
+    text += "".join(
+        f"2024/09/08 13:03:3{k}.000, {gpu}, A100, {10 * gpu + k} %, [N/A]\n" for k in range(3) for gpu in (0, 1)
+    )
+    (trace,) = read_traces(made("smi.csv", text))
+    assert trace.meta["format"] == "nvidia_smi"
+    assert trace.workers == ("0", "1")
+    np.testing.assert_array_equal(trace.covariates[:, :, 0], [[0, 10], [1, 11], [2, 12]])
+    assert np.isnan(trace.speed).all()
+
+
+def test_long_usage_table_is_read_by_worker(made):
+    rows = [f"2024/09/08 13:03:3{k},{gpu},{k + gpu}" for k in range(3) for gpu in (0, 1)]
+    path = made("usage.csv", "\n".join(["timestamp,gpu,busy", *rows]))
+    (trace,) = read_traces(path, worker="gpu", start="timestamp", period=1.0, values="usage")
+    assert trace.covariates[:, :, 0].tolist() == [[0, 1], [1, 2], [2, 3]]
