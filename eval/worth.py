@@ -158,7 +158,10 @@ def obstacle(trace: Trace, speed_TW: Array, complete_T: NDArray[np.bool_]) -> st
     if not np.isfinite(speed_TW).any():
         return "What balancing would gain is not known: no speed was measured."
     if len(trace.workers) == 1:
-        return "There is nothing to balance: the job has one worker."
+        return (
+            "There is nothing to balance: the job has one worker. If each rank wrote a file of its own, name their "
+            "folder; the files are joined where they are named after ranks, as rank0.csv and rank1.csv."
+        )
     if complete_T.sum() >= FEWEST:
         return ""
     told = "What balancing would gain is not known: "

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
@@ -73,6 +73,8 @@ class Source:
     traces
         A trace; a file, or a folder of files, of any format that :mod:`paceline.datasets.readers` reads; a list of
         these; or an iterator of traces, which is kept as it passes.
+    options
+        Options of the format of the files, as :func:`paceline.datasets.read_traces` takes them.
     strict
         Whether a file that cannot be read, or holds no speed, is an error. Otherwise it is left out and listed.
 
@@ -95,8 +97,9 @@ class Source:
     ['broken.parquet']
     """
 
-    def __init__(self, traces: Given, *, strict: bool = False) -> None:
+    def __init__(self, traces: Given, *, strict: bool = False, options: Mapping[str, Any] | None = None) -> None:
         self.strict = strict
+        self.options = dict(options or {})
         self.facts: list[Fact] = []
         self._left_out: dict[str, LeftOut] = {}
         self._usable: dict[int, int] = {}
@@ -250,8 +253,8 @@ class Source:
         path = Path(name)
         if not path.exists():
             raise FileNotFoundError(f"there is no file or folder {path}")
-        jobs = jobs_of(path, left_out=self._leave_out)
-        return [(str(files[0]), partial(read_job, chosen, files)) for chosen, files in jobs]
+        jobs = jobs_of(path, left_out=self._leave_out, options=self.options)
+        return [(str(files[0]), partial(read_job, chosen, files, **self.options)) for chosen, files in jobs]
 
 
 def _stamp(load: Load) -> list[list[Any]] | None:

@@ -33,6 +33,8 @@ class Format:
         Its columns or keys, if it has any: a file that no format recognises is compared with them.
     job
         Returns the job that a file belongs to: files of one folder and one job are read together.
+    per_rank
+        Whether each rank may have written a file of its own: such files are joined.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Format:
     seen: str
     columns: tuple[str, ...] = ()
     job: Callable[[Path], str] = str
+    per_rank: bool = False
 
 
 OWN = "a format of this library"

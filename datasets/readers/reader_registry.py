@@ -34,6 +34,7 @@ from paceline.datasets.readers.formats import (
     wandb,
 )
 from paceline.datasets.readers.nearest import names_in, nearest
+from paceline.datasets.readers.per_rank import are_ranks, job_of, joined, rank_of
 from paceline.datasets.readers.ranks import (
     megatron_timers,
     profiler_traces,
@@ -134,7 +135,7 @@ def read_job(chosen: Format, files: Sequence[Path], **options: Any) -> Iterator[
     """Yield the traces of files of one job, as :func:`jobs_of` puts them together."""
     _check_options(chosen, options)
     try:
-        for trace in chosen.read(files, **options):
+        for trace in _read(chosen, files, options):
             yield _with_origin(trace, chosen)
     except (OSError, ImportError):
         raise
@@ -142,6 +143,17 @@ def read_job(chosen: Format, files: Sequence[Path], **options: Any) -> Iterator[
         if isinstance(error, ValueError) and any(str(file) in str(error) for file in files):
             raise
         raise ValueError(f"{files[0]}: is not {chosen.name} as expected: {error}") from error
+
+
+def _read(chosen: Format, files: Sequence[Path], options: dict[str, Any]) -> Iterator[Trace]:
+    if not chosen.per_rank or len(files) == 1 or chosen.read is tidy.read_csv:
+        yield from chosen.read(files, **options)
+        return
+    of_files = [list(chosen.read([file], **options)) for file in files]
+    if are_ranks([[name for trace in traces for name in trace.workers] for traces in of_files]):
+        yield joined([trace for (trace,) in of_files], files)
+    else:
+        yield from (trace for traces in of_files for trace in traces)
 
 
 def _with_origin(trace: Trace, chosen: Format) -> Trace:
@@ -252,7 +264,7 @@ def _jobs_in(
     left_out: Callable[[Path, ValueError], None],
     options: Mapping[str, object] | None,
 ) -> Iterator[tuple[Format, list[Path]]]:
-    jobs: dict[tuple[str, Path, str], list[Path]] = {}
+    jobs: dict[tuple[str, str, str], list[Path]] = {}
     for file in _files_below(folder):
         try:
             chosen = recognise(file, options)
@@ -260,7 +272,9 @@ def _jobs_in(
             left_out(file, error)
             continue
         if name in (None, chosen.name):
-            jobs.setdefault((chosen.name, file.parent, chosen.job(file)), []).append(file)
+            below = file.relative_to(folder)
+            job = ("", job_of(below)) if chosen.per_rank and rank_of(below) else (str(below.parent), chosen.job(file))
+            jobs.setdefault((chosen.name, *job), []).append(file)
     if not jobs:
         raise ValueError(f"{folder}: holds no file of {'a format that is recognised' if name is None else name}")
     for (chosen_name, _, _), files in jobs.items():

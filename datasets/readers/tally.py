@@ -25,6 +25,13 @@ class Tally:
         self._cells: Counter[str] = Counter()
         self._notes: Counter[str] = Counter()
 
+    def add(self, other: Tally) -> None:
+        """Count what another file's tally counted."""
+        self._read += other._read
+        self._restarts += other._restarts
+        for mine, its in ((self._rows, other._rows), (self._cells, other._cells), (self._notes, other._notes)):
+            mine.update(its)
+
     def read(self, count: float) -> None:
         """Count rows of the file."""
         self._read += int(count)

@@ -7,9 +7,10 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from paceline.datasets.readers.csv_rows import delimiter_of, header_of
 from paceline.datasets.readers.files import HEAD, head, json_of, opened
 from paceline.datasets.readers.format import OWN, Format
 from paceline.datasets.readers.nearest import names_in
+from paceline.datasets.readers.per_rank import are_ranks, joined_meta, name_of, rank_of
 from paceline.datasets.readers.plain import plain_table
 from paceline.datasets.readers.restarts import continued, runs_of_rows
 from paceline.datasets.readers.tabular.arrangement import Arrangement, without_texts
@@ -73,10 +75,11 @@ def read_csv(
     given = {"worker": worker, "iteration": iteration, "samples": samples, "seconds": seconds}
     given |= {"comm_seconds": comm_seconds, "wait_seconds": wait_seconds, "start": start}
     columns = {name: column for name, column in given.items() if column is not None}
+    found: list[Arranged] = []
     for path in paths:
         tally = Tally()
         guess = guessed(head(path), {**columns, **_not_default(rate=rate, values=values, period=period, unit=unit)})
-        try:
+        with _about(path):
             how = Arrangement(
                 columns={**{name: _number(text) for name, text in guess.items() if name != "unit"}, **columns},
                 rate=rate,
@@ -87,11 +90,64 @@ def read_csv(
                 start_unit=start_unit,
             )
             table = _table(path, str(how.columns.get("worker", "worker")), tally)
-        except (ValueError, TypeError, OverflowError, MemoryError, RecursionError) as error:
-            raise _about_file(path, error) from error
         if guess:
             log.warning("%s: is read as %s", path, as_options(guess))
-        yield from traces_of(path, table, how, tally, meta={"read_as": as_options(guess)} if guess else {})
+        meta = {"read_as": as_options(guess)} if guess else {}
+        if len(paths) == 1:
+            yield from traces_of(path, table, how, tally, meta=meta)
+            return
+        found.append(_arranged(path, table, how, tally, meta))
+    if are_ranks([one.workers for one in found]):
+        yield _joined(found)
+    else:
+        yield from (_finished(one) for one in found)
+
+
+class Arranged(NamedTuple):
+    """A file's tidy rows, before they are put in order."""
+
+    path: Path
+    rows: pd.DataFrame
+    how: Arrangement
+    tally: Tally
+    meta: dict[str, str]
+
+    @property
+    def workers(self) -> list[str]:
+        """The names of its workers; none if it has no such column, as ``from_frame`` then says."""
+        return list(map(str, self.rows["worker"].unique())) if "worker" in self.rows else []
+
+
+def _arranged(path: Path, table: pd.DataFrame, how: Arrangement, tally: Tally, meta: Mapping[str, str]) -> Arranged:
+    with _about(path):
+        rows, texts = without_texts(how.applied(path, table, tally))
+    dropped = {"columns_dropped": f"{', '.join(texts)}: no numbers"} if texts else {}
+    about = {"job": TABLE.split(path.name)[0], "source": path.name, **meta, **dropped}
+    return Arranged(path, rows, how, tally, about)
+
+
+def _finished(one: Arranged) -> Trace:
+    with _about(one.path):
+        rows = _in_order(one.rows, one.tally)
+        meta = {**one.meta, **one.tally.meta(), **_kept(one.path)}
+        return Trace.from_frame(rows, unit=one.how.unit, start_unit=one.how.start_unit, meta=meta)
+
+
+def _joined(found: Sequence[Arranged]) -> Trace:
+    """Return the trace of files of one rank each, by their iterations."""
+    import pandas as pd
+
+    paths = [one.path for one in found]
+    names = [one.workers[0] for one in found]
+    if len(set(names)) < len(names):
+        names = [rank_of(path) for path in paths]
+    tally = Tally()
+    for one in found:
+        tally.add(one.tally)
+    rows = [one.rows.assign(worker=name) for one, name in zip(found, names, strict=True)]
+    meta = {**found[0].meta, "job": name_of(paths), **joined_meta(paths)}
+    with _about(paths[0].parent):
+        return _finished(Arranged(paths[0].parent, pd.concat(rows, ignore_index=True), found[0].how, tally, meta))
 
 
 def guessed(text: str, options: Mapping[str, object]) -> dict[str, str]:
@@ -121,20 +177,17 @@ def traces_of(
     meta: Mapping[str, str] | None = None,
 ) -> Iterator[Trace]:
     """Yield the trace of a file's table."""
+    meta = {**(meta or {}), **({"format": format_name} if format_name else {})}
+    yield _finished(_arranged(path, table, how, tally, meta))
+
+
+@contextmanager
+def _about(path: Path) -> Iterator[None]:
+    """Name the file in whatever is wrong with it."""
     try:
-        table, texts = without_texts(how.applied(path, table, tally))
-        table = _in_order(table, tally)
-        meta = {"job": TABLE.split(path.name)[0], "source": path.name, **(meta or {})}
-        meta |= {"format": format_name} if format_name else {}
-        meta |= {"columns_dropped": f"{', '.join(texts)}: no numbers"} if texts else {}
-        meta |= {**tally.meta(), **_kept(path)}
-        yield Trace.from_frame(table, unit=how.unit, start_unit=how.start_unit, meta=meta)
+        yield
     except (ValueError, TypeError, OverflowError, MemoryError, RecursionError) as error:
-        raise _about_file(path, error) from error
-
-
-def _about_file(path: Path, error: Exception) -> ValueError:
-    return ValueError(f"{path}: {str(error).removeprefix(f'{path}: ')}")
+        raise ValueError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
 
 
 def _table(path: Path, worker: str, tally: Tally) -> pd.DataFrame:
@@ -297,6 +350,7 @@ def _is_parquet(path: Path, first: str) -> bool:
 FORMATS = (
     Format(
         name="parquet",
+        per_rank=True,
         about="a trace written by paceline",
         files="<job>.parquet",
         gives="all that a trace holds",
@@ -306,6 +360,7 @@ FORMATS = (
     ),
     Format(
         name="csv",
+        per_rank=True,
         about="a tidy table, one row per iteration and worker",
         files="CSV with the columns worker, iteration, samples, seconds and any covariates",
         gives="all that a trace holds",
@@ -316,6 +371,7 @@ FORMATS = (
     ),
     Format(
         name="json",
+        per_rank=True,
         about="a tidy table in JSON, one object per iteration and worker, or an object of columns",
         files="JSON lines, a list of objects or an object of lists, with the keys worker, iteration, samples, seconds",
         gives="all that a trace holds",

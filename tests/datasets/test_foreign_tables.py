@@ -3,11 +3,12 @@
 import logging
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.datasets import read_traces
+from paceline.datasets import Trace, read_traces
 from paceline.datasets.readers.tabular.hint import own_times, unambiguous
 
 
@@ -169,3 +170,51 @@ def test_long_usage_table_is_read_by_worker(made):
     path = made("usage.csv", "\n".join(["timestamp,gpu,busy", *rows]))
     (trace,) = read_traces(path, worker="gpu", start="timestamp", period=1.0, values="usage")
     assert trace.covariates[:, :, 0].tolist() == [[0, 1], [1, 2], [2, 3]]
+
+
+RANKS = {
+    "csv": "rank{}.csv",
+    "json": "rank{}/metrics.jsonl",
+    "parquet": "run_rank{}.parquet",
+    "pytorch_log": "log-rank{}.txt",
+}
+
+
+def write_rank(folder, kind, rank, steps=range(5), named=True):
+    """A file of one rank, which takes a second more than the one before."""
+    path = folder / RANKS[kind].format(rank)
+    path.parent.mkdir(exist_ok=True, parents=True)
+    rows = [{"worker": rank if named else 0, "iteration": k, "samples": 8, "seconds": 1.0 + rank} for k in steps]
+    if kind == "csv":
+        pd.DataFrame(rows).to_csv(path, index=False)
+    elif kind == "json":
+        pd.DataFrame(rows).to_json(path, orient="records", lines=True)
+    elif kind == "parquet":
+        Trace.from_frame(pd.DataFrame(rows)).save(path)
+    else:
+        path.write_text("".join(f"Epoch: [0][{k}/99]\tTime {1.0 + rank} (1.0)\tSpeed 8 (8)\n" for k in steps))
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("kind", RANKS)
+def test_one_file_per_rank_is_joined(tmp_path, kind, named):
+    for rank in (0, 1, 2, 10):
+        write_rank(tmp_path, kind, rank, named=named)
+    (trace,) = read_traces(tmp_path)
+    assert trace.workers == ("0", "1", "2", "10")
+    np.testing.assert_allclose(trace.seconds, np.tile([1, 2, 3, 11], (5, 1)))
+    assert trace.meta["joined"] == "4 files, one for each rank"
+
+
+def test_ranks_are_joined_by_their_iterations(tmp_path):
+    write_rank(tmp_path, "csv", 0, range(5))
+    write_rank(tmp_path, "csv", 1, range(2, 4))
+    (trace,) = read_traces(tmp_path)
+    np.testing.assert_array_equal(np.isfinite(trace.seconds[:, 1]), [False, False, True, True, False])
+
+
+def test_files_of_several_workers_are_jobs_of_their_own(tmp_path):
+    for gpus in (4, 8):
+        rows = [{"worker": w, "iteration": 0, "samples": 8, "seconds": 1.0} for w in range(gpus)]
+        pd.DataFrame(rows).to_csv(tmp_path / f"job_gpu{gpus}.csv", index=False)
+    assert sorted(len(trace.workers) for trace in read_traces(tmp_path)) == [4, 8]

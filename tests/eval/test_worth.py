@@ -111,7 +111,7 @@ HALF_MISSING = np.where(np.arange(100)[:, None] % 10 < [10, 1], 0.1, NAN)
     ("trace", "sentence"),
     [
         (job(np.full((50, 2), NAN)), "What balancing would gain is not known: no speed was measured."),
-        (job(noise(50, 1)), "There is nothing to balance: the job has one worker."),
+        (job(noise(50, 1)), "There is nothing to balance: the job has one worker"),
         (job(noise(19, 2)), "What balancing would gain is not known: the trace has 19 iterations, but 20"),
         (
             job(HALF_MISSING),

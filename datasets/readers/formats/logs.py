@@ -155,6 +155,7 @@ FORMATS = tuple(
         seen=QUOTED,
         read=partial(read, kind),
         recognises=partial(_is, kind),
+        per_rank=True,
     )
     for kind, told in KINDS.items()
 )

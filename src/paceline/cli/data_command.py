@@ -29,16 +29,17 @@ FileFormat = Annotated[
 ]
 Options = Annotated[
     list[str] | None,
-    typer.Option("--with", help="An option of the format, as [cyan]period=300[/] or [cyan]workers=m_1,m_2[/]; repeat."),
+    typer.Option(
+        "--with",
+        metavar="NAME=VALUE",
+        help="An option of the format of named files, as [cyan]period=300[/] or [cyan]workers=m_1,m_2[/]; repeat.",
+    ),
 ]
 Source = Annotated[str, typer.Argument(help="A recorded trace's name, a file of any format, or a folder of files.")]
 
 COUNTS, COUNT = ("rows_read", "rows_dropped"), re.compile(r"[0-9]{1,15}")
 SINCE_1970 = re.compile(r"([0-9]{1,10}(?:\.[0-9]+)?) s since 1970 \(UTC\)")
 """Forms of text in ``meta`` that are numbers; all else there is text of any kind."""
-
-MORE_OPTIONS = {"allow_extra_args": True}
-"""Options that follow each other after one ``--with`` are taken too: ``--with seconds=duration_ms unit=ms``."""
 
 MOST_DESCRIBED = 50
 """Most traces of one file that are described; a file may hold thousands."""
@@ -60,16 +61,15 @@ def data_list(
     print_rows(what, [{key: value for key, value in row.items() if key not in wide} for row in rows], as_json)
 
 
-@data_app.command("info", context_settings=MORE_OPTIONS)
+@data_app.command("info")
 def data_info(
-    context: typer.Context,
     name: Source,
     file_format: FileFormat = None,
     options: Options = None,
     as_json: AsJson = False,
 ) -> None:
     """Describe traces: their workers, their covariates, what was dropped in reading, and how they were made."""
-    found = list(islice(_traces(name, file_format, [*(options or []), *context.args]), MOST_DESCRIBED + 1))
+    found = list(islice(_traces(name, file_format, options), MOST_DESCRIBED + 1))
     about = [{**_summary(trace), "covariates": ", ".join(trace.covariate_names), **trace.meta} for trace in found]
     if as_json:
         print(json.dumps(about[0] if len(about) == 1 else about))
@@ -85,9 +85,8 @@ def data_info(
         out.print(f"... and more; the first {MOST_DESCRIBED} are described")
 
 
-@data_app.command("load", context_settings=MORE_OPTIONS)
+@data_app.command("load")
 def data_load(
-    context: typer.Context,
     name: Source,
     target: Annotated[
         Path, typer.Option("--out", "-o", help="The .parquet file to write, or a folder for several traces.")
@@ -99,7 +98,7 @@ def data_load(
 
     Example: [cyan]paceline data load machine_usage.csv --with period=300 --out traces/[/]
     """
-    traces = _traces(name, file_format, [*(options or []), *context.args])
+    traces = _traces(name, file_format, options)
     first = list(islice(traces, 2))
     if not first:
         raise ValueError(f"{name} holds no trace to write")
@@ -121,6 +120,7 @@ def data_load(
 def data_convert(
     name: Source,
     target: Annotated[Path, typer.Argument(help="The .parquet or .csv file to write.")],
+    options: Options = None,
 ) -> None:
     """Convert a trace between Parquet and tidy CSV, or from any format that is recognised.
 
@@ -129,7 +129,7 @@ def data_convert(
     from paceline.cli import named_sources as sources
     from paceline.datasets.readers.tidy import write_csv
 
-    trace = sources.trace(name)
+    trace = sources.trace(name, options)
     if target.suffix == ".parquet":
         trace.save(target)
     elif target.suffix == ".csv":
@@ -139,9 +139,8 @@ def data_convert(
     out.print(f"written to {target}")
 
 
-@data_app.command("check", context_settings=MORE_OPTIONS)
+@data_app.command("check")
 def data_check(
-    context: typer.Context,
     name: Source,
     file_format: FileFormat = None,
     options: Options = None,
@@ -169,7 +168,7 @@ def data_check(
     from paceline.datasets.waiting_time import waiting_of
     from paceline.eval import worth
 
-    traces = _traces(name, file_format, [*(options or []), *context.args])
+    traces = _traces(name, file_format, options)
     first = list(islice(traces, 2))
     if figure is not None:
         _drawn(first, figure)
@@ -191,10 +190,10 @@ def data_check(
 # -- parts -------------------------------------------------------------------------------------------------------
 
 
-def _traces(name: str, file_format: str | None, options: list[str]) -> Iterator[Trace]:
+def _traces(name: str, file_format: str | None, options: list[str] | None) -> Iterator[Trace]:
     from paceline.cli import named_sources as sources
 
-    return sources.find_traces(name, file_format, **dict(map(sources.option, options)))
+    return sources.find_traces(name, file_format, **sources.options_of(options))
 
 
 def _readable(key: str, value: Any) -> str:

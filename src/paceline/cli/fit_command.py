@@ -11,6 +11,7 @@ import typer
 from rich.markup import escape
 
 from paceline._printable import printable
+from paceline.cli.data_command import Options
 from paceline.cli.show import err, out
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ FitTraces = Annotated[
 def fit(
     predictor: Annotated[str, typer.Argument(help="A kind such as [cyan]narx[/] or [cyan]narx:lags=8,hidden=32[/].")],
     traces: FitTraces = None,
+    options: Options = None,
     model: Annotated[
         Path,
         typer.Option("--out", "-o", help="The model file to write."),
@@ -57,7 +59,7 @@ def fit(
 
     _require_suffix(model)
     unfitted = _storable(sources.predictor(predictor), predictor)
-    source = sources.source(traces, "fit", strict=strict)
+    source = sources.source(traces, "fit", strict=strict, options=options)
     together = "TORCHELASTIC_RUN_ID" in os.environ
     first = not together or os.environ.get("RANK") == "0"
     scalars = None if tensorboard is None or not first else Scalars(tensorboard)
@@ -131,6 +133,7 @@ def _say(source: Source) -> None:
 def tune(
     predictor: Annotated[str, typer.Argument(help="A kind, with the arguments that are not to be tried.")],
     traces: FitTraces = None,
+    options: Options = None,
     trials: Annotated[int, typer.Option(help="Trials in all, with those of earlier calls.")] = 20,
     jobs: Annotated[int, typer.Option(help="Trials at once, each in a process of its own.")] = 1,
     hold_out: Annotated[float, typer.Option(help="Share of the workers on which trials are compared.")] = 0.3,
@@ -156,7 +159,7 @@ def tune(
         import joblib
 
         engine = joblib.parallel_config(n_jobs=jobs)
-    source = sources.source(traces, "fit")
+    source = sources.source(traces, "fit", options=options)
     with engine:
         tuned = tune(
             predictor,

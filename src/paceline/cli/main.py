@@ -16,7 +16,7 @@ from rich.markup import escape
 from paceline._printable import printable
 from paceline.cli.audit import audit
 from paceline.cli.collect_command import collect
-from paceline.cli.data_command import data_app
+from paceline.cli.data_command import Options, data_app
 from paceline.cli.fit_command import fit, tune
 from paceline.cli.live_command import live
 from paceline.cli.named_sources import DEFAULT_PREDICTORS
@@ -107,6 +107,7 @@ def evaluate(
     predictors: Evaluated = None,
     traces: Traces = None,
     fit_on: FitTraces = None,
+    options: Options = None,
     warmup: Warmup = 50,
     to_page: ToPage = None,
     as_json: AsJson = False,
@@ -126,7 +127,7 @@ def evaluate(
     from paceline.predictors import NAMES
 
     _require_page(to_page)
-    scored, models, fit_seconds, skipped = _traces_and_models(predictors or list(NAMES), traces, fit_on)
+    scored, models, fit_seconds, skipped = _traces_and_models(predictors or list(NAMES), traces, fit_on, options)
     with working(f"scoring {len(models)} predictors on {len(scored)} traces"):
         board = leaderboard(models, scored, warmup=warmup, fit_seconds=fit_seconds)
     if to_page:
@@ -147,6 +148,7 @@ def replay(
     predictors: Predictors = None,
     traces: Traces = None,
     fit_on: FitTraces = None,
+    options: Options = None,
     warmup: Warmup = 50,
     batch: Annotated[int | None, typer.Option("--global-batch", help="Samples per iteration over all workers.")] = None,
     to_page: ToPage = None,
@@ -160,7 +162,7 @@ def replay(
     from paceline.eval import balanced
 
     _require_page(to_page)
-    scored, models, _, skipped = _traces_and_models(predictors or list(DEFAULT_PREDICTORS), traces, fit_on)
+    scored, models, _, skipped = _traces_and_models(predictors or list(DEFAULT_PREDICTORS), traces, fit_on, options)
     result = _replayed(balanced(models), scored, batch, warmup)
     for note in result.notes:
         err.print(escape(note))
@@ -241,7 +243,7 @@ def _show_warning(message: Warning | str, *where: object, **more: object) -> Non
 
 
 def _traces_and_models(
-    texts: list[str], traces: list[str] | None, fit_on: list[str] | None
+    texts: list[str], traces: list[str] | None, fit_on: list[str] | None, options: list[str] | None = None
 ) -> tuple[list[Trace], dict[str, FleetPredictor], dict[str, float], pd.DataFrame]:
     """Return the traces to score, the fitted predictors with their fitting seconds, and skipped ones with reasons."""
     import pandas as pd
@@ -249,7 +251,9 @@ def _traces_and_models(
     from paceline.cli import named_sources as sources
     from paceline.training import fit as fit_to
 
-    scored, fitted_on = sources.traces(traces, "held-out"), sources.traces(fit_on, "fit")
+    scored, fitted_on = (
+        sources.traces(names, split, options) for names, split in ((traces, "held-out"), (fit_on, "fit"))
+    )
     both = sorted({trace.name for trace in scored} & {trace.name for trace in fitted_on})
     if both and not fit_on:
         raise ValueError(f"traces {both} are fitted to by default; choose others to fit to with --fit-on")

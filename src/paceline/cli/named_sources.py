@@ -45,7 +45,7 @@ def option(text: str) -> tuple[str, Any]:
     """Return name and value of an option: a number, a boolean, a text, or for ``workers`` names between commas."""
     name, equals, value = text.partition("=")
     if not equals:
-        raise ValueError(f"--with takes options like period=300, got {text!r}; only one file or folder can be named")
+        raise ValueError(f"--with takes NAME=VALUE, such as period=300, got {text!r}")
     if name == "workers":
         return name, value.split(",")
     try:
@@ -54,9 +54,14 @@ def option(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def trace(name: str) -> Trace:
+def options_of(texts: Sequence[str] | None) -> dict[str, Any]:
+    """Return the options of a format, as ``--with`` gives them: repeated, one each time."""
+    return dict(map(option, texts or ()))
+
+
+def trace(name: str, options: Sequence[str] | None = None) -> Trace:
     """Return the one trace of a recorded job's name, or of a file of any format."""
-    found = list(islice(find_traces(name), 2))
+    found = list(islice(find_traces(name, **options_of(options)), 2))
     if not found:
         raise ValueError(f"{name} holds no trace")
     if len(found) > 1:
@@ -64,24 +69,26 @@ def trace(name: str) -> Trace:
     return found[0]
 
 
-def traces(names: Sequence[str] | None, split: str) -> list[Trace]:
+def traces(names: Sequence[str] | None, split: str, options: Sequence[str] | None = None) -> list[Trace]:
     """Return all traces of those named, or the recorded ones of a split when none is named.
+
+    ``options`` are those of the format of named files.
 
     Traces of different files that have the same name are named by as much of their paths as tells them apart.
     """
     if not names:
         return recorded.load_split(split)
-    return _told_apart([found for name in names for found in _with_files(name)])
+    return _told_apart([found for name in names for found in _with_files(name, options_of(options))])
 
 
-def _with_files(name: str) -> Iterator[tuple[Trace, Path | None]]:
+def _with_files(name: str, options: dict[str, Any]) -> Iterator[tuple[Trace, Path | None]]:
     """Yield the traces of a name, each with its file if it has one."""
     path = Path(name)
     if not path.exists():
         yield from ((one, None) for one in find_traces(name))
         return
-    for chosen, files in jobs_of(path):
-        yield from ((one, files[0].resolve()) for one in read_job(chosen, files))
+    for chosen, files in jobs_of(path, options=options):
+        yield from ((one, files[0].resolve()) for one in read_job(chosen, files, **options))
 
 
 def _told_apart(found: Sequence[tuple[Trace, Path | None]]) -> list[Trace]:
@@ -104,13 +111,15 @@ def _named_by_path(one: Trace, file: Path, others: set[Path]) -> Trace:
     return replace(one, meta={**one.meta, "job": name})
 
 
-def source(names: Sequence[str] | None, split: str, *, strict: bool = False) -> Source:
+def source(
+    names: Sequence[str] | None, split: str, *, strict: bool = False, options: Sequence[str] | None = None
+) -> Source:
     """Return the traces to fit to: recorded ones, files and folders, of which files are read one by one."""
     given: list[Trace | str | Path] = []
     for name in names or ():
         is_place = "://" in name or Path(name).exists()
         given += [name] if is_place else list(find_traces(name))
-    return Source(given or recorded.load_split(split), strict=strict)
+    return Source(given or recorded.load_split(split), strict=strict, options=options_of(options))
 
 
 def is_model(text: str) -> bool:

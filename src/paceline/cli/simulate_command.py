@@ -10,6 +10,7 @@ import typer
 from rich.markup import escape
 
 from paceline._printable import printable
+from paceline.cli.data_command import Options
 from paceline.cli.show import out, working
 
 if TYPE_CHECKING:
@@ -44,9 +45,7 @@ def simulate(
         float, typer.Option(help="Spread of speeds between iterations, where only usual speeds are known.")
     ] = 0.05,
     file_format: Annotated[str | None, typer.Option("--format", help="The format, if it is not recognised.")] = None,
-    options: Annotated[
-        list[str] | None, typer.Option("--with", help="An option of the format, as for [cyan]paceline data[/].")
-    ] = None,
+    options: Options = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """Say what balancing would gain on your cluster, before anything is attached.
@@ -78,10 +77,10 @@ def simulate(
 def _of_traces(
     source: str, file_format: str | None, options: list[str], batch: int | None, noise: float
 ) -> list[tuple[str, Simulation]]:
-    from paceline.cli.named_sources import find_traces, option
+    from paceline.cli.named_sources import find_traces, options_of
     from paceline.eval.simulate import simulate as simulated
 
-    traces = find_traces(source, file_format, **dict(map(option, options)))
+    traces = find_traces(source, file_format, **options_of(options))
     found = [(trace.name, simulated(trace, global_batch=batch, noise=noise)) for trace in traces]
     if not found:
         raise ValueError(f"{source} holds no trace")

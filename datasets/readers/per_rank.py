@@ -1,0 +1,102 @@
+"""Join the files of a job of which each rank wrote its own: ``rank0.csv``, ``rank1.csv``, or ``rank0/log.txt``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from paceline._arrays import Array
+from paceline.datasets.columns import MEASURED
+from paceline.datasets.trace import Trace
+
+RANK = re.compile(
+    r"(?<![A-Za-z])((?:local_|global_)?(?:rank|worker|node|host|gpu|client|device|proc|process|replica|machine))"
+    r"([-_.]?)(\d+)(?!\d)",
+    re.IGNORECASE,
+)
+"""A rank in the name of a file or of its folder."""
+
+
+def job_of(path: Path) -> str:
+    """Return a path without the numbers of ranks in it: the same for all files of a job.
+
+    >>> job_of(Path("run/rank3.csv")) == job_of(Path("run/rank10.csv")) != job_of(Path("run/lr3.csv"))
+    True
+    """
+    return RANK.sub(r"\1\2#", str(path))
+
+
+def rank_of(path: Path) -> str:
+    """Return the rank that a path names; empty if it names none.
+
+    >>> [rank_of(Path(name)) for name in ("log-rank12.txt", "node1/gpu0.csv", "run1.csv")]
+    ['12', '1-0', '']
+    """
+    return "-".join(found[3] for found in RANK.finditer(str(path)))
+
+
+def joined(traces: Sequence[Trace], paths: Sequence[Path]) -> Trace:
+    """Return one trace of files that hold one worker each, row by row; a file that is shorter ends in NaN.
+
+    A worker has the name that its file gives it, or where these are the same, the rank in the file's name.
+    """
+    names = [trace.workers[0] for trace in traces]
+    if len(set(names)) < len(names):
+        names = [rank_of(path) for path in paths]
+    numbers = [tuple(map(int, re.findall(r"\d+", name))) or (0,) for name in names]
+    order = sorted(range(len(names)), key=lambda k: (numbers[k], names[k]))
+    traces = [traces[k] for k in order]
+    shared = [name for name in traces[0].covariate_names if all(name in trace.covariate_names for trace in traces)]
+    panels = {
+        name: _beside([getattr(trace, name) for trace in traces])
+        for name in MEASURED
+        if all(getattr(trace, name) is not None for trace in traces)
+    }
+    if shared:
+        panels["covariates"] = _beside([_covariates(trace, shared) for trace in traces])
+    return Trace(
+        **panels,
+        covariate_names=shared,
+        workers=[names[k] for k in order],
+        meta={**traces[0].meta, "job": name_of(paths), **joined_meta(paths)},
+    )
+
+
+def joined_meta(paths: Sequence[Path]) -> dict[str, str]:
+    """Return what a trace's ``meta`` says of the files that were joined."""
+    return {"joined": f"{len(paths)} files, one for each rank", "source": paths[0].parent.name or paths[0].name}
+
+
+def name_of(paths: Sequence[Path]) -> str:
+    """Return the name of the job of several files: what they share, or their folder.
+
+    >>> name_of([Path("run/rank0.csv"), Path("run/rank1.csv")]), name_of([Path("a-rank0.log"), Path("a-rank1.log")])
+    ('run', 'a')
+    """
+    stem = RANK.sub("", paths[0].name.split(".")[0]).strip("-_. ")
+    folders = [part for part in paths[0].parent.parts if not RANK.search(part)]
+    return stem or (folders[-1] if folders else "ranks")
+
+
+def are_ranks(workers: Sequence[Sequence[str]]) -> bool:
+    """Return whether the files of a job hold one worker each: files of several are jobs of their own.
+
+    >>> are_ranks([["0"], ["0"]]), are_ranks([["0", "1"], ["0", "1"]]), are_ranks([["0"]])
+    (True, False, False)
+    """
+    return len(workers) > 1 and all(len(names) == 1 for names in workers)
+
+
+def _beside(panels: Sequence[Array]) -> Array:
+    """Return panels of one worker each, ``[T, 1, ...]``, as one; those that are shorter end in NaN."""
+    length = max(map(len, panels))
+    pads = [np.full((length - len(one), *one.shape[1:]), np.nan) for one in panels]
+    return np.concatenate([np.concatenate(pair) for pair in zip(panels, pads, strict=True)], axis=1)
+
+
+def _covariates(trace: Trace, names: Sequence[str]) -> Array:
+    assert trace.covariates is not None, "a trace with names of covariates has them"
+    return np.asarray(trace.covariates[:, :, [trace.covariate_names.index(name) for name in names]])
