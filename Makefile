@@ -9,7 +9,7 @@ PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
 # Only the files with such tests: to collect all others takes ten seconds.
 ALONE = $(shell grep -rl "mark.alone" tests)
 
-.PHONY: help demo docs test quick test-flower soak random notebooks gpu check format pins loops wheel-test clean
+.PHONY: help demo docs test quick test-flower soak random gpu check format pins loops wheel-test clean
 .DEFAULT_GOAL := help
 
 help:  ## Say what each target does.
@@ -34,8 +34,6 @@ test-flower: .venv-flower/installed  ## The tests of the Flower strategy, in an 
 	    tests/engines/test_flower_live.py 'tests/test_random_kills.py::test_a_hundred_kills[federated]' \
 	    src/paceline/coordinator/federated src/paceline/engines/flower
 
-# moto pins versions that others here cannot share too: only its server runs there, the tests run in .venv.
-
 soak: .venv/installed  ## Long live runs and long fuzzing, outside CI.
 	@$(PYTEST) -m soak tests
 
@@ -48,7 +46,7 @@ random: .venv-random/installed  ## The tests that start no process, in three ran
 gpu: .venv/installed  ## Check everything on a CUDA device, in five minutes; without one, on a stand-in.
 	@PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu.py
 
-check: .venv/installed  ## Formatting, lint and types: what CI and pre-commit run.
+check: .venv/installed  ## Formatting, lint and types: what CI runs.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -67,9 +65,6 @@ loops: .venv/installed  ## Renew the table of loops in docs/reference/loops.md f
 # The site needs no .venv, and .venv not the site's packages.
 docs: .venv-docs/installed  ## Build the documentation into build/site; any warning or broken link is an error.
 	@.venv-docs/bin/python docs/building/make_site.py
-
-notebooks: .venv-notebooks/installed  ## Run docs/notebooks anew, and keep what their cells print and draw.
-	@OMP_NUM_THREADS=1 .venv-notebooks/bin/python docs/building/notebooks.py
 
 # The built wheel, alone in an environment of its own, outside the checkout.
 wheel-test: .venv/installed  ## Build the wheel and test it in an environment of its own.
@@ -101,12 +96,6 @@ wheel-test: .venv/installed  ## Build the wheel and test it in an environment of
 	    --editable . zensical mkdocstrings-python latex2mathml
 	@touch $@
 
-.venv-notebooks/installed: pyproject.toml constraints.txt
-	@$(PYTHON) -m venv .venv-notebooks
-	@.venv-notebooks/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-	    --editable ".[plot]" nbclient==0.11.0 ipykernel==7.4.0
-	@touch $@
-
 .venv-random/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -m venv .venv-random
 	@.venv-random/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
@@ -114,4 +103,4 @@ wheel-test: .venv/installed  ## Build the wheel and test it in an environment of
 	@touch $@
 
 clean:  ## Remove what was built, installed and cached.
-	rm -rf .venv .venv-docs .venv-flower .venv-notebooks .venv-random demo-output build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-docs .venv-flower .venv-random demo-output build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -2,7 +2,6 @@
 
 ``collect/`` records jobs under ``contention/``, ``experiment/`` trains with balanced and equal batches in turns, and
 ``processes/`` starts, separates and ends the processes that both need.
-``federated/`` lets federated clients train in simulated time, and ``replay/`` asynchronous workers.
 """
 
 from paceline.lab.collect.jobs import JOBS, Job

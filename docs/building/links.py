@@ -33,14 +33,10 @@ class SiteMap:
 
         >>> SiteMap().place("docs/howto/work.md"), SiteMap().place("benchmarks/live.md")
         ('howto/work.md', 'benchmarks/live.md')
-        >>> SiteMap().place("docs/notebooks/balancing.ipynb")
-        'notebooks/balancing.md'
         >>> SiteMap().place("examples/ddp_after.py"), SiteMap().place("examples/asyncio_coordinator")
         ('files/examples/ddp_after.py.md', 'files/examples/asyncio_coordinator.md')
         """
         path = PurePosixPath(file)
-        if path.suffix == ".ipynb":
-            path = path.with_suffix(".md")
         if path.suffix in COPIED or path.suffix == ".md":
             return str(path.relative_to("docs")) if path.parts[0] == "docs" else file
         self.listed.add(file)

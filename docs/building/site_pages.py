@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from commands import commands_page
@@ -17,8 +16,6 @@ from equations import with_equations
 from interfaces import interface_page
 from links import COPIED, ROOT, SiteMap, listing
 from messages import messages_page
-from notebooks import notebooks
-from notebooks import page as notebook_page
 
 PAGES = ROOT / "build" / "docs"
 """Where the finished pages are put, as mkdocs.yml names it."""
@@ -48,12 +45,6 @@ def assembled(folder: Path = PAGES) -> list[str]:
     for source in sorted(sources):
         page = str(source.relative_to(ROOT))
         _write(folder / site.place(page), with_equations(filled(site.rewritten(page, source.read_text()))))
-    for notebook in notebooks():
-        source = str(notebook.relative_to(ROOT))
-        text, pictures = notebook_page(notebook, partial(site.rewritten, source))
-        _write(folder / site.place(source), text)
-        for name, content in {**pictures, notebook.name: notebook.read_bytes()}.items():
-            _write((folder / site.place(source)).with_name(name), content)
     for room in ("docs", "benchmarks"):
         for file in (ROOT / room).rglob("*"):
             if file.suffix in COPIED:

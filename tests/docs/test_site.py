@@ -19,7 +19,6 @@ from checks import faults
 from docstring_text import shown
 from interfaces import names
 from links import ROOT, SiteMap, listing, parts
-from notebooks import notebooks
 from site_pages import MAKERS, MARK
 
 from paceline import LoadBalancer, Policy, Trace, split
@@ -49,7 +48,7 @@ def entries(nav):
 
 SOURCES = {
     SiteMap().place(str(path.relative_to(CHECKOUT).with_suffix(".md"))): path
-    for path in [*DOCS.rglob("*.md"), *notebooks(), *(CHECKOUT / "benchmarks").glob("*.md"), *CHECKOUT.glob("*.md")]
+    for path in [*DOCS.rglob("*.md"), *(CHECKOUT / "benchmarks").glob("*.md"), *CHECKOUT.glob("*.md")]
 }
 """The repository's pages, by their places in the site."""
 
