@@ -1,9 +1,11 @@
 """A state holds all that a predictor knows, and a fit in the middle of a job leaves nothing from before it."""
 
+from functools import cache
+
 import numpy as np
 import pytest
-from test_forecasts_kept import BRIEF, covariates_of, job
 
+from paceline.datasets import Trace
 from paceline.predictors import (
     ARIMA,
     EWMA,
@@ -18,8 +20,53 @@ from paceline.predictors import (
     GatedNARX,
     Mixture,
     Report,
+    Training,
 )
 from paceline.training import fit
+
+ITERATIONS = 150
+BRIEF = Training(epochs=2, batch_size=64, closed_loop=2)
+
+
+@cache
+def job(seed):
+    """Return a job in which happens what predictors have rules for; workers join, leave and get other names."""
+    rng = np.random.default_rng(seed)
+    names = ("steady", "jumps", "cycles", "silent", "noisy", "late")
+    shape, k = (ITERATIONS, len(names)), np.arange(ITERATIONS)
+    busy_TW, load_TW = (np.cumsum(rng.random(shape) < 0.06, axis=0) % 2).astype(float), rng.random(shape)
+    samples_TW = rng.choice([24.0, 32.0, 40.0, 64.0], shape)[k - k % 4]
+    log_TW = -0.4 * busy_TW - 0.3 * load_TW + rng.normal(0.0, 0.03, shape) + np.linspace(0.0, 1.0, len(names))
+    log_TW[65:110, 1] -= 0.9
+    log_TW[k % 6 == 0, 2] -= 1.1
+    log_TW[:, 4] += rng.normal(0.0, 0.6, ITERATIONS) * (k > 80)
+    log_TW[:3] -= 1.0  # a warm-up
+    seconds_TW = (0.05 + 0.01 * samples_TW) * np.exp(-log_TW)
+    seconds_TW[rng.random(shape) < 0.06] = np.nan
+    seconds_TW[60:85, 3] = np.nan
+    for at, worker, factor in ((40, 0, 0.0), (45, 4, 1e-3), (55, 1, 2e-3), (56, 1, 2e-3), (100, 0, 30.0)):
+        seconds_TW[at, worker] *= factor
+    covariates_TWD = np.stack([busy_TW, load_TW], axis=-1)
+    covariates_TWD[rng.random((*shape, 2)) < 0.05] = np.nan
+    covariates_TWD[90] *= 40.0
+    return Trace(
+        samples_TW,
+        seconds_TW,
+        comm_seconds=0.3 * seconds_TW,
+        covariates=covariates_TWD,
+        covariate_names=["busy", "load"],
+        workers=names,
+        meta={"job": f"recorded {seed}"},
+    )
+
+
+def covariates_of(model, trace, k):
+    """Return the covariates that the model reads, NaN where the job has none of this name."""
+    places = {name: place for place, name in enumerate(trace.covariate_names)}
+    missing = np.full(len(trace.workers), np.nan)
+    columns = [trace.covariates[k, :, places[n]] if n in places else missing for n in model.covariate_names]
+    return np.stack([*columns, missing], axis=1)[:, :-1]
+
 
 LEARNING = {
     "ewma": lambda: EWMA(smoothing=None),

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import random
-import zlib
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from kept import require_kept
 
 from paceline.predictors import Curves
 from paceline.solver import Assignment, AssignmentStatus, assign
@@ -250,43 +246,3 @@ def test_a_wrong_argument_is_named_with_its_sample(wrong: dict[str, Any], says: 
     arguments: dict[str, Any] = {"costs": [1.0, 2.0], "speeds": [1.0, 1.0], **wrong}
     with pytest.raises(ValueError, match=says):
         assign(arguments.pop("costs"), arguments.pop("speeds"), **arguments)
-
-
-def drawn(number: int) -> Problem:
-    """A problem of any kind, of numbers that ``random()`` gives in every version of Python."""
-    chance = random.Random(number).random
-
-    def one_of(*choices: Any) -> Any:
-        return choices[int(chance() * len(choices))]
-
-    padded = number % 2 == 0
-    ranks = one_of(2, 3, 5, 12) if padded else one_of(3, 8, 24)
-    samples = one_of(ranks * 4, ranks * 9, 600 if number % 8 == 0 else ranks * 2)
-    least, most = one_of((1, 20), (1, 40), (1, 800), (15, 20))
-    costs = [float(least + int(chance() ** 3 * (most - least))) for _ in range(samples)]
-    tokens = costs if chance() < 0.5 else [float(int(chance() * 9)) for _ in costs]
-    room = one_of(2.0, 4.0, 9.0) if padded else one_of(1.02, 1.2, 2.0)
-    cap = max(max(tokens), sum(tokens) / ranks) * room if chance() < 0.6 else None
-    speeds = [1 + int(chance() * one_of(1, 3, 9)) / 4 for _ in range(ranks)]
-    fixed = [int(chance() * 3) * one_of(0.0, 2.0, 30.0) for _ in range(ranks)]
-    options = {"tokens": tokens, "cap": cap, "fixed": fixed, "lower": one_of(0, 1, 2)}
-    return Problem(costs, speeds, {**options, "padded": padded, "steady": one_of(0.0, 0.05)})
-
-
-def told(problem: Problem) -> str:
-    """A checksum of all that an assignment says."""
-    try:
-        found = problem.solve()
-    except ValueError as error:
-        return f"{zlib.crc32(str(error).encode()):08x}"
-    said = [found.owner.tolist(), found.seconds.tolist(), found.tokens.tolist(), found.lower_bound, found.status.name]
-    return f"{zlib.crc32(repr(said).encode()):08x}"
-
-
-KEPT = Path(__file__).parent / "assignments.json"
-
-
-@pytest.mark.slow
-def test_the_same_samples_are_assigned_alike_on_every_processor_bit_for_bit() -> None:
-    """Ranks exchange costs, never assignments: a job on unlike machines relies on it. Kept on x86-64."""
-    require_kept(KEPT, "assignments", [told(drawn(number)) for number in range(72)])
