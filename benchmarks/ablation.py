@@ -110,7 +110,7 @@ def microseconds(make: Callable[[Covariates], Predictor], sampled: bool) -> floa
     for speed_W in np.exp(rng.normal(0.0, 0.1, (SETTLED + CALLS, WORKERS))):
         covariates_WD = rng.normal(0.0, 1.0, (WORKERS, len(model.covariate_names))) if sampled else None
         began = time.process_time_ns()
-        model.predict(covariates_WD)
+        model.predict(covariates=covariates_WD)
         model.observe(Report(np.ones(WORKERS), 1.0 / speed_W, covariates=covariates_WD))
         taken.append(time.process_time_ns() - began)
     return float(np.median(taken[SETTLED:])) / 1e3

@@ -135,7 +135,7 @@ def served(model: Predictor, trace: Trace) -> dict[int, Array]:
         covariates_WD = None if covariates_TWD is None else covariates_TWD[k]
         for h in HORIZONS:
             if k + h <= len(trace):
-                forecast = model.predict(covariates_WD, horizon=h)
+                forecast = model.predict(covariates=covariates_WD, horizon=h)
                 found[h][:, k + h - 1] = forecast.speed, forecast.quantile(0.05), forecast.quantile(0.95)
         model.observe(Report(trace.samples[k], trace.seconds[k], covariates=covariates_WD))
     return found

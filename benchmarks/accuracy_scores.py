@@ -108,7 +108,7 @@ def _steps(model: Predictor, trace: Trace, count: int) -> Iterator[tuple[int, Fo
     covariates_TWD = trace.covariates_named(model.covariate_names)
     for k in range(count):
         covariates_WD = None if covariates_TWD is None else covariates_TWD[k]
-        yield k, model.predict(covariates_WD)
+        yield k, model.predict(covariates=covariates_WD)
         model.observe(Report(trace.samples[k], trace.seconds[k], covariates=covariates_WD))
 
 

@@ -47,7 +47,7 @@ def forecasts(model: Predictor, trace: Trace) -> tuple[Array, Array]:
     speed_TW, spread_TW = np.empty(trace.seconds.shape), np.empty(trace.seconds.shape)
     for k in range(len(trace)):
         covariates_WD = None if covariates_TWD is None else covariates_TWD[k]
-        forecast = model.predict(covariates_WD)
+        forecast = model.predict(covariates=covariates_WD)
         speed_TW[k], spread_TW[k] = forecast.speed, forecast.spread
         model.observe(Report(trace.samples[k], trace.seconds[k], covariates=covariates_WD))
     return speed_TW, spread_TW

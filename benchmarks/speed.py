@@ -79,7 +79,7 @@ def served(model: FleetPredictor, workers: int) -> Step:
         model.observe(Report(samples_W, samples_W / speed_W, covariates=known_WD))
         known_WD = known_WD.copy()
         known_WD[:, places] = covariates_WD[:, : len(places)]
-        return model.predict(known_WD)
+        return model.predict(covariates=known_WD)
 
     speed_TW, covariates_TWD = fleet(workers, min(SETTLED, max(12, 200_000 // workers)))
     for speed_W, covariates_WD in zip(speed_TW, covariates_TWD, strict=True):

@@ -125,7 +125,7 @@ def iter_backtest(predictor: Predictor, trace: Trace, *, horizon: int = 1) -> It
     for boundary in range(len(trace) - horizon + 1):
         covariates_WD = None if covariates_TWD is None else covariates_TWD[boundary]
         k = boundary + horizon - 1
-        yield BacktestStep(k, predictor.predict(covariates_WD, horizon=horizon), speed_TW[k])
+        yield BacktestStep(k, predictor.predict(covariates=covariates_WD, horizon=horizon), speed_TW[k])
         predictor.observe(_report(trace, boundary, covariates_WD))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
-from paceline.predictors.fitting import Fitting, fit_with
+from paceline.predictors.fitting import Fitting, as_traces, fit_with
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.forecast import Forecast
 from paceline.predictors.named import named
@@ -59,9 +59,9 @@ class Adopted(FleetPredictor):
         """The covariates that it reads."""
         return tuple(self.predictor.covariate_names)
 
-    def fit(self, traces: Iterable[Trace]) -> Self:
+    def fit(self, traces: Trace | Iterable[Trace]) -> Self:
         """Fit the predictor to these traces."""
-        self.predictor.fit(traces)
+        self.predictor.fit(as_traces(traces))
         return self
 
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
@@ -108,7 +108,7 @@ class Adopted(FleetPredictor):
         return np.where(self._rows["seen"] > 0, self._forecast(covariates_WD, horizon).speed, np.nan)
 
     def _forecast(self, covariates_WD: Array, horizon: int) -> Forecast:
-        return self.predictor.predict(covariates_WD if self.covariate_names else None, horizon=horizon)
+        return self.predictor.predict(covariates=covariates_WD if self.covariate_names else None, horizon=horizon)
 
     def _learn_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
         self.predictor.observe(replace(report, covariates=covariates_WD if self.covariate_names else None))

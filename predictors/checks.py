@@ -334,7 +334,7 @@ def missing_covariates_are_survived(make: Factory) -> None:
     predictor = _warm(make)
     width = len(predictor.covariate_names)
     for covariates in (None, np.full((3, width), np.nan), np.where(np.eye(3, width) > 0, np.nan, 1e6)):
-        _require_usable(predictor.predict(covariates))
+        _require_usable(predictor.predict(covariates=covariates))
         predictor.observe(_report([0.5, 0.25, 1.0], covariates))
     _require_usable(_continue(predictor))
 
@@ -345,7 +345,7 @@ def inputs_are_left_alone(make: Factory) -> None:
     seconds = np.array([0.5, 0.25, 1.0])
     covariates = np.ones((3, len(watched.covariate_names)))
     watched.observe(_report(seconds, covariates))
-    watched.predict(covariates)
+    watched.predict(covariates=covariates)
     _require(bool((seconds == [0.5, 0.25, 1.0]).all() and (covariates == 1.0).all()), "an input array was changed")
     clean.observe(_report(seconds.copy(), covariates.copy()))
     seconds[:], covariates[:] = 99.0, 99.0

@@ -63,6 +63,14 @@ class FleetPredictor:
         self._covariates: tuple[bytes, Array] = (b"", np.empty((0, 0)))
         self._calm = False
 
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("__") and "_covariates" not in self.__dict__:
+            kind = type(self)
+            code = getattr(kind.__init__, "__code__", None)
+            place = f" ({code.co_filename}, line {code.co_firstlineno})" if code else ""
+            raise RuntimeError(f"{kind.__qualname__}.__init__{place} must call super().__init__()")
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={v!r}' for name, v in self.configuration().items())})"
 
@@ -119,7 +127,7 @@ class FleetPredictor:
         """True if the predictor, or one inside it, holds anything that a fit changes."""
         return any(name.startswith("learnt/") for name in self.state_dict())
 
-    def fit(self, traces: Iterable[Trace]) -> Self:
+    def fit(self, traces: Trace | Iterable[Trace]) -> Self:
         """Do nothing: this predictor learns only from what it observes."""
         return self
 
@@ -186,7 +194,7 @@ class FleetPredictor:
     # Reports may hold any number; what comes of it is clipped or counts as missing.
     _judged_in_silence = np.errstate(all="ignore")(_judged)
 
-    def predict(self, covariates: ArrayLike | None = None, *, horizon: int = 1) -> Forecast:
+    def predict(self, *, covariates: ArrayLike | None = None, horizon: int = 1) -> Forecast:
         """Forecast the iteration ``horizon`` ahead. Pure: a second call gives the same answer."""
         if horizon < 1:
             raise ValueError(f"horizon must be at least 1 iteration, got {horizon}")
@@ -292,7 +300,7 @@ class FleetPredictor:
 
     def _place(self, worker: str) -> int:
         if worker not in self.workers:
-            raise ValueError(f"worker {worker!r} is not in the fleet {list(self.workers)}")
+            raise ValueError(f"worker {worker!r} is not in the fleet of {shortened(self.workers)}")
         return self.workers.index(worker)
 
     def _new_name(self, worker: str) -> str:
@@ -338,6 +346,16 @@ class FleetPredictor:
 def _side_by_side(rows: dict[str, Array]) -> dict[str, Array]:
     """Lay the workers side by side in memory (Fortran order): work on many short rows is then several times faster."""
     return {name: np.asfortranarray(values) for name, values in rows.items()}
+
+
+def shortened(names: Sequence[str], most: int = 8) -> str:
+    """Return a list of names for a message: the number, and the first few of many.
+
+    >>> shortened(["a", "b"]), shortened([str(k) for k in range(200)], most=2)
+    ("2: ['a', 'b']", "200: ['0', '1'] and 198 more")
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{len(names)}: {list(names[:most])}{more}"
 
 
 def _name(worker: object) -> str:

@@ -33,7 +33,7 @@ class Predictor(Protocol):
         """The covariates it reads, in the order of their axis; empty if it reads none."""
         ...
 
-    def fit(self, traces: Iterable[Trace]) -> Self:
+    def fit(self, traces: Trace | Iterable[Trace]) -> Self:
         """Learn from recorded traces. A predictor that only learns while it serves does nothing here."""
         ...
 
@@ -57,7 +57,7 @@ class Predictor(Protocol):
         """Learn from the measurements of the iteration just finished."""
         ...
 
-    def predict(self, covariates: ArrayLike | None = None, *, horizon: int = 1) -> Forecast:
+    def predict(self, *, covariates: ArrayLike | None = None, horizon: int = 1) -> Forecast:
         """Forecast the iteration ``horizon`` ahead. Pure: a second call gives the same answer.
 
         ``covariates``, ``[W, D]``, are those sampled now, at the boundary before the next iteration.

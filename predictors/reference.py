@@ -53,10 +53,15 @@ class Spread:
         return Spread(count, mean, self.squares + other.squares + apart**2 * self.count * other.count / count)
 
     @property
+    def constant(self) -> bool:
+        """True if no value is known, or none differs by more than rounding, whatever the unit."""
+        return (self.squares / max(self.count, 1)) ** 0.5 <= 1e-12 * abs(self.mean)
+
+    @property
     def deviation(self) -> float:
         """The standard deviation; 1 if no value is known, or none differs."""
         deviation = (self.squares / max(self.count, 1)) ** 0.5
-        return deviation if deviation > 1e-12 else 1.0
+        return 1.0 if self.constant else deviation
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ class Restless:
     def load_state_dict(self, state):
         self.seen, self.workers = int(state["seen"]), tuple(map(str, state["workers"]))
 
-    def predict(self, covariates=None, *, horizon=1):
+    def predict(self, *, covariates=None, horizon=1):
         speed = np.random.default_rng(self.seen).uniform(1, 9, len(self.workers))
         return Forecast(speed, np.full(len(self.workers), 0.1))
 

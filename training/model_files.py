@@ -122,13 +122,14 @@ def _try(predictor: FleetPredictor) -> None:
     """
     trial = copy.deepcopy(predictor)
     for workers in (3, 4):
-        trial.reset([f"worker {w}" for w in range(workers)])
+        named = list(getattr(trial, "devices", ()))  # of a BatchTime, which refuses a fleet of other workers
+        trial.reset([*named, *(f"worker {w}" for w in range(workers))][:workers])
         covariates_WD = np.full((workers, len(trial.covariate_names)), 0.5)
         with np.errstate(all="ignore"):
             for horizon, silent in ((1, 0), (2, 1)):
                 seconds_W = np.where(np.arange(workers) == silent, np.nan, 1.5)
                 trial.observe(Report(samples=np.full(workers, 8.0), seconds=seconds_W, covariates=covariates_WD))
-                forecast = trial.predict(covariates_WD, horizon=horizon)
+                forecast = trial.predict(covariates=covariates_WD, horizon=horizon)
                 if forecast.speed.shape != (workers,) or forecast.spread.shape != (workers,):
                     raise ValueError(f"{workers} workers are forecast in the shape {forecast.speed.shape}")
 

@@ -55,7 +55,7 @@ class Restless:
         """Count a report."""
         self.seen += 1
 
-    def predict(self, covariates: Any = None, *, horizon: int = 1) -> Forecast:
+    def predict(self, *, covariates: Any = None, horizon: int = 1) -> Forecast:
         """Return speeds that differ by up to a factor of three."""
         count = len(self.workers)
         return Forecast(np.random.default_rng(self.seen).uniform(1, 3, count), np.full(count, 1e-3))

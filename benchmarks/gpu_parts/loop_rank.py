@@ -99,7 +99,7 @@ class Restless:
         """Count an iteration."""
         self.seen += 1
 
-    def predict(self, covariates: Any = None, *, horizon: int = 1) -> Forecast:
+    def predict(self, *, covariates: Any = None, horizon: int = 1) -> Forecast:
         """Draw speeds."""
         count = len(self.workers)
         return Forecast(np.random.default_rng(self.seen).uniform(1, 9, count), np.full(count, 1e-3))

@@ -133,7 +133,7 @@ class LoadBalancer:
             require_covariates("covariates_now", covariates_now, self.predictor)
         self.observe(report)
         self._iterations += 1
-        forecast = self.predictor.predict(covariates_now, horizon=self.horizon)
+        forecast = self.predictor.predict(covariates=covariates_now, horizon=self.horizon)
         if self.policy.risk == "auto":
             self._hedging.follow(report.speed, forecast)
         if report.out_of_memory is not None:

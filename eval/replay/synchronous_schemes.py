@@ -107,9 +107,9 @@ class _Checked:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._predictor, name)
 
-    def predict(self, covariates: ArrayLike | None = None, *, horizon: int = 1) -> Forecast:
+    def predict(self, *, covariates: ArrayLike | None = None, horizon: int = 1) -> Forecast:
         """Return the predictor's forecast."""
-        ahead = self._predictor.predict(covariates, horizon=horizon)
+        ahead = self._predictor.predict(covariates=covariates, horizon=horizon)
         require_forecasts(self._predictor, ahead.speed[None], ahead.spread[None], self._fleet, self.iteration)
         return ahead
 
@@ -138,7 +138,7 @@ class BareSplit:
 
     def sizes(self, iteration: int, covariates: Array | None) -> Sizes:
         """Solve the split of the forecast curves."""
-        forecast = self.predictor.predict(covariates)
+        forecast = self.predictor.predict(covariates=covariates)
         require_forecasts(self.predictor, forecast.speed[None], forecast.spread[None], self._workers, iteration)
         return split(forecast.curves, self._global_batch, lower=1).sizes
 

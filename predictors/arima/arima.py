@@ -18,7 +18,7 @@ from paceline._parallel import spread
 from paceline.predictors.arima.estimate import Coefficients, corrected_aic, fit_css, fit_css_groups, fit_likelihood
 from paceline.predictors.arima.filter import StateSpace, state_space, states
 from paceline.predictors.averages.smoothed import speed_of_log
-from paceline.predictors.fitting import Fitting
+from paceline.predictors.fitting import Fitting, as_traces
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.ranges import covariate_names, whole
 
@@ -214,9 +214,9 @@ class ARIMA(FleetPredictor):
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
-    def fit(self, traces: Iterable[Trace]) -> Self:
+    def fit(self, traces: Trace | Iterable[Trace]) -> Self:
         """Fit each worker of these traces, and all of them together. A fleet being served is reset."""
-        return self.fit_streamed(list(traces), Fitting())
+        return self.fit_streamed(as_traces(traces), Fitting())
 
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
         """Fit each worker, and all of them together, with all speeds in memory.

@@ -26,8 +26,8 @@ from paceline.predictors.batch_time.device_curves import (
     median_curve,
 )
 from paceline.predictors.batch_time.probing import probed
-from paceline.predictors.fitting import Fitting, fit_with
-from paceline.predictors.fleet import REFERENCE, FleetPredictor
+from paceline.predictors.fitting import Fitting, as_traces, fit_with
+from paceline.predictors.fleet import REFERENCE, FleetPredictor, shortened
 from paceline.predictors.forecast import Forecast
 from paceline.predictors.named import named
 from paceline.predictors.report import FASTEST, SLOWEST, Report
@@ -156,9 +156,9 @@ class BatchTime(FleetPredictor):
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
-    def fit(self, traces: Iterable[Trace]) -> Self:
+    def fit(self, traces: Trace | Iterable[Trace]) -> Self:
         """Fit a curve to every device type whose batch size varied in these traces, and relative speeds to the rest."""
-        return self.fit_streamed(list(traces), Fitting())
+        return self.fit_streamed(as_traces(traces), Fitting())
 
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
         """Fit curves and relative speeds, all traces in memory; curves of other devices are kept."""
@@ -199,6 +199,7 @@ class BatchTime(FleetPredictor):
 
     def reset(self, workers: Sequence[str]) -> None:
         """Start, or start again, with this fleet and no memory of any iteration."""
+        self._require_devices(tuple(map(str, workers)))
         super().reset(workers)
         self._relative.reset(self.workers)
         for w in range(len(self.workers)):
@@ -206,6 +207,7 @@ class BatchTime(FleetPredictor):
 
     def join(self, worker: str) -> None:
         """Add a worker at the end of the fleet; the others keep their state."""
+        self._require_devices((*self.workers, str(worker)))
         super().join(worker)
         self._relative.join(worker)
         self._set_start(len(self.workers) - 1)
@@ -219,6 +221,20 @@ class BatchTime(FleetPredictor):
         """Give a worker another name; it keeps its place and everything learnt about it."""
         super().rename(old, new)
         self._relative.rename(old, new)
+
+    def _require_devices(self, workers: Sequence[str]) -> None:
+        """Refuse names in ``devices`` that match no worker, or no fitted device: the fit would silently not be used."""
+        named = [worker for worker in workers if worker in self.devices]
+        if workers and self.devices and not named:
+            raise ValueError(
+                f"devices names the workers {shortened(tuple(self.devices))}, but the fleet has {shortened(workers)}"
+            )
+        unknown = sorted({self.devices[worker] for worker in named} - set(self.curves_))
+        if self.curves_ and unknown:
+            raise ValueError(
+                f"devices names {unknown}, but curves were fitted for {sorted(self.curves_)}: use these names, or "
+                "leave out a worker of an unknown device"
+            )
 
     def _set_start(self, w: int) -> None:
         for name, value in zip(FIELDS, self._start(self.workers[w]), strict=True):
@@ -348,7 +364,7 @@ class BatchTime(FleetPredictor):
 
     def _forecast(self, covariates_WD: Array, horizon: int) -> Forecast:
         rows = self._rows
-        relative_W = self._relative.predict(covariates_WD, horizon=horizon).speed
+        relative_W = self._relative.predict(covariates=covariates_WD, horizon=horizon).speed
         size_W = self._likely_size()
         level_W = _seconds(rows, size_W)
         slope_W = np.fmax(rows["slope"], LEAST_RISE * level_W / rows["last"])  # a fitted curve holds until it is tried

@@ -34,6 +34,34 @@ few.
 """
 
 
+def as_traces(traces: Trace | Iterable[Trace]) -> list[Trace]:
+    """Return traces as a list: one trace, several, or a tidy DataFrame of one job.
+
+    Raises
+    ------
+    TypeError
+        If something else than a trace is among them.
+
+    Examples
+    --------
+    >>> from paceline.datasets import Trace
+    >>> one = Trace(samples=[[8, 8]], seconds=[[1, 2]])
+    >>> as_traces(one) == as_traces([one]) == [one]
+    True
+    """
+    from paceline.datasets import Trace
+
+    if hasattr(traces, "columns"):
+        return [Trace.from_frame(traces)]
+    if isinstance(traces, Trace):
+        return [traces]
+    found = list(traces) if isinstance(traces, Iterable) and not isinstance(traces, str) else [traces]
+    for one in found:
+        if not isinstance(one, Trace):
+            raise TypeError(f"fit takes a Trace, several, or a tidy DataFrame, got {type(one).__name__} {one!r:.60}")
+    return found
+
+
 @dataclass(frozen=True)
 class Moment:
     """Progress of a fit.

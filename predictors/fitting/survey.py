@@ -5,6 +5,7 @@ Axes: T iterations, W workers, D covariates.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TypeVar
@@ -79,7 +80,7 @@ class Survey:
         missing = [name for name in wanted or () if name not in self.shared]
         if missing:
             raise ValueError(f"covariates {missing} are not in every trace to fit; those that are: {list(self.shared)}")
-        return self.shared if wanted is None else wanted
+        return self._informative(self.shared if wanted is None else wanted, wanted)
 
     def any_covariates(self, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
         """Return the wanted covariates, or all that any of the traces has if ``wanted`` is None.
@@ -94,7 +95,21 @@ class Survey:
             raise ValueError(
                 f"covariates {missing} are in none of the traces to fit; those that are: {list(self.covariates)}"
             )
-        return tuple(self.covariates) if wanted is None else wanted
+        return self._informative(tuple(self.covariates) if wanted is None else wanted, wanted)
+
+    def _informative(self, names: tuple[str, ...], wanted: tuple[str, ...] | None) -> tuple[str, ...]:
+        """Return the names; raise for covariates without any value, warn of those that never change."""
+        unknown = [name for name in names if not self.covariates[name].count]
+        if unknown and wanted is not None:
+            raise ValueError(f"covariates {unknown} have no value in the traces to fit, only NaN: leave them out")
+        if unknown:
+            warnings.warn(f"covariates {unknown} are left out: they are NaN throughout the traces to fit", stacklevel=4)
+        constant = [name for name in names if self.covariates[name].count and self.covariates[name].constant]
+        if constant:
+            warnings.warn(
+                f"covariates {constant} never change in the traces to fit, so nothing is learnt from them", stacklevel=4
+            )
+        return tuple(name for name in names if name not in unknown)
 
     def reference(self, names: tuple[str, ...]) -> Reference:
         """Return the spread of the data that a predictor with these covariates is fitted on."""

@@ -58,7 +58,9 @@ def inputs_of(rows: Rows, covariates_WD: Array, scale_W: Array, more: int = 0) -
     np.subtract(rows["averages"], last_W1, out=inputs_WF[:, LAGS - 1 : REFERENCES])
     inputs_WF[:, :REFERENCES] /= scale_W[:, None]
     if covariates:
-        spread_WD = np.sqrt(rows["covariate_spread"]) + 1e-6
+        # Relative to the mean, so that the unit of a covariate does not matter.
+        least_WD = 1e-9 * np.abs(rows["covariate_mean"]) + 1e-150
+        spread_WD = np.maximum(np.sqrt(rows["covariate_spread"]), least_WD)
         driven_WF = inputs_WF[:, begin:]
         np.divide(covariates_WD - rows["covariate_mean"], spread_WD, out=driven_WF[:, :covariates])
         np.divide(covariates_WD - rows["last_covariates"], spread_WD, out=driven_WF[:, covariates:])

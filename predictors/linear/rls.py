@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
-from paceline.predictors.fitting import Fitting
+from paceline.predictors.fitting import Fitting, as_traces
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.linear import inputs
 from paceline.predictors.linear.inputs import (
@@ -95,9 +95,9 @@ class RLS(FleetPredictor):
 
     # -- the prior that fitting learns ---------------------------------------------------------------------------
 
-    def fit(self, traces: Iterable[Trace]) -> Self:
+    def fit(self, traces: Trace | Iterable[Trace]) -> Self:
         """Learn where the weights of a new worker start, from these traces. A fleet being served is reset."""
-        return self.fit_streamed(list(traces), Fitting())
+        return self.fit_streamed(as_traces(traces), Fitting())
 
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
         """Learn from traces that may be read more than once and never all at once."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from paceline._require import require
-from paceline.predictors.fitting import Fitting
+from paceline.predictors.fitting import Fitting, as_traces
 from paceline.predictors.networks import gated_memory
 from paceline.predictors.networks.delay_lines import situations
 from paceline.predictors.networks.gated import GatedNARX
@@ -72,7 +72,7 @@ class BarrierHead(GatedNARX):
 
     def tune(self, traces: Iterable[Trace]) -> Self:
         """Continue training from the present weights, on random groups of workers. Needs torch."""
-        return self._tuned(list(traces), Fitting())
+        return self._tuned(as_traces(traces), Fitting())
 
     def _tuned(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
         require("torch", needed_by="BarrierHead.tune", extra="torch")

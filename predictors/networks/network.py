@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
-from paceline.predictors.fitting import Fitting
+from paceline.predictors.fitting import Fitting, as_traces
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.ranges import covariate_names
 
@@ -40,9 +40,9 @@ class Network(FleetPredictor):
         """The covariates it reads: those chosen, or those it was fitted with."""
         return self.covariate_names_
 
-    def fit(self, traces: Iterable[Trace]) -> Self:
+    def fit(self, traces: Trace | Iterable[Trace]) -> Self:
         """Fit the network to these traces, on inputs as in serving. Needs torch. A fleet being served is reset."""
-        return self.fit_streamed(list(traces), Fitting())
+        return self.fit_streamed(as_traces(traces), Fitting())
 
     @abstractmethod
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:

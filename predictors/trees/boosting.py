@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array
 from paceline._require import require
-from paceline.predictors.fitting import Fitting
+from paceline.predictors.fitting import Fitting, as_traces
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.ranges import covariate_names, whole
 from paceline.predictors.report import FASTEST, SLOWEST
@@ -116,9 +116,9 @@ class Boosting(FleetPredictor):
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
-    def fit(self, traces: Iterable[Trace]) -> Self:
+    def fit(self, traces: Trace | Iterable[Trace]) -> Self:
         """Fit the trees to all workers of these traces. Needs scikit-learn. A fleet being served is reset."""
-        return self.fit_streamed(list(traces), Fitting())
+        return self.fit_streamed(as_traces(traces), Fitting())
 
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
         """Fit the trees to a stream; of many examples to a random part. A warm start adds trees to the earlier ones."""

@@ -156,7 +156,7 @@ class Constant:
     def leave(self, worker): self.workers = tuple(w for w in self.workers if w != worker)
     def rename(self, old, new): self.workers = tuple(new if w == old else w for w in self.workers)
     def observe(self, report): pass
-    def predict(self, covariates=None, *, horizon=1):
+    def predict(self, *, covariates=None, horizon=1):
         return Forecast(np.full(len(self.workers), 5.0), np.full(len(self.workers), 0.1))
     def state_dict(self): return {}
     def load_state_dict(self, state): pass

@@ -46,11 +46,11 @@ class Waits(EWMA):
     def __deepcopy__(self, memo):
         return Waits(self.written)
 
-    def predict(self, covariates=None, *, horizon=1):
+    def predict(self, *, covariates=None, horizon=1):
         if self.written is not None:
             self.written()
             self.written = None
-        return super().predict(covariates, horizon=horizon)
+        return super().predict(covariates=covariates, horizon=horizon)
 
 
 @pytest.mark.slow

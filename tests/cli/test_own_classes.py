@@ -34,7 +34,7 @@ class Keeps:
     def leave(self, worker): pass
     def rename(self, old, new): pass
     def observe(self, report): pass
-    def predict(self, covariates=None, *, horizon=1): pass
+    def predict(self, *, covariates=None, horizon=1): pass
     def state_dict(self): return {}
     def load_state_dict(self, state): pass
 """

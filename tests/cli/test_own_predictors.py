@@ -21,11 +21,11 @@ class Slow(EWMA):
     pass
 
 class Wrong(EWMA):
-    def predict(self, covariates=None, *, horizon=1):
+    def predict(self, *, covariates=None, horizon=1):
         raise {error}
 
 class Deeper(EWMA):
-    def predict(self, covariates=None, *, horizon=1):
+    def predict(self, *, covariates=None, horizon=1):
         return self.quantile(2)
 
     def quantile(self, q):
@@ -52,8 +52,8 @@ class Sometimes(EWMA):
         super().__init__()
         self.given, self.at, self.part = given, at, part
 
-    def predict(self, covariates=None, *, horizon=1):
-        forecast = super().predict(covariates, horizon=horizon)
+    def predict(self, *, covariates=None, horizon=1):
+        forecast = super().predict(covariates=covariates, horizon=horizon)
         parts = {"speed": forecast.speed.copy(), "spread": forecast.spread.copy()}
         if self._rows["count"][1] == self.at:
             parts[self.part][1] = self.given

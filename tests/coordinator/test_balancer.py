@@ -334,8 +334,8 @@ def test_memory_limits_without_room_for_the_batch_are_ignored_and_said():
 class KnowsItsMemory(LastValue):
     """Learns from running out of memory that the second worker has room for 120 samples."""
 
-    def predict(self, covariates=None, *, horizon=1):
-        plain = super().predict(covariates, horizon=horizon)
+    def predict(self, *, covariates=None, horizon=1):
+        plain = super().predict(covariates=covariates, horizon=horizon)
         return replace(plain, batch_time=replace(plain.curves, limit=np.array([np.inf, 120, np.inf, np.inf])))
 
 

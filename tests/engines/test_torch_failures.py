@@ -142,10 +142,10 @@ class DrivenEWMA(EWMA):
         self.before.append(np.asarray(report.covariates).tolist())
         super().observe(report)
 
-    def predict(self, covariates=None, *, horizon=1):
+    def predict(self, *, covariates=None, horizon=1):
         if covariates is not None:
             self.now.append(np.asarray(covariates).tolist())
-        return super().predict(None, horizon=horizon)
+        return super().predict(covariates=None, horizon=horizon)
 
 
 def driven(rank):

@@ -21,8 +21,8 @@ from paceline.torch import BalancedLoader, attach
 class Steps(LastValue):
     """A predictor whose speeds change in every third iteration, the same on every rank."""
 
-    def predict(self, covariates=None, *, horizon=1):
-        forecast = super().predict(covariates, horizon=horizon)
+    def predict(self, *, covariates=None, horizon=1):
+        forecast = super().predict(covariates=covariates, horizon=horizon)
         speed = np.where(np.arange(len(self.workers)) == self.seen // 3 % 2, 40.0, 100.0)
         return type(forecast)(speed, forecast.spread)
 

@@ -42,9 +42,9 @@ def test_covariates_are_those_of_the_boundary_before_the_iteration():
     class Watches(LastValue):
         covariate_names = ("cpu_busy",)
 
-        def predict(self, covariates=None, *, horizon=1):
+        def predict(self, *, covariates=None, horizon=1):
             seen.append(("predict", covariates.item()))
-            return super().predict(covariates, horizon=horizon)
+            return super().predict(covariates=covariates, horizon=horizon)
 
         def observe(self, report):
             seen.append(("observe", report.covariates.item()))
@@ -69,8 +69,8 @@ def test_a_worker_that_never_reported_has_no_score():
 
 def test_an_interval_that_is_always_wide_enough_covers_everything():
     class Unsure(LastValue):
-        def predict(self, covariates=None, *, horizon=1):
-            forecast = super().predict(covariates, horizon=horizon)
+        def predict(self, *, covariates=None, horizon=1):
+            forecast = super().predict(covariates=covariates, horizon=horizon)
             return type(forecast)(forecast.speed, np.full(len(self.workers), np.inf))
 
     assert (backtest(Unsure(), checks.example_trace()).coverage == 1.0).all()
@@ -137,7 +137,7 @@ def test_communication_reaches_the_predictor():
 
 def test_coverage_counts_the_reported_speeds_inside_the_interval():
     class Sure(LastValue):
-        def predict(self, covariates=None, *, horizon=1):
+        def predict(self, *, covariates=None, horizon=1):
             return Forecast(speed=np.array([10.0]), spread=np.array([0.1]))  # 90 % between 8.5 and 11.8
 
     speeds = np.array([10.0, 9.0, 8.0, np.nan, 13.0, 11.0])[:, None]

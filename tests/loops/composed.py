@@ -92,7 +92,7 @@ def differs(parts):
 class Steady(Restless):
     """A predictor to which every worker has a speed of its own, which stays."""
 
-    def predict(self, covariates=None, *, horizon=1):
+    def predict(self, *, covariates=None, horizon=1):
         count = len(self.workers)
         return Forecast(np.linspace(1.0, 2.3, count), np.full(count, 1e-3))
 

@@ -41,7 +41,7 @@ class Restless:
     def observe(self, report):
         self.seen += 1
 
-    def predict(self, covariates=None, *, horizon=1):
+    def predict(self, *, covariates=None, horizon=1):
         count = len(self.workers)
         return Forecast(np.random.default_rng(self.seen).uniform(1, 9, count), np.full(count, 1e-3))
 

@@ -15,7 +15,7 @@ def heard(model, log_TW, load_TW=None, horizons=(1,)):
         covariates_WD = None if load_TW is None else covariates_of(model, load_TW[k])
         for h in horizons:
             if k + h <= len(log_TW):
-                forecast, truth_W = model.predict(covariates_WD, horizon=h), log_TW[k + h - 1]
+                forecast, truth_W = model.predict(covariates=covariates_WD, horizon=h), log_TW[k + h - 1]
                 errors[h][k + h - 1] = truth_W - np.log(forecast.speed)
                 low_W, high_W = forecast.quantile(0.05), forecast.quantile(0.95)
                 held[h][k + h - 1] = (low_W <= np.exp(truth_W)) & (np.exp(truth_W) <= high_W)
@@ -48,7 +48,9 @@ def test_a_horizon_that_was_never_asked_for_keeps_what_covariates_do_to_the_next
     model = made(Auto(covariates=["load"]))
     heard(model, loaded(load_TW), load_TW)
     for load in (0.0, 1.2):
-        soon, later = (model.predict(covariates_of(model, np.full(2, load)), horizon=h).speed for h in (1, 2))
+        soon, later = (
+            model.predict(covariates=covariates_of(model, np.full(2, load)), horizon=h).speed for h in (1, 2)
+        )
         assert later == pytest.approx(soon, rel=0.03)
     assert later[0] < 0.4 * 100.0  # the first worker was at load 0 before
 

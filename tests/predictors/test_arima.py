@@ -63,7 +63,7 @@ def observe(model, speed_TW, covariates_TWD, driven):
     forecasts = []
     for speed_W, covariates_WD in zip(speed_TW, covariates_TWD, strict=True):
         covariates = covariates_WD if driven else None
-        forecasts.append(model.predict(covariates).speed)
+        forecasts.append(model.predict(covariates=covariates).speed)
         model.observe(Report(samples=np.ones(len(speed_W)), seconds=1.0 / speed_W, covariates=covariates))
     return np.array(forecasts)
 
@@ -88,7 +88,7 @@ def test_forecasts_equal_those_of_statsmodels(order, driven, gaps):
         ahead = covariates_TWD[-1, w]  # further ahead, the covariates stay
         expected = results.forecast(10, exog=np.tile(ahead, (10, 1)) if driven else None)
         for horizon in (1, 2, 5, 10):
-            forecast = model.predict(covariates_TWD[-1] if driven else None, horizon=horizon).speed[w]
+            forecast = model.predict(covariates=covariates_TWD[-1] if driven else None, horizon=horizon).speed[w]
             assert forecast == pytest.approx(expected[horizon - 1], rel=1e-6)
 
 
@@ -200,7 +200,7 @@ def test_a_stranger_without_differences_is_drawn_to_the_mean_of_its_own_speeds()
     model.reset(["stranger"])
     for speed in (20.0, 24.0, 25.0):
         model.observe(Report(samples=[1.0], seconds=[1.0 / speed], covariates=model.covariate_mean_[None]))
-    assert 23.0 < model.predict(model.covariate_mean_[None]).speed[0] < 25.0
+    assert 23.0 < model.predict(covariates=model.covariate_mean_[None]).speed[0] < 25.0
 
 
 def test_traces_of_different_lengths_are_fitted_together():
@@ -304,7 +304,7 @@ def test_a_covariate_that_hardly_moved_while_fitted_does_no_harm_when_it_spikes(
     model.reset(trace.workers)
     for k in range(300):
         model.observe(Report(trace.samples[k], trace.seconds[k], covariates=trace.covariates[k]))
-    spiked = model.predict([[8.0], [8.0]]).speed
+    spiked = model.predict(covariates=[[8.0], [8.0]]).speed
     assert spiked[1] < 2.0 * np.exp(log_TW[:, 1].max())
 
 

@@ -24,7 +24,7 @@ def forecasts(model, worker):
     model.reset([worker])
     found = []
     for load, speed in ((0.1, 90.0), (0.9, 40.0), (0.5, 60.0), (9.0, 20.0)):
-        found.append(float(model.predict([[load]]).speed[0]))
+        found.append(float(model.predict(covariates=[[load]]).speed[0]))
         model.observe(Report(samples=[32.0], seconds=[32.0 / speed], covariates=[[load]]))
     return found
 

@@ -21,7 +21,7 @@ def served(model, trace):
     errors, inside = [], []
     for k, speed_W in enumerate(trace.speed):
         covariates_WD = None if covariates_TWD is None else covariates_TWD[k]
-        forecast = model.predict(covariates_WD)
+        forecast = model.predict(covariates=covariates_WD)
         errors.append(np.log(speed_W / forecast.speed))
         inside.append((forecast.quantile(0.05) <= speed_W) & (speed_W <= forecast.quantile(0.95)))
         model.observe(Report(trace.samples[k], trace.seconds[k], covariates=covariates_WD))

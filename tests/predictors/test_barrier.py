@@ -14,7 +14,7 @@ def forecast(model, trace):
     speed_TW = np.empty(trace.seconds.shape)
     for k in range(len(trace)):
         covariates_WD = None if covariates_TWD is None else covariates_TWD[k]
-        speed_TW[k] = model.predict(covariates_WD).speed
+        speed_TW[k] = model.predict(covariates=covariates_WD).speed
         model.observe(Report(trace.samples[k], trace.seconds[k], covariates=covariates_WD))
     return speed_TW
 

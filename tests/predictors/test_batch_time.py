@@ -133,8 +133,8 @@ def test_while_the_batch_never_moves_covariates_act_as_on_the_predictor_of_the_s
         predictor.reset(FLEET)
     for _ in range(60):
         load_WD = rng.uniform(0.0, 1.0, (3, 1))
-        expected = plain.predict(load_WD).speed
-        np.testing.assert_allclose(model.predict(load_WD).speed, expected, rtol=1e-9)
+        expected = plain.predict(covariates=load_WD).speed
+        np.testing.assert_allclose(model.predict(covariates=load_WD).speed, expected, rtol=1e-9)
         seconds = np.exp(load_WD[:, 0] + rng.normal(0, 0.01, 3))
         for predictor in (model, plain):
             observe(predictor, [64] * 3, seconds, covariates=load_WD)
@@ -268,7 +268,9 @@ def test_the_relative_speed_may_be_any_predictor_and_reads_its_covariates():
     trace = checks.example_trace(seed=5)
     for k in range(20):
         observe(model, trace.samples[k], trace.seconds[k], covariates=trace.covariates[k])
-    idle, busy = (model.predict(np.column_stack([np.full(3, cpu), np.full(3, 0.5)])).speed for cpu in (0.0, 1.0))
+    idle, busy = (
+        model.predict(covariates=np.column_stack([np.full(3, cpu), np.full(3, 0.5)])).speed for cpu in (0.0, 1.0)
+    )
     assert (idle > busy).all()
 
 

@@ -51,17 +51,6 @@ def test_covariates_that_explain_the_speed_help():
     assert backtest(with_covariates, unseen).rmse.mean() < 0.8 * backtest(without, unseen).rmse.mean()
 
 
-def test_an_input_that_no_worker_ever_reported_is_named():
-    trace = checks.example_trace(100)
-    with pytest.raises(ValueError, match=r"no worker's reports hold the speed 100 reports ago nor \d+ other inputs"):
-        Boosting(lags=200, covariates=()).fit([trace])
-    covariates = trace.covariates.copy()
-    covariates[..., 1] = np.nan
-    unknown = Trace(trace.samples, trace.seconds, covariates=covariates, covariate_names=trace.covariate_names)
-    with pytest.raises(ValueError, match="no worker's reports hold distractor now"):
-        Boosting().fit([unknown])
-
-
 @pytest.mark.slow
 def test_a_covariate_that_is_sampled_every_other_iteration_has_no_past_to_fit():
     trace = checks.example_trace(200)

@@ -44,19 +44,19 @@ def test_an_unfitted_predictor_keeps_the_contract_too(kind):
 
 
 class ImpurePredict(LastValue):
-    def predict(self, covariates=None, *, horizon=1):
+    def predict(self, *, covariates=None, horizon=1):
         self._rows["last"] = self._rows["last"] * 1.01
-        return super().predict(covariates, horizon=horizon)
+        return super().predict(covariates=covariates, horizon=horizon)
 
 
 class NoPrior(LastValue):
-    def predict(self, covariates=None, *, horizon=1):
+    def predict(self, *, covariates=None, horizon=1):
         return Forecast(speed=self._rows["last"], spread=np.full(len(self.workers), np.inf))
 
 
 class SureFromTheStart(LastValue):
-    def predict(self, covariates=None, *, horizon=1):
-        return Forecast(super().predict(covariates, horizon=horizon).speed, np.full(len(self.workers), 0.1))
+    def predict(self, *, covariates=None, horizon=1):
+        return Forecast(super().predict(covariates=covariates, horizon=horizon).speed, np.full(len(self.workers), 0.1))
 
 
 class TrustsReports(LastValue):
@@ -68,7 +68,7 @@ class TrustsReports(LastValue):
         with np.errstate(all="ignore"):
             self._rows["last"] = np.asarray(report.samples) / np.asarray(report.seconds)
 
-    def predict(self, covariates=None, *, horizon=1):
+    def predict(self, *, covariates=None, horizon=1):
         return Forecast(self._rows["last"], np.full(len(self.workers), 0.1))
 
 
@@ -163,8 +163,8 @@ class Hoarder(LastValue):
 
 
 class SurerFurtherAhead(LastValue):
-    def predict(self, covariates=None, *, horizon=1):
-        forecast = super().predict(covariates)
+    def predict(self, *, covariates=None, horizon=1):
+        forecast = super().predict(covariates=covariates)
         return Forecast(forecast.speed, forecast.spread / horizon)
 
 
@@ -174,7 +174,7 @@ class NeedsCovariates(LastValue):
     def _next_speed(self, covariates_WD, horizon):
         return super()._next_speed(covariates_WD, horizon) * covariates_WD[:, 0]
 
-    def predict(self, covariates=None, *, horizon=1):
+    def predict(self, *, covariates=None, horizon=1):
         rows = self._covariate_rows(covariates)
         return Forecast(self._next_speed(rows, horizon), np.full(len(self.workers), np.inf))
 
@@ -201,8 +201,8 @@ class AcceptsAnyLength(LastValue):
 
 
 class UpsideDown(LastValue):
-    def predict(self, covariates=None, *, horizon=1):
-        forecast = super().predict(covariates, horizon=horizon)
+    def predict(self, *, covariates=None, horizon=1):
+        forecast = super().predict(covariates=covariates, horizon=horizon)
         flipped = Forecast(forecast.speed, forecast.spread)
         object.__setattr__(flipped, "quantile", lambda q: forecast.quantile(1.0 - q))
         return flipped
@@ -251,8 +251,8 @@ def test_check_notices_a_broken_contract(name, kind):
 @pytest.mark.parametrize(("spreads", "kept"), [((1, 0.5, 0.7), False), ((1, 2, 1), True), ((1, 9, 0.99), False)])
 def test_a_forecast_ten_ahead_is_no_more_certain_than_that_of_the_next(spreads, kept):
     class Uncertain(LastValue):
-        def predict(self, covariates=None, *, horizon=1):
-            forecast = super().predict(covariates)
+        def predict(self, *, covariates=None, horizon=1):
+            forecast = super().predict(covariates=covariates)
             return Forecast(forecast.speed, forecast.spread * dict(zip((1, 2, 10), spreads, strict=True))[horizon])
 
     if kept:

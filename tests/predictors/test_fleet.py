@@ -63,7 +63,7 @@ def step(model, samples_W, seconds_W, load_W):
     covariates_WD = np.stack([load_W] * len(model.covariate_names), axis=1) if model.covariate_names else None
     found = []
     for horizon in (2, 1):
-        forecast = model.predict(covariates_WD, horizon=horizon)
+        forecast = model.predict(covariates=covariates_WD, horizon=horizon)
         found += [forecast.speed, forecast.spread, forecast.quantile(0.1), forecast.curves.seconds(samples_W)]
     model.observe(Report(samples_W, seconds_W, covariates=covariates_WD))
     return np.array(found)
@@ -160,11 +160,11 @@ def served(model=None):
         (lambda: EWMA().observe(Report([1], [1])), "there is no fleet yet"),
         (lambda: EWMA().reset(["a", "a"]), r"workers must not repeat a name, got \['a', 'a'\]"),
         (lambda: served().join("a"), "worker 'a' is already in the fleet"),
-        (lambda: served().leave("z"), r"worker 'z' is not in the fleet \['a', 'b', 'c'\]"),
+        (lambda: served().leave("z"), r"worker 'z' is not in the fleet of 3: \['a', 'b', 'c'\]"),
         (lambda: served().predict(horizon=0), "horizon must be at least 1 iteration, got 0"),
         (lambda: served().observe(Report([1], [1])), "one entry for each of the 3 workers, got 1; call reset"),
         (
-            lambda: served().predict(np.zeros((2, 3))),
+            lambda: served().predict(covariates=np.zeros((2, 3))),
             r"covariates must have the shape \[workers, covariates\] \(3, 2\), in the order \['load', 'heat'\], got "
             r"\(2, 3\)",
         ),

@@ -111,7 +111,7 @@ def test_a_covariate_that_cannot_be_is_unknown(kind, lie):
         for model, place in ((told, lie), (unknown, np.nan)):
             given_W = load_W.copy()
             given_W[0, -1] = place if k == 20 else load_W[0, -1]
-            speeds.append(model.predict(given_W).speed)
+            speeds.append(model.predict(covariates=given_W).speed)
             model.observe(Report([32.0, 32.0], seconds_W, covariates=given_W))
         np.testing.assert_array_equal(*speeds)
 

@@ -20,7 +20,7 @@ def served(model, trace, skip=0):
     errors = []
     for k, speed_W in enumerate(trace.speed):
         covariates_WD = None if covariates_TWD is None else covariates_TWD[k]
-        errors.append(np.log(speed_W / model.predict(covariates_WD).speed))
+        errors.append(np.log(speed_W / model.predict(covariates=covariates_WD).speed))
         model.observe(Report(trace.samples[k], trace.seconds[k], covariates=covariates_WD))
     return np.array(errors[skip:])
 
@@ -180,7 +180,7 @@ def test_learning_online_cannot_diverge():
 @pytest.mark.slow
 def test_asking_with_other_covariates_is_not_answered_from_memory(trace, fitted):
     served(fitted, trace)
-    calm, busy = (fitted.predict(np.full((8, 2), share)).speed for share in (1.0, 0.3))
+    calm, busy = (fitted.predict(covariates=np.full((8, 2), share)).speed for share in (1.0, 0.3))
     assert not np.allclose(calm, busy)
 
 

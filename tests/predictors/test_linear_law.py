@@ -67,32 +67,6 @@ def known(values):
     return [None if np.isnan(value) else float(value) for value in values]
 
 
-@pytest.mark.parametrize("covariates", [0, 2])
-@pytest.mark.parametrize("gaps", [0.0, 0.15])
-def test_inputs_are_what_they_are_said_to_be_of_each_worker(covariates, gaps):
-    rng = np.random.default_rng(1)
-    rows, slow = inputs.fresh(3, covariates), [One(covariates) for _ in range(3)]
-    for k in range(70):
-        log_W = 4.0 + rng.normal(0.0, [0.1, 1e-4, 0.3], 3) + (k > 40) * np.array([0.0, 0.0, 2.0])
-        covariates_WD = np.exp(rng.normal(0.0, 1.0, (3, covariates)))
-        log_W[rng.random(3) < gaps] = np.nan
-        covariates_WD[rng.random((3, covariates)) < gaps] = np.nan
-        scale_W = inputs.scale_of(rows)
-        np.testing.assert_allclose(scale_W, [one.used for one in slow], rtol=1e-9)
-        for more in (0, 1):
-            found = inputs.inputs_of(rows, covariates_WD, scale_W, more)
-            wanted = [one.inputs(known(values), more) for one, values in zip(slow, covariates_WD, strict=True)]
-            np.testing.assert_allclose(found, wanted, rtol=1e-7, atol=1e-9)
-        target_W = inputs.target_of(rows, log_W, scale_W)
-        for w, one in enumerate(slow):
-            wanted = math.nan if one.scale is None else (log_W[w] - one.past[0]) / one.used
-            assert target_W[w] == pytest.approx(wanted, nan_ok=True, rel=1e-7)
-        inputs.move(rows, log_W, covariates_WD, scale_W)
-        for one, value, values in zip(slow, known(log_W), covariates_WD, strict=True):
-            one.move(value, known(values))
-        assert rows["seen"].tolist() == [one.seen for one in slow]
-
-
 def test_a_step_reaches_two_scales_farther_than_the_references_and_no_covariate_widens_it():
     inputs_WF = np.zeros((2, inputs.REFERENCES + 2))
     inputs_WF[0, [0, inputs.REFERENCES - 1, inputs.REFERENCES]] = 1.0, -3.0, 50.0

@@ -124,13 +124,13 @@ def test_an_answer_is_not_given_again_for_other_covariates_or_after_a_report():
     rng = np.random.default_rng(0)
     for _ in range(200):
         busy = rng.random((1, 1))
-        model.predict(busy)
+        model.predict(covariates=busy)
         model.observe(Report([64], np.exp(busy[0] + rng.normal(0.0, 0.01, 1)), covariates=busy))
-    idle, busy = (model.predict([[share]]).speed[0] for share in (0.0, 1.0))
+    idle, busy = (model.predict(covariates=[[share]]).speed[0] for share in (0.0, 1.0))
     assert idle > 1.5 * busy
-    assert model.predict([[0.0]]).speed[0] == idle
+    assert model.predict(covariates=[[0.0]]).speed[0] == idle
     model.observe(Report([64], [10.0], covariates=[[0.0]]))
-    assert model.predict([[0.0]]).speed[0] != idle
+    assert model.predict(covariates=[[0.0]]).speed[0] != idle
 
 
 class Outsider:

@@ -20,7 +20,7 @@ def rms(model, trace, skip):
     errors = []
     for k, speed_W in enumerate(trace.speed):
         covariates_WD = None if covariates_TWD is None else covariates_TWD[k]
-        errors.append(np.log(speed_W / model.predict(covariates_WD).speed))
+        errors.append(np.log(speed_W / model.predict(covariates=covariates_WD).speed))
         model.observe(Report(trace.samples[k], trace.seconds[k], covariates=covariates_WD))
     return float(np.sqrt(np.mean(np.square(errors[skip:]))))
 

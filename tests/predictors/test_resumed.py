@@ -96,7 +96,7 @@ def serve(model, first=0, count=20):
     for k in range(first, first + count):
         covariates = covariates_of(model, trace, k)
         for horizon in (1, 3):
-            model.predict(covariates, horizon=horizon)
+            model.predict(covariates=covariates, horizon=horizon)
         model.observe(Report(trace.samples[k], trace.seconds[k], covariates=covariates))
 
 

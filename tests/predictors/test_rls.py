@@ -16,7 +16,7 @@ def errors(model, trace, skip):
     found = []
     for k in range(len(trace)):
         covariates_WD = None if covariates_TWD is None else covariates_TWD[k]
-        found.append(np.log(trace.speed[k] / model.predict(covariates_WD).speed))
+        found.append(np.log(trace.speed[k] / model.predict(covariates=covariates_WD).speed))
         model.observe(Report(trace.samples[k], trace.seconds[k], covariates=covariates_WD))
     return np.array(found[skip:])
 
@@ -117,9 +117,9 @@ def test_a_forecast_for_other_covariates_is_not_the_one_before():
     for model in models:
         errors(model, trace, skip=0)
     covariates_WD = trace.covariates_named(models[0].covariate_names)[-1]
-    usual = models[0].predict(covariates_WD).speed
-    other = models[0].predict(covariates_WD + 0.2).speed
-    np.testing.assert_array_equal(other, models[1].predict(covariates_WD + 0.2).speed)
+    usual = models[0].predict(covariates=covariates_WD).speed
+    other = models[0].predict(covariates=covariates_WD + 0.2).speed
+    np.testing.assert_array_equal(other, models[1].predict(covariates=covariates_WD + 0.2).speed)
     assert (other != usual).all()
 
 

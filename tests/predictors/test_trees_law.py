@@ -175,7 +175,7 @@ def test_trees_see_lags_and_averages_in_scales_and_covariates_now_and_before(lag
     model.trees_ = Seen(0.7)
     model.reset(["a", "b"])
     for k in range(9):
-        found = model.predict(covariates_TWD[k])
+        found = model.predict(covariates=covariates_TWD[k])
         if k:
             for w in range(2):
                 inputs, scale, last = by_hand(speed_TW[:k, w], covariates_TWD[: k + 1, w], lags, covariate_lags)
@@ -196,8 +196,8 @@ def test_further_ahead_its_own_forecast_is_fed_back():
         for k, speed in enumerate((2.0, 3.0, 2.5)):
             model.observe(Report([speed], [1.0], covariates=[[0.1 * k]]))
     for horizon in (1, 2, 3):
-        expected = one.predict([[7.0]], horizon=horizon).speed
-        found = other.predict([[7.0]]).speed
+        expected = one.predict(covariates=[[7.0]], horizon=horizon).speed
+        found = other.predict(covariates=[[7.0]]).speed
         np.testing.assert_allclose(found, expected, rtol=1e-12)
         np.testing.assert_allclose(other.trees_.inputs[-1], one.trees_.inputs[-1], atol=1e-12)
         other.observe(Report(found, [1.0], covariates=[[7.0]]))

@@ -34,7 +34,7 @@ def test_a_fitted_model_comes_back_forecasting_the_same_bit_for_bit(tmp_path, na
         model.reset(trace.workers)
         for k in range(20):
             model.observe(Report(trace.samples[k], trace.seconds[k], covariates=trace.covariates[k]))
-        forecasts.append(model.predict(trace.covariates[20]).speed)
+        forecasts.append(model.predict(covariates=trace.covariates[20]).speed)
     np.testing.assert_array_equal(*forecasts)
 
 

@@ -227,8 +227,8 @@ class Odd(EWMA):
 
     fault = ""
 
-    def predict(self, covariates=None, *, horizon=1):
-        forecast = super().predict(covariates, horizon=horizon)
+    def predict(self, *, covariates=None, horizon=1):
+        forecast = super().predict(covariates=covariates, horizon=horizon)
         if self.fault == f"horizon {horizon}" or self.fault == f"{len(self.workers)} workers":
             raise ValueError(self.fault)
         if self.fault in ("speed", "spread"):
