@@ -93,6 +93,10 @@ class GrowingFile(Generic[Kept]):
     def begins(self, header: dict[str, Any], fleet: tuple[str, ...]) -> None:
         """Note a complete header."""
 
+    def fits(self, header: dict[str, Any], line: dict[str, Any]) -> bool:
+        """Return whether a line may be one of a header's; a line that names its run always is one of that run's."""
+        return True
+
     def record(self, fleet: tuple[str, ...], line: dict[str, Any]) -> Kept | None:
         """Return the record in a line; ``None`` if it lacks something."""
         raise TypeError(f"{type(self).__name__} must define record")
@@ -103,6 +107,7 @@ class GrowingFile(Generic[Kept]):
         self._begin = self._end = b""
         self._begun = self._in_long_line = self.ended = False
         self._fleet: tuple[str, ...] | None = None
+        self._headers: dict[object, dict[str, Any] | None] = {}
 
     def _is_another_file(self) -> bool:
         """Return whether what was read first and last is not there any more: another run has taken the file's place."""
@@ -129,6 +134,7 @@ class GrowingFile(Generic[Kept]):
         is_header = self.header in line
         if is_header:
             self._fleet = self._fleet_of(line)
+            self._headers[self._run_of(line)] = None if self._fleet is None else line
             self._begun = self._begun or self._fleet is not None
         if not self._begun:
             raise ValueError(
@@ -138,13 +144,20 @@ class GrowingFile(Generic[Kept]):
         self.ended = not is_header and "ended" in line
         if self.ended:
             return
-        record = None if is_header or self._fleet is None else self.record(self._fleet, line)
+        header = None if is_header else self._headers.get(self._run_of(line))
+        explained = header is not None and self.fits(header, line)
+        record = self.record(tuple(header["workers"]), line) if header is not None and explained else None
         if record is not None:
             self._lines.append(record)
             self._count += 1
             self.lost += _lost_before(line)
         elif text.strip() and not (is_header and self._fleet is not None):
             self.skipped += 1
+
+    def _run_of(self, line: dict[str, Any]) -> object:
+        """Return the run that a line names; files of earlier versions name none, and their newest header counts."""
+        run = line.get("run")
+        return run if isinstance(run, str) else None
 
     def _fleet_of(self, header: dict[str, Any]) -> tuple[str, ...] | None:
         """Return the workers that a header names; ``None`` if it is broken, as it then explains no line."""

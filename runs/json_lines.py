@@ -6,13 +6,18 @@ import atexit
 import json
 import math
 import os
+import secrets
+import socket
 import sys
 import time
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from paceline._lines import Lines
 from paceline._version import __version__
+from paceline.runs.growing import LONGEST, parsed
 from paceline.runs.iteration import Iteration
 from paceline.runs.json_numbers import all_known, known
 from paceline.runs.json_rounds import about_round, header_of_rounds
@@ -30,7 +35,8 @@ class JsonLines(Sink):
     The first line names the schema, the workers and the global batch. Another such line follows whenever the fleet
     changes or a run is resumed into the same file. Iterations that do not fit on a full disk are lost, and counted in
     the next line that fits (``lost_before``). A process that ends without an error, and :meth:`close`, write a last
-    line that says so (``ended``): without it a watcher takes silence for a fault. Read it with :func:`read_run`,
+    line that says so (``ended``): without it a watcher takes silence for a fault. One job at a time writes to a file:
+    the sink of another one logs which process does, and writes nothing. Read it with :func:`read_run`,
     ``paceline watch`` or ``paceline report``.
 
     Parameters
@@ -68,6 +74,8 @@ class JsonLines(Sink):
         self._lines: Lines | None = None
         self._lost_since = 0
         self._fleet: tuple[tuple[str, ...], int] | None = None
+        self._run = secrets.token_hex(4)  # by it a reader knows which header explains a line
+        self._started = datetime.now().astimezone().isoformat(" ", "seconds")
 
     def write(self, iteration: Iteration) -> None:
         """Append the iteration, after a header line if the fleet is a new one."""
@@ -80,17 +88,33 @@ class JsonLines(Sink):
     def _append(self, fleet: tuple[tuple[str, ...], int], header: dict[str, Any], about: dict[str, Any]) -> None:
         if self._lines is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._lines, self._process = Lines(self.path, logger), os.getpid()
+            self._lines, self._process = self._opened(), os.getpid()
             atexit.register(self._end)
-        if fleet != self._fleet and self._line(header):
+        if fleet != self._fleet and self._line({**header, "run": self._run, "process": self._about_process()}):
             self._fleet = fleet
         # Without its header a record would be read as one of the fleet before: it is lost with it.
         lost = {"lost_before": self._lost_since} if self._lost_since else {}
-        if fleet == self._fleet and self._line(about | lost):
+        if fleet == self._fleet and self._line(about | lost | {"run": self._run}):
             self._lost_since = 0
         else:
             self.lost += 1
             self._lost_since += 1
+
+    def _opened(self) -> Lines:
+        try:
+            return Lines(self.path, logger, alone=True)
+        except BlockingIOError:
+            writer = _writer_of(self.path)
+            if (writer.get("pid"), writer.get("host")) == (os.getpid(), socket.gethostname()):
+                return Lines(self.path, logger)  # another sink of this process: its job goes on
+            raise ValueError(
+                f"{self.path} is written by process {writer.get('pid', 'of another job')} on "
+                f"{writer.get('host', 'a machine of yours')}, which started {writer.get('started', 'before')}; give "
+                "each job a file of its own"
+            ) from None
+
+    def _about_process(self) -> dict[str, Any]:
+        return {"pid": os.getpid(), "host": socket.gethostname(), "started": self._started}
 
     def close(self) -> None:
         """Write that the run has ended, and close the file; a further iteration opens it again."""
@@ -107,6 +131,16 @@ class JsonLines(Sink):
 
     def _line(self, content: dict[str, Any]) -> bool:
         return self._lines is not None and self._lines.append(json.dumps(content, allow_nan=False))
+
+
+def _writer_of(path: Path) -> dict[str, Any]:
+    """Return what the newest header of a file says of the process that writes it; nothing where none says so."""
+    found: dict[str, Any] = {}
+    with path.open("rb") as file:
+        for text in iter(partial(file.readline, LONGEST), b""):
+            if b'"process"' in text and isinstance(process := parsed(text).get("process"), dict):
+                found = process
+    return found
 
 
 def _header(iteration: Iteration) -> dict[str, Any]:

@@ -23,6 +23,12 @@ class RunReader(GrowingFile[RecordLine]):
         """Return the run so far, or its last iterations; only those that are kept."""
         return Run.of_lines(str(self.path), self.kept(last), self.skipped, self.lost)
 
+    def fits(self, header: dict[str, Any], line: dict[str, Any]) -> bool:
+        """Return whether a line's plan divides the header's batch: two jobs may have written to one file."""
+        planned, batch = line.get("planned"), header.get("global_batch")
+        known = isinstance(planned, list) and isinstance(batch, int) and all(isinstance(x, int) for x in planned)
+        return "run" in line or not known or sum(planned) == batch
+
     def record(self, fleet: tuple[str, ...], line: dict[str, Any]) -> RecordLine | None:
         """Return the iteration in a line; ``None`` if it lacks something."""
         return RecordLine(fleet, line) if _is_iteration(line, len(fleet)) else None

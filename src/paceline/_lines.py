@@ -23,6 +23,8 @@ class Lines:
     new
         Whether the file must not exist yet. Otherwise lines are appended, after a line break if the last line of the
         file was cut short.
+    alone
+        Whether no other process may write to the file while this one does.
 
     Attributes
     ----------
@@ -32,7 +34,8 @@ class Lines:
     Raises
     ------
     OSError
-        If the file cannot be opened; FileExistsError if it must be new and exists.
+        If the file cannot be opened; FileExistsError if it must be new and exists; BlockingIOError if another process
+        writes to it and this one must be alone.
 
     Examples
     --------
@@ -45,13 +48,15 @@ class Lines:
     ((True, True), 0, 'the first\nthe second\n')
     """
 
-    def __init__(self, path: str | Path, log: logging.Logger, *, new: bool = False) -> None:
+    def __init__(self, path: str | Path, log: logging.Logger, *, new: bool = False, alone: bool = False) -> None:
         self.path = Path(path)
         self.lost = 0
         self._log = log
         self._torn = 0  # bytes of a line cut short at the end of the file that could not be taken back yet
         self._failing = False
         self._file: FileIO | None = self.path.open("xb" if new else "ab", buffering=0)
+        if alone:
+            _lock(self._file)
         self._break = b"" if new or _ends_whole(self.path) else b"\n"
 
     def append(self, line: str) -> bool:
@@ -111,6 +116,21 @@ class Lines:
         if self._failing:
             self._log.warning("%s: lines are written again; %d were lost", self.path, self.lost)
         self._failing = False
+
+
+def _lock(file: FileIO) -> None:
+    """Keep other processes from locking this file, until it is closed; where locks are not known, as on NFS, go on."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise
+    except OSError:
+        return
 
 
 def _ends_whole(path: Path) -> bool:

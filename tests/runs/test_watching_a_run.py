@@ -533,15 +533,3 @@ def test_numbers_stay_with_their_worker_whoever_joins_leaves_or_changes_places(t
         for w, name in enumerate(run.workers):
             wanted = [10.0 * (k + 1) + "abcd".index(name) if name in fleet else np.nan for fleet in fleets]
             np.testing.assert_array_equal(run.of_workers[key][:, w], wanted)
-
-
-def test_the_lines_of_a_real_sink_have_the_keys_of_these_tests(tmp_path):
-    from recorded_runs import iterations
-
-    sink = JsonLines(tmp_path / "run.jsonl")
-    sink(next(iterations(1)))
-    sink.close()
-    header, first, ended = map(json.loads, (tmp_path / "run.jsonl").read_text().splitlines())
-    assert ended.keys() == {"ended"}
-    assert first.keys() == json.loads(line(0)).keys()
-    assert HEADER.keys() <= header.keys()
