@@ -23,7 +23,7 @@ from paceline.cli.watching.bars import bars, bars_top
 from paceline.cli.watching.view import view
 from paceline.runs import JsonLines, RunReader, read_run
 
-HEADER = {"paceline_run": 1, "version": "0.1.0", "workers": ["gpu0", "gpu1"], "global_batch": 60}
+HEADER = {"paceline_run": 1, "version": "0.1.0", "workers": ["gpu0", "gpu1"]}
 
 
 def line(index, sizes=(30, 30), seconds=(0.03, 0.06), why="Kept the sizes.", **others):
