@@ -326,7 +326,7 @@ def _about_series(one: Series, name: str, workers: int) -> Iterator[str]:
         yield f"{name} has {one.outliers:.1%} outliers"
     if one.predictable < 0.5 and one.name == "speed":
         noisy = round((1.0 - one.predictable) * workers)
-        # This concerns prediction only: `paceline.eval.worth` shows what steady differences between workers are worth.
+        # This concerns prediction only: `eval.simulate` shows what steady differences between workers are worth.
         yield (
             f"nothing to predict in {name} beyond each worker's usual value: it looks like white noise in "
             f"{_of(noisy, workers)}"

@@ -17,16 +17,17 @@ import numpy as np
 from paceline._arrays import Array
 from paceline.datasets.trace import Trace
 
-APART = 0.005
+MIN_DIFFERENCE = 0.005
 """Shares of the time below half a percent are not worth a name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
-    """Shares of the time that workers wait, by cause; ``str`` of it is a text to read. NaN where it cannot be told.
+    """Shares of the computing time that workers wait, by cause; ``str`` of it is a text to read. NaN where unknown.
 
-    All shares are the sum over iterations of the mean time that workers wait for the slowest one, divided by the sum of
-    the slowest one's times: measured, or in the replay in question.
+    This is the library's one definition of waiting, for recordings, replays, live runs and their pages. All shares are
+    the sum over iterations of the mean time that workers wait for the slowest one, divided by the sum of the slowest
+    one's times: measured, or in the replay in question. Communication is left out.
 
     Parameters
     ----------
@@ -68,20 +69,17 @@ class Waiting:
 
     def _sentences(self) -> Iterator[str]:
         if not self.of:
-            yield "Where waiting comes from is not known: no two workers reported a time in the same iteration."
+            yield "How much workers wait is unknown: no two workers reported a time in the same iteration."
             return
-        yield f"Workers wait {_percent(self.share)} of the time for the slowest one."
+        yield f"Workers wait {_percent(self.share)} of the computing time for the slowest one."
         if not self.known:
-            yield (
-                "How much of it comes from uneven samples, and how much from uneven workers, cannot be told: no work "
-                "was recorded beside the times."
-            )
+            yield "How much of it comes from uneven samples is unknown: no work was recorded beside the times."
             return
-        told = "" if self.iterations == self.of else f", told from {self.iterations} of {self.of} iterations"
+        part = "" if self.iterations == self.of else f", in {self.iterations} of {self.of} iterations"
         workers, work = _percent(self.from_workers), _percent(self.from_work)
-        yield f"From uneven workers: with equal work, each at its own speed, they would wait {workers}{told}."
-        yield f"From uneven samples: with the recorded work, all at one speed, they would wait {work}{told}."
-        if self.share + APART < min(self.from_workers, self.from_work):
+        yield f"From uneven workers: with equal work, each at its own speed, they would wait {workers}{part}."
+        yield f"From uneven samples: with the recorded work, all at one speed, they would wait {work}{part}."
+        if self.share + MIN_DIFFERENCE < min(self.from_workers, self.from_work):
             yield "Together less than either: the work follows the speeds."
 
 
@@ -110,9 +108,9 @@ def waiting(seconds_TW: Array, work_TW: Array | None) -> Waiting:
     Equal work, but one worker is half as fast:
 
     >>> print(waiting(np.array([[2.0, 1.0]]), np.array([[8.0, 8.0]])))
-    Workers wait 25 % of the time for the slowest one.
-    From uneven workers: with equal work, each at its own speed, they would wait 25 %.
-    From uneven samples: with the recorded work, all at one speed, they would wait 0 %.
+    Workers wait 25% of the computing time for the slowest one.
+    From uneven workers: with equal work, each at its own speed, they would wait 25%.
+    From uneven samples: with the recorded work, all at one speed, they would wait 0%.
     """
     seconds_TW = np.where(np.isfinite(seconds_TW) & (seconds_TW > 0), seconds_TW, np.nan)
     there_TW = np.isfinite(seconds_TW)
@@ -122,14 +120,14 @@ def waiting(seconds_TW: Array, work_TW: Array | None) -> Waiting:
     share, of = _share(seconds_TW[several_T]), int(several_T.sum())
     if work_TW is None:
         return Waiting(share=share, of=of)
-    told_T = several_T & ((np.isfinite(work_TW) & (work_TW > 0)) | ~there_TW).all(axis=1)
-    if not told_T.any():
+    known_T = several_T & ((np.isfinite(work_TW) & (work_TW > 0)) | ~there_TW).all(axis=1)
+    if not known_T.any():
         return Waiting(share=share, of=of)
-    seconds_TW, work_TW = seconds_TW[told_T], np.where(there_TW, work_TW, np.nan)[told_T]
+    seconds_TW, work_TW = seconds_TW[known_T], np.where(there_TW, work_TW, np.nan)[known_T]
     own_TW = np.nanmean(work_TW, axis=1, keepdims=True) * (seconds_TW / work_TW)
     alike_TW = work_TW * (np.nansum(seconds_TW, axis=1, keepdims=True) / np.nansum(work_TW, axis=1, keepdims=True))
     return Waiting(
-        share=share, from_workers=_share(own_TW), from_work=_share(alike_TW), iterations=int(told_T.sum()), of=of
+        share=share, from_workers=_share(own_TW), from_work=_share(alike_TW), iterations=int(known_T.sum()), of=of
     )
 
 
@@ -145,4 +143,4 @@ def _share(seconds_TW: Array) -> float:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
+    return f"{100 * share:.0f}%"

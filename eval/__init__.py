@@ -12,10 +12,8 @@ from paceline.eval.replay.synchronous_schemes import (
     SizeScheme,
     balanced,
 )
-from paceline.eval.saving import Simulation
 from paceline.eval.significance import Lead, compare
-from paceline.eval.simulate import from_profiles, from_speeds, simulate
-from paceline.eval.worth import Worth, worth
+from paceline.eval.simulate import Simulation, from_profiles, from_speeds, simulate
 
 __all__ = [
     "Backtest",
@@ -31,7 +29,6 @@ __all__ = [
     "Replays",
     "Simulation",
     "SizeScheme",
-    "Worth",
     "backtest",
     "balanced",
     "barrier_overhead",
@@ -44,5 +41,4 @@ __all__ = [
     "replay",
     "replay_all",
     "simulate",
-    "worth",
 ]

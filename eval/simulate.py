@@ -1,32 +1,48 @@
 """Saving that a job would have from balancing, before anything is attached: replayed by the balancer of a live job.
 
-The interval is for the saving of a job that resembles this one and is as long: it holds what varies here and what will
-vary there. Axes: T iterations, W workers.
+The interval is for a job that resembles this one and is as long. Where batch sizes never change, no log tells how much
+of a time is fixed: the answer is then a range over all fixed shares. Axes: T iterations, W workers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from paceline._arrays import Array
 from paceline._curves import Curves
+from paceline._printable import printable
 from paceline.coordinator.balanced.policy import Policy, default_batch_multiple
 from paceline.datasets import Trace
 from paceline.datasets.profiles import load_profile
+from paceline.datasets.waiting_time import Waiting, waiting_of
+from paceline.eval.job_time import FixedShare, are_wall_times, fixed_share, pauses
 from paceline.eval.replay.synchronous import EQUAL, ORACLE, replay
 from paceline.eval.replay.synchronous_schemes import Balanced
-from paceline.eval.saving import Simulation, percent
 from paceline.eval.significance import Estimate
-from paceline.eval.waiting_costs import costs_of_waiting
-from paceline.eval.worth import FEWEST, LONGEST, WARMUP, indivisible, obstacle
 from paceline.predictors import Auto, BatchTime
 
 LIVE = "live"
+
+MIN_SAVING = 0.02
+"""A smaller saving is less than the cost of the change and the error of the replay's simplifications."""
+
+MIN_ITERATIONS = 20
+"""Shorter jobs are not replayed: each worker is then taken to keep its mean speed."""
+
+MAX_ITERATIONS, MAX_REPORTS = 1000, 500_000
+"""Number of last iterations that are replayed, and of reports of all workers together, which bounds time and memory."""
+
+MAX_WORKERS = 20_000
+"""A replay of 20 iterations of so many workers takes some seconds."""
+
+WARMUP = 50
+"""Iterations before the scored ones, at most a quarter of all, so that forecasts have a start."""
 
 LEVEL = 0.90
 """Share of jobs whose saving the interval holds."""
@@ -43,11 +59,118 @@ STEADY = 300
 NOISE = 0.05
 """Spread of a worker's speed from one iteration to the next where only its usual speed is known."""
 
+MAX_FIXED = 0.999
+"""Largest fixed share that is replayed: a worker whose time does not follow its batch at all has nothing to solve."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulation:
+    """The saving from balancing; ``str`` of it is a text to read.
+
+    Savings are shares of the time with equal batches, with the exchange of gradients where it was recorded.
+
+    Parameters
+    ----------
+    workers, iterations, global_batch
+        Workers, replayed iterations that count, samples of one.
+    saving
+        The saving by the balancer of a live job; NaN where ``low`` and ``high`` are all that can be known.
+    low, high
+        Its 90 % interval; or the range over all fixed shares, where the log does not tell how time depends on the
+        batch.
+    at_most
+        The saving if all of the time follows the batch, where the log does not tell; ``saving`` elsewhere.
+    hindsight
+        The saving if all speeds were known in advance, and time followed the batch as far as the log allows.
+    slowest
+        The worker that the others most often wait for.
+    waiting
+        How much workers wait, and for what.
+    paused
+        Share of the time that is spent in pauses, which do not follow the batch.
+    job_batch, accumulate
+        Global batch of the job itself, for each of this many micro-batches of a step; None if unknown.
+    command
+        The job's command, where ``paceline record`` recorded it.
+    assumed
+        Assumptions beyond the measurements, one sentence each.
+    """
+
+    workers: int
+    iterations: int
+    global_batch: int
+    saving: float
+    low: float
+    high: float
+    at_most: float
+    hindsight: float
+    slowest: str
+    waiting: Waiting = field(default_factory=Waiting)
+    paused: float = 0.0
+    job_batch: int | None = None
+    accumulate: int = 1
+    command: str = ""
+    assumed: tuple[str, ...] = ()
+
+    @property
+    def pays(self) -> bool:
+        """True if the lower end of the interval is worth a change of the script."""
+        return self.low >= MIN_SAVING
+
+    @property
+    def needs_probe(self) -> bool:
+        """True if only batches of two sizes can tell whether balancing pays."""
+        return bool(np.isnan(self.saving))
+
+    @property
+    def gain(self) -> tuple[str, ...]:
+        """Sentences on what balancing would gain."""
+        if self.needs_probe:
+            what = f"Balancing would save {100 * self.low:.0f} to {100 * self.at_most:.0f}% of the time, depending on "
+            what += f"how much of {_named(self.slowest)}'s extra time follows its batch"
+            told = f"If all of it does: {percent(self.at_most)} (90% interval: up to {percent(self.high)}). The log "
+            told += "cannot tell, as each worker's batches have one size."
+            return (f"{what}.", told, *self._pauses(), *self.assumed)
+        ends = f"{_rounded(self.low)} to {percent(self.high)}"
+        what = f"Balancing would save {percent(self.saving)} of the time (90% interval: {ends})"
+        if not self.pays:
+            what += ", too little to be sure of" if self.high >= MIN_SAVING else ", next to nothing"
+        more = f"; mostly for {_named(self.slowest)}" if self.hindsight >= MIN_SAVING else ""
+        most = f"With all speeds known in advance it would save {percent(self.hindsight)}{more}."
+        return (f"{what}.", most, *self._pauses(), *self.assumed)
+
+    def _pauses(self) -> tuple[str, ...]:
+        if self.paused < MIN_SAVING / 2:
+            return ()
+        return (f"Pauses (checkpoints, evaluations, preemptions) take {percent(self.paused)}: no batch changes them.",)
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Sentences that say the same."""
+        batch = "" if self.job_batch else ", as the log does not say how many"
+        each = f"{self.global_batch} samples each{batch}"
+        replayed = f"Replayed: {self.iterations} iterations of {self.workers} workers, {each}."
+        return (*self.gain, *(self.waiting.sentences if self.waiting.of else ()), replayed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON; ``None`` for unknown numbers."""
+        about = {key: value for key, value in asdict(self).items() if key != "waiting"}
+        about = {key: None if isinstance(one, float) and np.isnan(one) else one for key, one in about.items()}
+        words = {"needs_probe": self.needs_probe, "pays": self.pays, "sentences": list(self.sentences)}
+        return about | {"waiting": self.waiting.to_dict()} | words
+
+    def __str__(self) -> str:
+        return "\n".join(self.sentences)
+
 
 def simulate(
     trace: Trace, *, global_batch: int | None = None, curves: Curves | None = None, noise: float = NOISE
 ) -> Simulation:
-    """Return what balancing would save on a recorded job, with an interval, and where the waiting comes from.
+    r"""Return what balancing would save on a recorded job, with an interval, and how much workers wait.
+
+    Where batch sizes change in the log, as in a recording of ``paceline record --probe``, they tell how much of each
+    worker's time is fixed. Where they never do, the answer is a range: from 0, if all of it is, up to the saving if
+    none is.
 
     Parameters
     ----------
@@ -63,30 +186,45 @@ def simulate(
     Raises
     ------
     ValueError
-        If there is nothing to divide: no speeds, one worker, or hardly a sample for each.
+        If there is nothing to divide (no speeds, one worker, hardly a sample for each), the times are wall times, which
+        are the same on all workers, or there are more than 20,000 workers.
 
     Examples
     --------
-    One of four machines has half the speed of the others; equal batches always wait for it:
+    One of four machines takes twice as long as the others; equal batches always wait for it:
 
     >>> rng = np.random.default_rng(0)
     >>> seconds = [0.1, 0.1, 0.1, 0.2] * rng.uniform(0.98, 1.02, (300, 4))
-    >>> print(simulate(Trace(np.full((300, 4), 64), seconds, workers=["a", "b", "c", "d"])))
-    Balancing would save 41.7 % of the time (90 % interval: 40.7 to 42.7 %).
-    Waiting costs 42.5 % of the time: slow machines 42.1 %, uneven samples 0.0 %, noise 0.4 %; mostly for d.
-    Replayed: 250 iterations of 4 workers, 256 samples each.
+    >>> found = simulate(Trace(np.full((300, 4), 64), seconds, workers=["a", "b", "c", "d"]))
+    >>> print(*found.gain, sep="\n")
+    Balancing would save 0 to 42% of the time, depending on how much of d's extra time follows its batch.
+    If all of it does: 41.7% (90% interval: up to 42.7%). The log cannot tell, as each worker's batches have one size.
+
+    Half-size batches in between tell that a quarter of a step is fixed:
+
+    >>> samples = np.where(np.arange(300)[:, None] // 4 % 2, 32, 64) * np.ones((1, 4))
+    >>> print(simulate(Trace(samples, seconds * (0.25 + 0.75 * samples / 64))).gain[0])
+    Balancing would save 42.2% of the time (90% interval: 40.0 to 43.8%).
     """
     complete_T = np.asarray(np.isfinite(trace.speed).all(axis=1))
-    if len(trace.workers) > 1 and 0 < int(complete_T.sum()) < FEWEST:
-        return _steady(trace, global_batch, curves, noise)
-    if found := obstacle(trace, trace.speed, complete_T):
-        raise ValueError(found)
+    _require_reports(trace, complete_T)
+    measured = trace.wait_seconds is not None and bool(np.isfinite(trace.wait_seconds).any())
+    if not measured and curves is None and are_wall_times(trace.seconds[complete_T]):
+        raise ValueError(
+            "all workers have the same time in every iteration: these are wall times, which hold the waiting for each "
+            f"other, and do not show who is slow; record busy time: paceline record -- {_command(trace)}"
+        )
+    if 0 < int(complete_T.sum()) < MIN_ITERATIONS:
+        found = _steady(trace, global_batch, curves, noise)
+        return _about_job(found if curves is not None else _over_all_shares(found), trace, global_batch)
     work = None if trace.work is None else trace.work[complete_T]
     comm = None if trace.comm_seconds is None else trace.comm_seconds[complete_T]
     job = Trace(
         trace.samples[complete_T], trace.seconds[complete_T], work=work, comm_seconds=comm, workers=trace.workers
     )
-    return _simulated(job.select(slice(-LONGEST - WARMUP, None)), global_batch, curves)
+    most = min(MAX_ITERATIONS + WARMUP, max(MAX_REPORTS // len(job.workers), MIN_ITERATIONS))
+    found = _recorded(job.select(slice(-most, None)), global_batch, curves)
+    return _about_job(found, trace, global_batch)
 
 
 def from_speeds(
@@ -101,7 +239,10 @@ def from_speeds(
     if speed_W.ndim != 1 or not (np.isfinite(speed_W) & (speed_W > 0)).all():
         raise ValueError(f"speeds must be positive numbers, one for each worker, got {speeds!r}")
     trace = Trace(np.ones((1, len(speed_W))), 1.0 / speed_W[None, :], workers=workers)
-    return simulate(trace, global_batch=global_batch, noise=noise)
+    _require_reports(trace, np.array([True]))
+    found = _steady(trace, global_batch, None, noise)
+    follows = "Assumed: a worker's time follows its batch; balancing saves less where a part of it is fixed."
+    return replace(found, job_batch=global_batch, assumed=(*found.assumed, follows))
 
 
 def from_profiles(profiles: Mapping[str | Path, int], *, global_batch: int, noise: float = NOISE) -> Simulation:
@@ -139,7 +280,75 @@ def from_profiles(profiles: Mapping[str | Path, int], *, global_batch: int, nois
             f"batch is {curves.limit[w]:.0f}: give a smaller global batch"
         )
     one = np.ones((1, len(devices)))
-    return simulate(Trace(one, one, workers=list(devices)), global_batch=global_batch, curves=curves, noise=noise)
+    found = simulate(Trace(one, one, workers=list(devices)), global_batch=global_batch, curves=curves, noise=noise)
+    return replace(found, waiting=Waiting())
+
+
+def percent(share: float) -> str:
+    """Return a share as people read it.
+
+    >>> percent(0.1234), percent(-1e-9)
+    ('12.3%', '0.0%')
+    """
+    return f"{_rounded(share)}%"
+
+
+# -- what is known of the job ----------------------------------------------------------------------------------------
+
+
+def _require_reports(trace: Trace, complete_T: Array) -> None:
+    """Refuse a trace that does not tell what balancing would gain."""
+    unknown = "what balancing would gain is not known: "
+    if not np.isfinite(trace.speed).any():
+        raise ValueError(f"{unknown}no speed was measured")
+    workers = len(trace.workers)
+    if workers == 1:
+        raise ValueError("there is nothing to balance: the job has one worker")
+    if workers > MAX_WORKERS:
+        raise ValueError(f"simulate replays at most {MAX_WORKERS:,} workers, and the job has {workers:,}: select some")
+    if not complete_T.any():
+        missing_W = np.isnan(trace.speed).sum(axis=0)
+        w = int(np.argmax(missing_W))
+        raise ValueError(
+            f"{unknown}all workers must report a speed in the same iteration, and never do; "
+            f"{_named(trace.workers[w])} is missing in {missing_W[w]} of {len(trace)}"
+        )
+
+
+def _about_job(found: Simulation, trace: Trace, given: int | None) -> Simulation:
+    """Add what only the whole trace knows."""
+    accumulate = max(int(trace.meta.get("accumulate", "1")), 1)
+    of_step = trace.meta.get("global_batch", "")
+    if given is not None:
+        batch: int | None = given
+    elif of_step.isdecimal():
+        batch = int(of_step)
+    else:
+        own = _own_batch(trace)
+        known = own > len(trace.workers) and not trace.meta.get("derived") and own % accumulate == 0
+        batch = own // accumulate if known else None
+    return replace(
+        found,
+        waiting=waiting_of(trace),
+        job_batch=batch,
+        accumulate=accumulate,
+        command=trace.meta.get("command", ""),
+    )
+
+
+def _own_batch(trace: Trace) -> int:
+    """Return the samples of an iteration; of those that a probe did not cut."""
+    samples_T = trace.samples[np.isfinite(trace.samples).all(axis=1)].sum(axis=1)
+    if not samples_T.size:
+        return 0
+    return round(float(samples_T.max() if trace.meta.get("probe") else np.median(samples_T)))
+
+
+def _command(trace: Trace) -> str:
+    return trace.meta.get("command", "torchrun --nproc-per-node 2 train.py")
+
+
+# -- replays ---------------------------------------------------------------------------------------------------------
 
 
 def _steady(trace: Trace, global_batch: int | None, curves: Curves | None, noise: float) -> Simulation:
@@ -147,12 +356,13 @@ def _steady(trace: Trace, global_batch: int | None, curves: Curves | None, noise
     if not 0 <= noise <= 1:
         raise ValueError(f"noise must lie in [0, 1], as a share of the speed, got {noise}")
     speed_W = 1.0 / np.nanmean(1.0 / trace.speed, axis=0)
-    drawn_TW = np.random.default_rng(0).standard_normal((STEADY + WARMUP, len(speed_W)))
+    iterations = min(STEADY + WARMUP, max(MAX_REPORTS // len(speed_W), MIN_ITERATIONS))
+    drawn_TW = np.random.default_rng(0).standard_normal((iterations, len(speed_W)))
     batch = global_batch
     if batch is None and np.nanmax(trace.samples) > 1:
         batch = round(float(np.nansum(np.nanmedian(trace.samples, axis=0))))
     one, half, twice = (
-        _simulated(
+        _replayed(
             Trace(np.ones_like(drawn_TW), np.exp(spread * drawn_TW) / speed_W, workers=trace.workers), batch, curves
         )
         for spread in (noise, noise / 2, 2 * noise)
@@ -165,38 +375,91 @@ def _steady(trace: Trace, global_batch: int | None, curves: Curves | None, noise
     return replace(one, low=low, high=high, assumed=(assumed,))
 
 
-def _simulated(job: Trace, global_batch: int | None, curves: Curves | None) -> Simulation:
+def _recorded(job: Trace, global_batch: int | None, curves: Curves | None) -> Simulation:
+    """Replay a job, with all that its batches of several sizes tell of fixed parts."""
+    paused_TW = pauses(job.seconds)
+    busy_TW = job.seconds - paused_TW
+    share = fixed_share(job.samples, busy_TW)
+    if curves is not None or not share.known:
+        job = replace(job, seconds=busy_TW)
+        found = _replayed(job, global_batch, curves, paused_TW=paused_TW)
+        return found if curves is not None else _over_all_shares(found)
+    own_TW = np.broadcast_to(share.samples, busy_TW.shape)
+    slow_W = _at(share, job, busy_TW, share.value) > np.median(_at(share, job, busy_TW, share.value))
+    runs = [share.value, np.where(slow_W, share.low, share.high), np.where(slow_W, share.high, share.low)]
+    found, best, worst = (
+        _replayed(
+            replace(job, samples=own_TW, seconds=busy_TW / share.at(job.samples, fixed_W)),
+            global_batch,
+            None,
+            fixed_W=np.minimum(fixed_W, MAX_FIXED),
+            paused_TW=paused_TW,
+        )
+        for fixed_W in runs
+    )
+    low, high = min(found.low, best.low, worst.low), max(found.high, best.high, worst.high)
+    return replace(found, low=low, high=high)
+
+
+def _at(share: FixedShare, job: Trace, busy_TW: Array, fixed_W: Array) -> Array:
+    """Return the median time of each worker's own batch, ``[W]``."""
+    return np.asarray(np.median(busy_TW / share.at(job.samples, fixed_W), axis=0))
+
+
+def _over_all_shares(found: Simulation) -> Simulation:
+    """Return the range of savings over all fixed shares: nothing is saved if all of the time is fixed."""
+    if found.high < MIN_SAVING or found.saving < MIN_SAVING / 2:
+        return found
+    return replace(found, saving=float("nan"), low=min(found.low, 0.0))
+
+
+def _replayed(
+    job: Trace,
+    global_batch: int | None,
+    curves: Curves | None,
+    *,
+    fixed_W: Array | None = None,
+    paused_TW: Array | None = None,
+) -> Simulation:
     workers, warmup = len(job.workers), min(WARMUP, len(job) // 4)
     own = round(float(np.median(job.samples.sum(axis=1))))
     batch = global_batch if global_batch is not None else own if own > workers else None
     if batch is not None and batch <= workers:
-        raise ValueError(indivisible(batch, workers))
+        raise ValueError(
+            f"there is nothing to divide: a global batch of {batch} is at most one sample for each of the {workers} "
+            "workers; give a larger one (--global-batch) to see what balancing would gain with it"
+        )
     multiple = default_batch_multiple(batch, workers) if batch else 1
     upper = None if curves is None else dict(zip(job.workers, _whole(curves.limit), strict=True))
-    policy = Policy(batch_multiple=multiple, upper=upper)
-    live = Balanced(Auto(), policy)
-    replayed = replay({LIVE: live}, job, global_batch=batch, warmup=warmup, curves=curves)
+    live = Balanced(Auto(), Policy(batch_multiple=multiple, upper=upper))
+    fixed_TW = None if fixed_W is None else fixed_W * job.seconds
+    replayed = replay({LIVE: live}, job, global_batch=batch, warmup=warmup, curves=curves, fixed_seconds=fixed_TW)
     scored = job.select(slice(warmup, None))
-    exchange = _exchange(scored) * replayed.global_batch / own if own else 0.0
+    exchange = _exchange(scored) * (replayed.global_batch / own if own and fixed_W is None else 1.0)
     equal_T, balanced_T = replayed.seconds(EQUAL) + exchange, replayed.seconds(LIVE) + exchange
     low, high = _interval(equal_T, balanced_T)
+    paused = 0.0 if paused_TW is None else _paused(job.seconds, paused_TW)
+    computing = float(equal_T.mean()) / (float(equal_T.mean()) + paused)
+    saving = computing * float(1.0 - balanced_T.sum() / equal_T.sum())
+    best_T = replayed.seconds(ORACLE) + exchange
     seconds_TW = np.stack([one.seconds for one in replayed.iterations[EQUAL]])
-    cost_TW = None if scored.work is None else scored.work / scored.samples
-    waiting = costs_of_waiting(seconds_TW, cost_TW, foreseen=float(replayed.seconds(ORACLE).sum()))
-    samples, machines, noise = (share * (1.0 - exchange / equal_T.mean()) for share in waiting)
     return Simulation(
         workers=workers,
         iterations=len(equal_T),
         global_batch=replayed.global_batch,
-        saving=float(1.0 - balanced_T.sum() / equal_T.sum()),
-        low=low,
-        high=high,
-        hindsight=samples + machines + noise,
-        slow_machines=machines,
-        uneven_samples=samples,
-        noise=noise,
+        saving=saving,
+        at_most=saving,
+        low=computing * low,
+        high=computing * high,
+        hindsight=computing * max(float(1.0 - best_T.sum() / equal_T.sum()), 0.0),
+        paused=1.0 - computing,
         slowest=job.workers[int(np.bincount(seconds_TW.argmax(axis=1)).argmax())],
     )
+
+
+def _paused(busy_TW: Array, paused_TW: Array) -> float:
+    """Return the seconds by which pauses make an iteration longer, in the mean."""
+    return float(((busy_TW + paused_TW).max(axis=1) - busy_TW.max(axis=1)).mean())
 
 
 def _exchange(job: Trace) -> float:
@@ -218,3 +481,11 @@ def _interval(equal_T: Array, balanced_T: Array) -> tuple[float, float]:
     both = np.sqrt(2) * error  # of this job, and of that one
     reach = float(np.hypot(t.isf((1 - LEVEL) / 2, degrees) * both, MODEL))
     return 1.0 - kept - reach, 1.0 - kept + reach
+
+
+def _rounded(share: float) -> str:
+    return f"{round(100 * share, 1) + 0.0:.1f}"  # the sum takes the sign off -0.0
+
+
+def _named(worker: str) -> str:
+    return f"worker {worker}" if worker.isdigit() else printable(worker)

@@ -1,7 +1,7 @@
 """Replay: what a recorded job would have gained from other batch sizes. Axes: T iterations, W workers.
 
 A replay keeps the recorded speeds and chooses new batch sizes. It makes two simplifications, the same for all schemes:
-speeds do not depend on the batch size, and communication is left out.
+time follows the batch, but for the part that the caller knows to be fixed, and communication is left out.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from paceline._arrays import Array
 from paceline._curves import Curves
 from paceline.datasets import Trace
+from paceline.datasets.waiting_time import waiting
 from paceline.eval.recorded_jobs import by_name, require_warmup
-from paceline.eval.replay.synchronous_schemes import EqualBatches, Oracle, SizeScheme
+from paceline.eval.replay.synchronous_schemes import EqualBatches, Oracle, SizeScheme, curves_at
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,7 +94,7 @@ class Replay:
                 "scheme": name,
                 "mean": means[name],
                 "p95": float(np.quantile(self.seconds(name), 0.95)),
-                "waiting": float(np.mean([iteration.waiting for iteration in iterations])),
+                "waiting": _waiting(iterations),
                 "speed-up": means[EQUAL] / means[name],
                 "regret": means[name] / means[ORACLE] - 1.0,
             }
@@ -130,13 +131,24 @@ class Replays:
         return table.reset_index().sort_values("speed-up", ascending=False, ignore_index=True)
 
 
+def _waiting(iterations: list[ReplayedIteration]) -> float:
+    """Return the share of the time that workers wait for the slowest one, as ``datasets.waiting_time`` defines it."""
+    return waiting(np.stack([iteration.seconds for iteration in iterations]), None).share
+
+
 def iter_replay(
-    scheme: SizeScheme, trace: Trace, *, global_batch: int, curves: Curves | None = None
+    scheme: SizeScheme,
+    trace: Trace,
+    *,
+    global_batch: int,
+    curves: Curves | None = None,
+    fixed_seconds: Array | None = None,
 ) -> Iterator[ReplayedIteration]:
     """Run one scheme over a recorded job, without iterations in which a worker did not report.
 
     Each worker takes its size divided by its recorded speed, and the iteration takes as long as the slowest worker.
     With batch time ``curves`` it takes the time of its size on its curve divided by that speed, which is then relative.
+    Of each recorded time, ``fixed_seconds`` do not follow the batch, ``[T, W]``.
 
     Raises
     ------
@@ -159,7 +171,10 @@ def iter_replay(
         covariates_WD = None if covariates_TWD is None else covariates_TWD[k]
         sizes = scheme.sizes(k, covariates_WD)
         _require_whole(sizes, global_batch, scheme)
-        seconds = (sizes if curves is None else curves.busy_seconds(sizes)) / speed_W
+        if fixed_seconds is not None:
+            seconds = curves_at(trace, fixed_seconds, k).busy_seconds(sizes)
+        else:
+            seconds = (sizes if curves is None else curves.busy_seconds(sizes)) / speed_W
         yield ReplayedIteration(k, sizes, seconds)
         scheme.observe(sizes, seconds, covariates_WD)
 
@@ -171,6 +186,7 @@ def replay(
     global_batch: int | None = None,
     warmup: int = 50,
     curves: Curves | None = None,
+    fixed_seconds: Array | None = None,
 ) -> Replay:
     """Replay one job under schemes, always beside equal batches and the oracle split.
 
@@ -187,6 +203,8 @@ def replay(
         Iterations at the start that are run but not scored.
     curves
         Batch time curves of the workers; the trace's speeds are then relative to them.
+    fixed_seconds
+        The part of each recorded time that does not follow the batch, ``[T, W]``, in seconds; by default none.
 
     Raises
     ------
@@ -219,9 +237,11 @@ def replay(
         )
     if taken := sorted({EQUAL, ORACLE} & set(schemes)):
         raise ValueError(f"schemes must not use the names {taken}, which are always in the table: rename them")
-    everyone: dict[str, SizeScheme] = {EQUAL: EqualBatches(), **schemes, ORACLE: Oracle(trace.speed, curves)}
+    oracle = Oracle(trace.speed, curves) if fixed_seconds is None else Oracle.of_fixed(trace, fixed_seconds)
+    everyone: dict[str, SizeScheme] = {EQUAL: EqualBatches(), **schemes, ORACLE: oracle}
     ran = {
-        name: list(iter_replay(scheme, trace, global_batch=batch, curves=curves)) for name, scheme in everyone.items()
+        name: list(iter_replay(scheme, trace, global_batch=batch, curves=curves, fixed_seconds=fixed_seconds))
+        for name, scheme in everyone.items()
     }
     scored = {name: [i for i in iterations if i.number >= warmup] for name, iterations in ran.items()}
     return Replay(trace.name, scored, skipped=int((~complete[warmup:]).sum()), global_batch=batch, note=note)

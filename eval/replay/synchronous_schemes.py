@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import ArrayLike
 from paceline._arrays import Array, Sizes
 from paceline.coordinator.balanced.load_balancer import LoadBalancer
 from paceline.coordinator.balanced.policy import Policy
+from paceline.datasets import Trace
 from paceline.eval.contract import require_forecasts
 from paceline.predictors import Curves, Forecast, Predictor, Report
 from paceline.solver import split
@@ -160,6 +162,13 @@ def balanced(models: Mapping[str, Predictor]) -> dict[str, SizeScheme]:
     return schemes
 
 
+def curves_at(trace: Trace, fixed_seconds: Array, iteration: int) -> Curves:
+    """Return the time of any batch in a recorded iteration of which these seconds are fixed, ``[T, W]``."""
+    fixed_W = fixed_seconds[iteration]
+    slope_W = (trace.seconds[iteration] - fixed_W) / trace.samples[iteration]
+    return Curves(np.zeros_like(fixed_W), slope_W, fixed_W, np.full_like(fixed_W, np.inf))
+
+
 class Oracle:
     """The best possible sizing: sizes solved from the speeds of the iteration to come.
 
@@ -176,6 +185,14 @@ class Oracle:
     def __init__(self, speed: Array, curves: Curves | None = None) -> None:
         self.speed = speed
         self.curves = curves
+        self._curves_at: Callable[[int], Curves] = self._by_speed
+
+    @classmethod
+    def of_fixed(cls, trace: Trace, fixed_seconds: Array) -> Oracle:
+        """Return the oracle of a job of whose times these seconds do not follow the batch, ``[T, W]``."""
+        oracle = cls(trace.speed)
+        oracle._curves_at = partial(curves_at, trace, fixed_seconds)
+        return oracle
 
     def reset(self, workers: Sequence[str], global_batch: int) -> None:
         """Start a job with these workers and this global batch; nothing is carried over."""
@@ -183,13 +200,13 @@ class Oracle:
 
     def sizes(self, iteration: int, covariates: Array | None) -> Sizes:
         """Solve the split of the true speeds."""
+        return split(self._curves_at(iteration), self._global_batch, lower=1).sizes
+
+    def _by_speed(self, iteration: int) -> Curves:
         speed_W, usual = self.speed[iteration], self.curves
-        curves = (
-            Curves.from_speed(speed_W)
-            if usual is None
-            else Curves(usual.floor / speed_W, usual.slope / speed_W, usual.intercept / speed_W, usual.limit)
-        )
-        return split(curves, self._global_batch, lower=1).sizes
+        if usual is None:
+            return Curves.from_speed(speed_W)
+        return Curves(usual.floor / speed_W, usual.slope / speed_W, usual.intercept / speed_W, usual.limit)
 
     def observe(self, sizes: Sizes, seconds: Array, covariates: Array | None) -> None:
         """Learn nothing."""

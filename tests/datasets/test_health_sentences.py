@@ -5,7 +5,6 @@ import pytest
 
 from paceline.datasets import Trace
 from paceline.datasets.health import Series, _about_series, health
-from paceline.datasets.waiting_time import Waiting, waiting
 
 FINE = {"name": "speed", "missing": 0.0, "longest_gap": 3, "constant": 0, "repeated": 0.0, "outliers": 0.0}
 FINE |= {"variation": 0.1, "lag_one": 0.5, "predictable": 1.0}
@@ -58,16 +57,3 @@ def test_a_speed_without_two_iterations_in_a_row_is_told_of_unless_there_is_only
     seconds = np.where(np.array(reported)[:, None], 1.0, np.nan)
     sentences = health(Trace(np.ones_like(seconds), seconds)).concerns
     assert any("no worker reported two consecutive iterations" in one for one in sentences) is told
-
-
-@pytest.mark.parametrize("work", [None, np.full((3, 2), np.nan), np.array([[1.0, 0.0], [0.0, 1.0], [np.nan, 2.0]])])
-def test_waiting_without_work_is_told_with_its_iterations_and_no_cause(work):
-    seconds = np.array([[1.0, 2.0], [1.0, 3.0], [2.0, np.nan]])
-    found = waiting(seconds, work)
-    assert found.of == 2
-    assert found.share == pytest.approx((0.5 + 1.0) / 5.0)
-    if work is not None and np.isnan(work).all():
-        assert found == waiting(seconds, None)
-    assert str(found).splitlines()[0] == "Workers wait 30 % of the time for the slowest one."
-    assert "How much of it comes from uneven samples, and how much from uneven workers, cannot be told" in str(found)
-    assert np.isnan(Waiting().share)

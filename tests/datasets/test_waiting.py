@@ -70,11 +70,11 @@ def test_what_cannot_be_told_is_said():
     assert "no two workers" in waiting(np.array([[1.0], [2.0]]), None).sentences[0]
     nothing = waiting(seconds_TW, None)
     assert (nothing.share, nothing.of, nothing.known) == (pytest.approx(0.25), 2, False)
-    assert nothing.sentences[1].endswith("cannot be told: no work was recorded beside the times.")
+    assert nothing.sentences[1].endswith("is unknown: no work was recorded beside the times.")
     assert nothing.to_dict()["from_work"] is None
     half = waiting(seconds_TW, np.array([[1.0, 1.0], [1.0, 1.0], [np.nan, 1.0]]))
     assert (half.iterations, half.of) == (1, 2)
-    assert "told from 1 of 2 iterations" in half.sentences[1]
+    assert "in 1 of 2 iterations" in half.sentences[1]
 
 
 def test_a_worker_that_is_silent_is_left_out_of_that_iteration():

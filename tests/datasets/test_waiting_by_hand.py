@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.datasets.waiting_time import APART, Waiting, waiting
+from paceline.datasets.waiting_time import MIN_DIFFERENCE, Waiting, waiting
 
 CELLS = st.one_of(st.floats(0.1, 10.0), st.sampled_from([float("nan"), 0.0, float("inf"), -1.0]))
 
@@ -49,24 +49,30 @@ def test_waiting_is_that_of_the_slow_definition(seconds, work):
 
 @pytest.mark.parametrize(
     ("workers", "work", "less"),
-    [(0.2, 0.2, False), (0.25 + APART, 0.5, False), (0.256, 0.256, True), (0.256, 0.25, False), (0.25, 0.256, False)],
+    [
+        (0.2, 0.2, False),
+        (0.25 + MIN_DIFFERENCE, 0.5, False),
+        (0.256, 0.256, True),
+        (0.256, 0.25, False),
+        (0.25, 0.256, False),
+    ],
 )
 def test_work_follows_the_speeds_if_less_is_waited_than_for_either_by_half_a_percent(workers, work, less):
     found = Waiting(share=0.25, from_workers=workers, from_work=work, iterations=3, of=3)
     assert (found.sentences[-1] == "Together less than either: the work follows the speeds.") is less
     assert len(found.sentences) == 3 + less
-    assert "told from" not in str(found)
+    assert "iterations" not in str(found)
 
 
 def test_what_is_not_known_of_waiting_is_none_in_json_and_what_is_known_stays():
     assert Waiting().to_dict() == {
         "share": None, "from_workers": None, "from_work": None, "iterations": 0, "of": 0,
         "sentences": [
-            "Where waiting comes from is not known: no two workers reported a time in the same iteration."
+            "How much workers wait is unknown: no two workers reported a time in the same iteration."
         ],
     }  # fmt: skip
     found = Waiting(share=0.125, from_workers=0.5, from_work=0.25, iterations=1, of=2)
     assert found.known
     assert list(found.to_dict().values())[:5] == [0.125, 0.5, 0.25, 1, 2]
-    assert found.sentences[1].endswith("they would wait 50 %, told from 1 of 2 iterations.")
-    assert found.sentences[2].endswith("they would wait 25 %, told from 1 of 2 iterations.")
+    assert found.sentences[1].endswith("they would wait 50%, in 1 of 2 iterations.")
+    assert found.sentences[2].endswith("they would wait 25%, in 1 of 2 iterations.")

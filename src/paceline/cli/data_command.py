@@ -153,11 +153,10 @@ def data_check(
 ) -> None:
     """Check traces before learning from them: what balancing would gain, why workers wait, gaps, outliers, forecasts.
 
-    The gain comes from a replay of the last 1000 iterations in which all workers reported: speeds do not depend on the
-    batch size, and communication is left out. [cyan]paceline replay[/] compares predictors on the whole job.
+    The gain is what [cyan]paceline simulate[/] says; [cyan]paceline replay[/] compares predictors on the whole job.
 
     Where waiting comes from: with equal work and every worker's own speed (uneven workers), with the recorded work and
-    equal speeds (uneven samples). It needs work beside the times, which [cyan]paceline collect[/] records.
+    equal speeds (uneven samples). It needs work beside the times, which [cyan]paceline record[/] records.
 
     For each series: the share of values missing, equal to the previous one, and far from their neighbours; coefficient
     of variation; correlation with the previous value; share of workers that are not white noise; correlation with
@@ -166,21 +165,18 @@ def data_check(
     from paceline.cli.show import print_rows
     from paceline.datasets.health import health
     from paceline.datasets.waiting_time import waiting_of
-    from paceline.eval import worth
 
     traces = _traces(name, file_format, options)
     first = list(islice(traces, 2))
     if figure is not None:
         _drawn(first, figure)
-    found = ((health(trace), worth(trace, global_batch=batch), waiting_of(trace)) for trace in (*first, *traces))
+    found = ((health(trace), _gain(trace, batch), waiting_of(trace)) for trace in (*first, *traces))
     if as_json:
-        about = [
-            {**one.to_dict(), "balancing": gain.to_dict(), "waiting": waits.to_dict()} for one, gain, waits in found
-        ]
+        about = [{**one.to_dict(), "balancing": gain, "waiting": waits.to_dict()} for one, gain, waits in found]
         print(json.dumps(about))
         return
     for one, gain, waits in found:
-        lines = [*str(one).splitlines(), "what balancing would gain:", *(f"- {text}" for text in gain.sentences)]
+        lines = [*str(one).splitlines(), "what balancing would gain:", *(f"- {text}" for text in gain["gain"])]
         lines += ["where waiting comes from:", *(f"- {text}" for text in waits.sentences)]
         for line in lines:
             out.print(escape(printable(line)), highlight=False, soft_wrap=True)
@@ -194,6 +190,18 @@ def _traces(name: str, file_format: str | None, options: list[str] | None) -> It
     from paceline.cli import named_sources as sources
 
     return sources.find_traces(name, file_format, **sources.options_of(options))
+
+
+def _gain(trace: Trace, batch: int | None) -> dict[str, Any]:
+    """Return what balancing would gain, as ``simulate`` says it; or why that is not known."""
+    from paceline.eval.simulate import simulate
+
+    try:
+        found = simulate(trace, global_batch=batch)
+    except ValueError as error:
+        reason = str(error)
+        return {"gain": [f"{reason[:1].upper()}{reason[1:]}."]}
+    return {**found.to_dict(), "gain": list(found.gain)}
 
 
 def _readable(key: str, value: Any) -> str:

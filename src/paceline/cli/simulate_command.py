@@ -14,11 +14,11 @@ from paceline.cli.data_command import Options
 from paceline.cli.show import out, working
 
 if TYPE_CHECKING:
-    from paceline.eval.saving import Simulation
+    from paceline.eval.simulate import Simulation
 
 ADD = """from paceline.torch import BalancedLoader, attach
 
-loader = BalancedLoader(dataset, global_batch={batch})  # in place of DataLoader and DistributedSampler
+loader = BalancedLoader(dataset, {arguments})  # in place of DataLoader and DistributedSampler
 attach(model, loader)  # model: your DistributedDataParallel"""
 
 UNEVEN = 0.02
@@ -52,8 +52,11 @@ def simulate(
 
     The source is a trace, or logs that you have: per-rank times or rates in a table, Megatron-LM's timers, scores of
     nvidia-resiliency-ext, TraceML's summary, exports of torch.profiler. The balancer of a live job is replayed on it,
-    with its defaults. The answer is the share of the time that it saves, with a 90 % interval, and what waiting comes
-    from: slow machines, uneven samples, or noise; then the lines to add to your script.
+    with its defaults. The answer is the share of the time that it saves, with a 90% interval, how much workers wait,
+    and the lines to add to your script.
+
+    Where batch sizes never change, a log does not tell how much of a time follows the batch, and the answer is a range.
+    [cyan]paceline record --probe -- torchrun ...[/] records a short run with batches of two sizes, which does.
     """
     given = [one for one in (source, speeds, profiles) if one]
     if len(given) != 1:
@@ -113,9 +116,15 @@ def _of_profiles(profiles: list[str], batch: int | None, noise: float) -> list[t
 
 def _next(found: Simulation) -> list[str]:
     """Return what to do next, line by line."""
+    if found.needs_probe:
+        command = found.command or "<your command>"
+        return [f"Next: a short run with batches of two sizes tells: paceline record --probe -- {command}"]
     if not found.pays:
         return ["Next: leave the script as it is."]
-    lines = ["Next: add to the script (docs/howto/pytorch.md)", "", *ADD.format(batch=found.global_batch).split("\n")]
-    if found.uneven_samples >= UNEVEN:
+    arguments = f"global_batch={found.job_batch or '...'}"
+    if found.accumulate > 1:
+        arguments += f", accumulate={found.accumulate}"
+    lines = ["Next: add to the script (docs/howto/pytorch.md)", "", *ADD.format(arguments=arguments).split("\n")]
+    if found.waiting.known and found.waiting.from_work >= UNEVEN:
         lines += ["", "Samples differ in cost: give the loader costs= too (docs/howto/work.md)."]
     return [*lines, "", "paceline audit -- <your command> says beforehand whether the script stays exact."]

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from paceline import _wording
-from paceline._arrays import Array, mean, median
+from paceline._arrays import Array, median
 from paceline._printable import printable
 from paceline.cli.watching.bars import ABOVE, BARS, bars, bars_top
 from paceline.cli.watching.short_numbers import percent, samples, speed, time
@@ -173,9 +173,9 @@ def _headline(run: Run) -> Text:
     # Medians, because one checkpoint among the iterations would dominate a mean.
     text = Text.assemble((f"iteration {run.of_fleet['index'][-1]:.0f}", "bold"))
     text.append(f"  {time(median(wall))} each, {time(median(made))} of it computing on the slowest\n")
-    text.append(f"waiting {percent(mean(run.waiting_share[recent]))} of the computing time")
-    text.append(f", {'saves' if saved >= 0 else 'costs'} about {percent(abs(saved))} against equal batches")
     waits = run.waiting(last=RECENT)
+    text.append(f"waiting {percent(waits.share)} of the computing time")
+    text.append(f", {'saves' if saved >= 0 else 'costs'} about {percent(abs(saved))} against equal batches")
     if waits.known:
         text.append(f"\nit would be {percent(waits.from_workers)} with equal work (uneven workers), ")
         text.append(f"{percent(waits.from_work)} with equal speeds (uneven samples)")
