@@ -1,4 +1,4 @@
-"""Record an unedited script: what `paceline collect -- COMMAND` does inside each worker."""
+"""Record an unedited script: what `paceline record -- COMMAND` does inside each worker."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import json
 import os
 import socket
 import sys
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,9 @@ from paceline.recording.place import Place
 from paceline.recording.recorder import Recorder
 from paceline.recording.torch.clocks import offset_from_rank_zero
 from paceline.recording.torch.watch import Watch, watch
+
+PROBE = "PACELINE_PROBE"
+"""Number of steps after which a probe ends; set by ``paceline record --probe``."""
 
 
 def watch_every(ddp: Any, folder: str) -> None:
@@ -29,6 +34,8 @@ def watch_every(ddp: Any, folder: str) -> None:
         Where ``rank<r>.jsonl`` is written; ``rank<r>.<n>.jsonl`` after the n-th restart by torchrun.
     """
     begin, register = ddp.__init__, ddp.register_comm_hook
+    if os.environ.get(PROBE):
+        cut_batches()
     watched: list[Watch] = []
 
     @functools.wraps(begin)
@@ -45,8 +52,45 @@ def watch_every(ddp: Any, folder: str) -> None:
     ddp.__init__, ddp.register_comm_hook = begin_watched, register_timed
 
 
+PROBE_BLOCK = 4
+"""Batches of one size in a row: enough for a median beside each change, few enough for many changes in a short run."""
+
+
+def cut_batches() -> None:
+    """Let torch's batch samplers, whatever script uses them, yield half of every other block of batches.
+
+    A probe needs batches of two sizes. Samples that are left out are not trained on.
+    """
+    from torch.utils.data import BatchSampler
+
+    whole, seen = BatchSampler.__iter__, weakref.WeakKeyDictionary[Any, int]()
+
+    @functools.wraps(whole)
+    def cut(self: Any) -> Iterator[list[Any]]:
+        for batch in whole(self):
+            seen[self] = number = seen.get(self, -1) + 1  # over all epochs, as an epoch may be shorter than a block
+            yield batch[: max(len(batch) // 2, 1)] if number // PROBE_BLOCK % 2 else batch
+
+    BatchSampler.__iter__ = cut  # type: ignore[method-assign]
+
+
+def _stop_after(steps: int, watching: Watch) -> None:
+    """End this process after so many steps: all ranks take them together, so none is left waiting."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    done = 0
+
+    def stepped(optimizer: Any, *args: Any) -> None:
+        nonlocal done
+        done += watching.is_of_model(optimizer)
+        if done >= steps:
+            raise SystemExit(0)
+
+    register_optimizer_step_post_hook(stepped)
+
+
 def _enter_place() -> None:
-    # `paceline collect` passes the place of each worker and its competitors in the environment.
+    # `paceline record` passes the place of each worker and its competitors in the environment.
     places = json.loads(os.environ.get("PACELINE_PLACES", "[]"))
     if places:
         Place(**places[int(os.environ["LOCAL_RANK"])]).enter()
@@ -56,10 +100,13 @@ def _watched(model: Any, folder: Path) -> list[Watch]:
     # The training matters more than its record: if recording fails, the training continues without it.
     rank, restart = os.environ["RANK"], os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     name = f"rank{rank}.jsonl" if restart == "0" else f"rank{rank}.{restart}.jsonl"
+    probe, meta = os.environ.get(PROBE), {"host": socket.gethostname()}
+    if probe:
+        meta["probe"] = "every other block of batches is cut to half"
     try:
         _enter_place()  # only now, because libraries load slowly under a quota
         covariates = all_covariates(device=getattr(next(model.parameters(), None), "device", None))
-        recorder = Recorder(folder / name, rank, covariates, meta={"host": socket.gethostname()}).__enter__()
+        recorder = Recorder(folder / name, rank, covariates, meta=meta).__enter__()
         atexit.register(recorder.close)  # of a recording that fails below, too
         recorder.clock = offset_from_rank_zero()
         watching = watch(model, None, recorder)
@@ -67,6 +114,8 @@ def _watched(model: Any, folder: Path) -> list[Watch]:
         print(f"paceline: rank {rank} is not recorded: {error!r}", file=sys.stderr)
         return []
     atexit.register(watching.close)
+    if probe:
+        _stop_after(int(probe), watching)
     return [watching]
 
 

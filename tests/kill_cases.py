@@ -183,10 +183,10 @@ class Collect:
     def run(self, place, out):
         from dataclasses import replace
 
-        from paceline.lab import JOBS, collect
+        from paceline.lab import JOBS, record_job
 
         job = replace(next(iter(JOBS.values())), workers=2, iterations=30)
-        collect(job, out / "trace.parquet")
+        record_job(job, out / "trace.parquet")
 
     def check(self, place, out, ended):
         if ended or (out / "trace.parquet").exists():

@@ -1,4 +1,4 @@
-"""The traces that come with the library: real training jobs under real contention, recorded by ``paceline collect``.
+"""The traces that come with the library: real training jobs under real contention, recorded by ``paceline record``.
 
 The ``meta`` of each file says how, when and on what machine it was made. Some jobs (``split`` is ``"fit"``)
 are for fitting predictors, the others (``"held-out"``) for scoring them.

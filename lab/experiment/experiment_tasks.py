@@ -1,4 +1,4 @@
-"""Tasks of a live experiment: the models of ``paceline collect``, and three whose ranks do not compute alone.
+"""Tasks of a live experiment: the models of ``paceline record``, and three whose ranks do not compute alone.
 
 Those wait for each other inside forward or backward: to broadcast the buffers of batch normalisation, to normalise over
 all ranks, or to compare samples with those of all ranks.

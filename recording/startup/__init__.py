@@ -1,1 +1,1 @@
-"""``paceline collect`` puts this folder first on Python's path; do not import anything from it."""
+"""``paceline record`` puts this folder first on Python's path; do not import anything from it."""

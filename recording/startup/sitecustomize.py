@@ -1,4 +1,4 @@
-"""Python runs this file at its start if `paceline collect -- COMMAND` has put it first on the path.
+"""Python runs this file at its start if `paceline record -- COMMAND` has put it first on the path.
 
 In a worker started by torchrun, DistributedDataParallel is then recorded from its construction on. Afterwards this file
 runs the other file of this name, which Python would have run without it.

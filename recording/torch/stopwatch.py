@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
 PHASES = ("between_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds")
-"""Phases: between two iterations (loading data, evaluating), forward pass, backward pass, and optimiser step."""
+"""Phases: since the last iteration (loading data, evaluating), forward pass, backward pass, and optimizer step."""
 
 Hook = Callable[[Any, Any], Any]
 """A communication hook: takes a state and a bucket, returns a future."""
@@ -40,6 +40,8 @@ class _Iteration:
     exchanges: list[list[Any]] = field(default_factory=list)
     waits_forward: list[list[Any]] = field(default_factory=list)
     waits_after: list[list[Any]] = field(default_factory=list)
+    waits_between: list[list[Any]] = field(default_factory=list)
+    micro_batches: int = 0
     stepping: Any = None
     end: Any = None
 
@@ -65,6 +67,7 @@ class Stopwatch:
         self._pending: deque[tuple[_Iteration, Any]] = deque()
         self._exchange: list[Any] | None = None
         self._wait: list[Any] | None = None
+        self._waits_between: list[list[Any]] = []
         self.times_exchanges = False
         from paceline.recording.torch.collective_time import listen  # it needs torch, as the model does
 
@@ -74,8 +77,10 @@ class Stopwatch:
         """Note that a forward pass over these samples begins; the first after a step starts an iteration."""
         if self._now is None:
             self._time_exchanges()
-            self._now = _Iteration(self.recorder.begin(), self._marks.mark())
+            self._now = _Iteration(self.recorder.begin(), self._marks.mark(), waits_between=self._waits_between)
+            self._waits_between = []
         self._now.samples += samples
+        self._now.micro_batches += not getattr(self.model, "require_backward_grad_sync", True)
         self._now.work += work
         self._forward = self._marks.mark()
 
@@ -87,8 +92,10 @@ class Stopwatch:
 
     def wait_begins(self) -> None:
         """Note that a collective begins to wait for other workers."""
-        if self._now is not None:
-            self._wait = [self._marks.mark()]
+        self._wait = [self._marks.mark()]
+        if self._now is None:
+            self._waits_between.append(self._wait)
+        else:
             (self._now.waits_after if self._forward is None else self._now.waits_forward).append(self._wait)
 
     def wait_ends(self) -> None:
@@ -163,19 +170,26 @@ class Stopwatch:
     def _write(self, iteration: _Iteration, ended_before: Any) -> None:
         seconds, step = self._marks.seconds, iteration.step
         stepping = iteration.end if iteration.stepping is None else iteration.stepping
-        in_forward, after = (
+        in_forward, after, in_between = (
             # A wait without an end was still under way when the recording stopped.
             sum(seconds(*wait) for wait in waits if len(wait) == 2)
-            for waits in (iteration.waits_forward, iteration.waits_after)
+            for waits in (iteration.waits_forward, iteration.waits_after, iteration.waits_between)
         )
         exchanged = sum(
             max(0.0, *(seconds(ready, each) for each in done)) for ready, *done in iteration.exchanges if done and ready
         )
-        step.comm_seconds = exchanged + in_forward + after
+        within = exchanged + in_forward + after
+        between = math.nan if ended_before is None else max(0.0, seconds(ended_before, iteration.begin) - in_between)
         # Exchanges and waits are measured separately and may overlap, so the rest could come out negative.
-        step.seconds = max(0.0, seconds(iteration.begin, iteration.end) - step.comm_seconds)
+        computing = max(0.0, seconds(iteration.begin, iteration.end) - within)
+        # The time before a forward pass belongs to it: there its batch is loaded.
+        step.seconds = computing + (0.0 if ended_before is None else between)
+        step.comm_seconds = within + (0.0 if ended_before is None else in_between)
         forward = sum(seconds(start, stop) for start, stop in iteration.forward) - in_forward
-        backward = max(0.0, seconds(iteration.begin, stepping) - step.comm_seconds - forward)
-        between = float("nan") if ended_before is None else seconds(ended_before, iteration.begin)
+        backward = max(0.0, seconds(iteration.begin, stepping) - within - forward)
         step.phases = dict(zip(PHASES, (between, forward, backward, seconds(stepping, iteration.end)), strict=True))
+        # Backward passes that sum gradients over ranks, and forward passes under `no_sync`, are micro-batches of a step.
+        micro_batches = iteration.micro_batches + max(len(iteration.exchanges), 1)
+        if micro_batches > 1:
+            self.recorder.meta.setdefault("accumulate", str(micro_batches))
         self.recorder.write(step, iteration.samples, iteration.work)

@@ -125,14 +125,15 @@ class Watch:
         self.stopwatch.backward()
 
     def _before_step(self, optimizer: Any, *args: Any) -> None:
-        if self._is_ours(optimizer):
+        if self.is_of_model(optimizer):
             self.stopwatch.stepping()
 
     def _after_step(self, optimizer: Any, *args: Any) -> None:
-        if self._is_ours(optimizer):
+        if self.is_of_model(optimizer):
             self.stopwatch.stepped()
 
-    def _is_ours(self, optimizer: Any) -> bool:
+    def is_of_model(self, optimizer: Any) -> bool:
+        """Return whether this optimizer's steps end an iteration."""
         if self._optimizer is not None:
             return True
         groups = optimizer.param_groups

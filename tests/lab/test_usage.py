@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.datasets import Trace, recorded
-from paceline.lab import Job, Usage, collect, load_without_averaging
+from paceline.lab import Job, Usage, load_without_averaging, record_job
 
 usages = st.builds(
     Usage,
@@ -88,7 +88,7 @@ def test_a_job_gets_a_usage_trace_exactly_when_it_needs_one(tmp_path):
     settings = {"name": "tiny", "model": "digits-mlp", "batch_size": 8, "workers": 1}
     for pattern, given_usage in (("usage", None), ("none", usage)):
         with pytest.raises(ValueError, match="usage must be given for the pattern 'usage' and for no other"):
-            collect(Job(**settings, pattern=pattern), tmp_path / "tiny.parquet", usage=given_usage)
+            record_job(Job(**settings, pattern=pattern), tmp_path / "tiny.parquet", usage=given_usage)
 
 
 def test_the_shipped_job_under_real_usage_says_whose_usage_it_was():

@@ -12,7 +12,7 @@ import pytest
 
 from paceline.datasets import load
 from paceline.lab import Contention
-from paceline.lab.collect.command import collect_command
+from paceline.lab.record.command import record_command
 from paceline.recording import Recorder, lightning_callback, merge, phase_table, trainer_callback, watch
 from paceline.recording.automatic import watch_every
 from paceline.recording.torch.stopwatch import Stopwatch
@@ -241,7 +241,7 @@ def test_on_cuda_the_time_is_the_devices_and_the_loop_does_not_wait_for_it(tmp_p
 @pytest.mark.processes
 def test_under_torchrun_own_work_waiting_and_communication_are_told_apart_without_editing(tmp_path):
     """Rank 1 sleeps 30 ms in every step, rank 0 waits for it; the wall time of a step is the same for both."""
-    recorded = collect_command(torchrun(tmp_path, 30, -1), tmp_path / "train.parquet")
+    recorded = record_command(torchrun(tmp_path, 30, -1), tmp_path / "train.parquet")
     assert recorded.status == 0
     trace = load(tmp_path / "train.parquet")
     assert (len(trace), trace.workers) == (30, ("0", "1"))
@@ -266,7 +266,7 @@ def test_competitors_slow_the_worker_beside_which_they_stand(tmp_path):
     quota = min(0.9, 0.45 * len(os.sched_getaffinity(0)))
     contention = Contention(workers=2, pattern="steady", competitors=3, quota=quota)
     command = [*torchrun(tmp_path, 0, 0)[:-3], str(script), "12", "-1"]
-    trace = collect_command(command, tmp_path / "work.parquet", contention=contention).trace
+    trace = record_command(command, tmp_path / "work.parquet", contention=contention).trace
     (contended,) = {competitor.worker for competitor in contention.planned(seconds=60.0)}
     own = np.median(trace.seconds, axis=0)
     assert own[contended] > 1.1 * own[1 - contended]  # about 3 with control groups, less when pinned
@@ -280,7 +280,7 @@ def test_a_command_that_fails_keeps_its_status_and_leaves_its_trace(tmp_path, mo
     for name, value in told.items():
         monkeypatch.setenv(name, value)
     command = [sys.executable, *torchrun(tmp_path, 100, 20)[-3:]]
-    recorded = collect_command(command, tmp_path / "train.parquet")
+    recorded = record_command(command, tmp_path / "train.parquet")
     assert recorded.status == 7
     assert len(recorded.trace) in (20, 21)  # the iteration in which the worker dies may be whole
     assert load(tmp_path / "train.parquet").meta["status"] == "7"
@@ -332,10 +332,10 @@ def test_a_hook_that_was_registered_before_is_not_replaced_in_silence(tmp_path, 
 
 @pytest.mark.processes
 def test_a_command_in_which_nothing_trains_leaves_no_trace(tmp_path):
-    recorded = collect_command([sys.executable, "-c", "raise SystemExit(4)"], tmp_path / "none.parquet")
+    recorded = record_command([sys.executable, "-c", "raise SystemExit(4)"], tmp_path / "none.parquet")
     assert (recorded.status, recorded.trace) == (4, None)
     with pytest.raises(FileExistsError, match="never overwritten"):
-        collect_command(["true"], tmp_path / "none.parquet")
+        record_command(["true"], tmp_path / "none.parquet")
 
 
 @pytest.mark.processes
@@ -344,7 +344,7 @@ def test_the_sitecustomize_that_python_would_have_run_is_run_too(tmp_path):
     (tmp_path / "site/sitecustomize.py").write_text("import sys; sys.theirs = 'ran'")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(tmp_path / "site"), os.environ["PYTHONPATH"]])
     code = "import sys; sys.exit(0 if sys.theirs == 'ran' else 9)"
-    assert collect_command([sys.executable, "-c", code], tmp_path / "none.parquet").status == 0
+    assert record_command([sys.executable, "-c", code], tmp_path / "none.parquet").status == 0
 
 
 @pytest.mark.filterwarnings("ignore")

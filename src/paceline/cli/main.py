@@ -15,13 +15,13 @@ from rich.markup import escape
 
 from paceline._printable import printable
 from paceline.cli.audit import audit
-from paceline.cli.collect_command import collect
 from paceline.cli.data_command import Options, data_app
 from paceline.cli.fit_command import fit, tune
 from paceline.cli.live_command import live
 from paceline.cli.named_sources import DEFAULT_PREDICTORS
 from paceline.cli.own_predictors import place_in_own
 from paceline.cli.profile_command import profile
+from paceline.cli.record_command import record
 from paceline.cli.report_command import ToPage, report, typed
 from paceline.cli.show import err, out, print_frames, working
 from paceline.cli.simulate_command import simulate
@@ -46,7 +46,7 @@ app = typer.Typer(
 app.add_typer(data_app, name="data")
 app.command()(fit)
 app.command()(tune)
-app.command()(collect)
+app.command()(record)
 app.command()(profile)
 app.command()(simulate)
 app.command()(live)

@@ -1,4 +1,4 @@
-"""The command ``paceline collect``: record built-in jobs, or any training command on this machine."""
+"""The command ``paceline record``: record built-in jobs, or any training command on this machine."""
 
 from __future__ import annotations
 
@@ -19,14 +19,23 @@ if TYPE_CHECKING:
 from paceline.cli.show import err, out
 
 
-def collect(
+PROBE_STEPS = 200
+"""Steps of a probe: with changes of size at every fourth, a fixed share is known to a few per cent in 5% of noise."""
+
+
+def record(
     what: Annotated[
         list[str] | None, typer.Argument(help="Names of jobs, or [cyan]--[/] and a command. [default: all jobs]")
     ] = None,
     folder: Annotated[Path, typer.Option("--out", "-o", help="Folder for the trace files.")] = Path("traces"),
     name: Annotated[str, typer.Option(help="The trace's name, for a command. [default: that of its script]")] = "",
+    probe: Annotated[
+        bool,
+        typer.Option("--probe", help="Cut every other block of a command's batches to half, and stop after a while."),
+    ] = False,
     iterations: Annotated[
-        int | None, typer.Option(help="Iterations of each job. [default: the job's own number]")
+        int | None,
+        typer.Option(help="Iterations of each job, or of a probe. [default: the job's own number, or 200]"),
     ] = None,
     usage: Annotated[
         str, typer.Option(help="Trace of real hosts' CPU usage, replayed by jobs of the pattern [cyan]usage[/].")
@@ -54,12 +63,16 @@ def collect(
 ) -> None:
     """Record data-parallel training on this machine: any command of yours, or built-in jobs under contention.
 
-    [cyan]paceline collect -- torchrun --nproc-per-node 4 train.py[/] runs the command as it is and records every
+    [cyan]paceline record -- torchrun --nproc-per-node 4 train.py[/] runs the command as it is and records every
     worker that trains under DistributedDataParallel, even if the command fails.
+
+    [cyan]--probe[/] records a short run of it with batches of two sizes, from which [cyan]paceline simulate[/] learns
+    how much of a step does not depend on the batch. Half of the samples of some batches are left out, and the workers
+    exit after 200 steps: let the command write no checkpoint that you keep.
 
     With [cyan]--pattern bursty --workers 4[/] competitors come and go beside the command's workers meanwhile.
 
-    [cyan]paceline collect digits-cnn-bursty[/] trains a small model while competitors come and go beside its workers.
+    [cyan]paceline record digits-cnn-bursty[/] trains a small model while competitors come and go beside its workers.
     Needs the [cyan]lab[/] extra. Where control groups can be written (as root on Linux),
     every worker gets a CPU quota of its own; elsewhere workers are pinned to cores.
     """
@@ -81,18 +94,21 @@ def collect(
                 seed=seed,
                 usage=_usage(usage, covariate, slot),
             )
-        _command(what, folder / f"{name or _name(what)}.parquet", contention)
+        name = name or _name(what) + "-probe" * probe
+        _command(what, folder / f"{name}.parquet", contention, (iterations or PROBE_STEPS) if probe else 0)
         return
+    if probe:
+        raise ValueError("--probe records a command: paceline record --probe -- torchrun --nproc-per-node 2 train.py")
     replayed = _usage(usage, covariate, slot)
     folder.mkdir(parents=True, exist_ok=True)
     for job in _chosen(JOBS, what, replayed):
         _job(job if iterations is None else replace(job, iterations=iterations), folder, replayed)
 
 
-def _command(command: list[str], path: Path, contention: Contention | None) -> None:
-    from paceline.lab.collect.command import collect_command
+def _command(command: list[str], path: Path, contention: Contention | None, probe_steps: int) -> None:
+    from paceline.lab.record.command import record_command
 
-    recorded = collect_command(command, path, contention=contention)
+    recorded = record_command(command, path, contention=contention, probe_steps=probe_steps)
     for sentence in recorded.missing:
         err.print(sentence, style="yellow")
     if recorded.trace is None:
@@ -102,6 +118,14 @@ def _command(command: list[str], path: Path, contention: Contention | None) -> N
         )
     workers = len(recorded.trace.workers)
     err.print(f"{path}: {len(recorded.trace)} iterations of {workers} workers; status {recorded.status}")
+    if probe_steps:
+        samples_TW = recorded.trace.samples
+        if (samples_TW == samples_TW[0]).all():
+            raise RuntimeError(
+                "no batch was cut to half: the script's batches do not come from torch.utils.data.BatchSampler, or hold "
+                "one sample; record it twice instead, with two batch sizes of its own"
+            )
+        err.print(f"paceline simulate {path}")
     raise typer.Exit(recorded.status)
 
 
@@ -111,12 +135,12 @@ def _name(command: list[str]) -> str:
 
 
 def _job(job: Job, folder: Path, usage: Usage | None) -> None:
-    from paceline.lab import USAGE, collect
+    from paceline.lab import USAGE, record_job
 
     path = folder / f"{job.name}.parquet"
     with _progress() as progress:
         task = progress.add_task(job.name, total=job.iterations)
-        trace = collect(
+        trace = record_job(
             job, path, usage=usage if job.pattern == USAGE else None, progress=partial(_advance, progress, task)
         )
     out.print(f"{path}: {len(trace)} iterations of {len(trace.workers)} workers")

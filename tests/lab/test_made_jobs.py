@@ -12,14 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.datasets import load
-from paceline.lab import JOBS, MODELS, PATTERNS, USAGE, Job, collect, places, plan
-from paceline.lab.collect import collect_worker as worker_module
-from paceline.lab.collect import record_job
+from paceline.lab import JOBS, MODELS, PATTERNS, USAGE, Job, places, plan, record_job
 from paceline.lab.contention.competitor import KINDS
 from paceline.lab.contention.patterns import OFF_SECONDS, ON_SECONDS
 from paceline.lab.contention.stress import stress_ng
 from paceline.lab.processes.places import PERIOD_SECONDS, remove_stale
 from paceline.lab.processes.process import Process
+from paceline.lab.record import made_worker as worker_module
 from paceline.recording.control_group import mounted
 
 PERIOD = round(PERIOD_SECONDS * 1e6)  # microseconds
@@ -159,7 +158,7 @@ def test_a_contended_worker_is_slower_and_nothing_is_left(tmp_path):
     """One worker has two competitors, the other has none."""
     before, seen = children(), []
     job = Job(**{**TINY, "pattern": "steady", "competitors": 2, "iterations": 12, "batch_size": 512})
-    trace = collect(job, tmp_path / "tiny.parquet", progress=seen.append)
+    trace = record_job(job, tmp_path / "tiny.parquet", progress=seen.append)
     (contended,) = {c.worker for c in plan("steady", 2, 2, 1, 0)}
     speed_W = np.median(trace.speed, axis=0)
     assert speed_W[1 - contended] > 1.05 * speed_W[contended]  # about 2 to 3 with control groups, less when pinned
@@ -193,7 +192,7 @@ def nothing_left(tmp_path, monkeypatch):
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "light_worker.py").write_text(LIGHT)
     monkeypatch.syspath_prepend(tmp_path / "code")
-    monkeypatch.setattr(record_job, "WORKER", "light_worker")
+    monkeypatch.setattr(made_job, "WORKER", "light_worker")
     before, folder = children(), tmp_path / "traces"
     folder.mkdir()
     yield folder
@@ -206,7 +205,7 @@ def nothing_left(tmp_path, monkeypatch):
 def test_a_worker_that_dies_is_a_clear_error_and_nothing_is_left(nothing_left):
     job = Job(**{**TINY, "iterations": 10_000, "batch_size": (8, 10**13)})
     with pytest.raises(RuntimeError, match=r"worker 1 ended with status 1:\n(.|\n)*MemoryError: there is no room"):
-        collect(job, nothing_left / "tiny.parquet")
+        record_job(job, nothing_left / "tiny.parquet")
 
 
 @pytest.mark.processes
@@ -216,15 +215,15 @@ def test_an_interrupted_recording_leaves_nothing(nothing_left):
 
     job = Job(**{**TINY, "iterations": 10_000, "batch_size": (8, 8)})
     with pytest.raises(KeyboardInterrupt):
-        collect(job, nothing_left / "tiny.parquet", progress=interrupt)
+        record_job(job, nothing_left / "tiny.parquet", progress=interrupt)
 
 
 def test_a_recording_is_never_overwritten_nor_begun_without_a_place_to_write_to(tmp_path):
     (tmp_path / "there.parquet").write_text("precious")
     with pytest.raises(FileExistsError, match=r"there\.parquet exists"):
-        collect(Job(**TINY), tmp_path / "there.parquet")
+        record_job(Job(**TINY), tmp_path / "there.parquet")
     with pytest.raises(FileNotFoundError, match="no folder"):
-        collect(Job(**TINY), tmp_path / "nowhere" / "tiny.parquet")
+        record_job(Job(**TINY), tmp_path / "nowhere" / "tiny.parquet")
 
 
 def test_where_control_groups_cannot_be_written_workers_are_pinned_in_turn(tmp_path):

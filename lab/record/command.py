@@ -13,10 +13,10 @@ from pathlib import Path
 
 from paceline import _version
 from paceline.datasets.trace import Trace
-from paceline.lab.collect.machine import machine
 from paceline.lab.contention.beside import beside
 from paceline.lab.contention.contention import Contention
-from paceline.recording.automatic import startup_folder
+from paceline.lab.record.machine import machine
+from paceline.recording.automatic import PROBE, startup_folder
 from paceline.recording.merging import merge_what_is_sound
 from paceline.recording.place import Place
 
@@ -34,7 +34,9 @@ class Recorded:
     missing: Sequence[str] = ()
 
 
-def collect_command(command: Sequence[str], path: str | Path, *, contention: Contention | None = None) -> Recorded:
+def record_command(
+    command: Sequence[str], path: str | Path, *, contention: Contention | None = None, probe_steps: int = 0
+) -> Recorded:
     """Run a command whose processes train under DistributedDataParallel, and record every iteration of each.
 
     Neither the command nor its scripts are changed: a hook in Python's start-up records the first
@@ -50,6 +52,9 @@ def collect_command(command: Sequence[str], path: str | Path, *, contention: Con
         The trace file to write.
     contention
         What competes with the command's workers; by default nothing.
+    probe_steps
+        If not 0, every other block of batches is cut to half, and the workers exit after so many steps: this shows how
+        much of a step does not depend on the batch.
 
     Returns
     -------
@@ -73,26 +78,27 @@ def collect_command(command: Sequence[str], path: str | Path, *, contention: Con
     with ExitStack() as stack:
         where = stack.enter_context(beside(contention)) if contention else []
         folder.mkdir(parents=True)
-        status = _run(command, folder, where)
+        status = _run(command, folder, where, probe_steps)
     files = _last_attempts(folder)
     if not files:
         return Recorded(status, [], None)
     trace, missing = merge_what_is_sound(files)
     if trace is None:
         return Recorded(status, files, None, missing)
-    meta = {"job": path.stem, "source": "recorded by paceline collect", "command": " ".join(command), **machine()}
+    meta = {"job": path.stem, "source": "recorded by paceline record", "command": " ".join(command), **machine()}
     meta |= contention.meta(where[0]) if contention else {}
     trace = replace(trace, meta={**trace.meta, **meta, "status": str(status)})
     trace.save(path)
     return Recorded(status, files, trace, missing)
 
 
-def _run(command: Sequence[str], folder: Path, where: Sequence[Place]) -> int:
+def _run(command: Sequence[str], folder: Path, where: Sequence[Place], probe_steps: int) -> int:
     startup = str(startup_folder())
     told = {
         "PACELINE_RECORD": str(folder.resolve()),
         "PACELINE_PLACES": json.dumps([asdict(place) for place in where]),
         "PACELINE_HOME": str(Path(_version.__file__).parent.parent),
+        PROBE: str(probe_steps or ""),
         "PYTHONPATH": os.pathsep.join(filter(None, [startup, os.environ.get("PYTHONPATH")])),
     }
     with subprocess.Popen(command, env=os.environ | told) as process:

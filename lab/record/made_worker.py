@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paceline.lab.collect.jobs import Job
 from paceline.lab.processes.orphan import die_with_parent
+from paceline.lab.record.jobs import Job
 from paceline.lab.small_models import MODELS
 from paceline.recording.covariates import default_covariates
 from paceline.recording.place import Place

@@ -13,23 +13,23 @@ import numpy as np
 
 from paceline._whole import TemporaryFolder
 from paceline.datasets.trace import Trace
-from paceline.lab.collect.jobs import Job
-from paceline.lab.collect.machine import machine
 from paceline.lab.contention.contention import Contention
 from paceline.lab.contention.patterns import Competitor
 from paceline.lab.contention.usage import Usage
 from paceline.lab.processes.places import places
 from paceline.lab.processes.process import POLL_SECONDS, Process, require_alive, wait
+from paceline.lab.record.jobs import Job
+from paceline.lab.record.machine import machine
 from paceline.lab.small_models import MODELS, require_models
 from paceline.recording.merging import merge
 from paceline.recording.place import Place
 
-WORKER, COMPETITOR = "paceline.lab.collect.collect_worker", "paceline.lab.contention.competitor"
+WORKER, COMPETITOR = "paceline.lab.record.made_worker", "paceline.lab.contention.competitor"
 
 LONGEST_ITERATION = 1.0  # seconds; contention is planned for a job whose iterations all take this long
 
 
-def collect(
+def record_job(
     job: Job, path: str | Path, *, usage: Usage | None = None, progress: Callable[[int], None] | None = None
 ) -> Trace:
     """Train the job for real, under real contention on this machine, and write its trace to a Parquet file.
@@ -55,7 +55,7 @@ def collect(
     RuntimeError
         If a worker or a competitor dies; the message ends with its last output.
     """
-    require_models("collect")
+    require_models("record")
     path = Path(path)
     contention = job.contention(usage)
     if path.exists():
@@ -116,7 +116,7 @@ def _meta(job: Job, contention: Contention, place: Place, folder: Path) -> dict[
     tenth = max(1, len(losses) // 10)
     return {
         "job": job.name,
-        "source": "recorded by paceline collect",
+        "source": "recorded by paceline record",
         "licence": "Apache-2.0",
         "split": job.split,
         **contention.meta(place),
