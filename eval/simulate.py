@@ -83,7 +83,7 @@ class Simulation:
     hindsight
         The saving if all speeds were known in advance, and time followed the batch as far as the log allows.
     slowest
-        The worker that the others most often wait for.
+        The worker that the others wait for in most iterations; empty where they take turns.
     waiting
         How much workers wait, and for what.
     paused
@@ -127,7 +127,8 @@ class Simulation:
         """Sentences on what balancing would gain."""
         if self.needs_probe:
             what = f"Balancing would save {100 * self.low:.0f} to {100 * self.at_most:.0f}% of the time, depending on "
-            what += f"how much of {_named(self.slowest)}'s extra time follows its batch"
+            whose = f"{_named(self.slowest)}'s" if self.slowest else "slow workers'"
+            what += f"how much of {whose} extra time follows its batch"
             told = f"If all of it does: {percent(self.at_most)} (90% interval: up to {percent(self.high)}). The log "
             told += "cannot tell, as each worker's batches have one size."
             return (f"{what}.", told, *self._pauses(), *self.assumed)
@@ -135,7 +136,7 @@ class Simulation:
         what = f"Balancing would save {percent(self.saving)} of the time (90% interval: {ends})"
         if not self.pays:
             what += ", too little to be sure of" if self.high >= MIN_SAVING else ", next to nothing"
-        more = f"; mostly for {_named(self.slowest)}" if self.hindsight >= MIN_SAVING else ""
+        more = f"; mostly for {_named(self.slowest)}" if self.slowest and self.hindsight >= MIN_SAVING else ""
         most = f"With all speeds known in advance it would save {percent(self.hindsight)}{more}."
         return (f"{what}.", most, *self._pauses(), *self.assumed)
 
@@ -443,6 +444,7 @@ def _replayed(
     saving = computing * float(1.0 - balanced_T.sum() / equal_T.sum())
     best_T = replayed.seconds(ORACLE) + exchange
     seconds_TW = np.stack([one.seconds for one in replayed.iterations[EQUAL]])
+    times_W = np.bincount(seconds_TW.argmax(axis=1), minlength=workers)
     return Simulation(
         workers=workers,
         iterations=len(equal_T),
@@ -453,7 +455,7 @@ def _replayed(
         high=computing * high,
         hindsight=computing * max(float(1.0 - best_T.sum() / equal_T.sum()), 0.0),
         paused=1.0 - computing,
-        slowest=job.workers[int(np.bincount(seconds_TW.argmax(axis=1)).argmax())],
+        slowest=job.workers[int(times_W.argmax())] if times_W.max() > len(equal_T) / 2 else "",
     )
 
 

@@ -188,7 +188,7 @@ class Stopwatch:
         forward = sum(seconds(start, stop) for start, stop in iteration.forward) - in_forward
         backward = max(0.0, seconds(iteration.begin, stepping) - within - forward)
         step.phases = dict(zip(PHASES, (between, forward, backward, seconds(stepping, iteration.end)), strict=True))
-        # Backward passes that sum gradients over ranks, and forward passes under `no_sync`, are micro-batches of a step.
+        # Micro-batches: forward passes under `no_sync`, and backward passes that sum gradients over ranks.
         micro_batches = iteration.micro_batches + max(len(iteration.exchanges), 1)
         if micro_batches > 1:
             self.recorder.meta.setdefault("accumulate", str(micro_batches))

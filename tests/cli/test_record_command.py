@@ -121,7 +121,7 @@ def test_contention_beside_a_command_is_as_its_options_say(tmp_path, monkeypatch
     """Recording itself is replaced: only what it would be given is looked at."""
     asked = []
 
-    def pretended(command, path, *, contention):
+    def pretended(command, path, *, contention, probe_steps):
         asked.append((command, path, contention))
         return SimpleNamespace(trace=None, status=3)
 

@@ -18,6 +18,7 @@ from paceline.lab.contention.patterns import OFF_SECONDS, ON_SECONDS
 from paceline.lab.contention.stress import stress_ng
 from paceline.lab.processes.places import PERIOD_SECONDS, remove_stale
 from paceline.lab.processes.process import Process
+from paceline.lab.record import made_job
 from paceline.lab.record import made_worker as worker_module
 from paceline.recording.control_group import mounted
 

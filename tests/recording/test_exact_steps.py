@@ -3,11 +3,9 @@
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.recording.recorder import Step
-from paceline.recording.torch.collective_time import _listeners
 from paceline.recording.torch.marks import CPUMarks
 from paceline.recording.torch.stopwatch import PHASES, Stopwatch
 
@@ -125,27 +123,6 @@ def told(rows):
         [step.seconds, step.comm_seconds, samples, work, *(step.phases[name] for name in PHASES)]
         for step, samples, work in rows
     ]
-
-
-@given(st.lists(ITERATION, min_size=1, max_size=4), st.integers(0, 40))
-@settings(max_examples=40)
-def test_a_stopwatch_tells_every_part_of_a_step(iterations, lag):
-    marks = Ticks(lag)
-    watch, rows = stopwatch(marks)
-    played = Played(watch, marks)
-    expected = []
-    for one in iterations:
-        watch.wait_begins()  # outside of an iteration nobody waits
-        watch.wait_ends()
-        expected.append(played.iteration(*one))
-        assert len(rows) <= len(expected)
-        assert all(marks.passed(step.start) for step, *_ in rows)
-    watch.stepped()  # a step without a forward pass is no iteration
-    watch.close()
-    assert marks.waited <= 1
-    assert not [known for known, *_ in _listeners if known() is watch], "it listens no more"
-    expected[0][4] = pytest.approx(float("nan"), nan_ok=True)
-    assert told(rows) == expected
 
 
 def test_an_exchange_counts_once_its_last_bucket_was_ready_and_one_is_over():

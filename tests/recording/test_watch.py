@@ -97,7 +97,7 @@ def test_forward_backward_and_step_are_told_apart_and_add_up(tmp_path):
     assert (table["backward_seconds"] >= 0.04).all()
     assert math.isnan(table["between_seconds"][0])
     assert (table["between_seconds"][1:] >= 0.06).all()
-    parts = table[["forward_seconds", "backward_seconds", "optimizer_seconds"]].sum(axis=1)
+    parts = table[["between_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds"]].sum(axis=1)
     np.testing.assert_allclose(table["seconds"], parts, rtol=0.2)
     np.testing.assert_array_equal(trace.seconds[:, 0], table["seconds"])
 
@@ -213,7 +213,7 @@ def test_iterations_are_written_in_order_once_the_device_has_passed_them_and_the
     assert marks.waited == 1
     trace = merge([tmp_path / "0.jsonl"])
     np.testing.assert_array_equal(trace.samples[:, 0], range(5))
-    np.testing.assert_array_equal(trace.seconds[:, 0], [4] * 5)
+    np.testing.assert_array_equal(trace.seconds[:, 0], [4, 5, 5, 5, 5])  # with the time before a forward pass
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -455,8 +455,8 @@ def test_waiting_in_a_collective_inside_the_step_is_no_own_work(tmp_path):
             stopwatch.stepped()
         stopwatch.close()
     trace = merge([tmp_path / "rank0.jsonl"])
-    # Nine looks at the clock make eight seconds, of which one lies in each of the two waits.
-    assert trace.seconds[:, 0].tolist() == [6.0] * 3
+    # Nine looks at the clock make eight seconds, of which one lies in each of the two waits, and one before the next.
+    assert trace.seconds[:, 0].tolist() == [6.0, 7.0, 7.0]
     assert trace.comm_seconds[:, 0].tolist() == [2.0] * 3
     phases = phase_table([tmp_path / "rank0.jsonl"])
     assert (phases["forward_seconds"] == 2.0).all()

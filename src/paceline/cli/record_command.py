@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 from paceline.cli.show import err, out
 
-
 PROBE_STEPS = 200
 """Steps of a probe: with changes of size at every fourth, a fixed share is known to a few per cent in 5% of noise."""
 
@@ -122,8 +121,8 @@ def _command(command: list[str], path: Path, contention: Contention | None, prob
         samples_TW = recorded.trace.samples
         if (samples_TW == samples_TW[0]).all():
             raise RuntimeError(
-                "no batch was cut to half: the script's batches do not come from torch.utils.data.BatchSampler, or hold "
-                "one sample; record it twice instead, with two batch sizes of its own"
+                "no batch was cut to half: the script's batches hold one sample, or do not come from "
+                "torch.utils.data.BatchSampler, as those of a DataLoader with batch_size= do"
             )
         err.print(f"paceline simulate {path}")
     raise typer.Exit(recorded.status)

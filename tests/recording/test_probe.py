@@ -1,0 +1,71 @@
+"""A probe: an unedited script is recorded with batches of two sizes, and stops by itself."""
+
+import sys
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+torch = pytest.importorskip("torch")
+
+from paceline.cli.main import app  # noqa: E402
+from paceline.datasets import Trace  # noqa: E402
+from paceline.eval import simulate  # noqa: E402
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+SCRIPT = """
+import sys, time, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+dist.init_process_group("gloo")
+rank, accumulate, fixed = dist.get_rank(), int(sys.argv[1]), sys.argv[2] == "fixed"
+data = TensorDataset(torch.randn(6000, 4))
+
+class Slow(torch.nn.Module):
+    def forward(self, x):
+        time.sleep(0.002 + 0.03 * rank if fixed else 0.001 * len(x) * (1 + rank))
+        return x
+
+model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(4, 4), Slow()))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+while True:
+    for number, (x,) in enumerate(DataLoader(data, batch_size=8, sampler=DistributedSampler(data))):
+        model(x).pow(2).mean().backward()
+        if number % accumulate == accumulate - 1:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+def probe(folder, *options):
+    """Record a probe of a script that never ends by itself, and return its trace."""
+    script = folder / "train.py"
+    script.write_text(SCRIPT)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    told = ["record", "--probe", "--iterations", "80", "--out", str(folder), "--", *launch, str(script), *options]
+    done = CliRunner().invoke(app, told)
+    assert done.exit_code == 0, done.output
+    return Trace.load(folder / "train-probe.parquet")
+
+
+def test_a_probe_ends_by_itself_and_has_two_sizes(tmp_path):
+    trace = probe(tmp_path, "1", "follows")
+    assert len(trace) == 80
+    assert set(np.unique(trace.samples)) == {4, 8}
+    found = simulate(trace)
+    assert not found.needs_probe
+    assert found.low < 0.33 < found.high + 0.05
+    assert found.job_batch == 16
+
+
+def test_a_probe_shows_that_a_fixed_delay_is_no_gain(tmp_path):
+    found = simulate(probe(tmp_path, "2", "fixed"))
+    assert found.high < 0.06
+    assert (found.accumulate, found.job_batch) == (2, 16)
+
+
+def test_a_probe_of_no_command_is_refused():
+    done = CliRunner().invoke(app, ["record", "--probe", "digits-mlp-steady"])
+    assert "paceline record --probe -- torchrun" in str(done.exception)
