@@ -123,7 +123,7 @@ def test_contention_beside_a_command_is_as_its_options_say(tmp_path, monkeypatch
 
     def pretended(command, path, *, contention, probe_steps):
         asked.append((command, path, contention))
-        return SimpleNamespace(trace=None, status=3)
+        return SimpleNamespace(trace=None, status=3, missing=())
 
     monkeypatch.setattr(sys.modules["paceline.lab.record.command"], "record_command", pretended)
     told = ["--workers", "2", "--competitors", "3", "--kind", "memory", "--quota", "0.7", "--seed", "5"]

@@ -56,13 +56,12 @@ def test_a_probe_ends_by_itself_and_has_two_sizes(tmp_path):
     assert set(np.unique(trace.samples)) == {4, 8}
     found = simulate(trace)
     assert not found.needs_probe
-    assert found.low < 0.33 < found.high + 0.05
     assert found.job_batch == 16
 
 
 def test_a_probe_shows_that_a_fixed_delay_is_no_gain(tmp_path):
     found = simulate(probe(tmp_path, "2", "fixed"))
-    assert found.high < 0.06
+    assert found.high < 0.3, "0.9 if the delay followed the batch"
     assert (found.accumulate, found.job_batch) == (2, 16)
 
 
