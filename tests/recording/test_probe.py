@@ -1,5 +1,6 @@
 """A probe: an unedited script is recorded with batches of two sizes, and stops by itself."""
 
+import os
 import sys
 
 import numpy as np
@@ -21,7 +22,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 dist.init_process_group("gloo")
 rank, accumulate, fixed = dist.get_rank(), int(sys.argv[1]), sys.argv[2] == "fixed"
-data = TensorDataset(torch.randn(6000, 4))
+data = TensorDataset(torch.randn(2000, 4))
 
 class Slow(torch.nn.Module):
     def forward(self, x):
@@ -30,7 +31,7 @@ class Slow(torch.nn.Module):
 
 model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(4, 4), Slow()))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-while True:
+for epoch in range(3):
     for number, (x,) in enumerate(DataLoader(data, batch_size=8, sampler=DistributedSampler(data))):
         model(x).pow(2).mean().backward()
         if number % accumulate == accumulate - 1:
@@ -39,8 +40,15 @@ while True:
 """
 
 
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # as this process has it
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+
+
 def probe(folder, *options):
-    """Record a probe of a script that never ends by itself, and return its trace."""
+    """Record a probe of a script that would go on for longer, and return its trace."""
     script = folder / "train.py"
     script.write_text(SCRIPT)
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
