@@ -1,4 +1,4 @@
-"""``paceline collect`` of an unedited job of two ranks that share a card: both are recorded, with its covariates."""
+"""``paceline record`` of an unedited job of two ranks that share a card: both are recorded, with its covariates."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from place import ROOT, Found, Place, run, started
+from place import Found, Place, run, started
 
 from paceline.datasets import Trace
 
@@ -17,7 +17,7 @@ RANKS = 2
 def part(place: Place, found: Found) -> None:
     """Record the job, and read the trace."""
     device, steps = ("cuda", 200) if place.real else ("cpu", 20)
-    command = "record" if (ROOT / "src" / "paceline" / "cli" / "record_command.py").exists() else "collect"
+    command = "record"
     job = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
     job += [str(Path(__file__).with_name("recorded_job.py")), device, str(steps)]
     with tempfile.TemporaryDirectory() as folder:

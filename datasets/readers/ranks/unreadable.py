@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-RECORD = "record busy times instead: paceline collect -- <your command>"
+RECORD = "record busy times instead: paceline record -- <your command>"
 
 KNOWN = (
     (
