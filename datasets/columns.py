@@ -8,6 +8,9 @@ WORK = "work"
 
 MEASURED = (*COLUMNS, WORK)
 
+LARGEST = 1e15
+"""Largest measured value (in seconds 30 million years): what is larger is an error, and no sum of it overflows."""
+
 UNITS = {
     "samples": "samples",
     "seconds": "s",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.datasets.columns import COLUMNS, MEASURED, WORK
+from paceline.datasets.columns import COLUMNS, LARGEST, MEASURED, WORK
 from paceline.datasets.units import seconds_of
 
 if TYPE_CHECKING:
@@ -225,7 +225,16 @@ def _check_names_and_signs(frame: pd.DataFrame) -> None:
             f"column 'worker' must name a worker in every row, but row {frame.index[_first(nameless)]} is empty"
         )
     for name in (*COLUMNS[:4], WORK):
-        if name in frame.columns and (bad := numbers_in(frame, name) < 0).any():
+        if name not in frame.columns:
+            continue
+        values = numbers_in(frame, name)
+        if (huge := values > LARGEST).any():
+            at = _first(huge)
+            raise ValueError(
+                f"column {name!r} must hold numbers of at most {LARGEST:g}, but row {frame.index[at]} holds "
+                f"{_cell(frame[name], at)}: no job measures that; check its unit, or leave the cell empty"
+            )
+        if (bad := values < 0).any():
             raise ValueError(f"column {name!r} must not be negative, but row {frame.index[_first(bad)]} is")
 
 

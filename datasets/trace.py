@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from paceline._arrays import Array
 from paceline.datasets import frame as tidy
 from paceline.datasets import parquet
-from paceline.datasets.columns import MEASURED
+from paceline.datasets.columns import LARGEST, MEASURED
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -292,6 +292,12 @@ def _not_negative(name: str, panel: Array) -> Array:
         raise ValueError(
             f"{name} must be finite and not negative, got {panel[k, w]} at iteration {k}, worker {w} "
             "(use NaN for a missing report)"
+        )
+    if (huge := panel > LARGEST).any():
+        k, w = np.argwhere(huge)[0]
+        raise ValueError(
+            f"{name} must be at most {LARGEST:g}, got {panel[k, w]:g} at iteration {k}, worker {w}: no job measures "
+            "that (check its unit, or use NaN for a missing report)"
         )
     return panel
 

@@ -204,6 +204,12 @@ def _table(path: Path, worker: str, tally: Tally) -> pd.DataFrame:
             found = plain_table(file, path.stat().st_size, header, worker)
     if found is None:
         found = _read_csv(path, delimiter)
+    if marked := [name for name in found if _marks_off(str(name)) != name]:
+        found = found.rename(columns={name: _marks_off(name) for name in marked})
+    if worker in found and not pd.api.types.is_numeric_dtype(found[worker]):
+        names = pd.Series(found[worker].unique()).dropna().astype(str)
+        if names.str.startswith("'").any():
+            found[worker] = found[worker].astype(object).map(lambda name: _marks_off(str(name)), na_action="ignore")
     found.index = pd.RangeIndex(2, len(found) + 2)  # rows are counted as an editor does, from the header
     tally.read(len(found))
     return found
@@ -262,7 +268,26 @@ def write_csv(trace: Trace, path: Path) -> None:
     with written_whole(about(path)) as temporary:
         temporary.write_text(json.dumps(dict(trace.meta), indent=2) + "\n")
     with written_whole(path) as temporary:
-        trace.to_frame().to_csv(temporary, index=False)
+        table = trace.to_frame().rename(columns=_as_text)
+        table["worker"] = table["worker"].map(_as_text)
+        table.to_csv(temporary, index=False)
+
+
+FORMULA = re.compile(r"'*[=+\-@\t\r]")
+"""Beginning of a text that a spreadsheet would run, with the marks that were put before it."""
+
+
+def _as_text(name: str) -> str:
+    """Return a name as a spreadsheet shows it and does not run it: with a mark before it.
+
+    >>> _as_text("=cmd()"), _as_text("gpu0"), _marks_off(_as_text("'=a"))
+    ("'=cmd()", 'gpu0', "'=a")
+    """
+    return f"'{name}" if FORMULA.match(name) else name
+
+
+def _marks_off(name: str) -> str:
+    return name[1:] if name.startswith("'") and FORMULA.match(name) else name
 
 
 def _kept(path: Path) -> dict[str, str]:

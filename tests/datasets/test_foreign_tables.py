@@ -1,5 +1,6 @@
 """Tables that other people's loggers write: rows in any order, sparse rows, text, units, columns of many times."""
 
+import csv
 import logging
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from paceline.datasets import Trace, read_traces
 from paceline.datasets.readers.tabular.hint import own_times, unambiguous
+from paceline.datasets.readers.tidy import write_csv
 
 
 @pytest.fixture
@@ -218,3 +220,36 @@ def test_files_of_several_workers_are_jobs_of_their_own(tmp_path):
         rows = [{"worker": w, "iteration": 0, "samples": 8, "seconds": 1.0} for w in range(gpus)]
         pd.DataFrame(rows).to_csv(tmp_path / f"job_gpu{gpus}.csv", index=False)
     assert sorted(len(trace.workers) for trace in read_traces(tmp_path)) == [4, 8]
+
+
+@pytest.mark.parametrize("column", ["samples", "seconds", "wait_seconds"])
+def test_impossible_number_is_refused_with_its_row(made, column):
+    values = {"samples": 8, "seconds": 1.0, "wait_seconds": 0.0} | {column: 1e308}
+    lines = [
+        "worker,iteration,samples,seconds,wait_seconds",
+        "a,0,8,1,0",
+        ",".join(["a", "1", *map(str, values.values())]),
+    ]
+    with pytest.raises(ValueError, match=rf"column '{column}' must hold numbers of at most .* row 3 holds 1e\+308"):
+        read_traces(made("a.csv", "\n".join(lines)))
+    with pytest.raises(ValueError, match=f"{column} must be at most"):
+        Trace(**{name: [[value]] for name, value in values.items()})
+
+
+NAMES = ["=cmd()", "+1+1", "-2+3", "@sum", "'=a", "''=b", "plain", "'quoted'", "\tx"]
+
+
+def test_names_are_no_formulas_for_a_spreadsheet(tmp_path):
+    trace = Trace(
+        *(np.ones((2, len(NAMES))) for _ in range(2)),
+        workers=NAMES,
+        covariates=np.ones((2, len(NAMES), 1)),
+        covariate_names=["=HYPERLINK()"],
+    )
+    write_csv(trace, tmp_path / "a.csv")
+    with (tmp_path / "a.csv").open(newline="") as file:
+        cells = [cell for row in csv.reader(file) for cell in row]
+    assert not [cell for cell in cells if cell[:1] in "=+-@\t\r" and cell]
+    (back,) = read_traces(tmp_path / "a.csv")
+    assert sorted(back.workers) == sorted(NAMES)
+    assert back.covariate_names == ("=HYPERLINK()",)

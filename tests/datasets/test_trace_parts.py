@@ -86,7 +86,7 @@ def test_a_pickled_trace_has_all_of_its_parts():
     assert (again.workers, again.covariate_names, again.meta) == (trace.workers, trace.covariate_names, trace.meta)
 
 
-@given(st.lists(st.tuples(*[st.sampled_from([NAN, 0.0, 1e-300, 2.0, 1e300])] * 2), min_size=1, max_size=6))
+@given(st.lists(st.tuples(*[st.sampled_from([NAN, 0.0, 1e-300, 2.0, 1e15])] * 2), min_size=1, max_size=6))
 @settings(max_examples=40)
 def test_speed_is_samples_over_seconds_where_that_is_a_positive_number(cells):
     samples, seconds = np.array(cells).T[:, None, :]
