@@ -63,7 +63,7 @@ def _formats() -> dict[str, Target]:
         for name, text in GOOD.items()
     }
     # A recognised file is a file of its format, so a few are enough: those that are known by their header.
-    known = ("csv", "hivemind", "pai_minibatch", "wandb", "bitbrains", "mxnet_log", "dstat")
+    known = ("csv", "hivemind", "pai_minibatch", "wandb", "bitbrains", "pytorch_log", "dstat")
     return made | {"any format": Target(tuple(GOOD[name].encode() for name in known), "x.csv", read_traces)}
 
 

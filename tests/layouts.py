@@ -148,12 +148,6 @@ def sync_switch(folder, shift=193.0):
     (folder / "loss_proc.csv").write_text("\n".join(["Wall time,Step,Time,Value", *rows]) + "\n")
 
 
-def spdl_ranks(folder):
-    """Seconds of two ranks by minute, of which one minute lacks; ranks in any order, and a rank may lack a value."""
-    content = {"event_time": [1746090360, 1746090420, 1746090540], "01": [2.5, None, 5.0], "00": [4.0, 2.0, 8.0]}
-    (folder / "across_ranks_download.json").write_text(json.dumps(content))
-
-
 def gavel(folder):
     """Rates of jobs alone (``null``) and beside another; one batch does not fit."""
     beside = {"('ResNet-18 (batch size 32)', 1)": [2.5, 3.5]}

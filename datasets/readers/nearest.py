@@ -45,7 +45,7 @@ def nearest(text: str, columns: Mapping[str, tuple[str, ...]]) -> str:
 
     Examples
     --------
-    >>> columns = {"csv": ("worker", "iteration", "samples", "seconds"), "nab": ("timestamp", "value")}
+    >>> columns = {"csv": ("worker", "iteration", "samples", "seconds"), "tensorboard": ("Wall time", "Step", "Value")}
     >>> nearest("rank,iteration,samples\n", columns)
     "nearest is 'csv' (lacks worker, seconds)"
     """

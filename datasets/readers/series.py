@@ -1,4 +1,4 @@
-"""Single series with a time: NAB's ``timestamp,value`` and TensorBoard's CSV export."""
+"""TensorBoard's CSV export of a scalar."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
-from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frame, header_of
-from paceline.datasets.readers.format import MADE, Format, real
+from paceline.datasets.readers.csv_rows import NUMBER, frame, header_of
+from paceline.datasets.readers.format import Format, real
 from paceline.datasets.readers.tally import Tally
-from paceline.datasets.readers.timestamps import seconds_since_1970
 from paceline.datasets.trace import Trace
 
 if TYPE_CHECKING:
@@ -26,24 +25,6 @@ TENSORBOARD = ("Wall time", "Step", "Value")
 MOSTLY, NEAR, VALUE_DIGITS = 0.9, 2.0, 6
 """Two files are of one training if this share of the rows agrees: steps within so many of the usual increments at the
 same time, or values to so many digits."""
-
-
-def read_nab(paths: Sequence[Path]) -> Iterator[Trace]:
-    """Yield one trace per file; row k is its k-th value, and times without a zone count as UTC."""
-    for path in paths:
-        tally = Tally()
-        table = frame(path, {"timestamp": TEXT, "value": NUMBER}, tally)
-        start_T = seconds_since_1970(path, table["timestamp"], "timestamp")
-        kept_T = _in_order(path, start_T, tally)
-        none_T = np.full((len(kept_T), 1), np.nan)
-        yield Trace(
-            samples=none_T,
-            seconds=none_T,
-            start=start_T[kept_T, None],
-            covariates=table["value"].to_numpy()[kept_T, None, None],
-            covariate_names=["value"],
-            meta={"job": path.name.split(".")[0], "format": "nab", "units": "value: as in the file", **tally.meta()},
-        )
 
 
 def read_tensorboard(paths: Sequence[Path], *, value_is_rate: bool = False) -> Iterator[Trace]:
@@ -141,16 +122,6 @@ def _differences(path: Path, wall_T: Array, step_T: Array, tally: Tally) -> tupl
 
 
 FORMATS = (
-    Format(
-        name="nab",
-        about="a single series of time and value (Numenta Anomaly Benchmark)",
-        files="CSV with the header timestamp,value",
-        gives="usage",
-        seen=MADE,
-        read=read_nab,
-        columns=("timestamp", "value"),
-        recognises=lambda path, head: header_of(head) == ["timestamp", "value"],
-    ),
     Format(
         name="tensorboard",
         about="a scalar exported from TensorBoard: steps over wall time, or a rate",

@@ -63,8 +63,8 @@ def test_a_file_whose_traces_are_all_left_out_is_refused_in_a_sentence(tmp_path)
 
 @pytest.mark.slow
 def test_a_usage_trace_says_that_it_has_no_speed(tmp_path):
-    path = tmp_path / "nab.csv"
-    path.write_text("timestamp,value\n2014-02-14 14:30:00,0.132\n2014-02-14 14:35:00,0.134\n")
+    path = tmp_path / "cpu.csv"
+    path.write_text("time,machine_id,cpu_util\n2017-10-03 00:08:00 PDT,m1,12.5\n2017-10-03 00:09:00 PDT,m1,13\n")
     assert "1 workers, usage only: no speed; dropped" in " ".join(
         run("load", path, "--out", tmp_path / "t.parquet").split()
     )

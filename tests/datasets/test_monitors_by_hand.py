@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from paceline.datasets.readers import FORMATS, read_traces
-from paceline.datasets.readers.formats.logs import KINDS
+from paceline.datasets.readers.formats.logs import parsed
 from paceline.datasets.readers.ranks.profiler_traces import _covered, _is_span, alone
 
 NAN = float("nan")
@@ -126,15 +126,6 @@ def test_monitors_are_recognised_near_their_beginning():
 @pytest.mark.parametrize(
     ("kind", "line", "record"),
     [
-        ("mxnet_log", "INFO Node[3] Epoch[1] Batch [20] Speed: 50.5 samples/sec", ("3", (1, 20), 50.5, 1.0, {})),
-        ("mxnet_log", "Epoch [2] Batch[0-20]\tSpeed: 1e2 samples/sec x=1", ("0", (2, 0), 100.0, 1.0, {})),
-        ("mxnet_log", "Epoch[2] Speed: 1e2 samples/sec", None),
-        (
-            *("maskrcnn_log", "iter: 40 loss: 1 time: 0.5 (0.6) data: 0.25 (0.3) max mem: 3000"),
-            ("0", (0, 40), 1.0, 0.5, {"data_seconds": 0.25, "max_memory_mb": 3000.0}),
-        ),
-        ("maskrcnn_log", "iter: 40 time: 0.5 (0.6) data: 2 (3)", ("0", (0, 40), 1.0, 0.5, {"data_seconds": 2.0})),
-        ("maskrcnn_log", "iter: 40 time: 0.5 (0.6)", None),
         (
             *("pytorch_log", "Epoch: [3][ 10/500]\tTime 0.5 (0.6) Data 0.125 (0.1) Speed 64 (60)"),
             ("0", (3, 10), 32.0, 0.5, {"data_seconds": 0.125}),
@@ -145,7 +136,7 @@ def test_monitors_are_recognised_near_their_beginning():
     ],
 )
 def test_a_line_that_a_program_prints_is_a_record_of_its_numbers(kind, line, record):
-    found = KINDS[kind].parse(line)
+    found = parsed(line)
     assert (None if found is None else tuple(found)) == record
     assert FORMATS[kind].recognises(Path("x"), f"first\r\n{line}\n") is (record is not None)
     assert not FORMATS[kind].recognises(Path("x"), " " * 4096 + line)

@@ -46,10 +46,7 @@ GOOD = {
     "supercloud_gpu": "timestamp,gpu_index,utilization_gpu_pct,utilization_memory_pct,memory_free_MiB,memory_used_MiB,"
     "temperature_gpu,temperature_memory,power_draw_W\n1600000000.1,0,50,1,1,1,40,40,70.5\n",
     "wandb": "_step,_runtime,_timestamp,system.cpu,time_s\n0,0,100,10,\n1,1,101,,0.5\n",
-    "nab": "timestamp,value\n2014-02-14 14:30:00,0.132\n2014-02-14 14:35:00,0.134\n",
     "tensorboard": "Wall time,Step,Value\n100,0,1\n102,25,1\n",
-    "mxnet_log": "Node[0] Epoch[0] Batch [0-20]\tSpeed: 100.5 samples/sec\n",
-    "maskrcnn_log": "INFO: eta: 1:00 iter: 20 loss: 1 time: 0.5 (0.6) data: 0.01 (0.02) max mem: 4000\n",
     "pytorch_log": "Epoch: [0][10/5005]\tTime 0.500 (0.6)\tData 0.010 (0.2)\n",
     "dstat": '"Dstat 0.7.2 CSV output"\n"total cpu usage",,\n"usr","sys","idl"\n1,1,98\n2,1,97\n',
     "sar": "# hostname;interval;timestamp;CPU;%user;%idle\nh1;60;2020-01-01 00:01:00 UTC;-1;10.5;89.5\n",
@@ -67,8 +64,6 @@ GOOD = {
     "0,1,1,1,2,2,2\n5,1,1,1,,,\n",
     "prometheus": '{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"gpu":"0"},"values":'
     '[[1700000000,"0.5"],[1700000015,"NaN"]]},{"metric":{"gpu":"1"},"values":[[1700000000.5,"1"]]}]}}',
-    "alibaba_genai": "timestamp_anon,value,container_ip\n5000.5,120,c1\n5001,80,c1\n5060,100,c2\n5061,9,NULL\n",
-    "spdl_ranks": '{"event_time": [1746090360, 1746090420, 1746090540], "00": [2.5, null, 2], "01": [3, 3.5, 4]}',
 }
 OPTIONS = {
     "wandb": {"seconds": "time_s"},

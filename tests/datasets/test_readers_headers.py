@@ -13,7 +13,6 @@ ENOUGH = {
     "supercloud_cpu": ("Step", "Node", "EpochTime", "CPUUtilization"),
     "supercloud_gpu": ("timestamp", "gpu_index", "utilization_gpu_pct"),
     "tensorboard": ("Wall time", "Step", "Value"),
-    "alibaba_genai": ("timestamp_anon", "value", "container_ip"),
     "fedscale": ("client", "computation", "communication"),
     "pai_minibatch": ("worker", "gpu", "time", "batch_time_norm"),
     "azure_vm_noise": ("value", "runtime", "starttime", "VM_id"),

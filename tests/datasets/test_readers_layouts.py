@@ -150,14 +150,6 @@ def test_scalars_of_two_trainings_in_one_folder_stay_two(tmp_path):
     assert len(read_traces(tmp_path, value_is_rate=True)) == 6
 
 
-def test_spdls_ranks_have_a_duration_each_minute(tmp_path):
-    layouts.spdl_ranks(tmp_path)
-    trace = only(tmp_path)
-    assert trace.meta["format"] == "spdl_ranks"
-    assert trace.workers == ("00", "01")
-    np.testing.assert_allclose(trace.speed, [[0.25, 0.4], [0.5, NAN], [NAN, NAN], [0.125, 0.2]])
-
-
 def test_a_chart_as_wandb_exports_it_has_a_run_in_each_third_column(made):
     text = (
         '"Step","calm-sea-3 - train/step_time","calm-sea-3 - train/step_time__MIN","calm-sea-3 - train/step_time__MAX",'
@@ -174,17 +166,6 @@ def test_a_chart_as_wandb_exports_it_has_a_run_in_each_third_column(made):
 
 
 QUOTED_LINES = {
-    "mxnet_log": (
-        "INFO:root:Epoch[0] Batch [50]\tSpeed: 640.00 samples/sec\taccuracy=0.5\tcross-entropy=6.5\n"
-        "INFO:root:Epoch[0] Batch [100]\tSpeed: 320.00 samples/sec\taccuracy=0.5\n"
-        "INFO:root:Epoch[0] Time cost=50.5\n",
-        [640, 320],
-    ),
-    "maskrcnn_log": (
-        "2022-03-29 18:05:28,695 maskrcnn_benchmark.trainer INFO: eta: 8:00:00  iter: 20  loss: 1.5 (1.75)  "
-        "loss_mask: 0.5 (0.25)  time: 0.5000 (0.8000)  data: 0.0100 (0.0600)  lr: 0.001800  max mem: 5000\n",
-        [2],
-    ),
     "pytorch_log": (
         "Epoch: [0][0/18]\tTime 4.000 (4.000)\tData 3.500 (3.500)\tLoss 3.5 (3.5)\n"
         "Lr: 4.2e-06 | Update: 2.2e-01 mean | Epoch: [0][10/2391] | Time 0.500 (1.5) | Data 0.25 (0.1) | Loss 4.0\n"

@@ -205,9 +205,3 @@ def test_timers_of_other_ranks_in_each_block_are_a_panel_that_would_be_nearly_em
     (tmp_path / "log.txt").write_text("".join(block.format(rank) for rank in (0, 1, 2)))
     with pytest.raises(ValueError, match="6 rows name 3 workers and 3 iterations, a panel that would be nearly empty"):
         read_traces(tmp_path / "log.txt")
-
-
-def test_a_table_that_lacks_one_column_of_a_format_is_told_which(tmp_path):
-    (tmp_path / "a.csv").write_text("timestamp_anon,value,container_id\n1,2,x\n")
-    with pytest.raises(ValueError, match=r"nearest are 'alibaba_genai' \(lacks container_ip\)"):
-        read_traces(tmp_path / "a.csv")

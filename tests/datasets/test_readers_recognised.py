@@ -61,8 +61,12 @@ def test_own_files_are_read_like_any_other(made, tmp_path):
         ("machine_usage.csv", ",0,1,1,,,1,1,1\n", "no row with a worker and a time is left"),
         ("machine_usage.csv", "", "the file is empty"),
         ("job.csv", "worker,gpu,time,batch_time_norm\n", "has no rows"),
-        ("ec2.csv", "timestamp,value\n2014-02-14 14:30:00,1\nyesterday,2\n", "row 3, column 'timestamp'.*'yesterday'"),
-        ("ec2.csv", "timestamp,value\n2014-02-14 14:30:00 CEST,2\n", "row 2, column 'timestamp'"),
+        (
+            "cpu.csv",
+            "time,machine_id,cpu_util\n2014-02-14 14:30:00 PST,m,1\nyesterday,m,2\n",
+            "row 3, column 'time'.*'yesterday'",
+        ),
+        ("cpu.csv", "time,machine_id,cpu_util\n2014-02-14 14:30:00 CEST,m,2\n", "row 2, column 'time'"),
         ("usage.json", '{"collection_id": "1", "average_usage": {}}\n{"a": \n', "line 2: must be one JSON object"),
         (
             "usage.json",
@@ -112,10 +116,10 @@ def test_unknown_formats_options_and_files_are_named(made, tmp_path):
 
 def test_a_folder_gives_the_traces_of_one_format_when_it_is_named(made, tmp_path):
     made("machine_usage.csv", MACHINES)
-    made("ec2.csv", "timestamp,value\n2014-02-14 14:30:00,0.132\n")
+    made("cpu.csv", "time,machine_id,cpu_util\n2017-10-03 00:08:00 PDT,m1,12.5\n2017-10-03 00:09:00 PDT,m1,13\n")
     made("README.md", "text")
     assert len(read_traces(tmp_path)) == 2
-    assert [trace.meta["format"] for trace in read_traces(tmp_path, "nab")] == ["nab"]
+    assert [trace.meta["format"] for trace in read_traces(tmp_path, "philly_cpu")] == ["philly_cpu"]
     with pytest.raises(ValueError, match="holds no file of sar"):
         read_traces(tmp_path, "sar")
 

@@ -47,25 +47,6 @@ def test_tensorboard_values_may_be_rates_themselves(made):
     assert "1 rates that are not positive" in trace.meta["dropped"]
 
 
-def test_mxnet_speeds_are_told_apart_by_node(made):
-    text = (
-        "2019-03-01 10:00:00,123 Node[0] Epoch[0] Batch [0-20]\tSpeed: 100.5 samples/sec\taccuracy=0.5\n"
-        "something else\n[1,0]<stderr>:INFO Node[1] Epoch[0] Batch [0-20]\tSpeed: 50 samples/sec\r"
-        "INFO Node[0] Epoch[0] Batch [20-40]\tSpeed: 101 samples/sec\n"
-    )
-    trace = only(made("train.log", text))
-    assert trace.workers == ("0", "1")
-    np.testing.assert_array_equal(trace.speed, [[100.5, 50], [101, NAN]])
-    assert trace.meta["dropped"] == "1 lines of other kinds"
-
-
-def test_maskrcnn_data_time_and_memory_are_known_one_line_later(made):
-    line = "2019 trainer INFO: eta: 1:00 iter: {} loss: 1 time: {} (0.6) data: {} (0.02) max mem: 4000\n"
-    trace = only(made("log.txt", line.format(20, "0.5000", "0.0100") + line.format(40, "0.2500", "0.0200")))
-    np.testing.assert_array_equal(trace.speed, [[2], [4]])
-    np.testing.assert_array_equal(covariate(trace, "data_seconds"), [[NAN], [0.01]])
-
-
 @pytest.mark.parametrize(
     ("line", "speed"),
     [

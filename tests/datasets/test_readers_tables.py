@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from readings import covariate, only
+from readings import only
 
 from paceline.cli.named_sources import option
 from paceline.datasets.readers.tabular.hint import advice, suggested
@@ -97,21 +97,9 @@ def prometheus(path, seconds_TW):
     return {"values": "rate"}
 
 
-def minutes(path, seconds_TW):
-    columns = {f"{w:02}": list(seconds_TW[:, w]) for w in range(seconds_TW.shape[1])}
-    path.write_text(json.dumps({"event_time": [int(BEGAN) + 60 * k for k in range(len(seconds_TW))], **columns}))
-    return {"samples": 8}
-
-
-def genai(path, seconds_TW):
-    rows = [f"{5000 + 57 * k + w},{1e3 * s},c{w}" for k, row in enumerate(seconds_TW) for w, s in enumerate(row)]
-    path.write_text("\n".join(["timestamp_anon,value,container_ip", *rows, "5000,1,NULL"]) + "\n")
-    return {"samples": 8}
-
-
 LAYOUTS = (
     *(long_csv, rates, rates_per_minute, json_lines, json_list, json_columns, by_time),
-    *(wide_csv, wide_without_a_counter, chart, prometheus, minutes, genai),
+    *(wide_csv, wide_without_a_counter, chart, prometheus),
 )
 
 
@@ -155,15 +143,6 @@ def test_rows_of_one_period_are_averaged_and_counted(made):
     np.testing.assert_allclose(trace.speed, [[50, 200], [125, np.nan]])
     assert trace.meta["changed"] == "1 rows were averaged with others of their period"
     assert trace.meta["dropped"] == "1 rows without a time"
-
-
-def test_a_panel_of_pods_is_usage_and_one_of_queries_a_rate(made):
-    text = "timestamp_anon,value,container_ip\n0,40,a\n60,60,a\n"
-    usage = only(made("pod_gpu_duty_cycle_anon.csv", text))
-    assert np.isnan(usage.speed).all()
-    np.testing.assert_array_equal(covariate(usage, "value"), [[40], [60]])
-    np.testing.assert_array_equal(only(made("qps.csv", text)).speed, [[40], [60]])
-    np.testing.assert_allclose(only(made("lora_update_latency_anon.csv", text)).speed, [[25], [1 / 0.06]])
 
 
 def test_rates_that_are_none_are_counted(made):

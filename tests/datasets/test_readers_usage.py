@@ -180,12 +180,6 @@ def test_supercloud_gpu_keeps_a_tenth_of_a_second(made):
     np.testing.assert_array_equal(cpu[1::2, 1], np.arange(1, 40, 2))
 
 
-def test_nab_is_one_covariate(made):
-    trace = only(made("ec2.csv", "timestamp,value\n2014-02-14 14:30:00,0.132\n2014-02-14 14:35:00,0.134\n"))
-    np.testing.assert_array_equal(trace.covariates[:, 0, 0], [0.132, 0.134])
-    assert np.diff(trace.start[:, 0]) == [300]
-
-
 def test_dstat_leaves_out_the_mean_since_boot_and_stops_at_nul_bytes(made):
     rows = DSTAT_ROW.format(50) + DSTAT_ROW.format(1.5) + DSTAT_ROW.format(2.5)
     trace = only(made("dstat.csv", (DSTAT + rows + "3.5,1,9").encode() + b"\0" * 50))

@@ -178,9 +178,9 @@ def test_usage_of_wandb_is_every_row_and_names_at_most_some_likely_times(tmp_pat
 
 
 def test_files_of_a_folder_are_put_together_by_format_folder_and_job(tmp_path, caplog):
-    nab = "timestamp,value\n2020-01-01 00:00:00,1\n"
+    usage = "time,machine_id,cpu_util\n2017-10-03 00:08:00 PDT,m1,12.5\n2017-10-03 00:09:00 PDT,m1,13\n"
     for name in ("a/x.csv", "a/y.csv", "b/x.csv", ".git/z.csv", "b/.hidden/z.csv"):
-        written(tmp_path, nab, name)
+        written(tmp_path, usage, name)
     written(tmp_path, "something\n", "b/other.txt")
     board = "Wall time,Step,Value\n1,2,3\n2,3,4\n"
     for name in ("a/t1.csv", "a/t2.csv"):
@@ -193,7 +193,7 @@ def test_files_of_a_folder_are_put_together_by_format_folder_and_job(tmp_path, c
         for chosen, files in jobs_of(tmp_path, left_out=lambda file, why: left.append(file.name))
     ]
     assert ("tensorboard", ["a/t1.csv", "a/t2.csv"]) in found
-    assert sorted(name for name, _ in found) == ["nab"] * 3 + ["tensorboard"]
+    assert sorted(name for name, _ in found) == ["philly_cpu"] * 3 + ["tensorboard"]
     assert left == ["other.txt"]
     with caplog.at_level(logging.INFO):
         assert [chosen.name for chosen, _ in jobs_of(tmp_path, "tensorboard")] == ["tensorboard"]
@@ -205,4 +205,4 @@ def test_files_of_a_folder_are_put_together_by_format_folder_and_job(tmp_path, c
         list(jobs_of(tmp_path / "empty"))
     with pytest.raises(ValueError, match="there is no format 'x'; there are "):
         list(jobs_of(tmp_path / "a/x.csv", "x"))
-    assert recognise(tmp_path / "a/x.csv").name == "nab"
+    assert recognise(tmp_path / "a/x.csv").name == "philly_cpu"

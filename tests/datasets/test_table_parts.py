@@ -9,7 +9,6 @@ import pytest
 
 from paceline.datasets.readers import read_traces
 from paceline.datasets.readers.tabular.arrangement import Arrangement, holds_numbers, without_texts
-from paceline.datasets.readers.tabular.panels import _is_chart, _is_range, _is_ranks, _of_file, _runs
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.readers.tidy import is_table_with
 
@@ -106,24 +105,6 @@ def test_columns_without_a_number_are_left_out_and_named():
     assert (list(left.columns), texts) == (["a", "c", "d", "worker"], ["b"])
     assert not holds_numbers(pd.Series(["x", None]))
     assert holds_numbers(pd.Series([1.5]))
-
-
-def test_charts_answers_ranks_and_files_are_told_by_their_names():
-    assert _runs(["a - b - t", "c - t", "t"]) == {"a - b - t": "a - b", "c - t": "c", "t": "t"}
-    assert _runs(["a - t", "a - u"]) == {"a - t": "a - t", "a - u": "a - u"}
-    assert [_of_file(name) for name in ("pod_cpu.csv", "queue_size.csv", "qps.csv", "a_qps.csv")] == [
-        *("usage", "usage", "rate", "seconds")
-    ]
-    at = Path("x")
-    full = '{"data": {"resultType": "matrix", "result": [{"metric": {}, "values": []}]}}'
-    assert _is_range(at, full)
-    assert not any(_is_range(at, full.replace(word, "x")) for word in ("resultType", "metric", "values"))
-    assert not _is_range(at, "[" + full)
-    assert _is_ranks(at, '{"event_time": [1], "0": [2], "11": [3]}')
-    assert not _is_ranks(at, '{"event_time": [1], "0": [2], "x": [3]}')
-    assert not _is_ranks(at, '{"0": [2]}')
-    assert not _is_ranks(at, "event_time,0\n1,2")
-    assert not _is_chart(at, "Step,a,a__MAX\n")
 
 
 NAMES = [

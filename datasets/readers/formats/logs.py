@@ -1,10 +1,9 @@
-"""Lines that training programs print: MXNet's Speedometer, maskrcnn-benchmark, PyTorch examples and GNMT."""
+"""Lines that PyTorch's examples and GNMT print."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,68 +31,29 @@ class Record(NamedTuple):
     extra: dict[str, float]
 
 
-MXNET = re.compile(r"(?:Node\[(\d+)\] )?Epoch ?\[(\d+)\] Batch ?\[(\d+)(?:-\d+)?\]\s+Speed: " + NUMBER + " samples/sec")
-MASKRCNN = re.compile(r"\biter: (\d+)\b.*?\btime: " + NUMBER + r" \(.*?\bdata: " + NUMBER + r" \(")
-MEMORY = re.compile(r"max mem: " + NUMBER)
 PYTORCH = re.compile(r"(?:Epoch: |(?:\b(\d+): )?TRAIN )\[(\d+)\]\[ *(\d+)/ *\d+\][\s,|]*(?:lr:\S+\s+)?Time " + NUMBER)
 PYTORCH_RATE = re.compile(r"\b(?:Speed|Tok/s) " + NUMBER)
+UNITS = "samples: Speed or Tok/s times seconds, or batches"
+
 PYTORCH_DATA = re.compile(r"\bData " + NUMBER)
 
 
-def _mxnet(line: str) -> Record | None:
-    found = MXNET.search(line)
-    return None if found is None else Record(found[1] or "0", _place(found[2], found[3]), float(found[4]), 1.0, {})
-
-
-def _maskrcnn(line: str) -> Record | None:
-    found = MASKRCNN.search(line)
-    if found is None:
-        return None
-    memory = MEMORY.search(line)
-    extra = {"data_seconds": float(found[3]), **({"max_memory_mb": float(memory[1])} if memory else {})}
-    return Record("0", _place("0", found[1]), 1.0, float(found[2]), extra)
-
-
-def _pytorch(line: str) -> Record | None:
-    found = PYTORCH.search(line)
+def parsed(line: str) -> Record | None:
+    """Return what a line says; ``None`` for a line of another kind."""
+    found = PYTORCH.search(line)  # GNMT names the rank in front
     if found is None:
         return None
     seconds, rate, data = float(found[4]), PYTORCH_RATE.search(line), PYTORCH_DATA.search(line)
     samples = float(rate[1]) * seconds if rate else 1.0
     extra = {"data_seconds": float(data[1])} if data else {}
-    return Record(found[1] or "0", _place(found[2], found[3]), samples, seconds, extra)  # GNMT names the rank in front
+    return Record(found[1] or "0", (int(found[2]), int(found[3])), samples, seconds, extra)
 
 
-def _place(epoch: str, step: str) -> tuple[int, int]:
-    return int(epoch), int(step)
-
-
-class Kind(NamedTuple):
-    """One kind of lines: its pattern, and what it measures."""
-
-    parse: Callable[[str], Record | None]
-    about: str
-    units: str
-
-
-KINDS = {
-    "mxnet_log": Kind(_mxnet, "speed of MXNet's Speedometer", "samples: in one second, mean since the line before"),
-    "maskrcnn_log": Kind(
-        _maskrcnn, "iteration times of maskrcnn-benchmark", "samples: iterations; seconds: median of the last 20"
-    ),
-    "pytorch_log": Kind(
-        _pytorch,
-        "batch times of PyTorch's examples and of GNMT",
-        "samples: Speed or Tok/s times seconds, or batches",
-    ),
-}
-
-
-def read(kind: str, paths: Sequence[Path]) -> Iterator[Trace]:
+def read(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield one trace per file; row k is a worker's k-th line, covariates are values of the previous line."""
     for path in paths:
         tally = Tally()
-        records = _records(path, KINDS[kind].parse, tally)
+        records = _records(path, tally)
         workers = sorted({record.worker for record in records}, key=int)
         extras = sorted({name for record in records for name in record.extra})
         series: dict[str, list[Record]] = {worker: [] for worker in workers}
@@ -119,17 +79,17 @@ def read(kind: str, paths: Sequence[Path]) -> Iterator[Trace]:
             covariates=covariates_TWD if extras else None,
             covariate_names=extras,
             workers=workers,
-            meta={"job": path.name.split(".")[0], "format": kind, "units": KINDS[kind].units, **tally.meta()},
+            meta={"job": path.name.split(".")[0], "format": "pytorch_log", "units": UNITS, **tally.meta()},
         )
 
 
-def _records(path: Path, parse: Callable[[str], Record | None], tally: Tally) -> list[Record]:
+def _records(path: Path, tally: Tally) -> list[Record]:
     records = []
     for _, line in numbered_lines(path):
         if not line.strip():
             continue
         tally.read(1)
-        record = parse(line[:LONGEST_LINE])
+        record = parsed(line[:LONGEST_LINE])
         if record is None:
             tally.rows("lines of other kinds", 1)
         elif not (np.isfinite(record.samples) and np.isfinite(record.seconds)):
@@ -141,21 +101,19 @@ def _records(path: Path, parse: Callable[[str], Record | None], tally: Tally) ->
     return records
 
 
-def _is(kind: str, path: Path, head: str) -> bool:
-    lines = re.split(r"[\r\n]+", head)
-    return any(KINDS[kind].parse(line[:LONGEST_LINE]) for line in lines)
+def _is(path: Path, head: str) -> bool:
+    return any(parsed(line[:LONGEST_LINE]) for line in re.split(r"[\r\n]+", head))
 
 
-FORMATS = tuple(
+FORMATS = (
     Format(
-        name=kind,
-        about=told.about,
+        name="pytorch_log",
+        about="batch times of PyTorch's examples and of GNMT",
         files="text; lines of other kinds and prefixes such as [1,0]<stderr>: may stand between and before",
         gives="speed",
         seen=QUOTED,
-        read=partial(read, kind),
-        recognises=partial(_is, kind),
+        read=read,
+        recognises=_is,
         per_rank=True,
-    )
-    for kind, told in KINDS.items()
+    ),
 )

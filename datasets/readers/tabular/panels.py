@@ -8,21 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frame, header_of
+from paceline.datasets.readers.csv_rows import NUMBER, frame, header_of
 from paceline.datasets.readers.files import head
-from paceline.datasets.readers.format import MADE, QUOTED, Format, real
+from paceline.datasets.readers.format import MADE, QUOTED, Format
 from paceline.datasets.readers.nearest import names_in
 from paceline.datasets.readers.tabular.arrangement import Arrangement
-from paceline.datasets.readers.tabular.json_tables import json_table, prometheus_table
+from paceline.datasets.readers.tabular.json_tables import prometheus_table
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.readers.tidy import traces_of
 from paceline.datasets.trace import Trace
 
 if TYPE_CHECKING:
     import pandas as pd
-
-GENAI = ("timestamp_anon", "value", "container_ip")
-NO_CONTAINER = ("NULL", "None", "")
 
 UNTOLD = "does not say what its values are: give values=seconds (and unit=ms, if so), values=rate or values=usage"
 
@@ -64,43 +61,6 @@ def read_prometheus(
         yield from traces_of(path, _used(table, values), how, tally, "prometheus")
 
 
-def read_genai(
-    paths: Sequence[Path],
-    *,
-    values: str | None = None,
-    samples: str | float = 1.0,
-    unit: str = "ms",
-    period: float = 57.0,
-) -> Iterator[Trace]:
-    """Yield the trace of each file: a container is a worker, 57 s are an iteration.
-
-    Without ``values``, files of pods and of queue sizes are usage, those of queries rates, and all others latencies.
-    """
-    for path in paths:
-        tally = Tally()
-        kinds = {"timestamp_anon": NUMBER, "value": NUMBER, "container_ip": TEXT}
-        table = frame(path, kinds, tally).rename(columns={"timestamp_anon": "start", "container_ip": "worker"})
-        known = table["worker"].notna() & ~table["worker"].isin(NO_CONTAINER)
-        tally.rows("rows without a container", (~known).sum())
-        told = values or _of_file(path.name)
-        how = Arrangement(
-            columns=_named(told, samples), rate=_rate(told), unit=unit if told == "seconds" else "s", period=period
-        )
-        yield from traces_of(path, _used(table[known], told), how, tally, "alibaba_genai")
-
-
-def read_ranks(
-    paths: Sequence[Path], *, samples: str | float = 1.0, unit: str = "s", period: float = 60.0
-) -> Iterator[Trace]:
-    """Yield the trace of each file: a minute of all ranks is an iteration."""
-    for path in paths:
-        tally = Tally()
-        how = Arrangement(
-            columns={"start": "event_time", "samples": samples}, values="seconds", unit=unit, period=period
-        )
-        yield from traces_of(path, json_table(path, tally), how, tally, "spdl_ranks")
-
-
 def _require_told(path: Path, values: str | None) -> None:
     if values is None:
         raise ValueError(f"{path}: {UNTOLD}")
@@ -124,12 +84,6 @@ def _used(table: pd.DataFrame, values: str | None) -> pd.DataFrame:
     return table.assign(samples=np.nan, seconds=np.nan) if values == "usage" else table
 
 
-def _of_file(name: str) -> str:
-    if name.startswith(("pod_", "queue_size")):
-        return "usage"
-    return "rate" if name.startswith("qps") else "seconds"
-
-
 def _runs(lines: Sequence[str]) -> dict[str, str]:
     """Return a name for each line of a chart: its run, or run and metric where metrics differ.
 
@@ -151,15 +105,16 @@ def _is_range(path: Path, text: str) -> bool:
     return text.lstrip().startswith("{") and {"resultType", "metric", "values"} <= set(names_in(text))
 
 
-def _is_ranks(path: Path, text: str) -> bool:
-    names = names_in(text) if text.lstrip().startswith("{") else []
-    return "event_time" in names and all(name.isdecimal() for name in names if name != "event_time")
-
-
 def _format(name: str, about: str, files: str, seen: str, read: Any, recognises: Any, *columns: str) -> Format:
-    gives = "speed" if name == "spdl_ranks" else "speed or usage"
     return Format(
-        name=name, about=about, files=files, gives=gives, seen=seen, read=read, recognises=recognises, columns=columns
+        name=name,
+        about=about,
+        files=files,
+        gives="speed or usage",
+        seen=seen,
+        read=read,
+        recognises=recognises,
+        columns=columns,
     )
 
 
@@ -179,22 +134,5 @@ FORMATS = (
         MADE,
         read_prometheus,
         _is_range,
-    ),
-    _format(
-        "alibaba_genai",
-        "latencies and usage of containers that serve generative models (Alibaba 2026)",
-        "CSV with the columns timestamp_anon, value, container_ip",
-        MADE,
-        read_genai,
-        lambda path, text: set(GENAI) <= set(header_of(text)),
-        *GENAI,
-    ),
-    _format(
-        "spdl_ranks",
-        "a duration on every rank, by minute (SPDL)",
-        "JSON {event_time: [...], <rank>: [...], ...}",
-        real("facebookresearch/spdl"),
-        read_ranks,
-        _is_ranks,
     ),
 )
