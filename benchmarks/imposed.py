@@ -1,192 +1,184 @@
-"""Live balancing beside its own core, at speeds that are imposed: each rank sleeps samples / speed in its forward pass.
+"""Attached against plain training, in live worlds that no model of ours made (worlds.py): two ranks each.
 
-python benchmarks/imposed.py                     # about 70 minutes; writes imposed.md
-python benchmarks/imposed.py --ranks 2 --ms 20   # these cells only; prints only
+python benchmarks/imposed.py                          # 48 worlds, about ten minutes; writes imposed.md
+python benchmarks/imposed.py --first 12 --count 4     # these only: prints a line of JSON for each
+python benchmarks/imposed.py --page rows.jsonl        # writes imposed.md from such lines
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from imposed_rank import Seen, Told, run
-from imposed_speeds import PATTERNS, imposed
 from machine import machine
+from worlds import Job, World, joined, random_world
 
-from paceline._arrays import Array
-from paceline._curves import Curves
-from paceline.coordinator import LoadBalancer, Policy
-from paceline.coordinator.balanced.policy import default_batch_multiple
-from paceline.predictors import Report, named
-from paceline.solver import split
+WORLDS = 48
+SCHEME = "auto"
+BLOCK = 50
+"""Iterations of a training before the other has its turn; the first block is left out of the share of the gain."""
 
-RANKS, SCHEMES = (2, 4, 8), ("ewma", "auto")
-ITERATIONS = {8: 300, 20: 200, 50: 150, 100: 100}
-"""Milliseconds of an iteration, and how many of them each scheme trains for."""
+SLOWER, GAINED = 1.02, 0.95
+"""Largest time over that of equal batches, and least share of the oracle's gain in steady worlds."""
 
-SHARE = 64
-"""Samples of a rank in an equal batch."""
-
-BLOCK = 25
-"""Iterations of a scheme before the next has its turn."""
-
-GAINS, LEVEL = 0.97, 0.99
-"""Least share of the core's speed-up to be reached live where it gains, and of equal batches where it does not."""
-
-NOTHING = 1.01
-"""Speed-up of the core from which it gains."""
+WORTH = 0.03
+"""Least gain of the oracle, as a share of the time of equal batches, whose share is counted."""
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One pattern of speeds, number of ranks and length of an iteration."""
-
-    pattern: str
-    ranks: int
-    milliseconds: int
-
-    def speeds(self) -> Array:
-        """Return the imposed speeds, ``[T, W]``."""
-        return imposed(self.pattern, ITERATIONS[self.milliseconds], self.ranks, SHARE, self.milliseconds / 1e3)
-
-    def row(self, seen: dict[str, Seen], schemes: tuple[str, ...]) -> str:
-        """Return the row of the table that says what each scheme did."""
-        speed_TW = self.speeds()
-        equal_T = busy(np.full(speed_TW.shape, SHARE), speed_TW)
-        oracle = equal_T.sum() / busy(oracle_sizes(speed_TW), speed_TW).sum()
-        plain = np.array(seen["equal"].wall_seconds) - blocks(equal_T)
-        cells = [self.pattern, f"{self.ranks}", f"{self.milliseconds}", f"{oracle:.2f}", f"{beside(plain):.2f}"]
-        for scheme in schemes:
-            sizes_TW, core_TW = np.array(seen[scheme].sizes_TW), core_sizes(scheme, speed_TW)
-            taken_T = busy(sizes_TW, speed_TW)
-            live, core = (equal_T.sum() / seconds_T.sum() for seconds_T in (taken_T, busy(core_TW, speed_TW)))
-            reached = live / core if core > NOTHING else live
-            mark = "" if reached >= (GAINS if core > NOTHING else LEVEL) else "**"
-            added = np.array(seen[scheme].wall_seconds) - blocks(taken_T) - plain
-            cells += [f"{core:.3f}", f"{mark}{live:.3f}{mark}", f"{1e3 * beside(added):.0f}"]
-            if self.pattern == "step":
-                cells[-2] += f" ({back_after(sizes_TW)}, core {back_after(core_TW)})"
-        return f"| {' | '.join(cells)} |"
+def rank_of(rank: int, store: str, worlds: Sequence[World], scheme: str, tell: Callable[[dict[str, Any]], None]) -> None:
+    """Train in all worlds, plain and attached in turns; the first rank tells what came."""
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[rank % len(cores)]})
+    with joined(rank, store):
+        for world in worlds:
+            jobs = [Job(world, rank), Job(world, rank, scheme)]
+            for turn in range(world.iterations // BLOCK):
+                for job in jobs if turn % 2 else jobs[::-1]:
+                    job.train(BLOCK)
+            for job in jobs:
+                job.close()
+            if rank == 0:
+                tell(row(world, *jobs))
 
 
-def live(cells: list[Cell], schemes: tuple[str, ...]) -> Iterator[dict[str, Seen]]:
-    """Yield what each scheme did in each of these cells, of one number of ranks, in one live job."""
-    context, ranks = multiprocessing.get_context("spawn"), cells[0].ranks
+def row(world: World, plain: Job, attached: Job) -> dict[str, Any]:
+    """Return what came of a world."""
+    sizes_TW = np.array(attached.sizes_TW)
+    equal_T, taken_T, oracle_T = world.equal(), world.seconds(sizes_TW), world.oracle()
+    possible = 1 - oracle_T[BLOCK:].sum() / equal_T[BLOCK:].sum()
+    gained = 1 - taken_T[BLOCK:].sum() / equal_T[BLOCK:].sum()
+    clock_T = np.array(attached.wall_seconds) / np.array(plain.wall_seconds)
+    later_TW = sizes_TW[BLOCK:]
+    return {
+        **world.named(),
+        "possible": round(possible, 4),
+        "gained": round(gained, 4),
+        "imposed": round(float(taken_T.sum() / equal_T.sum()), 4),
+        "clock": round(sum(attached.wall_seconds) / sum(plain.wall_seconds), 4),
+        "clock_spread": round(float(np.ptp(clock_T)), 3),
+        "changes": int((later_TW[1:] != later_TW[:-1]).any(axis=1).sum()),
+        "smallest": int(later_TW.min()),
+        "last": sizes_TW[-1].tolist(),
+    }
+
+
+def live(worlds: Sequence[World], scheme: str = SCHEME) -> Iterator[dict[str, Any]]:
+    """Yield what came of each of these worlds, in one job of two ranks."""
+    context = multiprocessing.get_context("spawn")
+    answers: Any = context.Queue()
     with tempfile.TemporaryDirectory() as folder:
-        answers = context.SimpleQueue()
-        jobs = []
-        for rank in range(ranks):
-            told = Told(rank, ranks, f"{folder}/store", [cell.speeds() for cell in cells], SHARE, schemes, BLOCK)
-            jobs.append(context.Process(target=run, args=(told, answers.put)))
-            jobs[-1].start()
-        for _ in cells:
-            yield answers.get()
-        for job in jobs:
-            job.join()
+        ranks = [
+            context.Process(target=rank_of, args=(rank, f"{folder}/store", worlds, scheme, answers.put))
+            for rank in range(2)
+        ]
+        for process in ranks:
+            process.start()
+        for _ in worlds:
+            yield answers.get(timeout=120)  # a rank that has failed has printed why
+        for process in ranks:
+            process.join()
 
 
-def busy(sizes_TW: Array, speed_TW: Array) -> Array:
-    """Return the seconds of every iteration at the imposed speeds, ``[T]``."""
-    seconds_T: Array = (sizes_TW / speed_TW).max(axis=1)
-    return seconds_T
+def summary(rows: list[dict[str, Any]]) -> str:
+    """Return a row of the table for each kind of world."""
+    kinds: dict[str, Callable[[dict[str, Any]], bool]] = {"all worlds": lambda one: True}
+    for name, label in (("place", "samples' time in"), ("work", "spent in"), ("slow", "slow on one rank:"), ("change", ""),
+                        ("pause", "pause:"), ("fixed", "fixed share"), ("processes", "loading processes:")):  # fmt: skip
+        for value in dict.fromkeys(sorted((one[name] for one in rows), key=str)):
+            kinds[f"{label} {value}".strip()] = lambda one, name=name, value=value: one[name] == value
+    lines = []
+    for label, belongs in kinds.items():
+        some = [one for one in rows if belongs(one)]
+        worth = [one for one in some if steady(one) and one["possible"] >= WORTH]
+        share = sum(one["gained"] for one in worth) / sum(one["possible"] for one in worth) if worth else np.nan
+        imposed, clock = ([one[name] for one in some] for name in ("imposed", "clock"))
+        slower = sum(each > SLOWER for each in imposed)
+        cells = [label, f"{len(some)}", f"{np.mean(imposed):.3f}", f"{max(imposed):.3f}", f"{slower}"]
+        cells += [f"{np.mean(clock):.3f}", f"{max(clock):.3f}"]
+        cells += [f"{share:.2f} of {len(worth)}" if worth else "", f"{np.mean([one['changes'] for one in some]):.0f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
-def blocks(seconds_T: Array) -> Array:
-    """Return the seconds of every block."""
-    summed: Array = seconds_T.reshape(-1, BLOCK).sum(axis=1)
-    return summed
+def steady(one: dict[str, Any]) -> bool:
+    """Return whether one split was the best all the time."""
+    return one["change"] in ("steady", "noise", "outliers")
 
 
-def beside(seconds: Array) -> float:
-    """Return the median milliseconds of an iteration, from the seconds of blocks."""
-    return 1e3 * float(np.median(seconds)) / BLOCK
-
-
-def oracle_sizes(speed_TW: Array) -> Array:
-    """Return the best sizes for speeds that are known, ``[T, W]``."""
-    return np.stack([split(Curves.from_speed(speed_W), SHARE * len(speed_W)).sizes for speed_W in speed_TW])
-
-
-def core_sizes(scheme: str, speed_TW: Array) -> Array:
-    """Return what the same balancer decides if it is told every iteration's exact times at once, ``[T, W]``."""
-    ranks = speed_TW.shape[1]
-    policy = Policy(batch_multiple=default_batch_multiple(SHARE * ranks, ranks))
-    balancer = LoadBalancer(named(scheme), workers=range(ranks), global_batch=SHARE * ranks, policy=policy)
-    sizes_TW = []
-    for speed_W in speed_TW:
-        sizes_TW.append(balancer.plan.sizes)
-        balancer.step(Report(samples=balancer.plan.sizes, seconds=balancer.plan.sizes / speed_W))
-    return np.array(sizes_TW)
-
-
-def back_after(sizes_TW: Array) -> str:
-    """Return how many iterations after the last disturbance sizes were equal again, within a tenth."""
-    near_T = (np.abs(sizes_TW[len(sizes_TW) * 3 // 4 :] / SHARE - 1) < 0.1).all(axis=1)
-    return f"{near_T.argmax()}" if near_T.any() else "never"
-
-
-def page(rows: list[str], schemes: tuple[str, ...]) -> str:
+def page(rows: list[dict[str, Any]]) -> str:
     """Return the page."""
-    named_columns = " | ".join(f"`{scheme}` core | live | adds, us" for scheme in schemes)
-    heading = f"| speeds | ranks | ms | oracle | plain, ms | {named_columns} |"
-    table = "\n".join([heading, "|" + " --- |" * (heading.count("|") - 1), *rows])
-    missed = sum("**" in row for row in rows)
-    return f"""# Live balancing beside its own core, at imposed speeds
+    slower = [one for one in rows if one["imposed"] > SLOWER]
+    missed = [
+        one for one in rows if steady(one) and one["possible"] >= WORTH and one["gained"] < GAINED * one["possible"]
+    ]
+    steady_worth = [one for one in rows if steady(one) and one["possible"] >= WORTH]
+    names = ("place", "fixed_place", "work", "slow", "slower", "fixed", "change", "pause", "processes")
+    listed = "\n".join(
+        f"| {one['seed']} | {', '.join(f'{name} {one[name]}' for name in names)} | {one['imposed']:.3f} | "
+        f"{one['clock']:.3f} | {one['gained']:.3f} of {one['possible']:.3f} | {one['changes']} | {one['last']} |"
+        for one in {one["seed"]: one for one in [*slower, *missed]}.values()
+    )
+    return f"""# Attached against plain training in live worlds
 
 Command: `python benchmarks/imposed.py`
 
 Machine: {machine("torch")}
 
-Each rank of a `DistributedDataParallel` job sleeps samples / speed in its forward pass, so what every scheme's sizes
-cost follows from the imposed speeds exactly, and the machine's noise hardly counts. Schemes train in turns of {BLOCK}
-iterations in one job.
+{len(rows)} worlds drawn at random (`worlds.py`), two ranks of `DistributedDataParallel` each, iterations of 6 to 36 ms.
+What a sample and an iteration cost is imposed; the time lies in `__getitem__` (in the rank, or in one or two loading
+processes), in the loop's body, in the forward or backward pass, in the optimizer, or after the step; and is spent
+asleep, in matrix products, or in compression. Costs are steady, noisy (10 %), four times as high once in 50, drift to
+twice, or triple in bursts of 30 iterations in the mean; loops pause for logs, evaluations and checkpoints. Plain
+training with equal batches and training with `attach` take turns of {BLOCK} iterations in one run.
 
-- *core*: speed-up over equal batches of the same `LoadBalancer` with the same policy, told the exact times of every
-  iteration at once; *live*: that of the sizes that came through `attach`. Both by the imposed speeds.
-- *oracle*: the speed-up of the exact solver if it knows the speeds to come.
-- *plain*: what an iteration of plain `DistributedDataParallel` takes beside the sleep; *adds*: how much more it is with
-  `attach`, median over turns of the difference to the turn of plain training beside it.
-- `step`: in brackets, iterations after the last disturbance until sizes were equal again, live and in the core.
-- Bold: less than {GAINS:.0%} of the core's speed-up, or {LEVEL:.0%} of equal batches where the core gains nothing:
-  {missed} of {len(rows)} rows.
+- *imposed*: time of the sizes that ran over the time of equal batches, by the imposed costs, all {rows[0]["iterations"]}
+  iterations; *slower*: worlds above {SLOWER:g}.
+- *clock*: the same by the clock, with everything that training and balancing cost beside it.
+- *share of the gain*: what was gained of the oracle's gain after the first {BLOCK} iterations, in steady worlds where
+  that is at least {WORTH:.0%}. The oracle knows all costs, and takes the best split.
+- *changes*: of sizes, in the {rows[0]["iterations"] - BLOCK} iterations after the first {BLOCK}.
 
-{table}
+{len(slower)} of {len(rows)} worlds are slower than equal batches by more than {SLOWER - 1:.0%}. {len(missed)} of
+{len(steady_worth)} steady worlds reach less than {GAINED:.0%} of the oracle's gain.
 
-## What stands in the way
+| worlds | number | imposed | worst | slower | clock | worst | share of the gain | changes |
+| --- | --- | --- | --- | --- | --- | --- | --- | --- |
+{summary(rows)}
 
-- Ranks share the cores of the machine above. Where there are more ranks than cores, plain training takes about as long
-  beside the sleep as an iteration of 8 ms sleeps. A rank's times then hold what it waited for a core, and sizes follow
-  them; the imposed speeds, by which all is counted here, know nothing of it. Most bold rows are of that kind.
-- Rows in which the core itself stays below equal batches are its decisions, not the engine's.
-- *adds* is more than the .2 ms that are wanted. Half of it is the exchange, half the plan, made by Python whose code
-  and data the training has displaced from the caches ([step.md](step.md)). With more ranks than cores they wait for
-  each other's. The models here have few parameters: in a job whose gradients travel longer than a plan takes, it is
-  made meanwhile.
+## Worlds that fall short
+
+| seed | world | imposed | clock | gained | changes | last sizes |
+| --- | --- | --- | --- | --- | --- | --- |
+{listed}
 """
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--ranks", type=int, nargs="*")
-    parser.add_argument("--ms", type=int, nargs="*")
-    parser.add_argument("--patterns", nargs="*")
-    parser.add_argument("--schemes", nargs="*")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--count", type=int)
+    parser.add_argument("--scheme", default=SCHEME)
+    parser.add_argument("--page", type=Path)
     asked = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
-    schemes, rows = tuple(asked.schemes or SCHEMES), []
-    for ranks in asked.ranks or RANKS:
-        cells = [Cell(pattern, ranks, ms) for pattern in asked.patterns or PATTERNS for ms in asked.ms or ITERATIONS]
-        for cell, seen in zip(cells, live(cells, ("equal", *schemes)), strict=True):
-            rows.append(cell.row(seen, schemes))
-            print(rows[-1], flush=True)
-    if not any(vars(asked).values()):
-        Path(__file__).with_suffix(".md").write_text(page(rows, schemes), encoding="utf-8")
+    if asked.page:
+        rows = [json.loads(line) for line in asked.page.read_text(encoding="utf-8").splitlines()]
+    else:
+        worlds = [random_world(seed) for seed in range(asked.first, asked.first + (asked.count or WORLDS))]
+        rows = []
+        for one in live(worlds, asked.scheme):
+            rows.append(one)
+            print(json.dumps(one), flush=True)
+    if asked.page or not asked.count:
+        Path(__file__).with_name("imposed.md").write_text(page(rows), encoding="utf-8")
 
 
 if __name__ == "__main__":
