@@ -32,7 +32,9 @@ WORTH = 0.03
 """Least gain of the oracle, as a share of the time of equal batches, whose share is counted."""
 
 
-def rank_of(rank: int, store: str, worlds: Sequence[World], scheme: str, tell: Callable[[dict[str, Any]], None]) -> None:
+def rank_of(
+    rank: int, store: str, worlds: Sequence[World], scheme: str, tell: Callable[[dict[str, Any]], None]
+) -> None:
     """Train in all worlds, plain and attached in turns; the first rank tells what came."""
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
