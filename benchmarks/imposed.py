@@ -28,6 +28,17 @@ BLOCK = 50
 SLOWER, GAINED = 1.02, 0.95
 """Largest time over that of equal batches, and least share of the oracle's gain in steady worlds."""
 
+LABELS = {
+    "place": "samples' time in",
+    "work": "spent in",
+    "slow": "slow on one rank:",
+    "change": "costs:",
+    "pause": "pause:",
+    "fixed": "fixed share",
+    "processes": "loading processes:",
+}
+"""Kinds of worlds in the table, by the property that they share."""
+
 WORTH = 0.03
 """Least gain of the oracle, as a share of the time of equal batches, whose share is counted."""
 
@@ -55,8 +66,7 @@ def row(world: World, plain: Job, attached: Job) -> dict[str, Any]:
     """Return what came of a world."""
     sizes_TW = np.array(attached.sizes_TW)
     equal_T, taken_T, oracle_T = world.equal(), world.seconds(sizes_TW), world.oracle()
-    possible = 1 - oracle_T[BLOCK:].sum() / equal_T[BLOCK:].sum()
-    gained = 1 - taken_T[BLOCK:].sum() / equal_T[BLOCK:].sum()
+    possible, gained = (1 - float(each_T[BLOCK:].sum() / equal_T[BLOCK:].sum()) for each_T in (oracle_T, taken_T))
     clock_T = np.array(attached.wall_seconds) / np.array(plain.wall_seconds)
     later_TW = sizes_TW[BLOCK:]
     return {
@@ -65,6 +75,8 @@ def row(world: World, plain: Job, attached: Job) -> dict[str, Any]:
         "gained": round(gained, 4),
         "imposed": round(float(taken_T.sum() / equal_T.sum()), 4),
         "clock": round(sum(attached.wall_seconds) / sum(plain.wall_seconds), 4),
+        "plain_adds": round(1e3 * float(sum(plain.wall_seconds) - equal_T.sum()) / len(equal_T), 2),
+        "attached_adds": round(1e3 * float(sum(attached.wall_seconds) - taken_T.sum()) / len(equal_T), 2),
         "clock_spread": round(float(np.ptp(clock_T)), 3),
         "changes": int((later_TW[1:] != later_TW[:-1]).any(axis=1).sum()),
         "smallest": int(later_TW.min()),
@@ -92,8 +104,7 @@ def live(worlds: Sequence[World], scheme: str = SCHEME) -> Iterator[dict[str, An
 def summary(rows: list[dict[str, Any]]) -> str:
     """Return a row of the table for each kind of world."""
     kinds: dict[str, Callable[[dict[str, Any]], bool]] = {"all worlds": lambda one: True}
-    for name, label in (("place", "samples' time in"), ("work", "spent in"), ("slow", "slow on one rank:"), ("change", ""),
-                        ("pause", "pause:"), ("fixed", "fixed share"), ("processes", "loading processes:")):  # fmt: skip
+    for name, label in LABELS.items():
         for value in dict.fromkeys(sorted((one[name] for one in rows), key=str)):
             kinds[f"{label} {value}".strip()] = lambda one, name=name, value=value: one[name] == value
     lines = []
@@ -128,22 +139,24 @@ def page(rows: list[dict[str, Any]]) -> str:
         f"{one['clock']:.3f} | {one['gained']:.3f} of {one['possible']:.3f} | {one['changes']} | {one['last']} |"
         for one in {one["seed"]: one for one in [*slower, *missed]}.values()
     )
+    plain, attached = (np.mean([one[f"{name}_adds"] for one in rows]) for name in ("plain", "attached"))
     return f"""# Attached against plain training in live worlds
 
 Command: `python benchmarks/imposed.py`
 
 Machine: {machine("torch")}
 
-{len(rows)} worlds drawn at random (`worlds.py`), two ranks of `DistributedDataParallel` each, iterations of 6 to 36 ms.
+{len(rows)} worlds drawn at random (`worlds.py`), two ranks of `DistributedDataParallel` each, iterations of 8 to 48 ms.
 What a sample and an iteration cost is imposed; the time lies in `__getitem__` (in the rank, or in one or two loading
 processes), in the loop's body, in the forward or backward pass, in the optimizer, or after the step; and is spent
 asleep, in matrix products, or in compression. Costs are steady, noisy (10 %), four times as high once in 50, drift to
 twice, or triple in bursts of 30 iterations in the mean; loops pause for logs, evaluations and checkpoints. Plain
 training with equal batches and training with `attach` take turns of {BLOCK} iterations in one run.
 
-- *imposed*: time of the sizes that ran over the time of equal batches, by the imposed costs, all {rows[0]["iterations"]}
-  iterations; *slower*: worlds above {SLOWER:g}.
-- *clock*: the same by the clock, with everything that training and balancing cost beside it.
+- *imposed*: time of the sizes that ran over the time of equal batches, by the imposed costs, over all
+  {rows[0]["iterations"]} iterations; *slower*: worlds above {SLOWER:g}.
+- *clock*: the same by the clock, with everything that training and balancing cost beside it: {plain:.1f} ms
+  an iteration of plain training, {attached:.1f} ms attached, on this machine.
 - *share of the gain*: what was gained of the oracle's gain after the first {BLOCK} iterations, in steady worlds where
   that is at least {WORTH:.0%}. The oracle knows all costs, and takes the best split.
 - *changes*: of sizes, in the {rows[0]["iterations"] - BLOCK} iterations after the first {BLOCK}.

@@ -142,7 +142,10 @@ class World:
 def random_world(seed: int) -> World:
     """Return a world drawn at random; the same for the same seed."""
     chance = np.random.default_rng(seed)
-    pick = lambda among, odds=None: among[int(chance.choice(len(among), p=odds))]  # noqa: E731
+
+    def pick(among: Any, odds: Any = None) -> Any:
+        return among[int(chance.choice(len(among), p=odds))]
+
     place, work = pick(PLACES), pick(WORK, [0.5, 0.25, 0.25])
     processes = pick((0, 1, 2)) if place == "item" else 0
     world: dict[str, Any] = {
@@ -163,10 +166,10 @@ def random_world(seed: int) -> World:
 
 
 class Worker:
-    """Spends time: asleep, to some microseconds, or in work that was timed beforehand."""
+    """Spends time: asleep, or in work that was timed beforehand; sums over calls are right."""
 
     def __init__(self, work: str) -> None:
-        self.work, self.unit, self._rest = work, 0.0, 0.0
+        self.work, self.unit, self._rest = work, 1.0, 0.0
         if work == "matrix":
             self._matrix = np.random.default_rng(0).random((64, 64), dtype=np.float32)
         elif work == "zlib":
@@ -186,15 +189,14 @@ class Worker:
             zlib.compress(self._text, 1)
 
     def spend(self, seconds: float) -> None:
-        """Spend this time; of work, so many whole units that their sum over calls is right."""
-        if self.work == "sleep":
-            until = time.perf_counter() + seconds
-            if seconds > 3e-4:
-                time.sleep(seconds - 2e-4)
-            while time.perf_counter() < until:
-                pass
-            return
+        """Spend this time."""
         self._rest += seconds / self.unit
+        if self.work == "sleep":
+            if self._rest > 5e-4:  # what a sleep takes too long, the next ones are shorter
+                began = time.perf_counter()
+                time.sleep(self._rest)
+                self._rest -= time.perf_counter() - began
+            return
         while self._rest >= 1:
             self._once()
             self._rest -= 1

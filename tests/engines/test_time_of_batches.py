@@ -1,5 +1,7 @@
 """Sizes follow what a batch costs, wherever in the loop that time lies: two ranks, whose time the test moves."""
 
+from time import sleep
+
 import numpy as np
 import pytest
 import torch
@@ -107,3 +109,28 @@ def test_sizes_do_not_follow_pauses(pauses):
     sizes_TW = np.array(run_ranks(2, train, {"body": ((0, 0), EACH)}, pauses)[0])
     assert abs(sizes_TW[40:] - [48, 16]).max() <= 2
     assert changes(sizes_TW[40:]) <= 5
+
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, number):
+        sleep(0.002)
+        return number
+
+
+@pytest.mark.parametrize("processes", [0, 1, 2])
+def test_loader_reports_the_time_of_its_processes(processes):
+    """What they need for a batch, divided by their number, whatever the rank waited for."""
+    loader = BalancedLoader(Slow(), 12, rank=1, world_size=2, num_workers=processes)
+    ahead = []
+    loader.after_load = lambda waited, seconds: ahead.append(seconds)
+    for _ in loader:
+        loader.sizes = np.array([10, 2])
+    assert len(ahead) == 2
+    if processes:
+        assert ahead[0] >= 6 * 0.002 / processes
+        assert ahead[1] >= 2 * 0.002 / processes
+    else:
+        assert ahead == [0.0, 0.0]
