@@ -1,4 +1,4 @@
-"""Leads told from luck, on data whose truth is known: how often equal predictors lead, and how soon a lead is found.
+"""Significance of leads, on data whose truth is known: how often equal predictors lead, and how soon a lead is found.
 
 python benchmarks/leads.py    # about 8 CPU minutes; writes leads.md
 """
@@ -72,7 +72,7 @@ def false_leads(kind: str, iterations: int, workers: int) -> list[float]:
         first, second = errors(rng, (iterations, workers), kind)
         lead = compare(first, second)
         outside = not lead.low <= 1 <= lead.high
-        found.append((not lead.is_luck, lead.p < LEVEL, outside, newey_west(first, second) < LEVEL))
+        found.append((lead.is_significant, lead.p < LEVEL, outside, newey_west(first, second) < LEVEL))
     return [float(share) for share in np.mean(found, axis=0)]
 
 
@@ -222,7 +222,7 @@ def page() -> str:
     ranks = [[str(k), str(jobs), percent(false_ranks(k, jobs))] for k in (3, 10) for jobs in (10, 30)]
     calibration = [[str(n), str(w), *map(percent, miscalled(n, w))] for n in LENGTHS for w in (1, 4)]
     one, four = (stated(leads, workers) for workers in (1, 4))
-    return f"""# A lead is told from luck
+    return f"""# Significance of a lead
 
 Command: `python benchmarks/leads.py`
 
@@ -230,7 +230,7 @@ Machine: {machine("scipy", "statsmodels")}
 
 `paceline evaluate` calls a difference *better* or *worse* if two tests at 5 % say so: Diebold and Mariano's, with a
 standard error from the lowest frequencies (fixed smoothing), and the interval of the block bootstrap. Otherwise it says
-*luck*. Here the truth is known.
+*not significant*. Here the truth is known.
 
 - Equal predictors: {mean} % false leads in the mean of {len(equal)} settings, {most} % in the worst.
 - A true lead of {100 * (1 - LEAD):.0f} % is found in {POWER:.0%} of jobs from {one} scored iterations of one worker, or
@@ -241,7 +241,7 @@ standard error from the lowest frequencies (fixed smoothing), and the interval o
 Two predictors whose errors have the same distribution, {PAIRS} pairs a row. Errors have heavy tails (Student's t of
 five degrees of freedom) and are independent, or a part of the one before stays, or they are large for both predictors
 in the same stretches, as in bursts. *Newey-West* is what `statsmodels` gives with its HAC errors, the usual number of
-lags and normal quantiles: where errors resemble their neighbours it calls luck a lead too often, so it is not used.
+lags and normal quantiles: where errors resemble their neighbours it calls chance a lead too often, so it is not used.
 
 {table(HEADING, equal)}
 

@@ -77,7 +77,7 @@ class Leaderboard:
         return _summed_up(self.workers, self.jobs, ["trace", "predictor"])
 
     def lead(self, predictor: str, other: str = BASELINE, *, measure: str = "rmse", among: int = 2) -> Lead:
-        """Return one predictor's error over another's, with its interval, and whether the difference is luck.
+        """Return one predictor's error over another's, with its interval, and whether it is significant.
 
         ``measure`` is ``"rmse"`` or ``"mae"``; ``among`` is of how many predictors the two were picked as the best and
         another. Every worker counts as much, so a job counts by its workers.
@@ -87,10 +87,11 @@ class Leaderboard:
         return lead(differences, [size / sum(sizes.values()) for size in sizes.values()], among=among)
 
     def leads(self, measure: str = "rmse") -> pd.DataFrame:
-        """One row per predictor, best first: whether it is better than the last value, and than the best, or by luck.
+        """One row per predictor, best first: whether it is better than the last value, and than the best.
 
         The ratio to the last value, its 95 % interval (``low``, ``high``) and ``p``; in words ``than last-value``:
-        better, worse or luck; ``than the best``, of all predictors here, the same; and the mean ``rank`` over traces.
+        better, worse or not significant; ``than the best``, of all predictors here, the same; and the mean ``rank``
+        over traces.
         """
         import pandas as pd
 
@@ -117,7 +118,7 @@ class Leaderboard:
         if jobs > 1 and predictors > 1:
             apart = critical_difference(predictors, jobs)
             few = f"{jobs} jobs are too few to tell {predictors} predictors apart by their mean ranks"
-            enough = f"mean ranks over {jobs} jobs that differ by less than {apart:.1f} may differ by luck"
+            enough = f"mean ranks over {jobs} jobs must differ by {apart:.1f} to be significant"
             said = [few if apart > predictors - 1 else enough]
         return pd.DataFrame({"note": said}, dtype=str)
 
@@ -212,6 +213,14 @@ def leaderboard(
             of_measure.setdefault(name, {})[trace.name] = getattr(result, measure)
         left.setdefault(name, {})[trace.name] = result.residuals
     if not board:
+        scored_most = max((int(last.scored.max(initial=0)) for last in lasts.values()), default=0)
+        if scored and scored_most < FEWEST_SCORED:
+            longest = max(map(len, scored.values()))
+            raise ValueError(
+                f"traces must hold at least {FEWEST_SCORED} speeds of a worker after the warm-up of {warmup} iterations"
+                f", but the longest has {longest} iterations, of which {scored_most} can be scored: use a smaller "
+                "warmup (--warmup on the command line)"
+            )
         raise ValueError("traces must hold at least one worker whose speed changes, got none to score")
     left_out = tuple(
         f"{name}/{scored[name].workers[int(w)]}" for name, kept in kept_by.items() for w in np.flatnonzero(~kept)

@@ -65,7 +65,7 @@ class _Joined:
         self._error, self._degrees = joined_error(estimates, weights)
 
     def differs(self, right: float, least: float) -> bool:
-        """Return whether the value is far from the right one, by more than luck."""
+        """Return whether the value is far from the right one, significantly."""
         from scipy.stats import t
 
         off = abs(self.value - right)

@@ -1,4 +1,4 @@
-"""Leads told from luck: Diebold-Mariano tests, block-bootstrap intervals, ranks.
+"""Significance of differences: Diebold-Mariano tests, block-bootstrap intervals, ranks.
 
 A ratio of two predictors' errors is a mean over iterations that resemble their neighbours. Its standard error comes
 from the lowest frequencies of its contributions, with the few degrees of freedom that these have: E. Lazarus, D. Lewis,
@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from paceline._arrays import Array
 
 LEVEL = 0.05
-"""A lead is no luck if chance alone would give one as large this seldom."""
+"""A difference is significant if chance alone gives one as large less often than this."""
 
 DRAWS = 2000
 """Resamples of the block bootstrap: ends of 95 % intervals are then off by about 3 % of their length."""
@@ -70,7 +70,7 @@ class ErrorFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class Lead:
-    """One predictor's error over another's; ``str`` of it says in words whether the difference is luck.
+    """One predictor's error over another's; ``str`` of it says in words whether the difference is significant.
 
     Parameters
     ----------
@@ -88,26 +88,26 @@ class Lead:
     p: float
 
     @property
-    def is_luck(self) -> bool:
-        """True unless both the test and the interval say that there is a difference."""
-        return self.p >= LEVEL or self.low <= 1.0 <= self.high
+    def is_significant(self) -> bool:
+        """True if both the test and the interval say that there is a difference."""
+        return self.p < LEVEL and not self.low <= 1.0 <= self.high
 
     @property
     def verdict(self) -> str:
-        """``"better"`` or ``"worse"``, or ``"luck"`` where chance alone may give the difference."""
-        return "luck" if self.is_luck else "better" if self.ratio < 1.0 else "worse"
+        """``"better"`` or ``"worse"``, or ``"not significant"`` where chance alone may give the difference."""
+        return "not significant" if not self.is_significant else "better" if self.ratio < 1.0 else "worse"
 
     def __str__(self) -> str:
         gain, least, most = (100.0 * (1.0 - ratio) for ratio in (self.ratio, self.high, self.low))
-        said = f"{abs(gain):.1f} % {'less' if gain >= 0 else 'more'} error"
+        said = f"{abs(gain):.1f}% {'less' if gain >= 0 else 'more'} error"
         if gain < 0:
             least, most = -most, -least
-        end = "may be luck" if self.is_luck else "no luck"
-        return f"{said} ({least:z.1f} to {most:z.1f} %): {end}"
+        end = "significant" if self.is_significant else "not significant"
+        return f"{said} ({least:z.1f} to {most:z.1f}%): {end}"
 
 
 def compare(error: ArrayLike, other_error: ArrayLike) -> Lead:
-    """Return how the errors of one predictor compare with another's on the same job, and whether that is luck.
+    """Return how the errors of one predictor compare with another's on the same job, and whether that is significant.
 
     Parameters
     ----------
@@ -124,9 +124,9 @@ def compare(error: ArrayLike, other_error: ArrayLike) -> Lead:
     >>> rng = np.random.default_rng(0)
     >>> both = rng.normal(size=(1000, 4))
     >>> print(compare(0.9 * both, both))
-    10.0 % less error (10.0 to 10.0 %): no luck
+    10.0% less error (10.0 to 10.0%): significant
     >>> print(compare(both, rng.normal(size=(1000, 4))))
-    0.9 % less error (-2.1 to 3.8 %): may be luck
+    0.9% less error (-2.1 to 3.8%): not significant
     """
     error_TW, other_TW = np.asarray(error, dtype=np.float64), np.asarray(other_error, dtype=np.float64)
     if error_TW.shape != other_TW.shape or error_TW.ndim != 2 or len(error_TW) < 20:
@@ -231,7 +231,7 @@ def _resampled(moves_T: Array, rng: np.random.Generator) -> Array:
 
 
 def critical_difference(predictors: int, jobs: int) -> float:
-    """Return by how much mean ranks over jobs must differ if not by luck (Nemenyi's test, 5 %).
+    """Return by how much mean ranks over jobs must differ to be significant (Nemenyi's test, 5%).
 
     J. Demsar, "Statistical comparisons of classifiers over multiple data sets", JMLR 7, 2006.
 

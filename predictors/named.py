@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from inspect import signature
 
 from paceline.predictors.fleet import FleetPredictor
@@ -65,6 +66,8 @@ def named(text: str) -> FleetPredictor:
     EWMA(smoothing=0.5)
     >>> named("narx:lags=4,covariates=()").lags
     4
+    >>> named("auto:covariates=cpu_load"), named("narx:covariates=cpu_load").covariates
+    (Auto(covariates=('cpu_load',)), ('cpu_load',))
     """
     name, _, arguments = text.partition(":")
     kind = kinds.get(_plain(name))
@@ -82,10 +85,26 @@ def built(kind: type[FleetPredictor], arguments: str) -> FleetPredictor:
         If the class has no such argument, or a value is not a literal.
     """
     values = _arguments(arguments)
-    unknown = [argument for argument in values if argument not in signature(kind).parameters]
+    parameters = signature(kind).parameters
+    if isinstance(values.get("covariates"), str):
+        values["covariates"] = (values["covariates"],)
+    if "training" in parameters:
+        values = _with_training(values, parameters["training"].default, set(parameters))
+    unknown = [argument for argument in values if argument not in parameters]
     if unknown:
         raise ValueError(f"{kind.__name__} has no argument {unknown}; it has {list(signature(kind).parameters)}")
     return kind(**values)
+
+
+def _with_training(values: dict[str, object], default: object, own: set[str]) -> dict[str, object]:
+    """Return the arguments with those of :class:`Training`, such as ``learning_rate``, gathered in ``training``."""
+    from paceline.predictors.networks.neural import Training
+
+    inside = {name: value for name, value in values.items() if name in Training.__dataclass_fields__.keys() - own}
+    if not inside:
+        return values
+    start = default if isinstance(default, Training) else Training()
+    return {n: v for n, v in values.items() if n not in inside} | {"training": replace(start, **inside)}
 
 
 def _arguments(text: str) -> dict[str, object]:
@@ -93,10 +112,16 @@ def _arguments(text: str) -> dict[str, object]:
     try:
         call = ast.parse(f"f({text})", mode="eval").body
         if isinstance(call, ast.Call) and not call.args:
-            return {str(word.arg): ast.literal_eval(word.value) for word in call.keywords if word.arg}
+            return {str(word.arg): _value(word) for word in call.keywords if word.arg}
     except (SyntaxError, ValueError):
         pass
-    raise ValueError(f"{text!r} must be arguments like lags=8,hidden=16")
+    raise ValueError(f"{text!r} must be arguments like lags=8,hidden=16 or covariates=('cpu_load','memory')")
+
+
+def _value(word: ast.keyword) -> object:
+    """Return a literal; a covariate may be named without quotes."""
+    bare = word.arg == "covariates" and isinstance(word.value, ast.Name)
+    return word.value.id if bare and isinstance(word.value, ast.Name) else ast.literal_eval(word.value)
 
 
 def _plain(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -47,7 +47,7 @@ def covariate_names(covariates: Sequence[str]) -> tuple[str, ...]:
     Traceback (most recent call last):
     ValueError: covariates must be a list of names such as ['cpu_share'], got 'cpu_share'
     """
-    names = tuple(covariates)
+    names = tuple(covariates) if isinstance(covariates, Iterable) else (None,)
     if isinstance(covariates, str) or not all(isinstance(name, str) for name in names):
         example = [covariates] if isinstance(covariates, str) else ["cpu_share"]
         raise ValueError(f"covariates must be a list of names such as {example}, got {covariates!r}")

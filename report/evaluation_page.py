@@ -12,6 +12,7 @@ from paceline._arrays import Array
 from paceline.datasets import Trace
 from paceline.eval import Leaderboard, iter_backtest
 from paceline.eval.leaderboard import BASELINE
+from paceline.eval.significance import Lead
 from paceline.predictors import LastValue, Predictor
 from paceline.report.blocks import ChartBand, ChartLine, lines, named, section, table
 from paceline.report.forecast_errors import by_regime, moved
@@ -24,9 +25,6 @@ LEVELS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
 DRAWN = 250
 """Last iterations that are drawn of one worker: more would hide the band."""
-
-RIGHT = (0.85, 0.95)
-"""Ends between which the coverage of a 90 % interval is called right."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,40 +69,36 @@ def evaluation_page(
     model = {BASELINE: LastValue(), **models}[best]
     jobs = [_forecasts(model, trace, warmup) for trace in traces]
     facts = [Fact.of(one) for one in traces]
-    below, inside = _coverage(jobs)
+    covered = board.calibration.set_index("predictor")["coverage"]
     return page(
         "evaluation",
         f"Predictors on {len(traces)} recorded jobs" if len(traces) > 1 else f"Predictors on {traces[0].name}",
-        _verdict(board, best, inside),
-        [_leaderboard(board), _drawn(board, jobs, best), _errors(jobs, best), _calibration(below, inside, best)],
+        _verdict(board, best),
+        [
+            _leaderboard(board),
+            _drawn(board, jobs, best),
+            _errors(jobs, best),
+            _calibration(_below(jobs), float(covered[best]), best),
+        ],
         settings=[("warm-up, not scored", f"{warmup} iterations"), *settings],
         data=[(one.name, f"{one.iterations} iterations of {one.workers} workers", one.digest) for one in facts],
         command=command,
     )
 
 
-def interval(board: Leaderboard, predictor: str) -> tuple[float, float, float]:
-    """Return a predictor's geometric mean over workers between the ends of its 95 % interval; NaN of one worker."""
-    rows = board.workers
-    ratios = rows.loc[rows["predictor"] == predictor, "rmse"].to_numpy(dtype=np.float64)
-    with np.errstate(divide="ignore"):
-        logs = np.log(ratios)
-    middle = float(np.exp(logs.mean()))
-    if len(ratios) < 2 or not np.isfinite(logs).all():
-        return float("nan"), middle, float("nan")
-    half = 1.96 * logs.std(ddof=1) / np.sqrt(len(ratios))
-    return float(np.exp(logs.mean() - half)), middle, float(np.exp(logs.mean() + half))
+def _range(lead: Lead) -> tuple[float, float, float]:
+    return lead.low, lead.ratio, lead.high
 
 
-def _verdict(board: Leaderboard, best: str, coverage: float) -> list[dict[str, Any]]:
-    low, rmse, high = interval(board, best)
+def _verdict(board: Leaderboard, best: str) -> list[dict[str, Any]]:
+    lead = board.lead(best)
     table_of = board.overall.set_index("predictor")
     ahead = say(
-        "Its error is {rmse} of the last value's, {low} to {high} with 95 % confidence over {workers} workers: "
-        + ("a clear lead." if high < 1 else "no clear lead."),
-        rmse=(rmse, "ratio"),
-        low=(low, "ratio"),
-        high=(high, "ratio"),
+        "Its error is {rmse} of the last value's, {low} to {high} with 95% confidence over {workers} workers: "
+        + ("significant." if lead.is_significant else "not significant."),
+        rmse=(lead.ratio, "ratio"),
+        low=(lead.low, "ratio"),
+        high=(lead.high, "ratio"),
         workers=(int((board.workers["predictor"] == best).sum()), "count"),
     )
     worst = float(np.asarray(table_of.loc[best, "worst"]))
@@ -117,21 +111,17 @@ def _verdict(board: Leaderboard, best: str, coverage: float) -> list[dict[str, A
     costs = say(
         "longer than with known speeds: so much its errors cost a group of 16 workers.", overhead=(overhead, "percent")
     )
-    right = RIGHT[0] <= coverage <= RIGHT[1]
-    words = (
-        "as they should"
-        if right
-        else "too rarely: they are too narrow"
-        if coverage < RIGHT[0]
-        else "too often: they are too wide"
+    calibration = board.calibration.set_index("predictor").loc[best]
+    coverage = float(np.asarray(calibration["coverage"]))
+    holds = say(
+        f"of the speeds lay in its 90% intervals: these are {calibration['intervals']}.", coverage=(coverage, "percent")
     )
-    holds = say("of the speeds lay in its 90 % intervals, " + words + ".", coverage=(coverage, "percent"))
     return [
         answer("Who forecasts best?", best, ahead),
         answer("Where is it worst?", shown(worst, "ratio"), where),
         answer("What do its errors cost?", shown(overhead, "percent"), costs),
         answer("Do its intervals hold?", shown(coverage, "percent"), holds),
-        _next(best, high < 1),
+        _next(best, lead.is_significant),
     ]
 
 
@@ -140,7 +130,9 @@ def _next(best: str, clear: bool) -> dict[str, Any]:
         text = "paceline replay {best} says what its forecasts gain as batch sizes."
         return answer("What next?", "Replay it", say(text, best=(best, "text")))
     return answer(
-        "What next?", "Keep it simple", say("Nothing here beats the last value clearly; an average (ewma) will do.")
+        "What next?",
+        "Keep it simple",
+        say("Nothing here beats the last value significantly; an average (ewma) will do."),
     )
 
 
@@ -152,21 +144,29 @@ def _leaderboard(board: Leaderboard) -> dict[str, Any]:
     rows = [
         (
             row["predictor"],
-            interval(board, str(row["predictor"])),
+            _range(board.lead(str(row["predictor"]))),
             *(row[name] for name in ("mae", "worst", "coverage", "overhead")),
             1e-6 * float(row["microseconds"]),
             *((row.get("fit seconds"),) if board.fit_seconds else ()),
         )
         for row in board.overall.to_dict("records")
     ]
-    note = "RMSE: geometric mean over workers, with its 95 % interval; left of the line is better than the last value."
+    note = "RMSE: geometric mean over workers, with its 95% interval; left of the line is better than the last value."
     if board.left_out:
         note += f" {len(board.left_out)} workers are left out, whose speed never changed or was hardly reported."
     wide = board.per_trace.pivot(index="predictor", columns="trace", values="rmse")
     order = [str(row[0]) for row in rows]
     per = [(name, *wide.loc[name].to_numpy(dtype=np.float64).tolist()) for name in order]
     heads = [("predictor", "text"), *((str(name), "ratio") for name in wide.columns)]
-    tables = [table("Leaderboard", columns, rows, note=note)]
+    leads = [
+        (row["predictor"], row["p"], row["than last-value"] or "the baseline", row["than the best"])
+        for row in board.leads().to_dict("records")
+    ]
+    tested = [("predictor", "text"), ("p", "ratio"), ("than the last value", "text"), ("than the best", "text")]
+    tables = [
+        table("Leaderboard", columns, rows, note=note),
+        table("Significance", tested, leads, note="p: chance of such a difference if both were equally good."),
+    ]
     if len(wide.columns) > 1:
         tables.append(table("RMSE of each job, last value = 1", heads, per))
     return section("Leaderboard", "Forecasts are one iteration ahead. Times of a call depend on the machine.", *tables)
@@ -226,13 +226,13 @@ def _errors(jobs: Sequence[ForecastsOf], best: str) -> dict[str, Any]:
     return section("Error by regime", about, by_regime(moved_N, errors))
 
 
-def _coverage(jobs: Sequence[ForecastsOf]) -> tuple[Array, float]:
-    """Return how often the actual speed lay below each quantile, ``[Q]``, and how often in the 90 % interval."""
+def _below(jobs: Sequence[ForecastsOf]) -> Array:
+    """Return how often the actual speed lay below each quantile, ``[Q]``."""
     known = np.concatenate([np.isfinite(job.actual).ravel() for job in jobs])
     actual = np.concatenate([job.actual.ravel() for job in jobs])[known]
     quantiles = np.concatenate([job.quantiles.reshape(len(LEVELS), -1) for job in jobs], axis=1)[:, known]
-    inside = (quantiles[0] <= actual) & (actual <= quantiles[-1])
-    return (actual <= quantiles).mean(axis=1), float(inside.mean())
+    below_Q: Array = (actual <= quantiles).mean(axis=1)
+    return below_Q
 
 
 def _calibration(below: Array, inside: float, best: str) -> dict[str, Any]:

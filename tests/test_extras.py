@@ -94,7 +94,7 @@ def test_a_missing_library_is_named_with_the_line_that_installs_it(library, tmp_
     told = (tmp_path, library, calls)
     found = fresh(*told) if library == "torch" else run_ranks(1, forked, *told, joined=False)[0]
     for (extra, call), said in zip(CALLS[library], found, strict=True):
-        wanted = rf"`{library}` is needed by .*; install it with `pip install \"paceline\[{extra}\]\"`"
+        wanted = rf"`{library}` is needed by .*; install it in your clone of paceline: pip install \"\.\[{extra}\]\""
         assert re.fullmatch(wanted, said), f"{call} said {said}"
 
 

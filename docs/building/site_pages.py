@@ -1,7 +1,7 @@
 """The pages of the site: those of the repository, with the links of the site and with what the code knows.
 
 Pages are those of ``docs/`` and ``benchmarks/``. What the code knows better than a writer is filled in here, at the
-marks that pages have for it: commands, messages and interfaces.
+marks that pages have for it: commands and interfaces.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from commands import commands_page
 from equations import with_equations
 from interfaces import interface_page
 from links import COPIED, ROOT, SiteMap, listing
-from messages import messages_page
 
 PAGES = ROOT / "build" / "docs"
 """Where the finished pages are put, as mkdocs.yml names it."""
@@ -26,7 +25,6 @@ OTHERS = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "README.md")
 MARK = re.compile(r"^<!-- made by code: (\w+)(?: (.*?))? -->$", re.MULTILINE)
 MAKERS: dict[str, Callable[[str], str]] = {
     "commands": lambda _: commands_page(),
-    "messages": lambda _: messages_page(),
     "interface": lambda modules: interface_page(modules.split()),
 }
 """Makers of the text that a mark of a page stands for, by the name of the mark."""

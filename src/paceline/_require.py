@@ -11,8 +11,10 @@ def require(library: str, needed_by: str, extra: str) -> None:
     >>> require("numpy", needed_by="everything", extra="all")
     >>> require("not_there", needed_by="NARX.fit", extra="torch")
     Traceback (most recent call last):
-    ImportError: `not_there` is needed by NARX.fit; install it with `pip install "paceline[torch]"`
+    ImportError: `not_there` is needed by NARX.fit; install it in your clone of paceline: pip install ".[torch]"
     """
     # find_spec looks without importing: torch alone takes seconds to import.
     if find_spec(library) is None:
-        raise ImportError(f'`{library}` is needed by {needed_by}; install it with `pip install "paceline[{extra}]"`')
+        raise ImportError(
+            f'`{library}` is needed by {needed_by}; install it in your clone of paceline: pip install ".[{extra}]"'
+        )

@@ -9,7 +9,6 @@ import commands as command_pages
 import docstring_text
 import how_it_works
 import links
-import messages as message_pages
 import numpy as np
 import pyarrow.parquet as parquet
 import pytest
@@ -21,7 +20,7 @@ from interfaces import names
 from links import ROOT, SiteMap, listing, parts
 from site_pages import MAKERS, MARK
 
-from paceline import LoadBalancer, Policy, Trace, split
+from paceline import LoadBalancer, Trace, split
 from paceline.cli.main import app
 from paceline.predictors import EWMA, Report
 from paceline.recording import Recorder, default_covariates
@@ -127,50 +126,6 @@ def test_a_command_that_a_page_shows_exists_with_its_options(page, line):
     options = {option for parameter in known[name].params for option in (*parameter.opts, *parameter.secondary_opts)}
     used = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
     assert used <= options | {"--help"}, f"{page}: {line}"
-
-
-def refused(call):
-    try:
-        call()
-    except Exception as error:
-        return type(error).__name__, str(error)
-    raise AssertionError("nothing was refused")
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: Policy(change_cost=-1.0),
-        lambda: EWMA(smoothing=1.5),
-        lambda: split(EWMA().predict().curves, 0),
-        lambda: LoadBalancer(EWMA(), workers=["a", "a"], global_batch=8),
-        lambda: Trace.load("there-is-no-such-file.parquet"),
-        lambda: sinks("run.csv"),
-        lambda: Report(samples=[1, 2], seconds=[1.0]).speed,
-    ],
-)
-@pytest.mark.slow
-def test_an_error_that_is_raised_is_found_among_the_messages(call):
-    kind, text = refused(call)
-    found = [one for one in message_pages.messages() if matches(one.template, text)]
-    assert found, f"{kind}: {text}"
-
-
-def matches(template, text):
-    pattern = re.sub(r"\\\{[^{}]*\\\}", ".*", re.escape(template))
-    return len(template) > 20 and re.search(pattern, text, re.DOTALL)
-
-
-@pytest.mark.slow
-def test_every_message_is_in_a_row_and_no_row_breaks_its_table():
-    rows = [
-        line
-        for line in message_pages.messages_page().splitlines()
-        if line.startswith("| ") and "| said in |" not in line
-    ]
-    rows = [row for row in rows if not row.startswith("| --- ")]
-    assert len(rows) == len(message_pages.messages()) > 500
-    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {4}
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A lead is told from luck: laws of the tests, their sizes on equal predictors, and figures from tables of others."""
+"""Significance: laws of the tests, their sizes on equal predictors, and figures from tables of others."""
 
 import numpy as np
 import pytest
@@ -63,7 +63,7 @@ def test_contributions_are_those_that_leaving_out_an_iteration_shows():
 def test_equal_predictors_seldom_lead(likeness):
     """At 5 %, of 600: at most 8 %, 3 standard errors above; benchmarks/leads.md has the figures."""
     pairs = [compare(errors(2 * k, 150, 1, likeness), errors(2 * k + 1, 150, 1, likeness)) for k in range(600)]
-    assert sum(not pair.is_luck for pair in pairs) <= 0.08 * 600
+    assert sum(pair.is_significant for pair in pairs) <= 0.08 * 600
 
 
 def test_a_lead_that_is_there_is_found_and_its_size_is_in_the_interval():
@@ -77,7 +77,7 @@ def test_a_lead_that_is_there_is_found_and_its_size_is_in_the_interval():
 def test_a_predictor_beside_itself_is_level_and_one_that_is_always_scaled_is_apart():
     base = errors(0)
     assert compare(base, base).p == 1.0
-    assert compare(base, base).verdict == "luck"
+    assert compare(base, base).verdict == "not significant"
     assert compare(0.999 * base, base).verdict == "better"
     assert compare(0.0 * base, base).verdict == "better"
 
@@ -137,8 +137,8 @@ def test_the_board_says_who_leads_and_by_luck():
     board = leaderboard({"noisy": Noisy(), "slow": EWMA(smoothing=0.05)}, jobs(2))
     leads = board.leads().set_index("predictor")
     assert leads.loc["slow", "than last-value"] == leads.loc["slow", "than the best"] == "worse"
-    assert leads.loc["noisy", "than last-value"] == "luck"
-    assert {leads.loc[name, "than the best"] for name in ("noisy", "last-value")} == {"the best", "luck"}
+    assert leads.loc["noisy", "than last-value"] == "not significant"
+    assert {leads.loc[name, "than the best"] for name in ("noisy", "last-value")} == {"the best", "not significant"}
     assert leads["rmse"].to_dict() == pytest.approx(board.overall.set_index("predictor")["rmse"].to_dict())
     assert board.leads("mae").set_index("predictor")["mae"].to_dict() == pytest.approx(
         board.overall.set_index("predictor")["mae"].to_dict()
@@ -150,7 +150,7 @@ def test_ranks_over_few_jobs_say_that_they_are_few():
     others = {f"ewma {k}": EWMA(smoothing=k / 10) for k in range(1, 7)}
     assert noted(leaderboard(others, jobs(2))) == ["2 jobs are too few to tell 7 predictors apart by their mean ranks"]
     board = leaderboard({"slow": EWMA(smoothing=0.05)}, jobs(6))
-    assert noted(board) == ["mean ranks over 6 jobs that differ by less than 0.8 may differ by luck"]
+    assert noted(board) == ["mean ranks over 6 jobs must differ by 0.8 to be significant"]
     assert board.leads()["rank"].tolist() == [1.0, 2.0]
     assert noted(leaderboard({}, jobs(2))) == []
     assert "rank" not in leaderboard({"slow": EWMA()}, jobs(1)).leads()

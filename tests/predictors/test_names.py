@@ -40,5 +40,5 @@ def test_a_correction_takes_no_text_for_covariates_either():
     "text", ["8", "8,smoothing=0.5", ")+(", "smoothing=", "*[0.5]", "smoothing=open('x')", "0.5) if f(", "a b"]
 )
 def test_what_is_no_list_of_named_values_is_refused_in_a_sentence(text):
-    with pytest.raises(ValueError, match=r" must be arguments like lags=8,hidden=16$"):
+    with pytest.raises(ValueError, match=r" must be arguments like lags=8,hidden=16"):
         named(f"ewma:{text}")

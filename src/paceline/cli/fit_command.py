@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -174,4 +176,16 @@ def tune(
     _say(source)
     print_frames({"trials, best first": tuned.trials.head(10), "what mattered": tuned.mattered}, as_json)
     if not as_json:
-        out.print(f"best: {escape(repr(tuned.predictor))}")
+        best = {name: value for name, value in tuned.trials.iloc[0].items() if name != "score"}
+        if epochs is not None:
+            best["epochs"] = epochs
+        text = predictor + ("," if ":" in predictor else ":") + ",".join(f"{k}={v!r}" for k, v in _plain(best).items())
+        files = [word for name in traces or () for word in ("-f", name)]
+        command = ["paceline", "fit", text, *files, "-o", "model.safetensors"]
+        out.print(f"fit the best with:\n{shlex.join(command)}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments as Python's own numbers: whole ones of a table's row may have become floats."""
+    plain = {name: value.item() if hasattr(value, "item") else value for name, value in arguments.items()}
+    return {n: int(v) if isinstance(v, float) and v.is_integer() else v for n, v in plain.items()}

@@ -120,8 +120,8 @@ def evaluate(
     model files are used as they are.
 
     The table of leads says whether a predictor is [cyan]better[/] or [cyan]worse[/] than the last value and than the
-    best, or whether chance alone gives such a difference more than once in twenty times: [cyan]luck[/]. That of
-    calibration says whether the intervals are right, and of how many workers the errors could still be predicted.
+    best, or whether chance alone gives such a difference more than once in twenty times: [cyan]not significant[/].
+    That of calibration says whether the intervals are right, and of how many workers errors could still be predicted.
     """
     from paceline.eval import leaderboard
     from paceline.predictors import NAMES

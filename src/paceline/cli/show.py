@@ -88,6 +88,27 @@ def print_rows(title: str, rows: list[dict[str, Any]], as_json: bool = False) ->
         return
     # Escaped before the columns are laid out, not only when they are printed.
     rows = [{printable(key): _shown(value) for key, value in row.items()} for row in rows]
+    for k, part in enumerate(_fitting(rows, out.width)):
+        _print_table(f"{title}, continued" if k else title, part)
+
+
+def _fitting(rows: list[dict[str, Any]], width: int) -> list[list[dict[str, Any]]]:
+    """Divide rows that are wider than the terminal into tables that fit, each with the columns that name a row."""
+    if not rows:
+        return [rows]
+    columns = list(rows[0])
+    texts = next((k for k, key in enumerate(columns) if not isinstance(rows[0][key], str)), len(columns))
+    keys, others = (columns[:2], columns[2:]) if texts == 2 else (columns[:1], columns[1:])
+    wide = {key: 3 + max(len(key), *(len(_cell(row[key])) for row in rows)) for key in rows[0]}
+    parts = [[*keys]]
+    for key in others:
+        if len(parts[-1]) > len(keys) and 1 + sum(wide[one] for one in (*parts[-1], key)) > width:
+            parts.append([*keys])
+        parts[-1].append(key)
+    return [[{key: row[key] for key in part} for row in rows] for part in parts]
+
+
+def _print_table(title: str, rows: list[dict[str, Any]]) -> None:
     table = Table(title=title, title_justify="left", title_style="bold")
     for key, value in rows[0].items() if rows else ():
         number = isinstance(value, (int, float))

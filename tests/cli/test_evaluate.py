@@ -1,0 +1,83 @@
+"""``paceline evaluate`` and ``tune``: one verdict on page and terminal, tables that fit, commands to paste."""
+
+import json
+import re
+import shlex
+
+import numpy as np
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from paceline.cli import main as cli
+from paceline.cli import show
+from paceline.datasets import Trace
+from paceline.eval import leaderboard
+from paceline.predictors import EWMA, named
+
+
+def noisy_trace(iterations=300, workers=3, noise=0.1):
+    rng = np.random.default_rng(0)
+    speed = np.linspace(50, 150, workers) * rng.lognormal(0, noise, (iterations, workers))
+    return Trace(np.full(speed.shape, 64.0), 64 / speed, meta={"job": "noisy"})
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    noisy_trace(workers=8).save("noisy.parquet")
+    return tmp_path
+
+
+def run(*words):
+    done = CliRunner().invoke(cli.app, list(words), catch_exceptions=False)
+    assert done.exit_code == 0
+    return done.stdout
+
+
+def test_evaluate_page_and_terminal_agree(folder):
+    told = json.loads(run("evaluate", "ewma", "-t", "noisy.parquet", "--report", "page.html", "--json"))
+    best = told["leads"][0]
+    page = json.loads((folder / "page.json").read_text())
+    said = page["verdict"][0]
+    assert best["predictor"] == "ewma"
+    assert (said["facts"]["low"], said["facts"]["high"]) == pytest.approx((best["low"], best["high"]))
+    assert said["text"].endswith(": significant.") == (best["than last-value"] == "better")
+    assert "than the last value" in (folder / "page.html").read_text()
+
+
+def test_lead_says_significant_or_not():
+    trace = noisy_trace()
+    board = leaderboard({"ewma": EWMA(), "same": EWMA(smoothing=0.2)}, [trace])
+    assert str(board.lead("ewma")).endswith("%): significant")
+    assert str(board.lead("ewma", "same")).endswith("%): not significant")
+
+
+def test_short_trace_names_the_warmup():
+    with pytest.raises(ValueError, match=r"warm-up of 50 iterations.*51 iterations, of which 1 .*smaller warmup"):
+        leaderboard({"ewma": EWMA()}, [noisy_trace(51)])
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_tables_fit_the_terminal(monkeypatch, width):
+    console = Console(width=width, record=True)
+    monkeypatch.setattr(show, "out", console)
+    row = {"trace": "a", "predictor": "last-value", **{f"column {k}": 0.12345 for k in range(9)}}
+    show.print_rows("title", [row, row])
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    assert all(len(re.findall(rf"column {k}\b", text)) == 1 for k in range(9))
+
+
+def test_tune_prints_a_command_that_fits_the_winner(folder):
+    told = run("tune", "ewma", "-f", "noisy.parquet", "--trials", "2", "--hold-out", "0.5")
+    command = shlex.split(next(line for line in told.splitlines() if line.startswith("paceline fit")))
+    run(*command[1:])
+    assert (folder / "model.safetensors").is_file()
+
+
+def test_names_take_training_options_and_covariates():
+    narx = named("narx:covariates=cpu_load,learning_rate=0.01,epochs=3")
+    assert (narx.covariates, narx.training.learning_rate, narx.training.epochs) == (("cpu_load",), 0.01, 3)
+    assert named("auto:covariates=cpu_load").covariates == ("cpu_load",)
