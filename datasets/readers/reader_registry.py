@@ -9,43 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paceline.datasets.formats import cluster_traces, gpu_logs, monitoring, profilers, tables, training_logs
 from paceline.datasets.frame import REQUIRED
 from paceline.datasets.frozen import frozen, sentence
-from paceline.datasets.readers import series, tidy
+from paceline.datasets.readers import tidy
 from paceline.datasets.readers.csv_rows import delimiter_of, header_of
 from paceline.datasets.readers.files import head
 from paceline.datasets.readers.format import OWN, Format
-from paceline.datasets.readers.formats import (
-    alibaba_2018,
-    alibaba_gpu,
-    azure,
-    azure_noise,
-    bitbrains,
-    bytedance,
-    fedscale,
-    google,
-    gpu_logs,
-    hivemind,
-    logs,
-    monitors,
-    pai_minibatch,
-    philly,
-    supercloud,
-    wandb,
-)
+from paceline.datasets.readers.hint import advice
+from paceline.datasets.readers.json_tables import is_json
 from paceline.datasets.readers.nearest import names_in, nearest
 from paceline.datasets.readers.per_rank import are_ranks, job_of, joined, rank_of
-from paceline.datasets.readers.ranks import (
-    megatron_timers,
-    profiler_traces,
-    step_summaries,
-    straggler_scores,
-    unreadable,
-)
 from paceline.datasets.readers.tables import TableFile
-from paceline.datasets.readers.tabular import panels
-from paceline.datasets.readers.tabular.hint import advice
-from paceline.datasets.readers.tabular.json_tables import is_json
 from paceline.datasets.trace import Trace
 
 if TYPE_CHECKING:
@@ -67,19 +42,12 @@ log = logging.getLogger("paceline.datasets.readers")
 
 FORMATS: dict[str, Format] = {
     one.name: one
-    for module in (
-        *(tidy, hivemind, pai_minibatch, bytedance, azure_noise),
-        *(alibaba_2018, alibaba_gpu, google, azure, bitbrains, philly, supercloud),
-        *(wandb, series, logs, monitors, gpu_logs, fedscale, panels),
-        *(straggler_scores, step_summaries, megatron_timers, profiler_traces),
-    )
+    for module in (tidy, cluster_traces, training_logs, monitoring, gpu_logs, tables, profilers)
     for one in module.FORMATS
 }
 """Every format by its name."""
 
-TABLES: dict[str, TableFile] = {
-    one.name: one for module in (alibaba_2018, alibaba_gpu, google, azure, philly) for one in module.TABLES
-}
+TABLES: dict[str, TableFile] = {one.name: one for one in cluster_traces.TABLES}
 """Tables that describe machines and jobs, by their names."""
 
 
@@ -223,7 +191,7 @@ def recognise(path: str | Path, options: Mapping[str, object] | None = None) -> 
         raise ValueError(f"{path}: is the table {described[0]}, which holds no series; read it with read_table")
     if len(fitting) > 1:
         raise ValueError(f"{path}: could be {[one.name for one in fitting]}; name the format")
-    if not fitting and (told := unreadable.instead(text)):
+    if not fitting and (told := profilers.instead(text)):
         raise ValueError(f"{path}: {told}")
     if not fitting:
         raise ValueError(f"{path}: is of no format that is recognised{_what_to_do(text)}")

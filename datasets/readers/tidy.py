@@ -19,16 +19,16 @@ from paceline._whole import written_whole
 from paceline.datasets.bounded_parquet import MOST_COLUMNS
 from paceline.datasets.columns import MEASURED
 from paceline.datasets.frame import REQUIRED
+from paceline.datasets.readers.arrangement import Arrangement, without_texts
 from paceline.datasets.readers.csv_rows import delimiter_of, header_of
 from paceline.datasets.readers.files import HEAD, head, json_of, opened
 from paceline.datasets.readers.format import OWN, Format
+from paceline.datasets.readers.hint import as_options, unambiguous
+from paceline.datasets.readers.json_tables import is_json, json_table
 from paceline.datasets.readers.nearest import names_in
 from paceline.datasets.readers.per_rank import are_ranks, joined_meta, name_of, rank_of
 from paceline.datasets.readers.plain import plain_table
 from paceline.datasets.readers.restarts import continued, runs_of_rows
-from paceline.datasets.readers.tabular.arrangement import Arrangement, without_texts
-from paceline.datasets.readers.tabular.hint import as_options, unambiguous
-from paceline.datasets.readers.tabular.json_tables import is_json, json_table
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
 

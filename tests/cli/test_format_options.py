@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from paceline.cli.main import app
-from paceline.datasets.readers.tabular.hint import advice
+from paceline.datasets.readers.hint import advice
 
 COLUMNS = ["step", "host name", "duration_ms"]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from paceline.datasets import Trace, bounded_parquet, growth, read_traces
-from paceline.datasets.readers.tabular.panels import _is_chart
+from paceline.datasets.formats.tables import _is_chart
 
 
 @pytest.mark.parametrize("spoilt", [[], [(0, 0, 0)], [(1, 1, 1), (2, 0, 0)]])

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 from paceline.datasets import read_traces
+from paceline.datasets.formats import cluster_traces
 from paceline.datasets.readers import FORMATS, read_table
 from paceline.datasets.readers.csv_rows import NUMBER, frame
-from paceline.datasets.readers.formats import google
 from paceline.datasets.readers.tally import Tally
 
 NAN = float("nan")
@@ -104,7 +104,7 @@ def test_what_is_wrong_with_a_table_of_bytedance_is_said(tmp_path):
 def test_instances_of_google_are_named_by_both_numbers_and_have_a_row_every_five_minutes(
     tmp_path, monkeypatch, rows_at_once
 ):
-    monkeypatch.setattr(google, "BLOCK_ROWS", rows_at_once)
+    monkeypatch.setattr(cluster_traces, "BLOCK_ROWS", rows_at_once)
     rows = [
         {"start_time": "600000000", "collection_id": 7, "instance_index": 0, "average_usage": {"cpus": 0.5}},
         {"start_time": 900000000, "collection_id": 7, "instance_index": 0, "average_usage.cpus": "0.25"},
@@ -166,9 +166,9 @@ def test_machine_events_of_google_are_a_row_each(tmp_path):
     path = tmp_path / "machine_events-0.json"
     path.write_text('{"time": 5, "machine_id": 7, "type": 1, "capacity": {"cpus": 0.5}}\n{"capacity.memory": 2}\n')
     table = read_table(path, "google_machine_events")
-    assert table.columns.tolist() == list(google.EVENT)
+    assert table.columns.tolist() == list(cluster_traces.EVENT)
     first = table.iloc[0]
-    assert [first[name] for name in google.EVENT[:4]] == [5, 7, 1, 0.5]
+    assert [first[name] for name in cluster_traces.EVENT[:4]] == [5, 7, 1, 0.5]
     assert table["capacity.memory"].tolist()[1] == 2
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.datasets import Trace, read_traces
-from paceline.datasets.readers.tabular.hint import own_times, unambiguous
+from paceline.datasets.readers.hint import own_times, unambiguous
 from paceline.datasets.readers.tidy import write_csv
 
 

@@ -5,15 +5,16 @@ import pandas as pd
 import pytest
 
 from paceline.datasets import read_traces
+from paceline.datasets.formats import training_logs
 from paceline.datasets.readers import FORMATS
-from paceline.datasets.readers.formats import hivemind
 
 NAN = float("nan")
 
 OWN = ["dataload", "move", "forward", "loss", "backward"]
-NAMES = dict(zip(OWN, hivemind.OWN, strict=True)) | {
-    "time": "_timestamp", "averaging": hivemind.AVERAGING, "whole": hivemind.WHOLE, "step": hivemind.STEP,
-    "total": hivemind.SAMPLES, "cpu": "cpu/load/avg_sys_load_one_min_percent",
+NAMES = dict(zip(OWN, training_logs.HIVEMIND_OWN, strict=True)) | {
+    "time": "_timestamp", "averaging": training_logs.AVERAGING, "whole": training_logs.WHOLE,
+    "step": training_logs.STEP,
+    "total": training_logs.SAMPLES, "cpu": "cpu/load/avg_sys_load_one_min_percent",
     "net": "bandwidth/net_sent_sys_bandwidth_Mbits",
 }  # fmt: skip
 

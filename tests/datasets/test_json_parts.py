@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from paceline.datasets.readers.tabular.json_tables import _cell, _is_lines, json_table, prometheus_table
+from paceline.datasets.readers.json_tables import _cell, _is_lines, json_table, prometheus_table
 from paceline.datasets.readers.tally import Tally
 
 NAN = float("nan")

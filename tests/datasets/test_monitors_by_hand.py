@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from paceline.datasets.formats.profilers import _covered, _is_span, alone
+from paceline.datasets.formats.training_logs import parsed
 from paceline.datasets.readers import FORMATS, read_traces
-from paceline.datasets.readers.formats.logs import parsed
-from paceline.datasets.readers.ranks.profiler_traces import _covered, _is_span, alone
 
 NAN = float("nan")
 

@@ -11,14 +11,12 @@ from test_readers_fuzz import GOOD, OPTIONS
 
 from paceline.datasets import Trace, read_traces
 from paceline.datasets.archives import unpack
+from paceline.datasets.formats import cluster_traces, profilers
+from paceline.datasets.formats.training_logs import trainings
 from paceline.datasets.profiles import read_profiles
-from paceline.datasets.readers import FORMATS, csv_rows
+from paceline.datasets.readers import FORMATS, csv_rows, json_tables
 from paceline.datasets.readers.files import numbered_lines
-from paceline.datasets.readers.formats import fedscale, google, philly
 from paceline.datasets.readers.panel import Rows
-from paceline.datasets.readers.ranks import profiler_traces, step_summaries
-from paceline.datasets.readers.series import trainings
-from paceline.datasets.readers.tabular import json_tables
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.units import TIMES, seconds_of
 
@@ -87,12 +85,12 @@ def reader(name, **options):
 @pytest.mark.parametrize(
     ("module", "name", "most", "read", "advice"),
     [
-        (profiler_traces, "JSON_BYTES", 1 << 30, reader("torch_profiler"), "profile fewer steps"),
-        (step_summaries, "JSON_BYTES", 1 << 26, reader("traceml_summary"), "this is no summary of a run"),
-        (fedscale, "JSON_BYTES", 1 << 29, reader("fedscale"), "export it as CSV"),
+        (profilers, "PROFILE_BYTES", 1 << 30, reader("torch_profiler"), "profile fewer steps"),
+        (profilers, "SUMMARY_BYTES", 1 << 26, reader("traceml_summary"), "this is no summary of a run"),
+        (cluster_traces, "JSON_BYTES", 1 << 29, reader("fedscale"), "export it as CSV"),
         (json_tables, "JSON_BYTES", 1 << 29, reader("json"), "write one object a line instead, or CSV"),
         (json_tables, "JSON_BYTES", 1 << 29, reader("prometheus", values="rate"), "query a shorter range"),
-        (philly, "JOB_LOG_BYTES", 1 << 30, philly.read_job_log, "cut it into lists of jobs"),
+        (cluster_traces, "JOB_LOG_BYTES", 1 << 30, cluster_traces.read_job_log, "cut it into lists of jobs"),
     ],
 )
 def test_a_json_file_that_is_read_whole_is_bounded_and_the_advice_is_its_own(
@@ -135,7 +133,7 @@ def test_only_the_workers_asked_for_are_read(tmp_path, name):
 def test_events_before_and_after_a_google_trace_are_left_out_and_counted():
     time, tally = np.array([0.0, 1.0, np.nextafter(2.0**63, 0), 2.0**63 - 1, -1.0]), Tally()
     worker = pd.Series(list("abcde"), dtype="str")
-    found = google._within_the_trace(Rows(worker, time, np.arange(5.0)[:, None]), tally)
+    found = cluster_traces._within_the_trace(Rows(worker, time, np.arange(5.0)[:, None]), tally)
     assert found.worker.tolist() == ["b", "c"]
     assert found.time == pytest.approx(time[1:3] * 1e-6, rel=1e-15)
     assert found.values.tolist() == [[1.0], [2.0]]

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from paceline.datasets.formats.profilers import _rows
+from paceline.datasets.formats.tables import _is_chart
 from paceline.datasets.readers import FORMATS, iter_traces
-from paceline.datasets.readers.ranks.step_summaries import _rows
-from paceline.datasets.readers.tabular.panels import _is_chart
 
 ENOUGH = {
     "supercloud_cpu": ("Step", "Node", "EpochTime", "CPUUtilization"),

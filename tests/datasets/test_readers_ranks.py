@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from paceline.datasets import frame, read_traces
+from paceline.datasets.formats.profilers import alone
 from paceline.datasets.readers import recognise
-from paceline.datasets.readers.ranks.profiler_traces import alone
 
 
 def only(path, **options):

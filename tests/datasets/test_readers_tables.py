@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from readings import only
 
 from paceline.cli.named_sources import option
-from paceline.datasets.readers.tabular.hint import advice, suggested
+from paceline.datasets.readers.hint import advice, suggested
 from paceline.datasets.units import TIMES
 
 BEGAN = 1746090360.0

@@ -8,10 +8,10 @@ import pytest
 
 from paceline.datasets import Trace
 from paceline.datasets.health import Health, Series
+from paceline.datasets.readers.arrangement import Arrangement
 from paceline.datasets.readers.format import Format
 from paceline.datasets.readers.panel import Layout
 from paceline.datasets.readers.tables import TableFile
-from paceline.datasets.readers.tabular.arrangement import Arrangement
 from paceline.datasets.waiting_time import Waiting
 
 BY_NAME = (Arrangement, TableFile, Layout, Format, Waiting, Series, Health)

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from paceline.datasets.formats import cluster_traces
 from paceline.datasets.readers import FORMATS, read_table, read_traces
-from paceline.datasets.readers.formats import azure_noise, fedscale, philly
 from paceline.datasets.readers.reader_registry import _files_below, jobs_of, recognise
 
 NAN = float("nan")
@@ -42,9 +42,9 @@ def test_clients_of_fedscale_have_the_time_of_a_sample(tmp_path):
 @pytest.mark.parametrize("value", [True, "5", None, 1e300, -1e300, float("inf"), NAN])
 def test_a_number_of_a_client_is_one_that_can_be(tmp_path, value):
     path = tmp_path / "t.json"
-    assert fedscale._number(path, "a", {"x": -9.9e299}, "x") == -9.9e299
+    assert cluster_traces._number(path, "a", {"x": -9.9e299}, "x") == -9.9e299
     with pytest.raises(ValueError, match="client 'a': 'x' must be a number, got "):
-        fedscale._number(path, "a", {"x": value}, "x")
+        cluster_traces._number(path, "a", {"x": value}, "x")
     for content in ([], {}):
         with pytest.raises(ValueError, match="must hold a JSON object with a client in each field"):
             read_traces(written(tmp_path, content, "t.json"), "fedscale")
@@ -100,15 +100,15 @@ def test_rates_of_azure_are_samples_of_a_second(tmp_path):
     assert trace.meta["units"] == "samples: TPS in one second"
     with pytest.raises(ValueError, match="has no row with a machine and a positive value"):
         read_traces(written(tmp_path, NOISE + "0,1,1970-01-01 00:00:00,1\n"), "azure_vm_noise")
-    assert azure_noise.named(Path("/a/b/c/d/e/unit=s.csv")) == ("b__c__d__e__unit=s", "s")
-    assert azure_noise.named(Path("/a/unit=s.csv")) == ("a__unit=s", "s")
-    assert azure_noise.named(Path("x__per_s.csv.gz")) == ("x__per_s", "per s")
+    assert cluster_traces.named(Path("/a/b/c/d/e/unit=s.csv")) == ("b__c__d__e__unit=s", "s")
+    assert cluster_traces.named(Path("/a/unit=s.csv")) == ("a__unit=s", "s")
+    assert cluster_traces.named(Path("x__per_s.csv.gz")) == ("x__per_s", "per s")
 
 
 def test_philly_is_told_by_its_name_and_columns_and_its_header_may_be_missing():
-    names = philly.COLUMNS["mem"]
-    assert philly._headed("time,MACHINE_ID,mem_total,mem_free,\n1", names)
-    assert not philly._headed("time,machine_id,mem_total\n", names)
+    names = cluster_traces.PHILLY_COLUMNS["mem"]
+    assert cluster_traces._headed("time,MACHINE_ID,mem_total,mem_free,\n1", names)
+    assert not cluster_traces._headed("time,machine_id,mem_total\n", names)
     for text, headed, ends in (
         ("a,b,c,d,\n", False, True),
         ("a,b,c,d\n", False, False),
@@ -117,7 +117,7 @@ def test_philly_is_told_by_its_name_and_columns_and_its_header_may_be_missing():
         ("time,machine_id,mem_total,mem_free\na,b,c,d,\n", True, True),
         ("time,machine_id,mem_total,mem_free,\na,b,c,d\n", True, False),
     ):
-        assert philly._ends_with_comma(text, names, headed) is ends, text
+        assert cluster_traces._ends_with_comma(text, names, headed) is ends, text
     says = FORMATS["philly_mem"].recognises
     for cells, named in ((3, False), (4, True), (5, True), (6, False)):
         assert says(Path("cluster_mem_util.csv"), ",".join("x" * cells)) is named

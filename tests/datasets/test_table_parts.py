@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from paceline.datasets.readers import read_traces
-from paceline.datasets.readers.tabular.arrangement import Arrangement, holds_numbers, without_texts
+from paceline.datasets.readers.arrangement import Arrangement, holds_numbers, without_texts
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.readers.tidy import is_table_with
 

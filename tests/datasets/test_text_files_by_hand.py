@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 
 from paceline.datasets import growth
+from paceline.datasets.formats.training_logs import trainings
 from paceline.datasets.readers import files, read_traces
 from paceline.datasets.readers.csv_rows import NUMBER, TEXT, _said, frame, headed, header_of
 from paceline.datasets.readers.files import HEAD, Unzipped, head, json_of, numbered_lines, opened
 from paceline.datasets.readers.plain import _as_pandas_reads, plain_table
-from paceline.datasets.readers.series import trainings
 from paceline.datasets.readers.tables import csv_table
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.readers.timestamps import _hours, seconds_since_1970

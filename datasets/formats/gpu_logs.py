@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paceline.datasets.frame import numbers_in
+from paceline.datasets.readers.arrangement import Arrangement
 from paceline.datasets.readers.csv_rows import TEXT, frame, header_of
 from paceline.datasets.readers.files import head
 from paceline.datasets.readers.format import QUOTED, Format
-from paceline.datasets.readers.tabular.arrangement import Arrangement
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.readers.tidy import traces_of
 from paceline.datasets.readers.timestamps import seconds_since_1970

@@ -11,7 +11,7 @@ import numpy as np
 
 from paceline.datasets.columns import MEASURED
 from paceline.datasets.frame import REQUIRED, in_seconds, numbers_in, renamed
-from paceline.datasets.readers.tabular.hint import advice
+from paceline.datasets.readers.hint import advice
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.readers.timestamps import seconds_since_1970
 from paceline.datasets.units import seconds_of

@@ -1,0 +1,1 @@
+"""Readers of the formats of others, one file for each family."""

@@ -1,0 +1,1074 @@
+"""Public traces of clusters and machines: Alibaba, Google, Azure, Bitbrains, Philly, Supercloud, ByteDance, ..."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from paceline.datasets.bounded_parquet import read_table
+from paceline.datasets.frame import require_dense
+from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frame, frames, headed, header_of
+from paceline.datasets.readers.files import head, json_of, numbered_lines, opened
+from paceline.datasets.readers.files import head as head_of
+from paceline.datasets.readers.format import MADE, Format, real
+from paceline.datasets.readers.panel import Layout, Rows, usage_traces
+from paceline.datasets.readers.restarts import continued, runs_of_rows
+from paceline.datasets.readers.tables import TableFile, csv_table
+from paceline.datasets.readers.tally import Tally
+from paceline.datasets.readers.timestamps import seconds_since_1970
+from paceline.datasets.trace import Trace
+from paceline.datasets.units import TIMES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# --- Usage of machines and containers: Alibaba's cluster trace of 2018 (``cluster-trace-v2018``).
+
+ALIBABA_2018_META = {"source": "github.com/alibaba/clusterdata, cluster-trace-v2018"}
+PERCENT, NORMALISED = "percent", "normalised to [0, 100]"
+INVALID = (-1.0, 101.0)
+"""Values that mean "not measured", in percentages and normalised columns."""
+
+ALIBABA_2018_COVARIATES = {
+    "cpu_util_percent": PERCENT,
+    "mem_util_percent": PERCENT,
+    "cpi": "cycles per instruction",
+    "mem_gps": f"memory bandwidth, {NORMALISED}",
+    "mkpi": "cache misses per thousand instructions",
+    "mpki": "cache misses per thousand instructions",
+    "net_in": f"incoming traffic, {NORMALISED}",
+    "net_out": f"outgoing traffic, {NORMALISED}",
+    "disk_io_percent": PERCENT,
+}
+SHARED = ("time_stamp", "cpu_util_percent", "mem_util_percent")
+ALIBABA_2018_COLUMNS = {
+    "machine_usage": ("machine_id", *SHARED, "mem_gps", "mkpi", "net_in", "net_out", "disk_io_percent"),
+    "container_usage": (
+        *("container_id", "machine_id", *SHARED),
+        *("cpi", "mem_gps", "mpki", "net_in", "net_out", "disk_io_percent"),
+    ),
+}
+PERIOD = {"machine_usage": 10.0, "container_usage": 10.0}
+
+
+def read_alibaba_2018(
+    table: str, paths: Sequence[Path], *, period: float | None = None, workers: Sequence[str] | None = None
+) -> Iterator[Trace]:
+    """Yield the usage of machines or containers; a container is a worker."""
+    names = ALIBABA_2018_COLUMNS[table]
+    layout = Layout(
+        covariates={name: ALIBABA_2018_COVARIATES[name] for name in names if name in ALIBABA_2018_COVARIATES},
+        period=PERIOD[table],
+        meta={**ALIBABA_2018_META, "format": f"alibaba_{table}"},
+    )
+    tally = Tally()
+    blocks = (rows for path in paths for rows in _rows_alibaba_2018(path, names, list(layout.covariates), tally))
+    yield from usage_traces(paths, blocks, layout, tally, period=period, workers=workers)
+
+
+def _rows_alibaba_2018(path: Path, names: Sequence[str], covariates: list[str], tally: Tally) -> Iterator[Rows]:
+    columns = {names[0]: TEXT, "time_stamp": NUMBER, **dict.fromkeys(covariates, NUMBER)}
+    for block in frames(path, columns, tally, names=names, skip=int(headed(path, names))):
+        values_ND = block[covariates].to_numpy(copy=True)
+        invalid_ND = np.isin(values_ND, INVALID)
+        tally.cells("values of -1 or 101, which are invalid", invalid_ND.sum())
+        values_ND[invalid_ND] = np.nan
+        yield Rows(block[names[0]], block["time_stamp"].to_numpy(), values_ND)
+
+
+def _is_alibaba_2018(table: str, path: Path, head: str) -> bool:
+    first, names = header_of(head), ALIBABA_2018_COLUMNS[table]
+    return first == list(names) or (path.name.startswith(table) and len(first) == len(names))
+
+
+# --- Jobs, instances and their mean usage: Alibaba's GPU trace of 2020 (``cluster-trace-gpu-v2020``).
+
+CORES, GPUS, GIGABYTES = "percent of one core", "percent of one GPU", "GB"
+ALIBABA_GPU_COLUMNS = {
+    "sensor": "job_name task_name worker_name inst_id machine gpu_name cpu_usage gpu_wrk_util avg_mem max_mem "
+    "avg_gpu_wrk_mem max_gpu_wrk_mem read write read_count write_count",
+    "machine_metric": "worker_name machine start_time end_time machine_cpu_iowait machine_cpu_kernel machine_cpu_usr "
+    "machine_gpu machine_load_1 machine_net_receive machine_num_worker machine_cpu",
+}
+FILES = {"sensor": "pai_sensor_table", "machine_metric": "pai_machine_metric"}
+ALIBABA_GPU_COVARIATES = {
+    "sensor": {
+        "cpu_usage": CORES,
+        "gpu_wrk_util": GPUS,
+        "avg_mem": GIGABYTES,
+        "max_mem": GIGABYTES,
+        "avg_gpu_wrk_mem": GIGABYTES,
+        "max_gpu_wrk_mem": GIGABYTES,
+        "read": "bytes",
+        "write": "bytes",
+        "read_count": "operations",
+        "write_count": "operations",
+    },
+    "machine_metric": {
+        "machine_cpu_iowait": "percent",
+        "machine_cpu_kernel": "percent",
+        "machine_cpu_usr": "percent",
+        "machine_gpu": "percent",
+        "machine_load_1": "load average of a minute",
+        "machine_net_receive": "bytes/s",
+        "machine_num_worker": "instances",
+        "machine_cpu": "percent",
+    },
+}
+
+
+def read_alibaba_gpu(table: str, paths: Sequence[Path], *, workers: Sequence[str] | None = None) -> Iterator[Trace]:
+    """Yield traces of a single iteration: the averages over the whole life of each instance (``worker_name``)."""
+    layout = Layout(
+        covariates=ALIBABA_GPU_COVARIATES[table],
+        period=1.0,
+        meta={
+            "source": "github.com/alibaba/clusterdata, cluster-trace-gpu-v2020",
+            "licence": "CC BY 4.0",
+            "format": f"alibaba_gpu_{table}",
+            "averages": "one iteration: the mean over an instance's life, not a series",
+        },
+    )
+    tally = Tally()
+    blocks = (rows for path in paths for rows in _rows_alibaba_gpu(path, table, tally))
+    yield from usage_traces(paths, blocks, layout, tally, workers=workers)
+
+
+def _rows_alibaba_gpu(path: Path, table: str, tally: Tally) -> Iterator[Rows]:
+    covariates, names = list(ALIBABA_GPU_COVARIATES[table]), ALIBABA_GPU_COLUMNS[table].split()
+    columns = {"worker_name": TEXT, **dict.fromkeys(covariates, NUMBER)}
+    for block in frames(path, columns, tally, names=names, skip=int(headed(path, names))):
+        yield Rows(block["worker_name"], np.zeros(len(block)), block[covariates].to_numpy())
+
+
+def _is_alibaba_gpu(table: str, path: Path, head: str) -> bool:
+    first, names = header_of(head), ALIBABA_GPU_COLUMNS[table].split()
+    return first == names or (path.name.startswith(FILES[table]) and len(first) == len(names))
+
+
+# --- Mini-batch times of production training jobs: ``mini-batch-time`` of Alibaba's GPU trace of 2020.
+
+PAI_MINIBATCH_COLUMNS = ("worker", "gpu", "time", "batch_time_norm")
+SOURCE = {"source": "github.com/alibaba/clusterdata, cluster-trace-gpu-v2020/mini-batch-time", "licence": "CC BY 4.0"}
+
+
+def read_pai_minibatch(paths: Sequence[Path]) -> Iterator[Trace]:
+    """Yield one trace per job: one mini-batch is one sample, and its time is in thousandths of the job's longest."""
+    for path in paths:
+        tally = Tally()
+        table = frame(path, dict.fromkeys(PAI_MINIBATCH_COLUMNS, NUMBER), tally)
+        complete = table[["worker", "time"]].notna().all(axis=1)
+        tally.rows("rows without worker or time", (~complete).sum())
+        table = table[complete]
+        table = _in_one_run_pai_minibatch(table, tally)
+        repeated = table.duplicated(["worker", "time"])
+        tally.rows("repeated rows of a worker and time, of which the first counts", repeated.sum())
+        table = table[~repeated]
+        if table.empty:
+            raise ValueError(f"{path}: has no row with a worker and a time")
+        require_dense(len(table), table["time"].nunique(), table["worker"].nunique())
+        seconds_TW = table.pivot(index="time", columns="worker", values="batch_time_norm").sort_index()
+        bad_TW = seconds_TW.to_numpy() <= 0
+        tally.cells("mini-batch times that are not positive", bad_TW.sum())
+        gpu = sorted({f"{share:g}" for share in table["gpu"].dropna()})
+        yield Trace(
+            samples=np.where(np.isnan(seconds_TW) | bad_TW, np.nan, 1.0),
+            seconds=np.where(bad_TW, np.nan, seconds_TW / 1000.0),
+            workers=[f"{worker:g}" for worker in seconds_TW.columns],
+            meta={
+                **SOURCE,
+                "job": f"pai-{path.name.split('.')[0].removesuffix('_norm')}",
+                "format": "pai_minibatch",
+                "units": "samples: mini-batches; seconds: thousandths of the job's longest / 1000 (the unit is lost)",
+                "times": f"{seconds_TW.index[0]:g} to {seconds_TW.index[-1]:g} s from the job's start",
+                "gpu_share_percent": ", ".join(gpu),
+                **tally.meta(),
+            },
+        )
+
+
+def _in_one_run_pai_minibatch(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
+    """Let the times of a job that was started again go on after its first run."""
+    run_N = runs_of_rows(table["worker"].to_numpy(), table["time"].to_numpy())
+    tally.restarts(run_N.max(initial=0))
+    return table.assign(time=continued(table["time"].to_numpy(), run_N)) if run_N.any() else table
+
+
+def read_variation(paths: Sequence[Path]) -> Iterator[Trace]:
+    """Yield how much the workers of each job differed in each iteration; a job is a worker of this trace."""
+    for path in paths:
+        tally = Tally()
+        names = header_of(head(path))
+        columns = {name: NUMBER for name in names if name.isdigit()}
+        if not columns:
+            raise ValueError(f"{path}: has no columns 0, 1, 2, ... of iterations; it has {names}")
+        variation_WT = frame(path, columns, tally)
+        panel_TW = variation_WT[[name for name in names if name in columns]].to_numpy().T
+        none = np.full(panel_TW.shape, np.nan)
+        yield Trace(
+            samples=none,
+            seconds=none,
+            covariates=panel_TW[:, :, None],
+            covariate_names=["variation"],
+            workers=[f"job {k}" for k in range(panel_TW.shape[1])],
+            meta={
+                **SOURCE,
+                "job": "pai-variation",
+                "format": "pai_variation",
+                "units": "variation: standard deviation / mean of the mini-batch time over a job's 10 workers",
+                **tally.meta(),
+            },
+        )
+
+
+# --- Usage of task instances: Google's cluster trace of 2019 (version 3).
+
+CPUS, MEMORY = "normalised compute units", "normalised bytes"
+GOOGLE_COVARIATES = {
+    "average_usage.cpus": CPUS,
+    "average_usage.memory": MEMORY,
+    "maximum_usage.cpus": CPUS,
+    "maximum_usage.memory": MEMORY,
+    "random_sample_usage.cpus": CPUS,
+    "assigned_memory": MEMORY,
+    "page_cache_memory": MEMORY,
+    "cycles_per_instruction": "cycles per instruction",
+    "memory_accesses_per_instruction": "accesses per instruction",
+    "sample_rate": "share of seconds that were sampled",
+}
+KEYS = ("start_time", "collection_id", "instance_index")
+EVENT = ("time", "machine_id", "type", "capacity.cpus", "capacity.memory", "switch_id", "platform_id")
+NEVER = float(2**63 - 1)
+"""The time of events after the end of the trace; 0 is the time of events before its start."""
+
+BLOCK_ROWS = 50_000
+
+
+def read_google(
+    paths: Sequence[Path], *, period: float | None = None, workers: Sequence[str] | None = None
+) -> Iterator[Trace]:
+    """Yield the usage of instances every 300 s; a worker is ``<collection_id>/<instance_index>``."""
+    tally = Tally()
+    layout = Layout(
+        covariates=GOOGLE_COVARIATES,
+        period=300.0,
+        meta={
+            "source": "github.com/google/cluster-data, ClusterData2019",
+            "licence": "CC BY 4.0",
+            "format": "google_2019",
+        },
+    )
+    blocks = (rows for path in paths for rows in (_json_rows if _is_json(path) else _csv_rows)(path, tally))
+    yield from usage_traces(paths, blocks, layout, tally, period=period, workers=workers)
+
+
+def read_events(path: Path) -> pd.DataFrame:
+    """Return the machine events of a file of JSON lines, one row each; times are microseconds."""
+    import pandas as pd
+
+    return pd.DataFrame([{name: _nested(one, name) for name in EVENT} for _, one in _objects(path)])
+
+
+def _is_json(path: Path) -> bool:
+    return ".json" in path.name
+
+
+def _csv_rows(path: Path, tally: Tally) -> Iterator[Rows]:
+    columns = {
+        "start_time": NUMBER,
+        "collection_id": TEXT,
+        "instance_index": TEXT,
+        **dict.fromkeys(GOOGLE_COVARIATES, NUMBER),
+    }
+    for block in frames(path, columns, tally, optional=list(GOOGLE_COVARIATES)):
+        values_ND = block.reindex(columns=list(GOOGLE_COVARIATES)).to_numpy(dtype=np.float64)
+        worker = block["collection_id"] + "/" + block["instance_index"]
+        yield _within_the_trace(Rows(worker, block["start_time"].to_numpy(), values_ND), tally)
+
+
+def _json_rows(path: Path, tally: Tally) -> Iterator[Rows]:
+    import pandas as pd
+
+    rows: list[tuple[str | None, float, list[float]]] = []
+
+    def block() -> Rows:
+        tally.read(len(rows))
+        worker, time, values = zip(*rows, strict=True)
+        return _within_the_trace(Rows(pd.Series(worker, dtype="str"), np.array(time), np.array(values)), tally)
+
+    for line, one in _objects(path):
+        values = [_float(path, line, name, _nested(one, name)) for name in GOOGLE_COVARIATES]
+        known = one.get("collection_id") is not None and one.get("instance_index") is not None
+        worker = f"{one['collection_id']}/{one['instance_index']}" if known else None
+        rows.append((worker, _float(path, line, "start_time", one.get("start_time")), values))
+        if len(rows) == BLOCK_ROWS:
+            yield block()
+            rows = []
+    if rows:
+        yield block()
+
+
+def _within_the_trace(rows: Rows, tally: Tally) -> Rows:
+    """Return the rows of the trace's clock, in seconds."""
+    outside_N = (rows.time <= 0) | (rows.time >= NEVER)
+    tally.rows("rows before or after the trace's time", outside_N.sum())
+    return Rows(rows.worker[~outside_N], rows.time[~outside_N] * 1e-6, rows.values[~outside_N])
+
+
+def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in numbered_lines(path):
+        if not line.strip():
+            continue
+        try:
+            one = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path}: line {number}: must be one JSON object, but {error}") from error
+        if not isinstance(one, dict):
+            raise ValueError(f"{path}: line {number}: must be one JSON object, got a {type(one).__name__}")
+        yield number, one
+
+
+def _nested(one: dict[str, Any], name: str) -> Any:
+    """Return a value by its dotted name, nested or flat; ``None`` where it is missing."""
+    outer, _, inner = name.partition(".")
+    if not inner or name in one:
+        return one.get(name)
+    return held.get(inner) if isinstance(held := one.get(outer), dict) else None
+
+
+def _float(path: Path, line: int, name: str, value: Any) -> float:
+    """Return a number, or NaN for a missing one; 64-bit integers may be strings."""
+    if value is None or value == "":
+        return float("nan")
+    try:
+        number = float(value) if isinstance(value, (int, float, str)) else None
+    except (ValueError, OverflowError):
+        number = None
+    if number is None:
+        raise ValueError(f"{path}: line {line}, field {name!r}: must be a number, got {value!r:.100}")
+    return number if np.isfinite(number) else float("nan")
+
+
+def _is_google(path: Path, head: str) -> bool:
+    if head.lstrip().startswith("{"):
+        return '"collection_id"' in head and '"average_usage' in head
+    return {*KEYS, "average_usage.cpus"} <= set(header_of(head))
+
+
+# --- CPU of virtual machines: the Azure public dataset of 2019 (V2).
+
+NAMES = ("timestamp", "vmid", "mincpu", "maxcpu", "avgcpu")
+AZURE_COVARIATES = ("mincpu", "maxcpu", "avgcpu")
+
+
+def read_azure(
+    paths: Sequence[Path], *, period: float | None = None, workers: Sequence[str] | None = None
+) -> Iterator[Trace]:
+    """Yield the CPU of virtual machines, every 300 s; the files of one folder are parts of one set."""
+    tally = Tally()
+    layout = Layout(
+        covariates=dict.fromkeys(AZURE_COVARIATES, "percent"),
+        period=300.0,
+        meta={
+            "source": "github.com/Azure/AzurePublicDataset, V2",
+            "licence": "CC BY 4.0",
+            "format": "azure_vm_cpu",
+        },
+    )
+    blocks = (rows for path in paths for rows in _rows_azure(path, tally))
+    yield from usage_traces(paths, blocks, layout, tally, period=period, workers=workers)
+
+
+def _rows_azure(path: Path, tally: Tally) -> Iterator[Rows]:
+    columns = {"timestamp": NUMBER, "vmid": TEXT, **dict.fromkeys(AZURE_COVARIATES, NUMBER)}
+    for block in frames(path, columns, tally, names=NAMES, skip=int(headed(path, NAMES))):
+        yield Rows(block["vmid"], block["timestamp"].to_numpy(), block[list(AZURE_COVARIATES)].to_numpy())
+
+
+def _is_azure(path: Path, head: str) -> bool:
+    first = header_of(head)
+    return first == list(NAMES) or (path.name.startswith("vm_cpu_readings") and len(first) == len(NAMES))
+
+
+# --- Speed of long-lived virtual machines over months: the Azure VM Noise Dataset 2024.
+
+AZURE_NOISE_COLUMNS = {"value": NUMBER, "runtime": NUMBER, "starttime": TEXT, "VM_id": TEXT}
+
+
+def read_azure_noise(paths: Sequence[Path], *, least: int = 2) -> Iterator[Trace]:
+    """Yield one trace for each virtual machine: row k is its k-th measurement, at irregular times (``start``).
+
+    Machines with fewer than ``least`` measurements lived too short for a series: they are left out, with a warning.
+    """
+    for path in paths:
+        tally = Tally()
+        table = _in_order(path, frame(path, AZURE_NOISE_COLUMNS, tally), tally)
+        machines = table.groupby("VM_id")
+        short = machines["value"].transform("size") < least
+        if short.any():
+            left_out, all_ = table.loc[short, "VM_id"].nunique(), machines.ngroups
+            warnings.warn(
+                f"{path}: {left_out:,} of {all_:,} machines are left out, as they have fewer than {least} "
+                "measurements; least=1 reads them",
+                stacklevel=2,
+            )
+            tally.rows("rows of machines with too few measurements", short.sum())
+        for machine, rows in table[~short].groupby("VM_id"):
+            yield _machine(path, str(machine), rows, tally)
+
+
+def _in_order(path: Path, table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
+    """Return the rows sorted by time; of rows that repeat a machine's time, the first counts."""
+    table = table.assign(start=seconds_since_1970(path, table["starttime"], "starttime"))
+    bad = ~(table["value"] > 0)
+    tally.rows("values that are not positive", bad.sum())
+    table = table[~bad].dropna(subset=["VM_id", "start"]).sort_values("start", kind="stable")
+    tally.rows("rows without a machine or a time", int((~bad).sum()) - len(table))
+    repeated = table.duplicated(["VM_id", "start"])
+    tally.rows("repeated rows of a machine and time, of which the first counts", repeated.sum())
+    if not len(table):
+        raise ValueError(f"{path}: has no row with a machine and a positive value")
+    return table[~repeated]
+
+
+def _machine(path: Path, machine: str, rows: pd.DataFrame, tally: Tally) -> Trace:
+    job, unit = named(path)
+    scale = seconds_per(unit)
+    value_T = rows[["value"]].to_numpy()
+    one_T = np.ones_like(value_T)
+    return Trace(
+        samples=value_T if scale is None else one_T,
+        seconds=one_T if scale is None else value_T * scale,
+        start=rows[["start"]].to_numpy(),
+        workers=[f"vm {machine}"],
+        meta={
+            "source": "github.com/Azure/AzurePublicDataset, vm-noise-data",
+            "licence": "CC BY 4.0",
+            "job": f"{job}-vm{machine}",
+            "format": "azure_vm_noise",
+            "units": f"samples: {unit} in one second" if scale is None else f"samples: events; seconds: from {unit}",
+            **tally.meta(),
+        },
+    )
+
+
+def named(path: Path) -> tuple[str, str]:
+    """Return what a file is about (benchmark, region, size and unit), and its unit.
+
+    They stand in its name, or, as in the public repository, in its folders.
+
+    >>> named(Path("OSBench__Test__eastus__D8s_v5__us_Per_Event.csv"))
+    ('OSBench__Test__eastus__D8s_v5__us_Per_Event', 'us Per Event')
+    >>> named(Path("data/OSBench/eastus/D8s_v5/vm_lifespan=long/unit=msec.csv"))
+    ('OSBench__eastus__D8s_v5__vm_lifespan=long__unit=msec', 'msec')
+    """
+    stem = path.name.split(".csv")[0]
+    if stem.startswith("unit="):
+        folders = [part for part in path.parts[:-1] if part != path.anchor][-4:]
+        return "__".join((*folders, stem)), stem.removeprefix("unit=")
+    return stem, stem.rpartition("__")[2].replace("_", " ")
+
+
+def seconds_per(unit: str) -> float | None:
+    """Return how many seconds a value of one is, if the unit is a time; None if it is a rate.
+
+    >>> seconds_per("us Per Event"), seconds_per("msec"), seconds_per("MiB s"), seconds_per("TPS")
+    (1e-06, 0.001, None, None)
+    """
+    word = unit.lower().removesuffix(" per event").removesuffix("/event").strip()
+    return TIMES.get(word)  # a unit in which a smaller value is faster; all others are rates
+
+
+# --- Usage of business-critical virtual machines: Bitbrains, GWA-T-12.
+
+TIME = "Timestamp [ms]"
+"""The column's name in the files, although its values are seconds."""
+
+BITBRAINS_COVARIATES = {
+    "CPU cores": ("cpu_cores", "cores"),
+    "CPU capacity provisioned [MHZ]": ("cpu_capacity", "MHz"),
+    "CPU usage [MHZ]": ("cpu_usage_mhz", "MHz"),
+    "CPU usage [%]": ("cpu_usage", "percent"),
+    "Memory capacity provisioned [KB]": ("memory_capacity", "KB"),
+    "Memory usage [KB]": ("memory_usage", "KB"),
+    "Disk read throughput [KB/s]": ("disk_read", "KB/s"),
+    "Disk write throughput [KB/s]": ("disk_write", "KB/s"),
+    "Network received throughput [KB/s]": ("net_received", "KB/s"),
+    "Network transmitted throughput [KB/s]": ("net_sent", "KB/s"),
+}
+
+
+def read_bitbrains(
+    paths: Sequence[Path], *, period: float | None = None, workers: Sequence[str] | None = None
+) -> Iterator[Trace]:
+    """Yield the usage of virtual machines every 300 s; each file of a folder is one of them, named after it."""
+    tally = Tally()
+    layout = Layout(
+        covariates=dict(BITBRAINS_COVARIATES.values()),
+        period=300.0,
+        since_1970=True,
+        meta={"source": "Grid Workloads Archive, GWA-T-12 Bitbrains", "format": "bitbrains"},
+    )
+    blocks = (rows for path in paths for rows in _rows_bitbrains(path, tally))
+    yield from usage_traces(paths, blocks, layout, tally, period=period, workers=workers)
+
+
+def _rows_bitbrains(path: Path, tally: Tally) -> Iterator[Rows]:
+    import pandas as pd
+
+    worker = path.name.split(".")[0]
+    for block in frames(path, dict.fromkeys((TIME, *BITBRAINS_COVARIATES), NUMBER), tally, delimiter=";"):
+        names = pd.Series(np.full(len(block), worker, dtype=object), dtype="str")
+        yield Rows(names, block[TIME].to_numpy(), block[list(BITBRAINS_COVARIATES)].to_numpy())
+
+
+# --- Usage of GPU machines and a log of jobs: Microsoft's Philly traces.
+
+PHILLY_COLUMNS = {
+    "cpu": ("time", "machine_id", "cpu_util"),
+    "mem": ("time", "machine_id", "mem_total", "mem_free"),
+    "gpu": ("time", "machineId", *(f"gpu{k}_util" for k in range(8))),
+}
+UNITS = {"cpu": "percent", "mem": "as in the file", "gpu": "percent"}
+PHILLY_META = {"source": "github.com/msr-fiddle/philly-traces", "licence": "CC BY 4.0"}
+JOB_LOG_BYTES = 1 << 30
+"""Largest job log: it is one JSON list, which is read as a whole."""
+
+
+def read_philly(
+    kind: str, paths: Sequence[Path], *, period: float | None = None, workers: Sequence[str] | None = None
+) -> Iterator[Trace]:
+    """Yield the usage of machines every minute; NaN where a machine was offline ("NA")."""
+    tally = Tally()
+    layout = Layout(
+        covariates=dict.fromkeys(PHILLY_COLUMNS[kind][2:], UNITS[kind]),
+        period=60.0,
+        since_1970=True,
+        meta={**PHILLY_META, "format": f"philly_{kind}"},
+    )
+    blocks = (rows for path in paths for rows in _rows_philly(path, PHILLY_COLUMNS[kind], tally))
+    yield from usage_traces(paths, blocks, layout, tally, period=period, workers=workers)
+
+
+def _rows_philly(path: Path, names: Sequence[str], tally: Tally) -> Iterator[Rows]:
+    """Yield blocks of rows; the header may be missing, and rows may end with a comma."""
+    headed = _headed(head_of(path), names)
+    time, machine, *covariates = names
+    columns = {time: TEXT, machine: TEXT, **dict.fromkeys(covariates, NUMBER)}
+    first_row = 2 if headed else 1
+    found = [*names, *(["after the last comma"] if _ends_with_comma(head_of(path), names, headed) else [])]
+    for block in frames(path, columns, tally, names=found, skip=int(headed), missing=["NA"]):
+        seconds = seconds_since_1970(path, block[time], time, first_row)
+        first_row += len(block)
+        yield Rows(block[machine], seconds, block[covariates].to_numpy())
+
+
+def _headed(head: str, names: Sequence[str]) -> bool:
+    first = [name for name in header_of(head) if name]
+    return [name.lower() for name in first] == [name.lower() for name in names]
+
+
+def _ends_with_comma(head: str, names: Sequence[str], headed: bool) -> bool:
+    row = header_of("\n".join(head.splitlines()[1:2] if headed else head.splitlines()[:1]))
+    return len(row) == len(names) + 1 and row[-1] == ""
+
+
+def _is_philly(kind: str, path: Path, head: str) -> bool:
+    named = path.name.startswith(f"cluster_{kind}_util") and len(header_of(head)) - len(PHILLY_COLUMNS[kind]) in (0, 1)
+    return named or _headed(head, PHILLY_COLUMNS[kind])
+
+
+def read_job_log(path: Path) -> pd.DataFrame:
+    """Return one row per attempt of each job: status, times as written, and numbers of GPUs and hosts.
+
+    Raises
+    ------
+    ValueError
+        If the file is not a JSON list of jobs; the message names the unexpected job.
+    """
+    import pandas as pd
+
+    jobs = json_of(path, JOB_LOG_BYTES, "cut it into lists of jobs")
+    if not isinstance(jobs, list):
+        raise ValueError(f"{path}: must hold a JSON list of jobs, got a {type(jobs).__name__}")
+    return pd.DataFrame([row for k, job in enumerate(jobs) for row in _attempts(path, k, job)])
+
+
+def _attempts(path: Path, k: int, job: Any) -> Iterator[dict[str, object]]:
+    try:
+        about = {name: job.get(name) for name in ("jobid", "user", "vc", "status", "submitted_time")}
+        for attempt in job["attempts"]:
+            hosts = attempt["detail"]
+            gpus = sum(len(host["gpus"]) for host in hosts)
+            times = {name: attempt.get(name) for name in ("start_time", "end_time")}
+            yield {**about, **times, "hosts": len(hosts), "gpus": gpus}
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"{path}: job {k} must be an object with 'attempts', each with a 'detail' of hosts with 'gpus'; {error!r}"
+        ) from error
+
+
+# --- CPU and GPU series of jobs: the MIT Supercloud dataset.
+
+SUPERCLOUD_META = {"source": "MIT Supercloud dataset"}
+CPU_COVARIATES = {
+    "CPUFrequency": "as in the file",
+    "CPUTime": "s",
+    "CPUUtilization": "percent of one core, summed over the node's cores",
+    "RSS": "KB",
+    "VMSize": "KB",
+    "Pages": "pages",
+    "ReadMB": "MB",
+    "WriteMB": "MB",
+}
+GPU_COVARIATES = {
+    "utilization_gpu_pct": "percent",
+    "utilization_memory_pct": "percent",
+    "memory_free_MiB": "MiB",
+    "memory_used_MiB": "MiB",
+    "temperature_gpu": "degrees Celsius",
+    "temperature_memory": "degrees Celsius",
+    "power_draw_W": "W",
+}
+NO_STEPS = ("-1", "-4")
+"""Pseudo-steps: rows of the job as a whole."""
+
+
+def read_cpu(
+    paths: Sequence[Path], *, period: float | None = None, workers: Sequence[str] | None = None
+) -> Iterator[Trace]:
+    """Yield the CPU series of jobs every 10 s; a worker is ``<node>/<step>/<series>``."""
+    for path in paths:
+        tally = Tally()
+        layout = Layout(
+            covariates=CPU_COVARIATES,
+            period=10.0,
+            since_1970=True,
+            meta={**SUPERCLOUD_META, "format": "supercloud_cpu"},
+        )
+        yield from usage_traces([path], _cpu_rows(path, tally), layout, tally, period=period, workers=workers)
+
+
+def read_gpu(
+    paths: Sequence[Path], *, period: float | None = None, workers: Sequence[str] | None = None
+) -> Iterator[Trace]:
+    """Yield the GPU series of jobs every 0.1 s; a worker is a GPU."""
+    for path in paths:
+        tally = Tally()
+        layout = Layout(
+            covariates=GPU_COVARIATES, period=0.1, since_1970=True, meta={**SUPERCLOUD_META, "format": "supercloud_gpu"}
+        )
+        yield from usage_traces([path], _gpu_rows(path, tally), layout, tally, period=period, workers=workers)
+
+
+def _cpu_rows(path: Path, tally: Tally) -> Iterator[Rows]:
+    names = dict.fromkeys(("Step", "Node", "Series"), TEXT)
+    columns = {**names, "EpochTime": NUMBER, **dict.fromkeys(CPU_COVARIATES, NUMBER)}
+    for block in frames(path, columns, tally):
+        no_step = block["Step"].str.strip().isin(NO_STEPS)
+        tally.rows("rows of steps -1 and -4", no_step.sum())
+        kept = block[~no_step]
+        worker = kept["Node"] + "/" + kept["Step"] + "/" + kept["Series"].fillna("")
+        yield Rows(worker, kept["EpochTime"].to_numpy(), kept[list(CPU_COVARIATES)].to_numpy())
+
+
+def _gpu_rows(path: Path, tally: Tally) -> Iterator[Rows]:
+    columns = {"timestamp": NUMBER, "gpu_index": TEXT, **dict.fromkeys(GPU_COVARIATES, NUMBER)}
+    for block in frames(path, columns, tally):
+        yield Rows("gpu " + block["gpu_index"], block["timestamp"].to_numpy(), block[list(GPU_COVARIATES)].to_numpy())
+
+
+# --- Compute times of ranks in jobs that train language models: ByteDance's straggler traces.
+
+BYTEDANCE_COLUMNS = ("rank", "stage", "step", "optype", "duration", "seq_id")
+COMPUTE = ("forward-compute", "backward-compute")
+WINDOW_GAP = 100
+"""Recorded steps come in windows; a gap of more steps than this starts a new window."""
+
+
+def read_bytedance(paths: Sequence[Path], *, micro_batches: bool = False) -> Iterator[Trace]:
+    """Yield one trace per pipeline stage and window of steps, because stages do different work.
+
+    An iteration is a step with the time of all its computing; with ``micro_batches`` it is one forward micro-batch.
+    """
+    for path in paths:
+        tally = Tally()
+        table = _operations(path, tally)
+        for stage, rows in table.groupby("stage"):
+            for window, part in enumerate(_windows(rows)):
+                seconds = _micro_batches(part) if micro_batches else _steps(part)
+                yield _trace(path, int(str(stage)), window, seconds, sorted(part["step"].unique()), tally)
+
+
+def _operations(path: Path, tally: Tally) -> pd.DataFrame:
+    """Return the computing of all ranks, in the order of steps."""
+    import pandas as pd
+
+    with opened(path):
+        pass  # refuses pickles and archives before pyarrow reads the file
+    try:
+        table = read_table(path, BYTEDANCE_COLUMNS).to_pandas(ignore_metadata=True)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    if lacking := [name for name in BYTEDANCE_COLUMNS if name not in table]:
+        raise ValueError(f"{path}: columns {lacking} are missing; it has {list(table)}")
+    texts = [name for name in BYTEDANCE_COLUMNS if name != "optype" and not pd.api.types.is_numeric_dtype(table[name])]
+    if texts:
+        raise ValueError(f"{path}: columns {texts} must hold numbers")
+    tally.read(len(table))
+    computing = table["optype"].astype(str).isin(COMPUTE)
+    tally.rows("operations other than forward and backward computing", (~computing).sum())
+    bad = computing & ~((table["duration"] >= 0) & np.isfinite(table["duration"]))
+    tally.rows("operations with a negative or unknown duration", bad.sum())
+    kept: pd.DataFrame = table[computing & ~bad].dropna()
+    if kept.empty:
+        raise ValueError(f"{path}: holds no forward or backward computing")
+    kept = _in_one_run_bytedance(kept, tally)
+    require_dense(len(kept), kept["step"].nunique(), kept["rank"].nunique())
+    in_order: pd.DataFrame = kept.sort_values(["step", "seq_id"], kind="stable")
+    return in_order
+
+
+def _in_one_run_bytedance(rows: pd.DataFrame, tally: Tally) -> pd.DataFrame:
+    """Let the steps of a job that was started again go on after its first run: summed, they would count twice."""
+    operation = rows["rank"].astype(str) + "/" + rows["optype"].astype(str) + "/" + rows["seq_id"].astype(str)
+    run_N = runs_of_rows(operation.to_numpy(dtype=str), rows["step"].to_numpy(dtype=np.float64))
+    tally.restarts(run_N.max(initial=0))
+    if not run_N.any():
+        return rows
+    return rows.assign(step=continued(rows["step"].to_numpy(dtype=np.float64), run_N).astype(np.int64))
+
+
+def _windows(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    steps = np.sort(rows["step"].unique())
+    window_of = dict(zip(steps, np.cumsum(np.diff(steps, prepend=steps[0]) > WINDOW_GAP), strict=True))
+    for _, part in rows.groupby(rows["step"].map(window_of)):
+        yield part
+
+
+def _steps(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the seconds of all computing of a step, one column per rank."""
+    seconds: pd.DataFrame = rows.pivot_table(index="step", columns="rank", values="duration", aggfunc="sum")
+    return seconds
+
+
+def _micro_batches(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the seconds of each forward micro-batch in the order of steps, one column per rank."""
+    forward = rows[rows["optype"].astype(str) == COMPUTE[0]]
+    order = forward.groupby(["rank", "step"]).cumcount()
+    seconds: pd.DataFrame = forward.assign(order=order).pivot_table(
+        index=["step", "order"], columns="rank", values="duration"
+    )
+    return seconds
+
+
+def _trace(path: Path, stage: int, window: int, seconds: pd.DataFrame, steps: Sequence[int], tally: Tally) -> Trace:
+    seconds_TW = seconds.to_numpy(dtype=np.float64)
+    job = path.name.split(".")[0].removeprefix("trace-")
+    return Trace(
+        samples=np.where(np.isnan(seconds_TW), np.nan, 1.0),
+        seconds=seconds_TW,
+        workers=[f"rank {rank}" for rank in seconds.columns],
+        meta={
+            "source": "github.com/ByteDance-Seed/StragglerAnalysis",
+            "licence": "Apache-2.0",
+            "job": f"bytedance-{job}-stage{stage}-window{window}",
+            "format": "bytedance_llm",
+            "units": "samples: one step or micro-batch; seconds: its forward and backward computing",
+            "steps": f"{len(steps)} recorded of {steps[0]} to {steps[-1]}",
+            **tally.meta(),
+        },
+    )
+
+
+def _is_bytedance(path: Path, head: str) -> bool:
+    import pyarrow.parquet as pq
+
+    if not head.startswith("PAR1"):
+        return False
+    try:
+        return {"optype", "rank", "stage", "step"} <= set(pq.read_schema(path).names)
+    except Exception:  # pyarrow raises many kinds on damaged files
+        return False
+
+
+# --- Capacity of federated clients: FedScale's table, exported as JSON or CSV.
+
+FEDSCALE_COLUMNS = ("client", "computation", "communication")
+JSON_BYTES = 1 << 29
+"""Largest JSON file: JSON is read as a whole."""
+
+
+def read_fedscale(paths: Sequence[Path]) -> Iterator[Trace]:
+    """Yield one iteration of all clients: one sample each, the time for it, and their bandwidth."""
+    for path in paths:
+        tally = Tally()
+        clients, milliseconds_W, kbps_W = _json(path, tally) if path.suffix == ".json" else _csv(path, tally)
+        bad_W = ~(milliseconds_W > 0)
+        tally.cells("clients whose computation is not positive", bad_W.sum())
+        yield Trace(
+            samples=np.where(bad_W, np.nan, 1.0)[None, :],
+            seconds=np.where(bad_W, np.nan, milliseconds_W * 1e-3)[None, :],
+            covariates=kbps_W[None, :, None],
+            covariate_names=["bandwidth"],
+            workers=clients,
+            meta={
+                "source": "github.com/SymbioticLab/FedScale",
+                "job": path.name.split(".")[0],
+                "format": "fedscale",
+                "units": "seconds: of one sample; bandwidth: kbit/s",
+                "averages": "one iteration: a client's usual speed, not a series",
+                **tally.meta(),
+            },
+        )
+
+
+def _csv(path: Path, tally: Tally) -> tuple[list[str], np.ndarray, np.ndarray]:
+    table = frame(path, {"client": TEXT, "computation": NUMBER, "communication": NUMBER}, tally)
+    named = table["client"].notna()
+    tally.rows("rows without a client", (~named).sum())
+    repeated = named & table["client"].duplicated()
+    tally.rows("repeated rows of a client, of which the first counts", repeated.sum())
+    table = table[named & ~repeated]
+    if table.empty:
+        raise ValueError(f"{path}: has no row with a client")
+    return table["client"].tolist(), table["computation"].to_numpy(), table["communication"].to_numpy()
+
+
+def _json(path: Path, tally: Tally) -> tuple[list[str], np.ndarray, np.ndarray]:
+    clients = json_of(path, JSON_BYTES, "export it as CSV")
+    if not isinstance(clients, dict) or not clients:
+        raise ValueError(f"{path}: must hold a JSON object with a client in each field")
+    tally.read(len(clients))
+    columns = [[_number(path, name, one, key) for name, one in clients.items()] for key in FEDSCALE_COLUMNS[1:]]
+    return list(clients), np.array(columns[0]), np.array(columns[1])
+
+
+def _number(path: Path, client: str, one: object, key: str) -> float:
+    value = one.get(key) if isinstance(one, Mapping) else None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e300:
+        raise ValueError(f"{path}: client {client!r}: {key!r} must be a number, got {value!r:.100}")
+    return float(value)
+
+
+def _is_fedscale(path: Path, head: str) -> bool:
+    by_key = path.suffix == ".json" and '"computation"' in head and '"communication"' in head
+    return by_key or set(FEDSCALE_COLUMNS) <= set(header_of(head))
+
+
+FORMATS = (
+    *tuple(
+        Format(
+            name=f"alibaba_{table}",
+            about=f"{table.partition('_')[0]}s' CPU, memory, network and disk, every 10 s at the finest (Alibaba 2018)",
+            files=f"{table}.csv without a header",
+            gives="usage",
+            seen=MADE,
+            read=partial(read_alibaba_2018, table),
+            columns=ALIBABA_2018_COLUMNS[table],
+            recognises=partial(_is_alibaba_2018, table),
+        )
+        for table in ALIBABA_2018_COLUMNS
+    ),
+    *tuple(
+        Format(
+            name=f"alibaba_gpu_{table}",
+            about=f"mean usage over the life of each instance, {table.replace('_', ' ')}s (Alibaba GPU 2020)",
+            files=f"{FILES[table]}.csv without a header",
+            gives="usage",
+            seen=MADE,
+            read=partial(read_alibaba_gpu, table),
+            columns=tuple(ALIBABA_GPU_COLUMNS[table].split()),
+            recognises=partial(_is_alibaba_gpu, table),
+        )
+        for table in ALIBABA_GPU_COLUMNS
+    ),
+    Format(
+        name="pai_minibatch",
+        about="mini-batch time of the workers of a production job, every few seconds",
+        files="job_<k>_norm.csv",
+        gives="speed",
+        seen=real("alibaba/clusterdata, mini-batch-time"),
+        read=read_pai_minibatch,
+        columns=PAI_MINIBATCH_COLUMNS,
+        recognises=lambda path, head: set(PAI_MINIBATCH_COLUMNS) <= set(header_of(head)),
+    ),
+    Format(
+        name="pai_variation",
+        about="how much the workers of 100 jobs differed in each iteration",
+        files="coefficient_variation.csv",
+        gives="usage",
+        seen=real("alibaba/clusterdata, mini-batch-time"),
+        read=read_variation,
+        recognises=lambda path, head: header_of(head)[:4] == ["", "0", "1", "2"],
+    ),
+    Format(
+        name="google_2019",
+        about="CPU and memory of task instances every 5 minutes (Google 2019, version 3)",
+        files="instance_usage-*.json[.gz], or CSV from BigQuery with dotted names; a folder's files are one set",
+        gives="usage",
+        seen=MADE,
+        read=read_google,
+        columns=(*KEYS, *GOOGLE_COVARIATES),
+        recognises=_is_google,
+        job=lambda path: str(path.parent),
+    ),
+    Format(
+        name="azure_vm_cpu",
+        about="least, largest and mean CPU of virtual machines every 5 minutes (Azure V2)",
+        files="vm_cpu_readings-file-<i>-of-<n>.csv[.gz] without a header; a folder's files are one set",
+        gives="usage",
+        seen=MADE,
+        read=read_azure,
+        columns=NAMES,
+        recognises=_is_azure,
+        job=lambda path: str(path.parent),
+    ),
+    Format(
+        name="azure_vm_noise",
+        about="a benchmark's result on long-lived virtual machines, every few hours over 16 months",
+        files="<benchmark>__<region>__<size>__<unit>.csv, or <benchmark>/<region>/<size>/.../unit=<unit>.csv",
+        gives="speed",
+        seen=real("Azure/AzurePublicDataset, vm-noise-data"),
+        read=read_azure_noise,
+        columns=tuple(AZURE_NOISE_COLUMNS),
+        recognises=lambda path, head: set(AZURE_NOISE_COLUMNS) <= set(header_of(head)),
+    ),
+    Format(
+        name="bitbrains",
+        about="CPU, memory, disk and network of a virtual machine every 5 minutes (GWA-T-12)",
+        files="one <vm>.csv for each machine; a folder's files are one set",
+        gives="usage",
+        seen=MADE,
+        read=read_bitbrains,
+        columns=(TIME, *BITBRAINS_COVARIATES),
+        recognises=lambda path, head: {TIME, "CPU usage [%]"} <= set(header_of(head, ";")),
+        job=lambda path: str(path.parent),
+    ),
+    *tuple(
+        Format(
+            name=f"philly_{kind}",
+            about=f"{kind.upper()} of machines every minute (Philly)",
+            files=f"cluster_{kind}_util",
+            gives="usage",
+            seen=MADE,
+            read=partial(read_philly, kind),
+            columns=PHILLY_COLUMNS[kind],
+            recognises=partial(_is_philly, kind),
+        )
+        for kind in PHILLY_COLUMNS
+    ),
+    Format(
+        name="supercloud_cpu",
+        about="CPU, memory and I/O of a job's nodes every 10 s (MIT Supercloud)",
+        files="CSV with a header: Step, Node, Series, ElapsedTime, EpochTime, ...",
+        gives="usage",
+        seen=MADE,
+        read=read_cpu,
+        columns=("Step", "Node", "Series", "ElapsedTime", "EpochTime", *CPU_COVARIATES),
+        recognises=lambda path, head: {"Step", "Node", "EpochTime", "CPUUtilization"} <= set(header_of(head)),
+    ),
+    Format(
+        name="supercloud_gpu",
+        about="utilisation, memory, temperature and power of a job's GPUs every 0.1 s (MIT Supercloud)",
+        files="CSV with a header: timestamp, gpu_index, utilization_gpu_pct, ...",
+        gives="usage",
+        seen=MADE,
+        read=read_gpu,
+        columns=("timestamp", "gpu_index", *GPU_COVARIATES),
+        recognises=lambda path, head: {"timestamp", "gpu_index", "utilization_gpu_pct"} <= set(header_of(head)),
+    ),
+    Format(
+        name="bytedance_llm",
+        about="compute time of every rank in every recorded step of a language model's training",
+        files="trace-<job>.parquet",
+        gives="speed",
+        seen=real("ByteDance-Seed/StragglerAnalysis"),
+        read=read_bytedance,
+        columns=BYTEDANCE_COLUMNS,
+        recognises=_is_bytedance,
+    ),
+    Format(
+        name="fedscale",
+        about="computation and bandwidth of federated clients (FedScale)",
+        files="JSON {client: {computation, communication}} or CSV client,computation,communication; never the pickle",
+        gives="speed",
+        seen=MADE,
+        read=read_fedscale,
+        columns=FEDSCALE_COLUMNS,
+        recognises=_is_fedscale,
+    ),
+)
+
+
+TABLES = (
+    csv_table(
+        "alibaba_machine_meta",
+        "machine_meta*.csv",
+        "machine_id time_stamp failure_domain_1 failure_domain_2 cpu_num mem_size status",
+        texts="machine_id failure_domain_1 failure_domain_2 status",
+    ),
+    csv_table(
+        "alibaba_container_meta",
+        "container_meta*.csv",
+        "container_id machine_id time_stamp app_du status cpu_request cpu_limit mem_size",
+        texts="container_id machine_id app_du status",
+    ),
+    csv_table(
+        "alibaba_gpu_job",
+        "pai_job_table*.csv",
+        "job_name inst_id user status start_time end_time",
+        texts="job_name inst_id user status",
+    ),
+    csv_table(
+        "alibaba_gpu_task",
+        "pai_task_table*.csv",
+        "job_name task_name inst_num status start_time end_time plan_cpu plan_mem plan_gpu gpu_type",
+        texts="job_name task_name status gpu_type",
+    ),
+    csv_table(
+        "alibaba_gpu_instance",
+        "pai_instance_table*.csv",
+        "job_name task_name inst_name worker_name inst_id status start_time end_time machine",
+        texts="job_name task_name inst_name worker_name inst_id status machine",
+    ),
+    csv_table(
+        "alibaba_gpu_group_tag",
+        "pai_group_tag_table*.csv",
+        "inst_id user gpu_type_spec group workload",
+        texts="inst_id user gpu_type_spec group workload",
+    ),
+    csv_table(
+        "alibaba_gpu_machine_spec",
+        "pai_machine_spec*.csv",
+        "machine gpu_type cap_cpu cap_mem cap_gpu",
+        texts="machine gpu_type",
+    ),
+    TableFile(
+        name="google_machine_events",
+        files="machine_events*.json",
+        read=read_events,
+        columns=("time", "machine_id", "type"),
+    ),
+    csv_table(
+        "azure_vmtable",
+        "vmtable*.csv",
+        "vmid subscriptionid deploymentid vmcreated vmdeleted maxcpu avgcpu p95maxcpu vmcategory vmcorecountbucket "
+        "vmmemorybucket",
+        texts="vmid subscriptionid deploymentid vmcategory vmcorecountbucket vmmemorybucket",  # buckets can read ">24"
+    ),
+    csv_table("azure_deployments", "deployments*.csv", "deploymentid deploymentsize", texts="deploymentid"),
+    csv_table(
+        "philly_machine_list",
+        "cluster_machine_list*",
+        "machineId gpus gpu_memory",
+        texts="machineId gpu_memory",
+    ),
+    TableFile(name="philly_job_log", files="cluster_job_log*", read=read_job_log, columns=("jobid", "attempts")),
+)

@@ -1,0 +1,430 @@
+"""Times of each rank that profilers and timers write: Megatron-LM, torch.profiler, TraceML, nvidia-resiliency-ext."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paceline._arrays import Array
+from paceline.datasets.frame import require_dense
+from paceline.datasets.readers.files import json_of, numbered_lines
+from paceline.datasets.readers.format import MADE, QUOTED, Format
+from paceline.datasets.readers.tally import Tally
+from paceline.datasets.trace import Trace
+
+# --- Timers of every rank in Megatron-LM's log. Axes: T blocks of the log, W ranks.
+
+BLOCK = re.compile(r"\btimes across ranks \(ms\):")
+TIMER = re.compile(r"([a-z][a-z0-9-]+):\s*$")
+RANK = re.compile(r"\brank\s+(\d+): +([0-9]+(?:\.[0-9]+)?)\s*$")
+
+OWN_TIMERS = ("forward-compute", "backward-compute")
+"""Timers of a rank's own work; others hold waiting for other ranks too."""
+
+OWN_PARTS = ("optimizer-copy-to-main-grad", "optimizer-inner-step", "optimizer-copy-main-to-model-params")
+"""Further timers of own work, which count where every block has them for every rank."""
+
+Timers = dict[str, dict[int, float]]
+
+
+def read_megatron(paths: Sequence[Path]) -> Iterator[Trace]:
+    """Yield one trace per file: a block of the log is an iteration, the mean of those since the block before."""
+    for path in paths:
+        tally = Tally()
+        blocks = list(_blocks(path, tally))
+        ranks = sorted({rank for block in blocks for timer in block.values() for rank in timer})
+        if not ranks or any(timer not in block for block in blocks for timer in OWN_TIMERS):
+            raise ValueError(
+                f"{path}: every block of times must have the timers {list(OWN_TIMERS)} of each rank: log with "
+                "--timing-log-level 2 --timing-log-option all"
+            )
+        own = [
+            *OWN_TIMERS,
+            *(one for one in OWN_PARTS if all(set(b.get(one, ())) >= set(b[OWN_TIMERS[0]]) for b in blocks)),
+        ]
+        require_dense(sum(len(block[timer]) for block in blocks for timer in OWN_TIMERS), len(blocks), len(ranks))
+        seconds_TW = 1e-3 * np.array(
+            [[sum(block[timer].get(rank, np.nan) for timer in own) for rank in ranks] for block in blocks]
+        )
+        yield Trace(
+            samples=np.where(np.isfinite(seconds_TW), 1.0, np.nan),
+            seconds=seconds_TW,
+            workers=[str(rank) for rank in ranks],
+            meta={
+                "source": "github.com/NVIDIA/Megatron-LM",
+                "job": path.name.split(".")[0],
+                "format": "megatron_timers",
+                "units": f"seconds: {', '.join(own)}; samples: iterations",
+                "not_timed": "what no timer of a rank's own lists, such as work between the passes",
+                **tally.meta(),
+            },
+        )
+
+
+def _blocks(path: Path, tally: Tally) -> Iterator[Timers]:
+    block: Timers | None = None
+    timer: dict[int, float] | None = None
+    for _, line in numbered_lines(path):
+        if not line.strip():
+            continue
+        tally.read(1)
+        if BLOCK.search(line):
+            if block:
+                yield block
+            block, timer = {}, None
+        elif block is not None and (named := TIMER.search(line)):
+            timer = block.setdefault(named[1], {})
+        elif timer is not None and (timed := RANK.search(line)):
+            timer[int(timed[1])] = float(timed[2])
+        else:
+            tally.rows("lines of other kinds", 1)
+            timer = None
+    if block:
+        yield block
+    elif block is None:
+        raise ValueError(f"{path}: has no times across ranks")
+
+
+# --- Steps of each rank in what torch.profiler exports, without the time for which only collectives ran.
+
+PROFILE_BYTES = 1 << 30
+"""Largest export: it is read as a whole."""
+
+STEP = re.compile(r"ProfilerStep#(\d+)")
+COLLECTIVE = re.compile(r"nccl|rccl", re.IGNORECASE)
+RANK_IN_NAME = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
+
+ON_DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}
+
+
+def read_torch_profiler(paths: Sequence[Path]) -> Iterator[Trace]:
+    """Yield one trace of the files of a folder, one a rank: a profiled step is an iteration."""
+    tally = Tally()
+    ranks: dict[int, dict[int, float]] = {}
+    for path in paths:
+        rank, steps = _rank(path, tally)
+        if rank in ranks:
+            raise ValueError(f"{path}: is another export of rank {rank}: put those of one profile into a folder alone")
+        ranks[rank] = steps
+    folder = paths[0].parent
+    if len(ranks) == 1:
+        raise ValueError(f"{paths[0]}: is the profile of one rank; name the folder that holds those of all ranks")
+    numbers = sorted(set.union(*(set(steps) for steps in ranks.values())))
+    seconds_TW = np.array([[ranks[rank].get(step, np.nan) for rank in sorted(ranks)] for step in numbers])
+    yield Trace(
+        samples=np.where(np.isfinite(seconds_TW), 1.0, np.nan),
+        seconds=seconds_TW,
+        workers=[str(rank) for rank in sorted(ranks)],
+        meta={
+            "source": "torch.profiler",
+            "job": folder.name,
+            "format": "torch_profiler",
+            "units": "seconds: of a step, without the time in which nothing but collectives ran; samples: steps",
+            **tally.meta(),
+        },
+    )
+
+
+def _rank(path: Path, tally: Tally) -> tuple[int, dict[int, float]]:
+    """Return the rank of an export, and the seconds of its own work in each step."""
+    export = json_of(path, PROFILE_BYTES, "profile fewer steps")
+    events = export.get("traceEvents") if isinstance(export, Mapping) else None
+    if not isinstance(events, list):
+        raise ValueError(f"{path}: must hold a list of traceEvents")
+    spans = [one for one in events if _is_span(one)]
+    tally.read(len(spans))
+    steps = {int(found[1]): one for one in spans if (found := _step(one))}
+    collective, computing = (_intervals(spans, is_collective) for is_collective in (True, False))
+    if not steps or not len(collective):
+        missing = "ProfilerStep (call profiler.step())" if not steps else "kernel of NCCL or RCCL"
+        raise ValueError(
+            f"{path}: has no {missing}, so which part of a step a rank waited for others is not known; collectives on "
+            "CPUs leave no span: record such a job with paceline.recording"
+        )
+    return _number_of(path, export), {
+        number: 1e-6 * (one["dur"] - alone(collective, computing, one["ts"], one["ts"] + one["dur"]))
+        for number, one in steps.items()
+    }
+
+
+def alone(collective: Array, computing: Array, began: float, ended: float) -> float:
+    """Return for how long collectives ran in a span and nothing else did: the union of both, less what else ran.
+
+    >>> alone(np.array([[2.0, 6.0], [5.0, 9.0]]), np.array([[0.0, 3.0]]), 0.0, 8.0)
+    5.0
+    """
+    both = np.concatenate([collective, computing])
+    return _covered(both, began, ended) - _covered(computing, began, ended)
+
+
+def _covered(spans_N2: Array, began: float, ended: float) -> float:
+    if not len(spans_N2):
+        return 0.0
+    spans_N2 = np.clip(spans_N2[np.argsort(spans_N2[:, 0])], began, ended)
+    reached = np.maximum.accumulate(np.concatenate([[began], spans_N2[:-1, 1]]))
+    return float(np.maximum(spans_N2[:, 1] - np.maximum(spans_N2[:, 0], reached), 0.0).sum())
+
+
+def _intervals(spans: Sequence[Mapping[str, Any]], collective: bool) -> Array:
+    chosen = [
+        (one["ts"], one["ts"] + one["dur"])
+        for one in spans
+        if str(one.get("cat", "")).lower() in ON_DEVICE and bool(COLLECTIVE.search(str(one.get("name")))) == collective
+    ]
+    return np.array(chosen, dtype=np.float64).reshape(-1, 2)
+
+
+def _is_span(one: object) -> bool:
+    return isinstance(one, Mapping) and one.get("ph") == "X" and all(_is_time(one.get(key)) for key in ("ts", "dur"))
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e18
+
+
+def _step(one: Mapping[str, Any]) -> re.Match[str] | None:
+    on_host = one.get("cat") == "user_annotation"  # the device has spans of the same name
+    return STEP.fullmatch(str(one.get("name"))) if on_host else None
+
+
+def _number_of(path: Path, export: Mapping[str, Any]) -> int:
+    about = export.get("distributedInfo")
+    rank = about.get("rank") if isinstance(about, Mapping) else None
+    if isinstance(rank, int):
+        return rank
+    named = RANK_IN_NAME.search(path.name)
+    if named is None:
+        raise ValueError(f"{path}: does not say of which rank it is: name it rank0.json, rank1.json, ...")
+    return int(named[1])
+
+
+# --- Averages of each rank's step, from the final summary that TraceML writes. Axis: W ranks.
+
+SUMMARY_BYTES = 1 << 26
+
+FORWARD, BACKWARD = "forward_ms", "backward_ms"
+RESIDUAL = "residual_ms"
+BESIDE = ("input_wait_ms", "h2d_ms", "optimizer_ms", RESIDUAL)
+"""Parts of a step beside the two passes, each a rank's own; the transfer, the optimizer and the rest may be absent."""
+
+
+def read_traceml(paths: Sequence[Path]) -> Iterator[Trace]:
+    """Yield one iteration of all ranks: the averages of their steps, without the waiting inside the passes."""
+    for path in paths:
+        rows = _rows(path)
+        beside_W = np.array([[_number(path, rank, row, name) for name in BESIDE] for rank, row in rows.items()]).sum(1)
+        beside_W = np.maximum(beside_W, _unlisted(path, rows))
+        forward_W, backward_W = (
+            np.array([_number(path, rank, row, name, needed=True) for rank, row in rows.items()])
+            for name in (FORWARD, BACKWARD)
+        )
+        tally = Tally()
+        tally.read(len(rows))
+        yield Trace(
+            samples=np.ones((1, len(rows))),
+            seconds=1e-3 * (beside_W + own_passes(forward_W, backward_W, beside_W))[None, :],
+            workers=list(rows),
+            meta={
+                "source": "github.com/traceopt-ai/traceml",
+                "job": path.name.split(".")[0],
+                "format": "traceml_summary",
+                "units": "seconds: of a step on average, without waiting inside the passes",
+                "averages": "one iteration: a rank's usual time, not a series",
+                **tally.meta(),
+            },
+        )
+
+
+def _unlisted(path: Path, rows: Mapping[str, Mapping[str, object]]) -> Array:
+    """Return what of each rank's step is neither of the passes: what no part lists is its own too, ``[W]``."""
+    columns = ("step_time_ms", FORWARD, BACKWARD)
+    step_W, forward_W, backward_W = (
+        np.array([_number(path, rank, row, name) for rank, row in rows.items()]) for name in columns
+    )
+    return np.maximum(step_W - forward_W - backward_W, 0.0)
+
+
+def own_passes(forward_W: Array, backward_W: Array, beside_W: Array) -> Array:
+    """Return the time of both passes without waiting, ``[W]``.
+
+    A rank waits for the others inside one of its passes, usually the backward pass; the slowest rank waits least. There
+    both passes have their true ratio, which the others have too, as all run the same model.
+
+    >>> own_passes(np.array([10.0, 20.0]), np.array([50.0, 40.0]), np.zeros(2))
+    array([30., 60.])
+
+    A collective inside the forward pass, as of SyncBatchNorm, moves the waiting there: a rank's forward pass is then as
+    much longer as the other rank's step is elsewhere.
+
+    >>> own_passes(np.array([20.8, 0.8]), np.array([12.8, 12.8]), np.array([1.0, 21.0])).round(1)
+    array([13.6, 13.6])
+    """
+    clean_W, waiting_W = forward_W, backward_W
+    if np.ptp(forward_W + beside_W) < np.ptp(forward_W) / 2:
+        clean_W, waiting_W = backward_W, forward_W
+    own: Array = clean_W * (1.0 + float(np.min(waiting_W / clean_W)))
+    return own
+
+
+def _rows(path: Path) -> dict[str, Mapping[str, object]]:
+    summary = json_of(path, SUMMARY_BYTES, "this is no summary of a run")
+    rows = summary
+    for key in ("step_time", "groups", "rows"):
+        rows = rows.get(key) if isinstance(rows, Mapping) else None
+    if not isinstance(rows, Mapping) or not rows:
+        raise ValueError(
+            f"{path}: must hold a row for each rank under step_time, groups, rows, as TraceML writes from schema 1.4"
+        )
+    metrics = {str(rank): row.get("metrics") if isinstance(row, Mapping) else None for rank, row in rows.items()}
+    if bad := [rank for rank, row in metrics.items() if not isinstance(row, Mapping)]:
+        raise ValueError(f"{path}: ranks {bad[:5]} have no metrics")
+    return metrics  # type: ignore[return-value]
+
+
+def _number(path: Path, rank: str, row: Mapping[str, object], name: str, needed: bool = False) -> float:
+    value = row.get(name)
+    if value is None and not needed:
+        return 0.0
+    usable = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e12
+    if not usable or (needed and value == 0):
+        raise ValueError(
+            f"{path}: rank {rank!r}: {name} must be a {'positive ' if needed else ''}number of milliseconds, got "
+            f"{value!r:.40}; without it a rank's busy time is not known"
+        )
+    return float(value)  # type: ignore[arg-type]
+
+
+# --- Scores of the ranks' GPUs, as nvidia-resiliency-ext's straggler detection reports them. Axes: T reports, W ranks.
+
+REPORT = re.compile(r"(?:GPUs relative perf: |\"relative_scores\": ?)\{([^{}]*)\}")
+"""The line that its examples print, and the field of the JSON lines that they write."""
+
+SCORE = re.compile(r"[\"']?(\d+)[\"']?: ?([0-9.eE+-]+|nan|NaN)")
+
+
+def read_nvrx(paths: Sequence[Path]) -> Iterator[Trace]:
+    """Yield one trace per file: a report is an iteration, and a score the speed beside the fastest rank's."""
+    for path in paths:
+        tally = Tally()
+        reports = list(_reports(path, tally))
+        ranks = sorted({rank for report in reports for rank in report})
+        score_TW = np.array([[report.get(rank, np.nan) for rank in ranks] for report in reports])
+        bad_TW = ~((score_TW > 0) & (score_TW <= 1))
+        tally.cells("scores that are not in (0, 1]", bad_TW.sum())
+        score_TW = np.where(bad_TW, np.nan, score_TW)
+        yield Trace(
+            samples=np.where(bad_TW, np.nan, 1.0),
+            seconds=1.0 / score_TW,
+            workers=[str(rank) for rank in ranks],
+            meta={
+                "source": "github.com/NVIDIA/nvidia-resiliency-ext",
+                "job": path.name.split(".")[0],
+                "format": "nvrx_scores",
+                "units": "seconds: the fastest rank's time of the same kernels is 1; what is no kernel is not in it",
+                **tally.meta(),
+            },
+        )
+
+
+def _reports(path: Path, tally: Tally) -> Iterator[dict[int, float]]:
+    found = False
+    for line, text in numbered_lines(path):
+        if not text.strip():
+            continue
+        tally.read(1)
+        report = REPORT.search(text)
+        if report is None:
+            tally.rows("lines of other kinds", 1)
+            continue
+        found = True
+        try:
+            yield {int(rank): float(score) for rank, score in SCORE.findall(report[1])}
+        except ValueError as error:
+            raise ValueError(f"{path}, line {line}: a score must be a number: {error}") from None
+    if not found:
+        raise ValueError(f"{path}: has no line of GPUs' relative performance")
+
+
+# --- Logs that people have and that do not say how fast each rank is: what to log instead.
+
+RECORD = "record busy times instead: paceline record -- <your command>"
+
+KNOWN = (
+    (
+        re.compile(r"\b(?:RunningAvg|Curr)SamplesPerSec="),
+        f"is a log of DeepSpeed, whose samples per second are those of the whole job; {RECORD}",
+    ),
+    (
+        re.compile(r'"log_history"|"current_steps": *\d+, *"total_steps"'),
+        f"is the log of a trainer, which one process writes, without the times of each rank; {RECORD}",
+    ),
+    (
+        re.compile(r"\bstep: *\d+ .*\btps: *[\d,]+"),
+        "is a log of torchtitan, whose ranks all show the same tps, as each waits for the slowest: profile some steps "
+        "(its option to enable profiling) and name the folder of the exported traces",
+    ),
+    (
+        re.compile(r"(?:\bmax|\(min, max\)) time across ranks \(ms\):"),
+        "is a log of Megatron-LM with the times of no single rank: log with --timing-log-level 2 "
+        "--timing-log-option all",
+    ),
+    (
+        re.compile(r"MnRtt/Rnk: "),
+        "is the straggler log of Megatron-LM, which names the fastest and the slowest rank alone: log with "
+        "--timing-log-level 2 --timing-log-option all",
+    ),
+)
+
+
+def instead(text: str) -> str:
+    """Return what is wrong with a log, and what to log instead; empty if it is none of these.
+
+    >>> instead("0: | MnRtt/Rnk: 3453.08ms/8 | MxRtt/Rnk: 3468.20ms/0 |")[:65]
+    'is the straggler log of Megatron-LM, which names the fastest and '
+    """
+    return next((sentence for pattern, sentence in KNOWN if pattern.search(text)), "")
+
+
+FORMATS = (
+    Format(
+        name="megatron_timers",
+        about="timers of every rank (Megatron-LM with --timing-log-level 2 --timing-log-option all)",
+        files="text; lines of other kinds may stand between",
+        gives="speed",
+        seen=MADE,
+        read=read_megatron,
+        recognises=lambda path, head: BLOCK.search(head) is not None,
+    ),
+    Format(
+        name="torch_profiler",
+        about="steps of each rank on GPUs (torch.profiler's export_chrome_trace or tensorboard_trace_handler)",
+        files="a folder of JSON, one file a rank, with profiler.step() called in each step",
+        gives="speed",
+        seen=MADE,
+        read=read_torch_profiler,
+        recognises=lambda path, head: '"traceEvents"' in head or '"deviceProperties"' in head,
+        job=lambda path: "profile",
+    ),
+    Format(
+        name="traceml_summary",
+        about="average times of each rank's step (TraceML's final summary)",
+        files="final_summary.json",
+        gives="speed",
+        seen=MADE,
+        read=read_traceml,
+        recognises=lambda path, head: '"schema_version"' in head and '"primary_diagnosis"' in head,
+    ),
+    Format(
+        name="nvrx_scores",
+        about="relative performance of the ranks' GPUs (nvidia-resiliency-ext, straggler detection)",
+        files="text with 'GPUs relative perf: {0: 0.96, ...}', or JSON lines with relative_scores",
+        gives="speed",
+        seen=QUOTED,
+        read=read_nvrx,
+        recognises=lambda path, head: REPORT.search(head) is not None,
+    ),
+)

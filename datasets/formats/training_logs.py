@@ -1,0 +1,538 @@
+"""What training programs log: PyTorch's examples, TensorBoard, Weights & Biases, hivemind."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline._arrays import Array, Sizes
+from paceline.datasets.frame import require_dense
+from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frame, header_of
+from paceline.datasets.readers.files import head as head_of
+from paceline.datasets.readers.files import numbered_lines
+from paceline.datasets.readers.format import QUOTED, Format, real
+from paceline.datasets.readers.hint import span_unit
+from paceline.datasets.readers.restarts import continued, increments, runs_of
+from paceline.datasets.readers.tally import Tally
+from paceline.datasets.trace import Trace
+from paceline.datasets.units import seconds_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# --- Lines that PyTorch's examples and GNMT print.
+
+LONGEST_LINE = 4096
+"""Characters of a log line that are searched."""
+
+NUMBER_TEXT = r"([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)"
+
+
+class Record(NamedTuple):
+    """One line: its worker, its place within the run (epoch and step), samples, seconds, and other values."""
+
+    worker: str
+    place: tuple[int, int]
+    samples: float
+    seconds: float
+    extra: dict[str, float]
+
+
+PYTORCH = re.compile(
+    r"(?:Epoch: |(?:\b(\d+): )?TRAIN )\[(\d+)\]\[ *(\d+)/ *\d+\][\s,|]*(?:lr:\S+\s+)?Time " + NUMBER_TEXT
+)
+PYTORCH_RATE = re.compile(r"\b(?:Speed|Tok/s) " + NUMBER_TEXT)
+PYTORCH_UNITS = "samples: Speed or Tok/s times seconds, or batches"
+
+PYTORCH_DATA = re.compile(r"\bData " + NUMBER_TEXT)
+
+
+def parsed(line: str) -> Record | None:
+    """Return what a line says; ``None`` for a line of another kind."""
+    found = PYTORCH.search(line)  # GNMT names the rank in front
+    if found is None:
+        return None
+    seconds, rate, data = float(found[4]), PYTORCH_RATE.search(line), PYTORCH_DATA.search(line)
+    samples = float(rate[1]) * seconds if rate else 1.0
+    extra = {"data_seconds": float(data[1])} if data else {}
+    return Record(found[1] or "0", (int(found[2]), int(found[3])), samples, seconds, extra)
+
+
+def read_pytorch(paths: Sequence[Path]) -> Iterator[Trace]:
+    """Yield one trace per file; row k is a worker's k-th line, covariates are values of the previous line."""
+    for path in paths:
+        tally = Tally()
+        records = _records(path, tally)
+        workers = sorted({record.worker for record in records}, key=int)
+        extras = sorted({name for record in records for name in record.extra})
+        series: dict[str, list[Record]] = {worker: [] for worker in workers}
+        for record in records:
+            series[record.worker].append(record)
+        shape = (max(map(len, series.values())), len(workers))
+        require_dense(len(records), *shape)
+        samples_TW, seconds_TW = np.full(shape, np.nan), np.full(shape, np.nan)
+        covariates_TWD = np.full((*shape, len(extras)), np.nan)
+        restarts = 0
+        for w, rows in enumerate(series.values()):
+            samples_TW[: len(rows), w] = [row.samples for row in rows]
+            seconds_TW[: len(rows), w] = [row.seconds for row in rows]
+            again = [k for k in range(1, len(rows)) if rows[k].place < rows[k - 1].place]
+            restarts = max(restarts, len(again))
+            for d, name in enumerate(extras):
+                covariates_TWD[1 : len(rows), w, d] = [row.extra.get(name, np.nan) for row in rows[:-1]]
+            covariates_TWD[again, w] = np.nan  # the line before belongs to another run
+        tally.restarts(restarts)
+        yield Trace(
+            samples=samples_TW,
+            seconds=seconds_TW,
+            covariates=covariates_TWD if extras else None,
+            covariate_names=extras,
+            workers=workers,
+            meta={"job": path.name.split(".")[0], "format": "pytorch_log", "units": PYTORCH_UNITS, **tally.meta()},
+        )
+
+
+def _records(path: Path, tally: Tally) -> list[Record]:
+    records = []
+    for _, line in numbered_lines(path):
+        if not line.strip():
+            continue
+        tally.read(1)
+        record = parsed(line[:LONGEST_LINE])
+        if record is None:
+            tally.rows("lines of other kinds", 1)
+        elif not (np.isfinite(record.samples) and np.isfinite(record.seconds)):
+            tally.rows("lines with numbers that are not finite", 1)
+        else:
+            records.append(record)
+    if not records:
+        raise ValueError(f"{path}: has no line with a speed or a time of this kind")
+    return records
+
+
+def _is_pytorch(path: Path, head: str) -> bool:
+    return any(parsed(line[:LONGEST_LINE]) for line in re.split(r"[\r\n]+", head))
+
+
+# --- Histories of runs exported from Weights & Biases as CSV, with any columns that the run logged.
+
+WANDB_OWN = ("_step", "_runtime", "_timestamp")
+"""Columns that W&B adds."""
+
+MOST_LIKELY = 5
+"""Most columns that are proposed as times of a step."""
+
+
+def read_wandb(
+    paths: Sequence[Path], *, seconds: str | None = None, samples: str | float = 1.0, unit: str = "s"
+) -> Iterator[Trace]:
+    """Yield one trace per run.
+
+    With ``seconds``, the column of a step's time in a ``unit`` such as ms, its rows are the iterations, ``samples`` the
+    column or the number of samples in each, and covariates the newest values of the previous row. Without it every row
+    is kept, as usage only, and a warning says so.
+    """
+    for path in paths:
+        tally = Tally()
+        table, left_out = _numbers(path, tally)
+        if seconds in table:
+            table[seconds] *= seconds_of(unit)
+        run_T = _runs(table)
+        tally.restarts(run_T[-1])
+        if seconds is None:
+            _say_unknown(path, table)
+        taken = {seconds, samples, *WANDB_OWN}
+        covariates = [name for name in map(str, table) if name not in taken]
+        if system := [name for name in covariates if name.startswith(("system.", "system/"))]:
+            covariates = system
+        trace = (
+            _usage(table, covariates)
+            if seconds is None
+            else _steps(path, table, run_T, covariates, seconds, samples, tally)
+        )
+        meta = {
+            "job": path.name.split(".")[0],
+            "format": "wandb",
+            "units": "covariates: as in the file",
+            **tally.meta(),
+        }
+        if left_out:
+            meta["columns_dropped"] = f"{', '.join(left_out)}: no numbers"
+        yield Trace(**trace, meta=meta)
+
+
+def _say_unknown(path: Path, table: pd.DataFrame) -> None:
+    """Warn that no speed is known, and name the columns that look like times of a step."""
+    times = [
+        name for name in map(str, table) if name not in WANDB_OWN and span_unit(name.rpartition("/")[2]) is not None
+    ]
+    likely = f"; likely ones are {times[:MOST_LIKELY]}" if times else ""
+    warnings.warn(
+        f"{path}: every speed is NaN, as no column of step times is named: give seconds=COLUMN, and unit=ms if it is "
+        f"in ms{likely}",
+        stacklevel=2,
+    )
+
+
+def _numbers(path: Path, tally: Tally) -> tuple[pd.DataFrame, list[str]]:
+    """Return the purely numeric columns, with the time, and the names of the others."""
+    import pandas as pd
+
+    names = [name for name in dict.fromkeys(header_of(head_of(path))) if name]
+    text = frame(path, dict.fromkeys(names, TEXT) | {"_timestamp": NUMBER}, tally, missing=["NaN", "nan"])
+    numbers = text.apply(pd.to_numeric, errors="coerce").replace([np.inf, -np.inf], np.nan)
+    held = [name for name in names if numbers[name].notna().sum() == text[name].notna().sum()]
+    timed = numbers["_timestamp"].notna()
+    tally.rows("rows without a time", (~timed).sum())
+    if not timed.any():
+        raise ValueError(f"{path}: column '_timestamp' is empty in every row")
+    again = text.duplicated()
+    tally.rows("rows that repeat another one exactly", (timed & again).sum())
+    kept = numbers.loc[timed & ~again, held]
+    late = kept["_timestamp"].diff() < 0
+    tally.notes("rows whose time went backwards were put in order", late.sum())
+    by = ["_timestamp", *(["_step"] if late.any() and "_step" in kept else [])]
+    return kept.sort_values(by, kind="stable", ignore_index=True), [name for name in names if name not in held]
+
+
+def _usage(table: pd.DataFrame, covariates: list[str]) -> dict[str, Any]:
+    some = [name for name in covariates if table[name].notna().any()]
+    none_T = np.full((len(table), 1), np.nan)
+    panel = {"samples": none_T, "seconds": none_T, "start": table[["_timestamp"]].to_numpy()}
+    return panel | _covariate_panel(table, some)
+
+
+def _runs(table: pd.DataFrame) -> Sizes:
+    """Return the run of each row; a run without numbered steps is never seen to be restarted."""
+    if "_step" not in table:
+        return np.zeros(len(table), dtype=np.int64)
+    return runs_of(table["_step"].ffill().fillna(0.0).to_numpy())
+
+
+def _steps(
+    path: Path,
+    table: pd.DataFrame,
+    run_T: Sizes,
+    covariates: list[str],
+    seconds: str,
+    samples: str | float,
+    tally: Tally,
+) -> dict[str, Any]:
+    """Return the rows in which a step's time was logged, with the covariates known one row before."""
+    for name in [seconds, *([samples] if isinstance(samples, str) else [])]:
+        if name not in table:
+            raise ValueError(f"{path}: column {name!r} is not there or holds no numbers; there are {list(table)}")
+    logged_T = table[seconds].notna().to_numpy()
+    if not logged_T.any():
+        raise ValueError(f"{path}: column {seconds!r} is empty in every row")
+    known = table[covariates].groupby(run_T).ffill().groupby(run_T).shift(1)[logged_T]  # what a run knows dies with it
+    rows = table[logged_T]
+    seconds_T = rows[seconds].to_numpy()
+    samples_T = rows[samples].to_numpy() if isinstance(samples, str) else np.full(len(rows), float(samples))
+    bad_T = ~(seconds_T >= 0) | ~(samples_T >= 0)
+    tally.cells("steps with negative or unknown seconds or samples", bad_T.sum())
+    seconds_T = np.where(bad_T, np.nan, seconds_T)
+    panel = {
+        "samples": np.where(bad_T, np.nan, samples_T)[:, None],
+        "seconds": seconds_T[:, None],
+        "start": (rows["_timestamp"].to_numpy() - seconds_T)[:, None],
+    }
+    return panel | _covariate_panel(known, [name for name in covariates if known[name].notna().any()])
+
+
+def _covariate_panel(table: pd.DataFrame, names: list[str]) -> dict[str, Any]:
+    return {"covariates": table[names].to_numpy()[:, None, :], "covariate_names": names} if names else {}
+
+
+def _is_wandb(path: Path, head: str) -> bool:
+    names = set(header_of(head))
+    return set(WANDB_OWN) <= names and not any(name.startswith(("02_timing/", "04_peers/")) for name in names)
+
+
+# --- Training steps of workers in several clouds: the W&B exports of cirquit/hivemind-multi-cloud.
+
+STEP, SAMPLES, TIME = "01_general/step", "01_general/locally_processed_samples", "_timestamp"
+HIVEMIND_OWN = [
+    f"02_timing/{part}_time_s" for part in ("dataload", "dataload_cuda_move", "forward", "loss_calc", "backward")
+]
+"""The worker's busy time; ``step_time_s`` also waits for the averaging of gradients."""
+AVERAGING, WHOLE = "02_timing/opt_step_time_s", "02_timing/step_time_s"
+COVARIATES = {
+    "cpu_load": "cpu/load/avg_sys_load_one_min_percent",
+    "memory_used": "memory/used_memory_sys_percent",
+    "net_sent": "bandwidth/net_sent_sys_bandwidth_Mbits",
+    "net_received": "bandwidth/net_recv_sys_bandwidth_Mbits",
+}
+HIVEMIND_UNITS = (
+    "cpu_load: load average of a minute / cores, percent; memory_used: percent; net_sent, net_received: Mbit/s"
+)
+PEER = re.compile(r"04_peers/peer_(\d+)_samples_per_second")
+LICENCE = {"source": "github.com/cirquit/hivemind-multi-cloud", "licence": "MIT"}
+
+
+def read_workers(paths: Sequence[Path]) -> Iterator[Trace]:
+    """Yield one trace of the workers of one experiment; row k is each worker's own k-th step, not a common barrier."""
+    import pandas as pd
+
+    tally = Tally()
+    parts = [_worker(path, tally) for path in paths]
+    table = pd.concat(parts, ignore_index=True)
+    meta = {**LICENCE, "job": experiment(paths[0]), "format": "hivemind", "units": HIVEMIND_UNITS, **tally.meta()}
+    yield Trace.from_frame(
+        table,
+        meta={**meta, "seconds": "loading, moving, forward, loss and backward; waiting is not in it"},
+    )
+
+
+def read_monitor(paths: Sequence[Path]) -> Iterator[Trace]:
+    """Yield the speeds of all peers, smoothed by hivemind itself, once a second."""
+    for path in paths:
+        tally = Tally()
+        peers = {found[1]: name for name in header_of(head_of(path)) if (found := PEER.fullmatch(name))}
+        if not peers:
+            raise ValueError(f"{path}: has no column 04_peers/peer_<k>_samples_per_second")
+        table = frame(path, dict.fromkeys((TIME, *peers.values()), NUMBER), tally)
+        table = _without_time(table, tally).groupby(TIME, as_index=False).last()
+        rate_TW = table[list(peers.values())].to_numpy()
+        yield Trace(
+            samples=rate_TW,
+            seconds=np.where(np.isnan(rate_TW), np.nan, 1.0),
+            start=np.repeat(table[[TIME]].to_numpy(), len(peers), axis=1),
+            workers=[f"peer {number}" for number in peers],
+            meta={
+                **LICENCE,
+                "job": f"{experiment(path)}-monitor",
+                "format": "hivemind_monitor",
+                "units": "samples in each second, smoothed by hivemind",
+                **tally.meta(),
+            },
+        )
+
+
+def experiment(path: Path) -> str:
+    """Return the experiment that a file belongs to.
+
+    >>> experiment(Path("hivemind-113-aws-t4-1.csv"))
+    'hivemind-113'
+    """
+    return "-".join(path.name.split(".")[0].split("-")[:2])
+
+
+def _worker(path: Path, tally: Tally) -> pd.DataFrame:
+    """Return one row per step: some fields of a step are in the row before the one that counts it."""
+    needed = dict.fromkeys((STEP, SAMPLES, TIME, AVERAGING, WHOLE, *HIVEMIND_OWN), NUMBER)
+    rows = frame(path, needed | dict.fromkeys(COVARIATES.values(), NUMBER), tally, optional=list(COVARIATES.values()))
+    rows = _without_time(rows, tally)
+    steps = rows[list(needed)].assign(**{STEP: rows[STEP].bfill()}).dropna(subset=[STEP])
+    if steps.empty:
+        raise ValueError(f"{path}: column {STEP!r} counts no step")
+    run_T = runs_of(steps[STEP].to_numpy())
+    tally.restarts(run_T[-1])
+    steps = steps.assign(iteration=continued(steps[STEP].to_numpy(), run_T), run=run_T)
+    repeats = steps[rows[STEP].reindex(steps.index).notna()].duplicated("iteration").sum()
+    tally.rows("repeated steps, of which the last value counts", repeats)
+    steps = steps.groupby("iteration", as_index=False).last()
+    table = steps[["iteration"]].copy()
+    table["worker"] = path.name.split(".")[0].removeprefix(f"{experiment(path)}-") or path.name
+    table["samples"] = increments(steps[SAMPLES].to_numpy(), steps["run"].to_numpy())
+    first_T = np.diff(steps["run"], prepend=-1) > 0
+    tally.cells("resumed totals of samples, which are no increment", table["samples"][first_T].isna().sum())
+    table["seconds"] = steps[HIVEMIND_OWN].sum(axis=1, skipna=False)
+    table["wait_seconds"] = steps[AVERAGING]
+    start_T = steps[TIME] - steps[WHOLE]
+    table["start"] = start_T.groupby(steps["run"]).cummax()  # accurate to a second only, so forced not to go backwards
+    return _cleaned(table, tally).join(_covariates_before(rows, table["start"].to_numpy()))
+
+
+def _cleaned(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
+    for name in ("samples", "seconds", "wait_seconds"):
+        negative = table[name] < 0
+        tally.cells(f"negative {name}", negative.sum())
+        table.loc[negative, name] = np.nan
+    return table
+
+
+def _covariates_before(rows: pd.DataFrame, start_T: np.ndarray) -> pd.DataFrame:
+    """Return the newest system row at each step's start, less one second because clocks count whole seconds."""
+    import pandas as pd
+
+    columns = {name: column for name, column in COVARIATES.items() if column in rows}
+    if not columns:
+        return pd.DataFrame(index=range(len(start_T)))
+    system = rows.dropna(subset=list(columns.values()), how="all").sort_values(TIME, kind="stable")
+    unknown = np.full((1, len(columns)), np.nan)  # before the first row
+    values = np.concatenate([unknown, system[list(columns.values())].to_numpy()])
+    picked_T = np.searchsorted(system[TIME].to_numpy(), start_T - 1.0, side="right")
+    return pd.DataFrame(values[picked_T], columns=list(columns))
+
+
+def _without_time(rows: pd.DataFrame, tally: Tally) -> pd.DataFrame:
+    timed = rows[TIME].notna()
+    tally.rows("rows without a time", (~timed).sum())
+    return rows[timed]
+
+
+# --- TensorBoard's CSV export of a scalar.
+
+TENSORBOARD = ("Wall time", "Step", "Value")
+"""The columns used; some exports have others between them, such as ``Relative time (s)``."""
+
+
+MOSTLY, NEAR, VALUE_DIGITS = 0.9, 2.0, 6
+"""Two files are of one training if this share of the rows agrees: steps within so many of the usual increments at the
+same time, or values to so many digits."""
+
+
+def read_tensorboard(paths: Sequence[Path], *, value_is_rate: bool = False) -> Iterator[Trace]:
+    """Yield one trace per training, with steps and their seconds; rows with the same clock reading are merged.
+
+    Several scalars of one training lie in one folder: it is read from the one with the most rows. With
+    ``value_is_rate`` the value itself is the speed, steps in one second, and every file is read.
+    """
+    tables = {path: (tally := Tally(), frame(path, dict.fromkeys(TENSORBOARD, NUMBER), tally)) for path in paths}
+    groups = [[path] for path in paths] if value_is_rate else trainings({p: t for p, (_, t) in tables.items()})
+    for path, *others in groups:
+        tally, table = tables[path]
+        table = table.iloc[_in_order(path, table["Wall time"].to_numpy(), tally, repeats=value_is_rate)]
+        wall_T, step_T = table["Wall time"].to_numpy(), table["Step"].to_numpy()
+        tally.restarts((np.diff(step_T) < 0).sum())
+        rates = _rates(table["Value"].to_numpy(), tally) if value_is_rate else None
+        start_T, steps_T, seconds_T = (wall_T, *rates) if rates else _differences(path, wall_T, step_T, tally)
+        yield Trace(
+            samples=steps_T[:, None],
+            seconds=seconds_T[:, None],
+            start=start_T[:, None],
+            meta={
+                "job": path.parent.name if others and path.parent.name else path.name.split(".")[0],
+                "format": "tensorboard",
+                **({"same_training": ", ".join(other.name for other in others)} if others else {}),
+                "units": "samples: steps; " + ("of one second" if value_is_rate else "between two rows"),
+                **tally.meta(),
+            },
+        )
+
+
+def trainings(tables: Mapping[Path, pd.DataFrame]) -> list[list[Path]]:
+    """Return the files of each training, that with the most rows first.
+
+    Two files are of one training if they give the same steps at the same times, or hold the same values at the same
+    steps, as a copy does whose times were processed.
+    """
+    groups: list[list[Path]] = []
+    for path in sorted(tables, key=lambda one: (-len(tables[one]), one.name)):
+        same = (g for g in groups if any(_is_same_training(tables[one], tables[path]) for one in g))
+        if (group := next(same, None)) is None:
+            groups.append([path])
+        else:
+            group.append(path)
+    return groups
+
+
+def _is_same_training(long: pd.DataFrame, short: pd.DataFrame) -> bool:
+    long, short = (table.dropna(subset=["Wall time", "Step"]).sort_values("Wall time") for table in (long, short))
+    if len(short) < 2:
+        return False
+    wall_T, step_T = long["Wall time"].to_numpy(), long["Step"].to_numpy()
+    wall_S, step_S = short["Wall time"].to_numpy(), short["Step"].to_numpy()
+    row = np.median(np.diff(wall_T))
+    within_S = (wall_S >= wall_T[0] - row) & (wall_S <= wall_T[-1] + row)
+    off_S = np.abs(np.interp(wall_S, wall_T, step_T) - step_S)
+    if within_S.mean() >= MOSTLY and np.median(off_S) <= NEAR * np.median(np.abs(np.diff(step_T))):
+        return True
+    held = set(zip(step_T, long["Value"].round(VALUE_DIGITS), strict=True))
+    copied = [pair in held for pair in zip(step_S, short["Value"].round(VALUE_DIGITS), strict=True)]
+    return bool(abs(wall_S[0] - wall_T[0]) < 1.0 and np.mean(copied) >= MOSTLY)
+
+
+def _in_order(path: Path, time_T: Array, tally: Tally, *, repeats: bool = True) -> NDArray[np.int64]:
+    """Return the rows to keep, sorted by time; of rows that repeat a time, the first counts."""
+    timed_T = np.flatnonzero(np.isfinite(time_T))
+    tally.rows("rows without a time", len(time_T) - len(timed_T))
+    tally.notes("rows whose time went backwards were put in order", (np.diff(time_T[timed_T]) < 0).sum())
+    order_T = timed_T[np.argsort(time_T[timed_T], kind="stable")]
+    if repeats and len(order_T):
+        first_T = np.concatenate([[True], np.diff(time_T[order_T]) != 0])
+        tally.rows("repeated rows of a time, of which the first counts", (~first_T).sum())
+        order_T = order_T[first_T]
+    if not len(order_T):
+        raise ValueError(f"{path}: has no row with a time")
+    return order_T
+
+
+def _rates(value_T: Array, tally: Tally) -> tuple[Array, Array]:
+    bad_T = ~(value_T > 0)
+    tally.cells("rates that are not positive", bad_T.sum())
+    return np.where(bad_T, np.nan, value_T), np.where(bad_T, np.nan, 1.0)
+
+
+def _differences(path: Path, wall_T: Array, step_T: Array, tally: Tally) -> tuple[Array, Array, Array]:
+    """Return start, steps and seconds between rows whose clocks differ."""
+    last_T = np.concatenate([np.diff(wall_T) > 0, [True]])  # a clock of whole seconds repeats its readings
+    tally.notes("rows of the same clock reading were put together", (~last_T).sum())
+    wall_T, steps_T = wall_T[last_T], np.diff(step_T[last_T])
+    if len(wall_T) < 2:
+        raise ValueError(f"{path}: needs two rows at different times for a rate")
+    backwards_T = ~(steps_T >= 0)
+    tally.cells("differences of steps that went backwards or are unknown", backwards_T.sum())
+    return wall_T[:-1], np.where(backwards_T, np.nan, steps_T), np.where(backwards_T, np.nan, np.diff(wall_T))
+
+
+FORMATS = (
+    Format(
+        name="pytorch_log",
+        about="batch times of PyTorch's examples and of GNMT",
+        files="text; lines of other kinds and prefixes such as [1,0]<stderr>: may stand between and before",
+        gives="speed",
+        seen=QUOTED,
+        read=read_pytorch,
+        recognises=_is_pytorch,
+        per_rank=True,
+    ),
+    Format(
+        name="wandb",
+        about="history of a run with free columns (Weights & Biases)",
+        files="CSV with the columns _step, _runtime, _timestamp and others",
+        gives="speed if the column of step times is named, otherwise usage",
+        seen=real("cirquit/hivemind-multi-cloud"),
+        read=read_wandb,
+        columns=WANDB_OWN,
+        recognises=_is_wandb,
+    ),
+    Format(
+        name="hivemind",
+        about="training steps of a worker with CPU, memory and network (W&B export)",
+        files="hivemind-<experiment>-<host>.csv; a folder's workers of one experiment are one trace",
+        gives="speed",
+        seen=real("cirquit/hivemind-multi-cloud"),
+        read=read_workers,
+        columns=(TIME, STEP, SAMPLES, *HIVEMIND_OWN),
+        recognises=lambda path, head: {STEP, SAMPLES, *HIVEMIND_OWN} <= set(header_of(head)),
+        job=experiment,
+    ),
+    Format(
+        name="hivemind_monitor",
+        about="hivemind's own smoothed speed of every peer, once a second",
+        files="hivemind-<experiment>-vm-monitor.csv",
+        gives="speed",
+        seen=real("cirquit/hivemind-multi-cloud"),
+        read=read_monitor,
+        recognises=lambda path, head: any(map(PEER.fullmatch, header_of(head))),
+    ),
+    Format(
+        name="tensorboard",
+        about="a scalar exported from TensorBoard: steps over wall time, or a rate",
+        files="CSV with the columns Wall time, Step and Value",
+        gives="speed",
+        seen=real("cake-lab/CM-DARE and cake-lab/Sync-Switch"),
+        read=read_tensorboard,
+        columns=TENSORBOARD,
+        job=lambda path: "",
+        recognises=lambda path, head: set(TENSORBOARD) <= set(header_of(head)),
+    ),
+)

@@ -1,1 +1,0 @@
-"""Tables of any layout: what their columns are, in CSV and JSON, and tables whose columns are known."""
