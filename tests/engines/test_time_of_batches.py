@@ -120,6 +120,7 @@ class Slow(torch.utils.data.Dataset):
         return number
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("processes", [0, 1, 2])
 def test_loader_reports_the_time_of_its_processes(processes):
     """What they need for a batch, divided by their number, whatever the rank waited for."""
