@@ -68,6 +68,8 @@ class LeaderSearch(FleetPredictor):
         TRIED,
     )
 
+    reads_sizes = True
+
     def __init__(self, step: float = 0.125, window: int = 5, tolerance: float = 0.05) -> None:
         if not (0 < step < 1 and 0 <= tolerance < 1 and window >= 1):
             raise ValueError(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from paceline._arrays import Mask, Sizes
 from paceline.coordinator.balanced import reasons as why
 from paceline.coordinator.balanced.limits import Bounds
@@ -14,6 +16,15 @@ from paceline.solver.split import Split
 
 SHOWS = 0.02
 """A worker that ends less than this share before the last one is not reported as held back."""
+
+
+EXTREME, WORTH_AN_EXTREME = 0.75, 0.01
+"""Sizes that deviate from equal ones by more than this share are extreme: they must save this share of an iteration's
+time, or less extreme ones are taken. They cost memory on one worker and steady kernels on another."""
+
+LOOK, NOTICEABLE, NOTHING = 16, 0.1, 0.002
+"""Each so many iterations, sizes of which one deviates by a noticeable share from an equal batch are given up for equal
+ones, if these take no longer than by a share that is nothing."""
 
 
 @dataclass(eq=False, slots=True)
@@ -56,6 +67,10 @@ class Situation:
         Time that keeping them has cost; a decision adds to it.
     known_before
         Forecast from which the sizes in use were chosen.
+    equal
+        Sizes as equal as the bounds allow, ``[W]``.
+    looks
+        Whether to ask if equal or less extreme sizes are as good: only now and then, as it takes time.
     """
 
     policy: Policy
@@ -70,10 +85,38 @@ class Situation:
     sizes: Sizes
     forgone: Forgone
     known_before: Forecast
+    equal: Sizes
+    looks: bool
 
     def best(self) -> Split:
-        """Return the split that ends soonest under the curves to compare sizes under."""
-        return self.spared.split(self.global_batch, self.policy.batch_multiple, self.bounds.low, self.bounds.high)
+        """Return the split that ends soonest under the curves to compare sizes under, if that is worth its extremes."""
+        best = self._within(np.inf)
+        while (far := float(np.abs(best.sizes - self.equal).max())) > EXTREME * self.global_batch / len(self.sizes):
+            nearer = self._within(far / 2)
+            if nearer.makespan > (1 + WORTH_AN_EXTREME) * best.makespan:
+                break
+            best = nearer
+        return best
+
+    def _within(self, far: float) -> Split:
+        """Return the best split whose sizes are so many samples away from equal ones at most."""
+        multiple = self.policy.batch_multiple
+        far = np.floor(far / multiple) * multiple
+        low, high = np.maximum(self.bounds.low, self.equal - far), np.minimum(self.bounds.high, self.equal + far)
+        return self.spared.split(self.global_batch, multiple, low, high)
+
+    def nearer(self, kept: Split) -> Split | None:
+        """Return equal sizes, or less extreme ones, if those in use gain nothing over them."""
+        far, share = float(np.abs(self.sizes - self.equal).max()), self.global_batch / len(self.sizes)
+        if far <= NOTICEABLE * share:
+            return None
+        equal = self.spared.evaluate(self.equal)
+        if equal.makespan <= (1 + NOTHING) * kept.makespan:
+            return equal
+        if far <= EXTREME * share:
+            return None
+        less = self._within(far / 2)
+        return less if less.makespan <= (1 + WORTH_AN_EXTREME) * kept.makespan else None
 
     def proven(self) -> bool:
         """Return whether the sizes in use are the best without a search."""
@@ -110,7 +153,10 @@ def decide(now: Situation) -> tuple[Split, float, list[why.Reason]]:
 def _weighted(now: Situation, kept: Split) -> tuple[Split, float, list[why.Reason]]:
     """Compare the best split with the sizes in use."""
     plain, cost, forgone = now.spared is now.curves, now.policy.change_cost, now.forgone
-    makespan = kept.makespan if plain else now.spared.makespan(now.sizes)
+    in_use = kept if plain else now.spared.evaluate(now.sizes)
+    makespan = in_use.makespan
+    if now.looks and (nearer := now.nearer(in_use)) is not None:
+        return now.expected(nearer), 0.0, [now.moved(nearer.sizes), (why.no_extremes, ())]
     # A cheap upper bound comes first: in a steady job it usually makes the solver's run unnecessary.
     soonest = now.spared.soonest(now.global_batch)
     at_most = gain_of(makespan, soonest)

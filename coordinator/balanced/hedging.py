@@ -1,18 +1,18 @@
-"""Choice of how far to follow forecasts, by the cost that each choice would have had. Axes: W workers, C choices."""
+"""Choice of how far to follow forecasts, by the time that each choice would have taken. Axes: W workers, C choices."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import exp, inf, log
-from operator import sub
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline._arrays import Array, all_finite
+from paceline._arrays import Array
+from paceline._curves import Curves, batch_seconds
 from paceline.predictors.forecast import Forecast
-from paceline.solver.risk import log_caution, log_cautions
+from paceline.predictors.report import Report
+from paceline.solver.risk import log_caution
 
 CHOICES_C2 = np.array([[1.0, 0.0], [1.0, -0.5], [1.0, -1.0], [0.5, 0.0], [0.5, -0.25], [0.5, -0.5], [0.0, 0.0]])
 """Choices: the factor of the differences between log speeds, and that of :func:`paceline.solver.risk.log_caution`.
@@ -20,35 +20,36 @@ CHOICES_C2 = np.array([[1.0, 0.0], [1.0, -0.5], [1.0, -1.0], [0.5, 0.0], [0.5, -
 A choice trusts all, half or none of the differences (none is equal batches), and spares noisy workers not at all,
 by half or fully."""
 
-CHOICES: list[list[float]] = CHOICES_C2.tolist()
-
 FADING = 0.98
 """Factor by which the cost of past iterations fades in each: about 50 count."""
 
 LARGEST = 3.0
 """The most that one iteration counts for, in log time: a single stall says nothing about the next choice."""
 
-FIRST_C = (1e-9 * np.arange(len(CHOICES_C2))).tolist()
-"""Of choices that cost the same, the first is taken: the forecast itself before any other."""
+FIRST_C = np.where(np.arange(len(CHOICES_C2)) > 0, 0.2, 0.0)
+"""Added to the costs where they are compared: the forecast itself is followed until another choice would have saved a
+fifth of an iteration in the last 50 or so. Less is luck: without this, worlds with outliers lose 1 %."""
 
-FEW = 16
-"""Fleets of at most this many workers are judged in plain floats: see :mod:`paceline.solver.decided`."""
+SUDDEN = 2.0
+"""A time of more than so many times the forecast one is a pause or a jump: what goes beyond does not follow sizes."""
 
-Planned = Sequence[Sequence[float]] | Array
-"""The log speeds that each choice plans with, ``[C, W]``, up to a constant."""
+LEAST_SLOPE = 1e-3
+"""Least time per sample, relative to the time of an equal batch: a level curve has no size for a given end."""
 
 
 class Hedging:
-    """Follows the choice whose sizes would have made the workers wait least, lately.
+    """Follows the choice whose sizes would recently have made the workers wait least.
 
     A choice spares noisy workers by some caution, and shrinks what remains of the differences between workers: not at
-    all, by half, or to equal batches. Every iteration tells what each would have cost, whichever was used: sizes in
-    proportion to speeds ``p`` take ``max(p / v) * sum(v) / sum(p)`` times as long as the best split for the speeds
-    ``v`` that were measured. So nothing has to be tried out, and forecasts that are only noise end in equal batches.
-    This is the follow-the-leader rule over a few experts, with a fading memory.
+    all, by half, or to equal batches. Every iteration shows what each would have cost, whichever was used: a report
+    gives one point of each worker's curve, and the forecast its shape. So nothing has to be tried out, and forecasts
+    that are only noise end in equal batches. This is the follow-the-leader rule over a few experts, with a fading
+    memory.
 
     Parameters
     ----------
+    global_batch
+        Samples of all workers together.
     horizon
         How many iterations ahead the forecasts are.
 
@@ -61,39 +62,37 @@ class Hedging:
     --------
     The second worker is often three times slower than forecast, so it is worth sparing it:
 
-    >>> hedging = Hedging()
+    >>> hedging = Hedging(global_batch=200)
     >>> forecast = Forecast(speed=np.array([100.0, 100.0]), spread=np.array([0.01, 0.5]))
     >>> for k in range(20):
-    ...     hedging.follow(np.array([100.0, 33.0 if k % 2 else 110.0]), forecast)
+    ...     hedging.follow(Report([100, 100], [1.0, 3.0 if k % 2 else 0.9]), forecast)
     >>> hedging.stretch(forecast).round(2)
     array([0.88, 1.16])
     """
 
-    def __init__(self, horizon: int = 1) -> None:
+    def __init__(self, global_batch: int, horizon: int = 1) -> None:
+        self.global_batch = global_batch
         self.horizon = horizon
         self.choice = 0
-        self._cost_C = [0.0] * len(CHOICES_C2)
-        self._planned: list[Planned] = []
+        self._cost_C = np.zeros(len(CHOICES_C2))
+        self._planned: list[Array] = []
 
-    def follow(self, speed_W: Array, forecast: Forecast) -> None:
-        """Learn what each choice would have cost at the reported speeds (NaN without one); take the next forecast."""
+    def follow(self, report: Report, forecast: Forecast) -> None:
+        """Learn what each choice would have cost in the reported iteration; take the next forecast."""
         if len(self._planned) == self.horizon:
-            planned_CW = self._planned.pop(0)
-            if not all_finite(speed_W):
-                known_W = np.isfinite(speed_W)
-                speed_W, planned_CW = speed_W[known_W], np.array(planned_CW)[:, known_W].tolist()
-            if len(speed_W) > 1:
-                self._judge(planned_CW, speed_W)
-        self._planned.append(_few_planned(forecast) if len(forecast.speed) <= FEW else _planned(forecast))
+            self._judge(self._planned.pop(0), report, forecast.curves)
+        self._planned.append(self._sizes(forecast))
 
     def stretch(self, forecast: Forecast) -> Array:
         """Return how many times as long as forecast each worker is planned to take, ``[W]``.
 
-        All together are planned to be as fast as forecast. It is the latest forecast that was followed.
+        All together are planned to be as fast as forecast.
         """
-        planned_CW = self._planned[-1] if self._planned else _planned(forecast)
-        planned_W = np.exp(planned_CW[self.choice])
-        return np.asarray(forecast.speed / planned_W * (np.add.reduce(planned_W) / np.add.reduce(forecast.speed)))
+        equal_W = self._equal_seconds(forecast)
+        accepted, added = CHOICES_C2[self.choice]
+        planned_W = equal_W**accepted * np.exp(-added * log_caution(forecast.spread))
+        together = np.add.reduce(1.0 / planned_W) / np.add.reduce(1.0 / equal_W)
+        return np.asarray(planned_W / equal_W * together)
 
     def start(self) -> None:
         """Drop the plans not yet judged, because the fleet has changed; the learnt costs stay."""
@@ -101,48 +100,78 @@ class Hedging:
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return all that was followed."""
-        return {"cost": np.array(self._cost_C), "choice": np.array(self.choice), "planned": np.array(self._planned)}
+        return {"cost": self._cost_C.copy(), "choice": np.array(self.choice), "sizes": np.array(self._planned)}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume; a state saved without hedging starts it afresh."""
-        self._cost_C = np.array(state.get("cost", np.zeros(len(CHOICES_C2)))).tolist()
+        """Resume; a state saved without hedging, or by a version that judged otherwise, starts what it lacks afresh."""
+        self._cost_C = np.array(state.get("cost", np.zeros(len(CHOICES_C2))))
         self.choice = int(state.get("choice", 0))
-        self._planned = np.array(state.get("planned", ())).tolist()
+        self._planned = list(np.array(state.get("sizes", ())))
 
-    def _judge(self, planned_CW: Planned, speed_W: Array) -> None:
-        wait_C = _few_waits(planned_CW, speed_W) if len(speed_W) <= FEW else _waits(np.array(planned_CW), speed_W)
-        least = inf
-        for place, (wait, first) in enumerate(zip(wait_C, FIRST_C, strict=True)):
-            self._cost_C[place] = cost = FADING * self._cost_C[place] + min(wait, LARGEST)
-            if cost + first < least:
-                least, self.choice = cost + first, place
+    def _equal_seconds(self, forecast: Forecast) -> Array:
+        """Return the time that each worker is expected to take for an equal batch, ``[W]``."""
+        size = self.global_batch / len(forecast.speed)
+        return size / forecast.speed if forecast.batch_time is None else batch_seconds(forecast.batch_time, size)
+
+    def _sizes(self, forecast: Forecast) -> Array:
+        """Return the sizes of each choice, ``[C, W]``, in fractions of samples.
+
+        The curves are stretched until their times for an equal batch differ as far as the choice accepts.
+        """
+        equal_W, size = self._equal_seconds(forecast), self.global_batch / len(forecast.speed)
+        log_equal_W = np.log(equal_W)
+        planned_CW = CHOICES_C2 @ np.array([log_equal_W, -log_caution(forecast.spread)])
+        start_W = None if forecast.batch_time is None else forecast.batch_time.intercept / equal_W
+        return fluid_sizes(np.exp(planned_CW - planned_CW[:, :1]), start_W, size)
+
+    def _judge(self, size_CW: Array, report: Report, curves: Curves) -> None:
+        """Add what each choice would have cost, in log time over the best one."""
+        ran_W = np.asarray(report.samples, dtype=np.float64)
+        seconds_W = np.asarray(report.seconds, dtype=np.float64)
+        if not report.complete:
+            known_W = np.isfinite(report.speed)
+            if known_W.sum() < 2:
+                return
+            curves = Curves(*(line[known_W] for line in (curves.floor, curves.slope, curves.intercept, curves.limit)))
+            ran_W, seconds_W, size_CW = ran_W[known_W], seconds_W[known_W], size_CW[:, known_W]
+            size_CW = size_CW * (np.add.reduce(ran_W) / np.add.reduce(size_CW, axis=1))[:, None]
+        elif len(ran_W) < 2:
+            return
+        expected_W = batch_seconds(curves, ran_W)
+        most_W = np.minimum(seconds_W, SUDDEN * expected_W)
+        taken_CW = batch_seconds(curves, size_CW) * (most_W / expected_W) + (seconds_W - most_W)
+        taken_C = np.maximum.reduce(taken_CW, axis=1)
+        wait_C = np.log(taken_C / np.minimum.reduce(taken_C))
+        self._cost_C = FADING * self._cost_C + np.minimum(wait_C, LARGEST)
+        self.choice = int(np.argmin(self._cost_C + FIRST_C))
 
 
-def _waits(planned_CW: Array, speed_W: Array) -> list[float]:
-    """Return the log of how many times as long as the best split each choice would have taken, ``[C]``."""
-    late_C = np.maximum.reduce(planned_CW - np.log(speed_W), axis=1)
-    wait_C = late_C + np.log(np.add.reduce(speed_W) / np.add.reduce(np.exp(planned_CW), axis=1))
-    waits: list[float] = wait_C.tolist()
-    return waits
+def fluid_sizes(equal_CW: Array, start_W: Array | None, size: float) -> Array:
+    """Return sizes that end together, ``[C, W]``, in fractions of samples.
 
-
-def _few_waits(planned_CW: Planned, speed_W: Array) -> list[float]:
-    speeds = speed_W.tolist()
-    log_speeds, together = list(map(log, speeds)), sum(speeds)
-    return [max(map(sub, row, log_speeds)) + log(together / sum(map(exp, row))) for row in planned_CW]
-
-
-def _planned(forecast: Forecast) -> Array:
-    """Return the log speeds that each choice plans with, ``[C, W]``, up to a constant."""
-    return np.asarray(CHOICES_C2 @ np.array([np.log(forecast.speed), log_caution(forecast.spread)]))
-
-
-def _few_planned(forecast: Forecast) -> list[list[float]]:
-    cautions, planned = log_cautions(forecast.spread.tolist()), []
-    log_speeds = list(map(log, forecast.speed.tolist()))
-    for accepted, added in CHOICES:
-        row = []
-        for speed, caution in zip(log_speeds, cautions, strict=True):
-            row.append(accepted * speed + added * caution)
-        planned.append(row)
-    return planned
+    Parameters
+    ----------
+    equal_CW
+        Time of a batch of the mean size.
+    start_W
+        Share of that time that is fixed; None if nothing is.
+    size
+        The mean size. No worker gets less than a sample, or than that size if it is smaller.
+    """
+    workers = equal_CW.shape[1]
+    if start_W is None:
+        speed_CW = 1.0 / equal_CW
+        return np.asarray(speed_CW * (size * workers / np.add.reduce(speed_CW, axis=1))[:, None])
+    least = min(1.0, size)
+    start_CW = equal_CW * start_W
+    rate_CW = size / np.maximum(equal_CW - start_CW, LEAST_SLOPE * equal_CW)
+    free_CW, room_C = np.ones_like(rate_CW), np.full(len(rate_CW), size * workers)
+    for _ in range(3):  # a worker that would get less than the least gets that, and the others share the rest
+        rate_C = np.add.reduce(free_CW * rate_CW, axis=1)
+        together_C = (room_C + np.add.reduce(free_CW * rate_CW * start_CW, axis=1)) / rate_C
+        size_CW = np.where(free_CW > 0, (together_C[:, None] - start_CW) * rate_CW, least)
+        if np.minimum.reduce(size_CW, axis=None) >= least:
+            break
+        free_CW = np.where(size_CW > least, free_CW, 0.0)
+        room_C = size * workers - least * (workers - np.add.reduce(free_CW, axis=1))
+    return np.asarray(np.maximum(size_CW, least))

@@ -87,7 +87,9 @@ class Limits:
 
     def bounds(self, forecast: Forecast) -> Bounds:
         """Return the bounds of sizes, with the memory limits of the forecast's curves if it has any."""
-        return self.own if forecast.batch_time is None else self._bounds(forecast.batch_time.limit)
+        if forecast.batch_time is None or np.minimum.reduce(forecast.batch_time.limit) == np.inf:
+            return self.own
+        return self._bounds(forecast.batch_time.limit)
 
     @cached_property
     def own(self) -> Bounds:

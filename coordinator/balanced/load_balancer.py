@@ -14,12 +14,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Sizes
 from paceline.coordinator.balanced import reasons as why
-from paceline.coordinator.balanced.decision import Forgone, Situation, decide, gain_of
+from paceline.coordinator.balanced.decision import LOOK, Forgone, Situation, decide, gain_of
 from paceline.coordinator.balanced.fitted_range import FittedRange
 from paceline.coordinator.balanced.hedging import Hedging
 from paceline.coordinator.balanced.limits import Bounds, Limits, require_covariates, require_fleet
 from paceline.coordinator.balanced.plan import Plan
 from paceline.coordinator.balanced.policy import Policy
+from paceline.predictors.fixed_part import FixedPart
 from paceline.predictors.forecast import Forecast
 from paceline.predictors.protocol import Predictor, Probes
 from paceline.predictors.report import Report
@@ -97,12 +98,12 @@ class LoadBalancer:
         self.horizon = horizon
         names = [str(worker) for worker in workers]
         limits = Limits.of(self.policy, names, global_batch)
-        predictor.reset(names)
+        self._served = self._serving(predictor, names)
         # Asked once: to look for the optional part of a protocol takes longer than a forecast.
         self._probes = predictor if isinstance(predictor, Probes) else None
         self._iterations = 0
         self._forgone = Forgone()
-        self._hedging = Hedging(horizon)
+        self._hedging = Hedging(global_batch, horizon)
         self._drift = FittedRange.of(predictor)
         forecast = self._start(limits)
         self.plan = self._given(self._sizes, forecast, (why.nothing_reported, ()))
@@ -133,9 +134,9 @@ class LoadBalancer:
             require_covariates("covariates_now", covariates_now, self.predictor)
         self.observe(report)
         self._iterations += 1
-        forecast = self.predictor.predict(covariates=covariates_now, horizon=self.horizon)
+        forecast = self._served.predict(covariates=covariates_now, horizon=self.horizon)
         if self.policy.risk == "auto":
-            self._hedging.follow(report.speed, forecast)
+            self._hedging.follow(report, forecast)
         if report.out_of_memory is not None:
             self._limits = self._limits.after(report, self._sizes, forecast)
         self.plan = self._next(forecast)
@@ -153,13 +154,18 @@ class LoadBalancer:
         if report.covariates is not None:
             require_covariates("the report's covariates", report.covariates, self.predictor)
         speed_W = report.speed
-        self.predictor.observe(report)
+        self._served.observe(report)
         if self._drift is not None:
-            self._drift.follow(report)
+            self._drift.follow(self._served.latest if isinstance(self._served, FixedPart) else report)
         silent = not report.complete and math.isnan(np.add.reduce(speed_W))
         if silent or self._silent:
             self._missed = np.where(np.isfinite(speed_W), 0, self._missed + 1)
         self._silent = silent
+
+    def forget(self) -> None:
+        """Forget all reports, because samples are counted in another unit from now on; sizes in use stay."""
+        self._served.reset(self.workers)
+        self._hedging.start()
 
     def join(self, worker: object) -> Plan:
         """Add a worker at the end of the fleet, and split the batch again.
@@ -173,7 +179,7 @@ class LoadBalancer:
         name = str(worker)
         memory = np.append(self._limits.memory, np.inf)
         limits = Limits.of(self.policy, (*self.workers, name), self.global_batch, memory)
-        self.predictor.join(name)
+        self._served.join(name)
         return self._resplit(limits, f"{name} joined")
 
     def leave(self, worker: object) -> Plan:
@@ -190,12 +196,12 @@ class LoadBalancer:
             raise ValueError(f"worker {name!r} is the last of the fleet and cannot leave")
         rest = [other for other in self.workers if other != name]
         limits = Limits.of(self.policy, rest, self.global_batch, self._limits.memory[stays])
-        self.predictor.leave(name)
+        self._served.leave(name)
         return self._resplit(limits, f"{name} left")
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return all that was learnt and decided, with the predictor's state; loading it resumes exactly."""
-        predictor = {f"predictor/{name}": value for name, value in self.predictor.state_dict().items()}
+        predictor = {f"predictor/{name}": value for name, value in self._served.state_dict().items()}
         return {
             "workers": np.array(self.workers, dtype=np.str_),
             "global_batch": np.array(self.global_batch),
@@ -226,11 +232,11 @@ class LoadBalancer:
             )
         workers = [str(worker) for worker in state["workers"]]
         limits = Limits.of(self.policy, workers, self.global_batch, np.array(state["memory_limits"]))
-        before = self.predictor.state_dict()
+        before = self._served.state_dict()
         try:
-            self.predictor.load_state_dict({name[10:]: v for name, v in state.items() if name.startswith("predictor/")})
+            self._served.load_state_dict({name[10:]: v for name, v in state.items() if name.startswith("predictor/")})
         except BaseException:
-            self.predictor.load_state_dict(before)  # a refused state must change nothing
+            self._served.load_state_dict(before)  # a refused state must change nothing
             raise
         # `get` with defaults below: states saved by older versions lack these entries.
         self._limits = limits
@@ -246,6 +252,16 @@ class LoadBalancer:
         known = np.array(state["speed_before"])
         self._known_before = Forecast(known, spread=np.zeros(len(known)))
         self.plan = self._given(np.array(state["planned"]), self._forecast(), (why.resumed, (self._iterations,)))
+
+    @staticmethod
+    def _serving(predictor: Predictor, workers: Sequence[str]) -> Predictor:
+        """Return the predictor, behind one that learns the fixed part of times unless it does so itself."""
+        predictor.reset(workers)
+        if getattr(predictor, "reads_sizes", False) or predictor.predict().batch_time is not None:
+            return predictor
+        served = FixedPart(predictor)
+        served.reset(workers)
+        return served
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
@@ -288,6 +304,8 @@ class LoadBalancer:
             sizes=self._sizes,
             forgone=self._forgone,
             known_before=self._known_before,
+            equal=self._equal_sizes(bounds),
+            looks=self._iterations % LOOK == 0,
         )
         return decide(situation)
 
@@ -295,11 +313,14 @@ class LoadBalancer:
         self, curves: DecidedCurves, bounds: Bounds, reason: why.Reason
     ) -> tuple[Split, float, list[why.Reason]]:
         """Return sizes as equal as the bounds allow."""
-        equal = self._limits.equal if bounds is self._limits.own else self._limits.equal_within(bounds)
+        equal = self._equal_sizes(bounds)
         if not _differ(equal, self._sizes):
             return curves.evaluate(self._sizes), 0.0, [reason]
         chosen = curves.evaluate(equal)
         return chosen, gain_of(curves.evaluate(self._sizes).makespan, chosen.makespan), [reason]
+
+    def _equal_sizes(self, bounds: Bounds) -> Sizes:
+        return self._limits.equal if bounds is self._limits.own else self._limits.equal_within(bounds)
 
     def _probed(
         self, chosen: Split, before: Sizes, bounds: Bounds, reasons: list[why.Reason]
@@ -323,7 +344,7 @@ class LoadBalancer:
         return curves.stretched(caution(forecast.spread, risk)) if risk else curves
 
     def _forecast(self) -> Forecast:
-        return self.predictor.predict(horizon=self.horizon)
+        return self._served.predict(horizon=self.horizon)
 
     def _start(self, limits: Limits) -> Forecast:
         """Start with equal sizes and no memory of any change."""

@@ -196,6 +196,11 @@ def expected(made: float, kept: float, horizon: int, hedged: bool) -> str:
     return f": {which} {verb} {duration(made)} instead of {duration(kept)}"
 
 
+def no_extremes() -> str:
+    """Return why sizes go back towards equal ones."""
+    return ": sizes so unequal no longer save any time"
+
+
 def broken_bounds(workers: Sequence[str], sizes: Sizes, high: Array) -> str:
     """Return which bound the sizes violated.
 

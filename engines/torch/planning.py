@@ -155,7 +155,7 @@ class Planning:
         """
         shares_W, fixed = self.plan.sizes.astype(np.float64), work.fixed
         if not self._covariates_before.size:  # covariates of past iterations are not kept
-            self.balancer.predictor.reset(self.balancer.workers)
+            self.balancer.forget()
             for features_WF1 in work.recent(RETOLD)[:-1]:
                 work_W, seconds_W = work.work(features_WF1[:, :-1]), features_WF1[:, -1]
                 self.balancer.observe(Report(shares_W, at_shares(seconds_W, work_W, shares_W, fixed)))

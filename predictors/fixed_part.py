@@ -1,0 +1,334 @@
+"""FixedPart: the part of a worker's time that does not follow its batch, learnt in front of any predictor.
+
+A worker's time is ``fixed + x / v``, and both parts move. While sizes stay the same nobody can tell the two apart; each
+change of sizes, as balancing makes them anyway, shows a little of it. Axes: W workers, H hypotheses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from paceline._arrays import Array, anywhere
+from paceline._curves import Curves
+from paceline.predictors.forecast import Forecast
+from paceline.predictors.protocol import Predictor
+from paceline.predictors.report import Report
+
+if TYPE_CHECKING:
+    from paceline.datasets import Trace
+
+SHARES = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0])
+"""Hypotheses: this share of the time at the reference size is fixed, and contention slows both parts."""
+
+CONSTANTS = np.arange(0.1, 0.95, 0.1)
+"""Hypotheses: a fixed time that no contention changes, as a share of the worker's first times."""
+
+NONE, FALLING, CONSTANT = 4.0, 2.5, 0.5
+"""The prior falls as ``exp(-2.5 * share)``; that nothing is fixed is four times as likely as that, and a constant part
+half as likely. Of 34 curves of training jobs on five GPUs (public ones of Gavel, and this project's own of an H200)
+a quarter have nothing fixed in the upper half of their batches, half of them between 0.1 and 0.4, the others up to 0.8.
+"""
+
+PRIOR_WORKERS = 1.0
+"""How many workers of which all is known the prior counts for."""
+
+ROUNDS = 3
+"""Steps by which the fleet's own distribution of shares is found from the prior."""
+
+FADING = 0.97
+"""Factor by which a worker's evidence fades with each change of its size: about 30 changes count."""
+
+SAME = 0.02
+"""Sizes that differ by a smaller share count as the same."""
+
+FREEDOM = 4.0
+"""Degrees of freedom of Student's t, by which errors in log time are scored: an outlier is not impossible."""
+
+FIRST_NOISE, LEAST_NOISE, NOISE_SMOOTHING, LARGEST = 0.05, 0.01, 0.05, 3.0
+"""Noise of a time before anything is known and the least noise, relative to it; the weight of the newest change of time
+in it, and the most times the noise that one change counts for."""
+
+SUDDEN, UNLIKELY = np.log(1.5), 5.0
+"""A change of time that no hypothesis explains within this, in log time, and so many times the noise, teaches nothing:
+a pause began or ended, or the speed changed."""
+
+FIRST = 5
+"""First reports whose median the constants are relative to."""
+
+MOST_FIXED = 0.98
+"""A constant part is taken to be at most this share of a time."""
+
+PREFIX = "fixed_part/"
+
+
+class FixedPart:
+    """Another predictor, behind one that learns how much of each worker's time does not follow its batch.
+
+    Each change of a worker's size is a test of hypotheses about its fixed part: by how much should the time have
+    changed since the last report? Workers that have not changed yet are taken to be like those that have. Reports are
+    brought to one reference size by the expected share before the inner predictor gets them, so that a change of size
+    does not look like a change of speed, and its forecast becomes a line with an intercept.
+
+    Parameters
+    ----------
+    predictor
+        A predictor that knows nothing of batch sizes. It is held, not copied.
+
+    Attributes
+    ----------
+    latest
+        The latest report, as the inner predictor got it.
+
+    Notes
+    -----
+    The forecast's ``speed`` is that at the reference size, the mean batch of the first report, so that speeds of
+    different workers and iterations can be compared; times of other sizes come from its ``batch_time``.
+
+    Examples
+    --------
+    A worker needs 0.2 s besides 0.01 s per sample. When its batch halves and its time does not, that shows:
+
+    >>> from paceline.predictors import LastValue, Report
+    >>> model = FixedPart(LastValue())
+    >>> model.reset(["a"])
+    >>> for size in (40, 40, 40, 20, 40, 20):
+    ...     model.observe(Report(samples=[size], seconds=[0.2 + 0.01 * size]))
+    >>> curves = model.predict().curves
+    >>> curves.intercept.round(1), curves.seconds(np.array([80])).round(1)
+    (array([0.2]), array([1.]))
+    """
+
+    latest: Report
+
+    def __init__(self, predictor: Predictor) -> None:
+        self.predictor = predictor
+        self._clear()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.predictor!r})"
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """The fleet, in the order of every array."""
+        return self.predictor.workers
+
+    @property
+    def covariate_names(self) -> tuple[str, ...]:
+        """The covariates that the inner predictor reads."""
+        return self.predictor.covariate_names
+
+    @property
+    def share(self) -> Array:
+        """Share of each worker's time at the mean batch that is taken to be fixed, ``[W]``."""
+        seconds_W = np.where(np.isnan(self._rows["usual"]), 1.0, self._rows["usual"])
+        return self._fixed_seconds(seconds_W) / seconds_W
+
+    def fit(self, traces: Trace | Iterable[Trace]) -> Self:
+        """Fit the inner predictor to these traces."""
+        self.predictor.fit(traces)
+        self._clear()
+        return self
+
+    def reset(self, workers: Sequence[str]) -> None:
+        """Start, or start again, with this fleet and no memory of any iteration."""
+        self.predictor.reset(workers)
+        self._clear()
+
+    def join(self, worker: str) -> None:
+        """Add a worker at the end of the fleet; the others keep their state."""
+        self.predictor.join(worker)
+        fresh = _fresh(1)
+        self._take({name: np.concatenate([rows, fresh[name]]) for name, rows in self._rows.items()})
+
+    def leave(self, worker: str) -> None:
+        """Remove a worker; the others keep their state."""
+        stays_W = np.array([other != worker for other in self.workers])
+        self.predictor.leave(worker)
+        self._take({name: rows[stays_W] for name, rows in self._rows.items()})
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a worker another name; it keeps its place and everything learnt about it."""
+        self.predictor.rename(old, new)
+
+    def observe(self, report: Report) -> None:
+        """Learn from the measurements of the iteration just finished."""
+        size_W, speed_W = np.asarray(report.samples, dtype=np.float64), report.speed
+        if len(speed_W) != len(self._rows["size"]):
+            self.predictor.observe(report)  # which refuses it
+        if not report.complete:
+            size_W = np.where(np.isfinite(speed_W), size_W, np.nan)
+        reference = self._reference
+        if reference is None and np.isfinite(size_W).any():
+            reference = float(np.nanmean(size_W))
+        with np.errstate(all="ignore"):
+            seconds_W = size_W / speed_W
+            rows, moved = self._learnt(size_W, seconds_W, reference or 1.0)
+            before, weights = self._rows, self._weights_WH
+            if moved:
+                self._take(rows)
+            else:
+                self._rows = rows
+            relative_W = size_W / (reference or 1.0)
+            at_reference_W = seconds_W / self._relative_seconds(seconds_W, relative_W)
+        samples_W = np.full(len(size_W), reference or np.nan)
+        at_reference = replace(report, samples=samples_W, seconds=at_reference_W)
+        try:
+            self.predictor.observe(at_reference)
+        except BaseException:
+            self._rows, self._weights_WH = before, weights  # a refused report must change nothing
+            raise
+        self._reference, self.latest = reference, at_reference
+
+    def predict(self, *, covariates: ArrayLike | None = None, horizon: int = 1) -> Forecast:
+        """Forecast the iteration ``horizon`` ahead. Pure: a second call gives the same answer."""
+        forecast = self.predictor.predict(covariates=covariates, horizon=horizon)
+        size = self._reference or 1.0
+        seconds_W = size / forecast.speed
+        fixed_W = self._fixed_seconds(seconds_W)
+        none_W, unlimited_W = self._level
+        curves = Curves(floor=none_W, slope=(seconds_W - fixed_W) / size, intercept=fixed_W, limit=unlimited_W)
+        return replace(forecast, batch_time=curves)
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return everything learnt and observed, by the inner predictor too, as arrays."""
+        mine = {PREFIX + name: rows.copy() for name, rows in self._rows.items()}
+        reference = np.array(np.nan if self._reference is None else self._reference)
+        return {**self.predictor.state_dict(), **mine, f"{PREFIX}reference": reference}
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Resume from what ``state_dict`` returned; a state without fixed parts is one of an earlier version."""
+        inner = {name: value for name, value in state.items() if not name.startswith(PREFIX)}
+        self.predictor.load_state_dict(inner)
+        fresh = _fresh(len(self.workers))
+        rows = {name: np.array(state.get(PREFIX + name, value), value.dtype) for name, value in fresh.items()}
+        for name, value in fresh.items():
+            if rows[name].shape != value.shape:
+                raise ValueError(
+                    f"state {PREFIX + name!r} must have the shape {value.shape}, got {rows[name].shape}: it was saved "
+                    "by another version"
+                )
+        reference = float(state.get(f"{PREFIX}reference", np.nan))
+        self._reference = None if np.isnan(reference) else reference
+        self._take(rows)
+
+    # -- parts ---------------------------------------------------------------------------------------------------
+
+    def _clear(self) -> None:
+        self._reference: float | None = None
+        """Samples that every report is brought to; fixed, because other ones would change all speeds."""
+        self._take(_fresh(len(self.workers)))
+
+    def _take(self, rows: dict[str, Array]) -> None:
+        """Take over what is known of each worker, and weigh the hypotheses by it."""
+        self._rows = rows
+        self._weights_WH = _weights(rows["evidence"])
+        count = len(rows["size"])
+        self._level = np.zeros(count), np.full(count, np.inf)
+
+    def _learnt(self, size_W: Array, seconds_W: Array, reference: float) -> tuple[dict[str, Array], bool]:
+        """Return what is known of each worker after this report, and whether there is new evidence."""
+        before, rows = self._rows, dict(self._rows)
+        change_W = np.log(seconds_W / before["seconds"])
+        moved_W = np.abs(size_W / before["size"] - 1.0) >= SAME
+        moved = anywhere(moved_W)
+        noise_W = before["noise"]
+        error_W = np.minimum(np.square(change_W), LARGEST**2 * noise_W)
+        still_W = ~np.isnan(change_W) & ~moved_W
+        rows["noise"] = np.where(still_W, noise_W + NOISE_SMOOTHING * (error_W - noise_W), noise_W)
+        if moved:
+            rows["evidence"] = before["evidence"].copy()
+            rows["evidence"][moved_W] *= FADING
+            rows["evidence"][moved_W] += _losses(change_W[moved_W], before, size_W, moved_W, reference)
+        seen_W = ~np.isnan(seconds_W)
+        rows["size"] = np.where(seen_W, size_W, before["size"])
+        rows["seconds"] = np.where(seen_W, seconds_W, before["seconds"])
+        if np.minimum.reduce(before["reports"], initial=FIRST) < FIRST:
+            moved |= _begin(rows, seconds_W * reference / size_W)
+        return rows, moved
+
+    def _relative_seconds(self, seconds_W: Array, relative_W: Array) -> Array:
+        """Return how many times as long as a batch of the reference size these took, ``[W]``."""
+        weights_WH = self._weights_WH
+        seconds_W1 = seconds_W[:, None]
+        fixed_WH = np.minimum(CONSTANTS * self._rows["usual"][:, None], MOST_FIXED * seconds_W1)
+        share_WH = fixed_WH / (fixed_WH + (seconds_W1 - fixed_WH) / relative_W[:, None])
+        of_constants_W = np.add.reduce(weights_WH[:, len(SHARES) :] * share_WH, axis=1)
+        share_W = weights_WH[:, : len(SHARES)] @ SHARES + of_constants_W
+        return np.asarray(share_W + (1.0 - share_W) * relative_W)
+
+    def _fixed_seconds(self, seconds_W: Array) -> Array:
+        """Return the fixed part of times at the reference size, ``[W]``."""
+        weights_WH, usual_W = self._weights_WH, self._rows["usual"]
+        usual_W = np.where(np.isnan(usual_W), seconds_W, usual_W)
+        fixed_WH = np.minimum(CONSTANTS * usual_W[:, None], MOST_FIXED * seconds_W[:, None])
+        of_constants_W = np.add.reduce(weights_WH[:, len(SHARES) :] * fixed_WH, axis=1)
+        return np.asarray(weights_WH[:, : len(SHARES)] @ SHARES * seconds_W + of_constants_W)
+
+
+def _fresh(count: int) -> dict[str, Array]:
+    unseen = {name: np.full(count, np.nan) for name in ("size", "seconds", "usual")}
+    return {
+        **unseen,
+        "evidence": np.zeros((count, len(SHARES) + len(CONSTANTS))),
+        "noise": np.full(count, FIRST_NOISE**2),
+        "first": np.full((count, FIRST), np.nan),
+        "reports": np.zeros(count),
+    }
+
+
+def _prior() -> Array:
+    weight_H = np.concatenate([np.exp(-FALLING * SHARES), CONSTANT * np.exp(-FALLING * CONSTANTS)])
+    weight_H[0] *= NONE
+    return np.asarray(weight_H / weight_H.sum())
+
+
+PRIOR_H = _prior()
+
+
+def _weights(loss_WH: Array) -> Array:
+    """Return the probability of each hypothesis, ``[W, H]``: of the evidence, and of what the whole fleet shows.
+
+    The fleet's distribution counts each worker by how much is known of it, and the prior as one more worker
+    (expectation maximisation): workers that all show the same lend it to others, workers that differ do not.
+    """
+    likelihood_WH = np.exp(np.minimum.reduce(loss_WH, axis=1, keepdims=True) - loss_WH)
+    known_W, fleet_H = 1.0 - likelihood_WH @ PRIOR_H, PRIOR_H
+    for step in range(ROUNDS + 1):
+        weight_WH = fleet_H * likelihood_WH
+        weight_WH /= np.add.reduce(weight_WH, axis=1, keepdims=True)
+        if step < ROUNDS:
+            fleet_H = (PRIOR_WORKERS * PRIOR_H + known_W @ weight_WH) / (PRIOR_WORKERS + known_W.sum())
+    return np.asarray(weight_WH)
+
+
+def _losses(change_N: Array, before: Mapping[str, Array], size_W: Array, moved_W: Array, reference: float) -> Array:
+    """Return how badly each hypothesis explains the times of workers whose size has changed, ``[N, H]``."""
+    size_N1, seconds_N1 = before["size"][moved_W][:, None], before["seconds"][moved_W][:, None]
+    now_N1 = size_W[moved_W][:, None]
+    by_share = np.log((SHARES + (1 - SHARES) * now_N1 / reference) / (SHARES + (1 - SHARES) * size_N1 / reference))
+    part = np.minimum(CONSTANTS * before["usual"][moved_W][:, None] / seconds_N1, MOST_FIXED)
+    by_constant = np.log(part + (1.0 - part) * now_N1 / size_N1)
+    error_NH = change_N[:, None] - np.concatenate([by_share, by_constant], axis=1)
+    noise_N = before["noise"][moved_W]
+    loss_NH = (FREEDOM + 1) / 2 * np.log1p(np.square(error_NH) / (FREEDOM * (noise_N + LEAST_NOISE**2))[:, None])
+    loss_NH -= loss_NH.min(axis=1, keepdims=True)
+    unexplained_N = np.abs(error_NH).min(axis=1) > np.maximum(SUDDEN, UNLIKELY * np.sqrt(noise_N))
+    loss_NH[unexplained_N | np.isnan(change_N)] = 0.0
+    return np.asarray(loss_NH)
+
+
+def _begin(rows: dict[str, Array], seconds_W: Array) -> bool:
+    """Add a report to the first ones of those workers that have not made them all, in place."""
+    young_W = (rows["reports"] < FIRST) & np.isfinite(seconds_W)
+    if not anywhere(young_W):
+        return False
+    rows["first"], rows["reports"], rows["usual"] = (rows[name].copy() for name in ("first", "reports", "usual"))
+    rows["first"][young_W, rows["reports"][young_W].astype(int)] = seconds_W[young_W]
+    rows["reports"][young_W] += 1
+    rows["usual"][young_W] = np.nanmedian(rows["first"][young_W], axis=1)
+    return False
