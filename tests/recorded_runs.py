@@ -8,9 +8,15 @@ from paceline.runs import JsonLines
 from paceline.runs.iteration import Iteration
 
 
+class Proportional(EWMA):
+    """Its forecasts are for times that are proportional to sizes, so that sizes are easy to tell beforehand."""
+
+    reads_sizes = True
+
+
 def iterations(count, workers=("gpu0", "gpu1"), speeds=(1000.0, 500.0), first=0):
     """Balance workers of these speeds, and yield the record of each iteration."""
-    balancer = LoadBalancer(EWMA(), workers=workers, global_batch=60, policy=Policy(warmup=2))
+    balancer = LoadBalancer(Proportional(), workers=workers, global_batch=60, policy=Policy(warmup=2))
     for index in range(first, first + count):
         before = balancer.plan
         seconds = before.sizes / np.array(speeds)
