@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 COLUMNS = ("source", "device", "model", "batch", "seconds", "comm_seconds", "held")
 """Source, device, model, samples, own compute time in s, communication in s, and what was held constant."""
 
+UNCERTAINTY = "uncertainty"
+"""A further column of profiles measured in several passes: half the 95% interval of the median, as a share of it."""
+
 CURVE = ["source", "device", "model", "held"]
 """The columns that identify a curve."""
 
@@ -95,8 +98,9 @@ def save_profile(profile: pd.DataFrame, path: str | Path) -> Path:
     if missing:
         raise ValueError(f"profile must have the columns {list(COLUMNS)}, but {missing} are missing")
     path = Path(path)
+    columns = [name for name in (*COLUMNS, UNCERTAINTY) if name in profile.columns]
     with written_whole(path) as temporary:
-        profile[list(COLUMNS)].to_csv(temporary, index=False)
+        profile[columns].to_csv(temporary, index=False)
     return path
 
 
@@ -114,7 +118,11 @@ def load_profile(path: str | Path) -> pd.DataFrame:
     if not path.is_file():
         raise FileNotFoundError(f"there is no profile {path}")
     table = _csv(path, COLUMNS)
-    return _frame(path, table[list(COLUMNS)].itertuples(index=False, name=None), first_row=2)
+    frame = _frame(path, table[list(COLUMNS)].itertuples(index=False, name=None), first_row=2)
+    if UNCERTAINTY in table.columns:
+        values = enumerate(table[UNCERTAINTY], start=2)
+        frame[UNCERTAINTY] = [_optional(path, row, UNCERTAINTY, value, least=0.0) for row, value in values]
+    return frame
 
 
 # -- one reader per format ---------------------------------------------------------------------------------------

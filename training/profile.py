@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import logging
 import math
+import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from paceline._require import require
-from paceline.datasets.profiles import COLUMNS
+from paceline.datasets.profiles import COLUMNS, UNCERTAINTY
 from paceline.training.make_step import CheckedStep, MakeStep, Step, StepError, failure
 
 if TYPE_CHECKING:
@@ -36,10 +37,16 @@ def profile(
     name: str = "",
     model: str = "",
     warmup: int = 3,
-    repeats: int = 10,
+    repeats: int = 5,
+    precision: float = 0.03,
+    max_passes: int = 15,
     progress: Callable[[int], None] = lambda size: None,
 ) -> pd.DataFrame:
-    """Measure a training step at each batch size, in rising order; if memory runs out, find the limit by bisection.
+    """Measure a training step at each batch size, in passes over all sizes, until the median of each is certain.
+
+    The first pass is in rising order; if memory runs out, it finds the limit by bisection. The others are in random
+    order, so that a slow minute of the machine does not look like a slow size. Each builds its steps anew: what a
+    process was unlucky with, such as where its memory lies, often lasts for all steps of a visit.
 
     Parameters
     ----------
@@ -53,7 +60,12 @@ def profile(
     name, model
         Names of the device and the model in the profile; by default the device's own name.
     warmup, repeats
-        Number of steps before the timed ones, and number of timed steps, whose median counts.
+        In each pass, number of steps before the timed ones, and number of timed steps, whose median counts.
+    precision
+        A size is certain once half the 95% interval of the median of its passes is at most this share of it. It takes
+        six passes to have such an interval, which assumes nothing about how times are distributed.
+    max_passes
+        Passes after which the measurement ends all the same; 1 measures every size once.
     progress
         Called with each size before it is measured.
 
@@ -61,7 +73,8 @@ def profile(
     -------
     pandas.DataFrame
         A tidy profile as in :mod:`paceline.datasets.profiles`, in rising order of batch; ``seconds`` is NaN where
-        memory did not suffice. A host whose kernel kills processes for memory gives no warning: keep CPU sizes low.
+        memory did not suffice. ``uncertainty`` is half the 95% interval of ``seconds``, as a share of it; NaN after
+        fewer than six passes. A host whose kernel kills processes for memory gives no warning: keep CPU sizes low.
 
     Raises
     ------
@@ -80,20 +93,53 @@ def profile(
     """
     import pandas as pd
 
-    _check(sizes, warmup, repeats)
-    measured: dict[int, float] = {}
+    _check(sizes, warmup, repeats, max_passes)
+    visits: dict[int, list[float]] = {}
 
     def measure(size: int) -> bool:
         progress(size)
-        measured[size] = _median_seconds(make_step, size, device, warmup, repeats)
-        return not math.isnan(measured[size])
+        seconds = _median_seconds(make_step, size, device, warmup, repeats)
+        visits.setdefault(size, [])
+        if not math.isnan(seconds):
+            visits[size].append(seconds)
+        return not math.isnan(seconds)
 
     for size in sorted(set(sizes)):
         if not measure(size):
-            _bisect(measure, _largest_that_worked(measured), size)
+            _bisect(measure, _largest_that_worked(visits), size)
             break
-    rows = [("measured", name or device_name(device), model, float(b), s, math.nan, "") for b, s in measured.items()]
-    return pd.DataFrame(rows, columns=list(COLUMNS)).sort_values("batch", ignore_index=True)
+    order = random.Random(0)
+    for _ in range(max_passes - 1):
+        uncertain = [size for size, seconds in visits.items() if seconds and not uncertainty(seconds) <= precision]
+        for size in order.sample(uncertain, len(uncertain)):
+            measure(size)
+    device_model = ("measured", name or device_name(device), model)
+    rows = [
+        (*device_model, float(size), statistics.median(seconds or [math.nan]), math.nan, "", uncertainty(seconds))
+        for size, seconds in visits.items()
+    ]
+    return pd.DataFrame(rows, columns=[*COLUMNS, UNCERTAINTY]).sort_values("batch", ignore_index=True)
+
+
+def uncertainty(seconds: Sequence[float]) -> float:
+    """Return half the 95% interval of the median of independent measurements, as a share of it; NaN of fewer than six.
+
+    The interval lies between two of the sorted measurements: the k-th from either end, where so many fall on one side
+    of the true median with a chance of at most 2.5%. A single outlier does not widen it, from nine on.
+
+    >>> uncertainty([1.0, 1.02, 0.98, 1.0, 1.04, 0.96, 1.0, 1.0, 7.0])
+    0.03
+    >>> uncertainty([1.0, 1.0])
+    nan
+    """
+    count, chance, below = len(seconds), 0.0, -1
+    while chance <= 0.025 and below < count:
+        below += 1
+        chance += math.comb(count, below) / 2**count
+    if below == 0:
+        return math.nan
+    ordered = sorted(seconds)
+    return round((ordered[count - below] - ordered[below - 1]) / 2 / statistics.median(ordered), 6)
 
 
 def example(batch_size: int, device: str) -> Step:
@@ -134,7 +180,7 @@ def device_name(device: str) -> str:
 
 
 def _median_seconds(make_step: MakeStep, size: int, device: str, warmup: int, repeats: int) -> float:
-    """Return the median time of a step, NaN if memory does not suffice. The step is freed before the return."""
+    """Return the median time of one visit's steps, NaN if memory does not suffice. The step is freed before that."""
     if device.startswith("cuda"):
         _require_cuda()
     try:
@@ -217,15 +263,17 @@ def _bisect(measure: Callable[[int], bool], worked: int, failed: int) -> None:
             failed = middle
 
 
-def _largest_that_worked(measured: dict[int, float]) -> int:
-    worked = [size for size, seconds in measured.items() if not math.isnan(seconds)]
+def _largest_that_worked(visits: dict[int, list[float]]) -> int:
+    worked = [size for size, seconds in visits.items() if seconds]
     if not worked:
-        raise ValueError(f"not even a batch of {min(measured)} fits into memory: choose smaller sizes")
+        raise ValueError(f"not even a batch of {min(visits)} fits into memory: choose smaller sizes")
     return max(worked)
 
 
-def _check(sizes: Sequence[int], warmup: int, repeats: int) -> None:
+def _check(sizes: Sequence[int], warmup: int, repeats: int, max_passes: int) -> None:
     if not sizes or min(sizes) < 1:
         raise ValueError(f"sizes must be batch sizes of at least 1 sample, got {list(sizes)}")
     if warmup < 0 or repeats < 1:
         raise ValueError(f"warmup must be at least 0 and repeats at least 1, got {warmup} and {repeats}")
+    if max_passes < 1:
+        raise ValueError(f"max_passes must be at least 1, got {max_passes}")

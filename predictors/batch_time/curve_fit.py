@@ -33,6 +33,9 @@ WILD = math.log(2.0)
 REACH, LEAST_NEARNESS = 2.0, 1e-3
 """Factor between sizes at which a measurement's weight falls to 1/e, and the least weight of a distant one."""
 
+MODEL_ERROR = 0.03
+"""Relative error of a curve of two lines: the median in benchmarks/curves.md."""
+
 EXACT = 1e-9
 """Relative deviations below this are rounding."""
 
@@ -98,6 +101,21 @@ def nearness(sizes: ArrayLike, batch: float) -> Array:
     """
     decades_N = np.log(np.asarray(sizes, dtype=np.float64) / batch) / math.log(REACH)
     return np.maximum(np.exp(-np.square(decades_N)), LEAST_NEARNESS)
+
+
+def certainty(uncertainty: ArrayLike) -> Array:
+    """Return weights for :func:`fit_curve` from relative uncertainties, ``[N]``; what is not known counts as a median.
+
+    A curve of two lines is no better than a few per cent itself, so what is certain to :data:`MODEL_ERROR` and what is
+    certain to less count nearly the same.
+
+    >>> certainty([0.0, 0.02, 0.2, float("nan")]).round(2)
+    array([1.  , 0.69, 0.02, 0.69])
+    """
+    share_N = np.asarray(uncertainty, dtype=np.float64)
+    known_N = np.isfinite(share_N)
+    usual = float(np.median(share_N[known_N])) if known_N.any() else 0.0
+    return 1.0 / (1.0 + np.square(np.where(known_N, share_N, usual) / MODEL_ERROR))
 
 
 def curve_seconds(fit: Fit, sizes: ArrayLike) -> Array:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paceline._arrays import Array
-from paceline.predictors.batch_time.curve_fit import fit_curve, nearness
+from paceline.predictors.batch_time.curve_fit import certainty, fit_curve, nearness
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,7 +79,8 @@ def curves_of_profiles(profiles: pd.DataFrame, *, near: float | None = None) -> 
         fits_N = np.isfinite(seconds_N)
         if not _tells_apart(size_N[fits_N]):
             raise ValueError(f"profiles of {device!r} must hold two or more different batches, got {size_N[fits_N]}")
-        curve = _curve(size_N[fits_N], seconds_N[fits_N], near)
+        weight_N = certainty(rows["uncertainty"])[fits_N] if "uncertainty" in rows else None
+        curve = _curve(size_N[fits_N], seconds_N[fits_N], near, weight_N)
         if size_N[fits_N].max() < size_N.max():
             curve[FIELDS.index("most")] = size_N[fits_N].max()
         curves[str(device)] = curve
@@ -99,9 +100,11 @@ def _tells_apart(size_N: Array) -> bool:
     return len(size_N) > 0 and float(size_N.max()) >= LEAST_RANGE * float(size_N.min())
 
 
-def _curve(size_N: Array, seconds_N: Array, near: float | None) -> Array:
+def _curve(size_N: Array, seconds_N: Array, near: float | None, weight_N: Array | None = None) -> Array:
     """Return the fitted curve as a row; each size counts once, with its median time, no matter how often measured."""
     sizes, place_N = np.unique(size_N, return_inverse=True)
     seconds = [float(np.median(seconds_N[place_N == i])) for i in range(len(sizes))]
-    weights = None if near is None else nearness(sizes, near)
+    weights = np.ones(len(sizes)) if near is None else nearness(sizes, near)
+    if weight_N is not None:
+        weights *= [weight_N[place_N == i].max() for i in range(len(sizes))]
     return np.array([*fit_curve(sizes, seconds, weights), np.inf, np.median(sizes)])

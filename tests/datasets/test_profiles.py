@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from paceline.datasets.profiles import COLUMNS, CURVE, load_profile, read_profiles, save_profile
+from paceline.predictors import BatchTime
 
 REAL = Path(os.environ.get("PACELINE_DATA", Path(__file__).parents[3] / "shared" / "data")) / "batch_profiles"
 needs_real = pytest.mark.skipif(
@@ -179,3 +180,17 @@ def test_the_page_on_profiling_runs_as_it_stands(tmp_path, monkeypatch, capsys):
     assert abs(sizes[0] - sizes[1]) <= 1
     assert sizes[2] < sizes[0] / 2
     assert namespace["best"].global_batch % 8 == 0
+
+
+def test_profile_uncertainty_is_saved_and_weights_the_fit(tmp_path):
+    """Two sizes of six are off by half, and known to be uncertain."""
+    size = np.array([8.0, 16, 32, 64, 128, 256])
+    seconds = 0.01 + 1e-4 * size
+    seconds[[2, 4]] *= 1.5
+    rows = pd.DataFrame({"source": "measured", "device": "mine", "model": "net", "batch": size, "seconds": seconds})
+    rows = rows.assign(comm_seconds=np.nan, held="", uncertainty=[0.01, 0.01, 0.5, 0.01, 0.5, np.nan])
+    back = load_profile(save_profile(rows, tmp_path / "p.csv"))
+    np.testing.assert_array_equal(back["uncertainty"], rows["uncertainty"])
+    fitted = BatchTime(devices={"0": "mine"}).fit_profiles(back)
+    floor, slope, intercept, *_ = fitted.curves_["mine"]
+    assert np.allclose(np.maximum(floor, intercept + slope * size[[0, 1, 3, 5]]), seconds[[0, 1, 3, 5]], rtol=0.02)

@@ -41,7 +41,7 @@ def busy(device, seconds):
 def test_on_a_device_the_limit_of_memory_is_found_without_a_crash_and_recovered_from(limit):
     with stand_in(limit=1024 * limit) as device:
         steps = busy(device, 1e-4)
-        found = profiling.profile(steps, [8, 16, 32, 64, 128], device="cuda", warmup=0, repeats=2)
+        found = profiling.profile(steps, [8, 16, 32, 64, 128], device="cuda", warmup=0, repeats=2, max_passes=2)
         assert device.memory.allocated == 0
         steps(limit, "cuda")()
     fits = found.dropna(subset=["seconds"])
@@ -53,7 +53,7 @@ def test_on_a_device_the_limit_of_memory_is_found_without_a_crash_and_recovered_
 @pytest.mark.slow
 def test_a_step_on_a_device_is_timed_by_events_and_only_the_end_is_waited_for():
     with stand_in() as device:
-        found = profiling.profile(busy(device, 1e-3), [4, 16], device="cuda", warmup=2, repeats=5)
+        found = profiling.profile(busy(device, 1e-3), [4, 16], device="cuda", warmup=2, repeats=5, max_passes=1)
         assert len(device.waits) == 4, "before the first and after the last step of each size"
     for size, seconds in zip(found["batch"], found["seconds"], strict=True):
         assert seconds >= 0.999e-3 * size
@@ -61,7 +61,18 @@ def test_a_step_on_a_device_is_timed_by_events_and_only_the_end_is_waited_for():
 
 @pytest.mark.slow
 def test_the_command_profiles_on_a_device(tmp_path, capsys, monkeypatch):
-    options = ["--device", "cuda", "--sizes", "1,2,4,1024", "--repeats", "1", "--out", str(tmp_path / "p.csv")]
+    options = [
+        "--device",
+        "cuda",
+        "--sizes",
+        "1,2,4,1024",
+        "--repeats",
+        "1",
+        "--passes",
+        "2",
+        "--out",
+        str(tmp_path / "p.csv"),
+    ]
     monkeypatch.setattr(sys, "argv", ["paceline", "profile", *options])
     with stand_in(limit=2**20), contextlib.suppress(SystemExit):
         main()

@@ -22,8 +22,10 @@ def profile(
     target: Annotated[Path, typer.Option("--out", "-o", help="The .csv file to write.")] = Path("profile.csv"),
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:<number>.")] = "cpu",
     name: Annotated[str, typer.Option(help="Name of the device in the profile. [default: its own name]")] = "",
-    repeats: Annotated[int, typer.Option(help="Timed steps per size; their median counts.")] = 10,
-    warmup: Annotated[int, typer.Option(help="Steps per size before the timed ones.")] = 3,
+    repeats: Annotated[int, typer.Option(help="Timed steps per size and pass; their median counts.")] = 5,
+    warmup: Annotated[int, typer.Option(help="Steps per size and pass before the timed ones.")] = 3,
+    precision: Annotated[float, typer.Option(help="Measure until each median is certain to this share.")] = 0.03,
+    passes: Annotated[int, typer.Option(help="Most passes over the sizes.")] = 15,
 ) -> None:
     """Measure a model's training step over batch sizes, and fit its batch time curve.
 
@@ -32,8 +34,8 @@ def profile(
     [cyan]def make_step(batch_size, device):
         return lambda: train_once(images[:batch_size].to(device))[/]
 
-    If memory runs out, the limit is found by bisection. Writes the profile and, if matplotlib is installed, a picture
-    of it.
+    Passes over the sizes, in random order, go on until the median of each is certain. If memory runs out, the limit is
+    found by bisection. Writes the profile and, if matplotlib is installed, a picture of it.
     """
     from paceline.datasets.profiles import save_profile
     from paceline.training import profile as profiling
@@ -52,6 +54,8 @@ def profile(
             model=model,
             warmup=warmup,
             repeats=repeats,
+            precision=precision,
+            max_passes=passes,
             progress=lambda size: tell(f"measuring a batch of {size}"),
         )
     save_profile(measured, target)
@@ -69,16 +73,22 @@ def _numbers(sizes: str) -> list[int]:
 
 def _described(measured: pd.DataFrame) -> list[str]:
     """Return lines that describe the measurements and the fitted curve."""
-    from paceline.predictors.batch_time.curve_fit import fit_curve
+    from paceline.predictors.batch_time.curve_fit import certainty, fit_curve
 
     fits = measured.dropna(subset=["seconds"])
     lines = [
-        f"{batch:8.0f} samples  "
-        + (f"{1e3 * time:10.3f} ms  {batch / time:10.1f} samples/s" if time > 0 else "no memory")
-        for batch, time in zip(measured["batch"], measured["seconds"], strict=True)
+        f"{row.batch:8.0f} samples  "
+        + (
+            f"{1e3 * row.seconds:10.3f} ms {f'+-{row.uncertainty:.1%}':>8}  {row.batch / row.seconds:10.1f} samples/s"
+            if row.seconds > 0
+            else "no memory"
+        )
+        for row in measured.itertuples()
     ]
+    lines.append("+- is half the 95% interval of the median; nan: fewer than six passes")
     if len(fits) > 1:
-        floor, slope, intercept = fit_curve(fits["batch"].to_numpy(), fits["seconds"].to_numpy())
+        weights = certainty(fits["uncertainty"])
+        floor, slope, intercept = fit_curve(fits["batch"].to_numpy(), fits["seconds"].to_numpy(), weights)
         lines.append(f"t(x) = max({floor:.3g} s, {intercept:.3g} s + {slope:.3g} s x)")
     if len(fits) < len(measured):
         lines.append(f"memory limit: {fits['batch'].max():.0f} samples")
