@@ -495,9 +495,9 @@ def report(share: float = 1.0) -> Iterator[str]:
     yield from drift_table(list(random_mixes(whole["held out"], max(round(24 * share), 2), seed=5)))
     yield "\n## Curves of a GPU\n"
     yield "Five models on one NVIDIA H200 (`gpu_h200/curves.csv`), each size measured once: mean error of the fit to"
-    yield "every second size on the others (*recorded*), and of a fit to those others themselves. Then the fitted curves"
-    yield "are measured with the residuals of all five as the noise of a visit: once, and as `paceline profile` does, in"
-    yield "up to 15 passes until half the 95 % interval of each median is at most 3 %.\n"
+    yield "every second size on the others (*recorded*), and of a fit to those others themselves. Then the fitted"
+    yield "curves are measured with the residuals of all five as the noise of a visit: once, and as `paceline profile`"
+    yield "does, in up to 15 passes until half the 95 % interval of each median is at most 3 %.\n"
     yield from gpu_table()
     yield "\n## Cost\n"
     yield "Microseconds of one `observe` and one `predict`, best of 20.\n"
