@@ -143,3 +143,46 @@ def test_a_plain_stream_has_sizes_and_no_costs():
     first, second = fleet(range(20), 2, 5)
     first.sizes = second.sizes = np.array([3, 2])
     assert (next(iter(first)), next(iter(second)), first.coefficients) == ([0, 1, 2], [3, 4], None)
+
+
+def split(rank):
+    return range(rank, 480, 2)
+
+
+def shuffled(rank):
+    return np.random.default_rng(rank).permutation(480).tolist()
+
+
+def uneven(rank):
+    return range(*((0, 300), (300, 480))[rank])
+
+
+FORMS = [lambda k: k, lambda k: {"x": np.full(4, k)}, lambda k: (f"{k}", [k, None]), lambda k: np.r_[np.zeros(999), k]]
+
+
+@pytest.mark.parametrize("made", [split, shuffled, uneven])
+@pytest.mark.parametrize("form", FORMS)
+def test_streams_of_other_contents_have_other_positions(made, form):
+    """Streams as scripts of plain DDP divide them: as many samples a batch, but others."""
+    first, second = (
+        StreamLoader([form(k) for k in made(rank)], 24, rank=rank, world_size=2, collate_fn=list) for rank in (0, 1)
+    )
+    for loader in (first, second):
+        next(iter(loader))
+    assert first.position != second.position
+
+
+def test_stream_key_is_what_a_sample_is_known_by():
+    """A stream that augments at random: the numbers are the same on every rank, the pixels are not."""
+    loaders = [
+        StreamLoader(
+            [{"id": k, "x": np.random.default_rng(k + 1000 * rank).random(4)} for k in range(48)],
+            24,
+            rank=rank,
+            world_size=2,
+            collate_fn=list,
+            key=lambda sample: sample["id"],
+        )
+        for rank in (0, 1)
+    ]
+    assert sum(1 for _ in union(loaders)) == 2

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -16,6 +17,9 @@ from paceline.engines.torch.loading.costs.costs import Costs, SampleCosts, assig
 from paceline.engines.torch.loading.global_batch import GlobalBatch
 from paceline.engines.torch.weighting.rank_batch import RankBatch
 
+LOOKED_AT = 128
+"""Values at each end of a large array that its fingerprint is made of: all of them would cost as much as decoding."""
+
 
 class StreamAssigner(Assigner):
     """Draws global batches from a stream, which every rank reads anew for every epoch, and divides them.
@@ -26,10 +30,17 @@ class StreamAssigner(Assigner):
     over = True
 
     def __init__(
-        self, stream: Iterable[Any], rule: GlobalBatch, rank: int, costs: Costs | None, window: int, seed: int
+        self,
+        stream: Iterable[Any],
+        rule: GlobalBatch,
+        rank: int,
+        costs: Costs | None,
+        window: int,
+        seed: int,
+        key: Callable[[Any], Any] | None = None,
     ) -> None:
         super().__init__(rule, rank)
-        self.stream, self.costs, self.window, self.seed = stream, costs, window, seed
+        self.stream, self.costs, self.window, self.seed, self.key = stream, costs, window, seed, key
         if costs is not None:
             self.coefficients = np.eye(3 if costs.lengths is not None and costs.cost is None else 1)[0]
         self._scale = np.zeros(0)
@@ -55,7 +66,8 @@ class StreamAssigner(Assigner):
             known, owner_N = np.zeros(0), np.repeat(np.arange(len(shares_W)), rank_batch.sizes)
         else:
             known, rank_batch, owner_N = self._divided(self.costs, drawn, shares_W)
-        self._seen = np.ascontiguousarray(known).tobytes() + owner_N.astype("<i8").tobytes()
+        content = b"".join(fingerprint(sample if self.key is None else self.key(sample)) for sample in drawn)
+        self._seen = np.ascontiguousarray(known).tobytes() + owner_N.astype("<i8").tobytes() + content
         return rank_batch, [drawn[number] for number in np.flatnonzero(owner_N == self.rank)]
 
     def advance(self) -> None:
@@ -128,6 +140,45 @@ class StreamAssigner(Assigner):
         own, terms = scaled[found.of(self.rank)], scaled.terms
         rank_batch = assigned_by_terms(found.counts, self.rank, own, terms, terms, 1, costs.work(own))
         return known.features, rank_batch, found.owner
+
+
+def fingerprint(sample: Any) -> bytes:
+    """Return four bytes that tell samples apart: the same on every rank that drew the same sample.
+
+    Of a large array, the beginning and the end count. Of a dictionary with a ``__key__``, as WebDataset yields, that
+    alone counts.
+
+    >>> fingerprint({"x": np.arange(3), "y": "a"}) == fingerprint({"x": np.arange(3), "y": "b"})
+    False
+    """
+    return zlib.crc32(b"".join(_content(sample))).to_bytes(4, "little")
+
+
+def _content(part: Any) -> Iterator[bytes]:
+    if isinstance(part, Mapping):
+        if "__key__" in part:
+            part = {"__key__": part["__key__"]}
+        for name, value in part.items():
+            yield repr(name).encode()
+            yield from _content(value)
+    elif isinstance(part, list | tuple):
+        yield b"%d" % len(part)
+        for value in part:
+            yield from _content(value)
+    elif isinstance(part, str | bytes):
+        yield part.encode() if isinstance(part, str) else part
+    elif isinstance(part, bool | int | float | complex | np.generic | None):
+        yield repr(part).encode()
+    elif hasattr(part, "numel") or isinstance(part, np.ndarray):
+        flat = part.reshape(-1)
+        yield repr((str(part.dtype), tuple(part.shape))).encode()
+        for ends in (flat[:LOOKED_AT], flat[-LOOKED_AT:]) if len(flat) > 2 * LOOKED_AT else (flat,):
+            yield repr(ends.tolist()).encode()
+    else:
+        try:
+            yield pickle.dumps(part)
+        except Exception:  # what cannot be pickled is told apart by its kind alone
+            yield type(part).__qualname__.encode()
 
 
 def mixed(stream: Iterable[Any], window: int, seed: int, epoch: int) -> Iterator[Any]:

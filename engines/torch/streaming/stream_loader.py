@@ -18,8 +18,8 @@ class StreamLoader(RankLoader):
 
     Every rank reads the whole stream, in the same order, and keeps its part. So what comes, and when, is that of one
     process; reading and decoding are done by every rank. A stream that is split over the ranks already (by
-    ``split_dataset_by_node``, or a node splitter) differs between them: that shows in the first exchange of reports,
-    and ends the job with an error.
+    ``split_dataset_by_node``, or a node splitter) or shuffled without a common seed differs between them: ranks compare
+    the contents of what they drew, and every rank ends with an error at the first exchange of reports.
 
     Each sample of the stream comes exactly once an epoch. The last batch takes what is left; fewer samples than ranks
     join the one before. A resumed epoch reads again, and drops, what came before: it is exact if the stream yields the
@@ -41,6 +41,9 @@ class StreamLoader(RankLoader):
         What samples cost, if they cost differently: a :class:`Costs`, of functions of a sample.
     collate_fn
         Makes a batch of a list of samples; by default they are stacked as torch does.
+    key
+        What a sample is known by, such as its number or file: a function of the sample. By default all that is in it,
+        which differs between ranks where the stream itself augments samples at random.
 
     Raises
     ------
@@ -69,6 +72,7 @@ class StreamLoader(RankLoader):
         seed: int = 0,
         costs: Costs | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
+        key: Callable[[Any], Any] | None = None,
     ) -> None:
         rank, world_size = place(rank, world_size)
         global_batch = whole("global_batch", global_batch, world_size, "samples, one for each rank")
@@ -76,7 +80,7 @@ class StreamLoader(RankLoader):
             costs.require_functions()
         rule = GlobalBatch(global_batch, world_size)
         window, seed = whole("window", window, 1, "sample"), whole("seed", seed, 0)
-        assigner = StreamAssigner(stream, rule, rank, costs, window, seed)
+        assigner = StreamAssigner(stream, rule, rank, costs, window, seed, key)
         super().__init__(assigner, OnDemand(None, collate_fn), rule, rank)
 
     def settings(self) -> dict[str, object]:
