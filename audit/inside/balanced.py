@@ -142,9 +142,11 @@ def watch_balanced(patches: Patches) -> None:
         return init
 
     def streams(before: Any) -> Any:
-        def init(assigner: Any, stream: Any, rule: Any, rank: int, costs: Any, window: int, seed: int) -> None:
+        def init(
+            assigner: Any, stream: Any, rule: Any, rank: int, costs: Any, window: int, *arguments: Any, **options: Any
+        ) -> None:
             mixed = MixedStream(stream, rule.samples, plan.seed) if window == 1 else stream
-            before(assigner, mixed, rule, rank, costs, window, seed)
+            before(assigner, mixed, rule, rank, costs, window, *arguments, **options)
 
         return init
 

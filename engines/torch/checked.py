@@ -57,8 +57,8 @@ def apart(workers: Sequence[str], places: Array) -> str:
         return (
             f"the ranks had different samples by batch {batches:.0f} of epoch {epoch:.0f}. The cause is a sampler= "
             "that orders them differently on each rank (seed its generator alike, and leave out a DistributedSampler, "
-            "which yields one rank's part), a stream that is divided among the ranks (leave out split_dataset_by_node) or "
-            "augments at random (give StreamLoader a key=), or a loop that differs"
+            "which yields one rank's part), a stream that is divided among the ranks (leave out split_dataset_by_node) "
+            "or augments at random (give StreamLoader a key=), or a loop that differs"
         )
     said = [
         f"{worker} is at batch {place[1]:.0f} of epoch {place[0]:.0f}"
