@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from paceline._printable import printable
 from paceline._require import require
 from paceline._version import __version__
-from paceline._whole import written_whole
+from paceline._whole import require_writable, written_whole
 from paceline.report import drawing
 from paceline.report.blocks import ROWS, section, table
 from paceline.report.shown import shown
@@ -86,15 +86,23 @@ def require_page(path: str | Path) -> None:
         If the path does not end in ``.html``.
     ImportError
         If Jinja2 is missing.
-    FileNotFoundError
-        If the folder does not exist.
+    OSError
+        If the folder does not exist or cannot be written, or a file of another kind is where the numbers would go.
     """
     path = Path(path)
     require("jinja2", needed_by="a report", extra="report")
     if path.suffix != ".html":
         raise ValueError(f"a report's path must end in .html, got {printable(str(path))}")
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} into")
+    require_writable(path)
+    if path.exists() and not path.is_file():
+        return  # a device or a pipe, which gets the page alone
+    numbers = path.with_suffix(".json")
+    if numbers.exists() and not is_page(numbers):
+        raise FileExistsError(
+            f"{printable(str(numbers))} exists and is not the JSON of a report, which would be written there: "
+            f"name another page than {printable(str(path))}, or move the file"
+        )
+    require_writable(numbers)
 
 
 def write_page(page: Page, path: str | Path) -> Path:
@@ -104,11 +112,22 @@ def write_page(page: Page, path: str | Path) -> Path:
     """
     path = Path(path)
     require_page(path)
-    made = {path: render(page), path.with_suffix(".json"): json.dumps(page, indent=1, allow_nan=False) + "\n"}
+    made = {path: render(page)}
+    if not path.exists() or path.is_file():
+        made[path.with_suffix(".json")] = json.dumps(page, indent=1, allow_nan=False) + "\n"
     for file, text in made.items():
         with written_whole(file) as temporary:
             temporary.write_text(text, encoding="utf-8")
     return path
+
+
+def is_page(path: Path) -> bool:
+    """Return whether a file is the JSON of a report, or empty."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8") or '{"paceline_report": 1}')
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and "paceline_report" in found
 
 
 def read_page(path: str | Path) -> Page:

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -64,7 +64,7 @@ def record_command(
     Raises
     ------
     FileExistsError
-        If the trace or the folder of its records exists.
+        If the trace, or a folder with records of it, exists.
     FileNotFoundError
         If there is no such command.
     ValueError
@@ -73,14 +73,16 @@ def record_command(
     path = Path(path)
     folder = path.with_suffix("")
     for taken in (path, folder):
-        if taken.exists():
+        if taken.is_file() or (taken.is_dir() and any(taken.iterdir())):
             raise FileExistsError(f"{taken} exists, and a recording is never overwritten: choose a new name")
     with ExitStack() as stack:
         where = stack.enter_context(beside(contention)) if contention else []
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         status = _run(command, folder, where, probe_steps)
     files = _last_attempts(folder)
     if not files:
+        with suppress(OSError):  # not empty
+            folder.rmdir()  # so that the next try is not refused
         return Recorded(status, [], None)
     trace, missing = merge_what_is_sound(files)
     if trace is None:

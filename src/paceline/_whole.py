@@ -37,18 +37,78 @@ def written_whole(path: str | Path) -> Iterator[Path]:
     ...     Path(f"{folder}/note.txt").read_text()
     'all of it'
     """
-    path = Path(path)
+    asked, path = Path(path), Path(path).resolve()  # through a link, so that the link stays
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {path.parent} to write {path.name} into")
-    _remove(path, _left_in(path.parent))
-    handle, temporary = _begun(path)
+        raise FileNotFoundError(f"there is no folder {asked.parent} to write {asked.name} into")
+    if path.exists() and not path.is_file():
+        with _written_through(asked, path) as temporary:
+            yield temporary
+        return
+    with _named(asked, path.parent):
+        _remove(path, _left_in(path.parent))
+        handle, temporary = _begun(path)
     try:
-        yield temporary
-        temporary.chmod(0o644)  # mkstemp makes files that only their owner can read
-        temporary.replace(path)
+        with _named(asked, path.parent):
+            yield temporary
+            temporary.chmod(0o666 & ~_umask())  # mkstemp makes files that only their owner can read
+            temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
         os.close(handle)
+
+
+def require_writable(path: str | Path) -> None:
+    """Raise an error unless a file can be written here: called before long work, not after it.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the folder does not exist.
+    OSError
+        If the folder or the file cannot be written.
+    """
+    asked, path = Path(path), Path(path).resolve()
+    if path.is_dir():
+        raise IsADirectoryError(f"{asked} is a folder: name a file to write")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {asked.parent} to write {asked.name} into")
+    with _named(asked, path.parent):
+        if path.exists() and not path.is_file():
+            path.open("wb").close()
+        else:
+            handle, temporary = _begun(path)
+            os.close(handle)
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _written_through(asked: Path, path: Path) -> Iterator[Path]:
+    """Yield a temporary path whose content is then copied to a device or a pipe."""
+    if path.is_dir():
+        raise IsADirectoryError(f"{asked} is a folder: name a file to write")
+    with tempfile.TemporaryDirectory() as folder:
+        temporary = Path(folder, path.name)
+        yield temporary
+        with _named(asked, path.parent), temporary.open("rb") as source, path.open("wb") as target:
+            shutil.copyfileobj(source, target)
+
+
+@contextmanager
+def _named(asked: Path, folder: Path) -> Iterator[None]:
+    """Name the file that was asked for, in place of a temporary one, in errors of the system."""
+    try:
+        yield
+    except OSError as error:
+        about = str(error.filename or "")
+        if error.errno is None or (about and Path(about).parent != folder):
+            raise
+        raise type(error)(error.errno, f"cannot write {asked}: {error.strerror}") from error
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def remove_leftovers(path: str | Path) -> None:

@@ -167,4 +167,4 @@ def test_named_jobs_are_collected_in_their_order_and_told_how_long_they_are(tmp_
     CliRunner().invoke(app, ["record", "--out", str(tmp_path), names[0]], catch_exceptions=False)
     assert asked == [(names[0], JOBS[names[0]].iterations, paths[0])]
     refused = CliRunner().invoke(app, ["record", names[0], "no-such-job", "nor-such"])
-    assert "there is no job 'no-such-job', and no command was given" in str(refused.exception)
+    assert "'no-such-job' is neither a command on the PATH nor a job" in str(refused.exception)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,7 @@ import typer
 from rich.markup import escape
 
 from paceline._printable import printable
+from paceline._whole import require_writable
 from paceline.cli.data_command import Options
 from paceline.cli.show import err, out
 
@@ -59,7 +61,7 @@ def fit(
     from paceline.cli import named_sources as sources
     from paceline.training import Bar, Moment, Scalars, fit, save_model
 
-    _require_suffix(model)
+    _require_output(model)
     unfitted = _storable(sources.predictor(predictor), predictor)
     source = sources.source(traces, "fit", strict=strict, options=options)
     together = "TORCHELASTIC_RUN_ID" in os.environ
@@ -90,7 +92,13 @@ def fit(
         return
     _say(source)
     out.print(escape(repr(fitted)))
-    file = save_model(fitted, model, fitted_on=", ".join(f.name for f in source.facts[:100]))
+    about = ", ".join(fact.name for fact in source.facts[:100])
+    try:
+        file = save_model(fitted, model, fitted_on=about)
+    except OSError as error:  # the disk may have filled up during the fit, whose result is not to be lost
+        folder = Path(tempfile.mkdtemp(prefix="paceline-"))
+        file = save_model(fitted, folder / model.name, fitted_on=about)
+        err.print(f"{error}; the model is in {file} instead", markup=False, soft_wrap=True)
     out.print(f"written to {file}; {_use(fitted, file)}", markup=False, soft_wrap=True)
 
 
@@ -103,10 +111,11 @@ def _use(fitted: FleetPredictor, file: Path) -> str:
     return f"use it in Python, beside its class: load_model({str(file)!r}, kinds=[{type(fitted).__name__}])"
 
 
-def _require_suffix(model: Path) -> None:
-    """Refuse, before a long fit, a file that evaluate and replay would not take for a model."""
+def _require_output(model: Path) -> None:
+    """Refuse, before a long fit, a file that cannot be written, or that evaluate would not take for a model."""
     if model.suffix != SUFFIX:
         raise ValueError(f"--out must name a {SUFFIX} file, by which evaluate and replay know a model, got {model}")
+    require_writable(model)
 
 
 def _storable(predictor: FleetPredictor, text: str) -> FleetPredictor:

@@ -137,10 +137,11 @@ def evaluate(
             page = evaluation_page(
                 board, models, scored, warmup=warmup, settings=_fitted_on(traces, fit_on), command=typed()
             )
-        _write_page(page, to_page)
     leads = {"leads": board.leads()} | ({"leads by mae": board.leads("mae")} if as_json else {})
     tables = {"overall": board.overall, **leads, "calibration": board.calibration, "per trace": board.per_trace}
     print_frames({**tables, "notes": board.notes, "skipped": skipped}, as_json)
+    if to_page:
+        _write_page(page, to_page)
 
 
 @app.command()
@@ -166,12 +167,12 @@ def replay(
     result = _replayed(balanced(models), scored, batch, warmup)
     for note in result.notes:
         err.print(escape(note))
+    print_frames({"overall": result.overall, "per trace": result.per_trace, "skipped": skipped}, as_json)
     if to_page:
         from paceline.report import replay_page
 
         settings = [("warm-up, not scored", f"{warmup} iterations"), *_fitted_on(traces, fit_on)]
         _write_page(replay_page(result, scored, settings=settings, command=typed()), to_page)
-    print_frames({"overall": result.overall, "per trace": result.per_trace, "skipped": skipped}, as_json)
 
 
 def _replayed(schemes: dict[str, SizeScheme], traces: list[Trace], batch: int | None, warmup: int) -> Replays:

@@ -156,7 +156,10 @@ def _chosen(jobs: dict[str, Job], names: list[str] | None, usage: Usage | None) 
     # The named jobs, or all of them; without a usage trace, those that need one are left out.
     unknown = [name for name in names or () if name not in jobs]
     if unknown:
-        raise ValueError(f"there is no job {unknown[0]!r}, and no command was given; jobs are {list(jobs)}")
+        raise ValueError(
+            f"{unknown[0]!r} is neither a command on the PATH nor a job; jobs are {list(jobs)}. To record a command, "
+            "activate the environment in which it is installed, or name its file"
+        )
     if names:
         return [jobs[name] for name in names]
     return [job for job in jobs.values() if job.pattern != "usage" or usage is not None]
