@@ -176,7 +176,8 @@ class Balance:
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """Return everything learnt and decided, and where the data stands: the same on every rank, save it once."""
         self._steps.finish()
-        return {**self._planning.state_dict(), "loader": self._loader.state_dict()}
+        records = {"index": self._passes.index}
+        return {**self._planning.state_dict(), "loader": self._loader.state_dict(), "records": records}
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Any]], *, skip_rest: bool = False) -> None:
         """Resume, on every rank, from what ``state_dict`` returned, also with other ranks than were saved.
@@ -192,6 +193,7 @@ class Balance:
         self._steps.finish()
         self._loader.load_state_dict(state["loader"], skip_rest=skip_rest)
         self._planning.load_state_dict(state)
+        self._passes.index = int(state.get("records", {}).get("index", -1))  # records go on counting
         self._steps.look_at_process()
 
 

@@ -101,23 +101,6 @@ def test_a_loader_whose_balance_is_gone_is_read_as_it_is(alone):
     assert loader.before_state() is None
 
 
-def test_a_state_that_is_loaded_reaches_the_loader_the_plan_and_the_checks_in_this_order(script):
-    with attached(script) as balance:
-        state, called = balance.state_dict(), []
-        balance._steps.finish = lambda: called.append("finish")
-        balance._steps.look_at_process = lambda: called.append("look")
-        balance._planning.load_state_dict = lambda given: called.append(given)
-        balance._loader.load_state_dict = lambda given, skip_rest: called.append((given, skip_rest))
-        balance.load_state_dict(state)
-        assert called == ["finish", (state["loader"], False), state, "look"]
-        balance.load_state_dict(state, skip_rest=True)
-        assert called[5] == (state["loader"], True)
-        assert set(state) == {"balancer", "loader"}
-        called.clear()
-        balance.state_dict()
-        assert called == ["finish"]
-
-
 def test_what_ranks_gather_is_compared_while_batches_of_a_loop_wait_and_the_balance_is_there(script, monkeypatch):
     made = []
     monkeypatch.setattr(module, "EqualShapes", lambda loader, waits, ranks: made.append((loader, waits, ranks)))
