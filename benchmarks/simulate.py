@@ -321,8 +321,9 @@ is the saving by the clock over {STEPS - WARMUP} steps each, after {WARMUP} of w
 plans are in it.
 
 The jobs are not made by the model: the time of a sample lies in the dataset, the loop's body, a forward or a backward
-pass; 0 to 95% of a step are fixed, on both ranks or on one, there or in the optimizer; noise is up to 10%; in some, rank
-0 evaluates for 150 ms every 50 steps. {real} of {len(found)} do real work (compression of bytes), the others sleep.
+pass; 0 to 95% of a step are fixed, on both ranks or on one, there or in the optimizer; noise is up to 10%; in some,
+rank 0 evaluates for 150 ms every 50 steps. {real} of {len(found)} do real work (compression of bytes), the others
+sleep.
 
 - **The interval held what came in {held} of {len(found)} trials** ({100 * held / len(found):.0f}%). The mean error of
   the promise is {100 * float(np.mean(errors)):.1f} points.

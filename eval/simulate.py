@@ -215,8 +215,10 @@ def simulate(
             "all workers have the same time in every iteration: these are wall times, which hold the waiting for each "
             f"other, and do not show who is slow; record busy time: paceline record -- {_command(trace)}"
         )
+    of_step = trace.meta.get("global_batch", "")
+    replayed_batch = int(of_step) if global_batch is None and of_step.isdecimal() else global_batch
     if 0 < int(complete_T.sum()) < MIN_ITERATIONS:
-        found = _steady(trace, global_batch, curves, noise)
+        found = _steady(trace, replayed_batch, curves, noise)
         return _about_job(found if curves is not None else _over_all_shares(found), trace, global_batch)
     work = None if trace.work is None else trace.work[complete_T]
     comm = None if trace.comm_seconds is None else trace.comm_seconds[complete_T]
@@ -224,7 +226,7 @@ def simulate(
         trace.samples[complete_T], trace.seconds[complete_T], work=work, comm_seconds=comm, workers=trace.workers
     )
     most = min(MAX_ITERATIONS + WARMUP, max(MAX_REPORTS // len(job.workers), MIN_ITERATIONS))
-    found = _recorded(job.select(slice(-most, None)), global_batch, curves)
+    found = _recorded(job.select(slice(-most, None)), replayed_batch, curves)
     return _about_job(found, trace, global_batch)
 
 

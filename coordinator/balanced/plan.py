@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -94,6 +94,13 @@ class Plan:
     def status(self) -> Status:
         """Status of the split: the reason why the last worker takes as long as it does."""
         return self.split.status
+
+    def of_step(self, micro_batches: int) -> Plan:
+        """Return the plan of a step of so many micro-batches, each of which this plan is for: sizes, times, reason."""
+        of_step = Split(
+            self.sizes * micro_batches, self.seconds * micro_batches, self.makespan * micro_batches, self.status
+        )
+        return replace(self, split=of_step, reasons=why.of_step(self.reasons, micro_batches))
 
     @property
     def checksum(self) -> int:

@@ -22,6 +22,9 @@ BLOCK = re.compile(r"\btimes across ranks \(ms\):")
 TIMER = re.compile(r"([a-z][a-z0-9-]+):\s*$")
 RANK = re.compile(r"\brank\s+(\d+): +([0-9]+(?:\.[0-9]+)?)\s*$")
 
+GLOBAL_BATCH = re.compile(r"\bglobal batch size: +(\d+)")
+"""On the line of an iteration, which stands beside its timers; the last one counts, as the batch may ramp up."""
+
 OWN_TIMERS = ("forward-compute", "backward-compute")
 """Timers of a rank's own work; others hold waiting for other ranks too."""
 
@@ -35,7 +38,8 @@ def read_megatron(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield one trace per file: a block of the log is an iteration, the mean of those since the block before."""
     for path in paths:
         tally = Tally()
-        blocks = list(_blocks(path, tally))
+        facts: dict[str, str] = {}
+        blocks = list(_blocks(path, tally, facts))
         ranks = sorted({rank for block in blocks for timer in block.values() for rank in timer})
         if not ranks or any(timer not in block for block in blocks for timer in OWN_TIMERS):
             raise ValueError(
@@ -60,18 +64,21 @@ def read_megatron(paths: Sequence[Path]) -> Iterator[Trace]:
                 "format": "megatron_timers",
                 "units": f"seconds: {', '.join(own)}; samples: iterations",
                 "not_timed": "what no timer of a rank's own lists, such as work between the passes",
+                **facts,
                 **tally.meta(),
             },
         )
 
 
-def _blocks(path: Path, tally: Tally) -> Iterator[Timers]:
+def _blocks(path: Path, tally: Tally, facts: dict[str, str]) -> Iterator[Timers]:
     block: Timers | None = None
     timer: dict[int, float] | None = None
     for _, line in numbered_lines(path):
         if not line.strip():
             continue
         tally.read(1)
+        if batch := GLOBAL_BATCH.search(line):
+            facts["global_batch"] = batch[1]
         if BLOCK.search(line):
             if block:
                 yield block

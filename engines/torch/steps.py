@@ -187,7 +187,7 @@ class Steps:
             worker=planning.workers[self._loader.rank],
             wall_seconds=self._wall_seconds,
             overhead_seconds=self.overhead_seconds,
-            plan=planning.plan,
+            plan=planning.plan if self._loader.accumulate == 1 else planning.plan.of_step(self._loader.accumulate),
         )
         for observe in self.observers:
             observe(iteration)

@@ -205,3 +205,8 @@ def test_timers_of_other_ranks_in_each_block_are_a_panel_that_would_be_nearly_em
     (tmp_path / "log.txt").write_text("".join(block.format(rank) for rank in (0, 1, 2)))
     with pytest.raises(ValueError, match="6 rows name 3 workers and 3 iterations, a panel that would be nearly empty"):
         read_traces(tmp_path / "log.txt")
+
+
+def test_megatrons_global_batch_is_read(tmp_path):
+    (tmp_path / "log.txt").write_text(timers([10, 20], [30, 50]) + " iteration 100/ 500 | global batch size:   256 |\n")
+    assert only(tmp_path / "log.txt").meta["global_batch"] == "256"
