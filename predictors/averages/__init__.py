@@ -2,7 +2,7 @@
 
 from paceline.predictors.averages.change_point import ChangePoint
 from paceline.predictors.averages.local_level import LocalLevel
-from paceline.predictors.averages.smoothed import EWMA, Holt, HuberEWMA, LastValue
-from paceline.predictors.averages.windows import MovingAverage, RunningMedian
+from paceline.predictors.averages.smoothed import EWMA, HuberEWMA, LastValue
+from paceline.predictors.averages.windows import RunningMedian
 
-__all__ = ["EWMA", "ChangePoint", "Holt", "HuberEWMA", "LastValue", "LocalLevel", "MovingAverage", "RunningMedian"]
+__all__ = ["EWMA", "ChangePoint", "HuberEWMA", "LastValue", "LocalLevel", "RunningMedian"]

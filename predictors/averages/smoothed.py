@@ -244,69 +244,6 @@ class HuberEWMA(FleetPredictor):
         return np.exp(self._rows["level"])
 
 
-class Holt(FleetPredictor):
-    """Level and damped trend of the log speed, both smoothed exponentially.
-
-    Parameters
-    ----------
-    level_smoothing
-        Weight of the newest deviation in the level, in (0, 1].
-    trend_smoothing
-        Weight of the level's newest change in the trend, in [0, 1]. At 0 there is no trend.
-    damping
-        Share of the trend that is left in the next iteration, in [0, 1].
-
-    Raises
-    ------
-    ValueError
-        If one of them lies outside its range.
-
-    Notes
-    -----
-    The error-correction form of E. S. Gardner and E. McKenzie, "Forecasting trends in time series", Management
-    Science 31, 1985, in log speed, so that a trend is a percentage and no forecast is negative.
-
-    Examples
-    --------
-    A worker that gains 10 % each iteration is expected to keep gaining:
-
-    >>> from paceline.predictors import Holt, Report
-    >>> model = Holt(level_smoothing=0.9, trend_smoothing=0.9, damping=1.0)
-    >>> model.reset(["a"])
-    >>> for k in range(20):
-    ...     model.observe(Report(samples=[100], seconds=[1.1**-k]))
-    >>> (model.predict().speed / 1.1**19).round(2), (model.predict(horizon=2).speed / 1.1**19).round(2)
-    (array([110.]), array([121.]))
-    """
-
-    def __init__(self, level_smoothing: float = 0.3, trend_smoothing: float = 0.05, damping: float = 0.9) -> None:
-        _require_weight("level_smoothing", level_smoothing)
-        for name, value in (("trend_smoothing", trend_smoothing), ("damping", damping)):
-            if not 0.0 <= value <= 1.0:
-                raise ValueError(f"{name} must lie in [0, 1], got {value}")
-        super().__init__()
-        self.level_smoothing = level_smoothing
-        self.trend_smoothing = trend_smoothing
-        self.damping = damping
-
-    def _fresh(self, count: int) -> dict[str, Array]:
-        return {"level": np.full(count, np.nan), "trend": np.zeros(count)}
-
-    def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
-        level_W, trend_W = self._rows["level"], self._rows["trend"]
-        expected_W = level_W + self.damping * trend_W
-        step_W = self.level_smoothing * (np.log(speed_W) - expected_W)
-        compared_W = np.isfinite(step_W)
-        first_W = np.where(np.isnan(level_W), np.log(speed_W), level_W)  # a gap keeps the level
-        self._rows["level"] = np.where(compared_W, expected_W + step_W, first_W)
-        moved_W = self.damping * trend_W + self.trend_smoothing * step_W
-        self._rows["trend"] = np.where(compared_W, moved_W, trend_W)
-
-    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        lasting = float(np.sum(self.damping ** np.arange(1, horizon + 1)))
-        return speed_of_log(self._rows["level"] + lasting * self._rows["trend"])
-
-
 def speed_of_log(log_speed_W: Array) -> Array:
     """Return the speed of a log speed, clipped to the range of possible speeds, as a long trend would overflow."""
     return np.exp(np.minimum(np.maximum(log_speed_W, LOG_SLOWEST), LOG_FASTEST))

@@ -25,40 +25,6 @@ class WindowPredictor(FleetPredictor):
         self._rows["past"] = np.where(np.isfinite(speed_W)[:, None], moved_WL, past_WL)
 
 
-class MovingAverage(WindowPredictor):
-    """The mean of the last speeds, or of those reported so far while the window fills. A gap keeps the window.
-
-    Parameters
-    ----------
-    window
-        Number of past speeds it averages, from 1 to 10,000. At 1 the forecast is the last speed.
-
-    Raises
-    ------
-    ValueError
-        If the window is out of range.
-
-    Examples
-    --------
-    >>> from paceline.predictors import MovingAverage, Report
-    >>> model = MovingAverage(window=2)
-    >>> model.reset(["a"])
-    >>> for seconds in (1.0, 0.5, 0.25):
-    ...     model.observe(Report(samples=[32], seconds=[seconds]))
-    >>> model.predict().speed
-    array([96.])
-    """
-
-    def __init__(self, window: int = 8) -> None:
-        super().__init__(window)
-
-    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        past_WL = self._rows["past"]
-        count_W = np.isfinite(past_WL).sum(axis=1)
-        total_W = np.where(np.isfinite(past_WL), past_WL, 0.0).sum(axis=1)
-        return np.where(count_W > 0, total_W / np.maximum(count_W, 1), np.nan)
-
-
 class RunningMedian(WindowPredictor):
     """The median of the last speeds: a spike shorter than half the window has no effect.
 

@@ -13,14 +13,11 @@ from paceline.predictors import (
     Calibrated,
     ChangePoint,
     GatedNARX,
-    Holt,
     HuberEWMA,
     LastValue,
     LocalLevel,
     Mixture,
-    MovingAverage,
     Report,
-    RunningMedian,
 )
 from paceline.predictors.averages.seasonal import Seasonal
 from paceline.predictors.fleet import DOUBTED, ERROR_SMOOTHING, REFERENCE
@@ -30,9 +27,6 @@ APART = {
     "last": LastValue,
     "ewma": EWMA,
     "huber": HuberEWMA,
-    "holt": Holt,
-    "mean": lambda: MovingAverage(3),
-    "median": lambda: RunningMedian(3),
     "changes": lambda: ChangePoint(threshold=1.0),
     "seasonal": Seasonal,
     "local": LocalLevel,
@@ -40,8 +34,8 @@ APART = {
     "rls": lambda: RLS(covariates=["load"]),
     "gated": lambda: GatedNARX(pretrained=True, online=True),
     "curves": BatchTime,
-    "mixture": lambda: Mixture(["last-value", "ewma", "holt", RLS(covariates=["load"])]),
-    "calibrated": lambda: Calibrated("holt"),
+    "mixture": lambda: Mixture(["last-value", "ewma", "huber-ewma", RLS(covariates=["load"])]),
+    "calibrated": lambda: Calibrated("huber-ewma"),
     "calibrated-curves": lambda: Calibrated("batch-time"),
 }
 """Predictors that learn nothing about one worker from another."""

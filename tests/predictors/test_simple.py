@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from paceline.datasets import Trace
-from paceline.predictors import EWMA, Holt, HuberEWMA, LastValue, MovingAverage, Report, RunningMedian, checks
+from paceline.predictors import EWMA, HuberEWMA, LastValue, Report, RunningMedian, checks
 
 
 def served(predictor, speeds):
@@ -58,11 +58,6 @@ def test_nothing_to_learn_from_is_an_error():
         EWMA(None).fit([])
 
 
-def test_a_moving_average_is_that_of_the_last_speeds_only():
-    assert served(MovingAverage(window=3), [1000.0, 10.0, 20.0, 60.0]).predict().speed == pytest.approx(30.0)
-    assert served(MovingAverage(window=9), [10.0, 20.0, 60.0]).predict().speed == pytest.approx(30.0)
-
-
 @pytest.mark.parametrize("count", range(1, 9))
 def test_a_running_median_is_numpys_while_the_window_fills_and_after(count):
     speeds = np.random.default_rng(count).uniform(10.0, 100.0, count)
@@ -84,26 +79,11 @@ def test_within_its_threshold_a_huber_ewma_is_an_ewma_of_the_log_speed():
     assert served(HuberEWMA(threshold=1e6), speeds).predict().speed == pytest.approx(np.exp(plain))
 
 
-def test_holt_without_a_trend_is_an_ewma_of_the_log_speed():
-    speeds = np.exp(np.random.default_rng(0).normal(3.0, 0.1, 40))
-    smooth = served(HuberEWMA(smoothing=0.3, threshold=1e6), speeds).predict().speed
-    assert served(Holt(level_smoothing=0.3, trend_smoothing=0.0), speeds).predict().speed == pytest.approx(smooth)
-
-
-def test_holts_trend_dies_out_with_the_horizon():
-    model = served(Holt(level_smoothing=0.9, trend_smoothing=0.5, damping=0.8), 10.0 * 1.1 ** np.arange(30))
-    steps = np.diff([np.log(model.predict(horizon=h).speed[0]) for h in (1, 2, 3, 4)])
-    np.testing.assert_allclose(steps[1:] / steps[:-1], 0.8)
-
-
 @pytest.mark.parametrize(
     ("make", "words"),
     [
         (lambda: EWMA(1.5), r"smoothing must lie in \(0, 1\], got 1.5"),
         (lambda: HuberEWMA(threshold=0.0), "threshold must be above 0, got 0.0"),
-        (lambda: Holt(level_smoothing=0.0), r"level_smoothing must lie in \(0, 1\], got 0.0"),
-        (lambda: Holt(damping=1.1), r"damping must lie in \[0, 1\], got 1.1"),
-        (lambda: MovingAverage(0), "window must be a whole number from 1 to 10000, got 0"),
         (lambda: RunningMedian(0), "window must be a whole number from 1 to 10000, got 0"),
     ],
 )

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
-from paceline.predictors import ARIMA, EWMA, GRU, KINDS, NARX, RLS, Boosting, GatedNARX, MovingAverage, Training, checks
+from paceline.predictors import ARIMA, EWMA, GRU, KINDS, NARX, RLS, Boosting, GatedNARX, Training, checks
 from paceline.training import describe_model, fit, load_model, save_model
 
 GOOD = {"format_version": 1, "kind": "EWMA", "configuration": {"smoothing": 0.2}, "fitted_on": "", "text": {}}
@@ -73,10 +73,6 @@ def test_a_header_with_one_wrong_part_is_refused(tmp_path, changed):
 @pytest.mark.parametrize(
     ("kind", "configuration"),
     [
-        ("MovingAverage", {"window": 10**10}),
-        ("MovingAverage", {"window": 2.5}),
-        ("RunningMedian", {"window": "9"}),
-        ("RunningMedian", {"window": True}),
         ("ARIMA", {"order": [0, 10**9, 0]}),
         ("ARIMA", {"order": [500, 0, 500]}),
         ("ARIMA", {"order": 7}),
@@ -90,14 +86,14 @@ def test_a_header_with_one_wrong_part_is_refused(tmp_path, changed):
         ("GRU", {"hidden": 10**11}),
         ("Boosting", {"lags": 10**11}),
         ("Boosting", {"covariate_lags": 10**11, "covariates": ["cpu"]}),
-        ("Mixture", {"experts": ["moving-average:window=10000000000"]}),
+        ("Mixture", {"experts": ["running-median:window=10000000000"]}),
         ("Mixture", {"experts": 7}),
         ("Mixture", {"experts": [["ewma"]]}),
         ("Calibrated", {"predictor": "arima:order=(900,0,900)"}),
         ("Calibrated", {"predictor": "ewma:smoothing=" + "(" * 5000 + ")" * 5000}),
         ("Calibrated", {"predictor": "no such thing"}),
         ("Calibrated", {"predictor": {"a": 1}}),
-        ("BatchTime", {"drift": "moving-average:window=10000000000"}),
+        ("BatchTime", {"drift": "running-median:window=10000000000"}),
     ],
 )
 def test_a_configuration_that_nothing_can_have_is_refused(tmp_path, kind, configuration):
@@ -108,7 +104,7 @@ def test_a_configuration_that_nothing_can_have_is_refused(tmp_path, kind, config
 def fitted():
     quick, trace = Training(epochs=1), checks.example_trace()
     plain = [EWMA(smoothing=None), NARX(lags=3, hidden=4, training=quick), GatedNARX(hidden=4, training=quick)]
-    others = [GRU(hidden=4, training=quick), ARIMA(), RLS(), Boosting(trees=5), MovingAverage(window=4)]
+    others = [GRU(hidden=4, training=quick), ARIMA(), RLS(), Boosting(trees=5)]
     return {type(one).__name__: fit(one, [trace]) for one in (*plain, *others)}
 
 
