@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from paceline._exit import wait_at_exit
 from paceline._require import require
@@ -45,7 +45,6 @@ def fit(
     strict: bool = False,
     progress: bool | Callable[[Moment], None] = False,
     device: str = "cpu",
-    precision: Literal["single", "mixed"] = "single",
     distributed: bool = False,
     memory: int = MEMORY,
     seed: int = 0,
@@ -73,8 +72,8 @@ def fit(
         Whether a file that cannot be read is an error; otherwise it is left out, with a warning.
     progress
         Whether to show a bar, or a function to call with every :class:`Moment`.
-    device, precision
-        Where networks are trained, ``"cpu"`` or ``"cuda"``, and whether they multiply in bfloat16 (``"mixed"``).
+    device
+        Where networks are trained, ``"cpu"`` or ``"cuda"``.
     distributed
         Whether all processes of ``torchrun`` fit together; every one of them calls this, and gets the fitted predictor.
     memory
@@ -90,7 +89,7 @@ def fit(
         If ``predictor`` is no predictor or ``traces`` are no traces, such as a name or a frame.
     ValueError
         If there is no trace, a trace has no speeds at all, measured speeds and speeds derived from a model of resource
-        usage are mixed, an argument is out of range, the processor computes no such network in bfloat16, ``start`` is
+        usage are mixed, an argument is out of range, ``start`` is
         another kind of predictor, the checkpoint is of another fit, or a loss is not finite: the sentence names the
         batch and the files.
 
@@ -112,7 +111,7 @@ def fit(
     """
     require_predictor(predictor)
     fitted = copy.deepcopy(predictor)
-    _check(hold_out, checkpoint_seconds, memory, device, precision)
+    _check(hold_out, checkpoint_seconds, memory, device)
     if checkpoint is not None and "://" in str(checkpoint):
         raise ValueError("checkpoint must be a local folder, got an address")
     if checkpoint is not None and Path(checkpoint).exists() and not Path(checkpoint).is_dir():
@@ -145,7 +144,6 @@ def fit(
             folder=folder,
             checkpoint_seconds=checkpoint_seconds,
             device=device,
-            mixed=precision == "mixed",
             distributed=distributed,
             memory=memory,
             tell=tell,
@@ -160,17 +158,13 @@ def fit(
     return fitted
 
 
-def _check(
-    hold_out: float | Collection[str], checkpoint_seconds: float, memory: int, device: str, precision: str
-) -> None:
+def _check(hold_out: float | Collection[str], checkpoint_seconds: float, memory: int, device: str) -> None:
     if isinstance(hold_out, str) or (isinstance(hold_out, int | float) and not 0.0 <= hold_out < 1.0):
         raise ValueError(f"hold_out must be a share in [0, 1) or a list of workers' names, got {hold_out!r}")
     if checkpoint_seconds < 0 or memory < 1:
         raise ValueError(
             f"checkpoint_seconds must be at least 0 s and memory at least 1 byte, got {checkpoint_seconds} and {memory}"
         )
-    if precision not in ("single", "mixed"):
-        raise ValueError(f"precision must be 'single' or 'mixed', got {precision!r}")
     if device != "cpu":
         require("torch", needed_by=f"fitting on {device}", extra="torch")
         import torch
@@ -231,7 +225,7 @@ def _identity(fitted: Predictor, source: Source, fitting: Fitting) -> str:
     learnt = fitted.state_dict() if fitting.warm else {}
     start = {name: hashlib.sha256(value.tobytes()).hexdigest() for name, value in learnt.items()}
     traces = [fact.digest for fact in source.facts]
-    options = [sorted(fitting.held_out or ()), fitting.mixed, fitting.memory, fitting.device]
+    options = [sorted(fitting.held_out or ()), fitting.memory, fitting.device]
     return hashlib.sha256(json.dumps([repr(fitted), start, traces, options]).encode()).hexdigest()
 
 
@@ -273,7 +267,7 @@ def _say_ignored(fitting: Fitting, survey: Survey, hold_out: float | Collection[
     """Warn of options that changed nothing."""
     # A finished fit that is resumed trains no more, but left its checkpoint.
     trained = trained or (fitting.folder is not None and fitting.folder.is_dir() and any(fitting.folder.iterdir()))
-    asked = {"checkpoint": fitting.folder, "precision": fitting.mixed, "device": fitting.device != "cpu"}
+    asked = {"checkpoint": fitting.folder, "device": fitting.device != "cpu"}
     if not trained and (ignored := [name for name, given in asked.items() if given]):
         warnings.warn(f"{' and '.join(ignored)} changed nothing: only networks are trained so", stacklevel=3)
     unknown = [] if isinstance(hold_out, int | float) else sorted(set(hold_out) - set(survey.workers))

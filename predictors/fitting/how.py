@@ -110,8 +110,8 @@ class Fitting:
         Seconds between two checkpoints; 0 writes one after every batch.
     identity
         What a checkpoint must have been made from to be resumed.
-    device, mixed
-        ``"cpu"``, ``"cuda"`` or ``"cuda:1"``, and whether to multiply in bfloat16.
+    device
+        ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
     distributed
         Whether all processes of the default group of ``torch.distributed`` fit together.
     memory
@@ -127,7 +127,6 @@ class Fitting:
     checkpoint_seconds: float = 60.0
     identity: str = ""
     device: str = "cpu"
-    mixed: bool = False
     distributed: bool = False
     memory: int = MEMORY
     tell: Callable[[Moment], None] = field(default=lambda moment: None)

@@ -192,9 +192,7 @@ class _Descent:
         return tuple(torch.from_numpy(records[name]).index_select(0, row_N) for name in self.columns)
 
     def _mean_loss(self, batch: Batch) -> torch.Tensor:
-        device = torch.device(self.fitting.device)
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.fitting.mixed):
-            return self.loss(*(part.to(device) for part in batch))
+        return self.loss(*(part.to(self.fitting.device) for part in batch))
 
     def _backward(self, batch: Batch, source_N: Sources) -> None:
         # All processes draw for the whole batch, and each takes its share: together they do what one would.

@@ -45,9 +45,6 @@ def fit_recurrent(
             weight.uniform_(-(hidden**-0.5), hidden**-0.5, generator=generator)
     weights = {name.removesuffix("_l0"): weight for name, weight in layer.named_parameters()}
     weights |= {"out": torch.zeros(hidden), "out_bias": torch.zeros(())}
-    if fitting.mixed and fitting.device == "cpu":
-        _require_mixed(layer)
-
     if start:
         with torch.no_grad():
             for name, weight in weights.items():
@@ -65,13 +62,3 @@ def fit_recurrent(
     fitted = descend(weights, loss, ("inputs", "targets"), windows, training, fitting, generator, weight=known)
     # ascontiguousarray would give the single number of out_bias an axis.
     return {name: np.array(weight.T, order="C") for name, weight in fitted.items()}
-
-
-def _require_mixed(layer: torch.nn.RNNBase) -> None:
-    """Refuse bfloat16 where the processor cannot compute the layer in it: only the kernel knows, once it is asked."""
-    try:
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            layer(torch.zeros(1, 1, layer.input_size))
-    except RuntimeError as error:
-        kind = type(layer).__name__
-        raise ValueError(f'this processor computes no {kind} in bfloat16: leave precision at "single"') from error

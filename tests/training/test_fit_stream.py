@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.datasets import Trace
-from paceline.predictors import ARIMA, EWMA, LSTM, NARX, RLS, Boosting, LastValue, Mixture, Training
+from paceline.predictors import ARIMA, EWMA, NARX, RLS, Boosting, LastValue, Mixture, Training
 from paceline.predictors.fitting import Fitting, Survey
 from paceline.predictors.networks import training_windows as stored_windows
 from paceline.predictors.networks.neural import Examples
@@ -149,8 +149,8 @@ def test_the_same_names_are_held_out_on_every_day():
 
 
 def test_what_was_asked_for_and_changed_nothing_is_warned_about(tmp_path):
-    with pytest.warns(UserWarning, match="checkpoint and precision changed nothing: only networks are trained so"):
-        fit(EWMA(smoothing=None), [wavy(0)], checkpoint=tmp_path / "fit", precision="mixed")
+    with pytest.warns(UserWarning, match="checkpoint changed nothing: only networks are trained so"):
+        fit(EWMA(smoothing=None), [wavy(0)], checkpoint=tmp_path / "fit")
     with pytest.warns(UserWarning, match=r"hold_out names \['nobody'\], who are in none of the traces"):
         fit(EWMA(smoothing=None), [wavy(0)], hold_out=["a", "nobody"])
 
@@ -363,26 +363,3 @@ def test_a_device_that_is_not_there_is_refused():
         pytest.skip("there is one")
     with pytest.raises(ValueError, match="device must be 'cpu', or 'cuda' where torch finds such a device"):
         fit(LastValue(), [wavy(0)], device="cuda")
-
-
-@pytest.mark.slow
-@NETWORKS
-def test_mixed_precision_fits_nearly_the_same(predictor):
-    traces = [wavy(seed) for seed in range(2)]
-    single = fit(predictor, traces)
-    try:
-        mixed = fit(predictor, traces, precision="mixed")
-    except ValueError as refused:
-        pytest.skip(str(refused))
-    assert learnt(single) != learnt(mixed)
-    for name, value in single.weights_.items():
-        assert np.abs(mixed.weights_[name] - value).max() < 0.2
-
-
-def test_mixed_precision_is_refused_where_the_processor_computes_no_such_layer(monkeypatch):
-    def fails(self, inputs):
-        raise RuntimeError("could not create a primitive descriptor")
-
-    monkeypatch.setattr("torch.nn.LSTM.forward", fails)
-    with pytest.raises(ValueError, match=r'^this processor computes no LSTM in bfloat16: leave precision at "single"$'):
-        fit(LSTM(hidden=2, training=QUICK), [wavy(0)], precision="mixed")

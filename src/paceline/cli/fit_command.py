@@ -51,7 +51,6 @@ def fit(
     checkpoint: Annotated[Path | None, typer.Option(help="Folder of checkpoints: called again, it goes on.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at a file that cannot be read.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    mixed: Annotated[bool, typer.Option("--mixed", help="Multiply in bfloat16.")] = False,
     tensorboard: Annotated[Path | None, typer.Option(help="Folder of event files for TensorBoard.")] = None,
 ) -> None:
     """Fit a predictor to traces and write a model file. Under [cyan]torchrun[/], all its processes fit together.
@@ -82,7 +81,6 @@ def fit(
             checkpoint=checkpoint,
             progress=tell,
             device=device,
-            precision="mixed" if mixed else "single",
             distributed=together,
             warn=False,
         )
