@@ -81,3 +81,9 @@ def test_names_take_training_options_and_covariates():
     narx = named("narx:covariates=cpu_load,learning_rate=0.01,epochs=3")
     assert (narx.covariates, narx.training.learning_rate, narx.training.epochs) == (("cpu_load",), 0.01, 3)
     assert named("auto:covariates=cpu_load").covariates == ("cpu_load",)
+
+
+@pytest.mark.parametrize("kind", ["auto", "rls"])
+def test_evaluate_refuses_covariates_that_no_trace_has(kind):
+    done = CliRunner().invoke(cli.app, ["evaluate", f"{kind}:covariates=cpu_load", "-t", "digits-cnn-bursty"])
+    assert "['cpu_load'] that are in none of the traces; those that are: ['cpu_busy'" in str(done.exception)

@@ -265,6 +265,7 @@ def _traces_and_models(
         with working(f"fitting {text}") as tell:
             began, model = time.perf_counter(), sources.predictor(text)
             try:
+                _require_covariates(text, model, scored)
                 if sources.is_model(text):
                     _warn_if_fitted(text, scored)
                 shown = partial(_show, tell, f"fitting {text}")
@@ -276,6 +277,13 @@ def _traces_and_models(
         raise next(iter(missing.values()))
     skipped = [{"predictor": text, "reason": str(error)} for text, error in missing.items()]
     return scored, models, seconds, pd.DataFrame(skipped, columns=["predictor", "reason"])
+
+
+def _require_covariates(text: str, model: FleetPredictor, scored: list[Trace]) -> None:
+    """Refuse covariates that were named and that no trace has: they would silently change nothing."""
+    there = sorted({name for trace in scored for name in trace.covariate_names})
+    if missing := [name for name in getattr(model, "covariates", None) or () if name not in there]:
+        raise ValueError(f"{text} names covariates {missing} that are in none of the traces; those that are: {there}")
 
 
 def _show(tell: Callable[[str], None], doing: str, moment: Moment) -> None:
