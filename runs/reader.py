@@ -26,8 +26,9 @@ class RunReader(GrowingFile[RecordLine]):
     def fits(self, header: dict[str, Any], line: dict[str, Any]) -> bool:
         """Return whether a line's plan divides the header's batch: two jobs may have written to one file."""
         planned, batch = line.get("planned"), header.get("global_batch")
-        known = isinstance(planned, list) and isinstance(batch, int) and all(isinstance(x, int) for x in planned)
-        return "run" in line or not known or sum(planned) == batch
+        if "run" in line or not isinstance(planned, list) or not isinstance(batch, int):
+            return True
+        return not all(isinstance(size, int) for size in planned) or sum(planned) == batch
 
     def record(self, fleet: tuple[str, ...], line: dict[str, Any]) -> RecordLine | None:
         """Return the iteration in a line; ``None`` if it lacks something."""

@@ -68,7 +68,7 @@ def _values(path: Path, table: pd.DataFrame) -> pd.DataFrame:
     values = table.iloc[:, :0].assign(**found)
     values.index = values.index + 2  # as an editor counts rows, from the header
     try:
-        return values.assign(**{name: numbers_in(values, name) for name in values}).set_index(table.index)
+        return values.assign(**{name: numbers_in(values, name) for name in found}).set_index(table.index)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 

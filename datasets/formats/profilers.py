@@ -252,7 +252,8 @@ def _unlisted(path: Path, rows: Mapping[str, Mapping[str, object]]) -> Array:
     step_W, forward_W, backward_W = (
         np.array([_number(path, rank, row, name) for rank, row in rows.items()]) for name in columns
     )
-    return np.maximum(step_W - forward_W - backward_W, 0.0)
+    unlisted_W: Array = np.maximum(step_W - forward_W - backward_W, 0.0)
+    return unlisted_W
 
 
 def own_passes(forward_W: Array, backward_W: Array, beside_W: Array) -> Array:

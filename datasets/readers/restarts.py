@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ def runs_of_rows(worker_N: NDArray[Any], step_N: Array) -> Sizes:
         return run_N
     begins = np.flatnonzero(first_N | back_N)
     begin_of_worker, most = 0, -np.inf
-    for begin, end in zip(begins, [*begins[1:], len(step)], strict=True):
+    for begin, end in pairwise([*begins.tolist(), len(step)]):
         if first_N[begin]:
             begin_of_worker, most = begin, -np.inf
         elif not _written_again(step[begin_of_worker:begin], step[begin:end], most):

@@ -205,7 +205,7 @@ def _table(path: Path, worker: str, tally: Tally) -> pd.DataFrame:
     if found is None:
         found = _read_csv(path, delimiter)
     if marked := [name for name in found if _marks_off(str(name)) != name]:
-        found = found.rename(columns={name: _marks_off(name) for name in marked})
+        found = found.rename(columns={name: _marks_off(str(name)) for name in marked})
     if worker in found and not pd.api.types.is_numeric_dtype(found[worker]):
         names = pd.Series(found[worker].unique()).dropna().astype(str)
         if names.str.startswith("'").any():
