@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from paceline._whole import require_writable
 from paceline.cli.show import out, working
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def profile(
     make_step = load_make_step(model)
     if target.suffix != ".csv":
         raise ValueError(f"--out must end in .csv, got {target}")
+    require_writable(target)
     with working("measuring") as tell:
         measured = profiling.profile(
             make_step,
