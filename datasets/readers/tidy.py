@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from paceline._arrays import Sizes
+from paceline._arrays import Array, Sizes
 from paceline._whole import written_whole
 from paceline.datasets.bounded_parquet import MOST_COLUMNS
 from paceline.datasets.columns import MEASURED
@@ -312,6 +313,8 @@ def _in_order(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
     if not np.isfinite(step_N).all():
         return table
     code_N = pd.factorize(table["worker"])[0]  # names would be wider than numbers
+    if _is_whole(code_N, step_N):
+        return table
     again_N = table.duplicated(key).to_numpy()
     if again_N.any():
         run_N = runs_of_rows(code_N, step_N)
@@ -328,6 +331,19 @@ def _in_order(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
     back_N = (np.diff(code_N[written_N]) == 0) & (np.diff(step_N[written_N]) < 0)
     tally.notes("rows were out of order and were sorted by iteration", back_N.sum())
     return table
+
+
+def _is_whole(code_N: NDArray[np.intp], step_N: Array) -> bool:
+    """Return whether each iteration has a row of every worker, in one order, and iterations rise: as most files are."""
+    workers = int(code_N.max(initial=0)) + 1
+    if len(code_N) % workers:
+        return False
+    code_TW, step_TW = code_N.reshape(-1, workers), step_N.reshape(-1, workers)
+    return bool(
+        (code_TW == np.arange(workers)).all()  # numbered as they appear
+        and (step_TW == step_TW[:, :1]).all()
+        and (np.diff(step_TW[:, 0]) > 0).all()
+    )
 
 
 def _without_time(table: pd.DataFrame, key: list[str], tally: Tally) -> pd.Series[bool]:
