@@ -1,342 +1,243 @@
-"""Live worlds that no model of ours made: two ranks whose time lies anywhere in the loop. Axes: T iterations, W ranks.
+"""Worlds that no model of the library made: a search for one in which balancing is slower than equal batches.
 
-A world says what a sample and an iteration cost each rank, where in the loop that time is spent, and how: asleep, or in
-matrix products or compression. :class:`Job` trains in it, plain or attached.
+Run as ``python benchmarks/worlds.py``; it writes worlds.md beside this file. ``--worlds 60`` prints a smaller search.
+A worker's time is ``fixed + samples * per_sample + pause``, and each of these moves in its own way.
+Axes: T iterations, W workers.
 """
 
 from __future__ import annotations
 
-import time
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from datetime import timedelta
-from typing import Any
+import argparse
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+# One thread: set before numpy starts its own.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
+from machine import machine
+from numpy.typing import NDArray
 
-from paceline._arrays import Array
+from paceline import LoadBalancer, Policy
+from paceline.predictors import Auto, Curves, Predictor, Report
+from paceline.solver import split
 
-FEATURES = 32
-PLACES = ("item", "body", "forward", "backward", "metrics")
-"""Where the time of samples may lie: ``__getitem__``, the loop before the forward pass, and after the step."""
+Array = NDArray[np.float64]
 
-FIXED_PLACES = ("body", "forward", "backward", "optimizer")
-WORK = ("sleep", "matrix", "zlib")
-CHANGES = ("steady", "noise", "outliers", "drift", "bursts")
-PAUSES = ("none", "log", "evaluation", "checkpoint")
+WORLDS, ITERATIONS, SETTLED = 360, 400, 50
+SPEEDS = ("steady", "quiet", "bursts", "steps", "walks", "flicker")
+FIXED = ("none", "all, slowed too", "all, constant", "one worker", "each its own", "moves by itself")
+PAUSES = ("none", "outliers", "evaluations")
+SLOWER, WORTH, ENOUGH = 0.02, 0.02, 0.95
+"""A world counts as slower than equal batches beyond this, as worth balancing from this gain on, and this share of the
+best fixed split's gain is asked for in steady worlds."""
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """Times that are imposed, whatever the balancer believes."""
+
+    speeds: str
+    fixed: str
+    pauses: str
+    horizon: int
+    share: float
+    samples: int
+    fixed_TW: Array
+    per_sample_TW: Array
+    pause_TW: Array
+
+    def seconds(self, k: int, sizes: Array) -> Array:
+        """Return each worker's time for these sizes in iteration ``k``, ``[W]``."""
+        return self.fixed_TW[k] + self.per_sample_TW[k] * sizes + self.pause_TW[k]
 
 
 @dataclass(frozen=True)
-class World:
-    """One world of two ranks.
+class Score:
+    """Times of a world over those of equal batches; the best fixed split only counts once settled."""
 
-    Parameters
-    ----------
-    place, fixed_place
-        Where the time of samples, and that of an iteration, is spent.
-    work
-        How it is spent.
-    slow
-        What is slow on the second rank: its ``samples``, a fixed ``delay``, ``both``, or ``nothing``.
-    slower
-        How many times as long an equal batch takes the second rank.
-    fixed
-        Share of the first rank's iteration that does not depend on its samples.
-    change
-        How costs change: see :data:`CHANGES`.
-    pause
-        What stops the loop now and then: a ``log`` of one iteration's length every tenth, on the first rank; an
-        ``evaluation`` of ten iterations every 40th, on both; a ``checkpoint`` of five every 50th, on the first.
-    processes
-        Loading processes of each rank.
-    milliseconds
-        What an equal batch takes the first rank.
-    """
-
-    place: str = "forward"
-    fixed_place: str = "forward"
-    work: str = "sleep"
-    slow: str = "samples"
-    slower: float = 2.0
-    fixed: float = 0.0
-    change: str = "steady"
-    pause: str = "none"
-    processes: int = 0
-    milliseconds: float = 10.0
-    share: int = 32
-    iterations: int = 200
-    seed: int = 0
+    world: int
+    speeds: str
+    fixed: str
+    pauses: str
+    horizon: int
+    workers: int
+    taken: float
+    late: float
+    best: float
+    clairvoyant: float
+    largest: float
+    changes: float
 
     @property
-    def steady(self) -> bool:
-        """Whether one split is the best all the time."""
-        return self.change in ("steady", "noise", "outliers")
-
-    def costs(self) -> tuple[Array, Array]:
-        """Return the seconds of a sample, and of an iteration beside its samples, ``[T, W]`` each."""
-        chance, whole = np.random.default_rng(self.seed), self.milliseconds / 1e3
-        sample_W = np.full(2, (1 - self.fixed) * whole / self.share)
-        fixed_W = np.full(2, self.fixed * whole)
-        if self.slow in ("samples", "both"):
-            sample_W[1] *= self.slower
-        if self.slow == "both":
-            fixed_W[1] *= self.slower
-        if self.slow == "delay":
-            fixed_W[1] += (self.slower - 1) * whole
-        factor_TW = np.ones((self.iterations, 2))
-        if self.change == "noise":
-            factor_TW = chance.lognormal(0.0, 0.1, factor_TW.shape)
-        elif self.change == "outliers":
-            factor_TW[chance.random(factor_TW.shape) < 0.02] = 4.0
-        elif self.change == "drift":
-            factor_TW[:, 0] = np.linspace(1.0, 2.0, self.iterations)
-        elif self.change == "bursts":
-            slow = False
-            for iteration in range(self.iterations):
-                slow = chance.random() < (29 / 30 if slow else 1 / 60)
-                factor_TW[iteration, 1] = 3.0 if slow else 1.0
-        return factor_TW * sample_W, factor_TW * fixed_W
-
-    def pauses(self) -> Array:
-        """Return the seconds of pauses after every iteration, ``[T, W]``."""
-        whole, pause_TW = self.milliseconds / 1e3, np.zeros((self.iterations, 2))
-        if self.pause == "log":
-            pause_TW[9::10, 0] = whole
-        elif self.pause == "evaluation":
-            pause_TW[39::40] = 10 * whole
-        elif self.pause == "checkpoint":
-            pause_TW[49::50, 0] = 5 * whole
-        return pause_TW
-
-    def seconds(self, sizes_TW: Array) -> Array:
-        """Return what every iteration takes at these sizes by the imposed costs, ``[T]``."""
-        sample_TW, fixed_TW = self.costs()
-        loading_TW = sizes_TW * sample_TW
-        if self.place == "item" and self.processes:
-            own_TW = np.maximum(fixed_TW, loading_TW / self.processes)
-        else:
-            own_TW = fixed_TW + loading_TW
-        seconds_T: Array = (own_TW + self.pauses()).max(axis=1)
-        return seconds_T
-
-    def equal(self) -> Array:
-        """Return what every iteration takes with equal batches, ``[T]``."""
-        return self.seconds(np.full((self.iterations, 2), self.share))
-
-    def oracle(self) -> Array:
-        """Return what every iteration takes with the best sizes for costs that are known, ``[T]``.
-
-        One split for all iterations if the world is steady.
-        """
-        every = [np.tile([x, 2 * self.share - x], (self.iterations, 1)) for x in range(1, 2 * self.share)]
-        seconds_XT = np.stack([self.seconds(sizes_TW) for sizes_TW in every])
-        return seconds_XT[seconds_XT.sum(axis=1).argmin()] if self.steady else seconds_XT.min(axis=0)
-
-    def named(self) -> dict[str, Any]:
-        """Return the world's properties."""
-        return asdict(self)
+    def gain(self) -> float:
+        """Return the share of the best fixed split's gain that was reached, once settled."""
+        return (1 - self.late) / (1 - self.best)
 
 
-def random_world(seed: int) -> World:
-    """Return a world drawn at random; the same for the same seed."""
-    chance = np.random.default_rng(seed)
-
-    def pick(among: Any, odds: Any = None) -> Any:
-        return among[int(chance.choice(len(among), p=odds))]
-
-    place, work = pick(PLACES), pick(WORK, [0.5, 0.25, 0.25])
-    processes = pick((0, 1, 2)) if place == "item" else 0
-    world: dict[str, Any] = {
-        "place": place,
-        "fixed_place": pick(FIXED_PLACES),
-        "work": work,
-        "slow": pick(("samples", "delay", "both", "nothing"), [0.4, 0.25, 0.2, 0.15]),
-        "slower": pick((1.5, 2.0, 3.0)),
-        "fixed": pick((0.0, 0.3, 0.6, 0.8, 0.95)),
-        # What loading processes load ahead cannot follow the iterations of this process.
-        "change": pick(CHANGES, [0.4, 0.2, 0.1, 0.15, 0.15]) if not processes else "steady",
-        "pause": pick(PAUSES, [0.55, 0.15, 0.15, 0.15]),
-        "processes": processes,
-        "milliseconds": float(chance.uniform(8, 16)),
-        "seed": seed,
-    }
-    return World(**world)
+def world(seed: int) -> World:
+    """Draw a world: two to eight workers, any kind of speeds and fixed parts, any share of time that is fixed."""
+    rng = np.random.default_rng((50, seed))
+    kind, part = SPEEDS[seed % len(SPEEDS)], FIXED[seed // len(SPEEDS) % len(FIXED)]
+    pauses = PAUSES[int(rng.integers(len(PAUSES)))]
+    workers, horizon, share = int(rng.integers(2, 9)), int(rng.integers(1, 3)), float(rng.uniform(0, 0.95))
+    slow_TW = slowness(kind, workers, rng)
+    unequal = 0.0 if kind == "quiet" else float(rng.uniform(0, 0.5))
+    usual_W = np.exp(rng.normal(0, unequal, workers))
+    samples = int(rng.choice([16, 32, 64, 128]))
+    fixed_TW, per_sample_TW = parts(part, share, slow_TW * usual_W, rng)
+    noise = float(rng.uniform(0.003, 0.04))
+    fixed_TW = fixed_TW * np.exp(rng.normal(0, noise, fixed_TW.shape))
+    per_sample_TW = per_sample_TW / samples * np.exp(rng.normal(0, noise, fixed_TW.shape))
+    pause_TW = stalls(pauses, slow_TW.shape, rng)
+    return World(kind, part, pauses, horizon, share, samples, fixed_TW, per_sample_TW, pause_TW)
 
 
-class Worker:
-    """Spends time: asleep, or in work that was timed beforehand; sums over calls are right."""
-
-    def __init__(self, work: str) -> None:
-        self.work, self.unit, self._rest = work, 1.0, 0.0
-        if work == "matrix":
-            self._matrix = np.random.default_rng(0).random((64, 64), dtype=np.float32)
-        elif work == "zlib":
-            self._text = np.random.default_rng(0).integers(0, 16, 4096, dtype=np.uint8).tobytes()
-        if work != "sleep":
-            times = []
-            for _ in range(300):
-                began = time.perf_counter()
-                self._once()
-                times.append(time.perf_counter() - began)
-            self.unit = float(np.median(times))
-
-    def _once(self) -> None:
-        if self.work == "matrix":
-            self._matrix @ self._matrix
-        else:
-            zlib.compress(self._text, 1)
-
-    def spend(self, seconds: float) -> None:
-        """Spend this time."""
-        self._rest += seconds / self.unit
-        if self.work == "sleep":
-            if self._rest > 5e-4:  # what a sleep takes too long, the next ones are shorter
-                began = time.perf_counter()
-                time.sleep(self._rest)
-                self._rest -= time.perf_counter() - began
-            return
-        while self._rest >= 1:
-            self._once()
-            self._rest -= 1
+def slowness(kind: str, workers: int, rng: np.random.Generator) -> Array:
+    """Return how many times as long as usual each worker takes."""
+    slow_TW = np.ones((ITERATIONS, workers))
+    if kind == "bursts":
+        length, factor = int(rng.integers(5, 60)), float(rng.uniform(1.3, 4))
+        for w in range(workers):
+            k = int(rng.integers(0, 3 * length))
+            while k < ITERATIONS:
+                slow_TW[k : k + length, w] *= factor
+                k += length + int(rng.integers(length, 5 * length))
+    elif kind == "steps":
+        for w in range(workers):
+            for k in rng.integers(0, ITERATIONS, int(rng.integers(0, 4))):
+                slow_TW[k:, w] *= np.exp(rng.normal(0, 0.5))
+    elif kind == "walks":
+        slow_TW *= np.exp(np.cumsum(rng.normal(0, float(rng.uniform(0.005, 0.06)), slow_TW.shape), axis=0))
+    elif kind == "flicker":
+        slow_TW *= np.exp(rng.normal(0, float(rng.uniform(0.1, 0.5)), slow_TW.shape))
+    return slow_TW
 
 
-@contextmanager
-def joined(rank: int, store: str) -> Iterator[None]:
-    """Join the other rank, on one thread, and leave when both are done."""
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    timeout = timedelta(seconds=120)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2, timeout=timeout)
-    yield
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-class Job:
-    """A training in a world: plain with equal batches, or attached with a predictor's name.
-
-    Attributes
-    ----------
-    sizes_TW
-        Sizes of every iteration so far.
-    wall_seconds
-        What every call of :meth:`train` took.
-    """
-
-    def __init__(self, world: World, rank: int, scheme: str = "equal") -> None:
-        import torch
-        from torch.nn.parallel import DistributedDataParallel
-        from torch.utils.data import DataLoader, DistributedSampler
-
-        torch.manual_seed(0)
-        self.world, self.rank, self.iteration = world, rank, 0
-        self.sizes_TW: list[list[int]] = []
-        self.wall_seconds: list[float] = []
-        self.worker = Worker(world.work)
-        self.sample_T, self.fixed_T = (costs_TW[:, rank].tolist() for costs_TW in world.costs())
-        self.pause_T = world.pauses()[:, rank].tolist()
-        self.model = DistributedDataParallel(_network(self))
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
-        data = _dataset(self, 2 * world.share * world.iterations)
-        options: dict[str, Any] = {}
-        if world.processes:
-            options = {"num_workers": world.processes, "multiprocessing_context": "fork"}
-        self.balance: Any = None
-        if scheme == "equal":
-            sampler: Any = DistributedSampler(data, 2, rank)
-            self.loader: Any = DataLoader(data, world.share, sampler=sampler, **options)
-        else:
-            from paceline.predictors import named
-            from paceline.torch import BalancedLoader, attach
-
-            self.loader = BalancedLoader(data, 2 * world.share, **options)
-            self.balance = attach(self.model, self.loader, predictor=named(scheme))
-        self.batches = iter(self.loader)
-
-    def spend(self, place: str, samples: int = 0) -> None:
-        """Spend what is due at this place of the loop."""
-        world = self.world
-        seconds = samples * self.sample_T[self.iteration] if place == world.place else 0.0
-        if place == world.fixed_place:
-            seconds += self.fixed_T[self.iteration]
-        if seconds:
-            self.worker.spend(seconds)
-
-    def train(self, iterations: int) -> None:
-        """Train for so many iterations, which the ranks begin together."""
-        import torch.distributed as dist
-
-        dist.barrier()
-        began = time.perf_counter()
-        for _ in range(iterations):
-            inputs = next(self.batches)
-            self.sizes_TW.append(self.loader.batch_sizes.tolist() if self.balance else [self.world.share] * 2)
-            self.spend("body", len(inputs))
-            loss = self.model(inputs).square().mean()
-            self.optimizer.zero_grad()
-            loss.backward()
-            self.spend("optimizer")
-            self.optimizer.step()
-            self.spend("metrics", len(inputs))
-            if self.pause_T[self.iteration]:
-                self.worker.spend(self.pause_T[self.iteration])
-            self.iteration = min(self.iteration + 1, self.world.iterations - 1)
-        dist.barrier()
-        self.wall_seconds.append(time.perf_counter() - began)
-
-    def close(self) -> None:
-        """Let go of the loading processes and of the balance."""
-        self.batches = None
-        if self.balance is not None:
-            self.balance.close()
+def parts(part: str, share: float, slow_TW: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Return the fixed seconds, and those of an equal batch besides them."""
+    workers = slow_TW.shape[1]
+    rest_TW = np.broadcast_to(slow_TW, slow_TW.shape).copy()
+    if part == "none":
+        return np.zeros_like(slow_TW), rest_TW
+    if part == "all, slowed too":
+        return share * slow_TW, (1 - share) * rest_TW
+    if part == "all, constant":
+        return np.full_like(slow_TW, share), (1 - share) * rest_TW
+    if part == "one worker":
+        fixed_TW = np.zeros_like(slow_TW)
+        fixed_TW[:, int(rng.integers(workers))] = share / (1 - share)
+        return fixed_TW, rest_TW
+    share_W = rng.uniform(0, 0.95, workers)
+    if part == "each its own":
+        return share_W * slow_TW, (1 - share_W) * rest_TW
+    moved_TW = np.exp(np.cumsum(rng.normal(0, 0.03, slow_TW.shape), axis=0))
+    return share * moved_TW, (1 - share) * rest_TW
 
 
-def _dataset(job: Job, samples: int) -> Any:
-    """Return a dataset whose samples take time to load."""
-    import torch
-
-    world, loaded_ahead = job.world, job.world.processes > 0
-
-    class Samples(torch.utils.data.Dataset):  # type: ignore[type-arg]
-        inputs = torch.randn(256, FEATURES)
-
-        def __len__(self) -> int:
-            return samples
-
-        def __getitem__(self, number: int) -> Any:
-            if world.place == "item":
-                job.worker.spend(job.sample_T[0 if loaded_ahead else job.iteration])
-            return self.inputs[number % 256]
-
-    return Samples()
+def stalls(pauses: str, shape: tuple[int, int], rng: np.random.Generator) -> Array:
+    """Return seconds that no batch caused: rare accidents, or an evaluation of one worker or all every so often."""
+    pause_TW = np.zeros(shape)
+    if pauses == "outliers":
+        pause_TW = (rng.random(shape) < 0.02) * rng.uniform(1, 10, shape)
+    elif pauses == "evaluations":
+        every, who = int(rng.integers(15, 80)), slice(None) if rng.random() < 0.5 else slice(0, 1)
+        pause_TW[every::every, who] = rng.uniform(2, 20)
+    return pause_TW
 
 
-def _network(job: Job) -> Any:
-    """Return a small network whose passes take time."""
-    import torch
+def scored(seed: int, make: Callable[[], Predictor] = Auto, policy: Policy | None = None) -> Score:
+    """Run the default balancer through a world."""
+    made = world(seed)
+    workers = made.fixed_TW.shape[1]
+    batch, equal_W = made.samples * workers, np.full(workers, made.samples)
+    balancer = LoadBalancer(make(), workers=range(workers), global_batch=batch, horizon=made.horizon, policy=policy)
+    plans = [balancer.plan.sizes] * made.horizon
+    taken, equal, clairvoyant, sizes_TW = [], [], [], []
+    for k in range(ITERATIONS):
+        seconds_W = made.seconds(k, plans[k])
+        taken.append(seconds_W.max())
+        equal.append(made.seconds(k, equal_W).max())
+        clairvoyant.append(ended_soonest(made.fixed_TW[k] + made.pause_TW[k], made.per_sample_TW[k], batch))
+        sizes_TW.append(plans[k])
+        plans.append(balancer.step(Report(samples=plans[k], seconds=seconds_W)).sizes)
+    late, before = np.sum(taken[SETTLED:]), np.sum(equal[SETTLED:])
+    fixed_W, per_W = np.median(made.fixed_TW, axis=0), np.median(made.per_sample_TW, axis=0)
+    best_W = split(line(fixed_W, per_W), batch, lower=1).sizes
+    best = sum(made.seconds(k, best_W).max() for k in range(SETTLED, ITERATIONS))
+    changes = (np.diff(sizes_TW, axis=0) != 0).any(axis=1).mean()
+    return Score(
+        seed,
+        made.speeds,
+        made.fixed,
+        made.pauses,
+        made.horizon,
+        workers,
+        float(np.sum(taken) / np.sum(equal)),
+        float(late / before),
+        float(best / before),
+        float(np.sum(clairvoyant) / np.sum(equal)),
+        float(np.max(sizes_TW[-1]) / made.samples),
+        100 * float(changes),
+    )
 
-    class InBackward(torch.autograd.Function):
-        @staticmethod
-        def forward(context: Any, outputs: Any) -> Any:
-            context.samples = len(outputs)
-            return outputs.clone()
 
-        @staticmethod
-        def backward(context: Any, gradients: Any) -> Any:
-            job.spend("backward", context.samples)
-            return gradients
+def line(fixed_W: Array, per_sample_W: Array) -> Curves:
+    """Return the curves of workers with these parts."""
+    return Curves(np.zeros(len(fixed_W)), per_sample_W, fixed_W, np.full(len(fixed_W), np.inf))
 
-    class Network(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = torch.nn.Sequential(torch.nn.Linear(FEATURES, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
 
-        def forward(self, inputs: Any) -> Any:
-            job.spend("forward", len(inputs))
-            return InBackward.apply(self.layers(inputs))
+def ended_soonest(fixed_W: Array, per_sample_W: Array, batch: int) -> float:
+    """Return the time of the best split for those who know this iteration beforehand."""
+    return split(line(fixed_W, per_sample_W), batch, lower=1).makespan
 
-    return Network()
+
+def page(scores: list[Score]) -> Iterator[str]:
+    """Yield the lines of the page."""
+    slower = [s for s in scores if s.taken > 1 + SLOWER]
+    steady = [s for s in scores if s.speeds in ("steady", "quiet") and s.best < 1 - WORTH]
+    yield "# Worlds that no model of the library made\n"
+    yield "Command: `python benchmarks/worlds.py`\n"
+    yield f"Machine: {machine()}; one thread. Times are imposed, so the machine does not matter.\n"
+    yield f"{len(scores)} random worlds of two to eight workers and {ITERATIONS} iterations. A worker's time is a fixed"
+    yield "part, up to 95 % of a step, a part that follows its batch, and pauses; each moves in its own way, as `world`"
+    yield "in the program says. Plans are for the next iteration or the one after it. The table shows times of"
+    yield "`LoadBalancer(Auto(), ...)` with its defaults over those of equal batches: above one, it is slower. The"
+    yield "clairvoyant knows each iteration beforehand, noise and pauses too, so nobody reaches it.\n"
+    worst = max(s.taken for s in scores)
+    yield f"- Slower than equal batches by more than {SLOWER:.0%}: **{len(slower)} of {len(scores)}** worlds"
+    yield f"  {[s.world for s in slower] or ''}; the worst takes {worst:.4f} of equal batches' time."
+    below = [f"{s.world} ({s.gain:.3f})" for s in steady if s.gain < ENOUGH]
+    yield f"- Where speeds are steady and the best fixed split gains at least {WORTH:.0%} ({len(steady)} worlds), the"
+    yield f"  balancer gains {np.mean([s.gain for s in steady]):.3f} of that after {SETTLED} iterations in the mean,"
+    yield f"  {min(s.gain for s in steady):.3f} at least; below {ENOUGH}: {', '.join(below) or 'none'}.\n"
+    yield "| | worlds | time over equal batches | worst world | clairvoyant | changes per 100 iterations |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for axis in ("speeds", "fixed", "pauses", "horizon"):
+        for value in dict.fromkeys(getattr(s, axis) for s in scores):
+            rows = [s for s in scores if getattr(s, axis) == value]
+            means = [float(np.mean([getattr(s, name) for s in rows])) for name in ("taken", "clairvoyant", "changes")]
+            worst = max(s.taken for s in rows)
+            cells = [f"{means[0]:.3f}", f"{worst:.3f}", f"{means[1]:.3f}", f"{means[2]:.0f}"]
+            yield f"| {axis}: {value} | {len(rows)} | {' | '.join(cells)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--worlds", type=int, default=WORLDS, help="how many; the page is of the default")
+    parser.add_argument("--first", type=int, default=0, help="seed of the first one")
+    parser.add_argument("--processes", type=int, default=2)
+    chosen = parser.parse_args()
+    with ProcessPoolExecutor(chosen.processes) as pool:
+        scores = list(pool.map(scored, range(chosen.first, chosen.first + chosen.worlds), chunksize=4))
+    text = "\n".join(page(scores)) + "\n"
+    if (chosen.worlds, chosen.first) == (WORLDS, 0):
+        Path(__file__).with_suffix(".md").write_text(text, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

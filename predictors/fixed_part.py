@@ -49,9 +49,9 @@ SAME = 0.02
 FREEDOM = 4.0
 """Degrees of freedom of Student's t, by which errors in log time are scored: an outlier is not impossible."""
 
-FIRST_NOISE, LEAST_NOISE, NOISE_SMOOTHING, LARGEST = 0.05, 0.01, 0.05, 3.0
-"""Noise of a time before anything is known and the least noise, relative to it; the weight of the newest change of time
-in it, and the most times the noise that one change counts for."""
+FIRST_NOISE, FIRST_WEIGHT, LEAST_NOISE, NOISE_SMOOTHING, LARGEST = 0.05, 2.0, 0.01, 0.05, 3.0
+"""Noise of a time before anything is known, and how many changes of time that counts for; the least noise, relative to
+it; the weight of the newest change of time in it, and the most times the noise that one change counts for."""
 
 SUDDEN, UNLIKELY = np.log(1.5), 5.0
 """A change of time that no hypothesis explains within this, in log time, and so many times the noise, teaches nothing:
@@ -239,7 +239,9 @@ class FixedPart:
         noise_W = before["noise"]
         error_W = np.minimum(np.square(change_W), LARGEST**2 * noise_W)
         still_W = ~np.isnan(change_W) & ~moved_W
-        rows["noise"] = np.where(still_W, noise_W + NOISE_SMOOTHING * (error_W - noise_W), noise_W)
+        weight_W = np.maximum(NOISE_SMOOTHING, 1.0 / (before["still"] + FIRST_WEIGHT)) * still_W
+        rows["noise"] = noise_W + weight_W * np.where(still_W, error_W - noise_W, 0.0)
+        rows["still"] = before["still"] + still_W
         if moved:
             rows["evidence"] = before["evidence"].copy()
             rows["evidence"][moved_W] *= FADING
@@ -276,6 +278,7 @@ def _fresh(count: int) -> dict[str, Array]:
         **unseen,
         "evidence": np.zeros((count, len(SHARES) + len(CONSTANTS))),
         "noise": np.full(count, FIRST_NOISE**2),
+        "still": np.zeros(count),
         "first": np.full((count, FIRST), np.nan),
         "reports": np.zeros(count),
     }

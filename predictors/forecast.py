@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline._arrays import Array
+from paceline._arrays import Array, read_only
 from paceline._curves import Curves
 
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """The next speeds, and how far they may be off.
+    """The next speeds, and how far they may be off. Its arrays are read-only.
 
     Parameters
     ----------
@@ -32,6 +32,14 @@ class Forecast:
     batch_time: Curves | None = None
     levels: tuple[float, ...] = ()
     quantiles: Array | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("speed", "spread", "quantiles"):
+            if (values := getattr(self, name)) is not None:
+                object.__setattr__(self, name, read_only(values))
+        if (c := self.batch_time) is not None:
+            lines = map(read_only, (c.floor, c.slope, c.intercept, c.limit))
+            object.__setattr__(self, "batch_time", Curves(*lines))
 
     def quantile(self, q: float) -> Array:
         """Return the speed that is not exceeded with probability ``q``, ``[W]``, in samples/s.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -64,6 +65,8 @@ class Report:
         return self._speeds()[1]
 
     def _speeds(self) -> tuple[Array, bool]:
+        if isinstance(self.samples, Mapping) or isinstance(self.seconds, Mapping):
+            raise TypeError("samples and seconds must be lists or arrays in the order of workers, got a mapping")
         samples = np.asarray(self.samples, dtype=np.float64)
         seconds = np.asarray(self.seconds, dtype=np.float64)
         if samples.ndim != 1 or samples.shape != seconds.shape:

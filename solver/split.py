@@ -69,7 +69,7 @@ class Split:
 
 
 def split(
-    curves: BatchTimeCurves,
+    curves: BatchTimeCurves | ArrayLike,
     global_batch: int,
     *,
     lower: ArrayLike = 0,
@@ -93,7 +93,8 @@ def split(
     Parameters
     ----------
     curves
-        Batch time curves of the fleet, such as ``forecast.curves``; their limit is a bound like ``upper``.
+        Batch time curves of the fleet, such as ``forecast.curves``; their limit is a bound like ``upper``. Or a speed
+        for each worker, ``[W]``, in samples/s: its time is then samples / speed.
     global_batch
         Samples of all workers together, a multiple of ``batch_multiple``.
     lower, upper
@@ -124,8 +125,7 @@ def split(
     --------
     Three workers of 100, 200 and 300 samples/s:
 
-    >>> from paceline.predictors import Curves
-    >>> plan = split(Curves.from_speed(np.array([100.0, 200.0, 300.0])), 512)
+    >>> plan = split([100, 200, 300], 512)
     >>> plan.sizes, plan.makespan
     (array([ 85, 171, 256]), 0.855)
     >>> print(plan.status.value)
@@ -133,9 +133,11 @@ def split(
 
     The third worker has memory for only 128 samples:
 
-    >>> split(Curves.from_speed(np.array([100.0, 200.0, 300.0])), 512, upper=[512, 512, 128], batch_multiple=8).sizes
+    >>> split([100, 200, 300], 512, upper=[512, 512, 128], batch_multiple=8).sizes
     array([128, 256, 128])
     """
+    if not hasattr(curves, "slope"):
+        curves = Curves.from_speed(_speeds(curves))
     multiples, step = checked_multiples(global_batch, batch_multiple)
     # A flat curve has an infinite rate. Where that leads to 0 * inf, the computed times decide, so no warning is due.
     with np.errstate(all="ignore"):
@@ -150,6 +152,20 @@ def split(
         makespan=float(np.maximum.reduce(seconds)),
         status=status,
     )
+
+
+def _speeds(speeds: ArrayLike) -> Array:
+    """Return speeds that are given in place of curves; refuse what cannot be one."""
+    try:
+        speed_W = np.asarray(speeds, dtype=np.float64)
+    except (TypeError, ValueError):
+        speed_W = np.zeros(())
+    if speed_W.ndim != 1 or not len(speed_W) or not (np.isfinite(speed_W) & (speed_W > 0)).all():
+        raise ValueError(
+            "curves must be batch time curves, or one speed above 0 for each worker such as [100.0, 200.0] in "
+            f"samples/s, got {speeds!r}"
+        )
+    return speed_W
 
 
 def evaluate(curves: Curves, sizes: ArrayLike) -> Split:

@@ -6,8 +6,10 @@ Every rank that gets the same reports makes the same plan, bit for bit, so no co
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,7 +24,8 @@ from paceline.coordinator.balanced.plan import Plan
 from paceline.coordinator.balanced.policy import Policy
 from paceline.predictors.fixed_part import FixedPart
 from paceline.predictors.forecast import Forecast
-from paceline.predictors.protocol import Predictor, Probes
+from paceline.predictors.named import named
+from paceline.predictors.protocol import Predictor, Probes, require_predictor
 from paceline.predictors.report import Report
 from paceline.solver.decided import DecidedCurves, decided
 from paceline.solver.risk import caution
@@ -35,9 +38,11 @@ class LoadBalancer:
     Parameters
     ----------
     predictor
-        Any predictor, fitted if it needs fitting. The balancer resets it with this fleet and owns it from then on.
+        Any predictor, fitted if it needs fitting, or the name of one such as ``"auto"``. The balancer resets it with
+        this fleet and owns it from then on. It needs to know nothing of batch sizes: how much of a worker's time does
+        not follow its batch is learnt in front of it (:class:`paceline.predictors.fixed_part.FixedPart`).
     workers
-        Names or ranks of the workers, in the order of every array.
+        Names or ranks of the workers, in the order of every array: a list, a tuple or ``range(4)``.
     global_batch
         Samples of all workers together in one iteration; a multiple of the policy's batch multiple.
     policy
@@ -55,6 +60,8 @@ class LoadBalancer:
     ------
     ValueError
         If no split of the global batch satisfies the policy's bounds, or an argument is out of range.
+    TypeError
+        If the predictor is none, or workers have no order.
 
     Examples
     --------
@@ -83,7 +90,7 @@ class LoadBalancer:
 
     def __init__(
         self,
-        predictor: Predictor,
+        predictor: Predictor | str,
         *,
         workers: Sequence[object],
         global_batch: int,
@@ -92,6 +99,10 @@ class LoadBalancer:
     ) -> None:
         if horizon < 1:
             raise ValueError(f"horizon must be at least 1 iteration, got {horizon}")
+        predictor = named(predictor) if isinstance(predictor, str) else predictor
+        if isinstance(predictor, type) or not hasattr(predictor, "predict"):
+            require_predictor(predictor)
+        _require_workers(workers)
         self.predictor = predictor
         self.global_batch = global_batch
         self.policy = policy or Policy()
@@ -99,6 +110,7 @@ class LoadBalancer:
         names = [str(worker) for worker in workers]
         limits = Limits.of(self.policy, names, global_batch)
         self._served = self._serving(predictor, names)
+        self._owner = _claim(predictor)
         # Asked once: to look for the optional part of a protocol takes longer than a forecast.
         self._probes = predictor if isinstance(predictor, Probes) else None
         self._iterations = 0
@@ -151,6 +163,7 @@ class LoadBalancer:
             If the report does not have the size of this fleet. Nothing is learnt then.
         """
         require_fleet(report, len(self._sizes))
+        _require_owner(self.predictor, self._owner)
         if report.covariates is not None:
             require_covariates("the report's covariates", report.covariates, self.predictor)
         speed_W = report.speed
@@ -384,9 +397,44 @@ class LoadBalancer:
         gain: float = 0.0,
         drifts: bool = False,
     ) -> Plan:
+        for values in (split.sizes, split.seconds):
+            values.flags.writeable = False  # a caller's change would be one of the balancer's own state
         drift = math.nan if self._drift is None else self._drift.share
         return Plan(
             self.predictor.workers, split, forecast, gain, acted, tuple(reasons), self._iterations, drift, drifts
+        )
+
+
+_owners: WeakKeyDictionary[Any, object] = WeakKeyDictionary()
+"""The balancer that each predictor serves, by a mark of its own."""
+
+
+def _claim(predictor: Predictor) -> object:
+    """Note that a predictor serves a new balancer, and return the mark of it."""
+    owner = object()
+    with suppress(TypeError):  # one's own class may have no hash, or take no weak reference
+        _owners[predictor] = owner
+    return owner
+
+
+def _require_owner(predictor: Predictor, owner: object) -> None:
+    try:
+        known = _owners.get(predictor, owner)
+    except TypeError:
+        return
+    if known is not owner:
+        raise ValueError(
+            "this balancer's predictor was given to another LoadBalancer since, which has reset it: give each balancer "
+            "a predictor of its own, such as copy.deepcopy(predictor)"
+        )
+
+
+def _require_workers(workers: object) -> None:
+    """Refuse workers that have no order, or are only one name or a number."""
+    if isinstance(workers, str | bytes | int | Set | Mapping) or not isinstance(workers, Iterable):
+        what = "a set, whose order differs between processes" if isinstance(workers, Set) else repr(workers)
+        raise TypeError(
+            f"workers must be the workers' names or ranks in order, such as ['gpu0', 'gpu1'] or range(2), got {what}"
         )
 
 

@@ -18,7 +18,7 @@ from paceline.solver.split import Split, Status
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The batch sizes of an iteration to come, with the forecast behind them and the reason.
+    """The batch sizes of an iteration to come, with the forecast behind them and the reason. Its arrays are read-only.
 
     Parameters
     ----------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import isfinite
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,13 @@ Sizes = NDArray[np.int64]
 
 Mask = NDArray[np.bool_]
 """Entries for which a condition holds."""
+
+
+def read_only(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a view that cannot be written to."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 # A predictor asks these dozens of times in an iteration. `any`, `all` and `count_nonzero` go through Python, and take

@@ -83,7 +83,11 @@ def test_the_same_reports_give_bit_identical_plans_on_every_rank():
 def test_the_checksum_tells_workers_sizes_and_iteration_apart_and_survives_a_float64():
     planner = balancer()
     report = report_at(planner.plan, [100, 100, 100, 100])
-    plans = [balancer(workers="abcd").plan, balancer(workers=("a", "bc", "d", "e")).plan, balancer(global_batch=8).plan]
+    plans = [
+        balancer(workers=list("abcd")).plan,
+        balancer(workers=("a", "bc", "d", "e")).plan,
+        balancer(global_batch=8).plan,
+    ]
     plans += [planner.plan, planner.step(report), planner.step(report)]
     assert len({plan.checksum for plan in plans}) == len(plans)
     assert all(int(float(plan.checksum)) == plan.checksum < 2**52 for plan in plans)

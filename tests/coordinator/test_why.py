@@ -136,7 +136,7 @@ def test_every_sentence_is_true(seed):
 def test_a_step_that_is_refused_changes_nothing(report, covariates):
     from paceline.predictors import RLS
 
-    balancer = LoadBalancer(RLS(covariates=("load",)), workers="ab", global_batch=128)
+    balancer = LoadBalancer(RLS(covariates=("load",)), workers=["a", "b"], global_batch=128)
     balancer.step(Report([64, 64], [0.1, 0.2]), np.ones((2, 1)))
     before, plan = balancer.state_dict(), balancer.plan
     with pytest.raises((ValueError, TypeError)):
@@ -148,7 +148,7 @@ def test_a_step_that_is_refused_changes_nothing(report, covariates):
 
 
 def test_a_state_that_is_refused_changes_nothing():
-    balancer = LoadBalancer(EWMA(0.5), workers="ab", global_batch=128)
+    balancer = LoadBalancer(EWMA(0.5), workers=["a", "b"], global_batch=128)
     balancer.step(Report([64, 64], [0.1, 0.2]))
     before = balancer.state_dict()
     broken = {**before, "predictor/rows/level": np.zeros(7)}
