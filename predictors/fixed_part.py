@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from paceline._arrays import Array, anywhere
+from paceline._arrays import Array, Mask, anywhere
 from paceline._curves import Curves
 from paceline.predictors.forecast import Forecast
 from paceline.predictors.protocol import Predictor
@@ -52,6 +52,9 @@ FREEDOM = 4.0
 FIRST_NOISE, FIRST_WEIGHT, LEAST_NOISE, NOISE_SMOOTHING, LARGEST = 0.05, 2.0, 0.01, 0.05, 3.0
 """Noise of a time before anything is known, and how many changes of time that counts for; the least noise, relative to
 it; the weight of the newest change of time in it, and the most times the noise that one change counts for."""
+
+MISSED_SMOOTHING, MOST_MISSED = 0.1, 0.5
+"""Weight of the newest squared error in those of the last time and of the forecast, and the most that one counts for."""
 
 SUDDEN, UNLIKELY = np.log(1.5), 5.0
 """A change of time that no hypothesis explains within this, in log time, and so many times the noise, teaches nothing:
@@ -167,7 +170,7 @@ class FixedPart:
             reference = float(np.nanmean(size_W))
         with np.errstate(all="ignore"):
             seconds_W = size_W / speed_W
-            rows, moved = self._learnt(size_W, seconds_W, reference or 1.0)
+            rows, moved = self._learnt(report, size_W, seconds_W, reference or 1.0)
             before, weights = self._rows, self._weights_WH
             if moved:
                 self._take(rows)
@@ -230,28 +233,55 @@ class FixedPart:
         count = len(rows["size"])
         self._level = np.zeros(count), np.full(count, np.inf)
 
-    def _learnt(self, size_W: Array, seconds_W: Array, reference: float) -> tuple[dict[str, Array], bool]:
+    def _learnt(
+        self, report: Report, size_W: Array, seconds_W: Array, reference: float
+    ) -> tuple[dict[str, Array], bool]:
         """Return what is known of each worker after this report, and whether there is new evidence."""
         before, rows = self._rows, dict(self._rows)
         change_W = np.log(seconds_W / before["seconds"])
         moved_W = np.abs(size_W / before["size"] - 1.0) >= SAME
         moved = anywhere(moved_W)
-        noise_W = before["noise"]
-        error_W = np.minimum(np.square(change_W), LARGEST**2 * noise_W)
-        still_W = ~np.isnan(change_W) & ~moved_W
+        noise_W, error_W = before["noise"], change_W
+        if moved:
+            rows["missed"], error_W, foreseen_W = self._errors(report, size_W, seconds_W, moved_W, reference)
+        square_W = np.minimum(np.square(error_W), LARGEST**2 * noise_W)
+        still_W = ~np.isnan(error_W)
         weight_W = np.maximum(NOISE_SMOOTHING, 1.0 / (before["still"] + FIRST_WEIGHT)) * still_W
-        rows["noise"] = noise_W + weight_W * np.where(still_W, error_W - noise_W, 0.0)
+        rows["noise"] = noise_W + weight_W * np.where(still_W, square_W - noise_W, 0.0)
         rows["still"] = before["still"] + still_W
         if moved:
             rows["evidence"] = before["evidence"].copy()
             rows["evidence"][moved_W] *= FADING
-            rows["evidence"][moved_W] += _losses(change_W[moved_W], before, size_W, moved_W, reference)
+            rows["evidence"][moved_W] += _losses((change_W - foreseen_W)[moved_W], before, size_W, moved_W, reference)
         seen_W = ~np.isnan(seconds_W)
         rows["size"] = np.where(seen_W, size_W, before["size"])
         rows["seconds"] = np.where(seen_W, seconds_W, before["seconds"])
         if np.minimum.reduce(before["reports"], initial=FIRST) < FIRST:
             moved |= _begin(rows, seconds_W * reference / size_W)
         return rows, moved
+
+    def _errors(
+        self, report: Report, size_W: Array, seconds_W: Array, moved_W: Mask, reference: float
+    ) -> tuple[Array, Array, Array]:
+        """Return smoothed squared errors of two forecasts, the error of the better one, and the change it foresaw.
+
+        A size changes because a change of speed is foreseen. To compare with the last time alone would take the one for
+        the effect of the other: if a worker gets less because it is about to slow down, its time would seem fixed. So
+        times are compared with the inner predictor's own forecast, where that has been closer than the last time.
+        """
+        rows = self._rows
+        now_W = seconds_W / self._relative_seconds(seconds_W, size_W / reference)
+        last_W = rows["seconds"] / self._relative_seconds(rows["seconds"], rows["size"] / reference)
+        forecast_W = reference / self.predictor.predict(covariates=report.covariates).speed
+        error_W2 = np.log(now_W[:, None] / np.stack([last_W, forecast_W], axis=1))
+        bounded_W2 = np.minimum(np.square(error_W2), MOST_MISSED**2)
+        known_W = moved_W & ~np.isnan(error_W2[:, 0])
+        missed_W2 = rows["missed"] + MISSED_SMOOTHING * known_W[:, None] * np.where(
+            known_W[:, None], bounded_W2 - rows["missed"], 0.0
+        )
+        follow_W = known_W & (rows["missed"][:, 1] <= rows["missed"][:, 0])
+        foreseen_W = np.where(follow_W, np.log(forecast_W / last_W), 0.0)
+        return missed_W2, np.where(follow_W, error_W2[:, 1], error_W2[:, 0]), foreseen_W
 
     def _relative_seconds(self, seconds_W: Array, relative_W: Array) -> Array:
         """Return how many times as long as a batch of the reference size these took, ``[W]``."""
@@ -279,6 +309,7 @@ def _fresh(count: int) -> dict[str, Array]:
         "evidence": np.zeros((count, len(SHARES) + len(CONSTANTS))),
         "noise": np.full(count, FIRST_NOISE**2),
         "still": np.zeros(count),
+        "missed": np.zeros((count, 2)),
         "first": np.full((count, FIRST), np.nan),
         "reports": np.zeros(count),
     }
