@@ -54,7 +54,7 @@ FIRST_NOISE, FIRST_WEIGHT, LEAST_NOISE, NOISE_SMOOTHING, LARGEST = 0.05, 2.0, 0.
 it; the weight of the newest change of time in it, and the most times the noise that one change counts for."""
 
 MISSED_SMOOTHING, MOST_MISSED = 0.1, 0.5
-"""Weight of the newest squared error in those of the last time and of the forecast, and the most that one counts for."""
+"""Weight of the newest squared error in those of last time and forecast, and the most that one counts for."""
 
 SUDDEN, UNLIKELY = np.log(1.5), 5.0
 """A change of time that no hypothesis explains within this, in log time, and so many times the noise, teaches nothing:

@@ -26,9 +26,9 @@ FADING = 0.98
 LARGEST = 3.0
 """The most that one iteration counts for, in log time: a single stall says nothing about the next choice."""
 
-FIRST_C = np.where(np.arange(len(CHOICES_C2)) > 0, 0.2, 0.0)
+FIRST_C = np.where(np.arange(len(CHOICES_C2)) > 0, 0.1, 0.0)
 """Added to the costs where they are compared: the forecast itself is followed until another choice would have saved a
-fifth of an iteration in the last 50 or so. Less is luck: without this, worlds with outliers lose 1 %."""
+tenth of an iteration in the last 50 or so. Less is luck."""
 
 SUDDEN = 2.0
 """A time of more than so many times the forecast one is a pause or a jump: what goes beyond does not follow sizes."""
