@@ -198,9 +198,9 @@ def profile(data: list[Any]) -> np.ndarray:
 def told_of(told: Told) -> tuple[Any, Callable[[], float]]:
     """Begin this rank's disturbance; return what turns it on and off, and what its speed is at the moment."""
     from paceline.lab.contention.disturbance import DISTURBANCES
-    from paceline.lab.experiment.experiment_worker import disturbed
+    from paceline.lab.experiment.experiment_worker import start_disturbance
 
-    bursts = disturbed(asdict(told), SimpleNamespace(contention=told.contention))
+    bursts = start_disturbance(asdict(told), SimpleNamespace(contention=told.contention))
     quota = DISTURBANCES[told.contention].quota or 1.0
     if bursts is None:
         return None, lambda: quota
@@ -214,7 +214,7 @@ def work() -> None:
     import torch
     from torch import distributed
 
-    from paceline.lab.experiment.experiment_worker import Finish, take_turn
+    from paceline.lab.experiment.experiment_worker import Finish, train_turn
     from paceline.lab.processes.orphan import die_with_parent
     from paceline.lab.processes.places import Place
 
@@ -242,7 +242,7 @@ def work() -> None:
     turns, finish = [], Finish(Path(told.folder) / "finish")
     for scheme, seed in told.turns:
         one = contestants[scheme]
-        seen = take_turn(one, scheme, seed, told.seconds, told.rank, finish, bursts)
+        seen = train_turn(one, scheme, seed, told.seconds, told.rank, finish, bursts)
         error, count = one.cost_error(costs.numpy()), len(seen.seconds)
         tokens = sum(one.losses[seen.first : seen.first + count])
         turns.append({"scheme": scheme, "seconds": sum(seen.seconds), "tokens": tokens, "cost_error": error})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import json
 import os
 import socket
 import sys
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from paceline.recording.covariates import all_covariates
-from paceline.recording.place import Place
 from paceline.recording.recorder import Recorder
 from paceline.recording.torch.clocks import offset_from_rank_zero
 from paceline.recording.torch.watch import Watch, watch
@@ -89,13 +87,6 @@ def _stop_after(steps: int, watching: Watch) -> None:
     register_optimizer_step_post_hook(stepped)
 
 
-def _enter_place() -> None:
-    # `paceline record` passes the place of each worker and its competitors in the environment.
-    places = json.loads(os.environ.get("PACELINE_PLACES", "[]"))
-    if places:
-        Place(**places[int(os.environ["LOCAL_RANK"])]).enter()
-
-
 def _watched(model: Any, folder: Path) -> list[Watch]:
     # The training matters more than its record: if recording fails, the training continues without it.
     rank, restart = os.environ["RANK"], os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -104,7 +95,6 @@ def _watched(model: Any, folder: Path) -> list[Watch]:
     if probe:
         meta["probe"] = "every other block of batches is cut to half"
     try:
-        _enter_place()  # only now, because libraries load slowly under a quota
         covariates = all_covariates(device=getattr(next(model.parameters(), None), "device", None))
         recorder = Recorder(folder / name, rank, covariates, meta=meta).__enter__()
         atexit.register(recorder.close)  # of a recording that fails below, too

@@ -21,9 +21,3 @@ class Place:
             (Path(folder) / "cgroup.procs").write_text(str(os.getpid()))
         if self.cores:
             os.sched_setaffinity(0, self.cores)
-
-    def isolation(self, quota: float) -> str:
-        """Return a phrase that says how workers are kept apart."""
-        if self.folders:
-            return f"a control group for each worker and its competitors, CPU quota {quota:g} cores"
-        return "none: workers and their competitors pinned to cores in turn, as control groups cannot be written"

@@ -19,7 +19,6 @@ import psutil
 from fit_cases import folder_of, learnt
 
 from paceline.coordinator.asynchronous import SGD, EpochSampler, Server, scheme
-from paceline.datasets import load
 from paceline.engines.parameter_server.service import Service
 from paceline.predictors import NARX, Training
 from paceline.training import fit, load_model, save_model
@@ -172,28 +171,6 @@ class Federated:
                 assert int(state["rounds"]) >= int(told[-1])
 
 
-class Collect:
-    """Leaves a whole trace or none, and no process."""
-
-    share = 1.2
-
-    def prepare(self, place):
-        pass
-
-    def run(self, place, out):
-        from dataclasses import replace
-
-        from paceline.lab import JOBS, record_job
-
-        job = replace(next(iter(JOBS.values())), workers=2, iterations=30)
-        record_job(job, out / "trace.parquet")
-
-    def check(self, place, out, ended):
-        if ended or (out / "trace.parquet").exists():
-            assert len(load(out / "trace.parquet")) == 30
-            (out / "trace.parquet").unlink()
-
-
 class Live:
     """Leaves a whole picture or none, and no process."""
 
@@ -214,7 +191,7 @@ class Live:
             assert (out / "loss.png").read_bytes().endswith(b"IEND\xaeB`\x82")
 
 
-CASES = {case.__name__.lower(): case for case in (Fit, Tune, Report, SaPS, Federated, Collect, Live)}
+CASES = {case.__name__.lower(): case for case in (Fit, Tune, Report, SaPS, Federated, Live)}
 
 
 def quietly(run, place, out):

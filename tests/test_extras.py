@@ -25,7 +25,6 @@ CALLS = {
         ("torch", "from paceline.runs import TensorBoard; TensorBoard('runs')"),
         ("torch", "from paceline.training.profile import example; example(8, 'cpu')"),
         ("lab", "from paceline.lab.experiment import *; experiment(Setting())"),
-        ("lab", "from paceline.lab import *; record_job(JOBS['digits-mlp-steady'], 'new.parquet')"),
     ],
     "sklearn": [
         ("boosting", "from paceline.predictors import *; Boosting().fit([])"),

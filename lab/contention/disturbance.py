@@ -12,11 +12,6 @@ from typing import Protocol
 
 import numpy as np
 
-from paceline.lab.contention.patterns import alternating
-
-CALM_SECONDS = 0.3
-"""Least calm time at the start of a turn with bursts."""
-
 
 class Switch(Protocol):
     """Turns a disturbance on and off."""
@@ -57,31 +52,31 @@ class Hogs:
 
 
 class Bursts:
-    """Turns a switch on and off at random times, which are the same for the same seed.
+    """Turns a switch on and off at random times; the same seed gives the same times.
 
     Parameters
     ----------
     switch
         The switch of the disturbance.
     mean
-        Mean seconds of a burst and of the calm between two.
+        Mean length of a burst, and of the calm between two, in seconds.
     """
 
     def __init__(self, switch: Switch, mean: float) -> None:
         self.switch = switch
         self.mean = mean
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self, seed: int) -> None:
         """Start, with a calm span first."""
-        self._over.clear()
+        self._stopped.clear()
         self._thread = threading.Thread(target=self._run, args=(seed,), daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Stop, and leave the disturbance off."""
-        self._over.set()
+        self._stopped.set()
         if self._thread is not None:
             self._thread.join()
         self.switch.turn(False)  # only after the thread has ended, which might turn it on again otherwise
@@ -90,20 +85,21 @@ class Bursts:
         on = False
         for seconds in self.spans(seed):
             self.switch.turn(on)
-            if self._over.wait(seconds):
+            if self._stopped.wait(seconds):
                 return
             on = not on
 
     def spans(self, seed: int) -> Iterator[float]:
-        """Yield the seconds of calm, burst, calm and so on, endlessly.
+        """Yield the seconds of calm, burst, calm and so on, forever.
 
         >>> spans = Bursts(Hogs([]), mean=2.0).spans(seed=0)
         >>> [round(next(spans), 2) for _ in range(3)]
         [1.66, 2.04, 0.04]
         """
-        spans = alternating(np.random.default_rng(seed), self.mean, self.mean)
-        yield CALM_SECONDS + next(spans)
-        yield from spans
+        rng = np.random.default_rng(seed)
+        yield 0.3 + float(rng.exponential(self.mean))  # at least 0.3 s of calm at the start of a turn
+        while True:
+            yield float(rng.exponential(self.mean))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,8 +135,8 @@ class Disturbance:
         elif self.between:
             what = f"{self.between * 1e3:g} ms of other work after each iteration"
         elif not self.quota and not self.hogs:
-            return "nobody is disturbed"
-        when = "all the time" if self.bursts is None else f"on and off at random, {self.bursts:g} s each in the mean"
+            return "no rank is disturbed"
+        when = "all the time" if self.bursts is None else f"on and off at random, {self.bursts:g} s each on average"
         return f"rank 1 has {what}, {when}"
 
 

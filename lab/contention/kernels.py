@@ -8,12 +8,6 @@ from __future__ import annotations
 
 import threading
 
-SIDE = 2048
-"""Rows and columns of the matrices that are multiplied."""
-
-AT_ONCE = 4
-"""Products in the queue at a time: what is under way when the disturbance ends is soon over."""
-
 
 class Kernels:
     """Multiplies matrices on a device while the disturbance is on.
@@ -26,8 +20,8 @@ class Kernels:
         Rows and columns of the matrices.
     """
 
-    def __init__(self, device: str, side: int | None = None) -> None:
-        self.device, self.side = device, SIDE if side is None else side
+    def __init__(self, device: str, side: int = 2048) -> None:
+        self.device, self.side = device, side
         self.products = 0
         self._on = threading.Event()
         threading.Thread(target=self._run, daemon=True).start()
@@ -45,9 +39,9 @@ class Kernels:
         with torch.cuda.stream(torch.cuda.Stream(self.device)):
             matrix = torch.ones(self.side, self.side, device=self.device)
             while self._on.wait():
-                for _ in range(AT_ONCE):
+                for _ in range(4):  # a short queue, so that little is left to do when the disturbance ends
                     matrix @ matrix
-                done = torch.cuda.Event()
-                done.record()
-                done.synchronize()  # this thread waits, not the one that trains
-                self.products += AT_ONCE
+                finished = torch.cuda.Event()
+                finished.record()
+                finished.synchronize()  # this thread waits, not the one that trains
+                self.products += 4

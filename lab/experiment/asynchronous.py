@@ -13,12 +13,10 @@ import numpy as np
 from paceline.coordinator.asynchronous import scheme as scheme_named
 from paceline.lab.experiment.setting import Setting
 
-RANKS = 2
-
 
 @dataclass(frozen=True, kw_only=True)
 class AsyncSetting(Setting):
-    """A live experiment among asynchronous schemes. Every turn trains anew, from the same start.
+    """A live experiment with asynchronous schemes. Every turn trains from the same initial parameters.
 
     Parameters are those of :class:`Setting`, but for ``schemes``: names of
     ``paceline.coordinator.asynchronous.SCHEMES``. A worker's full batch is its share of ``global_batch``.
@@ -27,26 +25,26 @@ class AsyncSetting(Setting):
     schemes: tuple[str, ...] = ("saps", "asp", "bsp")
 
     def require_schemes(self) -> None:
-        """Raise if there is no such scheme; the error says which there are."""
+        """Raise ``ValueError`` for an unknown scheme."""
         for name in self.schemes:
-            scheme_named(name, RANKS)
+            scheme_named(name, workers=2)
 
     def require_device(self) -> None:
         """Raise unless it is the CPU: the server's parameters and gradients are in main memory."""
         if self.device != "cpu" or self.precision != "single":
-            raise ValueError("asynchronous schemes train on the CPU, in single precision: give neither of both")
+            raise ValueError("asynchronous schemes train on the CPU, in single precision: set neither")
         super().require_device()
 
     @property
     def batch(self) -> int:
         """Samples of a worker's full batch."""
-        return max(self.global_batch // RANKS, 1)
+        return max(self.global_batch // 2, 1)
 
     @property
     def turns(self) -> list[tuple[str, int]]:
         """Turns in order: the scheme that trains, and the seed of the bursts, the same for all turns of a round.
 
-        The order is turned round by one in each round, so that a machine whose speed drifts favours nobody.
+        The order rotates by one in each round, so that a drift of the machine's speed favors no scheme.
         """
         count = len(self.schemes)
         return [(self.schemes[(k + seed) % count], seed) for seed in range(self.rounds) for k in range(count)]
@@ -54,16 +52,16 @@ class AsyncSetting(Setting):
 
 @dataclass(frozen=True)
 class AsyncTurn:
-    """One turn of a scheme, as the rank with the server saw it.
+    """One turn of a scheme, measured by the rank with the server.
 
     Parameters
     ----------
     scheme, seed
-        Who trained, and the seed of the bursts meanwhile.
+        Name of the scheme, and seed of the bursts.
     seconds
-        How long, in seconds.
+        Length of the turn.
     applied, losses
-        Samples applied when the parameters were looked at, and the mean loss over the data with them.
+        Samples applied at each snapshot of the parameters, and the mean loss over the data there.
     samples
         Samples of each worker that were applied.
     waited
@@ -71,7 +69,7 @@ class AsyncTurn:
     staleness, largest, bound
         Mean and largest staleness applied, and the scheme's bound, in versions; -1 is no bound.
     wasted
-        Share of the samples computed that was for nothing.
+        Share of the computed samples that was wasted.
     """
 
     scheme: str
@@ -103,7 +101,7 @@ def write_turns(turns: list[AsyncTurn], path: Path) -> None:
 
 @dataclass(frozen=True)
 class AsyncRow:
-    """Results of one scheme: medians over its turns, except those said to be the largest.
+    """Results of one scheme: medians over its turns, except where noted.
 
     Parameters
     ----------
@@ -112,7 +110,7 @@ class AsyncRow:
     samples_per_second
         Samples applied a second.
     spread
-        The least and the most samples applied a second in a turn.
+        Minimum and maximum over turns of the samples applied a second.
     loss
         After ``AsyncOutcome.equal_samples``.
     staleness
@@ -122,7 +120,7 @@ class AsyncRow:
     waiting
         The largest share of a turn that any worker waited.
     wasted
-        Largest share of a turn's samples that was computed for nothing.
+        Largest share of a turn's samples that was wasted.
     slow_share
         Share of the samples applied that came from the disturbed worker.
     """

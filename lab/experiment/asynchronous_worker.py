@@ -1,4 +1,4 @@
-"""One rank of a live experiment among asynchronous schemes; the first one also holds the server, and writes it down."""
+"""One rank of a live experiment with asynchronous schemes; the first one also runs the server."""
 
 from __future__ import annotations
 
@@ -18,26 +18,23 @@ from paceline.engines.torch_async import AsyncJob
 from paceline.lab.contention.disturbance import DISTURBANCES, Bursts
 from paceline.lab.experiment.asynchronous import AsyncSetting, AsyncTurn, write_turns
 from paceline.lab.experiment.experiment_tasks import live_task
-from paceline.lab.experiment.experiment_worker import disturbed, joined, work_for
-
-ENDLESS = 2**30
-"""Epochs of a turn, which its seconds end."""
-
-LOOKS = 12
-"""Snapshots of the parameters in a turn, at most; their losses are computed after it, outside its time."""
+from paceline.lab.experiment.experiment_worker import join_ranks, start_disturbance, work_for
 
 
-class Looks:
-    """Keeps copies of the server's parameters now and then; listens to verdicts, under the server's lock."""
+class Snapshots:
+    """Copies the server's parameters at most 12 times a turn; called with each push result, under the server's lock.
+
+    The losses at these parameters are computed after the turn.
+    """
 
     def __init__(self, seconds: float) -> None:
-        self.every, self.due = seconds / LOOKS, 0.0
+        self.every, self.due = seconds / 12, 0.0
         self.service: Service | None = None
         self.applied: list[int] = []
         self.rows: list[torch.Tensor] = []
         self.staleness: list[int] = []
         self.wasted = 0.0
-        self.over = False
+        self.finished = False
 
     @property
     def mean_staleness(self) -> float:
@@ -45,43 +42,45 @@ class Looks:
         return sum(self.staleness) / max(len(self.staleness), 1)
 
     def __call__(self, verdict: Verdict) -> None:
-        """Take note of a verdict."""
-        if self.service is None or self.over:
+        """Process the result of a push."""
+        if self.service is None or self.finished:
             return
         self.wasted = self.service.server.ledger.wasted_share
         if verdict.outcome not in WASTED:
             self.staleness.append(verdict.staleness)
         applied = self.service.server.sampler.applied
         if time.monotonic() >= self.due and (not self.applied or applied > self.applied[-1]):
-            self.look()
+            self.copy()
 
-    def look(self) -> None:
-        """Keep a copy now."""
+    def copy(self) -> None:
+        """Copy the parameters now."""
         assert self.service is not None
         self.applied.append(self.service.server.sampler.applied)
         self.rows.append(torch.from_numpy(self.service.server.parameters))
         self.due = time.monotonic() + self.every
 
 
-def take_turn(setting: AsyncSetting, scheme: str, seed: int, between: float, bursts: Bursts | None) -> AsyncTurn | None:
-    """Train from the start for so many seconds; return what the rank with the server saw."""
+def train_turn(
+    setting: AsyncSetting, scheme: str, seed: int, between: float, bursts: Bursts | None
+) -> AsyncTurn | None:
+    """Train from the start for the seconds of a turn; return the results on the rank with the server."""
     torch.manual_seed(setting.seed)
     task = live_task(setting.model).task
-    dataset, looks = TensorDataset(task.inputs, task.targets), Looks(setting.seconds)
+    dataset, snapshots = TensorDataset(task.inputs, task.targets), Snapshots(setting.seconds)
     optimizer = torch.optim.Adam(task.model.parameters(), lr=2e-3)  # as the synchronous contestants
     job = AsyncJob(
         task.model,
         optimizer,
         dataset,
         batch=setting.batch,
-        epochs=ENDLESS,
+        epochs=2**30,
         scheme=scheme,
         seed=setting.seed,
-        on_verdict=[looks],
+        on_verdict=[snapshots],
     )
-    looks.service = job.service
+    snapshots.service = job.service
     if job.service is not None:
-        looks.look()
+        snapshots.copy()
     distributed.barrier()
     if bursts:
         bursts.start(seed)
@@ -92,30 +91,30 @@ def take_turn(setting: AsyncSetting, scheme: str, seed: int, between: float, bur
         work_for(between)
         job.push()
         if time.monotonic() - began > setting.seconds:
-            looks.over = True  # the last steps of the others are given up because the turn ends, not by the scheme
+            snapshots.finished = True  # steps that the end of the turn abandons are not the scheme's waste
             break
     job.close()
-    took = time.monotonic() - began
+    seconds = time.monotonic() - began
     if bursts:
         bursts.stop()
     distributed.barrier()
     if job.service is None:
         return None
-    looks.look()
+    snapshots.copy()
     service, server = job.service, job.service.server
     workers = [f"rank{rank}" for rank in range(distributed.get_world_size())]
     return AsyncTurn(
         scheme=scheme,
         seed=seed,
-        seconds=took,
-        applied=looks.applied,
-        losses=[_loss(job, row, dataset, task.loss) for row in looks.rows],
+        seconds=seconds,
+        applied=snapshots.applied,
+        losses=[_loss(job, row, dataset, task.loss) for row in snapshots.rows],
         samples=[server.ledger.accounts.get(worker, Account()).applied for worker in workers],
         waited=[service.waited.get(worker, 0.0) for worker in workers],
-        staleness=looks.mean_staleness,
+        staleness=snapshots.mean_staleness,
         largest=server.ledger.largest_staleness,
         bound=-1 if server.scheme.bound is None else server.scheme.bound,
-        wasted=looks.wasted,
+        wasted=snapshots.wasted,
     )
 
 
@@ -128,11 +127,11 @@ def _loss(job: AsyncJob, row: torch.Tensor, dataset: TensorDataset, loss: Callab
 
 def main() -> None:
     """Run one rank of asynchronous training."""
-    told = joined()
-    rank, folder, setting = told["rank"], Path(told["folder"]), AsyncSetting(**told["setting"])
-    between = DISTURBANCES[setting.contention].between if told["disturbed"] else 0.0
-    bursts = disturbed(told, setting)
-    turns = [take_turn(setting, scheme, seed, between, bursts) for scheme, seed in setting.turns]
+    task = join_ranks()
+    rank, folder, setting = task["rank"], Path(task["folder"]), AsyncSetting(**task["setting"])
+    between = DISTURBANCES[setting.contention].between if task["disturbed"] else 0.0
+    bursts = start_disturbance(task, setting)
+    turns = [train_turn(setting, scheme, seed, between, bursts) for scheme, seed in setting.turns]
     write_turns([turn for turn in turns if turn is not None], folder / f"result{rank}.json")
     distributed.destroy_process_group()
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from paceline._whole import TemporaryFolder
 from paceline.lab.contention.disturbance import DISTURBANCES
-from paceline.lab.experiment.asynchronous import RANKS, AsyncOutcome, AsyncSetting, AsyncTurn
+from paceline.lab.experiment.asynchronous import AsyncOutcome, AsyncSetting, AsyncTurn
 from paceline.lab.experiment.outcome import ExperimentOutcome
 from paceline.lab.experiment.result import RankResult
 from paceline.lab.experiment.setting import DISTURBED, Setting
@@ -22,11 +22,7 @@ from paceline.lab.processes.process import POLL_SECONDS, Process, require_alive
 from paceline.lab.small_models import require_models
 from paceline.recording.place import Place
 
-Seen = TypeVar("Seen")
-
-WORKER = "paceline.lab.experiment.experiment_worker"
-ASYNC_WORKER = "paceline.lab.experiment.asynchronous_worker"
-COMPETITOR = "paceline.lab.contention.competitor"
+Result = TypeVar("Result")
 
 
 def can_set_quotas() -> bool:
@@ -43,15 +39,15 @@ def experiment(setting: Setting, *, progress: Callable[[float], None] | None = N
     setting
         What is compared, and under what contention.
     progress
-        Called now and then with the share that is done, 0 to 1.
+        Called regularly with the completed share, 0 to 1.
 
     Raises
     ------
     RuntimeError
-        If this machine has too few cores or lets nobody set a CPU quota, or a process dies; the sentence says which
-        and ends with what it said last.
+        If this machine has too few cores or allows no CPU quota, or if a process dies; the message then ends with the
+        last lines of its output.
     """
-    return ExperimentOutcome(setting, _ran(setting, WORKER, RankResult.read, progress))
+    return ExperimentOutcome(setting, _run_ranks(setting, "experiment_worker", RankResult.read, progress))
 
 
 def asynchronous_experiment(setting: AsyncSetting, *, progress: Callable[[float], None] | None = None) -> AsyncOutcome:
@@ -62,37 +58,35 @@ def asynchronous_experiment(setting: AsyncSetting, *, progress: Callable[[float]
     setting
         What is compared, and under what contention.
     progress
-        Called now and then with the share that is done, 0 to 1.
+        Called regularly with the completed share, 0 to 1.
 
     Raises
     ------
     RuntimeError
         As :func:`experiment` does.
     """
-    seen, *_ = _ran(setting, ASYNC_WORKER, AsyncTurn.read, progress)  # the first rank holds the server, and saw it all
-    return AsyncOutcome(setting, seen)
+    turns, *_ = _run_ranks(setting, "asynchronous_worker", AsyncTurn.read, progress)  # rank 0 runs the server
+    return AsyncOutcome(setting, turns)
 
 
-def _ran(
-    setting: Setting, worker: str, read: Callable[[Path], Seen], progress: Callable[[float], None] | None
-) -> list[Seen]:
+def _run_ranks(
+    setting: Setting, worker: str, read: Callable[[Path], Result], progress: Callable[[float], None] | None
+) -> list[Result]:
     """Start the ranks, disturb one of them, and return each rank's record."""
     require_models("a live experiment")
-    cores = sorted(os.sched_getaffinity(0))[:RANKS]
-    if len(cores) < RANKS:
-        raise RuntimeError(
-            f"a live experiment needs {RANKS} cores, one for each rank; this process may use {len(cores)}"
-        )
-    with TemporaryFolder() as name, ExitStack() as running:
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    if len(cores) < 2:
+        raise RuntimeError(f"a live experiment needs 2 cores, one for each rank; this process may use {len(cores)}")
+    with TemporaryFolder() as name, ExitStack() as stack:
         folder = Path(name)
         (folder / "finish").write_bytes(struct.pack("q", 0))
-        place = _place(setting, running)
-        hogs = _hogs(setting, cores[DISTURBED], folder, running)
+        place = _place(setting, stack)
+        hogs = _start_hogs(setting, cores[DISTURBED], folder, stack)
         ranks = []
-        for rank in range(RANKS):
-            told = {
+        for rank in range(2):
+            task = {
                 "rank": rank,
-                "ranks": RANKS,
+                "ranks": 2,
                 "cores": [cores[rank]],
                 "folder": name,
                 "setting": asdict(setting),
@@ -100,34 +94,34 @@ def _ran(
                 "place": asdict(place) if place and rank == DISTURBED else None,
                 "hogs": [hog.pid for hog in hogs],
             }
-            ranks.append(Process(worker, rank, folder, told))
-            running.callback(ranks[-1].end)
-        _wait(ranks, len(setting.turns) * setting.seconds, progress or (lambda share: None))
-        return [read(folder / f"result{rank}.json") for rank in range(RANKS)]
+            ranks.append(Process(f"paceline.lab.experiment.{worker}", rank, folder, task))
+            stack.callback(ranks[-1].end)
+        _wait_for(ranks, len(setting.turns) * setting.seconds, progress or (lambda share: None))
+        return [read(folder / f"result{rank}.json") for rank in range(2)]
 
 
-def _place(setting: Setting, running: ExitStack) -> Place | None:
+def _place(setting: Setting, stack: ExitStack) -> Place | None:
     if DISTURBANCES[setting.contention].quota is None:
         return None
-    (place,) = running.enter_context(places(1, 1.0))
+    (place,) = stack.enter_context(places(1, 1.0))
     if not place.folders:
         raise RuntimeError(
-            f"the contention {setting.contention!r} needs control groups that can be written, which this machine does "
-            "not let us: use 'hogs' or 'bursty-hogs'"
+            f"the contention {setting.contention!r} needs writable control groups, which this machine does "
+            "not have: use 'hogs' or 'bursty-hogs'"
         )
     return place
 
 
-def _hogs(setting: Setting, core: int, folder: Path, running: ExitStack) -> list[Process]:
-    told = {"place": asdict(Place(cores=[core])), "kind": "cpu", "spans": [[0.0, 1e9]]}
-    hogs = [Process(COMPETITOR, number, folder, told) for number in range(DISTURBANCES[setting.contention].hogs)]
-    for hog in hogs:
-        running.callback(hog.end)
-        hog.tell("begin")
+def _start_hogs(setting: Setting, core: int, folder: Path, stack: ExitStack) -> list[Process]:
+    task = {"place": asdict(Place(cores=[core]))}
+    hogs = []
+    for number in range(DISTURBANCES[setting.contention].hogs):
+        hogs.append(Process("paceline.lab.contention.competitor", number, folder, task))
+        stack.callback(hogs[-1].end)
     return hogs
 
 
-def _wait(ranks: list[Process], seconds: float, progress: Callable[[float], None]) -> None:
+def _wait_for(ranks: list[Process], seconds: float, progress: Callable[[float], None]) -> None:
     begin = time.monotonic()
     while not all(rank.ended() for rank in ranks):
         require_alive(ranks)

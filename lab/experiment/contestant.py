@@ -15,34 +15,31 @@ from paceline.lab.experiment.setting import CONTROL, EQUAL, Setting
 from paceline.predictors import LastValue, named
 from paceline.runs.iteration import Iteration
 
-ENDLESS = 2**40
-"""A warm-up that never ends: equal batches for ever."""
-
 
 class Contestant:
-    """A training job of its own, which can be stopped and resumed between any two iterations.
+    """A training job of its own, which can pause between any two iterations.
 
     Attributes
     ----------
     losses
-        This rank's mean loss of every iteration, which a device may still have to compute.
+        This rank's mean loss of every iteration; on a device, not yet synchronized.
     weights
         This rank's share of the samples of every iteration.
     records
-        What a balanced scheme recorded of its iterations; none of equal batches.
+        Recorded iterations of a balanced scheme; empty for equal batches.
     """
 
     def __init__(self, scheme: str, setting: Setting) -> None:
         torch.manual_seed(setting.seed)
         chosen = live_task(setting.model)
         task = chosen.task
-        whole = len(task.inputs) // setting.global_batch * setting.global_batch
-        data = TensorDataset(task.inputs[:whole], task.targets[:whole])
+        samples = len(task.inputs) // setting.global_batch * setting.global_batch
+        data = TensorDataset(task.inputs[:samples], task.targets[:samples])
         self.loss_of = task.loss
         self.device = setting.device
         self._precision = torch.autocast(setting.device, torch.bfloat16, enabled=setting.precision == "mixed")
         self.model = DistributedDataParallel(task.model.to(setting.device))
-        self.optimiser = torch.optim.Adam(self.model.parameters(), lr=2e-3)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=2e-3)
         self.loader = BalancedLoader(data, setting.global_batch, seed=setting.seed)
         self._scale: Callable[[torch.Tensor], torch.Tensor] = lambda loss: loss
         self.losses: list[torch.Tensor] = []
@@ -50,7 +47,7 @@ class Contestant:
         self.records: list[Iteration] = []
         if scheme != EQUAL:
             predictor = LastValue() if scheme == CONTROL else named(scheme)
-            policy = Policy(warmup=ENDLESS) if scheme == CONTROL else None
+            policy = Policy(warmup=2**40) if scheme == CONTROL else None  # sizes stay equal forever
             balance = attach(self.model, self.loader, predictor=predictor, policy=policy, loss=chosen.loss)
             balance.on_iteration.append(self.records.append)
             if chosen.loss == "scaled":
@@ -62,21 +59,21 @@ class Contestant:
         next(self._steps)
 
     def finish(self) -> None:
-        """Wait until the device has done all iterations."""
+        """Synchronize the device."""
         if self.device != "cpu":
             torch.cuda.synchronize()
 
     def _train(self) -> Iterator[None]:
         while True:
             for inputs, targets in self.loader:
-                self.optimiser.zero_grad()
+                self.optimizer.zero_grad()
                 with self._precision:
-                    loss = self.loss_of(self.model(self._moved(inputs)), self._moved(targets))
+                    loss = self.loss_of(self.model(self._to_device(inputs)), self._to_device(targets))
                 self._scale(loss).backward()
-                self.optimiser.step()
-                self.losses.append(loss.detach())  # to read it now would wait for the device
+                self.optimizer.step()
+                self.losses.append(loss.detach())  # reading it now would synchronize
                 self.weights.append(self.loader.weight)
                 yield
 
-    def _moved(self, part: torch.Tensor) -> torch.Tensor:
+    def _to_device(self, part: torch.Tensor) -> torch.Tensor:
         return part.to(self.device, non_blocking=True)

@@ -1,7 +1,7 @@
-"""Tasks of a live experiment: the models of ``paceline record``, and three whose ranks do not compute alone.
+"""Tasks of a live experiment: three small models, and three whose ranks communicate inside forward or backward.
 
-Those wait for each other inside forward or backward: to broadcast the buffers of batch normalisation, to normalise over
-all ranks, or to compare samples with those of all ranks.
+The latter broadcast the buffers of batch normalization, normalize over all ranks, or compare their samples with those
+of all ranks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def live_task(name: str) -> LiveTask:
     """Return the task of this name, a key of ``TASKS``."""
     if name in MODELS:
         return LiveTask(MODELS[name]())
-    return _APART[name]()
+    return _COMMUNICATING[name]()
 
 
 def _batch_norm() -> LiveTask:
@@ -39,8 +39,8 @@ def _batch_norm() -> LiveTask:
     return LiveTask(_convolutional(nn.BatchNorm2d))
 
 
-def _synchronised_batch_norm() -> LiveTask:
-    return LiveTask(_convolutional(_synchronised), loss="scaled")
+def _sync_batch_norm() -> LiveTask:
+    return LiveTask(_convolutional(_synchronized), loss="scaled")
 
 
 def _contrastive() -> LiveTask:
@@ -65,17 +65,17 @@ def _contrastive() -> LiveTask:
 
     def loss(halves: tuple[torch.Tensor, torch.Tensor], number: torch.Tensor) -> torch.Tensor:
         upper, lower = halves
-        everybody, numbers = gather_rows(lower), gather_rows(number)
-        own = (number[:, None] == numbers[None, :]).float().argmax(dim=1)
-        return nn.functional.cross_entropy(20 * upper @ everybody.T, own)
+        all_lower, all_numbers = gather_rows(lower), gather_rows(number)
+        target = (number[:, None] == all_numbers[None, :]).float().argmax(dim=1)
+        return nn.functional.cross_entropy(20 * upper @ all_lower.T, target)
 
     digits = MODELS["digits-mlp"]()
     numbers = torch.arange(len(digits.inputs))
-    return LiveTask(Task("scikit-learn digits", Halves(), digits.inputs, numbers, loss), loss="scaled")
+    return LiveTask(Task(Halves(), digits.inputs, numbers, loss), loss="scaled")
 
 
 def _convolutional(norm: Callable[[int], torch.nn.Module]) -> Task:
-    """Return the convolutional task, with a normalisation behind every convolution."""
+    """Return the convolutional task, with a normalization behind every convolution."""
     from torch import nn
 
     task = MODELS["digits-cnn"]()
@@ -87,12 +87,12 @@ def _convolutional(norm: Callable[[int], torch.nn.Module]) -> Task:
     return replace(task, model=nn.Sequential(*layers))
 
 
-def _synchronised(channels: int) -> torch.nn.Module:
-    """Return batch normalisation over all ranks, in training: torch's own runs on GPUs only."""
+def _synchronized(channels: int) -> torch.nn.Module:
+    """Return batch normalization over all ranks, in training: torch's own runs on GPUs only."""
     import torch
     from torch.distributed.nn.functional import all_reduce
 
-    class Synchronised(torch.nn.Module):
+    class SyncBatchNorm(torch.nn.Module):
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             count = images.new_full((1,), images.numel() / images.shape[1])
             sums = torch.cat([count, images.sum((0, 2, 3)), images.square().sum((0, 2, 3))])
@@ -102,14 +102,14 @@ def _synchronised(channels: int) -> torch.nn.Module:
             normal: torch.Tensor = (images - mean[:, None, None]) * scale[:, None, None]
             return normal
 
-    return Synchronised()
+    return SyncBatchNorm()
 
 
-_APART: dict[str, Callable[[], LiveTask]] = {
+_COMMUNICATING: dict[str, Callable[[], LiveTask]] = {
     "digits-batch-norm": _batch_norm,
-    "digits-sync-batch-norm": _synchronised_batch_norm,
+    "digits-sync-batch-norm": _sync_batch_norm,
     "digits-contrastive": _contrastive,
 }
 
-TASKS = (*MODELS, *_APART)
-"""The names of what can be trained."""
+TASKS = (*MODELS, *_COMMUNICATING)
+"""The names of the tasks."""

@@ -1,7 +1,7 @@
-"""One rank of a live experiment: trains for every scheme in turn and writes down what happened.
+"""One rank of a live experiment: trains with every scheme in turn and writes the results.
 
-Ranks end a turn at the same iteration without a message: the first rank notes in shared memory where it ends. The
-others cannot be further than the iteration after its own, as they need its gradients.
+Ranks end a turn at the same iteration without a message: the first rank writes the last iteration to shared memory.
+The others are at most one iteration ahead of it, as they need its gradients.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from torch import distributed
 from paceline.lab.contention.disturbance import DISTURBANCES, Bursts, Hogs, Quota, Switch
 from paceline.lab.contention.kernels import Kernels
 from paceline.lab.experiment.contestant import Contestant
-from paceline.lab.experiment.result import IterationSeen, RankResult, TurnSeen
+from paceline.lab.experiment.result import IterationResult, RankResult, TurnResult
 from paceline.lab.experiment.setting import EQUAL, Setting
 from paceline.lab.processes.orphan import die_with_parent
 from paceline.recording.place import Place
 
-WARM_UP = 5
-"""Iterations of every scheme before the first turn: they allocate memory and choose kernels."""
-NOT_YET = 2**62
+NO_END = 2**62
+"""Value of :class:`Finish` while the end of a turn is not known."""
 
 
 class Finish:
@@ -40,7 +39,7 @@ class Finish:
 
     @property
     def iteration(self) -> int:
-        """The first iteration that is not trained any more."""
+        """The first iteration after the turn."""
         return int(struct.unpack("q", self._shared)[0])
 
     @iteration.setter
@@ -49,25 +48,28 @@ class Finish:
 
 
 def run(setting: Setting, rank: int, finish: Finish, bursts: Bursts | None, disturbed: bool) -> RankResult:
-    """Train for every scheme in its turns, and return what this rank saw."""
+    """Train with every scheme in its turns, and return the results of this rank."""
     between = DISTURBANCES[setting.contention].between if disturbed else 0.0
     contestants = {scheme: Contestant(scheme, setting) for scheme in (EQUAL, *setting.schemes)}
     for contestant in contestants.values():
-        for _ in range(WARM_UP):
+        for _ in range(5):  # warm-up: the first iterations allocate memory and choose kernels
             contestant.step()
     turns = [
-        take_turn(contestants[scheme], scheme, seed, setting.seconds, rank, finish, bursts, between)
+        train_turn(contestants[scheme], scheme, seed, setting.seconds, rank, finish, bursts, between)
         for scheme, seed in setting.turns
     ]
     return RankResult(
         turns=turns,
-        losses={scheme: [loss.item() for loss in one.losses] for scheme, one in contestants.items()},
-        weights={scheme: one.weights for scheme, one in contestants.items()},
-        records={scheme: [IterationSeen.of(seen) for seen in one.records] for scheme, one in contestants.items()},
+        losses={scheme: [loss.item() for loss in job.losses] for scheme, job in contestants.items()},
+        weights={scheme: job.weights for scheme, job in contestants.items()},
+        records={
+            scheme: [IterationResult.of(record) for record in contestant.records]
+            for scheme, contestant in contestants.items()
+        },
     )
 
 
-def take_turn(
+def train_turn(
     contestant: Contestant,
     scheme: str,
     seed: int,
@@ -76,30 +78,30 @@ def take_turn(
     finish: Finish,
     bursts: Bursts | None,
     between: float = 0.0,
-) -> TurnSeen:
-    """Train for so many seconds by the clock of the first rank."""
-    distributed.barrier()  # all have ended the turn before
+) -> TurnResult:
+    """Train for this many seconds by the clock of the first rank."""
+    distributed.barrier()
     if rank == 0:
-        finish.iteration = NOT_YET
+        finish.iteration = NO_END
     distributed.barrier()
     first = len(contestant.losses)
     walls: list[float] = []
-    machine, own = busy_seconds(), time.process_time()
+    machine, rank_cpu = busy_seconds(), time.process_time()
     if bursts:
         bursts.start(seed)
     begin = now = time.perf_counter()
     while len(contestant.losses) < finish.iteration:
         contestant.step()
         work_for(between)
-        before_step, now = now, time.perf_counter()
-        walls.append(now - before_step)
-        if rank == 0 and now - begin > seconds and finish.iteration == NOT_YET:
+        previous, now = now, time.perf_counter()
+        walls.append(now - previous)
+        if rank == 0 and now - begin > seconds and finish.iteration == NO_END:
             finish.iteration = len(contestant.losses) + 1
     contestant.finish()
     walls[-1] += time.perf_counter() - now
     if bursts:
         bursts.stop()
-    return TurnSeen(scheme, seed, first, walls, busy_seconds() - machine, time.process_time() - own)
+    return TurnResult(scheme, seed, first, walls, busy_seconds() - machine, time.process_time() - rank_cpu)
 
 
 def work_for(seconds: float) -> None:
@@ -118,38 +120,38 @@ def busy_seconds() -> float:
     return float((user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK"))
 
 
-def joined() -> dict[str, Any]:
-    """Read what to do from the first line of the standard input, and join the other ranks in this rank's place."""
-    told: dict[str, Any] = json.loads(sys.stdin.readline())
+def join_ranks() -> dict[str, Any]:
+    """Read the task from the standard input, enter this rank's place, and join the process group."""
+    task: dict[str, Any] = json.loads(sys.stdin.readline())
     die_with_parent()
-    os.sched_setaffinity(0, told["cores"])
+    os.sched_setaffinity(0, task["cores"])
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     distributed.init_process_group(
-        "gloo", init_method=f"file://{told['folder']}/rendezvous", rank=told["rank"], world_size=told["ranks"]
+        "gloo", init_method=f"file://{task['folder']}/rendezvous", rank=task["rank"], world_size=task["ranks"]
     )
-    if told["place"]:
-        Place(**told["place"]).enter()
-    return told
+    if task["place"]:
+        Place(**task["place"]).enter()
+    return task
 
 
 def main() -> None:
     """Run one rank of synchronous training."""
-    told = joined()
-    rank, folder, setting = told["rank"], Path(told["folder"]), Setting(**told["setting"])
-    result = run(setting, rank, Finish(folder / "finish"), disturbed(told, setting), told["disturbed"])
+    task = join_ranks()
+    rank, folder, setting = task["rank"], Path(task["folder"]), Setting(**task["setting"])
+    result = run(setting, rank, Finish(folder / "finish"), start_disturbance(task, setting), task["disturbed"])
     result.write(folder / f"result{rank}.json")
     distributed.destroy_process_group()
 
 
-def disturbed(told: dict[str, Any], setting: Setting) -> Bursts | None:
-    """Begin a lasting disturbance of this rank, or return the switch of a disturbance in bursts."""
+def start_disturbance(task: dict[str, Any], setting: Setting) -> Bursts | None:
+    """Start a permanent disturbance of this rank, or return its bursts, which each turn starts."""
     contention = DISTURBANCES[setting.contention]
-    if not told["disturbed"] or not (contention.quota or contention.hogs or contention.kernels):
+    if not task["disturbed"] or not (contention.quota or contention.hogs or contention.kernels):
         return None
-    switch: Switch = Hogs(told["hogs"])
+    switch: Switch = Hogs(task["hogs"])
     if contention.quota:
-        switch = Quota(told["place"]["folders"][0], contention.quota)
+        switch = Quota(task["place"]["folders"][0], contention.quota)
     elif contention.kernels:
         switch = Kernels(setting.device)
     switch.turn(contention.bursts is None)

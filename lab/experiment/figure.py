@@ -1,4 +1,4 @@
-"""The figure of a live experiment: loss over samples, which must coincide, and over time, which must be ahead."""
+"""Figure of a live experiment: loss over samples and over time."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from paceline.lab.contention.disturbance import DISTURBANCES
 from paceline.lab.experiment.outcome import ExperimentOutcome
 from paceline.lab.experiment.setting import EQUAL
 
-COLOURS = ("#0072B2", "#009E73", "#D55E00", "#CC79A7", "#E69F00", "#56B4E9")
-"""Told apart by colour-blind eyes too (Okabe and Ito's palette)."""
-WINDOW = 15
-"""Iterations over which a loss is averaged."""
+COLORS = ("#0072B2", "#009E73", "#D55E00", "#CC79A7", "#E69F00", "#56B4E9")
+"""Okabe and Ito's palette, which color-blind readers can distinguish."""
 
 
 def loss_figure(outcome: ExperimentOutcome, path: str | Path) -> Path:
@@ -25,9 +23,9 @@ def loss_figure(outcome: ExperimentOutcome, path: str | Path) -> Path:
     Parameters
     ----------
     outcome
-        What came out of an experiment.
+        Result of an experiment.
     path
-        The file to write; its ending says which format (``.png``, ``.svg``, ``.pdf``).
+        The file to write; its suffix selects the format (``.png``, ``.svg``, ``.pdf``).
 
     Raises
     ------
@@ -40,13 +38,13 @@ def loss_figure(outcome: ExperimentOutcome, path: str | Path) -> Path:
     path = Path(path)
     figure = Figure(figsize=(9.0, 3.6), dpi=120, layout="constrained")
     over_samples, over_time = figure.subplots(1, 2, sharey=True)
-    last = max(len(outcome.losses(scheme)) for scheme in outcome.setting.schemes)  # equal batches have more turns
-    for scheme, colour in zip((EQUAL, *outcome.setting.schemes), ("#000000", *COLOURS), strict=False):
+    last = max(len(outcome.losses(scheme)) for scheme in outcome.setting.schemes)
+    for scheme, color in zip((EQUAL, *outcome.setting.schemes), ("#000000", *COLORS), strict=False):
         loss = _smoothed(outcome.losses(scheme))
         thousands = np.arange(1, len(loss) + 1) * outcome.setting.global_batch / 1000
         seconds = outcome.seconds(scheme)
         before = len(loss) - len(seconds)
-        style = {"color": colour, "label": scheme, "linewidth": 2.5 if scheme == EQUAL else 1.2}
+        style = {"color": color, "label": scheme, "linewidth": 2.5 if scheme == EQUAL else 1.2}
         over_samples.plot(thousands[:last], loss[:last], **style)
         over_time.plot(seconds[: last - before], loss[before:last], **style)
     over_samples.set(xlabel="thousand samples", ylabel="loss", yscale="log", title="after equal samples")
@@ -58,10 +56,10 @@ def loss_figure(outcome: ExperimentOutcome, path: str | Path) -> Path:
     return path
 
 
-def _smoothed(loss_K: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the mean of each loss and those before it, over a window."""
+def _smoothed(loss_K: NDArray[np.float64], window: int = 15) -> NDArray[np.float64]:
+    """Return the moving average over ``window`` iterations."""
     sums = np.cumsum(np.insert(loss_K, 0, 0.0))
     ends = np.arange(1, len(loss_K) + 1)
-    starts = np.maximum(ends - WINDOW, 0)
+    starts = np.maximum(ends - window, 0)
     smooth: NDArray[np.float64] = (sums[ends] - sums[starts]) / (ends - starts)
     return smooth

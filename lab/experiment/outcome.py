@@ -13,16 +13,10 @@ import numpy as np
 
 from paceline._arrays import Array
 from paceline.lab.contention.disturbance import DISTURBANCES
-from paceline.lab.experiment.result import IterationSeen, RankResult, TurnSeen
+from paceline.lab.experiment.result import IterationResult, RankResult, TurnResult
 from paceline.lab.experiment.setting import DISTURBED, EQUAL, Setting
 from paceline.predictors import Curves
 from paceline.solver import split
-
-CLEARLY = 1.5
-"""A rank is clearly slow at times if a tenth of its iterations take this many times as long as another tenth."""
-
-SETTLE = 3
-"""Iterations at the start of a turn that are not counted, whoever's turn it is, if it has more."""
 
 
 @dataclass(frozen=True)
@@ -34,20 +28,19 @@ class Row:
     scheme
         Its name.
     speed_up
-        Over equal batches, geometric mean over pairs of turns, and the half-width of its 95 % confidence interval.
+        Over equal batches, geometric mean over pairs of turns, and the half-width of its 95% confidence interval.
     waiting
         Share of the ranks' time, up to the slowest's end, that was spent waiting.
     oracle
-        Speed-up over equal batches that the same solver reaches in a replay of the same iterations, if it knows their
-        speeds; under a quota those that last, as one step's depends on the budget that it happens to find.
+        Speed-up over equal batches that the solver reaches on the same iterations when it knows their speeds.
     reached
         Time of the oracle over that of the scheme.
     overhead
-        Median seconds an iteration that balancing takes on the critical path.
+        Median seconds that balancing adds to an iteration on the critical path.
     changes
         Changes of sizes in 100 iterations.
     loss_gap
-        Largest difference between its loss and that of equal batches after as many samples, relative to the first.
+        Largest difference to the loss of equal batches after the same number of samples, relative to the first loss.
     """
 
     scheme: str
@@ -70,20 +63,20 @@ class ExperimentOutcome:
     setting
         What was compared.
     results
-        What each rank wrote down.
+        Results of each rank.
     """
 
     setting: Setting
     results: list[RankResult]
 
     @property
-    def turns(self) -> list[TurnSeen]:
-        """The turns as the first rank saw them."""
+    def turns(self) -> list[TurnResult]:
+        """The turns as measured by the first rank."""
         return self.results[0].turns
 
     @property
     def foreign_cores(self) -> float:
-        """Cores that others kept busy, in the mean: competing processes of the experiment's own among them."""
+        """Mean number of cores busy with other processes, the competitors of the experiment included."""
         spent = sum(sum(turn.seconds) for turn in self.turns)
         own = sum(turn.own for result in self.results for turn in result.turns)
         return float((sum(turn.machine for turn in self.turns) - own) / spent)
@@ -101,7 +94,7 @@ class ExperimentOutcome:
         return total
 
     def seconds(self, scheme: str) -> Array:
-        """Return the training time until the end of every counted iteration, ``[K]``, the pauses left out."""
+        """Return the training time until the end of every counted iteration, ``[K]``, without pauses."""
         return np.cumsum(np.concatenate([turn.seconds for turn in self.turns if turn.scheme == scheme]))
 
     @property
@@ -130,7 +123,7 @@ class ExperimentOutcome:
             float(1 - (own_KW / own_KW.max(axis=1, keepdims=True)).mean()),
             float(equal.sum() / best.sum()),
             float(best.sum() / walls_K.sum()),
-            _usual_overhead(records),
+            _median_overhead(records),
             100 * sum(now.sizes != before.sizes for before, now in pairwise(records)) / len(ours),
             float(np.abs(ours[:count] - theirs[:count]).max() / theirs[0]),
         )
@@ -144,14 +137,14 @@ class ExperimentOutcome:
     def slowdown_of_others(self, scheme: str) -> float:
         """Return how much longer the other ranks take for a sample while the disturbed one is slow.
 
-        Above 1, cores share hardware or the machine as a whole is short of it: other sizes then gain less than the
-        disturbed rank's own speed allows. NaN where it is never clearly slower than at other times.
+        Above 1, the cores share hardware, and balancing gains less than the speed of the disturbed rank alone suggests.
+        NaN if the disturbed rank is never clearly slower than at other times.
         """
         _, sizes_KW, own_KW = self._measured(scheme)
         each_KW = own_KW / sizes_KW
         fast, slow = np.quantile(each_KW[:, DISTURBED], (0.1, 0.9))
         slow_K = each_KW[:, DISTURBED] > np.sqrt(fast * slow)
-        if slow < CLEARLY * fast:
+        if slow < 1.5 * fast:  # the slowest tenth hardly differs from the fastest
             return float("nan")
         others_KW = np.delete(each_KW, DISTURBED, axis=1)
         return float(np.median(others_KW[slow_K]) / np.median(others_KW[~slow_K]))
@@ -166,7 +159,7 @@ class ExperimentOutcome:
         """Return wall seconds ``[K]``, sizes and busy time ``[K, W]`` of the recorded iterations that count."""
         begun = [(turn.first, turn.seconds) for turn in self.turns if turn.scheme == scheme]
         walls = {first + k: seconds[k] for first, seconds in begun for k in range(settled(seconds), len(seconds))}
-        # A device that lags behind has not told yet how long an iteration took.
+        # The times of the last iterations on a device may still be unknown.
         known = [record for record in self.results[0].records[scheme] if np.isfinite(record.seconds).all()]
         chosen = [record for record in known if record.index in walls]
         if not chosen:
@@ -179,7 +172,7 @@ class ExperimentOutcome:
         return walls_K, sizes_KW, np.array([record.seconds for record in chosen], dtype=float)
 
 
-def _usual_overhead(records: Sequence[IterationSeen]) -> float:
+def _median_overhead(records: Sequence[IterationResult]) -> float:
     """Return the median over iterations: a record stands for all since the one before."""
     numbers = [-1, *(record.index for record in records)]
     return float(np.median(np.repeat([record.overhead for record in records], np.diff(numbers))))
@@ -195,7 +188,7 @@ def settled(seconds: list[float]) -> int:
     >>> settled([0.1] * 20), settled([1.5, 1.5])
     (3, 1)
     """
-    return min(SETTLE, len(seconds) - 1)
+    return min(3, len(seconds) - 1)
 
 
 def _rate(seconds: list[float]) -> float:
@@ -204,7 +197,7 @@ def _rate(seconds: list[float]) -> float:
 
 
 def _half_width(logs: Array) -> float:
-    """Return the half-width of the 95 % confidence interval of the mean."""
+    """Return the half-width of the 95% confidence interval of the mean."""
     from scipy.stats import t
 
     if len(logs) < 2:

@@ -1,4 +1,4 @@
-"""Record of a live experiment by one rank, written by the rank and read by the process that started it."""
+"""Results of one rank of a live experiment, passed to the parent process as JSON."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from paceline.runs.iteration import Iteration
 
 
 @dataclass(frozen=True)
-class TurnSeen:
+class TurnResult:
     """One turn of a scheme.
 
     Parameters
     ----------
     scheme, seed
-        Who trained, and the seed of the bursts meanwhile.
+        Name of the scheme, and seed of the bursts.
     first
         Number of the turn's first iteration, counted over all turns of the scheme.
     seconds
         Wall time of each iteration, in seconds.
     machine, own
-        CPU seconds of the whole machine and of this rank during the turn.
+        CPU seconds of the machine and of this rank during the turn.
     """
 
     scheme: str
@@ -35,8 +35,8 @@ class TurnSeen:
 
 
 @dataclass(frozen=True)
-class IterationSeen:
-    """Report of a balanced iteration: a part of :class:`paceline.runs.iteration.Iteration`."""
+class IterationResult:
+    """A balanced iteration: some fields of :class:`paceline.runs.iteration.Iteration`."""
 
     index: int
     sizes: list[int]
@@ -48,7 +48,7 @@ class IterationSeen:
 
     @classmethod
     def of(cls, iteration: Iteration) -> Self:
-        """Keep the parts of an iteration from which the outcome is computed."""
+        """Copy the fields that the outcome is computed from."""
         return cls(
             index=iteration.index,
             sizes=iteration.sizes.tolist(),
@@ -62,7 +62,7 @@ class IterationSeen:
 
 @dataclass(frozen=True)
 class RankResult:
-    """Complete record of one rank.
+    """Results of one rank.
 
     Parameters
     ----------
@@ -71,21 +71,24 @@ class RankResult:
     losses, weights
         Mean loss of the rank's samples and their share of the global batch, for each iteration of each scheme.
     records
-        What the balanced schemes reported.
+        Iterations of the balanced schemes.
     """
 
-    turns: list[TurnSeen]
+    turns: list[TurnResult]
     losses: dict[str, list[float]]
     weights: dict[str, list[float]]
-    records: dict[str, list[IterationSeen]]
+    records: dict[str, list[IterationResult]]
 
     def write(self, path: Path) -> None:
-        """Write the record as JSON."""
+        """Write the results as JSON."""
         path.write_text(json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a record that :meth:`write` wrote."""
+        """Read what :meth:`write` wrote."""
         plain: dict[str, Any] = json.loads(path.read_text())
-        records = {scheme: [IterationSeen(**one) for one in seen] for scheme, seen in plain.pop("records").items()}
-        return cls(turns=[TurnSeen(**turn) for turn in plain.pop("turns")], records=records, **plain)
+        records = {
+            scheme: [IterationResult(**one) for one in iterations]
+            for scheme, iterations in plain.pop("records").items()
+        }
+        return cls(turns=[TurnResult(**turn) for turn in plain.pop("turns")], records=records, **plain)

@@ -12,8 +12,7 @@ from paceline.predictors import named
 EQUAL = "equal"
 """Plain DistributedDataParallel with equal batches: what every scheme is compared with."""
 CONTROL = "control"
-"""Equal batches too, but reported and forecast as if they were to be changed: shows what looking costs."""
-
+"""Equal batches with measuring and forecasting: shows the overhead of balancing."""
 
 DISTURBED = 1
 """The rank that is disturbed."""
@@ -30,13 +29,13 @@ class Setting:
     schemes
         Predictors by name, such as ``"auto"`` or ``"ewma:smoothing=0.5"``, or ``"control"``.
     model
-        What is trained: one of ``paceline.lab.experiment.TASKS``.
+        Name of the task: one of ``paceline.lab.experiment.TASKS``.
     global_batch
         Samples of all ranks in an iteration.
     rounds
-        How often every scheme has its turn; each lies between two of equal batches.
+        Turns of every scheme, each between two turns of equal batches.
     seconds
-        How long a turn lasts.
+        Length of a turn.
     seed
         Seed of the model, of the order of the data, and of the bursts.
     device
@@ -65,7 +64,7 @@ class Setting:
             raise ValueError(f"contention must be one of {list(DISTURBANCES)}, got {self.contention!r}")
         if self.model not in TASKS:
             raise ValueError(f"model must be one of {list(TASKS)}, got {self.model!r}")
-        self.require_schemes()  # here, not in the ranks
+        self.require_schemes()
         for name in ("rounds", "seconds", "global_batch"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
@@ -74,7 +73,7 @@ class Setting:
         self.require_device()
 
     def require_schemes(self) -> None:
-        """Raise if there is no such predictor; the error says which there are."""
+        """Raise ``ValueError`` for an unknown predictor."""
         for scheme in self.schemes:
             if scheme != CONTROL:
                 named(scheme)
@@ -83,7 +82,7 @@ class Setting:
         """Raise if there is no such device, or the contention needs another one."""
         if self.device == "cpu":
             if DISTURBANCES[self.contention].kernels:
-                raise ValueError(f"the contention {self.contention!r} is that of a CUDA device: give device='cuda'")
+                raise ValueError(f"the contention {self.contention!r} needs a CUDA device: set device='cuda'")
             return
         require_models("a live experiment")
         import torch
@@ -97,7 +96,7 @@ class Setting:
         order: list[tuple[str, int]] = []
         for seed in range(self.rounds):
             order.append((EQUAL, seed))
-            # Every other round runs backwards: what comes after what must not favour a scheme.
+            # Every other round runs backwards, so that the order favors no scheme.
             for scheme in self.schemes[:: -1 if seed % 2 else 1]:
                 order += [(scheme, seed), (EQUAL, seed)]
         return order

@@ -1,1 +1,1 @@
-"""Start processes on this machine, keep them apart, watch them, and never leave one behind."""
+"""Start, isolate, watch and end processes on this machine."""

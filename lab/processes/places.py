@@ -1,4 +1,4 @@
-"""Keep workers apart on one machine: each in a control group with its competitors, under a CPU quota.
+"""Isolate workers on one machine: each in a control group with its competitors, under a CPU quota.
 
 A competitor then takes CPU time only from its own worker, as on a cluster of separate machines. If control groups
 cannot be written, each worker is pinned to a core together with its competitors.
@@ -21,7 +21,7 @@ PERIOD_SECONDS = 0.005
 
 @contextmanager
 def places(workers: int, quota: float, root: str | Path = "/") -> Iterator[list[Place]]:
-    """Give a place to each worker; control groups are removed at the end.
+    """Make a place for each worker; control groups are removed at the end.
 
     Parameters
     ----------
@@ -39,11 +39,11 @@ def places(workers: int, quota: float, root: str | Path = "/") -> Iterator[list[
     """
     _check(workers, quota)
     remove_stale(root)
-    with ExitStack() as made:
+    with ExitStack() as stack:
         try:
-            found = [_group(f"paceline-{os.getpid()}-{w}", quota, root, made) for w in range(workers)]
+            found = [_group(f"paceline-{os.getpid()}-{w}", quota, root, stack) for w in range(workers)]
         except OSError:
-            made.close()
+            stack.close()
             found = _pinned(workers)
         yield found
 

@@ -12,8 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 
 POLL_SECONDS = 0.1
-LOG_LINES = 15
-GRACE_SECONDS = 1.0  # a competitor may first have to end its own child processes
 
 
 class Process:
@@ -29,11 +27,11 @@ class Process:
         Number among the processes of the same role.
     folder
         Folder for the log of its output.
-    told
+    task
         Its task, sent as JSON in the first line of its standard input.
     """
 
-    def __init__(self, module: str, number: int, folder: Path, told: Mapping[str, object]) -> None:
+    def __init__(self, module: str, number: int, folder: Path, task: Mapping[str, object]) -> None:
         role = module.rpartition(".")[2]
         self.title = f"{role} {number}"
         self.log = folder / f"{role}{number}.log"
@@ -47,9 +45,9 @@ class Process:
                 start_new_session=True,  # Ctrl-C reaches only the parent, which then ends its processes in order
             )
         self.pid = self._popen.pid
-        self.tell(json.dumps(told))
+        self.send(json.dumps(task))
 
-    def tell(self, line: str) -> None:
+    def send(self, line: str) -> None:
         """Send a line to the process; :meth:`failed` reports one that has already died."""
         assert self._popen.stdin is not None
         with suppress(BrokenPipeError):
@@ -64,10 +62,10 @@ class Process:
         """Return whether the process has ended with an error."""
         return self._popen.poll() not in (None, 0)
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """Return how the process ended, and the last lines of its output."""
         lines = self.log.read_text(errors="replace").splitlines()
-        return "\n  ".join([f"{self.title} ended with status {self._popen.poll()}:", *lines[-LOG_LINES:]])
+        return "\n  ".join([f"{self.title} ended with status {self._popen.poll()}:", *lines[-15:]])
 
     def end(self) -> None:
         """End the process and wait for it: it may end by itself once its input is closed, and is killed otherwise."""
@@ -75,7 +73,7 @@ class Process:
         with suppress(BrokenPipeError):
             self._popen.stdin.close()
         with suppress(subprocess.TimeoutExpired):
-            self._popen.wait(GRACE_SECONDS)
+            self._popen.wait(1.0)
         self._popen.kill()  # does nothing if it has ended
         self._popen.wait()
         with suppress(BrokenPipeError):
@@ -97,7 +95,7 @@ def wait(processes: Sequence[Process], until: Callable[[], bool]) -> None:
 
 def require_alive(processes: Sequence[Process]) -> None:
     """Raise ``RuntimeError`` with the last output of all processes that failed, if any did."""
-    # All of them, because the cause may be in any: when one worker dies, the others fail because they lost contact.
+    # All of them: when one worker dies, the others fail as well, and the cause may be in any.
     failed = [process for process in processes if process.failed()]
     if failed:
-        raise RuntimeError("\n".join(process.last_words() for process in failed))
+        raise RuntimeError("\n".join(process.last_output() for process in failed))

@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paceline import _version
 from paceline.datasets.trace import Trace
-from paceline.lab.contention.beside import beside
-from paceline.lab.contention.contention import Contention
 from paceline.lab.record.machine import machine
 from paceline.recording.automatic import PROBE, startup_folder
 from paceline.recording.merging import merge_what_is_sound
-from paceline.recording.place import Place
-
-GRACE_SECONDS = 30.0
-"""Seconds that a command has to end after a signal, before it is killed."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """The result of a command: its exit status, its workers' files, the trace merged from them, and what it lacks."""
+    """Result of a recorded command: exit status, the workers' files, the merged trace, and warnings about gaps."""
 
     status: int
     files: Sequence[Path]
@@ -34,9 +27,7 @@ class Recorded:
     missing: Sequence[str] = ()
 
 
-def record_command(
-    command: Sequence[str], path: str | Path, *, contention: Contention | None = None, probe_steps: int = 0
-) -> Recorded:
+def record_command(command: Sequence[str], path: str | Path, *, probe_steps: int = 0) -> Recorded:
     """Run a command whose processes train under DistributedDataParallel, and record every iteration of each.
 
     Neither the command nor its scripts are changed: a hook in Python's start-up records the first
@@ -50,8 +41,6 @@ def record_command(
         The command and its arguments, such as ``["torchrun", "--nproc-per-node", "4", "train.py"]``.
     path
         The trace file to write.
-    contention
-        What competes with the command's workers; by default nothing.
     probe_steps
         If not 0, every other block of batches is cut to half, and the workers exit after so many steps: this shows how
         much of a step does not depend on the batch.
@@ -67,18 +56,14 @@ def record_command(
         If the trace, or a folder with records of it, exists.
     FileNotFoundError
         If there is no such command.
-    ValueError
-        If this machine cannot provide the contention.
     """
     path = Path(path)
     folder = path.with_suffix("")
-    for taken in (path, folder):
-        if taken.is_file() or (taken.is_dir() and any(taken.iterdir())):
-            raise FileExistsError(f"{taken} exists, and a recording is never overwritten: choose a new name")
-    with ExitStack() as stack:
-        where = stack.enter_context(beside(contention)) if contention else []
-        folder.mkdir(parents=True, exist_ok=True)
-        status = _run(command, folder, where, probe_steps)
+    for existing in (path, folder):
+        if existing.is_file() or (existing.is_dir() and any(existing.iterdir())):
+            raise FileExistsError(f"{existing} exists, and a recording is never overwritten: choose a new name")
+    folder.mkdir(parents=True, exist_ok=True)
+    status = _run(command, folder, probe_steps)
     files = _last_attempts(folder)
     if not files:
         with suppress(OSError):  # not empty
@@ -88,33 +73,31 @@ def record_command(
     if trace is None:
         return Recorded(status, files, None, missing)
     meta = {"job": path.stem, "source": "recorded by paceline record", "command": " ".join(command), **machine()}
-    meta |= contention.meta(where[0]) if contention else {}
     trace = replace(trace, meta={**trace.meta, **meta, "status": str(status)})
     trace.save(path)
     return Recorded(status, files, trace, missing)
 
 
-def _run(command: Sequence[str], folder: Path, where: Sequence[Place], probe_steps: int) -> int:
+def _run(command: Sequence[str], folder: Path, probe_steps: int) -> int:
     startup = str(startup_folder())
-    told = {
+    environment = {
         "PACELINE_RECORD": str(folder.resolve()),
-        "PACELINE_PLACES": json.dumps([asdict(place) for place in where]),
         "PACELINE_HOME": str(Path(_version.__file__).parent.parent),
         PROBE: str(probe_steps or ""),
         "PYTHONPATH": os.pathsep.join(filter(None, [startup, os.environ.get("PYTHONPATH")])),
     }
-    with subprocess.Popen(command, env=os.environ | told) as process:
+    with subprocess.Popen(command, env=os.environ | environment) as process:
         try:
             return process.wait()
         except KeyboardInterrupt:
-            return _ended(process)
+            return _terminate(process)
 
 
-def _ended(process: subprocess.Popen[bytes]) -> int:
+def _terminate(process: subprocess.Popen[bytes]) -> int:
     # The terminal sends Ctrl-C to the command too, but a signal to this process alone does not reach it.
     process.send_signal(signal.SIGTERM)
     try:
-        return process.wait(GRACE_SECONDS)
+        return process.wait(30.0)
     except subprocess.TimeoutExpired:
         process.kill()
         return process.wait()

@@ -6,15 +6,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from paceline.cli.main import app
-from paceline.datasets import Trace, load
-from paceline.lab import JOBS, Contention
+from paceline.datasets import load
 from paceline.lab.record.command import record_command
 
 RECORDING = """
@@ -93,78 +90,6 @@ def test_a_command_that_recorded_nothing_is_an_error_that_says_what_is_needed(tm
     assert "DistributedDataParallel" in str(done.exception)
 
 
-@pytest.mark.slow
-def test_the_job_under_usage_is_left_out_unless_there_is_usage_to_replay(tmp_path, monkeypatch):
-    """Collecting itself is replaced: only what would be collected is looked at."""
-    asked = []
-
-    def pretended(job, path, *, usage, progress):
-        asked.append((job.name, usage))
-        return Trace([[8]], [[1]])
-
-    monkeypatch.setattr("paceline.lab.record_job", pretended)
-    CliRunner().invoke(app, ["record", "--out", str(tmp_path)], catch_exceptions=False)
-    assert len(asked) == 8
-    assert {usage for _, usage in asked} == {None}
-    nothing = np.full((2, 1), np.nan)
-    usage = Trace(nothing, nothing, covariates=[[[0.5]], [[1.0]]], covariate_names=["busy"])
-    usage.save(tmp_path / "usage.parquet")
-    told = ["--usage", str(tmp_path / "usage.parquet"), "--covariate", "busy", "--slot", "2"]
-    CliRunner().invoke(app, ["record", "--out", str(tmp_path), *told], catch_exceptions=False)
-    given = {name: usage for name, usage in asked[8:] if usage is not None}
-    assert list(given) == ["digits-attention-usage"]
-    assert given["digits-attention-usage"].slot_seconds == 2
-
-
-@pytest.mark.slow
-def test_contention_beside_a_command_is_as_its_options_say(tmp_path, monkeypatch):
-    """Recording itself is replaced: only what it would be given is looked at."""
-    asked = []
-
-    def pretended(command, path, *, contention, probe_steps):
-        asked.append((command, path, contention))
-        return SimpleNamespace(trace=None, status=3, missing=())
-
-    monkeypatch.setattr(sys.modules["paceline.lab.record.command"], "record_command", pretended)
-    told = ["--workers", "2", "--competitors", "3", "--kind", "memory", "--quota", "0.7", "--seed", "5"]
-    plain, name = ["python", "a/first.py", "second.py"], ["--name", "mine"]
-    for options in ([], ["--pattern", "steady"], ["--pattern", "moving", *told, *name], [*told, *name]):
-        done = CliRunner().invoke(app, ["record", "--out", str(tmp_path / "x"), *options, "--", *plain])
-        assert "python ended with status 3" in str(done.exception)
-    CliRunner().invoke(app, ["record", "--out", str(tmp_path), "--", "ls", "-l"])
-    first, mine, ls = (tmp_path / file for file in ("x/first.parquet", "x/mine.parquet", "ls.parquet"))
-    moving = Contention(workers=2, pattern="moving", competitors=3, kind="memory", quota=0.7, seed=5)
-    assert asked == [
-        (plain, first, None),
-        (plain, first, Contention(workers=0, pattern="steady", competitors=1, kind="cpu", quota=0.4, seed=0)),
-        (plain, mine, moving),
-        (plain, mine, None),
-        (["ls", "-l"], ls, None),
-    ]
-
-
-@pytest.mark.slow
-def test_named_jobs_are_collected_in_their_order_and_told_how_long_they_are(tmp_path, monkeypatch):
-    asked = []
-
-    def pretended(job, path, *, usage, progress):
-        asked.append((job.name, job.iterations, path))
-        return Trace([[8, 8]] * 3, [[1, 1]] * 3)
-
-    monkeypatch.setattr("paceline.lab.record_job", pretended)
-    names = ["digits-cnn-bursty", "digits-attention-usage"]
-    usage = Trace(
-        np.full((2, 1), np.nan), np.full((2, 1), np.nan), covariates=[[[0.5]], [[1.0]]], covariate_names=["b"]
-    )
-    usage.save(tmp_path / "usage.parquet")
-    options = ["--usage", str(tmp_path / "usage.parquet"), "--covariate", "b", "--slot", "1", "--out", str(tmp_path)]
-    done = CliRunner().invoke(app, ["record", *options, "--iterations", "7", *names[::-1]], catch_exceptions=False)
-    paths = [tmp_path / f"{name}.parquet" for name in names]
-    assert asked == [(name, 7, path) for name, path in zip(names[::-1], paths[::-1], strict=True)]
-    said = done.stdout.replace("\n", "")
-    assert [f"{path}: 3 iterations of 2 workers" in said for path in paths] == [True, True]
-    asked.clear()
-    CliRunner().invoke(app, ["record", "--out", str(tmp_path), names[0]], catch_exceptions=False)
-    assert asked == [(names[0], JOBS[names[0]].iterations, paths[0])]
-    refused = CliRunner().invoke(app, ["record", names[0], "no-such-job", "nor-such"])
-    assert "'no-such-job' is neither a command on the PATH nor a job" in str(refused.exception)
+def test_record_names_a_command_that_is_missing(tmp_path):
+    refused = CliRunner().invoke(app, ["record", "--out", str(tmp_path), "--", "no-such-command"])
+    assert "'no-such-command' is no command on the PATH" in str(refused.exception)

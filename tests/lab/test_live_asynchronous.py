@@ -16,7 +16,7 @@ def turn(scheme, seed=0, **others):
     return AsyncTurn(scheme=scheme, seed=seed, **(plain | others))
 
 
-def test_losses_are_compared_after_as_many_samples_as_every_turn_has_applied():
+def test_async_outcome_compares_losses_at_equal_samples():
     short = turn("asp", applied=[0, 150], losses=[2.0, 0.8], samples=[100, 50])
     outcome = AsyncOutcome(AsyncSetting(schemes=("saps", "asp")), [turn("saps"), short])
     assert outcome.equal_samples == 150
@@ -27,18 +27,18 @@ def test_losses_are_compared_after_as_many_samples_as_every_turn_has_applied():
     assert saps.slow_share == 0.25
 
 
-def test_every_scheme_has_as_many_turns_and_the_order_turns_round():
+def test_async_setting_gives_every_scheme_equal_turns():
     turns = AsyncSetting(schemes=("saps", "asp", "bsp"), rounds=3).turns
     assert [name for name, _ in turns] == ["saps", "asp", "bsp", "asp", "bsp", "saps", "bsp", "saps", "asp"]
     assert [seed for _, seed in turns] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
-def test_a_scheme_that_there_is_not_is_refused_before_anything_runs():
+def test_async_setting_refuses_an_unknown_scheme():
     with pytest.raises(ValueError, match="scheme must be one of"):
         AsyncSetting(schemes=("saps", "auto"))
 
 
-def test_a_figure_of_asynchronous_schemes_is_refused_in_a_sentence(monkeypatch, capsys, tmp_path):
+def test_live_refuses_a_figure_of_async_schemes(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("sys.argv", ["paceline", "live", "saps", "--figure", str(tmp_path / "loss.png")])
     with pytest.raises(SystemExit) as ended:
         main.main()
@@ -48,7 +48,7 @@ def test_a_figure_of_asynchronous_schemes_is_refused_in_a_sentence(monkeypatch, 
 
 @pytest.mark.alone
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two ranks need two cores")
-def test_a_short_real_run_shows_samples_losses_and_staleness_of_every_scheme(monkeypatch, capsys):
+def test_live_trains_with_every_async_scheme(monkeypatch, capsys):
     command = "paceline live saps asp bsp -c none --model digits-mlp --rounds 1 --seconds 0.8 --global-batch 64 --json"
     monkeypatch.setattr("sys.argv", command.split())
     with pytest.raises(SystemExit) as ended:

@@ -9,7 +9,7 @@ import pytest
 from paceline.lab.contention.disturbance import Bursts, Quota
 from paceline.lab.experiment import EQUAL, ExperimentOutcome, Setting, experiment
 from paceline.lab.experiment.figure import loss_figure
-from paceline.lab.experiment.result import IterationSeen, RankResult, TurnSeen
+from paceline.lab.experiment.result import IterationResult, RankResult, TurnResult
 
 
 def made(pace, sizes, own, *, rounds=3, steps=20, acted=False):
@@ -18,32 +18,32 @@ def made(pace, sizes, own, *, rounds=3, steps=20, acted=False):
     turns, taken = [], {EQUAL: 0, "ewma": 0}
     for scheme, seed in setting.turns:
         seconds = [0.1 * (pace if scheme == "ewma" else 1.0)] * steps
-        turns.append(TurnSeen(scheme, seed, taken[scheme], seconds, machine=2.5 * sum(seconds), own=sum(seconds)))
+        turns.append(TurnResult(scheme, seed, taken[scheme], seconds, machine=2.5 * sum(seconds), own=sum(seconds)))
         taken[scheme] += steps
     results = []
     for rank in range(2):
         share = sizes[rank] / sum(sizes)
         losses = {scheme: (1.0 / np.arange(1, count + 1)).tolist() for scheme, count in taken.items()}
         weights = {EQUAL: [0.5] * taken[EQUAL], "ewma": [share] * taken["ewma"]}
-        records = [IterationSeen(index, sizes, own, own, 2e-4, acted, "") for index in range(taken["ewma"])]
+        records = [IterationResult(index, sizes, own, own, 2e-4, acted, "") for index in range(taken["ewma"])]
         results.append(RankResult(turns, losses, weights, {"ewma": records}))
     return ExperimentOutcome(setting, results)
 
 
-def test_a_speed_up_is_that_over_the_equal_batches_beside_it():
+def test_row_speed_up_is_over_adjacent_equal_turns():
     row = made(0.5, [50, 50], [0.04, 0.04]).row("ewma")
     assert row.speed_up == pytest.approx(2.0)
     assert row.half_width == pytest.approx(0.0, abs=1e-9)
 
 
-def test_a_split_by_the_true_speeds_reaches_the_oracle():
+def test_row_of_a_perfect_split_reaches_the_oracle():
     # Speeds 2 : 1, split 2 : 1; a tenth of each iteration is neither's computing.
     row = made(1.0, [66, 34], [0.09, 0.09 * 34 / 33], steps=30).row("ewma")
     assert row.reached == pytest.approx(1.0, abs=0.02)
     assert row.waiting == pytest.approx(0.015, abs=0.002)
 
 
-def test_equal_batches_of_unequal_ranks_are_told_how_far_they_are_from_the_oracle():
+def test_row_of_equal_batches_misses_the_oracle():
     row = made(1.0, [50, 50], [0.045, 0.09]).row("ewma")
     assert row.waiting == pytest.approx(0.25)
     # The oracle ends after 67 samples on the fast rank: 0.0603 s and the 0.01 s outside of computing.
@@ -51,7 +51,7 @@ def test_equal_batches_of_unequal_ranks_are_told_how_far_they_are_from_the_oracl
     assert row.reached == pytest.approx(0.0709 / 0.1, rel=0.02)
 
 
-def test_it_is_told_whether_the_others_slow_down_with_the_disturbed_rank():
+def test_outcome_slowdown_of_others():
     outcome = made(1.0, [50, 50], [0.03, 0.03])
     assert np.isnan(outcome.slowdown_of_others("ewma"))
     records = outcome.results[0].records["ewma"]
@@ -59,11 +59,11 @@ def test_it_is_told_whether_the_others_slow_down_with_the_disturbed_rank():
     assert outcome.slowdown_of_others("ewma") == pytest.approx(1.5)
 
 
-def test_cpu_time_that_no_rank_used_is_told():
+def test_outcome_counts_foreign_cores():
     assert made(1.0, [50, 50], [0.04, 0.04]).foreign_cores == pytest.approx(0.5)
 
 
-def test_the_first_iterations_of_a_turn_do_not_count():
+def test_row_skips_the_first_iterations_of_a_turn():
     outcome = made(0.5, [50, 50], [0.04, 0.04])
     for turn in outcome.turns:
         turn.seconds[0] = 100.0
@@ -71,25 +71,25 @@ def test_the_first_iterations_of_a_turn_do_not_count():
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
-def test_a_machine_so_busy_that_a_turn_has_few_iterations_is_measured_by_those(steps):
+def test_row_of_turns_with_few_iterations(steps):
     assert made(0.5, [50, 50], [0.04, 0.04], steps=steps).row("ewma").speed_up == pytest.approx(2.0)
 
 
-def test_a_scheme_of_which_nothing_was_reported_is_refused_in_a_sentence():
+def test_row_without_reports_raises():
     outcome = made(0.5, [50, 50], [0.04, 0.04], steps=2)
     outcome.results[0].records["ewma"].clear()
     with pytest.raises(RuntimeError, match=r"no iteration of 'ewma' was reported in turns of 3 s.*take longer turns"):
         outcome.row("ewma")
 
 
-def test_losses_of_ranks_are_weighted_by_their_samples():
+def test_outcome_weights_losses_by_samples():
     outcome = made(1.0, [80, 20], [0.08, 0.02])
     outcome.results[1].losses["ewma"][0] = 0.0
     assert outcome.losses("ewma")[0] == pytest.approx(0.8)
     assert outcome.row("ewma").loss_gap == pytest.approx(0.2)
 
 
-def test_every_turn_of_a_scheme_lies_between_two_of_equal_batches_with_the_same_bursts():
+def test_setting_puts_turns_between_equal_batches():
     turns = Setting(schemes=("ewma", "auto"), rounds=3).turns
     for index, (scheme, seed) in enumerate(turns):
         if scheme != EQUAL:
@@ -97,7 +97,7 @@ def test_every_turn_of_a_scheme_lies_between_two_of_equal_batches_with_the_same_
 
 
 @pytest.mark.slow
-def test_bursts_turn_on_and_off_and_leave_calm_behind():
+def test_bursts_toggle_and_end_calm():
     turned = []
 
     class Noted:
@@ -113,7 +113,7 @@ def test_bursts_turn_on_and_off_and_leave_calm_behind():
     assert turned[-1] is False
 
 
-def test_a_quota_is_written_as_the_kernel_wants_it(tmp_path):
+def test_quota_writes_both_cgroup_versions(tmp_path):
     (tmp_path / "cpu.max").write_text("max 5000")
     Quota(str(tmp_path), 0.5).turn(True)
     assert (tmp_path / "cpu.max").read_text() == "2500 5000"
@@ -130,19 +130,19 @@ def test_a_quota_is_written_as_the_kernel_wants_it(tmp_path):
 @pytest.mark.parametrize(
     ("option", "value"), [("contention", "rain"), ("rounds", 0), ("seconds", -1.0), ("model", "gpt")]
 )
-def test_bad_settings_are_refused(option, value):
+def test_setting_refuses_bad_values(option, value):
     with pytest.raises(ValueError, match=option):
         Setting(**{option: value})
 
 
-def test_a_predictor_that_there_is_not_is_refused_before_anything_runs():
+def test_setting_refuses_an_unknown_predictor():
     with pytest.raises(ValueError, match="there is no predictor 'nosuch'"):
         Setting(schemes=("ewma", "nosuch"))
 
 
 @pytest.mark.alone
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two ranks need two cores")
-def test_a_real_run_trains_alike_whatever_the_sizes_and_draws_its_losses(tmp_path):
+def test_experiment_trains_equally_with_any_sizes(tmp_path):
     setting = Setting(contention="none", schemes=("control", "ewma"), rounds=1, seconds=0.6, global_batch=128)
     shares = []
     outcome = experiment(setting, progress=shares.append)

@@ -14,16 +14,11 @@ from rich.console import Console
 from scipy.stats import t
 
 from paceline.cli.live_command import async_table, outcome_table
-from paceline.datasets import recorded
-from paceline.lab import JOBS
-from paceline.lab.contention.contention import Contention
-from paceline.lab.contention.disturbance import DISTURBANCES, Disturbance
-from paceline.lab.experiment import EQUAL, TASKS, AsyncOutcome, AsyncSetting, ExperimentOutcome, Setting
+from paceline.lab.contention.disturbance import DISTURBANCES
+from paceline.lab.experiment import EQUAL, AsyncOutcome, AsyncSetting, ExperimentOutcome, Setting
 from paceline.lab.experiment.asynchronous import AsyncTurn, write_turns
-from paceline.lab.experiment.experiment_tasks import live_task
-from paceline.lab.experiment.figure import WINDOW, loss_figure
-from paceline.lab.experiment.result import IterationSeen, RankResult, TurnSeen
-from paceline.recording.place import Place
+from paceline.lab.experiment.figure import loss_figure
+from paceline.lab.experiment.result import IterationResult, RankResult, TurnResult
 
 FEW = settings(max_examples=12)
 
@@ -38,7 +33,7 @@ def made(seed, schemes=("ewma", "auto"), rounds=2, contention="none", steps=(6, 
         seconds = chance.uniform(0.05, 0.2, chance.integers(*steps)).tolist()
         for rank in range(2):
             turns[rank].append(
-                TurnSeen(scheme, number, taken[scheme], seconds, 3.5 * sum(seconds), chance.uniform(0, 1))
+                TurnResult(scheme, number, taken[scheme], seconds, 3.5 * sum(seconds), chance.uniform(0, 1))
             )
         taken[scheme] += len(seconds)
     records = {scheme: [] for scheme in schemes}
@@ -47,7 +42,7 @@ def made(seed, schemes=("ewma", "auto"), rounds=2, contention="none", steps=(6, 
             first = int(chance.choice([30, 40]))
             own = [math.nan, math.nan] if index == 10 else chance.uniform(0.03, 0.15, 2).tolist()
             over = chance.uniform(1e-5, 1e-3)
-            records[scheme].append(IterationSeen(index, [first, 100 - first], own, own, over, False, ""))
+            records[scheme].append(IterationResult(index, [first, 100 - first], own, own, over, False, ""))
     losses = [{s: chance.uniform(0.5, 2, n).tolist() for s, n in taken.items()} for _ in range(2)]
     share = {s: chance.uniform(0.3, 0.7, n) for s, n in taken.items()}
     weights = [{s: part.tolist() for s, part in share.items()}, {s: (1 - part).tolist() for s, part in share.items()}]
@@ -94,7 +89,7 @@ def best_of(fixed, slopes, total):
 
 @given(st.integers(0, 10**6), st.sampled_from(["none", "between"]), st.integers(1, 3))
 @FEW
-def test_every_number_of_a_row_is_what_it_says(seed, contention, rounds):
+def test_row_numbers_follow_their_definitions(seed, contention, rounds):
     outcome = made(seed, contention=contention, rounds=rounds)
     fixed = [0.0, 0.04 if contention == "between" else 0.0]
     for row in outcome.rows:
@@ -140,7 +135,7 @@ def test_every_number_of_a_row_is_what_it_says(seed, contention, rounds):
 
 @given(st.integers(0, 10**6), st.floats(1.2, 4.0))
 @FEW
-def test_how_much_the_others_slow_down_is_told_while_the_disturbed_rank_is_slow(seed, slower):
+def test_outcome_reports_the_slowdown_of_others(seed, slower):
     outcome = made(seed, schemes=("ewma",), rounds=3, steps=(12, 16))
     records = outcome.results[0].records["ewma"]
     records[:] = [replace(one, seconds=[0.001 * one.sizes[0], 0.001 * one.sizes[1]]) for one in records]
@@ -154,7 +149,7 @@ def test_how_much_the_others_slow_down_is_told_while_the_disturbed_rank_is_slow(
 
 @given(drawn=st.lists(st.tuples(st.sampled_from(["saps", "asp"]), st.integers(0, 10**6)), min_size=1, max_size=5))
 @FEW
-def test_every_number_of_an_asynchronous_row_is_what_it_says(tmp_path_factory, drawn):
+def test_async_row_numbers_follow_their_definitions(tmp_path_factory, drawn):
     turns = []
     for name, seed in [("saps", 1), ("asp", 2), *drawn]:
         chance = np.random.default_rng(seed)
@@ -193,19 +188,9 @@ def test_every_number_of_an_asynchronous_row_is_what_it_says(tmp_path_factory, d
     assert AsyncTurn.read(path) == turns
 
 
-def test_a_turn_in_which_nothing_was_applied_has_no_share_of_the_slow_rank():
+def test_async_turn_without_updates_has_no_slow_share():
     turn = AsyncTurn("asp", 0, 1.0, [0], [1.0], [0, 0], [0.0, 0.0], 0.0, 0, -1, 0.0)
     assert AsyncOutcome(AsyncSetting(schemes=("asp",)), [turn]).rows[0].slow_share == 0.0
-
-
-def test_what_a_rank_keeps_of_an_iteration_is_what_it_was():
-    from recorded_runs import iterations
-
-    *_, record = iterations(5)
-    kept = IterationSeen.of(record)
-    wanted = (record.index, record.sizes.tolist(), record.seconds.tolist(), record.forecast_seconds.tolist())
-    assert (kept.index, kept.sizes, kept.seconds, kept.forecast) == wanted
-    assert (kept.overhead, kept.acted, kept.why) == (0.0001, record.plan.acted, record.plan.why)
 
 
 # -- shown and drawn -------------------------------------------------------------------------------------------------
@@ -217,7 +202,7 @@ def printed(table):
     return [line.split() for line in console.export_text().splitlines()]
 
 
-def test_the_table_of_an_experiment_shows_its_rows():
+def test_outcome_table_shows_its_rows():
     outcome = made(3, contention="hogs")
     title, *lines = printed(outcome_table(outcome))
     assert " ".join(title) == str(DISTURBANCES["hogs"])
@@ -229,18 +214,18 @@ def test_the_table_of_an_experiment_shows_its_rows():
 
 
 @pytest.mark.parametrize(("bound", "said"), [(-1, "none"), (0, "0"), (20, "20")])
-def test_the_table_of_asynchronous_schemes_shows_their_rows(bound, said):
+def test_async_table_shows_its_rows(bound, said):
     turn = AsyncTurn("asp", 0, 2.0, [0, 12345], [2.0, 0.6789], [15000, 5000], [0.0, 0.5], 1.25, 4, bound, 0.0314)
     outcome = AsyncOutcome(AsyncSetting(schemes=("asp",), contention="none"), [turn])
     title, *lines = printed(async_table(outcome))
-    assert " ".join(title) == "nobody is disturbed"
+    assert " ".join(title) == "no rank is disturbed"
     assert any("12,345" in line for line in lines)
     (shown,) = [[cell for cell in one if cell not in "│┃"] for one in lines if "asp" in one]
     assert shown == ["asp", "10,000", "10,000-10,000", "0.679", "1.2", "4", said, "25%", "3.1%", "25%"]
 
 
 @pytest.mark.parametrize("schemes", [("ewma",), ("ewma", "auto")])
-def test_the_figure_draws_smoothed_losses_over_samples_and_over_time(tmp_path, monkeypatch, schemes):
+def test_loss_figure_draws_smoothed_losses(tmp_path, monkeypatch, schemes):
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure
 
@@ -250,14 +235,14 @@ def test_the_figure_draws_smoothed_losses_over_samples_and_over_time(tmp_path, m
     assert loss_figure(outcome, tmp_path / "loss.svg") == tmp_path / "loss.svg"
     ((figure, _, kind),) = figures
     assert kind == {"format": "svg"}
-    assert figure.get_suptitle() == "nobody is disturbed"
+    assert figure.get_suptitle() == "no rank is disturbed"
     over_samples, over_time = figure.axes
     assert over_samples.get_yscale() == "log"
     assert [text.get_text() for text in over_time.get_legend().get_texts()] == [EQUAL, *schemes]
     last = max(len(outcome.losses(scheme)) for scheme in schemes)
     for number, scheme in enumerate((EQUAL, *schemes)):
         losses = outcome.losses(scheme)
-        smooth = [losses[max(k + 1 - WINDOW, 0) : k + 1].mean() for k in range(len(losses))]
+        smooth = [losses[max(k + 1 - 15, 0) : k + 1].mean() for k in range(len(losses))]
         x, y = over_samples.lines[number].get_data()
         np.testing.assert_allclose(x, [0.1 * (k + 1) for k in range(min(len(losses), last))])
         np.testing.assert_allclose(y, smooth[:last])
@@ -267,86 +252,3 @@ def test_the_figure_draws_smoothed_losses_over_samples_and_over_time(tmp_path, m
         np.testing.assert_allclose(x, seconds[: last - before])
         np.testing.assert_allclose(y, smooth[before:last])
         assert (over_time.lines[number].get_linewidth() > 2) == (scheme == EQUAL)
-    assert WINDOW == 15
-
-
-# -- jobs, models and disturbances -----------------------------------------------------------------------------------
-
-
-def test_the_shipped_traces_were_recorded_of_the_shipped_jobs():
-    assert set(JOBS) == set(recorded.names())
-    for name, job in JOBS.items():
-        meta = recorded.load(name).meta
-        told = {key: meta[key] for key in ("job", "split", "model", "pattern", "seed", "quota", "competitors")}
-        assert told["pattern"] == job.pattern
-        assert (told["job"], told["split"], told["model"]) == (job.name, job.split, job.model)
-        assert meta["batch_size"] == " ".join(map(str, job.batch_sizes))
-        assert (told["seed"], told["quota"]) == (str(job.seed), f"{job.quota:g} cores")
-        shown = "0" if job.pattern == "none" else f"{job.competitors} ({job.kind})"
-        assert told["competitors"] == shown
-        assert len(recorded.load(name)) == job.iterations
-
-
-PHRASES = {
-    "none": "nobody is disturbed",
-    "quota": "rank 1 has a quota of 50% of a core, all the time",
-    "hogs": "rank 1 has 3 competing processes, all the time",
-    "bursty": "rank 1 has a quota of 25% of a core, on and off at random, 2 s each in the mean",
-    "between": "rank 1 has 40 ms of other work after each iteration, all the time",
-    "bursty-hogs": "rank 1 has 3 competing processes, on and off at random, 2 s each in the mean",
-    "kernels": "rank 1 has kernels that compete for its share of the device, all the time",
-    "bursty-kernels": "rank 1 has kernels that compete for its share of the device, on and off at random, 2 s each in "
-    "the mean",
-}
-
-
-def test_a_disturbance_is_described_in_a_phrase():
-    assert {name: str(one) for name, one in DISTURBANCES.items()} == PHRASES
-    assert (
-        str(Disturbance(quota=0.5, between=0.01)) == "rank 1 has 10 ms of other work after each iteration, all the time"
-    )
-
-
-@pytest.mark.parametrize("pattern", ["none", "steady"])
-def test_the_contention_of_a_trace_is_described(pattern):
-    found = Contention(workers=2, pattern=pattern, competitors=3, kind="memory", quota=0.25, seed=7).meta(
-        Place(cores=[0])
-    )
-    assert found == {
-        "pattern": pattern,
-        "competitors": "3 (memory)" if pattern == "steady" else "0",
-        "isolation": Place(cores=[0]).isolation(0.25),
-        "quota": "0.25 cores",
-        "period": "5 ms",
-        "seed": "7",
-    }
-
-
-MODELS_AS_RECORDED = {
-    "digits-attention": (39178, (1797, 64), 0.30526, 4.49082, 2.5491),
-    "digits-autoencoder": (165968, (1797, 64), 0.30526, 0.30526, 0.2342),
-    "digits-cnn": (18346, (1797, 64), 0.30526, 4.49082, 2.3061),
-    "digits-lstm": (41674, (1797, 64), 0.30526, 4.49082, 2.3023),
-    "digits-mlp": (301066, (1797, 64), 0.30526, 4.49082, 2.3137),
-    "photo-cnn": (6114, (2000, 3, 16, 16), 0.40279, 0.50000, 0.7353),
-    "photo-denoiser": (3203, (2000, 3, 16, 16), 0.40282, 0.40279, 0.3539),
-    "photo-upscaler": (3276, (2000, 3, 8, 8), 0.40309, 0.40279, 0.3667),
-    "digits-batch-norm": (18490, (1797, 64), 0.30526, 4.49082, 2.6181),
-}
-"""Parameters, shape and mean of the inputs, mean of the targets, and the loss of 16 samples at the start."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS_AS_RECORDED)
-def test_a_model_is_the_one_that_the_shipped_traces_were_recorded_with(name):
-    import torch
-
-    torch.manual_seed(0)
-    task = live_task(name).task
-    with torch.no_grad():
-        loss = float(task.loss(task.model(task.inputs[:16]), task.targets[:16]))
-    parameters = sum(one.numel() for one in task.model.parameters())
-    means = float(task.inputs.mean()), float(task.targets.double().mean())
-    assert (parameters, tuple(task.inputs.shape)) == MODELS_AS_RECORDED[name][:2]
-    assert (*means, loss) == pytest.approx(MODELS_AS_RECORDED[name][2:], abs=2e-4)
-    assert set(TASKS) == {*MODELS_AS_RECORDED, "digits-sync-batch-norm", "digits-contrastive"}

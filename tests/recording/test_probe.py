@@ -71,8 +71,3 @@ def test_a_probe_shows_that_a_fixed_delay_is_no_gain(tmp_path):
     found = simulate(probe(tmp_path, "2", "fixed"))
     assert found.high < 0.3, "0.9 if the delay followed the batch"
     assert (found.accumulate, found.job_batch) == (2, 16)
-
-
-def test_a_probe_of_no_command_is_refused():
-    done = CliRunner().invoke(app, ["record", "--probe", "digits-mlp-steady"])
-    assert "paceline record --probe -- torchrun" in str(done.exception)

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from paceline.datasets import load
-from paceline.lab import Contention
 from paceline.lab.record.command import record_command
 from paceline.recording import Recorder, lightning_callback, merge, phase_table, trainer_callback, watch
 from paceline.recording.automatic import watch_every
@@ -256,21 +255,6 @@ def test_under_torchrun_own_work_waiting_and_communication_are_told_apart_withou
     np.testing.assert_allclose(trace.start[:, 1] - trace.start[:, 0], 100, atol=1)
     assert "torch.distributed.run" in trace.meta["command"]
     assert {file.name for file in (tmp_path / "train").iterdir()} == {"rank0.jsonl", "rank1.jsonl"}
-
-
-@pytest.mark.alone
-def test_competitors_slow_the_worker_beside_which_they_stand(tmp_path):
-    """Both workers do the same, for longer than the scheduler lets one have its way; one has three competitors."""
-    script = tmp_path / "work.py"
-    script.write_text(DDP_SCRIPT.replace("time.sleep(0.03 * rank)", "[sum(range(1000)) for _ in range(600)]"))
-    quota = min(0.9, 0.45 * len(os.sched_getaffinity(0)))
-    contention = Contention(workers=2, pattern="steady", competitors=3, quota=quota)
-    command = [*torchrun(tmp_path, 0, 0)[:-3], str(script), "12", "-1"]
-    trace = record_command(command, tmp_path / "work.parquet", contention=contention).trace
-    (contended,) = {competitor.worker for competitor in contention.planned(seconds=60.0)}
-    own = np.median(trace.seconds, axis=0)
-    assert own[contended] > 1.1 * own[1 - contended]  # about 3 with control groups, less when pinned
-    assert trace.meta["competitors"] == "3 (cpu)"
 
 
 @pytest.mark.processes
