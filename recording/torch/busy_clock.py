@@ -46,6 +46,10 @@ as long. Lower: what comes and goes with noise is left out. Higher: short logs c
 MEMORY = 0.8
 """Weight of what was learned about the end of a step from earlier changes of size, at each further one."""
 
+UNKNOWN = 0.1
+"""Share of a lap from which the end of the step before makes the lap's report too uncertain to count: once, in the lap
+after the first change of size, when nothing shows yet whether it follows the batch."""
+
 NOTHING = Spent()
 
 
@@ -122,6 +126,11 @@ class _StepEnd:
     _product: float = 0.0
     _square: float = 0.0
 
+    @property
+    def knows(self) -> bool:
+        """Whether a change of size has shown what follows it."""
+        return self._square > 0
+
     def learn(self, samples: int, seconds: float) -> None:
         """Learn what it took after a step of so many samples."""
         if self.samples and samples != self.samples:
@@ -132,7 +141,7 @@ class _StepEnd:
 
     def after(self, samples: int) -> float:
         """Return what is expected after a step of so many samples: as much as the last one, until a change shows."""
-        if not self._square or samples == self.samples:
+        if not self.knows or samples == self.samples:
             return self.seconds
         slope = min(max(self._product / self._square, 0.0), self.seconds / self.samples)
         return self.seconds + slope * (samples - self.samples)
@@ -338,7 +347,10 @@ class Clock:
             seconds += usual
         else:
             if self._samples:
-                self._step_end.learn(self._samples, min(max(end, 0.0), between))
+                end = min(max(end, 0.0), between)
+                if not self._step_end.knows and self._samples != lap.samples and end > UNKNOWN * (seconds + between):
+                    lap.counts = False
+                self._step_end.learn(self._samples, end)
             seconds += between - self._step_end.seconds + self._step_end.after(lap.samples)
             self._usual = min(lap.samples, self._samples or lap.samples), between, seconds
         self._samples = lap.samples
