@@ -1,4 +1,4 @@
-"""Attached against plain training, in live worlds that no model of ours made (worlds.py): two ranks each.
+"""Attached against plain training, in live worlds that no model of ours made (live_worlds.py): two ranks each.
 
 python benchmarks/imposed.py                          # 48 worlds, about ten minutes; writes imposed.md
 python benchmarks/imposed.py --first 12 --count 4     # these only: prints a line of JSON for each
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from live_worlds import Job, World, joined, random_world
 from machine import machine
-from worlds import Job, World, joined, random_world
 
 WORLDS = 48
 SCHEME = "auto"
@@ -142,11 +142,12 @@ def page(rows: list[dict[str, Any]]) -> str:
     plain, attached = (np.mean([one[f"{name}_adds"] for one in rows]) for name in ("plain", "attached"))
     return f"""# Attached against plain training in live worlds
 
-Command: `python benchmarks/imposed.py`
+Command: `python benchmarks/imposed.py --count {len(rows)}`, whose lines `--page` takes
 
 Machine: {machine("torch")}
 
-{len(rows)} worlds drawn at random (`worlds.py`), two ranks of `DistributedDataParallel` each, iterations of 8 to 48 ms.
+{len(rows)} worlds drawn at random (`live_worlds.py`), two ranks of `DistributedDataParallel` each, iterations of 8
+to 48 ms.
 What a sample and an iteration cost is imposed; the time lies in `__getitem__` (in the rank, or in one or two loading
 processes), in the loop's body, in the forward or backward pass, in the optimizer, or after the step; and is spent
 asleep, in matrix products, or in compression. Costs are steady, noisy (10 %), four times as high once in 50, drift to

@@ -1,5 +1,7 @@
 """The time of a lap counts for the batch that caused it: played on marks that the test moves."""
 
+import math
+
 import pytest
 
 from paceline.recording.torch.busy_clock import Clock
@@ -70,7 +72,9 @@ def test_clock_counts_time_for_the_batch_that_caused_it(marks, part, ahead):
     loop = Loop(marks, ahead)
     costs = {part: (0, 2), "inside": (3, 2 if part == "inside" else 0), "optimizer": (4, 0)}
     reports = [loop.step(size, costs) for size in SIZES]
-    for samples, seconds in reports[2:]:
+    known = [report for report in reports[2:] if not math.isnan(report[1])]
+    assert len(known) >= len(reports) - 3, "the lap after the first change of size may not count"
+    for samples, seconds in known:
         assert seconds == pytest.approx(7 + 2 * samples)
 
 
