@@ -55,8 +55,8 @@ class InCommon(Pooled):
 
     columns = 2
 
-    def _next_log(self, covariates_WD: Array, horizon: int) -> Array:
-        return super()._next_log(covariates_WD, horizon)[:, 1:]
+    def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        return super().forecast_log_speed(covariates_WD, horizon)[:, 1:]
 
     def _alone(self, learnt: dict[str, Array], driven_WF: Array) -> None:
         return None

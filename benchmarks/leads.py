@@ -93,8 +93,8 @@ class Perturbed(LastValue):
         super().__init__()
         self.seed = seed
 
-    def _next_speed(self, covariates_WD: Array | None, horizon: int) -> Array:
-        speed_W = super()._next_speed(covariates_WD, horizon)
+    def forecast_speed(self, covariates_WD: Array | None, horizon: int) -> Array:
+        speed_W = super().forecast_speed(covariates_WD, horizon)
         known_W = np.nan_to_num(speed_W)
         return speed_W * (1 + 0.02 * np.sin(known_W * 1e4 * (1 + self.seed)))  # noise that asking twice repeats
 

@@ -171,7 +171,7 @@ def _note_failure(study: Any, arguments: Mapping[str, Any], why: str) -> None:
 
 def _arguments(predictor: FleetPredictor) -> list[str]:
     """Return the predictor's arguments that are tried, and those of its training."""
-    found = [argument for argument in predictor.configuration() if argument in (*WHOLE, *REAL)]
+    found = [argument for argument in predictor.get_params(deep=False) if argument in (*WHOLE, *REAL)]
     inside = ["learning_rate", "weight_decay"] if hasattr(predictor, "training") else []
     return [*found, *(argument for argument in inside if argument not in found)]
 
@@ -184,7 +184,7 @@ def _suggested(trial: Any, argument: str) -> Any:
 
 def _with(predictor: FleetPredictor, arguments: Mapping[str, Any], training: Training | None) -> FleetPredictor:
     """Return a new predictor of the same kind with these arguments."""
-    mine = predictor.configuration()
+    mine = predictor.get_params(deep=False)
     own = {name: value for name, value in arguments.items() if name in mine}
     if "training" in mine:
         inside = {name: value for name, value in arguments.items() if name not in mine}

@@ -99,17 +99,17 @@ class Adopted(FleetPredictor):
         mine = {name.removeprefix(PREFIX): value for name, value in state.items() if name.startswith(PREFIX)}
         self.predictor.load_state_dict(mine)
 
-    def _fresh(self, count: int) -> dict[str, Array]:
+    def initial_state(self, count: int) -> dict[str, Array]:
         return {"seen": np.zeros(count)}
 
-    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
+    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
         # The contract is a forecast for every worker, from a prior if necessary. Wrappers need NaN for unknown workers,
         # so that a prior is never weighted against a measurement.
-        return np.where(self._rows["seen"] > 0, self._forecast(covariates_WD, horizon).speed, np.nan)
+        return np.where(self.state["seen"] > 0, self.make_forecast(covariates_WD, horizon).speed, np.nan)
 
-    def _forecast(self, covariates_WD: Array, horizon: int) -> Forecast:
+    def make_forecast(self, covariates_WD: Array, horizon: int) -> Forecast:
         return self.predictor.predict(covariates=covariates_WD if self.covariate_names else None, horizon=horizon)
 
-    def _learn_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
+    def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
         self.predictor.observe(replace(report, covariates=covariates_WD if self.covariate_names else None))
-        self._rows["seen"] = self._rows["seen"] + np.isfinite(speed_W)
+        self.state["seen"] = self.state["seen"] + np.isfinite(speed_W)

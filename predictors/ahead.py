@@ -51,29 +51,29 @@ class Ahead(FleetPredictor):
         super().__init__()
         self.owner, self.horizon = owner, horizon
 
-    def _fresh(self, count: int) -> dict[str, Array]:
+    def initial_state(self, count: int) -> dict[str, Array]:
         expected = np.full((count, self.horizon - 1, self.owner._width_ahead()), np.nan)
         return self.owner._fresh_ahead(count) | {"expected": expected}
 
-    def _fresh_fleet(self) -> dict[str, Array]:
+    def initial_shared_state(self) -> dict[str, Array]:
         return self.owner._fresh_fleet_ahead() | {"idle": np.zeros(1)}
 
     @property
     def rows(self) -> dict[str, Array]:
         """Learnt state of each worker."""
-        return self._rows
+        return self.state
 
     @property
     def fleet(self) -> dict[str, Array]:
         """Learnt state of the whole fleet."""
-        return self._fleet
+        return self.shared_state
 
     def start_as(self, rows: Mapping[str, Array]) -> None:
         """Start with what is known about each worker's next iteration, where that is of the same kind."""
-        self._rows.update({name: rows[name].copy(order="F") for name in self._rows if name in rows})
+        self.state.update({name: rows[name].copy(order="F") for name in self.state if name in rows})
 
     def passed(self, expected_WP: Array) -> Array:
         """Store a later iteration's forecast, and return the stored one of the iteration just finished, ``[W, P]``."""
-        expected_WHP = self._rows["expected"]
-        self._rows["expected"] = np.concatenate([expected_WHP[:, 1:], expected_WP[:, None]], axis=1)
+        expected_WHP = self.state["expected"]
+        self.state["expected"] = np.concatenate([expected_WHP[:, 1:], expected_WP[:, None]], axis=1)
         return np.asarray(expected_WHP[:, 0])

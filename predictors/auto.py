@@ -75,12 +75,12 @@ class Auto(Calibrated):
         network = Pooled(GatedNARX(pretrained=True), self.covariates)
         super().__init__(HeadStart([Averages(SMOOTHINGS, FADING), Seasonal(), network]))
 
-    def _fresh(self, count: int) -> dict[str, Array]:
-        return super()._fresh(count) | {"forgotten": np.zeros(count), "far": np.zeros(count)}
+    def initial_state(self, count: int) -> dict[str, Array]:
+        return super().initial_state(count) | {"forgotten": np.zeros(count), "far": np.zeros(count)}
 
     def _compare(self, error_W: Array) -> None:
         """Forget, before this report is learnt, what was seen in a warm-up or before a jump; track the quantiles."""
-        if np.minimum.reduce(self._rows["compared"]) < WARM_UP and anywhere(warming_W := self._warming(error_W)):
+        if np.minimum.reduce(self.state["compared"]) < WARM_UP and anywhere(warming_W := self._warming(error_W)):
             self._forget(warming_W)
             error_W = np.where(warming_W, np.nan, error_W)
         # Nobody is far off now, or was before: nobody has jumped.
@@ -92,7 +92,7 @@ class Auto(Calibrated):
 
     def _warming(self, error_W: Array) -> Mask:
         """Return who turned out much faster than forecast while it still warmed up."""
-        young_W = (self._rows["compared"] < WARM_UP) & (self._rows["forgotten"] < WARM_UP)
+        young_W = (self.state["compared"] < WARM_UP) & (self.state["forgotten"] < WARM_UP)
         # False for a first report: no forecast yet (NaN).
         return np.asarray(young_W & ((error_W > FASTER) | (error_W < -SLOWER)))
 
@@ -101,25 +101,25 @@ class Auto(Calibrated):
 
         No report (NaN) changes nothing.
         """
-        before_W = self._rows["far"]
+        before_W = self.state["far"]
         # A worker without errors to compare with (NaN) has not jumped.
-        beyond_W = np.where(before_W == 0, np.maximum(JUMP, USUAL_ERRORS * self._rows["scale"]), np.abs(before_W))
+        beyond_W = np.where(before_W == 0, np.maximum(JUMP, USUAL_ERRORS * self.state["scale"]), np.abs(before_W))
         far_W = np.where(np.abs(error_W) > beyond_W, np.sign(error_W) * beyond_W, 0.0)
         jumped_W = np.asarray(far_W * before_W > 0)
         far_W = np.where(np.isnan(error_W), before_W, np.where(jumped_W, 0.0, far_W))
-        self._rows["far"], self._all_near = far_W, not anywhere(far_W)
+        self.state["far"], self._all_near = far_W, not anywhere(far_W)
         return jumped_W
 
     def _forget(self, forgotten_W: Mask) -> None:
-        count_W = self._rows["forgotten"] + forgotten_W
+        count_W = self.state["forgotten"] + forgotten_W
         super()._forget(forgotten_W)
-        self._rows["forgotten"] = count_W
+        self.state["forgotten"] = count_W
 
 
 class HeadStart(Mixture):
     """A mixture that trusts its last expert from the start, because that one was fitted to other fleets."""
 
-    def _fresh(self, count: int) -> dict[str, Array]:
-        rows = super()._fresh(count)
+    def initial_state(self, count: int) -> dict[str, Array]:
+        rows = super().initial_state(count)
         rows["regret"][:, -1] += HEAD_START
         return rows

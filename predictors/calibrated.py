@@ -96,9 +96,9 @@ class Calibrated(NestedPredictor):
         super().__init__()
         self.predictor = predictor
         self._inner = (adopted(predictor),)
-        self._speed_alone = type(self._inner[0])._forecast is FleetPredictor._forecast
+        self._speed_alone = type(self._inner[0]).make_forecast is FleetPredictor.make_forecast
 
-    def _fresh(self, count: int) -> dict[str, Array]:
+    def initial_state(self, count: int) -> dict[str, Array]:
         return {
             "quantiles": np.full((count, len(LEVELS)), np.nan),
             "multiples": np.tile(NORMAL_MULTIPLES_L, (count, 1)),
@@ -116,7 +116,7 @@ class Calibrated(NestedPredictor):
 
     # -- forecasting ---------------------------------------------------------------------------------------------
 
-    def _forecast(self, covariates_WD: Array, horizon: int) -> Forecast:
+    def make_forecast(self, covariates_WD: Array, horizon: int) -> Forecast:
         speed_W, curves = self._inner_forecast(covariates_WD, horizon)
         error_WL = np.minimum(self._quantiles(horizon, self._at(horizon)), 50.0)
         quantiles_WL = np.minimum(np.maximum(speed_W[:, None] * np.exp(error_WL), SLOWEST), FASTEST)
@@ -129,7 +129,7 @@ class Calibrated(NestedPredictor):
 
     def _quantiles(self, horizon: int, ahead: Ahead | None) -> Array:
         """Return quantiles of the error; of workers without errors at this horizon, those of the next one, wider."""
-        next_WL = self._rows["quantiles"]
+        next_WL = self.state["quantiles"]
         if horizon == 1:
             return next_WL
         wider_WL = math.pow(horizon, WIDER_AHEAD) * next_WL
@@ -141,43 +141,43 @@ class Calibrated(NestedPredictor):
     def _inner_forecast(self, covariates_WD: Array, horizon: int) -> tuple[Array, Curves | None]:
         inner = self._inner[0]
         if self._speed_alone:
-            return with_prior(inner._next_speed(covariates_WD, horizon)), None
-        forecast = inner._forecast(covariates_WD, horizon)
+            return with_prior(inner.forecast_speed(covariates_WD, horizon)), None
+        forecast = inner.make_forecast(covariates_WD, horizon)
         return forecast.speed, forecast.batch_time
 
-    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        return self._inner[0]._next_speed(covariates_WD, horizon)
+    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        return self._inner[0].forecast_speed(covariates_WD, horizon)
 
-    def _next_log(self, covariates_WD: Array, horizon: int) -> Array:
-        return self._inner[0]._next_log(covariates_WD, horizon)
+    def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        return self._inner[0].forecast_log_speed(covariates_WD, horizon)
 
-    def _speed_of(self, samples_W: Array, covariates_WD: Array) -> Array:
-        return self._inner[0]._speed_of(samples_W, covariates_WD)
+    def forecast_speed_at(self, samples_W: Array, covariates_WD: Array) -> Array:
+        return self._inner[0].forecast_speed_at(samples_W, covariates_WD)
 
     # -- learning ------------------------------------------------------------------------------------------------
 
-    def _learn_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
+    def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
         for ahead in self._still_asked():
-            expected_W = self._inner[0]._next_log(covariates_WD, ahead.horizon)
+            expected_W = self._inner[0].forecast_log_speed(covariates_WD, ahead.horizon)
             record_WP = np.concatenate([expected_W[:, None], self._quantiles(ahead.horizon, ahead)], axis=1)
             self._learn_ahead(ahead, np.log(speed_W), ahead.passed(record_WP))
-        self._inner[0]._learn_report(report, speed_W, covariates_WD)
+        self._inner[0].update_from_report(report, speed_W, covariates_WD)
 
     def _learn_ahead(self, ahead: Ahead, log_speed_W: Array, passed_WP: Array) -> None:
         """Move quantiles by whether those stated ``horizon`` iterations ago held: overlapping errors move together."""
         rows, error_W = ahead.rows, log_speed_W - passed_WP[:, 0]
         first_W = (rows["compared"] == 0) & np.isfinite(error_W)
         if anywhere(first_W):
-            rows["scale"] = np.where(first_W, math.pow(ahead.horizon, WIDER_AHEAD) * self._rows["scale"], rows["scale"])
-            rows["multiples"] = np.where(first_W[:, None], self._rows["multiples"], rows["multiples"])
+            rows["scale"] = np.where(first_W, math.pow(ahead.horizon, WIDER_AHEAD) * self.state["scale"], rows["scale"])
+            rows["multiples"] = np.where(first_W[:, None], self.state["multiples"], rows["multiples"])
             rows["compared"] = np.where(first_W, KNOWN_AHEAD, rows["compared"])
         _track(rows, error_W, passed_WP[:, 1:], settled=False)
 
     def _compare(self, error_W: Array) -> None:
         # Without new workers or missing reports there is a shorter way.
-        settled = self._calm and np.minimum.reduce(self._rows["compared"]) >= SETTLED
+        settled = self._calm and np.minimum.reduce(self.state["compared"]) >= SETTLED
         super()._compare(error_W)
-        _track(self._rows, error_W, self._rows["quantiles"], bool(settled))
+        _track(self.state, error_W, self.state["quantiles"], bool(settled))
 
 
 def _track(rows: dict[str, Array], error_W: Array, stated_WL: Array, settled: bool) -> None:

@@ -1,14 +1,13 @@
 """Base class of all predictors of a fleet: the list of workers, their state as arrays, guards around a forecast.
 
-A predictor that inherits from `FleetPredictor` writes three small methods: the state of new workers, what to learn from
-one iteration, and the next speed. This class keeps the rest of the contract. Axes: W workers, D covariates.
+A predictor that inherits from `FleetPredictor` overrides three small methods: `initial_state`, `update` and
+`forecast_speed`. This class does the rest of the contract. Axes: W workers, D covariates.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array, Mask, anywhere, everywhere
 from paceline.predictors.forecast import Forecast
+from paceline.predictors.params import Params
 from paceline.predictors.reference import Reference
 from paceline.predictors.report import FASTEST, LARGEST, SLOWEST, Report
 
@@ -36,11 +36,47 @@ DOUBTED = float(np.log(100.0))
 """A log speed that is so far above the forecast is accepted only if the next report says the same."""
 
 
-class FleetPredictor:
+class FleetPredictor(Params):
     """Base class of predictors whose state is one row of arrays per worker.
 
-    The forecast for a worker that has not reported yet is the median of those that have. A single report more than 100
-    times as fast as the forecast counts as no report.
+    Override :meth:`initial_state`, :meth:`update` and :meth:`forecast_speed`. State that all workers share is returned
+    by :meth:`initial_shared_state`; what ``fit`` learns by :meth:`fitted_state`, and :meth:`load_fitted_state` loads it.
+
+    Before the first report a forecast is a prior: speed 1 for all workers, with infinite ``spread``. The forecast for a
+    worker that has not reported yet is the median of those that have, with infinite spread too. A single report more
+    than 100 times as fast as the forecast counts as no report.
+
+    Attributes
+    ----------
+    workers
+        The fleet, in the order of every array.
+    state
+        One array for each name of :meth:`initial_state`, with a row per worker. :meth:`update` replaces its arrays.
+    shared_state
+        The arrays of :meth:`initial_shared_state`.
+
+    Examples
+    --------
+    The mean of the last two speeds:
+
+    >>> from paceline.predictors import Report
+    >>> class MeanOfTwo(FleetPredictor):
+    ...     def initial_state(self, count):
+    ...         return {"mean": np.full(count, np.nan), "last": np.full(count, np.nan)}
+    ...
+    ...     def update(self, speed_W, covariates_WD):
+    ...         last_W = np.where(np.isnan(speed_W), self.state["last"], speed_W)
+    ...         before_W = np.where(np.isnan(self.state["last"]), last_W, self.state["last"])
+    ...         self.state = {"mean": (before_W + last_W) / 2, "last": last_W}
+    ...
+    ...     def forecast_speed(self, covariates_WD, horizon):
+    ...         return self.state["mean"]
+    >>> model = MeanOfTwo()
+    >>> model.reset(["a", "b"])
+    >>> for seconds in (0.5, 1.0):
+    ...     model.observe(Report(samples=[32, 32], seconds=[seconds, 0.5]))
+    >>> model.predict().speed
+    array([48., 64.])
     """
 
     opts_out: ClassVar[Mapping[str, str]] = {}
@@ -58,8 +94,8 @@ class FleetPredictor:
     """Spread of the data that :func:`paceline.training.fit` fitted it on; ``None`` if unfitted, or in an older file."""
 
     def __init__(self) -> None:
-        self._rows: dict[str, Array] = {}
-        self._fleet: dict[str, Array] = {}
+        self.state: dict[str, Array] = {}
+        self.shared_state: dict[str, Array] = {}
         self._covariates: tuple[bytes, Array] = (b"", np.empty((0, 0)))
         self._calm = False
 
@@ -71,49 +107,42 @@ class FleetPredictor:
             raise RuntimeError(f"{kind.__qualname__}.__init__{place} must call super().__init__()")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(f'{name}={v!r}' for name, v in self.configuration().items())})"
+    # -- what a predictor overrides ----------------------------------------------------------------------------------
 
-    def configuration(self) -> dict[str, Any]:
-        """Return the constructor's arguments, by name."""
-        return {name: getattr(self, name) for name in signature(type(self)).parameters}
-
-    # -- what every predictor implements -------------------------------------------------------------------------
-
-    def _fresh(self, count: int) -> dict[str, Array]:
+    def initial_state(self, count: int) -> dict[str, Array]:
         """Return the state of ``count`` workers that have not reported: arrays with one row per worker."""
-        raise TypeError(f"{type(self).__name__} must define _fresh")
+        raise TypeError(f"{type(self).__name__} must define initial_state")
 
-    def _fresh_fleet(self) -> dict[str, Array]:
+    def initial_shared_state(self) -> dict[str, Array]:
         """Return the state that all workers of a fleet share, before the first report; most predictors have none."""
         return {}
 
-    def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
+    def update(self, speed_W: Array, covariates_WD: Array) -> None:
         """Learn one iteration; speeds and covariates are NaN where there was no report."""
-        raise TypeError(f"{type(self).__name__} must define _learn")
+        raise TypeError(f"{type(self).__name__} must define update")
 
-    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
+    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
         """Return the speed expected ``horizon`` iterations ahead, NaN where nothing is known yet."""
-        raise TypeError(f"{type(self).__name__} must define _next_speed")
+        raise TypeError(f"{type(self).__name__} must define forecast_speed")
 
-    def _next_log(self, covariates_WD: Array, horizon: int) -> Array:
+    def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
         """Return the log of the next speed, or of each of its columns; those that work in log speed override it."""
-        return np.asarray(np.log(self._next_speed(covariates_WD, horizon)))
+        return np.asarray(np.log(self.forecast_speed(covariates_WD, horizon)))
 
     # -- what predictors of batch time curves override -----------------------------------------------------------
 
-    def _speed_of(self, samples_W: Array, covariates_WD: Array) -> Array:
+    def forecast_speed_at(self, samples_W: Array, covariates_WD: Array) -> Array:
         """Return the speed expected next at these batch sizes; only with curves does it depend on them."""
-        return self._next_speed(covariates_WD, 1)
+        return self.forecast_speed(covariates_WD, 1)
 
-    def _forecast(self, covariates_WD: Array, horizon: int) -> Forecast:
+    def make_forecast(self, covariates_WD: Array, horizon: int) -> Forecast:
         """Return the forecast; a predictor of curves adds them."""
-        speed_W = self._next_speed(covariates_WD, horizon)
+        speed_W = self.forecast_speed(covariates_WD, horizon)
         return Forecast(speed=with_prior(speed_W), spread=self._spread(speed_W, horizon))
 
-    def _learn_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
+    def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
         """Learn one iteration from the whole report; most predictors only need the speeds."""
-        self._learn(speed_W, covariates_WD)
+        self.update(speed_W, covariates_WD)
 
     # -- the contract ---------------------------------------------------------------------------------------------
 
@@ -137,8 +166,8 @@ class FleetPredictor:
         if len(set(names)) != len(names):
             raise ValueError(f"workers must not repeat a name, got {list(names)}")
         self.workers = names
-        self._rows = self._fresh_rows(len(names))
-        self._fleet = self._fresh_fleet()
+        self.state = self._fresh_rows(len(names))
+        self.shared_state = self.initial_shared_state()
         self._calm = False
 
     def join(self, worker: str) -> None:
@@ -146,15 +175,15 @@ class FleetPredictor:
         worker = self._new_name(worker)
         newcomer = self._fresh_rows(1)
         if self.workers:
-            newcomer = {name: np.concatenate([rows, newcomer[name]]) for name, rows in self._rows.items()}
-        self._rows = _side_by_side(newcomer)
+            newcomer = {name: np.concatenate([rows, newcomer[name]]) for name, rows in self.state.items()}
+        self.state = _side_by_side(newcomer)
         self.workers = (*self.workers, worker)
         self._calm = False
 
     def leave(self, worker: str) -> None:
         """Remove a worker; the others keep their state."""
         i = self._place(worker)
-        self._rows = _side_by_side({name: np.delete(rows, i, axis=0) for name, rows in self._rows.items()})
+        self.state = _side_by_side({name: np.delete(rows, i, axis=0) for name, rows in self.state.items()})
         self.workers = self.workers[:i] + self.workers[i + 1 :]
 
     def rename(self, old: str, new: str) -> None:
@@ -180,7 +209,7 @@ class FleetPredictor:
     def _judged(self, report: Report, covariates_WD: Array) -> None:
         """Compare a report with its forecast, then learn from it: the forecast was made without it."""
         speed_W = report.speed if report.out_of_memory is None else _completed(report)
-        error_W = np.log(speed_W / self._speed_of(np.asarray(report.samples, dtype=np.float64), covariates_WD))
+        error_W = np.log(speed_W / self.forecast_speed_at(np.asarray(report.samples, dtype=np.float64), covariates_WD))
         # One question to all workers at once: usual reports pass no further guard.
         if not (self._calm and np.maximum.reduce(error_W) <= DOUBTED):  # NaN is not
             self._calm = False
@@ -189,7 +218,7 @@ class FleetPredictor:
                 report = _without(report, doubted_W)
                 speed_W, error_W = (np.where(doubted_W, np.nan, values_W) for values_W in (speed_W, error_W))
         self._compare(error_W)
-        self._learn_report(report, speed_W, covariates_WD)
+        self.update_from_report(report, speed_W, covariates_WD)
 
     # Reports may hold any number; what comes of it is clipped or counts as missing.
     _judged_in_silence = np.errstate(all="ignore")(_judged)
@@ -201,15 +230,15 @@ class FleetPredictor:
         self._require_fleet()
         covariates_WD = self._covariate_rows(covariates)
         if self._plain and self._calm:
-            return self._forecast(covariates_WD, horizon)
+            return self.make_forecast(covariates_WD, horizon)
         with np.errstate(all="ignore"):
-            return self._forecast(covariates_WD, horizon)
+            return self.make_forecast(covariates_WD, horizon)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return everything learnt and observed, as arrays."""
-        rows = {f"rows/{name}": rows.copy() for name, rows in self._rows.items()}
-        rows |= {f"fleet/{name}": values.copy() for name, values in self._fleet.items()}
-        learnt = {f"learnt/{name}": value.copy() for name, value in self._learnt().items()}
+        rows = {f"rows/{name}": rows.copy() for name, rows in self.state.items()}
+        rows |= {f"fleet/{name}": values.copy() for name, values in self.shared_state.items()}
+        learnt = {f"learnt/{name}": value.copy() for name, value in self.fitted_state().items()}
         learnt |= {} if self.reference_ is None else {REFERENCE: self.reference_.array()}
         return {"workers": np.array(self.workers, dtype=np.str_), **rows, **learnt}
 
@@ -217,12 +246,14 @@ class FleetPredictor:
         """Resume from what ``state_dict`` returned."""
         # Fitted parameters first: the width of the rows that reset makes may depend on them, such as on the covariates.
         learnt = {name[7:]: value for name, value in state.items() if name.startswith("learnt/") and name != REFERENCE}
-        self._load_learnt(learnt)
+        self.load_fitted_state(learnt)
         self._load_reference(state)
         self.reset([str(worker) for worker in state.get("workers", ())])
         self._require_rows({name[5:] for name in state if name.startswith("rows/")})
-        self._rows = {name: self._loaded(state, f"rows/{name}", rows) for name, rows in self._rows.items()}
-        self._fleet = {name: self._loaded(state, f"fleet/{name}", values) for name, values in self._fleet.items()}
+        self.state = {name: self._loaded(state, f"rows/{name}", rows) for name, rows in self.state.items()}
+        self.shared_state = {
+            name: self._loaded(state, f"fleet/{name}", values) for name, values in self.shared_state.items()
+        }
 
     def _loaded(self, state: Mapping[str, NDArray[Any]], name: str, fresh: Array) -> Array:
         """Return a copy of one saved array, or the fresh one if there is none: a model file holds no fleet."""
@@ -246,10 +277,10 @@ class FleetPredictor:
 
     # -- what predictors that learn from traces override ---------------------------------------------------------
 
-    def _learnt(self) -> dict[str, NDArray[Any]]:
+    def fitted_state(self) -> dict[str, NDArray[Any]]:
         return {}
 
-    def _load_learnt(self, learnt: Mapping[str, NDArray[Any]]) -> None:
+    def load_fitted_state(self, learnt: Mapping[str, NDArray[Any]]) -> None:
         if learnt:
             raise ValueError(f"{type(self).__name__} learns nothing from traces, but the state holds {sorted(learnt)}")
 
@@ -257,21 +288,21 @@ class FleetPredictor:
 
     def _compare(self, error_W: Array) -> None:
         """Smooth each worker's squared error in log speed: half as fast counts the same as twice as fast."""
-        before_W, newest_W = self._rows["squared_error"], np.square(error_W)
+        before_W, newest_W = self.state["squared_error"], np.square(error_W)
         smoothed_W = before_W + ERROR_SMOOTHING * (newest_W - before_W)
         if not self._calm:
             known_W = np.where(np.isfinite(before_W), smoothed_W, newest_W)
             smoothed_W = np.where(np.isfinite(newest_W), known_W, before_W)
-            self._calm = everywhere(np.isfinite(smoothed_W)) and not anywhere(self._rows["doubted"])
-        self._rows["squared_error"] = smoothed_W
+            self._calm = everywhere(np.isfinite(smoothed_W)) and not anywhere(self.state["doubted"])
+        self.state["squared_error"] = smoothed_W
 
     def _forget(self, forgotten_W: Mask) -> None:
         """Let these workers start afresh, as if they had never reported; the others keep their state."""
         fresh = self._fresh_rows(int(forgotten_W.sum()))
-        for name, rows in self._rows.items():
+        for name, rows in self.state.items():
             # A new array, not a change in place: caches recognise the state that they belong to by its arrays.
-            self._rows[name] = rows.copy(order="F")
-            self._rows[name][forgotten_W] = fresh[name]
+            self.state[name] = rows.copy(order="F")
+            self.state[name][forgotten_W] = fresh[name]
         self._calm = False
 
     def _doubted(self, error_W: Array, speed_W: Array) -> Mask:
@@ -281,21 +312,21 @@ class FleetPredictor:
         A second report in a row that is as fast is accepted. Slow speeds are accepted at once: stalls are real.
         """
         far_W = error_W > DOUBTED  # False where there is no report, or no forecast yet (NaN)
-        before_W = self._rows["doubted"]
+        before_W = self.state["doubted"]
         if anywhere(far_W) or anywhere(before_W):
-            self._rows["doubted"] = np.where(np.isnan(speed_W), before_W, far_W & (before_W == 0))
+            self.state["doubted"] = np.where(np.isnan(speed_W), before_W, far_W & (before_W == 0))
         return np.asarray(far_W & (before_W == 0))
 
     def _spread(self, speed_W: Array, horizon: int) -> Array:
         """Return the relative deviation of these speeds; infinite where a speed is NaN or was never compared."""
-        spread_W = np.sqrt(self._rows["squared_error"] * horizon)
+        spread_W = np.sqrt(self.state["squared_error"] * horizon)
         if self._calm:  # all have been compared, so all are forecast
             return np.asarray(spread_W)
         return np.where(np.isfinite(spread_W) & np.isfinite(speed_W), spread_W, np.inf)
 
     def _fresh_rows(self, count: int) -> dict[str, Array]:
         return _side_by_side(
-            {**self._fresh(count), "squared_error": np.full(count, np.nan), "doubted": np.zeros(count)}
+            {**self.initial_state(count), "squared_error": np.full(count, np.nan), "doubted": np.zeros(count)}
         )
 
     def _place(self, worker: str) -> int:
@@ -310,9 +341,9 @@ class FleetPredictor:
 
     def _require_rows(self, saved: set[str]) -> None:
         """Raise an error unless the state of a fleet holds exactly the rows that this predictor keeps."""
-        if self.workers and saved != set(self._rows):
+        if self.workers and saved != set(self.state):
             raise ValueError(
-                f"the state of {type(self).__name__}'s workers must hold {sorted(self._rows)}, got {sorted(saved)}: "
+                f"the state of {type(self).__name__}'s workers must hold {sorted(self.state)}, got {sorted(saved)}: "
                 "it was saved by another predictor"
             )
 

@@ -97,7 +97,9 @@ class Mixture(NestedPredictor):
         self.experts = tuple(experts)
         self._inner = _averages_together([adopted(expert) for expert in self.experts])
         # If no expert's forecast depends on the batch size, one forecast serves both to plan with and to be judged.
-        self._asked_once = all(type(inner)._speed_of is FleetPredictor._speed_of for inner in self._inner)
+        self._asked_once = all(
+            type(inner).forecast_speed_at is FleetPredictor.forecast_speed_at for inner in self._inner
+        )
         self._columns = sum(inner.columns for inner in self._inner)
         self._answers: dict[int, _Answer] = {}
 
@@ -105,9 +107,9 @@ class Mixture(NestedPredictor):
     def weights(self) -> Array:
         """Trust in each expert, ``[W, E]``, in the order of ``experts``; each row sums to 1."""
         self._require_fleet()
-        return weights_of(self._rows)
+        return weights_of(self.state)
 
-    def _fresh(self, count: int) -> dict[str, Array]:
+    def initial_state(self, count: int) -> dict[str, Array]:
         return {
             "regret": np.zeros((count, self._columns)),
             "square": np.zeros((count, self._columns)),
@@ -126,26 +128,28 @@ class Mixture(NestedPredictor):
 
     # -- forecasting ---------------------------------------------------------------------------------------------
 
-    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        return np.exp(self._next_log(covariates_WD, horizon))
+    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        return np.exp(self.forecast_log_speed(covariates_WD, horizon))
 
-    def _next_log(self, covariates_WD: Array, horizon: int) -> Array:
+    def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
         return self._answered(covariates_WD, horizon, self._at(horizon)).mean_W
 
-    def _speed_of(self, samples_W: Array, covariates_WD: Array) -> Array:
+    def forecast_speed_at(self, samples_W: Array, covariates_WD: Array) -> Array:
         """Return the mixed forecast, and keep the experts' own: the next report shows how far each was off."""
         if self._asked_once:
             return np.exp(self._answered(covariates_WD, 1, None).mean_W)
-        expected_WE = self._expected(covariates_WD, lambda inner, mine: np.log(inner._speed_of(samples_W, mine)))
+        expected_WE = self._expected(
+            covariates_WD, lambda inner, mine: np.log(inner.forecast_speed_at(samples_W, mine))
+        )
         answer = self._answers[1] = _Answer(None, None, expected_WE, _mean(self.weights, expected_WE))
         return np.exp(answer.mean_W)
 
     def _answered(self, covariates_WD: Array, horizon: int, ahead: Ahead | None) -> _Answer:
         """Return the answer for these covariates and this horizon, cached until the next report."""
-        rows = self._rows if ahead is None else ahead.rows
+        rows = self.state if ahead is None else ahead.rows
         answer, regret_WE = self._answers.get(horizon), rows["regret"]
         if answer is None or answer.regret_WE is not regret_WE or answer.asked is not covariates_WD:
-            expected_WE = self._expected(covariates_WD, lambda inner, mine: inner._next_log(mine, horizon))
+            expected_WE = self._expected(covariates_WD, lambda inner, mine: inner.forecast_log_speed(mine, horizon))
             answer = _Answer(regret_WE, covariates_WD, expected_WE, _mean(weights_of(rows), expected_WE))
             self._answers[horizon] = answer
         return answer
@@ -162,17 +166,17 @@ class Mixture(NestedPredictor):
 
     # -- learning ------------------------------------------------------------------------------------------------
 
-    def _learn_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
+    def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
         log_speed_W, answers = np.log(speed_W), self._answers
         for ahead in self._still_asked():
             answer = self._answered(covariates_WD, ahead.horizon, ahead)
             passed_WP = ahead.passed(np.concatenate([answer.expected_WE, answer.mean_W[:, None]], axis=1))
             _learn_weights(ahead.rows, log_speed_W, passed_WP[:, :-1], passed_WP[:, -1], ahead=True)
         if 1 in answers:
-            _learn_weights(self._rows, log_speed_W, answers[1].expected_WE, answers[1].mean_W)
+            _learn_weights(self.state, log_speed_W, answers[1].expected_WE, answers[1].mean_W)
         answers.clear()
         for inner, mine_WD in self._with_covariates(covariates_WD):
-            inner._learn_report(report, speed_W, mine_WD)
+            inner.update_from_report(report, speed_W, mine_WD)
 
 
 @dataclass(frozen=True, eq=False)

@@ -126,10 +126,10 @@ class NestedPredictor(FleetPredictor):
 
     def _start(self, ahead: Ahead) -> None:
         """Start the state for a horizon from the state for the next iteration."""
-        ahead.start_as(self._rows)
+        ahead.start_as(self.state)
 
     def _fresh_ahead(self, count: int) -> dict[str, Array]:
-        return self._fresh(count)
+        return self.initial_state(count)
 
     def _fresh_fleet_ahead(self) -> dict[str, Array]:
         return {}

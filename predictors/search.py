@@ -81,33 +81,33 @@ class LeaderSearch(FleetPredictor):
         self.window = window
         self.tolerance = tolerance
 
-    def _fresh(self, count: int) -> dict[str, Array]:
+    def initial_state(self, count: int) -> dict[str, Array]:
         unseen = {name: np.full(count, np.nan) for name in ("last", "size", "wanted")}
         return unseen | {name: np.zeros(count) for name in ("total", "reports", "gave", "took")}
 
-    def _fresh_fleet(self) -> dict[str, Array]:
+    def initial_shared_state(self) -> dict[str, Array]:
         return {"search": np.array([self.step, self.window, 0.0])}
 
-    def _learn_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
-        rows, seen_W = self._rows, np.isfinite(speed_W)
+    def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
+        rows, seen_W = self.state, np.isfinite(speed_W)
         size_W = np.where(seen_W, np.asarray(report.samples, dtype=np.float64), rows["size"])
-        step, window, seen = self._fleet["search"]
+        step, window, seen = self.shared_state["search"]
         if not np.array_equal(size_W, rows["size"], equal_nan=True):  # other sizes begin another window
             rows["total"], rows["reports"], seen = np.zeros(len(size_W)), np.zeros(len(size_W)), 0.0
             rows["wanted"] = size_W  # the search goes on from the sizes in use, whoever chose them
         rows["size"], rows["last"] = size_W, np.where(seen_W, speed_W, rows["last"])
         rows["total"] = rows["total"] + np.where(seen_W, size_W / speed_W, 0.0)
         rows["reports"] = rows["reports"] + seen_W
-        self._fleet["search"] = np.array([step, window, seen + 1])
+        self.shared_state["search"] = np.array([step, window, seen + 1])
         if seen + 1 >= window:
             self._move()
 
     def _move(self) -> None:
         """Let the straggler of the window hand a step of samples to the leader, and begin another window."""
-        rows, size_W = self._rows, self._rows["size"]
+        rows, size_W = self.state, self.state["size"]
         mean_W = np.where(rows["reports"] > 0, rows["total"] / np.maximum(rows["reports"], 1), np.nan)
         rows["total"], rows["reports"] = np.zeros(len(size_W)), np.zeros(len(size_W))
-        step, window, _ = self._fleet["search"]
+        step, window, _ = self.shared_state["search"]
         rows["wanted"] = size_W.copy()
         if np.isfinite(mean_W).sum() > 1:
             giver, taker = int(np.nanargmax(mean_W)), int(np.nanargmin(mean_W))
@@ -116,21 +116,21 @@ class LeaderSearch(FleetPredictor):
                 moved = min(step * np.nanmean(size_W), size_W[giver] / 2)
                 rows["wanted"][giver] -= moved
                 rows["wanted"][taker] += moved
-        self._fleet["search"] = np.array([step, window, 0.0])
+        self.shared_state["search"] = np.array([step, window, 0.0])
 
     def _adapted(self, giver: int, taker: int, step: float, window: float) -> tuple[float, float]:
         """Return a shorter step and a wider window if sizes oscillate; the reverse if they keep moving one way."""
-        gave_W, took_W = self._rows["gave"], self._rows["took"]
+        gave_W, took_W = self.state["gave"], self.state["took"]
         if took_W[giver] or gave_W[taker]:
             step, window = step / 2, min(2 * window, LONGEST_WINDOW * self.window)
         elif gave_W[giver] or took_W[taker]:
             step, window = min(2 * step, self.step), max(window // 2, self.window)
-        self._rows["gave"], self._rows["took"] = np.zeros(len(gave_W)), np.zeros(len(took_W))
-        self._rows["gave"][giver] = self._rows["took"][taker] = 1.0
+        self.state["gave"], self.state["took"] = np.zeros(len(gave_W)), np.zeros(len(took_W))
+        self.state["gave"][giver] = self.state["took"][taker] = 1.0
         return step, window
 
-    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        wanted_W, last_W = self._rows["wanted"], self._rows["last"]
+    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        wanted_W, last_W = self.state["wanted"], self.state["last"]
         known_W = np.isfinite(wanted_W) & np.isfinite(last_W)
         if not known_W.any():
             return last_W

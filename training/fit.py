@@ -179,7 +179,7 @@ def _start_from(fitted: Predictor, start: Predictor) -> None:
         raise ValueError(f"start needs predictors that inherit from FleetPredictor, got {type(fitted).__name__}")
     if type(fitted) is not type(start):
         raise ValueError(f"start must be a {type(fitted).__name__} as the predictor is, got a {type(start).__name__}")
-    mine, theirs = fitted.configuration(), start.configuration()
+    mine, theirs = fitted.get_params(deep=False), start.get_params(deep=False)
     # Training options may change from day to day; what shapes the weights may not.
     other = [name for name in mine if name not in ("training", "pretrained") and repr(mine[name]) != repr(theirs[name])]
     if other:
@@ -226,7 +226,8 @@ def _identity(fitted: Predictor, source: Source, fitting: Fitting) -> str:
     start = {name: hashlib.sha256(value.tobytes()).hexdigest() for name, value in learnt.items()}
     traces = [fact.digest for fact in source.facts]
     options = [sorted(fitting.held_out or ()), fitting.memory, fitting.device]
-    return hashlib.sha256(json.dumps([repr(fitted), start, traces, options]).encode()).hexdigest()
+    params = repr(fitted.get_params(deep=False)) if isinstance(fitted, FleetPredictor) else repr(fitted)
+    return hashlib.sha256(json.dumps([params, start, traces, options]).encode()).hexdigest()
 
 
 def _join_processes() -> None:

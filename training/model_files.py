@@ -51,7 +51,7 @@ def save_model(predictor: FleetPredictor, path: str | Path, *, fitted_on: str = 
     about = {
         "format_version": FORMAT_VERSION,
         "kind": type(predictor).__name__,
-        "configuration": _plain(predictor.configuration()),
+        "configuration": _plain(predictor.get_params(deep=False)),
         "fitted_on": fitted_on,
         "text": {name: value.tolist() for name, value in learnt.items() if value.dtype.kind == "U"},
     }

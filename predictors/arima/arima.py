@@ -151,7 +151,7 @@ class ARIMA(FleetPredictor):
 
     # -- serving -------------------------------------------------------------------------------------------------
 
-    def _fresh(self, count: int) -> dict[str, Array]:
+    def initial_state(self, count: int) -> dict[str, Array]:
         size = states(self.order_)
         return {
             "state": np.zeros((count, size)),
@@ -161,29 +161,29 @@ class ARIMA(FleetPredictor):
             "mean": np.zeros(count),
         }
 
-    def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
-        served, rows = self._served_fleet(), self._rows
+    def update(self, speed_W: Array, covariates_WD: Array) -> None:
+        served, rows = self._served_fleet(), self.state
         standard_WD = self._standard(covariates_WD, served.range_2WD)
         value_W = np.log(speed_W) if self.log_speed else speed_W
         error_W = value_W - _explained(standard_WD, served.covariates_WD)
         seen_W = np.isfinite(error_W)
         rows["seen"] = rows["seen"] + seen_W
         rows["mean"] = rows["mean"] + np.where(seen_W, error_W - rows["mean"], 0.0) / np.maximum(rows["seen"], 1.0)
-        # NaN marks a new worker: its start depends on its coefficients, which `_fresh` does not know.
+        # NaN marks a new worker: its start depends on its coefficients, which `initial_state` does not know.
         covariance_WSS = np.where(np.isnan(rows["covariance"]), served.space.start_WSS, rows["covariance"])
         rows["state"], rows["covariance"] = served.space.filtered(
             rows["state"], covariance_WSS, error_W - self._constant(served)
         )
         rows["covariates"] = standard_WD
 
-    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
+    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
         served = self._served_fleet()
         regular_W = self._constant(served) + _explained(
             self._standard(covariates_WD, served.range_2WD), served.covariates_WD
         )
-        value_W = regular_W + served.space.ahead(self._rows["state"], horizon)
+        value_W = regular_W + served.space.ahead(self.state["state"], horizon)
         speed_W = speed_of_log(value_W) if self.log_speed else value_W
-        return np.where(self._rows["seen"] > 0, speed_W, np.nan)
+        return np.where(self.state["seen"] > 0, speed_W, np.nan)
 
     def _standard(self, covariates_WD: Array, range_2WD: Array) -> Array:
         """Return the covariates in standard deviations, within what the worker showed when it was fitted.
@@ -192,11 +192,11 @@ class ARIMA(FleetPredictor):
         last value, or its mean if it has none.
         """
         standard_WD = np.clip((covariates_WD - self.covariate_mean_) / self.covariate_scale_, *range_2WD)
-        last_WD = np.nan_to_num(self._rows["covariates"], nan=0.0)
+        last_WD = np.nan_to_num(self.state["covariates"], nan=0.0)
         return np.where(np.isfinite(standard_WD), standard_WD, last_WD)
 
     def _constant(self, served: _Served) -> Array:
-        return np.where(np.isnan(served.constant_W), self._rows["mean"], served.constant_W)
+        return np.where(np.isnan(served.constant_W), self.state["mean"], served.constant_W)
 
     def _served_fleet(self) -> _Served:
         """Return the stacked models of the fleet, cached until the fleet changes."""
@@ -295,12 +295,12 @@ class ARIMA(FleetPredictor):
         served.reset(trace.workers)
         widest_2D = _widest(len(self.covariate_names_))
         for covariates_WD in () if panel_TWD is None else panel_TWD:
-            served._rows["covariates"] = served._standard(served._covariate_rows(covariates_WD), widest_2D[:, None])
-            yield served._rows["covariates"]
+            served.state["covariates"] = served._standard(served._covariate_rows(covariates_WD), widest_2D[:, None])
+            yield served.state["covariates"]
 
     # -- saving --------------------------------------------------------------------------------------------------
 
-    def _learnt(self) -> dict[str, NDArray[Any]]:
+    def fitted_state(self) -> dict[str, NDArray[Any]]:
         fits = self.coefficients_.values()
         return {
             "order": np.array(self.order_),
@@ -315,7 +315,7 @@ class ARIMA(FleetPredictor):
             "ranges": np.stack(list(self.ranges_.values())),
         }
 
-    def _load_learnt(self, learnt: Mapping[str, NDArray[Any]]) -> None:
+    def load_fitted_state(self, learnt: Mapping[str, NDArray[Any]]) -> None:
         if not learnt:  # a state without fitted parameters keeps the present ones, as in all predictors
             return
         self.order_ = _checked_order(learnt["order"])

@@ -71,7 +71,7 @@ class ChangePoint(FleetPredictor):
         self.smoothing = smoothing
         self.threshold = threshold
 
-    def _fresh(self, count: int) -> dict[str, Array]:
+    def initial_state(self, count: int) -> dict[str, Array]:
         return {
             "level": np.full(count, np.nan),
             "scale": np.full(count, np.nan),
@@ -82,11 +82,11 @@ class ChangePoint(FleetPredictor):
             "run_extreme": np.zeros((count, 2)),
         }
 
-    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        return np.exp(self._rows["level"])
+    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        return np.exp(self.state["level"])
 
-    def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
-        rows, value_W = self._rows, np.log(speed_W)
+    def update(self, speed_W: Array, covariates_WD: Array) -> None:
+        rows, value_W = self.state, np.log(speed_W)
         first_W = np.isnan(rows["level"]) & np.isfinite(value_W)
         seen_W = np.isfinite(value_W) & ~first_W
         error_W = np.where(seen_W, value_W - rows["level"], 0.0)
@@ -104,7 +104,7 @@ class ChangePoint(FleetPredictor):
 
     def _weight(self, bounded_W: Array, value_W: Array) -> None:
         """Add this speed to the evidence above and below the level, and to the run of speeds behind that evidence."""
-        rows, seen_W1 = self._rows, np.isfinite(value_W)[:, None]
+        rows, seen_W1 = self.state, np.isfinite(value_W)[:, None]
         evidence_W2 = np.maximum(rows["evidence"] + bounded_W[:, None] * SIDES - ALLOWANCE, 0.0)
         runs_W2 = evidence_W2 > 0
         begins_W2 = rows["run_length"] == 0
@@ -120,7 +120,7 @@ class ChangePoint(FleetPredictor):
 
     def _restart(self) -> None:
         """Move the level to the mean of its run, where evidence suffices, without the extreme: it may be a spike."""
-        rows = self._rows
+        rows = self.state
         side_W1 = rows["evidence"].argmax(axis=1)[:, None]
         evidence_W, length_W, sum_W, extreme_W = (np.take_along_axis(rows[name], side_W1, axis=1)[:, 0] for name in RUN)
         changed_W = evidence_W > self.threshold

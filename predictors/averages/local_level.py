@@ -72,9 +72,9 @@ class LocalLevel(FleetPredictor):
         if there := set(self.workers).intersection(together.workers):
             raise ValueError(f"worker {min(there)!r} is already in the fleet")
         if self.workers:
-            self._rows = {name: np.append(rows, together._rows[name]) for name, rows in self._rows.items()}
+            self.state = {name: np.append(rows, together.state[name]) for name, rows in self.state.items()}
         else:
-            self._rows, self._fleet = together._rows, together._fleet
+            self.state, self.shared_state = together.state, together.shared_state
         self.workers = (*self.workers, *together.workers)
 
     def leave_all(self, workers: Sequence[str]) -> None:
@@ -83,26 +83,26 @@ class LocalLevel(FleetPredictor):
         if missing := gone.difference(self.workers):
             raise ValueError(f"worker {min(missing)!r} is not in the fleet")
         stays_W = np.array([worker not in gone for worker in self.workers], dtype=np.bool_)
-        self._rows = {name: rows[stays_W] for name, rows in self._rows.items()}
+        self.state = {name: rows[stays_W] for name, rows in self.state.items()}
         self.workers = tuple(worker for worker in self.workers if worker not in gone)
 
-    def _fresh(self, count: int) -> dict[str, Array]:
+    def initial_state(self, count: int) -> dict[str, Array]:
         return {name: np.full(count, np.nan) for name in ("level", "doubt", "when")}
 
-    def _fresh_fleet(self) -> dict[str, Array]:
+    def initial_shared_state(self) -> dict[str, Array]:
         return {"iteration": np.zeros(1)}
 
-    def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
-        now = self._fleet["iteration"] = self._fleet["iteration"] + 1.0
+    def update(self, speed_W: Array, covariates_WD: Array) -> None:
+        now = self.shared_state["iteration"] = self.shared_state["iteration"] + 1.0
         told = np.flatnonzero(np.isfinite(speed_W))
-        level_W, doubt_W, when_W = (self._rows[name].copy() for name in ("level", "doubt", "when"))
+        level_W, doubt_W, when_W = (self.state[name].copy() for name in ("level", "doubt", "when"))
         newest_R, level_R, first_R = np.log(speed_W[told]), level_W[told], np.isnan(level_W[told])
         gain_R = self._gain(doubt_W[told], now - when_W[told])
         level_W[told] = np.where(first_R, newest_R, level_R + gain_R * (newest_R - level_R))
         # The variance after a report is the gain itself, in units of a report's variance.
         doubt_W[told] = np.where(first_R, FIRST_DOUBT, gain_R)
         when_W[told] = now
-        self._rows |= {"level": level_W, "doubt": doubt_W, "when": when_W}
+        self.state |= {"level": level_W, "doubt": doubt_W, "when": when_W}
 
     def _gain(self, doubt_R: Array, gap_R: Array) -> Array:
         """Return the weight of a report after so many iterations; at a smoothing of 1 only the newest one counts."""
@@ -112,9 +112,9 @@ class LocalLevel(FleetPredictor):
         return np.asarray(1.0 - 1.0 / (doubt_R + 1.0))
 
     def _compare(self, error_W: Array) -> None:
-        before_W, newest_W = self._rows["squared_error"], np.square(error_W)
+        before_W, newest_W = self.state["squared_error"], np.square(error_W)
         moved_W = np.where(np.isnan(before_W), newest_W, before_W + ERROR_SMOOTHING * (newest_W - before_W))
-        self._rows["squared_error"] = np.where(np.isnan(newest_W), before_W, moved_W)
+        self.state["squared_error"] = np.where(np.isnan(newest_W), before_W, moved_W)
 
-    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        return np.asarray(np.exp(self._rows["level"]))
+    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        return np.asarray(np.exp(self.state["level"]))

@@ -55,7 +55,7 @@ class Seasonal(FleetPredictor):
     (True, True)
     """
 
-    def _fresh(self, count: int) -> dict[str, Array]:
+    def initial_state(self, count: int) -> dict[str, Array]:
         return {
             "level": np.full(count, np.nan),
             "variance": np.zeros(count),
@@ -65,11 +65,11 @@ class Seasonal(FleetPredictor):
             "seen": np.zeros(count),
         }
 
-    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        return speed_of_log(self._next_log(covariates_WD, horizon))
+    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        return speed_of_log(self.forecast_log_speed(covariates_WD, horizon))
 
-    def _next_log(self, covariates_WD: Array, horizon: int) -> Array:
-        rows, workers = self._rows, np.arange(len(self.workers))
+    def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        rows, workers = self.state, np.arange(len(self.workers))
         echoes_WP = rows["echoes"]
         best_W = 1 + echoes_WP[:, 1:-1].argmax(axis=1)
         # After a jump all deviations have one sign, and neighbouring lags correlate as well: a period stands out.
@@ -85,8 +85,8 @@ class Seasonal(FleetPredictor):
         past_W = rows["deviations"][workers, ahead_W] + rows["deviations"][workers, ahead_W + period_W]
         return np.asarray(rows["level"] + share_W * past_W * (self._scale() / CYCLES))
 
-    def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
-        rows, log_speed_W, seen_W = self._rows, np.log(speed_W), self._rows["seen"]
+    def update(self, speed_W: Array, covariates_WD: Array) -> None:
+        rows, log_speed_W, seen_W = self.state, np.log(speed_W), self.state["seen"]
         off_W, known_W = log_speed_W - rows["level"], None
         if not all_finite(off_W):  # without a report, and for the first
             known_W = np.isfinite(off_W)
@@ -111,7 +111,7 @@ class Seasonal(FleetPredictor):
         rows["seen"] = seen_W + (1.0 if known_W is None else known_W)
 
     def _scale(self) -> Array:
-        return np.sqrt(np.maximum(self._rows["variance"], SMALLEST_SCALE**2))
+        return np.sqrt(np.maximum(self.state["variance"], SMALLEST_SCALE**2))
 
 
 def _shifted(past_WL: Array, newest_W: Array, known_W: Mask | None) -> Array:

@@ -50,14 +50,14 @@ class LastValue(FleetPredictor):
 
     _plain: ClassVar[bool] = True
 
-    def _fresh(self, count: int) -> dict[str, Array]:
+    def initial_state(self, count: int) -> dict[str, Array]:
         return {"last": np.full(count, np.nan)}
 
-    def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
-        self._rows["last"] = np.where(np.isfinite(speed_W), speed_W, self._rows["last"])
+    def update(self, speed_W: Array, covariates_WD: Array) -> None:
+        self.state["last"] = np.where(np.isfinite(speed_W), speed_W, self.state["last"])
 
-    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        return self._rows["last"]
+    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        return self.state["last"]
 
 
 class EWMA(FleetPredictor):
@@ -124,24 +124,24 @@ class EWMA(FleetPredictor):
         self.smoothing_ = float(SMOOTHING_GRID[np.argmin(errors_G)])
         return self
 
-    def _fresh(self, count: int) -> dict[str, Array]:
+    def initial_state(self, count: int) -> dict[str, Array]:
         return {"level": np.full(count, np.nan)}
 
-    def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
-        self._rows["level"] = smoothed(self._rows["level"], speed_W, self.smoothing_)
+    def update(self, speed_W: Array, covariates_WD: Array) -> None:
+        self.state["level"] = smoothed(self.state["level"], speed_W, self.smoothing_)
 
-    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        return self._rows["level"]
+    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        return self.state["level"]
 
-    def _learnt(self) -> dict[str, NDArray[Any]]:
+    def fitted_state(self) -> dict[str, NDArray[Any]]:
         if self.smoothing is not None:
             return {}
         errors = {} if self.errors_G_ is None else {"errors": self.errors_G_}
         return {"smoothing": np.array(self.smoothing_), **errors}
 
-    def _load_learnt(self, learnt: Mapping[str, NDArray[Any]]) -> None:
+    def load_fitted_state(self, learnt: Mapping[str, NDArray[Any]]) -> None:
         if self.smoothing is not None:
-            super()._load_learnt(learnt)
+            super().load_fitted_state(learnt)
         elif "smoothing" in learnt:
             if not 0.0 < (smoothing := np.asarray(learnt["smoothing"]).item()) <= 1.0:
                 raise ValueError(f"smoothing must lie in (0, 1], got {smoothing}")
@@ -169,19 +169,19 @@ class Averages(FleetPredictor):
         self._weights = np.array(self.smoothings)
         self._settled = fading / min(self.smoothings)
 
-    def _fresh(self, count: int) -> dict[str, Array]:
+    def initial_state(self, count: int) -> dict[str, Array]:
         return {"level": np.full((count, len(self.smoothings)), np.nan), "seen": np.zeros(count)}
 
-    def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
-        seen_W, weight = self._rows["seen"], self._weights
+    def update(self, speed_W: Array, covariates_WD: Array) -> None:
+        seen_W, weight = self.state["seen"], self._weights
         if self.fading and np.minimum.reduce(seen_W) < self._settled:
             weight = np.maximum(weight, self.fading / (self.fading + seen_W[:, None]))
-        self._rows["level"] = smoothed(self._rows["level"], speed_W[:, None], weight)
+        self.state["level"] = smoothed(self.state["level"], speed_W[:, None], weight)
         if self.fading:
-            self._rows["seen"] = seen_W + np.isfinite(speed_W)
+            self.state["seen"] = seen_W + np.isfinite(speed_W)
 
-    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        return self._rows["level"]
+    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        return self.state["level"]
 
 
 class HuberEWMA(FleetPredictor):
@@ -227,21 +227,21 @@ class HuberEWMA(FleetPredictor):
         self.smoothing = smoothing
         self.threshold = threshold
 
-    def _fresh(self, count: int) -> dict[str, Array]:
+    def initial_state(self, count: int) -> dict[str, Array]:
         return {"level": np.full(count, np.nan), "deviation": np.full(count, np.nan)}
 
-    def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
-        level_W, usual_W, log_speed_W = self._rows["level"], self._rows["deviation"], np.log(speed_W)
+    def update(self, speed_W: Array, covariates_WD: Array) -> None:
+        level_W, usual_W, log_speed_W = self.state["level"], self.state["deviation"], np.log(speed_W)
         change_W = log_speed_W - level_W
         bound_W = self.threshold * np.where(np.isnan(usual_W), np.inf, np.maximum(usual_W, SMALLEST_DEVIATION))
         clipped_W = np.minimum(np.maximum(change_W, -bound_W), bound_W)
         aim_W = np.where(np.isnan(level_W), log_speed_W, level_W + clipped_W)
-        self._rows["level"] = smoothed(level_W, aim_W, self.smoothing)
+        self.state["level"] = smoothed(level_W, aim_W, self.smoothing)
         # The deviation uses the whole change, unclipped, so that it soon lets a lasting jump pass.
-        self._rows["deviation"] = smoothed(usual_W, np.abs(change_W), DEVIATION_SMOOTHING)
+        self.state["deviation"] = smoothed(usual_W, np.abs(change_W), DEVIATION_SMOOTHING)
 
-    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        return np.exp(self._rows["level"])
+    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        return np.exp(self.state["level"])
 
 
 def speed_of_log(log_speed_W: Array) -> Array:

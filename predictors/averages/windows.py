@@ -16,13 +16,13 @@ class WindowPredictor(FleetPredictor):
         super().__init__()
         self.window = whole("window", window, least=1)
 
-    def _fresh(self, count: int) -> dict[str, Array]:
+    def initial_state(self, count: int) -> dict[str, Array]:
         return {"past": np.full((count, self.window), np.nan)}
 
-    def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
-        past_WL = self._rows["past"]
+    def update(self, speed_W: Array, covariates_WD: Array) -> None:
+        past_WL = self.state["past"]
         moved_WL = np.concatenate([speed_W[:, None], past_WL[:, :-1]], axis=1)
-        self._rows["past"] = np.where(np.isfinite(speed_W)[:, None], moved_WL, past_WL)
+        self.state["past"] = np.where(np.isfinite(speed_W)[:, None], moved_WL, past_WL)
 
 
 class RunningMedian(WindowPredictor):
@@ -54,8 +54,8 @@ class RunningMedian(WindowPredictor):
     def __init__(self, window: int = 9) -> None:
         super().__init__(window)
 
-    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        sorted_WL = np.sort(self._rows["past"], axis=1)  # NaN comes last
+    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        sorted_WL = np.sort(self.state["past"], axis=1)  # NaN comes last
         count_W = np.isfinite(sorted_WL).sum(axis=1)
         workers = np.arange(len(sorted_WL))
         low_W = sorted_WL[workers, np.maximum(count_W - 1, 0) // 2]

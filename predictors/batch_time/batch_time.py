@@ -125,7 +125,7 @@ class BatchTime(FleetPredictor):
         if not 0 <= probing < 1:
             raise ValueError(f"probing must lie in [0, 1), got {probing}")
         super().__init__()
-        self.devices = dict(devices or {})
+        self.devices = devices
         self.relative_speed = relative_speed
         self.near = near
         self.overlap = overlap
@@ -141,8 +141,8 @@ class BatchTime(FleetPredictor):
     @property
     def wants_excitation(self) -> NDArray[np.bool_]:
         """Workers whose batch varied too little to tell slope from intercept, and where excitation helps, ``[W]``."""
-        noise_W = np.maximum(np.sqrt(self._rows["noise"]), LEAST_NOISE)
-        wanted: NDArray[np.bool_] = (noise_W > TOLERATED * np.sqrt(self._rows["information"])) & (noise_W < HOPELESS)
+        noise_W = np.maximum(np.sqrt(self.state["noise"]), LEAST_NOISE)
+        wanted: NDArray[np.bool_] = (noise_W > TOLERATED * np.sqrt(self.state["information"])) & (noise_W < HOPELESS)
         return wanted
 
     def probe(self, sizes: Sizes, low: Array, high: Array, *, batch_multiple: int, iteration: int) -> Sizes:
@@ -182,7 +182,7 @@ class BatchTime(FleetPredictor):
         return self
 
     def _device(self, worker: str) -> str:
-        return self.devices.get(worker, worker)
+        return (self.devices or {}).get(worker, worker)
 
     def _relative_of(self, trace: Trace) -> Trace:
         """Return the trace with each batch replaced by its seconds under the curve: its speed is the relative one."""
@@ -224,12 +224,13 @@ class BatchTime(FleetPredictor):
 
     def _require_devices(self, workers: Sequence[str]) -> None:
         """Refuse names in ``devices`` that match no worker, or no fitted device: the fit would silently not be used."""
-        named = [worker for worker in workers if worker in self.devices]
-        if workers and self.devices and not named:
+        devices = self.devices or {}
+        named = [worker for worker in workers if worker in devices]
+        if workers and devices and not named:
             raise ValueError(
-                f"devices names the workers {shortened(tuple(self.devices))}, but the fleet has {shortened(workers)}"
+                f"devices names the workers {shortened(tuple(devices))}, but the fleet has {shortened(workers)}"
             )
-        unknown = sorted({self.devices[worker] for worker in named} - set(self.curves_))
+        unknown = sorted({devices[worker] for worker in named} - set(self.curves_))
         if self.curves_ and unknown:
             raise ValueError(
                 f"devices names {unknown}, but curves were fitted for {sorted(self.curves_)}: use these names, or "
@@ -238,9 +239,9 @@ class BatchTime(FleetPredictor):
 
     def _set_start(self, w: int) -> None:
         for name, value in zip(FIELDS, self._start(self.workers[w]), strict=True):
-            self._rows[name][w] = value
+            self.state[name][w] = value
         fitted = self._device(self.workers[w]) in self.curves_
-        self._rows["information"][w] = FITTED if fitted else UNKNOWN
+        self.state["information"][w] = FITTED if fitted else UNKNOWN
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return everything learnt and observed, by the relative speed's predictor too, as arrays."""
@@ -258,12 +259,12 @@ class BatchTime(FleetPredictor):
         self._relative.load_state_dict({"workers": np.array(self.workers), **relative})
         self._load_reference(state)  # it covers the covariates that the relative speed's predictor reads
 
-    def _learnt(self) -> dict[str, NDArray[Any]]:
+    def fitted_state(self) -> dict[str, NDArray[Any]]:
         if not self.curves_:
             return {}
         return {"devices": np.array(list(self.curves_)), "curves": np.stack(list(self.curves_.values()))}
 
-    def _load_learnt(self, learnt: Mapping[str, NDArray[Any]]) -> None:
+    def load_fitted_state(self, learnt: Mapping[str, NDArray[Any]]) -> None:
         devices, curves = learnt.get("devices", ()), learnt.get("curves", np.empty((0, len(FIELDS))))
         if np.shape(curves) != (len(devices), len(FIELDS)):
             raise ValueError(f"state 'curves' must hold {FIELDS} of each of {len(devices)} devices, got {curves.shape}")
@@ -285,13 +286,13 @@ class BatchTime(FleetPredictor):
             computing = total * (1.0 - (comm / total) ** self.overlap) ** (1.0 / self.overlap)
         return np.where(comm < total, computing, np.nan)
 
-    def _fresh(self, count: int) -> dict[str, Array]:
+    def initial_state(self, count: int) -> dict[str, Array]:
         rows = {name: np.full(count, value) for name, value in zip(FIELDS, PROPORTIONAL, strict=True)}
         unseen = {name: np.full(count, np.nan) for name in ("last", "last_seconds", "centre")}
         memory = {"worked": np.zeros(count), "failed": np.full(count, np.inf)}
         return rows | unseen | memory | {"information": np.full(count, UNKNOWN), "noise": np.zeros(count)}
 
-    def _learn_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
+    def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
         size_W = np.asarray(report.samples, dtype=np.float64)
         if report.out_of_memory is not None:
             self._learn_failure(size_W, np.asarray(report.out_of_memory, dtype=bool))
@@ -301,10 +302,10 @@ class BatchTime(FleetPredictor):
         self._learn_slope(size_W, seconds_W)
         self._learn_memory(size_W)
         self._relative.observe(
-            Report(samples=_seconds(self._rows, size_W), seconds=seconds_W, covariates=covariates_WD)
+            Report(samples=_seconds(self.state, size_W), seconds=seconds_W, covariates=covariates_WD)
         )
-        self._rows["last"] = np.where(seen_W, size_W, self._rows["last"])
-        self._rows["last_seconds"] = np.where(seen_W, seconds_W, self._rows["last_seconds"])
+        self.state["last"] = np.where(seen_W, size_W, self.state["last"])
+        self.state["last_seconds"] = np.where(seen_W, seconds_W, self.state["last_seconds"])
 
     def _learn_slope(self, size_W: Array, seconds_W: Array) -> None:
         """Compare each report with the worker's last one: the batch moved in between, the relative speed hardly.
@@ -312,7 +313,7 @@ class BatchTime(FleetPredictor):
         A comparison with a smoothed past would go wrong under a balancer: a worker that slows down gets smaller batches
         while its smoothed speed is still falling, so the slope would seem to vanish.
         """
-        rows = self._rows
+        rows = self.state
         move_W = (size_W - rows["last"]) / np.maximum(size_W, rows["last"])
         telling_W = np.abs(move_W) > TELLING * np.sqrt(rows["noise"])
         if telling_W.any():
@@ -326,7 +327,7 @@ class BatchTime(FleetPredictor):
 
     def _turn(self, move_W: Array, size_W: Array, seconds_W: Array) -> None:
         """Turn each line about its point at the mean recent batch, whose time is known, by one step of RLS."""
-        rows, centre_W = self._rows, self._rows["centre"]
+        rows, centre_W = self.state, self.state["centre"]
         line_W, last_W, level_W = (rows["intercept"] + rows["slope"] * x for x in (size_W, rows["last"], centre_W))
         # On the floor a time says nothing about the slope, so only moves on the rising part of the curve count.
         lowest_W = np.minimum(np.minimum(line_W, last_W), level_W)
@@ -342,28 +343,28 @@ class BatchTime(FleetPredictor):
 
     def _ratio(self, size_W: Array, seconds_W: Array) -> Array:
         """Return this batch's time over its curve, divided by the same ratio of the last batch; within bounds."""
-        rows = self._rows
+        rows = self.state
         now_W = seconds_W / _seconds(rows, size_W)
         ratio_W = now_W * _seconds(rows, rows["last"]) / rows["last_seconds"]
         return np.minimum(np.maximum(ratio_W, 1.0 / LARGEST_SURPRISE), LARGEST_SURPRISE)
 
     def _learn_failure(self, size_W: Array, failed_W: NDArray[np.bool_]) -> None:
-        rows = self._rows
+        rows = self.state
         failed_W = failed_W & (size_W > 0)
         rows["failed"] = np.where(failed_W, np.minimum(rows["failed"], size_W), rows["failed"])
         # A size that once worked and now fails proves that older successes are out of date.
         rows["worked"] = np.where(failed_W & (rows["worked"] >= size_W), 0.0, rows["worked"])
 
     def _learn_memory(self, size_W: Array) -> None:
-        rows = self._rows
+        rows = self.state
         rows["worked"] = np.fmax(rows["worked"], size_W)
         # A success at or above the failed size proves that the failure is out of date.
         rows["failed"] = np.where(rows["worked"] >= rows["failed"], np.inf, rows["failed"])
 
     # -- forecasting ---------------------------------------------------------------------------------------------
 
-    def _forecast(self, covariates_WD: Array, horizon: int) -> Forecast:
-        rows = self._rows
+    def make_forecast(self, covariates_WD: Array, horizon: int) -> Forecast:
+        rows = self.state
         relative_W = self._relative.predict(covariates=covariates_WD, horizon=horizon).speed
         size_W = self._likely_size()
         level_W = _seconds(rows, size_W)
@@ -380,25 +381,25 @@ class BatchTime(FleetPredictor):
             ),
         )
 
-    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        size_W = self._rows["last"]
-        return size_W * self._relative._next_speed(covariates_WD, horizon) / _seconds(self._rows, size_W)
+    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        size_W = self.state["last"]
+        return size_W * self._relative.forecast_speed(covariates_WD, horizon) / _seconds(self.state, size_W)
 
-    def _speed_of(self, samples_W: Array, covariates_WD: Array) -> Array:
+    def forecast_speed_at(self, samples_W: Array, covariates_WD: Array) -> Array:
         size_W = np.where(samples_W > 0, samples_W, np.nan)
-        return size_W * self._relative._next_speed(covariates_WD, 1) / _seconds(self._rows, size_W)
+        return size_W * self._relative.forecast_speed(covariates_WD, 1) / _seconds(self.state, size_W)
 
     def _likely_size(self) -> Array:
         """Return the last batch; without one, the median of the others, or a size its curve was fitted at."""
-        last_W = self._rows["last"]
+        last_W = self.state["last"]
         known_W = np.isfinite(last_W)
         if known_W.all():
             return last_W
-        return np.where(known_W, last_W, np.median(last_W[known_W]) if known_W.any() else self._rows["size"])
+        return np.where(known_W, last_W, np.median(last_W[known_W]) if known_W.any() else self.state["size"])
 
     def _limit(self) -> Array:
         """Return the largest batch that worked below one that failed, but at least half of the failed one."""
-        rows = self._rows
+        rows = self.state
         learnt_W = np.maximum(rows["worked"], np.floor(rows["failed"] / 2.0))
         return np.minimum(np.maximum(rows["most"], rows["worked"]), learnt_W)
 

@@ -75,11 +75,11 @@ class Pooled(NestedPredictor):
     def _all_covariates(self) -> Sequence[str]:
         return [*super()._all_covariates(), *self.covariates]
 
-    def _fresh(self, count: int) -> dict[str, Array]:
+    def initial_state(self, count: int) -> dict[str, Array]:
         covariates = len(self.covariate_names)
         return inputs.fresh(count, covariates) | own.fresh(count, covariates)
 
-    def _fresh_fleet(self) -> dict[str, Array]:
+    def initial_shared_state(self) -> dict[str, Array]:
         inputs = OWN_FORECAST + 1 + 2 * len(self.covariate_names)
         return {
             "products": np.zeros((inputs, inputs + 1)),
@@ -94,24 +94,24 @@ class Pooled(NestedPredictor):
         return own.fresh(count, len(self.covariate_names))
 
     def _fresh_fleet_ahead(self) -> dict[str, Array]:
-        return self._fresh_fleet()
+        return self.initial_shared_state()
 
     def _width_ahead(self) -> int:
         """Return the numbers kept of each forecast: the inputs, the last log speed and the scale."""
-        return len(self._fleet["weights"]) + 2
+        return len(self.shared_state["weights"]) + 2
 
     def _start(self, ahead: Ahead) -> None:
         """Start with the weights of the next iteration, but without its evidence."""
-        ahead.start_as({"own": self._rows["own"]})
-        ahead.fleet.update(weights=self._fleet["weights"], prior=self._fleet["weights"])
+        ahead.start_as({"own": self.state["own"]})
+        ahead.fleet.update(weights=self.shared_state["weights"], prior=self.shared_state["weights"])
 
     # -- forecasting ---------------------------------------------------------------------------------------------
 
-    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
+    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
         """Return the forecasts with both corrections, with that of the fleet, and without, ``[W, C]``."""
-        return np.exp(self._next_log(covariates_WD, horizon))
+        return np.exp(self.forecast_log_speed(covariates_WD, horizon))
 
-    def _next_log(self, covariates_WD: Array, horizon: int) -> Array:
+    def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
         asked = self._answered(covariates_WD, horizon, self._at(horizon))
         log_CW = np.empty((self.columns, len(asked.log_W)))
         # Without covariates the plain forecast: the fleet's correction, counted twice, would gain trust too fast.
@@ -123,18 +123,18 @@ class Pooled(NestedPredictor):
 
     def _answered(self, covariates_WD: Array, horizon: int = 1, ahead: Ahead | None = None) -> _Asked:
         """Return the cached answer for these covariates: inputs and the predictor's forecast, until the next report."""
-        asked, memory_WR = self._asked.get(horizon), self._rows["log_speed"]
+        asked, memory_WR = self._asked.get(horizon), self.state["log_speed"]
         if asked is None or asked.memory_WR is not memory_WR or asked.covariates_WD is not covariates_WD:
             asked = self._asked[horizon] = self._asks(covariates_WD, memory_WR, horizon, ahead)
         return asked
 
     def _asks(self, covariates_WD: Array, memory_WR: Array, horizon: int, ahead: Ahead | None) -> _Asked:
-        rows, fleet = (self._rows, self._fleet) if ahead is None else (ahead.rows, ahead.fleet)
+        rows, fleet = (self.state, self.shared_state) if ahead is None else (ahead.rows, ahead.fleet)
         (inner, mine_WD) = self._with_covariates(covariates_WD)[0]
-        log_W, scale_W = inner._next_log(mine_WD, horizon), scale_of(self._rows)
+        log_W, scale_W = inner.forecast_log_speed(mine_WD, horizon), scale_of(self.state)
         # Inputs of covariates that nobody reports would all be 0.
         known_WD = covariates_WD[:, :0] if everywhere(np.isnan(covariates_WD)) else covariates_WD
-        inputs_WF = inputs_of(self._rows, known_WD, scale_W, more=1)
+        inputs_WF = inputs_of(self.state, known_WD, scale_W, more=1)
         ahead_W = (log_W - memory_WR[:, 0]) / scale_W
         inputs_WF[:, OWN_FORECAST] = ahead_W if all_finite(ahead_W) else np.where(np.isfinite(ahead_W), ahead_W, 0.0)
         step_W = inputs_WF @ fleet["weights"][: inputs_WF.shape[1]]
@@ -143,26 +143,26 @@ class Pooled(NestedPredictor):
 
     def _alone(self, learnt: Rows, driven_WF: Array) -> Own | None:
         """Return the part of each worker's own correction, ``None`` where no covariate is known."""
-        return Own.of(learnt, self._rows["covariate_mean"], driven_WF)
+        return Own.of(learnt, self.state["covariate_mean"], driven_WF)
 
     # -- learning ------------------------------------------------------------------------------------------------
 
-    def _learn_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
+    def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
         asked, log_speed_W = self._answered(covariates_WD), np.log(speed_W)
         for ahead in self._still_asked():
             self._learn_ahead(ahead, self._answered(covariates_WD, ahead.horizon, ahead), log_speed_W)
-        target_W = target_of(self._rows, log_speed_W, asked.scale_W) - asked.inputs_WF[:, OWN_FORECAST]
-        self._learn_weights(self._fleet, target_W, asked.step_W, asked.inputs_WF, asked.alone)
+        target_W = target_of(self.state, log_speed_W, asked.scale_W) - asked.inputs_WF[:, OWN_FORECAST]
+        self._learn_weights(self.shared_state, target_W, asked.step_W, asked.inputs_WF, asked.alone)
         self._asked.clear()
         (inner, mine_WD) = self._with_covariates(covariates_WD)[0]
-        inner._learn_report(report, speed_W, mine_WD)
-        inputs.move(self._rows, log_speed_W, asked.known_WD, asked.scale_W)
+        inner.update_from_report(report, speed_W, mine_WD)
+        inputs.move(self.state, log_speed_W, asked.known_WD, asked.scale_W)
 
     def _learn_ahead(self, ahead: Ahead, asked: _Asked, log_speed_W: Array) -> None:
         """Learn from the forecast made ``horizon`` iterations ago, with the present weights."""
         record_WP = np.zeros((len(log_speed_W), self._width_ahead()))
         record_WP[:, : asked.inputs_WF.shape[1]] = asked.inputs_WF
-        record_WP[:, -2] = np.where(np.isnan(self._rows["scale"]), np.nan, self._rows["log_speed"][:, 0])
+        record_WP[:, -2] = np.where(np.isnan(self.state["scale"]), np.nan, self.state["log_speed"][:, 0])
         record_WP[:, -1] = asked.scale_W
         passed_WP = ahead.passed(record_WP)
         inputs_WF = np.asfortranarray(passed_WP[:, :-2])

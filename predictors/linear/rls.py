@@ -124,17 +124,17 @@ class RLS(FleetPredictor):
         served.reset(trace.workers)
         covariates_TWD = trace.covariates_named(self.covariate_names_)
         for k, speed_W in enumerate(trace.speed):
-            served._learn(speed_W, served._covariate_rows(None if covariates_TWD is None else covariates_TWD[k]))
-        return served._rows["weights"]
+            served.update(speed_W, served._covariate_rows(None if covariates_TWD is None else covariates_TWD[k]))
+        return served.state["weights"]
 
-    def _learnt(self) -> dict[str, NDArray[Any]]:
+    def fitted_state(self) -> dict[str, NDArray[Any]]:
         return {
             "covariate_names": np.array(self.covariate_names_, dtype=np.str_),
             "prior_weights": self.prior_weights_,
             "prior_variance": self.prior_variance_,
         }
 
-    def _load_learnt(self, learnt: Mapping[str, NDArray[Any]]) -> None:
+    def load_fitted_state(self, learnt: Mapping[str, NDArray[Any]]) -> None:
         self.covariate_names_ = tuple(map(str, learnt.get("covariate_names", self.covariate_names_)))
         self._set_zero_prior()
         self.prior_weights_ = np.array(learnt.get("prior_weights", self.prior_weights_))
@@ -148,33 +148,33 @@ class RLS(FleetPredictor):
 
     # -- serving -------------------------------------------------------------------------------------------------
 
-    def _fresh(self, count: int) -> dict[str, Array]:
+    def initial_state(self, count: int) -> dict[str, Array]:
         return inputs.fresh(count, len(self.covariate_names_)) | {
             "weights": np.tile(self.prior_weights_, (count, 1)),
             "covariance": np.tile(np.diag(self.prior_variance_), (count, 1, 1)),
         }
 
-    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        rows, (inputs_WF, scale_W) = self._rows, self._inputs(covariates_WD)
+    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        rows, (inputs_WF, scale_W) = self.state, self._inputs(covariates_WD)
         step_W = bounded(np.add.reduce(inputs_WF * rows["weights"], axis=1), reach_of(inputs_WF))
         return np.asarray(np.exp(rows["log_speed"][:, 0] + scale_W * step_W))
 
     def _inputs(self, covariates_WD: Array) -> tuple[Array, Array]:
         """Return the inputs, and each worker's scale, cached from the forecast until its iteration is learnt."""
-        asked, memory_WR = self._asked, self._rows["log_speed"]
+        asked, memory_WR = self._asked, self.state["log_speed"]
         if asked is None or asked[0] is not memory_WR or asked[1] is not covariates_WD:
-            scale_W = scale_of(self._rows)
-            asked = self._asked = (memory_WR, covariates_WD, inputs_of(self._rows, covariates_WD, scale_W), scale_W)
+            scale_W = scale_of(self.state)
+            asked = self._asked = (memory_WR, covariates_WD, inputs_of(self.state, covariates_WD, scale_W), scale_W)
         return asked[2], asked[3]
 
     # -- learning ------------------------------------------------------------------------------------------------
 
-    def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
+    def update(self, speed_W: Array, covariates_WD: Array) -> None:
         log_speed_W, (inputs_WF, scale_W) = np.log(speed_W), self._inputs(covariates_WD)
-        target_W = target_of(self._rows, log_speed_W, scale_W)
-        weights_WF, covariance_WFF = self._rows["weights"], self._rows["covariance"]
+        target_W = target_of(self.state, log_speed_W, scale_W)
+        weights_WF, covariance_WFF = self.state["weights"], self.state["covariance"]
         error_W = target_W - np.add.reduce(inputs_WF * weights_WF, axis=1)
         doubt_W, most = doubt_of(error_W, farness(inputs_WF, inputs_WF.shape[1])), float(self.prior_variance_.sum())
         learn(weights_WF, covariance_WFF, inputs_WF, error_W, doubt_W, self.forgetting, most)
         self._asked = None
-        inputs.move(self._rows, log_speed_W, covariates_WD, scale_W)
+        inputs.move(self.state, log_speed_W, covariates_WD, scale_W)

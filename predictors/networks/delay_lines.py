@@ -26,7 +26,7 @@ Situation = tuple[int, Rows, Array, Array]
 class ServesFromRows(Protocol):
     """A network whose state any log speeds can advance: measured ones, or its own forecasts."""
 
-    _rows: Rows
+    state: Rows
 
     @property
     def covariate_names(self) -> tuple[str, ...]:
@@ -59,10 +59,10 @@ def situations(model: ServesFromRows, trace: Trace, closed_loop: int = 1) -> Ite
     covariates_TWD = trace.covariates_named(served.covariate_names)
     for k, log_speed_W in enumerate(log_speed_TW):
         covariates_WD = served._covariate_rows(None if covariates_TWD is None else covariates_TWD[k])
-        rows = served._rows
+        rows = served.state
         yield k, rows, covariates_WD, log_speed_W
         rolled = rows
         for ahead in range(k + 1, min(k + closed_loop, len(log_speed_TW))):
             rolled = served._moved(rolled, served._next_log_speed(rolled, covariates_WD), covariates_WD)
             yield ahead, rolled, covariates_WD, log_speed_TW[ahead]
-        served._rows = rows | served._moved(rows, log_speed_W, covariates_WD)
+        served.state = rows | served._moved(rows, log_speed_W, covariates_WD)

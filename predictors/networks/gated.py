@@ -116,33 +116,33 @@ class GatedNARX(Network):
         self._answer: tuple[Array, Array, Array] | None = None
         self._scaled: tuple[Array, Array, tuple[Array, Array]] | None = None
         if pretrained:
-            self._load_learnt(_shipped(self.shipped_as))
+            self.load_fitted_state(_shipped(self.shipped_as))
 
     # -- serving -------------------------------------------------------------------------------------------------
 
-    def _fresh(self, count: int) -> dict[str, Array]:
+    def initial_state(self, count: int) -> dict[str, Array]:
         rows = gated_memory.fresh(count, len(self.covariate_names_), self.covariate_lags)
         return rows | ({"own": np.zeros((count, self._units() + 1))} if self.online else {})
 
     def _units(self) -> int:
         return len(self.weights_["b1"]) if self.weights_ else self.hidden
 
-    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        return np.exp(self._next_log(covariates_WD, horizon))
+    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        return np.exp(self.forecast_log_speed(covariates_WD, horizon))
 
-    def _next_log(self, covariates_WD: Array, horizon: int) -> Array:
+    def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
         if horizon == 1:
             return self._answered(covariates_WD)
-        rows = self._rows
+        rows = self.state
         for _ in range(horizon - 1):  # further ahead, its own forecast is fed back and the covariates stay
             rows = self._moved(rows, self._next_log_speed(rows, covariates_WD), covariates_WD)
         return self._next_log_speed(rows, covariates_WD)
 
     def _answered(self, covariates_WD: Array) -> Array:
         """Return the log of the next speed, cached for these covariates until the next report."""
-        answer, memory_WM = self._answer, self._rows["memory"]
+        answer, memory_WM = self._answer, self.state["memory"]
         if answer is None or answer[0] is not memory_WM or answer[1] is not covariates_WD:
-            answer = self._answer = (memory_WM, covariates_WD, self._next_log_speed(self._rows, covariates_WD))
+            answer = self._answer = (memory_WM, covariates_WD, self._next_log_speed(self.state, covariates_WD))
         return answer[2]
 
     def _next_log_speed(self, rows: Rows, covariates_WD: Array) -> Array:
@@ -179,13 +179,13 @@ class GatedNARX(Network):
         known_WD = np.where(missing_WD, rows["known_before"], 1.0)
         return np.where(missing_WD, before_WD, standard_WD), known_WD
 
-    def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
+    def update(self, speed_W: Array, covariates_WD: Array) -> None:
         log_speed_W = np.log(speed_W)
-        rows = self._moved(self._rows, log_speed_W, covariates_WD)
+        rows = self._moved(self.state, log_speed_W, covariates_WD)
         # `_own_learnt` still reads the state before this iteration, on which the forecast was made.
         if self.online and self.weights_:
             rows["own"] = self._own_learnt(log_speed_W, covariates_WD)
-        self._rows = rows
+        self.state = rows
 
     def _moved(self, rows: Rows, log_speed_W: Array, covariates_WD: Array) -> Rows:
         """Return the state one iteration later, after these log speeds (NaN where there is none)."""
@@ -193,7 +193,7 @@ class GatedNARX(Network):
 
     def _own_learnt(self, log_speed_W: Array, covariates_WD: Array) -> Array:
         """Return each worker's correction after fading a little and one normalised step against its bounded error."""
-        rows, own_WH = self._rows, self._rows["own"]
+        rows, own_WH = self.state, self.state["own"]
         error_W = (log_speed_W - self._next_log_speed(rows, covariates_WD)) / scale_of(rows)
         inputs_WF, _, _ = gated_memory.inputs_of(rows, *self._standard(rows, covariates_WD))
         seen_WH = _with_one(hidden_layer(self.weights_, inputs_WF))
@@ -254,7 +254,7 @@ def _shipped(name: str) -> dict[str, NDArray[Any]]:
 
     from safetensors import safe_open
 
-    # Cached by the decorator: every Auto starts from these arrays, and `_load_learnt` copies them.
+    # Cached by the decorator: every Auto starts from these arrays, and `load_fitted_state` copies them.
     with safe_open(Path(__file__).parent / "fitted" / f"{name}.safetensors", framework="numpy") as file:
         about = json.loads((file.metadata() or {})["paceline"])
         learnt: dict[str, NDArray[Any]] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118

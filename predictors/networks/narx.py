@@ -118,21 +118,21 @@ class NARX(Network):
 
     # -- serving -------------------------------------------------------------------------------------------------
 
-    def _fresh(self, count: int) -> dict[str, Array]:
+    def initial_state(self, count: int) -> dict[str, Array]:
         return {
             "log_speed": np.full((count, self.lags), np.nan),
             "scale": np.full(count, np.nan),
             "past_covariates": np.full((count, self.covariate_lags, len(self.covariate_names_)), np.nan),
         }
 
-    def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
-        self._rows |= self._moved(self._rows, np.log(speed_W), covariates_WD)
+    def update(self, speed_W: Array, covariates_WD: Array) -> None:
+        self.state |= self._moved(self.state, np.log(speed_W), covariates_WD)
 
     def _moved(self, rows: Rows, log_speed_W: Array, covariates_WD: Array) -> Rows:
         return rows | _shifted(rows, log_speed_W, covariates_WD)
 
-    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        rows = self._rows
+    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        rows = self.state
         for _ in range(horizon - 1):  # further ahead, its own forecast is fed back and the covariates stay
             rows = self._moved(rows, self._next_log_speed(rows, covariates_WD), covariates_WD)
         return np.exp(self._next_log_speed(rows, covariates_WD))

@@ -48,7 +48,7 @@ class Network(FleetPredictor):
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
         """Fit the network to traces that may be read more than once and never all at once. Needs torch."""
 
-    def _learnt(self) -> dict[str, NDArray[Any]]:
+    def fitted_state(self) -> dict[str, NDArray[Any]]:
         return {
             **self.weights_,
             "covariate_names": np.array(self.covariate_names_, dtype=np.str_),
@@ -56,7 +56,7 @@ class Network(FleetPredictor):
             "covariate_scale": self.covariate_scale_,
         }
 
-    def _load_learnt(self, learnt: Mapping[str, NDArray[Any]]) -> None:
+    def load_fitted_state(self, learnt: Mapping[str, NDArray[Any]]) -> None:
         learnt = dict(learnt)
         self.covariate_names_ = tuple(map(str, learnt.pop("covariate_names", self.covariate_names_)))
         self.covariate_mean_ = np.array(learnt.pop("covariate_mean", self.covariate_mean_))

@@ -64,7 +64,7 @@ class RecurrentPredictor(Network):
 
     # -- serving -------------------------------------------------------------------------------------------------
 
-    def _fresh(self, count: int) -> dict[str, Array]:
+    def initial_state(self, count: int) -> dict[str, Array]:
         return {
             "log_speed": np.full(count, np.nan),
             "change": np.zeros(count),
@@ -73,8 +73,8 @@ class RecurrentPredictor(Network):
             "last_covariates": np.zeros((count, len(self.covariate_names_))),
         }
 
-    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        rows = self._rows
+    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        rows = self.state
         for _ in range(horizon - 1):  # further ahead, its own forecast is fed back and the covariates stay
             rows = self._moved(rows, self._next_log_speed(rows, covariates_WD), covariates_WD)
         return np.exp(self._next_log_speed(rows, covariates_WD))
@@ -97,8 +97,8 @@ class RecurrentPredictor(Network):
         standard_WD = np.clip((covariates_WD - self.covariate_mean_) / self.covariate_scale_, -FARTHEST, FARTHEST)
         return np.where(np.isnan(standard_WD), rows["last_covariates"], standard_WD)
 
-    def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
-        self._rows = self._moved(self._rows, np.log(speed_W), covariates_WD)
+    def update(self, speed_W: Array, covariates_WD: Array) -> None:
+        self.state = self._moved(self.state, np.log(speed_W), covariates_WD)
 
     def _moved(self, rows: Rows, log_speed_W: Array, covariates_WD: Array) -> Rows:
         """Return the state one iteration later; a worker without a log speed (NaN) keeps its state."""
@@ -143,11 +143,11 @@ class RecurrentPredictor(Network):
         inputs, targets = [], []
         for k, speed_W in enumerate(trace.speed):
             covariates_WD = served._covariate_rows(None if covariates_TWD is None else covariates_TWD[k])
-            rows, log_speed_W = served._rows, np.log(speed_W)
+            rows, log_speed_W = served.state, np.log(speed_W)
             inputs.append(served._inputs(rows, covariates_WD))
             known_W = np.isfinite(rows["scale"])
             targets.append(np.where(known_W, (log_speed_W - rows["log_speed"]) / _scale(rows), np.nan))
-            served._rows = served._moved(rows, log_speed_W, covariates_WD)
+            served.state = served._moved(rows, log_speed_W, covariates_WD)
         reported_TW = np.isfinite(trace.speed)  # only reports advance the state, so gaps are left out
         inputs_TWF, targets_TW = np.array(inputs), np.array(targets)
         held_out = fitting.held_out

@@ -178,17 +178,17 @@ class Boosting(FleetPredictor):
         inputs, targets = [], []
         for k, speed_W in enumerate(trace.speed):
             covariates_WD = served._covariate_rows(None if covariates_TWD is None else covariates_TWD[k])
-            rows = served._rows
+            rows = served.state
             target_W = (np.log(speed_W) - rows["log_speed"][:, 0]) / _scale(rows)
             usable_W = np.isfinite(target_W) & np.isfinite(rows["scale"])
             inputs.append(_inputs(rows, covariates_WD)[usable_W])
             targets.append(target_W[usable_W])
-            served._learn(speed_W, covariates_WD)
+            served.update(speed_W, covariates_WD)
         return np.concatenate(inputs), np.concatenate(targets)
 
     # -- serving -------------------------------------------------------------------------------------------------
 
-    def _fresh(self, count: int) -> dict[str, Array]:
+    def initial_state(self, count: int) -> dict[str, Array]:
         return {
             "log_speed": np.full((count, self.lags), np.nan),
             "averages": np.full((count, len(SMOOTHINGS)), np.nan),
@@ -196,11 +196,11 @@ class Boosting(FleetPredictor):
             "past_covariates": np.full((count, self.covariate_lags, len(self.covariate_names_)), np.nan),
         }
 
-    def _learn(self, speed_W: Array, covariates_WD: Array) -> None:
-        self._rows |= _shifted(self._rows, np.log(speed_W), covariates_WD)
+    def update(self, speed_W: Array, covariates_WD: Array) -> None:
+        self.state |= _shifted(self.state, np.log(speed_W), covariates_WD)
 
-    def _next_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        rows = dict(self._rows)
+    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        rows = dict(self.state)
         for _ in range(horizon - 1):  # further ahead, its own forecast is fed back and the covariates stay
             rows |= _shifted(rows, self._next_log_speed(rows, covariates_WD), covariates_WD)
         return np.asarray(np.exp(self._next_log_speed(rows, covariates_WD)))
@@ -214,11 +214,11 @@ class Boosting(FleetPredictor):
 
     # -- saving --------------------------------------------------------------------------------------------------
 
-    def _learnt(self) -> dict[str, NDArray[Any]]:
+    def fitted_state(self) -> dict[str, NDArray[Any]]:
         trees = {} if self.trees_ is None else self.trees_.arrays()
         return {**trees, "covariate_names": np.array(self.covariate_names_, dtype=np.str_)}
 
-    def _load_learnt(self, learnt: Mapping[str, NDArray[Any]]) -> None:
+    def load_fitted_state(self, learnt: Mapping[str, NDArray[Any]]) -> None:
         self.covariate_names_ = tuple(map(str, learnt.get("covariate_names", self.covariate_names_)))
         trees = {name: value for name, value in learnt.items() if name != "covariate_names"}
         self.trees_ = Trees.from_arrays(trees) if trees else self.trees_

@@ -200,8 +200,8 @@ def test_a_predictor_named_like_one_of_ours_is_compared_with_it_and_does_not_rep
     """Nor does its file replace a module that happens to be called the same."""
     (tmp_path / "random.py").write_text(
         "from paceline.predictors import EWMA as Ours\nclass EWMA(Ours):\n"
-        "    def _next_speed(self, covariates_WD, horizon):\n        return 3 * super()._next_speed(covariates_WD, "
-        "horizon)\n"
+        "    def forecast_speed(self, covariates_WD, horizon):\n        return 3 * "
+        "super().forecast_speed(covariates_WD, horizon)\n"
     )
     before = sys.modules["random"]
     tables = json.loads(run("evaluate", "random.py:EWMA", "ewma", "-t", trace, "-f", fitting, "--json"))

@@ -55,16 +55,16 @@ class Sometimes(EWMA):
     def predict(self, *, covariates=None, horizon=1):
         forecast = super().predict(covariates=covariates, horizon=horizon)
         parts = {"speed": forecast.speed.copy(), "spread": forecast.spread.copy()}
-        if self._rows["count"][1] == self.at:
+        if self.state["count"][1] == self.at:
             parts[self.part][1] = self.given
         return Forecast(**parts)
 
-    def _fresh(self, count):
-        return super()._fresh(count) | {"count": np.zeros(count)}
+    def initial_state(self, count):
+        return super().initial_state(count) | {"count": np.zeros(count)}
 
     def observe(self, report):
         super().observe(report)
-        self._rows["count"] = self._rows["count"] + 1
+        self.state["count"] = self.state["count"] + 1
 
 
 @pytest.mark.slow

@@ -11,12 +11,12 @@ class Oracle(LastValue):
 
     covariate_names = ("speed",)
 
-    def _next_speed(self, covariates_WD, horizon):
+    def forecast_speed(self, covariates_WD, horizon):
         return covariates_WD[:, 0]
 
 
 class AlwaysOne(LastValue):
-    def _next_speed(self, covariates_WD, horizon):
+    def forecast_speed(self, covariates_WD, horizon):
         return np.ones(len(self.workers))
 
 
@@ -138,7 +138,7 @@ def test_the_overhead_is_the_mean_over_jobs_and_the_time_is_that_of_a_call():
 @pytest.mark.slow
 def test_a_forecast_of_the_wrong_level_has_no_overhead_if_its_ratios_are_right():
     class Half(Oracle):
-        def _next_speed(self, covariates_WD, horizon):
+        def forecast_speed(self, covariates_WD, horizon):
             return 0.5 * covariates_WD[:, 0]
 
     trace = checks.example_trace()

@@ -13,7 +13,7 @@ class Oracle(LastValue):
 
     covariate_names = ("speed",)
 
-    def _next_speed(self, covariates_WD, horizon):
+    def forecast_speed(self, covariates_WD, horizon):
         return covariates_WD[:, 0]
 
 

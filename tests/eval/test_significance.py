@@ -118,8 +118,8 @@ def test_errors_of_other_shapes_are_refused():
 class Noisy(LastValue):
     """The last value, worse by a tenth of a percent, at random."""
 
-    def _next_speed(self, covariates_WD, horizon):
-        speed = super()._next_speed(covariates_WD, horizon)
+    def forecast_speed(self, covariates_WD, horizon):
+        speed = super().forecast_speed(covariates_WD, horizon)
         return speed * (1 + 1e-3 * np.sin(1e6 * speed))
 
 

@@ -136,7 +136,7 @@ def test_a_worker_is_not_forgotten_for_ever():
     model.reset(["a"])
     for k in range(40):
         model.observe(Report(samples=[1.3**k], seconds=[1.0]))
-    assert model._rows["compared"][0] >= 30
+    assert model.state["compared"][0] >= 30
 
 
 def jumping(seconds_T):
@@ -181,13 +181,13 @@ def test_a_single_stall_is_not_taken_for_a_jump():
     seconds_T[100] *= 10.0
     model, error_T = shown(seconds_T)
     assert np.abs(error_T[101:]).max() < 0.1
-    assert model._inner[0]._inner[0]._rows["seen"][0] == 130
+    assert model._inner[0]._inner[0].state["seen"][0] == 130
 
 
 @pytest.mark.slow
 def test_intervals_are_kept_in_a_jump():
     model, _ = shown(jumping(np.ones(130)))
-    assert model._rows["compared"][0] == 129
+    assert model.state["compared"][0] == 129
 
 
 @pytest.mark.slow

@@ -144,14 +144,14 @@ def test_a_worker_that_falls_silent_among_others_keeps_its_quantiles_however_lon
     model = Calibrated("ewma")
     model.reset(["a", "b"])
     for k in range(80):
-        before = {name: rows.copy() for name, rows in model._rows.items()}
+        before = {name: rows.copy() for name, rows in model.state.items()}
         seconds = rng.lognormal(0.0, 0.1, 2)
         model.predict()
         model.observe(Report([64.0, 64.0], [np.nan if k % 20 == 19 else seconds[0], seconds[1]]))
         if k % 20 == 19:
-            for name, rows in model._rows.items():
+            for name, rows in model.state.items():
                 np.testing.assert_array_equal(rows[0], before[name][0], err_msg=name)
-            assert (model._rows["multiples"][1] != before["multiples"][1]).any()
+            assert (model.state["multiples"][1] != before["multiples"][1]).any()
 
 
 @pytest.mark.slow
@@ -191,4 +191,4 @@ def test_a_forecast_that_is_late_after_a_jump_is_not_taken_for_noise():
     rng = np.random.default_rng(3)
     for k in range(300):
         model.observe(Report([100.0 * (1.0 + (k >= 200)) * np.exp(rng.normal(0.0, 0.01))], [1.0]))
-    assert model._rows["compared"][0] == 299
+    assert model.state["compared"][0] == 299

@@ -60,7 +60,7 @@ def test_a_gap_is_no_evidence():
     for _ in range(500):
         watched.observe(Report(samples=[1.0], seconds=[np.nan]))
     assert watched.predict().speed == model.predict().speed
-    assert all(np.array_equal(watched._rows[n], model._rows[n]) for n in ("evidence", "level", "since", "scale"))
+    assert all(np.array_equal(watched.state[n], model.state[n]) for n in ("evidence", "level", "since", "scale"))
 
 
 def test_arguments_out_of_range_are_refused():

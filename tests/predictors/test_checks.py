@@ -45,13 +45,13 @@ def test_an_unfitted_predictor_keeps_the_contract_too(kind):
 
 class ImpurePredict(LastValue):
     def predict(self, *, covariates=None, horizon=1):
-        self._rows["last"] = self._rows["last"] * 1.01
+        self.state["last"] = self.state["last"] * 1.01
         return super().predict(covariates=covariates, horizon=horizon)
 
 
 class NoPrior(LastValue):
     def predict(self, *, covariates=None, horizon=1):
-        return Forecast(speed=self._rows["last"], spread=np.full(len(self.workers), np.inf))
+        return Forecast(speed=self.state["last"], spread=np.full(len(self.workers), np.inf))
 
 
 class SureFromTheStart(LastValue):
@@ -66,10 +66,10 @@ class TrustsReports(LastValue):
         if len(report.samples) != len(self.workers):
             raise ValueError("another fleet")
         with np.errstate(all="ignore"):
-            self._rows["last"] = np.asarray(report.samples) / np.asarray(report.seconds)
+            self.state["last"] = np.asarray(report.samples) / np.asarray(report.seconds)
 
     def predict(self, *, covariates=None, horizon=1):
-        return Forecast(self._rows["last"], np.full(len(self.workers), 0.1))
+        return Forecast(self.state["last"], np.full(len(self.workers), 0.1))
 
 
 class TooSlow(EWMA):
@@ -78,13 +78,13 @@ class TooSlow(EWMA):
 
 
 class AlwaysTooHigh(EWMA):
-    def _next_speed(self, covariates_WD, horizon):
-        return 1.2 * super()._next_speed(covariates_WD, horizon)
+    def forecast_speed(self, covariates_WD, horizon):
+        return 1.2 * super().forecast_speed(covariates_WD, horizon)
 
 
 class KnowsItsPlace(LastValue):
-    def _next_speed(self, covariates_WD, horizon):
-        return super()._next_speed(covariates_WD, horizon) * (1.0 + np.arange(len(self.workers)))
+    def forecast_speed(self, covariates_WD, horizon):
+        return super().forecast_speed(covariates_WD, horizon) * (1.0 + np.arange(len(self.workers)))
 
 
 class ForgetfulState(EWMA):
@@ -93,16 +93,16 @@ class ForgetfulState(EWMA):
 
 
 class LivingState(LastValue):
-    def _learn(self, speed_W, covariates_WD):
-        self._rows["last"][:] = speed_W
+    def update(self, speed_W, covariates_WD):
+        self.state["last"][:] = speed_W
 
     def state_dict(self):
-        return {"workers": np.array(self.workers), **{f"rows/{n}": rows for n, rows in self._rows.items()}}
+        return {"workers": np.array(self.workers), **{f"rows/{n}": rows for n, rows in self.state.items()}}
 
 
 class ForgetsWhenPickled(EWMA):
     def __getstate__(self):
-        return {**self.__dict__, "_rows": self._fresh_rows(len(self.workers))}
+        return {**self.__dict__, "state": self._fresh_rows(len(self.workers))}
 
 
 class RestartsOnChange(LastValue):
@@ -116,44 +116,44 @@ class RestartsOnChange(LastValue):
 class ForgetsTheRenamed(LastValue):
     def rename(self, old, new):
         super().rename(old, new)
-        self._rows["last"] = np.where(np.array(self.workers) == new, np.nan, self._rows["last"])
+        self.state["last"] = np.where(np.array(self.workers) == new, np.nan, self.state["last"])
 
 
 class GivesUpOnTheSilent(LastValue):
     """Forecasts a long-silent worker at the mean of the others, and never follows any worker after that."""
 
-    def _fresh(self, count):
-        return super()._fresh(count) | {"silent": np.zeros(count)}
+    def initial_state(self, count):
+        return super().initial_state(count) | {"silent": np.zeros(count)}
 
-    def _learn(self, speed_W, covariates_WD):
-        super()._learn(np.where(self._rows["silent"] < 100, speed_W, np.nan), covariates_WD)
-        self._rows["silent"] = self._rows["silent"] + np.isnan(speed_W)
+    def update(self, speed_W, covariates_WD):
+        super().update(np.where(self.state["silent"] < 100, speed_W, np.nan), covariates_WD)
+        self.state["silent"] = self.state["silent"] + np.isnan(speed_W)
 
 
 class SlowsDownInSilence(LastValue):
     """Takes a worker that does not report for a sign that the others slow down, too."""
 
-    def _learn(self, speed_W, covariates_WD):
-        super()._learn(speed_W * (1.0 - 1e-7 * np.isnan(speed_W).any()), covariates_WD)
+    def update(self, speed_W, covariates_WD):
+        super().update(speed_W * (1.0 - 1e-7 * np.isnan(speed_W).any()), covariates_WD)
 
 
 class DriftsInSilence(LastValue):
     """Learns something from every missing report, though it does not show in its forecast yet."""
 
-    def _fresh(self, count):
-        return super()._fresh(count) | {"weight": np.ones(count)}
+    def initial_state(self, count):
+        return super().initial_state(count) | {"weight": np.ones(count)}
 
-    def _learn(self, speed_W, covariates_WD):
-        super()._learn(speed_W, covariates_WD)
-        self._rows["weight"] = np.where(np.isnan(speed_W), 1.01 * self._rows["weight"], self._rows["weight"])
+    def update(self, speed_W, covariates_WD):
+        super().update(speed_W, covariates_WD)
+        self.state["weight"] = np.where(np.isnan(speed_W), 1.01 * self.state["weight"], self.state["weight"])
 
 
 class RemembersAfterReset(EWMA):
     def reset(self, workers):
-        level = self._rows.get("level")
+        level = self.state.get("level")
         super().reset(workers)
         if level is not None and len(level) == len(workers):
-            self._rows["level"] = level
+            self.state["level"] = level
 
 
 class Hoarder(LastValue):
@@ -171,12 +171,12 @@ class SurerFurtherAhead(LastValue):
 class NeedsCovariates(LastValue):
     covariate_names = ("cpu_busy",)
 
-    def _next_speed(self, covariates_WD, horizon):
-        return super()._next_speed(covariates_WD, horizon) * covariates_WD[:, 0]
+    def forecast_speed(self, covariates_WD, horizon):
+        return super().forecast_speed(covariates_WD, horizon) * covariates_WD[:, 0]
 
     def predict(self, *, covariates=None, horizon=1):
         rows = self._covariate_rows(covariates)
-        return Forecast(self._next_speed(rows, horizon), np.full(len(self.workers), np.inf))
+        return Forecast(self.forecast_speed(rows, horizon), np.full(len(self.workers), np.inf))
 
 
 class KeepsInputs(LastValue):
@@ -184,20 +184,20 @@ class KeepsInputs(LastValue):
         super().observe(report)
         self.report = report
 
-    def _next_speed(self, covariates_WD, horizon):
+    def forecast_speed(self, covariates_WD, horizon):
         if not hasattr(self, "report"):
-            return super()._next_speed(covariates_WD, horizon)
+            return super().forecast_speed(covariates_WD, horizon)
         return np.asarray(self.report.samples) / np.asarray(self.report.seconds)
 
 
 class Dice(LastValue):
-    def _learn(self, speed_W, covariates_WD):
-        self._rows["last"] = speed_W * np.random.default_rng().uniform(0.99, 1.01, len(speed_W))
+    def update(self, speed_W, covariates_WD):
+        self.state["last"] = speed_W * np.random.default_rng().uniform(0.99, 1.01, len(speed_W))
 
 
 class AcceptsAnyLength(LastValue):
     def observe(self, report):
-        self._learn(report.speed[: len(self.workers)], np.empty((len(self.workers), 0)))
+        self.update(report.speed[: len(self.workers)], np.empty((len(self.workers), 0)))
 
 
 class UpsideDown(LastValue):
@@ -303,8 +303,8 @@ class LosesWhatItLearnt(EWMA):
         self.factor_ = 0.9
         return self
 
-    def _next_speed(self, covariates_WD, horizon):
-        return self.factor_ * super()._next_speed(covariates_WD, horizon)
+    def forecast_speed(self, covariates_WD, horizon):
+        return self.factor_ * super().forecast_speed(covariates_WD, horizon)
 
 
 def test_what_was_learnt_from_traces_must_be_in_the_state():

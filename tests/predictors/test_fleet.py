@@ -198,7 +198,7 @@ def test_what_is_no_predictor_is_refused_with_what_makes_one(given, sentence):
 
 def test_a_predictor_says_what_it_is_made_of_and_whether_a_fit_changes_it():
     assert repr(EWMA(0.5)) == "EWMA(smoothing=0.5)"
-    assert BatchTime(near=3.0).configuration()["near"] == 3.0
+    assert BatchTime(near=3.0).get_params(deep=False)["near"] == 3.0
     assert [model.learns_from_traces for model in (EWMA(), EWMA(None), Mixture(["ewma"]), RLS())] == [
         False,
         True,

@@ -171,7 +171,7 @@ def test_learning_online_cannot_diverge():
     rng = np.random.default_rng(0)
     for _ in range(2000):
         model.observe(Report([64], [np.exp(rng.choice([-30.0, 30.0]))]))
-    assert np.linalg.norm(model._rows["own"]) < 20.0
+    assert np.linalg.norm(model.state["own"]) < 20.0
     for _ in range(300):
         model.observe(Report([64], [0.5]))
     assert model.predict().speed[0] == pytest.approx(128.0, rel=0.02)

@@ -46,8 +46,8 @@ def test_each_worker_trusts_its_own_best_expert():
 @pytest.mark.slow
 def test_an_expert_that_is_always_wrong_costs_next_to_nothing():
     class Absurd(LastValue):
-        def _next_speed(self, covariates_WD, horizon):
-            return 1e3 * super()._next_speed(covariates_WD, horizon)
+        def forecast_speed(self, covariates_WD, horizon):
+            return 1e3 * super().forecast_speed(covariates_WD, horizon)
 
     trace = synthetic_fleet("noexog", workers=5, iterations=600)
     good = ["ewma:smoothing=0.25", "ewma:smoothing=0.1"]
@@ -94,7 +94,7 @@ def test_each_expert_is_given_its_own_covariates_in_its_own_order():
             covariates = None if panel is None else panel[k]
             model.observe(Report(trace.samples[k], trace.seconds[k], covariates=covariates))
         if inner is not None:
-            np.testing.assert_allclose(inner._rows["weights"], model._rows["weights"], rtol=1e-9)
+            np.testing.assert_allclose(inner.state["weights"], model.state["weights"], rtol=1e-9)
 
 
 def test_averages_served_together_are_those_served_one_by_one():
@@ -169,8 +169,8 @@ def test_a_users_own_predictor_is_as_good_an_expert_as_ours():
 
 def test_an_expert_that_knows_nothing_of_a_worker_has_no_say_in_its_forecast():
     class Ignorant(LastValue):
-        def _next_speed(self, covariates_WD, horizon):
-            return np.where([True, False], np.nan, super()._next_speed(covariates_WD, horizon))
+        def forecast_speed(self, covariates_WD, horizon):
+            return np.where([True, False], np.nan, super().forecast_speed(covariates_WD, horizon))
 
     model = Mixture([LastValue(), Ignorant()])
     model.reset(["a", "b"])
@@ -186,14 +186,14 @@ class Always(FleetPredictor):
         super().__init__()
         self.speed = speed
 
-    def _fresh(self, count):
+    def initial_state(self, count):
         return {"speed": np.full(count, self.speed)}
 
-    def _learn(self, speed_W, covariates_WD):
+    def update(self, speed_W, covariates_WD):
         pass
 
-    def _next_speed(self, covariates_WD, horizon):
-        return self._rows["speed"]
+    def forecast_speed(self, covariates_WD, horizon):
+        return self.state["speed"]
 
 
 @pytest.mark.slow
@@ -211,8 +211,8 @@ def test_a_mixture_of_one_expert_is_that_expert_however_far_ahead():
     class Fading(LastValue):
         """Expects a tenth less for every iteration ahead."""
 
-        def _next_speed(self, covariates_WD, horizon):
-            return super()._next_speed(covariates_WD, horizon) * 0.9**horizon
+        def forecast_speed(self, covariates_WD, horizon):
+            return super().forecast_speed(covariates_WD, horizon) * 0.9**horizon
 
     model, alone = Mixture([Fading()]), Fading()
     for each in (model, alone):

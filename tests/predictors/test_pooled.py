@@ -29,9 +29,9 @@ def served(model, log_TW, heat_TW, column=FLEET):
 def going_on(model, log_TW, heat_TW, column=FLEET):
     errors = []
     for log_W, heat_W in zip(log_TW, heat_TW, strict=True):
-        errors.append(log_W - np.log(model._next_speed(heat_W[:, None], 1)[:, column]))
+        errors.append(log_W - np.log(model.forecast_speed(heat_W[:, None], 1)[:, column]))
         report = Report(np.ones_like(log_W), np.exp(-log_W))
-        model._learn_report(report, report.speed, heat_W[:, None])
+        model.update_from_report(report, report.speed, heat_W[:, None])
     return np.array(errors)
 
 
@@ -53,8 +53,8 @@ def test_a_worker_that_joins_starts_with_what_the_fleet_has_learnt():
 def test_without_reports_it_forecasts_as_the_predictor_that_it_corrects():
     model = Pooled("last-value")
     model.reset(["a"])
-    model._learn_report(Report([2.0], [1.0]), np.array([2.0]), np.zeros((1, 0)))
-    assert model._next_speed(np.zeros((1, 0)), 1) == pytest.approx(np.array([[2.0, 2.0, 2.0]]))
+    model.update_from_report(Report([2.0], [1.0]), np.array([2.0]), np.zeros((1, 0)))
+    assert model.forecast_speed(np.zeros((1, 0)), 1) == pytest.approx(np.array([[2.0, 2.0, 2.0]]))
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
@@ -64,9 +64,9 @@ def test_what_the_fleet_has_learnt_is_saved_and_resumed():
     served(model, log_TW, heat_TW)
     other.load_state_dict(model.state_dict())
     now = np.full((4, 1), 2.0)
-    assert np.array_equal(model._next_speed(now, 1), other._next_speed(now, 1))
+    assert np.array_equal(model.forecast_speed(now, 1), other.forecast_speed(now, 1))
     other.reset(other.workers)
-    assert not other._fleet["weights"].any()
+    assert not other.shared_state["weights"].any()
 
 
 @pytest.mark.slow
@@ -110,10 +110,10 @@ def test_covariates_that_nobody_reports_take_no_part_in_what_each_worker_learns_
     for log_W, heat_W in zip(log_TW, heat_TW, strict=True):
         covariates_WD = np.full((4, 3), np.nan)
         covariates_WD[:, 1] = heat_W
-        errors.append(log_W - np.log(many._next_speed(covariates_WD, 1)[:, OWN]))
-        many._learn_report(Report(np.ones(4), np.exp(-log_W)), np.exp(log_W), covariates_WD)
+        errors.append(log_W - np.log(many.forecast_speed(covariates_WD, 1)[:, OWN]))
+        many.update_from_report(Report(np.ones(4), np.exp(-log_W)), np.exp(log_W), covariates_WD)
     assert rms(np.array(errors)[200:]) == pytest.approx(alone, rel=0.1)  # more inputs of 0 doubt examples less
-    own_WG, covariance_WGG = many._rows["own"], many._rows["covariance"]
+    own_WG, covariance_WGG = many.state["own"], many.state["covariance"]
     assert own_WG[:, 2:4].all()
     assert not own_WG[:, [0, 1, 4, 5]].any()
     unknown = np.ix_(range(4), [0, 1, 4, 5], [0, 1, 4, 5])
@@ -153,4 +153,4 @@ def test_the_correction_sees_how_far_the_forecast_is_from_the_last_speed_in_the_
     served(model, log_TW, heat_TW)
     asked = model._answered(heat_TW[-1][:, None])
     ahead_W = asked.log_W - log_TW[-1]
-    assert asked.inputs_WF[:, OWN_FORECAST] * scale_of(model._rows) == pytest.approx(ahead_W)
+    assert asked.inputs_WF[:, OWN_FORECAST] * scale_of(model.state) == pytest.approx(ahead_W)

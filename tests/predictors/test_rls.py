@@ -71,8 +71,8 @@ def test_it_stays_bounded_through_constant_stretches_and_spikes():
         seconds = 0.5 if k % 1000 < 900 else 0.5 * np.exp(rng.normal(0, 3))
         model.observe(Report([64], [seconds]))
         assert 1e-6 < model.predict().speed[0] < 1e9
-    assert np.trace(model._rows["covariance"][0]) <= model.prior_variance_.sum() * (1 + 1e-9)
-    assert np.abs(model._rows["weights"]).max() < 5
+    assert np.trace(model.state["covariance"][0]) <= model.prior_variance_.sum() * (1 + 1e-9)
+    assert np.abs(model.state["weights"]).max() < 5
 
 
 def test_a_covariate_that_a_trace_lacks_is_named():
@@ -101,10 +101,10 @@ def test_a_new_worker_starts_from_the_median_and_the_deviations_of_the_fitted_on
     trace = autoregressive((0.2, 0.6), noise=0.1, iterations=200, workers=5)
     served, fitted = RLS(), RLS().fit([trace])
     errors(served, trace, skip=0)
-    weights_WF = served._rows["weights"]
+    weights_WF = served.state["weights"]
     deviation_F = 1.4826 * np.median(np.abs(weights_WF - np.median(weights_WF, axis=0)), axis=0)
     fitted.reset(["new"])
-    np.testing.assert_allclose(fitted._rows["weights"][0], np.median(weights_WF, axis=0))
+    np.testing.assert_allclose(fitted.state["weights"][0], np.median(weights_WF, axis=0))
     inside = (fitted.prior_variance_ > 1.01 * fitted.prior_variance_.min()) & (fitted.prior_variance_ < PRIOR_VARIANCE)
     assert inside.any()
     np.testing.assert_allclose(np.sqrt(fitted.prior_variance_[inside]), deviation_F[inside])
@@ -132,18 +132,18 @@ def test_a_forgetting_that_is_no_share_is_refused(forgetting):
 @pytest.mark.parametrize("place", [0, -1])
 @pytest.mark.parametrize("variance", [0.0, -1.0])
 def test_a_model_whose_prior_leaves_no_room_in_any_place_is_refused(place, variance):
-    learnt = RLS()._learnt()
+    learnt = RLS().fitted_state()
     learnt["prior_variance"][place] = variance
     with pytest.raises(ValueError, match="prior_variance must be above 0"):
-        RLS()._load_learnt(learnt)
+        RLS().load_fitted_state(learnt)
 
 
 def test_a_state_without_a_prior_begins_with_the_zero_prior_of_its_covariates():
     fitted = RLS()
-    fitted._load_learnt(
+    fitted.load_fitted_state(
         {"covariate_names": np.array(["a"]), "prior_weights": np.ones(10), "prior_variance": np.ones(10)}
     )
-    fitted._load_learnt({"covariate_names": np.array(["a", "b"])})
+    fitted.load_fitted_state({"covariate_names": np.array(["a", "b"])})
     assert fitted.covariate_names == ("a", "b")
     for name in ("prior_weights_", "prior_variance_"):
         np.testing.assert_array_equal(getattr(fitted, name), getattr(RLS(covariates=["a", "b"]), name))

@@ -64,8 +64,8 @@ def test_quantiles_are_those_of_a_slow_tracker(errors, usual, sides):
         error = 0.01 * size * sign
         model.observe(Report([1.0, 1.0], [np.exp(-error), 1.0]))
         slow.learn(error)
-        np.testing.assert_allclose(model._rows["quantiles"][0], slow.quantiles, rtol=1e-6, atol=1e-9)
-    assert model._rows["compared"][0] == slow.compared
+        np.testing.assert_allclose(model.state["quantiles"][0], slow.quantiles, rtol=1e-6, atol=1e-9)
+    assert model.state["compared"][0] == slow.compared
 
 
 def test_intervals_restart_where_the_law_above_says_so():

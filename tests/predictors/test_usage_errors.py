@@ -99,14 +99,14 @@ class ForgetfulBase(FleetPredictor):
     def __init__(self):
         self.window = 3
 
-    def _fresh(self, count):
+    def initial_state(self, count):
         return {"last": np.ones(count)}
 
-    def _learn(self, speed_W, covariates_WD):
-        self._rows["last"] = speed_W
+    def update(self, speed_W, covariates_WD):
+        self.state["last"] = speed_W
 
-    def _next_speed(self, covariates_WD, horizon):
-        return self._rows["last"]
+    def forecast_speed(self, covariates_WD, horizon):
+        return self.state["last"]
 
 
 @pytest.mark.parametrize("kind", [Forgetful, ForgetfulBase])
