@@ -40,7 +40,8 @@ class FleetPredictor(Params):
     """Base class of predictors whose state is one row of arrays per worker.
 
     Override :meth:`initial_state`, :meth:`update` and :meth:`forecast_speed`. State that all workers share is returned
-    by :meth:`initial_shared_state`; what ``fit`` learns by :meth:`fitted_state`, and :meth:`load_fitted_state` loads it.
+    by :meth:`initial_shared_state`; what ``fit`` learns, by :meth:`fitted_state`;
+    :meth:`load_fitted_state` loads it.
 
     Before the first report a forecast is a prior: speed 1 for all workers, with infinite ``spread``. The forecast for a
     worker that has not reported yet is the median of those that have, with infinite spread too. A single report more
