@@ -60,12 +60,12 @@ class Hedging:
 
     Examples
     --------
-    The second worker is often three times slower than forecast, so it is worth sparing it:
+    The second worker often takes nearly twice as long as forecast, so it is worth sparing it:
 
     >>> hedging = Hedging(global_batch=200)
     >>> forecast = Forecast(speed=np.array([100.0, 100.0]), spread=np.array([0.01, 0.5]))
     >>> for k in range(20):
-    ...     hedging.follow(Report([100, 100], [1.0, 3.0 if k % 2 else 0.9]), forecast)
+    ...     hedging.follow(Report([100, 100], [1.0, 1.9 if k % 2 else 0.9]), forecast)
     >>> hedging.stretch(forecast).round(2)
     array([0.88, 1.16])
     """

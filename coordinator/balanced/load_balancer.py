@@ -65,17 +65,17 @@ class LoadBalancer:
 
     Examples
     --------
-    The third worker is half as fast; after the warm-up it gets half as many samples:
+    The third worker is half as fast; after the warm-up it gets fewer samples, as part of its time may be fixed:
 
     >>> from paceline.predictors import LastValue, Report
     >>> fleet = ["gpu0", "gpu1", "gpu2"]
     >>> balancer = LoadBalancer(LastValue(), workers=fleet, global_batch=120, policy=Policy(warmup=1))
     >>> plan = balancer.step(Report(samples=balancer.plan.sizes, seconds=[0.04, 0.04, 0.08]))
     >>> plan.sizes
-    array([48, 48, 24])
+    array([50, 50, 20])
     >>> print(plan.why)
-    Moved 16 samples from gpu2 (50 % slower than the median) to gpu0 and gpu1: the next iteration is expected to take
-    48 ms instead of 80 ms.
+    Moved 20 samples from gpu2 (50 % slower than the median) to gpu0 and gpu1: the next iteration is expected to take
+    48.1 ms instead of 80 ms.
     """
 
     # The one owner of the decided sizes. The plan's sizes differ from them while a predictor probes, and a loader holds
