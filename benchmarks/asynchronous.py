@@ -47,7 +47,7 @@ EPOCHS, EVALUATIONS = 8, 100
 
 @dataclass(frozen=True)
 class Kind:
-    """An optimiser: torch's class, its settings, whether its steps grow with their gradients, and rates to try."""
+    """An optimizer: torch's class, its settings, whether its steps grow with their gradients, and rates to try."""
 
     name: str = ""
     settings: tuple[tuple[str, float], ...] = ()
@@ -55,7 +55,7 @@ class Kind:
     lowest: float = 0.0125
 
     def __call__(self, place: Any) -> Any:
-        """Return the optimiser of some parameters, at the rate 1."""
+        """Return the optimizer of some parameters, at the rate 1."""
         import torch
 
         return getattr(torch.optim, self.name)(place, lr=1.0, **dict(self.settings))
@@ -91,7 +91,7 @@ class Cell:
             times=times,
             batch=batch,
             epochs=EPOCHS,
-            optimiser=self.kind if self.kind.name else None,
+            optimizer=self.kind if self.kind.name else None,
             is_linear=self.kind.is_linear,
             evaluations=EVALUATIONS,
             costs=costs(self.heavy, len(self.problem.labels)) if self.heavy else None,

@@ -20,8 +20,8 @@ import torch.distributed as dist
 from machine import machine
 
 from paceline.coordinator.asynchronous import scheme
-from paceline.engines.torch_async import AsyncJob
 from paceline.eval.replay.asynchronous import Course, Times, race, task
+from paceline.parameter_server import AsyncJob
 
 SECONDS_W = np.array([0.001, 0.002, 0.004])
 """How long each worker sleeps over a sample: its speed does not depend on what else runs on the machine."""

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
-from paceline.coordinator.asynchronous import Drawn, EpochSampler, Optimiser, Scheme, Server, Stamp, Vector
+from paceline.coordinator.asynchronous import Drawn, EpochSampler, Optimizer, Scheme, Server, Stamp, Vector
 from paceline.eval.replay.asynchronous import Events, Times
 from paceline.predictors import EWMA
 
@@ -89,26 +89,26 @@ class Problem:
 
 @dataclass(eq=False)
 class Copies:
-    """An optimiser with a rate for each copy.
+    """An optimizer with a rate for each copy.
 
     Parameters
     ----------
     rates
         Learning rates, ``[S]``.
-    optimiser
-        Makes a torch optimiser of parameters; plain gradient descent without one.
+    optimizer
+        Makes a torch optimizer of parameters; plain gradient descent without one.
     is_linear
-        As of an :class:`Optimiser`.
+        As of an :class:`Optimizer`.
     """
 
     rates: Array
-    optimiser: Any = None
+    optimizer: Any = None
     is_linear: bool = True
     _torch: Any = field(default=None, init=False)
 
     def step(self, parameters: Vector, gradient: Vector, factor: float, applied: int) -> None:
         """Take a step of every copy, each by its own rate: torch's steps are proportional to the rate."""
-        move = gradient if self.optimiser is None else self._moved(gradient)
+        move = gradient if self.optimizer is None else self._moved(gradient)
         scale_S1 = (self.rates * factor).astype(np.float32)[:, None]
         parameters -= (move.reshape(len(self.rates), -1) * scale_S1).ravel()
 
@@ -117,11 +117,11 @@ class Copies:
 
         if self._torch is None:
             place = torch.zeros(len(gradient))
-            self._torch = place, self.optimiser([place])
-        place, optimiser = self._torch
+            self._torch = place, self.optimizer([place])
+        place, optimizer = self._torch
         place.zero_()
         place.grad = torch.from_numpy(gradient)
-        optimiser.step()
+        optimizer.step()
         moved: Vector = -place.numpy()
         return moved
 
@@ -141,7 +141,7 @@ class Course:
     times: Times
     batch: int
     epochs: float
-    optimiser: Any = None
+    optimizer: Any = None
     is_linear: bool = True
     evaluations: int = 60
     costs: Array | None = None
@@ -201,10 +201,10 @@ class Race:
     def __init__(self, course: Course, scheme: Scheme, seeds: Sizes, rates: Array, settled: int = 0) -> None:
         self.course, self.seeds, self.settled = course, seeds, settled
         problem, workers = course.problem, course.times.workers
-        optimiser: Optimiser = Copies(rates, course.optimiser, course.is_linear)
+        optimizer: Optimizer = Copies(rates, course.optimizer, course.is_linear)
         self.server = Server(
             problem.start(seeds),
-            optimiser,
+            optimizer,
             scheme,
             EpochSampler(len(problem.labels)),
             batch=course.batch,

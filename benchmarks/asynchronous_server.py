@@ -25,9 +25,9 @@ import torch.distributed as dist
 from machine import machine
 
 from paceline.coordinator.asynchronous import SGD, EpochSampler, Server, scheme
-from paceline.engines.parameter_server.service import Service
-from paceline.engines.torch_async.flat import FRONT
-from paceline.engines.torch_async.links import SERVER, GlooLink, serve
+from paceline.parameter_server.flat import FRONT
+from paceline.parameter_server.links import SERVER, GlooLink, serve
+from paceline.parameter_server.service import Service
 from paceline.predictors import EWMA
 
 SIZES = (1_000_000, 10_000_000)
@@ -75,12 +75,12 @@ class Taken:
 def in_process(numbers: int, name: str) -> Taken:
     """Time a pull and a push in one process: a copy and a step of SGD alone, and the server."""
     gradient, bare_P = np.full(numbers, 1e-6, dtype=np.float32), np.zeros(numbers, dtype=np.float32)
-    service, optimiser = service_of(numbers, name), SGD(RATE)
+    service, optimizer = service_of(numbers, name), SGD(RATE)
     rows = np.empty_like(bare_P), np.empty_like(bare_P)
 
     def bare() -> None:
         np.copyto(rows[0], bare_P)
-        optimiser.step(bare_P, gradient, 1.0, 0)
+        optimizer.step(bare_P, gradient, 1.0, 0)
 
     def ours() -> None:
         work = service.pull("rank1", into=rows[1])
@@ -114,7 +114,7 @@ def gloo_rank(rank: int, numbers: int, name: str, store: str, answer: multiproce
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     group = dist.new_group([0, 1], backend="gloo")
-    steps, service, optimiser = STEPS[numbers], service_of(numbers, name), SGD(RATE)
+    steps, service, optimizer = STEPS[numbers], service_of(numbers, name), SGD(RATE)
     down, up = torch.zeros(FRONT + numbers), torch.full((FRONT + numbers,), 1e-6)
     row, gradient = down[FRONT:], up[FRONT:]
     link = GlooLink(group, down, up)
@@ -123,7 +123,7 @@ def gloo_rank(rank: int, numbers: int, name: str, store: str, answer: multiproce
         for _ in range(steps):
             dist.send(row, 1, group=group)
             dist.recv(gradient, 1, group=group)
-            optimiser.step(row.numpy(), gradient.numpy(), 1.0, 0)
+            optimizer.step(row.numpy(), gradient.numpy(), 1.0, 0)
         dist.send(row, 1, group=group)  # as ours, which answers the last push too
 
     def our_server() -> None:
@@ -190,8 +190,8 @@ class BareActor:
 def on_ray(numbers: int, name: str) -> Taken:
     import ray
 
-    from paceline.engines.parameter_server.service import Work
-    from paceline.engines.ray import RayPlan, RayServer
+    from paceline.integrations.ray import RayPlan, RayServer
+    from paceline.parameter_server.service import Work
 
     if not ray.is_initialized():
         path = {"PYTHONPATH": os.pathsep.join(sys.path)}
@@ -199,7 +199,7 @@ def on_ray(numbers: int, name: str) -> Taken:
     parameters, gradient = np.zeros(numbers, dtype=np.float32), np.full(numbers, 1e-6, dtype=np.float32)
     plan = RayPlan(
         parameters=parameters,
-        optimiser=SGD(RATE),
+        optimizer=SGD(RATE),
         gradient=dict,
         samples=10**6,
         batch=32,
@@ -227,7 +227,7 @@ def on_ray(numbers: int, name: str) -> Taken:
 
 ABOUT = f"""\
 A pull and a push of all parameters by one worker, with SGD. Bare: the same engine's minimal loop. The server
-sends the parameters, receives the gradient and takes the same step of the same optimiser, and looks at nothing; on Ray
+sends the parameters, receives the gradient and takes the same step of the same optimizer, and looks at nothing; on Ray
 its step makes new parameters, as an actor may not change what it has handed out. Ours, besides: heads with stamps, a
 copy of the parameters for the wire (they may change while they are sent, which the bare loop does not guard against),
 the search for NaN, locks, staleness, samples and forecasts. Target: at least 80 % of the bare loop's pulls and pushes

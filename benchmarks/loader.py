@@ -17,7 +17,7 @@ import torch
 from machine import machine
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from paceline.engines.torch.loading.balanced_loader import BalancedLoader
+from paceline.torch.loader import BalancedLoader
 
 BATCH = 128
 RANKS = 2

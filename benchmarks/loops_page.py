@@ -28,7 +28,7 @@ SAYS = {
     "evaluation": "other samples are evaluated between micro-batches",
     "peek": "a look at a batch before every epoch",
     "clip": "gradients are clipped",
-    "optimiser": "optimiser",
+    "optimizer": "optimizer",
     "wrapper": "DistributedDataParallel",
     "models": "models",
     "beside": "rows that are not the loader's beside the batch in a forward pass",

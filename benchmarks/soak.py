@@ -22,7 +22,7 @@ import torch.distributed as dist
 from machine import machine
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.runs import sinks
+from paceline.recording import sinks
 from paceline.torch import BalancedLoader, attach
 
 BATCH, BATCHES = 16, 250

@@ -1,4 +1,4 @@
-"""How long one optimiser step of the network takes, beside neuralforecast's MLP, on 100 workers and 2000 iterations."""
+"""How long one optimizer step of the network takes, beside neuralforecast's MLP, on 100 workers and 2000 iterations."""
 
 from __future__ import annotations
 

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from paceline.coordinator import LoadBalancer, Policy
-from paceline.engines.torch.loading.costs.costs import Costs, SampleCosts
-from paceline.engines.torch.planning import Planning
-from paceline.engines.torch.reporting.reports import COLUMNS
 from paceline.predictors import Auto
+from paceline.torch.costs import Costs, SampleCosts
+from paceline.torch.planning import Planning
+from paceline.torch.reports import COLUMNS
 
 QUICK = "--quick" in sys.argv
 RANKS, GLOBAL_BATCH, LONGEST = 2, 64, 384

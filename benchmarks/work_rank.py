@@ -108,7 +108,7 @@ class Contestant:
 
         self.scheme, self.told, self.data, self.speed = scheme, told, data, speed
         self.model = DistributedDataParallel(model())
-        self.optimiser = torch.optim.Adam(self.model.parameters(), lr=1e-3)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3)
         self.losses: list[int] = []  # tokens of each step, under the name by which turns are counted
         self.lengths = np.array([len(text) - 1 for text in data], dtype=np.float64)
         self.loader, self.balance = self._loader(scheme, profiled)
@@ -153,9 +153,9 @@ class Contestant:
 
         while True:
             for inputs, labels in self.loader:
-                self.optimiser.zero_grad()
+                self.optimizer.zero_grad()
                 cross_entropy(self.model(inputs).flatten(0, 1), labels.flatten()).backward()
-                self.optimiser.step()
+                self.optimizer.step()
                 self.losses.append(int(torch.count_nonzero(labels != -100)))
                 yield
 

@@ -5,7 +5,7 @@ import torch.distributed as dist
 from sklearn.datasets import load_digits
 from torch.utils import data
 
-from paceline.engines.torch_async import AsyncJob
+from paceline.parameter_server import AsyncJob
 
 dist.init_process_group("gloo")
 torch.manual_seed(0)

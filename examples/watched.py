@@ -13,7 +13,7 @@ from sklearn.datasets import load_digits
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils import data
 
-from paceline.runs import sinks
+from paceline.recording import sinks
 from paceline.torch import BalancedLoader, attach
 
 dist.init_process_group("gloo")

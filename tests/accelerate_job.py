@@ -23,7 +23,7 @@ from trainers import (
     restless,
 )
 
-from paceline.engines.trainers.accelerate import BalancedLoader, prepare
+from paceline.integrations.accelerate import BalancedLoader, prepare
 from paceline.torch import BalancedLoader as GlobalLoader
 from paceline.torch import Costs, StreamLoader, attach, gather_rows
 

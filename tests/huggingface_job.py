@@ -24,7 +24,7 @@ from trainers import (
 )
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
 
-from paceline.engines.trainers.huggingface import BalancedTrainerMixin
+from paceline.integrations.huggingface import BalancedTrainerMixin
 from paceline.torch import Costs
 
 

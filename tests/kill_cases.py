@@ -19,7 +19,7 @@ import psutil
 from fit_cases import folder_of, learnt
 
 from paceline.coordinator.asynchronous import SGD, EpochSampler, Server, scheme
-from paceline.engines.parameter_server.service import Service
+from paceline.parameter_server.service import Service
 from paceline.predictors import NARX, Training
 from paceline.training import fit, load_model, save_model
 
@@ -97,9 +97,9 @@ class Report:
         self.run(place, place / "first")
 
     def run(self, place, out):
+        from paceline.recording import read_run
         from paceline.report import run_page
         from paceline.report.page import write_page
-        from paceline.runs import read_run
 
         write_page(run_page(read_run(place / "run.jsonl"), digest="", command=""), out / "page.html")
 
@@ -255,7 +255,7 @@ def is_of(process, place):
 
 
 if __name__ == "__main__":
-    import torch._dynamo  # noqa: F401 - what an optimiser imports, once for all children
+    import torch._dynamo  # noqa: F401 - what an optimizer imports, once for all children
 
     name, folder, number, seed = sys.argv[1:]
     killed(CASES[name](), Path(folder), int(number), int(seed))

@@ -157,7 +157,7 @@ def gavel(folder):
 
 
 def zeus(folder):
-    """Seconds of an epoch by batch size, optimiser and power limit."""
+    """Seconds of an epoch by batch size, optimizer and power limit."""
     rows = [f"cifar100,shufflenetv2,{batch},{kind},100,{20 + batch / 64},87" for batch in (64, 128) for kind in "ab"]
     header = "dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power"
     (folder / "summary_power_v100.csv").write_text("\n".join([header, *rows]) + "\n")

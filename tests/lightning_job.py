@@ -16,7 +16,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as bce
 from torch.utils.data import DataLoader, default_collate
 from trainers import EPOCHS, GLOBAL_BATCH, NORM, RATE, SEED, MeanNet, Samples, SynchronisedNet, restless
 
-from paceline.engines.trainers.lightning import balance_callback
+from paceline.integrations.lightning import balance_callback
 from paceline.torch import BalancedLoader, Costs
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -94,7 +94,7 @@ class Manual(Module):
 
 
 class Adversaries(Module):
-    """A generator and its critic, each with an optimiser of its own."""
+    """A generator and its critic, each with an optimizer of its own."""
 
     automatic_optimization = False
 

@@ -22,7 +22,7 @@ RECORDED = "PACELINE_TOUCHED" in os.environ
 """While tests are recorded, what many share is made for each by itself: each is known to enter what it needs."""
 
 _context = multiprocessing.get_context("forkserver")  # a process that has loaded torch once, and forks
-# torch._dynamo: DistributedDataParallel and any optimiser import it, which takes two seconds
+# torch._dynamo: DistributedDataParallel and any optimizer import it, which takes two seconds
 _preload = ["torch.nn.parallel", "torch.distributed.fsdp", "torch._dynamo", "paceline.torch", "pytest"]
 
 

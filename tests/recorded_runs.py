@@ -4,8 +4,8 @@ import numpy as np
 
 from paceline.coordinator import LoadBalancer, Policy
 from paceline.predictors import EWMA, Report
-from paceline.runs import JsonLines
-from paceline.runs.iteration import Iteration
+from paceline.recording import JsonLines
+from paceline.recording.iteration import Iteration
 
 
 class Proportional(EWMA):

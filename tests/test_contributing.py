@@ -15,9 +15,8 @@ from paceline.datasets import read_traces, readers, recorded
 from paceline.eval import leaderboard
 from paceline.predictors import EWMA, LastValue, Report, checks, named, register
 from paceline.predictors.named import kinds
-from paceline.recording import Recorder, default_covariates, merge
-from paceline.runs import sinks
-from paceline.runs.iteration import Iteration
+from paceline.recording import Recorder, default_covariates, merge, sinks
+from paceline.recording.iteration import Iteration
 
 PAGE = Path(__file__).parent.parent / "CONTRIBUTING.md"
 

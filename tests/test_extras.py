@@ -18,11 +18,11 @@ PACKAGES = {"sklearn": "scikit-learn", "prometheus_client": "prometheus-client"}
 CALLS = {
     "torch": [
         ("torch", "import paceline.torch"),
-        ("torch", "import paceline.engines.trainers.lightning"),
+        ("torch", "import paceline.integrations.lightning"),
         ("torch", "from paceline.predictors import *; NARX().fit([])"),
         ("torch", "from paceline.predictors import *; GatedNARX().fit([])"),
         ("torch", "from paceline.predictors import *; LSTM().fit([])"),
-        ("torch", "from paceline.runs import TensorBoard; TensorBoard('runs')"),
+        ("torch", "from paceline.recording import TensorBoard; TensorBoard('runs')"),
         ("torch", "from paceline.training.profile import example; example(8, 'cpu')"),
         ("lab", "from paceline.lab.experiment import *; experiment(Setting())"),
     ],
@@ -48,14 +48,14 @@ CALLS = {
     "psutil": [
         ("covariates", "from paceline.recording.covariates.psutil import psutil_covariates; psutil_covariates()")
     ],
-    "tensorboard": [("metrics", "from paceline.runs import TensorBoard; TensorBoard('runs')")],
+    "tensorboard": [("metrics", "from paceline.recording import TensorBoard; TensorBoard('runs')")],
     "optuna": [("tune", "from paceline.eval.tune import *; tune('ewma:smoothing=None', [])")],
-    "prometheus_client": [("metrics", "from paceline.runs import Prometheus; Prometheus(0)")],
+    "prometheus_client": [("metrics", "from paceline.recording import Prometheus; Prometheus(0)")],
     "transformers": [("huggingface", "from paceline.recording import trainer_callback; trainer_callback(None)")],
-    "accelerate": [("huggingface", "from paceline.engines.trainers.accelerate import prepare; prepare(None)")],
+    "accelerate": [("huggingface", "from paceline.integrations.accelerate import prepare; prepare(None)")],
     "lightning": [
         ("lightning", "from paceline.recording import lightning_callback; lightning_callback(None)"),
-        ("lightning", "from paceline.engines.trainers.lightning import balance_callback; balance_callback()"),
+        ("lightning", "from paceline.integrations.lightning import balance_callback; balance_callback()"),
     ],
 }
 """What a user may call first without the library, and the extra that the error must name."""

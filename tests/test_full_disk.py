@@ -22,9 +22,8 @@ from recorded_runs import iterations
 
 from paceline._lines import Lines
 from paceline.coordinator.asynchronous import SGD, EpochSampler, Server, scheme
-from paceline.engines.parameter_server.service import Service
-from paceline.recording import Recorder, merge
-from paceline.runs import JsonLines, read_run
+from paceline.parameter_server.service import Service
+from paceline.recording import JsonLines, Recorder, merge, read_run
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ from fit_cases import QUICK, wavy
 from paceline import _whole
 from paceline._whole import TemporaryFolder, remove_left_folders, remove_leftovers, written_whole
 from paceline.coordinator.asynchronous.epoch_sampler import EpochSampler
-from paceline.coordinator.asynchronous.optimiser import SGD
+from paceline.coordinator.asynchronous.optimizer import SGD
 from paceline.coordinator.asynchronous.schemes import scheme
 from paceline.coordinator.asynchronous.server import Server
-from paceline.engines.parameter_server.service import Service
+from paceline.parameter_server.service import Service
 from paceline.predictors import NARX
 from paceline.training import fit
 

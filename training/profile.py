@@ -157,12 +157,12 @@ def example(batch_size: int, device: str) -> Step:
     images = torch.randn(batch_size, 3, 32, 32).to(device)
     labels = torch.randint(10, (batch_size,)).to(device)
     model(images[:1])  # a first pass sets the size of the lazy last layer
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
     def step() -> None:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         nn.functional.cross_entropy(model(images), labels).backward()
-        optimiser.step()
+        optimizer.step()
 
     return step
 

@@ -22,7 +22,7 @@ class AutoEncoder(lightning.LightningModule):
         return nn.functional.mse_loss(self.decoder(self.encoder(x)), x)
 
     def configure_optimizers(self):
-        """Return the optimiser."""
+        """Return the optimizer."""
         return torch.optim.Adam(self.parameters(), lr=1e-3)
 
 

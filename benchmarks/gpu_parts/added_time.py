@@ -26,7 +26,7 @@ class Training:
         self.place, self.busy = place, busy
         layers = [torch.nn.Linear(256, 256) for _ in range(8)]
         self.model = DistributedDataParallel(torch.nn.Sequential(*layers).to(place.device))
-        self.optimiser = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
         self.loader = BalancedLoader(torch.randn(64 * 64, 256), 64)
         self.balance = attach(self.model, self.loader, predictor=Auto()) if balanced else None
         self._steps = self._train()
@@ -34,11 +34,11 @@ class Training:
     def _train(self):
         while True:
             for inputs in self.loader:
-                self.optimiser.zero_grad()
+                self.optimizer.zero_grad()
                 outputs = self.model(inputs.to(self.place.device, non_blocking=True))
                 self.place.busy(self.busy)
                 outputs.square().mean().backward()
-                self.optimiser.step()
+                self.optimizer.step()
                 yield
 
     def block(self, steps: int) -> float:

@@ -70,7 +70,7 @@ class Loop:
     def __init__(self, place: Place, predictor: object, covariates: list[Load]) -> None:
         self.place = place
         self.model = DistributedDataParallel(torch.nn.Linear(16, 4).to(place.device))
-        self.optimiser = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
         self.loader = BalancedLoader(torch.randn(64 * 16, 16), 64)
         self.balance = attach(
             self.model, self.loader, predictor=predictor, policy=Policy(warmup=2), covariates=covariates
@@ -87,12 +87,12 @@ class Loop:
     def step(self, seconds: float) -> torch.Tensor:
         """Train a step, in whose forward pass the device is busy for so long; return the loss."""
         inputs = next(self.batches)
-        self.optimiser.zero_grad()
+        self.optimizer.zero_grad()
         outputs = self.model(inputs)
         self.place.busy(seconds)
         loss = outputs.square().mean()
         loss.backward()
-        self.optimiser.step()
+        self.optimizer.step()
         return loss.detach()
 
 

@@ -29,8 +29,8 @@ def run(equal: bool, record: Path) -> None:
     from flwr.simulation import run_simulation
     from task import network
 
-    from paceline.engines.flower import BalancedStrategy
-    from paceline.runs import sinks
+    from paceline.integrations.flower import BalancedStrategy
+    from paceline.recording import sinks
 
     server = ServerApp()
 
@@ -50,7 +50,7 @@ def draw(records: dict[str, Path], path: Path) -> None:
     """Draw every client's computing in every round; the next round begins when the last has replied."""
     from matplotlib.figure import Figure
 
-    from paceline.runs import read_run
+    from paceline.recording import read_run
 
     figure = Figure(figsize=(9.0, 3.8), dpi=120, layout="constrained")
     panels = figure.subplots(len(records), 1, sharex=True)

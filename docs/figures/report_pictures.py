@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from paceline.coordinator import LoadBalancer  # noqa: E402
 from paceline.predictors import Auto, Report  # noqa: E402
-from paceline.runs import Iteration, JsonLines  # noqa: E402
+from paceline.recording import Iteration, JsonLines  # noqa: E402
 
 HERE = Path(__file__).parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")

@@ -29,7 +29,7 @@ def train(rank: int, folder: str) -> None:
     from torch.utils.data import TensorDataset
 
     from paceline.coordinator import Policy
-    from paceline.runs import sinks
+    from paceline.recording import sinks
     from paceline.torch import BalancedLoader, attach
 
     class Slow(torch.nn.Linear):
@@ -59,7 +59,7 @@ def draw(record: Path, path: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    from paceline.runs import read_run
+    from paceline.recording import read_run
 
     run = read_run(record)
     equal = np.flatnonzero(np.ptp(run.sizes, axis=1) == 0)[-SHOWN:]

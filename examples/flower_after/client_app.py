@@ -4,7 +4,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from task import network, part_of, train
 
-from paceline.engines.flower import stopwatch
+from paceline.integrations.flower import stopwatch
 
 app = ClientApp()
 

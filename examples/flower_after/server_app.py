@@ -5,7 +5,7 @@ from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 from task import network
 
-from paceline.engines.flower import BalancedStrategy
+from paceline.integrations.flower import BalancedStrategy
 
 app = ServerApp()
 

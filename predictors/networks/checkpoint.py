@@ -77,7 +77,7 @@ class Saved:
         at: Position,
         best: Mapping[str, Array],
         weights: Mapping[str, torch.Tensor],
-        optimiser: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer,
         schedule: torch.optim.lr_scheduler.LRScheduler,
         generator: torch.Generator,
     ) -> None:
@@ -89,9 +89,9 @@ class Saved:
 
         # By name: weights that come from a file are in another order than those of a fresh network.
         moments = {
-            f"optimiser/{name}/{key}": value
+            f"optimizer/{name}/{key}": value
             for name, weight in weights.items()
-            for key, value in optimiser.state[weight].items()
+            for key, value in optimizer.state[weight].items()
         }
         tensors = {
             **{f"weights/{name}": weight.detach() for name, weight in weights.items()},
@@ -104,7 +104,7 @@ class Saved:
         about = {
             "identity": self._identity,
             "best_loss": at.best_loss.hex(),
-            "rates": [group["lr"].hex() for group in optimiser.param_groups],
+            "rates": [group["lr"].hex() for group in optimizer.param_groups],
             "scheduled": {k: v for k, v in schedule.state_dict().items() if isinstance(v, int)},
             "scheduled_rates": [float(rate).hex() for rate in schedule.get_last_lr()],
             **{name: int(getattr(at, name)) for name in COUNTS},
@@ -116,7 +116,7 @@ class Saved:
     def load(
         self,
         weights: Mapping[str, torch.Tensor],
-        optimiser: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer,
         schedule: torch.optim.lr_scheduler.LRScheduler,
         generator: torch.Generator,
     ) -> tuple[Position, dict[str, Array]] | None:
@@ -134,11 +134,11 @@ class Saved:
             for name, weight in weights.items():
                 weight.copy_(tensors[f"weights/{name}"])
         for name, value in tensors.items():
-            if name.startswith("optimiser/"):
+            if name.startswith("optimizer/"):
                 _, owner, key = name.split("/")
                 # The count of steps stays where torch keeps it, on the CPU; moments go to their weight.
-                optimiser.state[weights[owner]][key] = value if key == "step" else value.to(weights[owner].device)
-        for group, rate in zip(optimiser.param_groups, about["rates"], strict=True):
+                optimizer.state[weights[owner]][key] = value if key == "step" else value.to(weights[owner].device)
+        for group, rate in zip(optimizer.param_groups, about["rates"], strict=True):
             group["lr"] = float.fromhex(rate)
         rates = [float.fromhex(rate) for rate in about["scheduled_rates"]]
         schedule.load_state_dict({**schedule.state_dict(), **about["scheduled"], "_last_lr": rates})

@@ -112,11 +112,11 @@ class _Descent:
             weight.data = weight.data.to(self.fitting.device)
             weight.requires_grad_()
         options = self.training
-        optimiser = torch.optim.AdamW(
+        optimizer = torch.optim.AdamW(
             self.weights.values(), lr=options.learning_rate, weight_decay=options.weight_decay
         )
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, T_max=options.epochs)
-        if (found := saved.load(self.weights, optimiser, schedule, self.generator)) is not None:
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=options.epochs)
+        if (found := saved.load(self.weights, optimizer, schedule, self.generator)) is not None:
             self.at, self.best = found
         self.began = (time.perf_counter(), self._done())
         if not self.at.finished:  # told before the first loss, which takes a pass over the windows that validate
@@ -125,19 +125,19 @@ class _Descent:
             # The start is a candidate too: training that only makes things worse leaves the weights unchanged.
             self.best, self.at.best_loss = numbers(self.weights), self._agreed_loss()
         while not self.at.finished:
-            self._epoch(saved, optimiser, schedule)
+            self._epoch(saved, optimizer, schedule)
         return self.best
 
     def _epoch(
-        self, saved: Saved, optimiser: torch.optim.Optimizer, schedule: torch.optim.lr_scheduler.LRScheduler
+        self, saved: Saved, optimizer: torch.optim.Optimizer, schedule: torch.optim.lr_scheduler.LRScheduler
     ) -> None:
         for batch, source_N in self._batches():
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             self._backward(batch, source_N)
-            optimiser.step()
+            optimizer.step()
             self.at.batch += 1
             if saved.due():
-                saved.save(self.at, self.best, self.weights, optimiser, schedule, self.generator)
+                saved.save(self.at, self.best, self.weights, optimizer, schedule, self.generator)
         schedule.step()
         now, at = self._agreed_loss(), self.at
         better = now < at.best_loss
@@ -146,7 +146,7 @@ class _Descent:
         at.next_epoch(0 if better else at.waited + 1)
         at.finished = at.waited >= self.training.patience or at.epoch >= self.training.epochs
         if at.finished or saved.due():
-            saved.save(at, self.best, self.weights, optimiser, schedule, self.generator)
+            saved.save(at, self.best, self.weights, optimizer, schedule, self.generator)
 
     def _batches(self) -> Iterator[tuple[Batch, Sources]]:
         """Yield the batches of this epoch that are still to come, and the traces that their windows come from."""

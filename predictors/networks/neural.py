@@ -26,7 +26,7 @@ class Training:
     patience
         Training stops after this many passes without a better validation loss, and the best weights are kept.
     batch_size
-        Examples per optimiser step. ``None`` makes about a thousand steps a pass, of 256 to 4,096 examples: more steps
+        Examples per optimizer step. ``None`` makes about a thousand steps a pass, of 256 to 4,096 examples: more steps
         would take longer and find nothing better.
     learning_rate, weight_decay
         Options of AdamW; the learning rate falls to zero along a half cosine.

@@ -290,7 +290,7 @@ def moved_start(start):
     ("change", "cause"),
     [
         (on_rank_one(nothing), None),
-        (on_rank_one(other_gradients), None),  # parameters end alike: a sharded optimiser
+        (on_rank_one(other_gradients), None),  # parameters end alike: a sharded optimizer
         (on_rank_one(other_parameters), None),
         (on_rank_one(both), "NOT_AVERAGED"),
         (on_rank_one(nothing, moved_start), "STARTS"),

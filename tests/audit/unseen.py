@@ -214,7 +214,7 @@ def texts_computed_again_late():
 
 
 class ByHand:
-    """An optimiser that is none of torch's."""
+    """An optimizer that is none of torch's."""
 
     def __init__(self, parameters, lr):
         self.parameters, self.lr = list(parameters), lr
@@ -230,8 +230,8 @@ class ByHand:
 
 
 @bug("no_steps", HEADING)
-def an_optimiser_of_ones_own():
-    """Gradients are averaged by hand, and stepped on by no torch optimiser."""
+def an_optimizer_of_ones_own():
+    """Gradients are averaged by hand, and stepped on by no torch optimizer."""
     balanced(mean, optimizer=ByHand)
 
 

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from paceline.cli import main
 from paceline.cli.show import SafeConsole
-from paceline.runs import Logging
+from paceline.recording import Logging
 
 OSC = "\x1b]52;c;aGk=\x07"
 EVIL = f"a{OSC}\x1b]0;owned\x07\x1b[2J\x9b31m\u202e"

@@ -12,7 +12,7 @@ from paceline.cli import main
 from paceline.cli.show import SafeConsole
 from paceline.cli.watching import watch_command
 from paceline.cli.watching.watch_command import Watched
-from paceline.runs import JsonLines
+from paceline.recording import JsonLines
 
 
 def run_of(path, count=6, first=0, ended=True):
@@ -61,7 +61,7 @@ def test_a_file_without_iterations_says_so_and_how_many_lines_were_not_read(tmp_
 
 
 def test_a_run_of_the_other_kind_that_is_written_over_is_read_anew(tmp_path):
-    from paceline.runs import AsyncRunReader, RunReader
+    from paceline.recording import AsyncRunReader, RunReader
 
     path = run_of(tmp_path / "a.jsonl")
     watched = Watched(path)

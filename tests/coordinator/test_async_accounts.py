@@ -89,7 +89,7 @@ def test_what_is_gathered_is_the_mean_of_all_samples_or_the_sum_of_what_each_pus
         assert len(gathered) == number
         gathered.pushes.append(Push("a", drawn_of(samples), 0, factor))
     gradients = np.arange(1.0, len(pushes) + 1)
-    # An optimiser that is linear moves along rate * gradient; another one is told the samples by the gradient's size.
+    # An optimizer that is linear moves along rate * gradient; another one is told the samples by the gradient's size.
     shares = [samples if mean else samples / 8 if by_samples else 1.0 for samples, _ in pushes]
     weights = [share * factor for share, (_, factor) in zip(shares, pushes, strict=True)]
     assert [gathered.weight(push) for push in gathered.pushes] == pytest.approx(weights)

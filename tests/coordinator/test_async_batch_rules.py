@@ -128,7 +128,7 @@ def test_many_pushes_of_one_version_move_no_further_than_one_of_each_worker():
 @pytest.mark.parametrize(
     ("is_linear", "expected"), [(True, [(0.25, 1.0), (1.5, 3.0)]), (False, [(1.0, 0.25), (2.0, 2.25)])]
 )
-def test_samples_of_a_push_scale_the_rate_or_else_the_gradient_by_the_kind_of_the_optimiser(is_linear, expected):
+def test_samples_of_a_push_scale_the_rate_or_else_the_gradient_by_the_kind_of_the_optimizer(is_linear, expected):
     class Noted(SGD):
         def step(self, parameters, gradient, factor, applied):
             steps.append((factor, float(gradient[0])))

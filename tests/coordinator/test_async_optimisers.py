@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.coordinator.asynchronous import SGD, optimiser
+from paceline.coordinator.asynchronous import SGD, optimizer
 from paceline.coordinator.asynchronous.rules.compensation import Adaptive, AdaptiveCompensator, Constant
 
 
@@ -13,7 +13,7 @@ from paceline.coordinator.asynchronous.rules.compensation import Adaptive, Adapt
 @given(count=st.integers(1, 11), block=st.integers(1, 5), momentum=st.sampled_from([0.0, 0.5]))
 def test_a_step_is_the_same_however_many_numbers_are_worked_on_at_a_time(count, block, momentum):
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(optimiser, "BLOCK", block)
+        patched.setattr(optimizer, "BLOCK", block)
         descent, row, kept = SGD(0.25, momentum), np.arange(float(count)), np.zeros(count)
         for number in range(3):
             gradient = np.arange(count) - 2.0 * number
@@ -26,7 +26,7 @@ def test_a_step_is_the_same_however_many_numbers_are_worked_on_at_a_time(count, 
 
 
 def test_more_numbers_than_fit_one_block_are_all_moved():
-    count = 2 * optimiser.BLOCK + 1
+    count = 2 * optimizer.BLOCK + 1
     row = np.zeros(count, dtype=np.float32)
     SGD(0.5, 0.5).step(row, np.ones(count, np.float32), 1.0, 0)
     assert (row == -0.5).all()

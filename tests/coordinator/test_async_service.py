@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from paceline.coordinator.asynchronous import SCHEMES, SGD, EpochSampler, Outcome, Server, scheme
-from paceline.engines.parameter_server.service import Service
+from paceline.parameter_server.service import Service
 
 SAMPLES, BATCH = 40, 5
 

@@ -18,11 +18,11 @@ class Split:
     """A server with shards in this process, and workers that read and hold their parts."""
 
     def __init__(self, name, servers):
-        rules, optimiser = scheme(name, len(WORKERS)), SGD(0.1, momentum=0.5)
-        self.shards = [Shard(part, optimiser, rules.compensation) for part in pieces(START, servers)]
+        rules, optimizer = scheme(name, len(WORKERS)), SGD(0.1, momentum=0.5)
+        self.shards = [Shard(part, optimizer, rules.compensation) for part in pieces(START, servers)]
         sizes = [len(part) for part in pieces(START, servers)]
         store = ShardedStore(in_process(self.shards), sizes) if servers > 1 else None
-        self.server = Server(START, optimiser, rules, EpochSampler(500, seed=1), batch=4, workers=WORKERS, store=store)
+        self.server = Server(START, optimizer, rules, EpochSampler(500, seed=1), batch=4, workers=WORKERS, store=store)
         self.at_work = {}
 
     def turn(self, worker, spoil=None):

@@ -97,13 +97,13 @@ def test_what_overflows_is_refused_without_a_warning(kind, moved):
     assert {name: value.tolist() for name, value in state.items()} == {"parameters": [moved]}
 
 
-def test_a_state_holds_what_optimiser_and_compensation_remember_and_fits_no_other_shape():
+def test_a_state_holds_what_optimizer_and_compensation_remember_and_fits_no_other_shape():
     store = LocalStore(np.zeros(1), SGD(1.0, momentum=0.5), Adaptive(2.0, 0.5))
     store.lend("w/1", 0)
     store.take("w/1", 0, np.array([2.0]), 1.0)
     store.step(1.0, 0)
     state = store.state_dict()
-    wanted = {"parameters": [-2.0], "optimiser/momentum": [2.0], "compensation/w/1": [2.0]}
+    wanted = {"parameters": [-2.0], "optimizer/momentum": [2.0], "compensation/w/1": [2.0]}
     assert {name: value.tolist() for name, value in state.items()} == wanted
     again = LocalStore(np.ones(1), SGD(1.0, momentum=0.5), Adaptive(2.0, 0.5))
     again.load_state_dict(state)

@@ -13,7 +13,7 @@ from stages import ELSEWHERE, FILLED, STAGES, UNTESTED
 
 CHECKOUT = Path(__file__).parents[2]
 DOCS = CHECKOUT / "docs"
-NEEDS = {"paceline.engines.flower": "flwr", "paceline.engines.ray": "ray"}
+NEEDS = {"paceline.integrations.flower": "flwr", "paceline.integrations.ray": "ray"}
 """Modules that only another environment may have."""
 
 pytestmark = pytest.mark.checkout

@@ -23,9 +23,8 @@ from site_pages import MAKERS, MARK
 from paceline import LoadBalancer, Trace, split
 from paceline.cli.main import app
 from paceline.predictors import EWMA, Report
-from paceline.recording import Recorder, default_covariates
-from paceline.runs import sinks
-from paceline.runs.iteration import Iteration
+from paceline.recording import Recorder, default_covariates, sinks
+from paceline.recording.iteration import Iteration
 
 CHECKOUT = Path(__file__).parents[2]
 DOCS = CHECKOUT / "docs"

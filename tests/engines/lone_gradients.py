@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import torch
 
-from paceline.engines.torch.weighting.batch import Turn
-from paceline.engines.torch.weighting.waiting_gradients import WaitingGradients
+from paceline.torch.weighting.batch import Turn
+from paceline.torch.weighting.waiting_gradients import WaitingGradients
 
 
 def turn_of(share, part=None, whole=1.0, samples=4, known=True):

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from paceline.engines.torch.passes import Passes
-from paceline.engines.torch.weighting.listener import BalanceWarning
-from paceline.engines.torch.weighting.rank_batch import RankBatch
+from paceline.torch.passes import Passes
+from paceline.torch.weighting.listener import BalanceWarning
+from paceline.torch.weighting.rank_batch import RankBatch
 
 FACTS = {"rank": 0, "world_size": 3, "global_batch": 12, "accumulate": 2, "micro_batch": None, "coefficients": None}
 

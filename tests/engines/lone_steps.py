@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from paceline.engines.torch.reporting.reports import COLUMNS
-from paceline.engines.torch.steps import Steps
 from paceline.recording.torch.busy_clock import Measure
+from paceline.torch.reports import COLUMNS
+from paceline.torch.steps import Steps
 
 
 class Norms:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import torch
 
-from paceline.engines.torch.weighting.batch import Turn
+from paceline.torch.weighting.batch import Turn
 
 
 class Listener:

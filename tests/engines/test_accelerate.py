@@ -97,7 +97,7 @@ def alone(**options):
 
 
 def test_without_other_processes_the_loader_tells_of_its_end_and_nothing_is_attached():
-    from paceline.engines.trainers.accelerate import prepare
+    from paceline.integrations.accelerate import prepare
     from paceline.torch import BalancedLoader
 
     accelerator = alone()
@@ -112,7 +112,7 @@ def test_without_other_processes_the_loader_tells_of_its_end_and_nothing_is_atta
 
 @pytest.mark.parametrize("kind", ["FSDP", "DEEPSPEED", "MEGATRON_LM", "XLA"])
 def test_ways_to_share_a_model_among_processes_are_refused(kind):
-    from paceline.engines.trainers.accelerate import prepare
+    from paceline.integrations.accelerate import prepare
     from paceline.torch import BalancedLoader
 
     loader = BalancedLoader(range(10), 4, rank=0, world_size=1)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from paceline.engines.torch.weighting.listener import weights_loss
-from paceline.engines.torch_async import TorchOptimiser
+from paceline.parameter_server import TorchOptimizer
+from paceline.torch.weighting.listener import weights_loss
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])
@@ -14,15 +14,15 @@ from paceline.engines.torch_async import TorchOptimiser
 def test_a_step_is_as_long_as_its_factor_times_that_of_its_schedule_and_leaves_the_rate(factor, scheduled, inside):
     model = torch.nn.Linear(1, 1, bias=False)
     asked = []
-    optimiser = TorchOptimiser(
+    optimizer = TorchOptimizer(
         model, torch.optim.SGD(model.parameters(), lr=0.5), lambda applied: asked.append(applied) or scheduled
     )
-    parameters = optimiser.flat.parameters if inside else np.array([1.0], dtype=np.float32)
+    parameters = optimizer.flat.parameters if inside else np.array([1.0], dtype=np.float32)
     parameters[:] = 1.0
     for number in (1, 2):
-        optimiser.step(parameters, np.array([0.125], dtype=np.float32), factor=factor, applied=7 * number)
+        optimizer.step(parameters, np.array([0.125], dtype=np.float32), factor=factor, applied=7 * number)
         assert parameters.tolist() == [1.0 - number * 0.5 * 0.125 * factor * scheduled]
-        assert [group["lr"] for group in optimiser.optimizer.param_groups] == [0.5]
+        assert [group["lr"] for group in optimizer.optimizer.param_groups] == [0.5]
     assert asked == [7, 14]
 
 

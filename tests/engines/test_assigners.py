@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.engines.torch.loading.buffered import ROUNDS, BufferAssigner
-from paceline.engines.torch.loading.global_batch import GlobalBatch
-from paceline.engines.torch.loading.order import Order
+from paceline.torch.buffered import ROUNDS, BufferAssigner
+from paceline.torch.global_batch import GlobalBatch
+from paceline.torch.order import Order
 
 FLEETS = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 AHEAD = st.integers(0, 12)

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from paceline.coordinator.asynchronous.ledger import Outcome
-from paceline.engines.torch_async import AsyncJob, async_job
-from paceline.engines.torch_async.flat import FRONT
-from paceline.engines.torch_async.wire import FIRST, rows_read, rows_written
+from paceline.parameter_server import AsyncJob, async_job
+from paceline.parameter_server.flat import FRONT
+from paceline.parameter_server.wire import FIRST, rows_read, rows_written
 
 SAMPLES, BATCH = 24, 8
 

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from paceline.coordinator.asynchronous.epoch_sampler import Drawn
 from paceline.coordinator.asynchronous.ledger import Outcome
 from paceline.coordinator.asynchronous.workers import Stamp
-from paceline.engines.parameter_server.service import Work
-from paceline.engines.torch_async.flat import FRONT
-from paceline.engines.torch_async.links import (
+from paceline.parameter_server.flat import FRONT
+from paceline.parameter_server.links import (
     LARGEST_EXCESS,
     OUTCOMES,
     SERVER,
@@ -26,7 +25,8 @@ from paceline.engines.torch_async.links import (
     LostServerError,
     serve,
 )
-from paceline.engines.torch_async.wire import FIRST, WIRES, Ask, Head
+from paceline.parameter_server.service import Work
+from paceline.parameter_server.wire import FIRST, WIRES, Ask, Head
 
 RANK, P = 3, 5
 

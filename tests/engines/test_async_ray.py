@@ -11,7 +11,7 @@ from paceline.coordinator.asynchronous import SGD
 
 ray = pytest.importorskip("ray")
 
-from paceline.engines.ray import RayJob, RayPlan  # noqa: E402 (needs ray)
+from paceline.integrations.ray import RayJob, RayPlan  # noqa: E402 (needs ray)
 
 pytestmark = pytest.mark.soak
 
@@ -43,7 +43,7 @@ def cluster():
 
 
 def plan(**options):
-    start = {"parameters": np.zeros(3), "optimiser": SGD(0.05), "gradient": least_squares}
+    start = {"parameters": np.zeros(3), "optimizer": SGD(0.05), "gradient": least_squares}
     return RayPlan(**(start | {"samples": SAMPLES, "batch": 8, "epochs": 20} | options))
 
 

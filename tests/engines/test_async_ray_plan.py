@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from paceline.coordinator.asynchronous import SGD
-from paceline.engines.ray import RayPlan, RayServer
-from paceline.runs import read_async_run
+from paceline.integrations.ray import RayPlan, RayServer
+from paceline.recording import read_async_run
 
 
 def least_squares():
@@ -16,7 +16,7 @@ def least_squares():
 
 
 def plan(**options):
-    start = {"parameters": np.zeros(3), "optimiser": SGD(0.05), "gradient": least_squares, "samples": 64, "batch": 8}
+    start = {"parameters": np.zeros(3), "optimizer": SGD(0.05), "gradient": least_squares, "samples": 64, "batch": 8}
     return RayPlan(**(start | options))
 
 

@@ -92,16 +92,16 @@ def scheduler_of(kind, optim):
     return Own(optim) if kind == "own" else schedulers()[kind](optim)
 
 
-def made(optimiser, kind, tick):
-    from paceline.engines.torch_async import TorchOptimiser
+def made(optimizer, kind, tick):
+    from paceline.parameter_server import TorchOptimizer
 
-    model, optim, _ = problem(optimiser, **OPTIMISERS[optimiser])
+    model, optim, _ = problem(optimizer, **OPTIMISERS[optimizer])
     scheduler = scheduler_of(kind, optim)
-    return TorchOptimiser(model, optim, scheduler, tick), model, optim, scheduler
+    return TorchOptimizer(model, optim, scheduler, tick), model, optim, scheduler
 
 
 @given(
-    optimiser=st.sampled_from(list(OPTIMISERS)),
+    optimizer=st.sampled_from(list(OPTIMISERS)),
     kind=st.sampled_from(KINDS),
     every=st.integers(1, 3),
     restarts=st.lists(st.integers(0, 23), max_size=3),
@@ -109,17 +109,17 @@ def made(optimiser, kind, tick):
 )
 @settings(max_examples=60, derandomize=True, deadline=None)
 @pytest.mark.slow
-def test_every_step_at_the_server_is_that_of_one_process_also_after_restarts(optimiser, kind, every, restarts, seed):
+def test_every_step_at_the_server_is_that_of_one_process_also_after_restarts(optimizer, kind, every, restarts, seed):
     import torch
 
-    ours, model, optim, scheduler = made(optimiser, kind, BATCH * every)
+    ours, model, optim, scheduler = made(optimizer, kind, BATCH * every)
     rng = np.random.default_rng(seed)
     parameters = ours.flat.parameters.copy()
     for step in range(24):
         gradient = rng.standard_normal(5).astype(np.float32)
-        if step in restarts:  # what was saved at some time, into an optimiser that has gone on
+        if step in restarts:  # what was saved at some time, into an optimizer that has gone on
             state = {name: value.copy() for name, value in ours.state_dict().items()}
-            ours = made(optimiser, kind, BATCH * every)[0]
+            ours = made(optimizer, kind, BATCH * every)[0]
             ours.load_state_dict(state)
         ours.step(parameters, gradient, 1.0, BATCH * step)
         for parameter, part in zip(model.parameters(), np.split(gradient, [4]), strict=True):
@@ -152,7 +152,7 @@ def trained(rank, stepped="at the server", restart="", scheme="bsp"):
     """Train under a one-cycle schedule; return the final parameters and the rates used, as rank 0 sees them."""
     from torch.optim.lr_scheduler import OneCycleLR
 
-    from paceline.engines.torch_async import AsyncJob
+    from paceline.parameter_server import AsyncJob
 
     rates = []
     for epochs in (2, 4) if restart else (4,):
@@ -169,7 +169,7 @@ def trained(rank, stepped="at the server", restart="", scheme="bsp"):
             if stepped == "in the loop":
                 scheduler.step()
             if job.service:
-                rates.append(job.service.server.store.optimiser.optimizer.param_groups[0]["lr"])
+                rates.append(job.service.server.store.optimizer.optimizer.param_groups[0]["lr"])
     return [p.detach().numpy().copy() for p in model.parameters()], rates
 
 
@@ -188,12 +188,12 @@ def test_a_scheduler_that_is_stepped_in_the_loop_is_refused_on_every_rank():
 
 
 def test_a_scheduler_that_is_not_handed_over_is_refused_where_the_job_is_made():
-    from paceline.engines.torch_async import TorchOptimiser
+    from paceline.parameter_server import TorchOptimizer
 
     model, optim, _ = problem("SGD", lr=0.1)
     scheduler_of("cosine", optim)
     with pytest.raises(ValueError, match=r"a scheduler works on this optimizer.*as schedule="):
-        TorchOptimiser(model, optim)
+        TorchOptimizer(model, optim)
 
 
 def mistakes():
@@ -214,16 +214,16 @@ def mistakes():
 
 @pytest.mark.parametrize("number", range(4))
 def test_what_a_copy_of_the_optimizer_cannot_follow_is_refused_in_a_sentence(number):
-    from paceline.engines.torch_async import TorchOptimiser
+    from paceline.parameter_server import TorchOptimizer
 
     model, optim, schedule, said = mistakes()[number]
     with pytest.raises(ValueError, match=said):
-        TorchOptimiser(model, optim, schedule, 8)
+        TorchOptimizer(model, optim, schedule, 8)
     if schedule is None or isinstance(schedule, str):
         return
     model, optim, _ = problem("SGD", lr=0.1)
     with pytest.raises(ValueError, match="tick must be at least 1 applied sample"):
-        TorchOptimiser(model, optim, scheduler_of("cosine", optim))
+        TorchOptimizer(model, optim, scheduler_of("cosine", optim))
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_what_a_copy_of_the_optimizer_cannot_follow_is_refused_in_a_sentence(num
     ],
 )
 def test_whatever_changes_in_the_groups_is_seen(change, said):
-    from paceline.engines.torch_async.schedule import require_unchanged, settings_of
+    from paceline.parameter_server.schedule import require_unchanged, settings_of
 
     model, optim, _ = problem("SGD", lr=0.1)
     before = settings_of(optim)
@@ -250,7 +250,7 @@ def test_whatever_changes_in_the_groups_is_seen(change, said):
 def test_a_rate_that_is_a_tensor_changed_in_place_is_seen():
     import torch
 
-    from paceline.engines.torch_async.schedule import require_unchanged, settings_of
+    from paceline.parameter_server.schedule import require_unchanged, settings_of
 
     _, optim, _ = problem("Adam", lr=torch.tensor(0.1))
     before = settings_of(optim)
@@ -276,9 +276,9 @@ def step_of(kind, scale):
 
 
 @pytest.mark.parametrize("kind", OPTIMISERS)
-def test_an_optimiser_is_taken_for_linear_where_its_step_grows_with_its_gradient(kind):
-    from paceline.engines.torch_async.torch_optimiser import TorchOptimiser
+def test_an_optimizer_is_taken_for_linear_where_its_step_grows_with_its_gradient(kind):
+    from paceline.parameter_server.torch_optimizer import TorchOptimizer
 
     model, optimizer, _ = problem(kind, **OPTIMISERS[kind])
     grows = step_of(kind, 4.0) == pytest.approx(4 * step_of(kind, 1.0))
-    assert TorchOptimiser(model, optimizer).is_linear == grows
+    assert TorchOptimizer(model, optimizer).is_linear == grows

@@ -19,7 +19,7 @@ SAMPLES = 48
 
 
 def problem(kind="SGD", seed=0, **options):
-    """A line through points, its model and its optimiser."""
+    """A line through points, its model and its optimizer."""
     import torch
 
     torch.manual_seed(seed)
@@ -35,7 +35,7 @@ def loss_of(model, inputs, targets):
 
 def trained(rank, options=None, optimizer=("SGD", {"lr": 0.05}), seconds=0.0):
     """Train, and return the final parameters, the verdicts, and the largest loss; each rank takes a time of its own."""
-    from paceline.engines.torch_async import AsyncJob
+    from paceline.parameter_server import AsyncJob
 
     model, optim, dataset = problem(optimizer[0], **optimizer[1])
     verdicts = []
@@ -69,7 +69,7 @@ def test_all_ranks_end_with_the_same_parameters_after_every_sample_was_applied_a
 
 
 def told_of_epochs(rank, checkpoint, epochs):
-    from paceline.engines.torch_async import AsyncJob
+    from paceline.parameter_server import AsyncJob
 
     model, optim, dataset = problem("SGD", lr=0.05)
     losses = {}
@@ -97,7 +97,7 @@ def test_rank_0_is_told_once_of_every_epoch_with_the_parameters_that_it_ended_wi
 
 
 @pytest.mark.soak
-def test_with_a_barrier_and_full_batches_it_is_the_descent_of_one_process_and_its_optimiser():
+def test_with_a_barrier_and_full_batches_it_is_the_descent_of_one_process_and_its_optimizer():
     for optimizer in (("SGD", {"lr": 0.1, "momentum": 0.9}), ("AdamW", {"lr": 0.05, "weight_decay": 0.1})):
         (found, _), _ = run_ranks(2, trained, {"scheme": "bsp", "batch": SAMPLES // 2}, optimizer)
         model, optim, dataset = problem(optimizer[0], **optimizer[1])
@@ -144,7 +144,7 @@ def test_when_a_worker_is_killed_the_others_go_on_and_apply_what_it_held():
 
 
 def pushing_nan(rank, times):
-    from paceline.engines.torch_async import AsyncJob
+    from paceline.parameter_server import AsyncJob
 
     model, optim, dataset = problem("SGD", lr=0.05)
     verdicts, bad = [], times if rank == 1 else 0
@@ -180,7 +180,7 @@ def misbehaving(rank):
     import torch
 
     from paceline.coordinator.asynchronous import Stamp
-    from paceline.engines.torch_async import AsyncJob
+    from paceline.parameter_server import AsyncJob
 
     model, optim, dataset = problem("SGD", lr=0.05)
     reasons = []
@@ -218,7 +218,7 @@ def test_a_stamp_from_the_future_a_wrong_shape_and_a_second_push_are_refused_one
 
 
 def server_dies(rank):
-    from paceline.engines.torch_async import AsyncJob
+    from paceline.parameter_server import AsyncJob
 
     model, optim, dataset = problem("SGD", lr=0.05)
     job = AsyncJob(model, optim, dataset, batch=8, epochs=1000)
@@ -256,7 +256,7 @@ def test_a_job_resumes_from_its_checkpoint_where_it_ended(tmp_path):
 def hanging(rank, scheme):
     import logging
 
-    from paceline.engines.torch_async import AsyncJob
+    from paceline.parameter_server import AsyncJob
 
     said = []
     logging.getLogger("paceline.asynchronous").addFilter(lambda record: said.append(record.getMessage()) or True)
@@ -285,7 +285,7 @@ def normalised(rank, samples, batch, scheme, slow):
     """Train a model that normalises over batches; return the smallest step, and what was applied."""
     import torch
 
-    from paceline.engines.torch_async import AsyncJob
+    from paceline.parameter_server import AsyncJob
 
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
@@ -312,7 +312,7 @@ def test_a_model_that_normalises_over_batches_never_gets_a_single_sample(samples
 
 
 def asking_late(rank):
-    from paceline.engines.torch_async import AsyncJob
+    from paceline.parameter_server import AsyncJob
 
     model, optim, dataset = problem("SGD", lr=0.05)
     job = AsyncJob(model, optim, dataset, batch=8, epochs=2)
@@ -333,7 +333,7 @@ def test_who_leaves_between_a_push_and_the_answer_to_it_keeps_nobody_waiting():
 
 
 def leaving_twice(rank):
-    from paceline.engines.torch_async import AsyncJob
+    from paceline.parameter_server import AsyncJob
 
     model, optim, dataset = problem("SGD", lr=0.05)
     with AsyncJob(model, optim, dataset, batch=8, epochs=2) as job:
@@ -356,7 +356,7 @@ def test_a_job_may_be_left_by_a_break_and_closed_as_often_as_one_likes():
 def other_model(rank):
     import torch
 
-    from paceline.engines.torch_async import AsyncJob
+    from paceline.parameter_server import AsyncJob
 
     _, _, dataset = problem("SGD", lr=0.05)
     model = torch.nn.Linear(4, 1, bias=rank == 0)
@@ -375,17 +375,17 @@ def test_a_rank_with_another_model_is_refused_in_a_sentence_and_the_others_finis
 
 
 @pytest.mark.slow
-def test_a_checkpoint_of_another_optimiser_is_refused():
-    from paceline.engines.torch_async import TorchOptimiser
+def test_a_checkpoint_of_another_optimizer_is_refused():
+    from paceline.parameter_server import TorchOptimizer
 
-    first, second = (TorchOptimiser(*problem(kind, lr=0.1)[:2]) for kind in ("AdamW", "SGD"))
+    first, second = (TorchOptimizer(*problem(kind, lr=0.1)[:2]) for kind in ("AdamW", "SGD"))
     first.step(first.flat.parameters, np.ones(5, dtype=np.float32), 1.0, 0)
-    with pytest.raises(ValueError, match="that of the optimiser AdamW, and this one is SGD"):
+    with pytest.raises(ValueError, match="that of the optimizer AdamW, and this one is SGD"):
         second.load_state_dict(first.state_dict())
 
 
 def forgetful(rank):
-    from paceline.engines.torch_async import AsyncJob
+    from paceline.parameter_server import AsyncJob
 
     model, optim, dataset = problem("SGD", lr=0.05)
     job = AsyncJob(model, optim, dataset, batch=8, epochs=2)

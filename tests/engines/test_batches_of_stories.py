@@ -9,9 +9,9 @@ import pytest
 import torch
 from kept import require_kept
 
-from paceline.engines.torch.weighting.handed import Handed
-from paceline.engines.torch.weighting.rank_batch import RankBatch
-from paceline.engines.torch.weighting.recognition import Recognition
+from paceline.torch.weighting.handed import Handed
+from paceline.torch.weighting.rank_batch import RankBatch
+from paceline.torch.weighting.recognition import Recognition
 
 KEPT = Path(__file__).with_name("batches_of_stories.json")
 STORIES, STEPS = 40, 16

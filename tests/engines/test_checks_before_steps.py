@@ -1,4 +1,4 @@
-"""What is looked at before an optimiser steps, with stand-ins for the weightings of its models."""
+"""What is looked at before an optimizer steps, with stand-ins for the weightings of its models."""
 
 import sys
 import weakref
@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from paceline.engines.torch import checked, optimisers
-from paceline.engines.torch.checked import apart, living, of_the_process
-from paceline.engines.torch.optimisers import BESIDE, BY_HAND, STEP_ALONE, Optimisers
+from paceline.torch import checked
+from paceline.torch import optimizers as optimizers
+from paceline.torch.checked import apart, living, of_the_process
+from paceline.torch.optimizers import BESIDE, BY_HAND, STEP_ALONE, Optimizers
 
 
 class Told:
@@ -30,10 +31,10 @@ class Told:
             alone=facts.get("alone", False),
             summed_for=lambda optimizer: self.asked.append("summed") or facts.get("summed", True),
         )
-        self.checks = Optimisers(listener, [self.weighting], counts_all=counts_all, uneven=uneven)
+        self.checks = Optimizers(listener, [self.weighting], counts_all=counts_all, uneven=uneven)
 
     def step(self, kind=torch.optim.SGD, model=None, *, closure=False, gradients=True):
-        """Check a step of an optimiser of this kind, and return it."""
+        """Check a step of an optimizer of this kind, and return it."""
         parameters = list((model or self.model).parameters())
         for one in parameters:
             one.grad = torch.ones_like(one) if gradients else None
@@ -46,8 +47,8 @@ class Told:
 def looks(monkeypatch):
     """How often the process was looked at, and for what."""
     found = []
-    monkeypatch.setattr(optimisers, "of_the_process", lambda models, **of: found.append((models, of)) or ["process"])
-    monkeypatch.setattr(optimisers, "living", lambda kind: [])
+    monkeypatch.setattr(optimizers, "of_the_process", lambda models, **of: found.append((models, of)) or ["process"])
+    monkeypatch.setattr(optimizers, "living", lambda kind: [])
     return found
 
 
@@ -107,7 +108,7 @@ def test_gradients_that_nobody_summed_are_said_unless_batches_are_equal_or_avera
     assert all(of == {"averages": averages, "counts_all": False} for _, of in looks)
 
 
-def test_an_optimiser_that_chooses_its_step_by_the_loss_is_refused_for_gradients_of_the_model():
+def test_an_optimizer_that_chooses_its_step_by_the_loss_is_refused_for_gradients_of_the_model():
     told = Told()
     with pytest.raises(RuntimeError, match="LBFGS chooses its step by the loss of each rank's own batch"):
         told.step(torch.optim.LBFGS, closure=True)
@@ -115,7 +116,7 @@ def test_an_optimiser_that_chooses_its_step_by_the_loss_is_refused_for_gradients
     told.step(torch.optim.LBFGS, gradients=False)
 
 
-def test_the_process_is_looked_at_once_for_each_optimiser(looks):
+def test_the_process_is_looked_at_once_for_each_optimizer(looks):
     told = Told(counts_all=True)
     first = told.step()
     told.checks.before_step(first, closure=False)
@@ -129,7 +130,7 @@ def test_the_process_is_looked_at_once_for_each_optimiser(looks):
 
 def test_parameters_of_nobody_are_said_by_number_and_shape_of_the_first(monkeypatch):
     told, other, summed = Told(), torch.nn.Linear(3, 2), torch.nn.Linear(2, 2)
-    monkeypatch.setattr(optimisers, "living", lambda kind: [summed])
+    monkeypatch.setattr(optimizers, "living", lambda kind: [summed])
     told.said.clear()
     both = torch.nn.ModuleList([told.model, summed])
     told.step(model=both)
@@ -152,7 +153,7 @@ def test_all_steps_are_looked_at_until_that_is_ended_or_nobody_holds_the_checks(
     stop()
     optimizer.step()
     assert len(seen) == 3
-    checks = Optimisers(SimpleNamespace(loss="mean", weights_loss=True), [], counts_all=False)
+    checks = Optimizers(SimpleNamespace(loss="mean", weights_loss=True), [], counts_all=False)
     assert checks.uneven is False
     stop, kept = checks.watch(), weakref.ref(checks)
     del checks

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from paceline.engines.torch.loading.costs.cost_column import numbers_of
+from paceline.torch.cost_column import numbers_of
 
 pa = pytest.importorskip("pyarrow")
 

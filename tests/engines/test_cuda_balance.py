@@ -16,14 +16,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 import paceline
 from paceline.coordinator import Policy
-from paceline.engines.torch.norms import Norms
-from paceline.engines.torch.reporting.buffers import Buffers
-from paceline.engines.trainers.huggingface_options import loading
+from paceline.integrations.huggingface_options import loading
 from paceline.lab.contention.kernels import Kernels
 from paceline.lab.experiment import AsyncSetting, Setting
 from paceline.lab.experiment.contestant import Contestant
 from paceline.predictors import RLS, LastValue
 from paceline.torch import BalancedLoader, attach
+from paceline.torch.buffers import Buffers
+from paceline.torch.norms import Norms
 
 HERE = Path(__file__).parents[1]
 sys.path[:0] = [str(HERE / "standin"), str(HERE / "loops")]

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.engines.parameter_server.service import Service
-from paceline.engines.torch import balance as module
-from paceline.engines.torch.balance import Balance
+from paceline.parameter_server.service import Service
+from paceline.torch import balance as module
+from paceline.torch.balance import Balance
 
 
 @given(

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from kept import require_kept
 
-from paceline.engines.torch.loading.source import OnDemand
 from paceline.torch import BalancedLoader, Costs, StreamLoader
+from paceline.torch.source import OnDemand
 
 SAMPLES, BATCH = 83, 16
 LENGTHS = [1 + number * 7 % 13 for number in range(SAMPLES)]

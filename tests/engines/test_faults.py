@@ -16,10 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 from paceline.cli.watching.watch_command import Watched
 from paceline.coordinator import LoadBalancer
 from paceline.predictors import EWMA, Report
-from paceline.recording import Recorder, merge
+from paceline.recording import Recorder, merge, read_run
 from paceline.recording.control_group import ControlGroup
 from paceline.recording.covariates import all_covariates, default_covariates
-from paceline.runs import read_run
 from paceline.torch import BalancedLoader, attach
 
 FAULTS = Path(__file__).parents[2] / "docs" / "reference" / "faults.md"

@@ -18,13 +18,13 @@ def live_training(rank, model_file):
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
     loader = BalancedLoader(dataset, global_batch=32, seed=0)
     balance = attach(model, loader, predictor=load_model(model_file))
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     plans = []
     balance.on_iteration.append(lambda iteration: plans.append(list(iteration.sizes)))
     for inputs, targets in loader:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         torch.nn.functional.mse_loss(model(inputs), targets).backward()
-        optimiser.step()
+        optimizer.step()
     predictor = balance.balancer.predictor
     return type(predictor).__name__, sorted(predictor.weights_), predictor.covariate_names, plans
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from paceline.engines.torch_async.flat import FlatModel
+from paceline.parameter_server.flat import FlatModel
 
 
 @pytest.mark.parametrize("before", ["nothing", "none", "laid", "another"])

@@ -13,7 +13,7 @@ pytest.importorskip("ray")
 
 from flower_processes import SOURCES, federation, submitted
 
-from paceline.runs import read_run
+from paceline.recording import read_run
 
 HERE = Path(__file__).parents[1]
 EXAMPLES = HERE.parent / "examples"

@@ -126,7 +126,7 @@ def test_what_cannot_be_exact_is_warned_about(outcomes, case, says):
 def test_without_other_ranks_the_trainer_is_as_it_was():
     from types import SimpleNamespace
 
-    from paceline.engines.trainers.huggingface import BalancedTrainerMixin
+    from paceline.integrations.huggingface import BalancedTrainerMixin
 
     class Plain:
         args = SimpleNamespace(world_size=1)
@@ -153,7 +153,7 @@ def test_columns_that_the_model_does_not_take_are_not_loaded(monkeypatch):
     import sys
     from types import ModuleType
 
-    from paceline.engines.trainers.huggingface import BalancedTrainerMixin
+    from paceline.integrations.huggingface import BalancedTrainerMixin
 
     class Table:
         """A dataset of the library ``datasets``."""

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.engines.torch.weighting.listener import BalanceWarning
-from paceline.engines.trainers.huggingface import BalancedTrainerMixin, Feed
-from paceline.engines.trainers.huggingface_loss import HALVED, SAME, has_labels, loss_of
+from paceline.integrations.huggingface import BalancedTrainerMixin, Feed
+from paceline.integrations.huggingface_loss import HALVED, SAME, has_labels, loss_of
 from paceline.torch import BalancedLoader
+from paceline.torch.weighting.listener import BalanceWarning
 
 LABELLED = {"labels": torch.ones(2), "x": torch.ones(2)}
 

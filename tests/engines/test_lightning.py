@@ -43,7 +43,7 @@ def test_balanced_lightning_trains_as_one_process_does_on_the_global_batch(outco
     assert found["closed"], "the balancer stays on a model that Lightning has unwrapped"
 
 
-def test_a_generator_and_its_critic_with_an_optimiser_each_are_exact(outcomes):
+def test_a_generator_and_its_critic_with_an_optimizer_each_are_exact(outcomes):
     runs.assert_exact(outcomes["adversaries"])
 
 

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from torch._utils import ExceptionWrapper
 from torch.utils.data import default_collate
 
-from paceline.engines.torch.loading import chunks, prefetch
-from paceline.engines.torch.loading.buffered import BufferAssigner
-from paceline.engines.torch.loading.chunks import Begin, Chunks
-from paceline.engines.torch.loading.global_batch import GlobalBatch
-from paceline.engines.torch.loading.options import Loading
-from paceline.engines.torch.loading.order import Order
-from paceline.engines.torch.loading.prefetch import Prefetcher, Requests, raise_in
-from paceline.engines.torch.loading.sliced import SliceAssigner
+from paceline.torch import chunks, prefetch
+from paceline.torch.buffered import BufferAssigner
+from paceline.torch.chunks import Begin, Chunks
+from paceline.torch.global_batch import GlobalBatch
+from paceline.torch.options import Loading
+from paceline.torch.order import Order
+from paceline.torch.prefetch import Prefetcher, Requests, raise_in
+from paceline.torch.sliced import SliceAssigner
 
 
 class Ahead:

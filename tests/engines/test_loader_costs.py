@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from ranks import run_script
 from torch.utils.data import TensorDataset
 
-from paceline.engines.torch.loading.balanced_loader import BalancedLoader
-from paceline.engines.torch.loading.costs.costs import Costs
+from paceline.torch.costs import Costs
+from paceline.torch.loader import BalancedLoader
 
 
 def _installed(name):
@@ -198,8 +198,8 @@ COLUMNS = """
 import os
 os.environ["HF_HOME"] = os.getcwd()
 import datasets
-from paceline.engines.torch.loading.costs.cost_column import numbers_of
-from paceline.engines.torch.reporting.likeness import likeness
+from paceline.torch.cost_column import numbers_of
+from paceline.torch.likeness import likeness
 
 class Unread(datasets.Dataset):
     def __getitem__(self, key):

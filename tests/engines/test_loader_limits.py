@@ -8,18 +8,17 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, default_collate
 
-from paceline.engines.torch.loading import options, source
-from paceline.engines.torch.loading.buffered import BufferAssigner
-from paceline.engines.torch.loading.costs.cost_column import numbers_of, require_in_range
-from paceline.engines.torch.loading.costs.costs import SampleCosts, assigned_by_terms
-from paceline.engines.torch.loading.global_batch import GlobalBatch
-from paceline.engines.torch.loading.micro import Collated, Pieces
-from paceline.engines.torch.loading.options import Loading, place, require_samples, whole
-from paceline.engines.torch.loading.order import Order
-from paceline.engines.torch.loading.rows import cut, joined
-from paceline.engines.torch.loading.sliced import SliceAssigner
-from paceline.engines.torch.loading.source import OnDemand, Pinned
-from paceline.torch import BalancedLoader, Costs
+from paceline.torch import BalancedLoader, Costs, options, source
+from paceline.torch.buffered import BufferAssigner
+from paceline.torch.cost_column import numbers_of, require_in_range
+from paceline.torch.costs import SampleCosts, assigned_by_terms
+from paceline.torch.global_batch import GlobalBatch
+from paceline.torch.micro import Collated, Pieces
+from paceline.torch.options import Loading, place, require_samples, whole
+from paceline.torch.order import Order
+from paceline.torch.rows import cut, joined
+from paceline.torch.sliced import SliceAssigner
+from paceline.torch.source import OnDemand, Pinned
 
 
 def exactly(sentence):

@@ -15,15 +15,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.engines.torch.loading.costs import costs as costs_made
-from paceline.engines.torch.loading.costs.costs import Costs, SampleCosts
-from paceline.engines.torch.loading.epoch_position import Progress
-from paceline.engines.torch.loading.global_batch import GlobalBatch
-from paceline.engines.torch.loading.options import Loading
-from paceline.engines.torch.loading.rank_loader import RankLoader
-from paceline.engines.torch.loading.rows import cut, joined, runs
-from paceline.engines.torch.weighting.rank_batch import RankBatch
 from paceline.torch import BalancedLoader
+from paceline.torch import costs as costs_made
+from paceline.torch.costs import Costs, SampleCosts
+from paceline.torch.epoch_position import Progress
+from paceline.torch.global_batch import GlobalBatch
+from paceline.torch.options import Loading
+from paceline.torch.rank_loader import RankLoader
+from paceline.torch.rows import cut, joined, runs
+from paceline.torch.weighting.rank_batch import RankBatch
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4)), min_size=1, max_size=9))

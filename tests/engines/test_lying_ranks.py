@@ -18,17 +18,16 @@ from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import LoadBalancer, Policy
-from paceline.engines.torch.passes import Passes
-from paceline.engines.torch.planning import Planning
-from paceline.engines.torch.reporting import agreement
-from paceline.engines.torch.reporting.reports import COLUMNS, RankReports
-from paceline.engines.torch.sampled import Sampled
-from paceline.engines.torch.steps import Steps
-from paceline.engines.torch.weighting.listener import BalanceWarning
 from paceline.predictors import EWMA, RLS, Auto, LastValue
 from paceline.recording.torch.busy_clock import Clock
 from paceline.recording.torch.marks import CPUMarks
-from paceline.torch import BalancedLoader, Costs, attach
+from paceline.torch import BalancedLoader, Costs, agreement, attach
+from paceline.torch.passes import Passes
+from paceline.torch.planning import Planning
+from paceline.torch.reports import COLUMNS, RankReports
+from paceline.torch.sampled import Sampled
+from paceline.torch.steps import Steps
+from paceline.torch.weighting.listener import BalanceWarning
 
 GLOBAL_BATCH, SPEEDS = 48, (100.0, 50.0, 200.0, 80.0)
 LIES = (math.nan, -1.0, 0.0, 1e300, -1e300, math.inf, -math.inf)
@@ -99,7 +98,7 @@ class Member:
         self.clock = Clock(CPUMarks())
         self.passes = Passes(self.loader, self.clock, "mean", None)
         self.steps = Steps(self.loader, self.planning, self.seat, self.passes, self.clock, Sampled(covariates))
-        self.steps.optimisers.uneven = True  # there are none to look at
+        self.steps.optimizers.uneven = True  # there are none to look at
         self.steps.observers.append(self.seen.append)
         self.loader.before_batch = self.steps.begin
         self.batches = iter(self.loader)

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from paceline.engines.torch.reporting.records import record
-from paceline.engines.torch.reporting.reports import COLUMNS, LEAST, LEAST_OWN, RankReports, at_shares
 from paceline.predictors.report import LARGEST, SHORTEST
+from paceline.torch.records import record
+from paceline.torch.reports import COLUMNS, LEAST, LEAST_OWN, RankReports, at_shares
 
 ONE = dict(zip(COLUMNS, [8.0, 4.0, 2.0, 0.5, 0.25, 0.0, 7.0, 3.0, 5.0, 9.0, 0.75, 96.0, 0.0, 2.5], strict=True))
 MEASURED = ("samples", "micro_batches", "steps", "seconds")
@@ -126,7 +126,7 @@ def test_at_shares_only_samples_and_seconds_change_and_features_stay_features():
 
 @pytest.mark.parametrize("costly", [False, True])
 def test_a_record_is_of_one_step_and_of_the_batch_handed_out_where_nothing_is_known(monkeypatch, costly):
-    monkeypatch.setattr("paceline.engines.torch.reporting.records.time.time", lambda: 123.5)
+    monkeypatch.setattr("paceline.torch.records.time.time", lambda: 123.5)
     asked = []
     curves = SimpleNamespace(busy_seconds=lambda work_W: asked.append(work_W) or np.array([0.5, 0.25]))
     used = SimpleNamespace(forecast=SimpleNamespace(curves=curves))

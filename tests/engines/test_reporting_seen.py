@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
-from paceline.engines.torch.reporting.buffers import ENOUGH, FAR, FIRST, PARTED, THEN, Buffers
-from paceline.engines.torch.reporting.likeness import DIFFERENT, MOST, different, likeness
+from paceline.torch.buffers import ENOUGH, FAR, FIRST, PARTED, THEN, Buffers
+from paceline.torch.likeness import DIFFERENT, MOST, different, likeness
 
 # -- buffers -----------------------------------------------------------------------------------------------------
 

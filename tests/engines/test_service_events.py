@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from paceline.coordinator.asynchronous import SGD, EpochSampler, Outcome, Server, scheme
-from paceline.engines.parameter_server.service import Service
+from paceline.parameter_server.service import Service
 
 
 @pytest.mark.parametrize("taken_back", [False, True])

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from paceline.engines.torch import equal_shapes
-from paceline.engines.trainers import huggingface
-from paceline.engines.trainers.huggingface import BalancedTrainerMixin
+from paceline.integrations import huggingface
+from paceline.integrations.huggingface import BalancedTrainerMixin
+from paceline.torch import equal_shapes
 
 
 @pytest.mark.parametrize(

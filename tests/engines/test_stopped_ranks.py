@@ -138,7 +138,7 @@ def asynchronous(rank, folder, server_lives, scheme, timeout):
 
     Behind a barrier it comes last, so that the others wait for longer than it is silent.
     """
-    from paceline.engines.torch_async import AsyncJob
+    from paceline.parameter_server import AsyncJob
 
     folder = Path(folder)
     (folder / f"{rank}.pid").write_text(str(os.getpid()))

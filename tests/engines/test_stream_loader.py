@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.engines.torch.streaming.drawn import mixed
 from paceline.torch import BalancedLoader, Costs, StreamLoader
+from paceline.torch.drawn import mixed
 
 
 def fleet(stream, world_size, global_batch, **options):

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.engines.torch.sums_to_come import SumsToCome
+from paceline.torch.sums_to_come import SumsToCome
 
 
 def events(steps, ahead, batches, times):

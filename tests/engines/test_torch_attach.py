@@ -7,9 +7,9 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
-from paceline.engines.torch.weighting.listener import BalanceWarning
 from paceline.predictors import EWMA
 from paceline.torch import BalancedLoader, attach
+from paceline.torch.weighting.listener import BalanceWarning
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import LoadBalancer, Policy
-from paceline.engines.torch.weighting.listener import BalanceWarning
 from paceline.predictors import Auto, LastValue
 from paceline.recording.allowance import Allowance
 from paceline.recording.torch.busy_clock import Clock
 from paceline.recording.torch.marks import CPUMarks
 from paceline.torch import BalancedLoader, attach
+from paceline.torch.weighting.listener import BalanceWarning
 
 module = import_module(attach.__module__)
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.engines.torch.checked import refuse_mixing_layers
-from paceline.engines.torch.reporting.likeness import likeness
-from paceline.engines.torch.weighting.loss_kind import CLEAR, FEWEST, MOST, SENTENCES, SURE, LossKind
 from paceline.torch import BalancedLoader, attach
+from paceline.torch.checked import refuse_mixing_layers
+from paceline.torch.likeness import likeness
+from paceline.torch.weighting.loss_kind import CLEAR, FEWEST, MOST, SENTENCES, SURE, LossKind
 
 
 def sentences(loss, power, noise, seed, ranks=2):

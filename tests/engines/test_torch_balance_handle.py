@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.engines.torch import balance as module
 from paceline.predictors import LastValue
 from paceline.torch import BalancedLoader, Costs, attach
+from paceline.torch import balance as module
 
 
 @pytest.fixture

@@ -8,17 +8,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.engines.torch.loading.costs.by_cost import CostAssigner
-from paceline.engines.torch.loading.costs.costs import Costs, SampleCosts, assigned_by_terms
-from paceline.engines.torch.loading.global_batch import GlobalBatch
-from paceline.engines.torch.loading.micro import Pieces, micro_batches
-from paceline.engines.torch.loading.order import Order
-from paceline.engines.torch.loading.sliced import SliceAssigner
-from paceline.engines.torch.passes import Passes
-from paceline.engines.torch.reporting.reports import COLUMNS, RankReports
-from paceline.engines.torch.weighting.memory import address_of, lies_in, places_of
-from paceline.engines.torch.weighting.rank_batch import RankBatch
 from paceline.predictors.report import LARGEST, SHORTEST
+from paceline.torch.by_cost import CostAssigner
+from paceline.torch.costs import Costs, SampleCosts, assigned_by_terms
+from paceline.torch.global_batch import GlobalBatch
+from paceline.torch.micro import Pieces, micro_batches
+from paceline.torch.order import Order
+from paceline.torch.passes import Passes
+from paceline.torch.reports import COLUMNS, RankReports
+from paceline.torch.sliced import SliceAssigner
+from paceline.torch.weighting.memory import address_of, lies_in, places_of
+from paceline.torch.weighting.rank_batch import RankBatch
 
 BELOW = float(np.nextafter(LARGEST, 0))
 SAID = {

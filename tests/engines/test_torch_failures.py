@@ -163,7 +163,7 @@ def refused(rank):
     loader = BalancedLoader(range(100), GLOBAL_BATCH)
     ddp = DistributedDataParallel(model)
     fewer = BalancedLoader(range(100), GLOBAL_BATCH, rank=0, world_size=1)
-    module = sys.modules["paceline.engines.torch.reporting.agreement"]
+    module = sys.modules["paceline.torch.agreement"]
     errors = []
 
     def refuse(call):

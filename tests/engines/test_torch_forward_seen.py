@@ -7,9 +7,9 @@ import pytest
 import torch
 from lone_weighting import Listener, turn_of
 
-from paceline.engines.torch.weighting import weighting as module
-from paceline.engines.torch.weighting.graph import behind
-from paceline.engines.torch.weighting.weighting import Weighting
+from paceline.torch.weighting import weighting as module
+from paceline.torch.weighting.graph import behind
+from paceline.torch.weighting.weighting import Weighting
 
 
 class Model(torch.nn.Module):
@@ -109,7 +109,7 @@ def test_a_batch_without_samples_gives_no_gradient_that_is_not_a_number(job, sha
     assert bool(job.model.inside.bias.grad.isnan().any()) == bool(share)
 
 
-def test_gradients_were_summed_since_an_optimisers_last_step_or_not(job):
+def test_gradients_were_summed_since_an_optimizers_last_step_or_not(job):
     first, second = (torch.optim.SGD(job.model.parameters(), 0.1) for _ in range(2))
     assert job.weighting.summed_for(first), "nothing sums it"
     job.weighting._ddp = "wrapped"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from lone_gradients import Rank, turn_of
 
-from paceline.engines.torch.weighting.waiting_gradients import WaitingGradients
+from paceline.torch.weighting.waiting_gradients import WaitingGradients
 
 
 @pytest.mark.parametrize(("own", "most"), [(1, 1.0), (2, 1.0), (2, 2.0), (3, 2.0), (4, math.inf)])

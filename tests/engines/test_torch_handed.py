@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.engines.torch.weighting.doubts import doubts
-from paceline.engines.torch.weighting.handed import Handed
-from paceline.engines.torch.weighting.rank_batch import RankBatch
-from paceline.engines.torch.weighting.recognition import Recognition, lengths
+from paceline.torch.weighting.doubts import doubts
+from paceline.torch.weighting.handed import Handed
+from paceline.torch.weighting.rank_batch import RankBatch
+from paceline.torch.weighting.recognition import Recognition, lengths
 
 GLOBAL_BATCH = 12
 

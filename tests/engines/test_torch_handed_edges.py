@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from paceline.engines.torch.weighting.handed import Handed
-from paceline.engines.torch.weighting.rank_batch import RankBatch
-from paceline.engines.torch.weighting.recognition import Recognition, lengths
+from paceline.torch.weighting.handed import Handed
+from paceline.torch.weighting.rank_batch import RankBatch
+from paceline.torch.weighting.recognition import Recognition, lengths
 
 
 def add(handed, number, batch, rows=6, features=()):

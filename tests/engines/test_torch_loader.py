@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from paceline.engines.torch.loading.balanced_loader import BalancedLoader
-from paceline.engines.torch.loading.costs.costs import Costs
-from paceline.engines.torch.loading.rows import cut, joined
+from paceline.torch.costs import Costs
+from paceline.torch.loader import BalancedLoader
+from paceline.torch.rows import cut, joined
 
 
 def random_sizes(rng, world_size, global_batch):
@@ -145,7 +145,7 @@ def test_a_state_of_other_data_is_refused():
         other.load_state_dict(state)
 
 
-def test_sizes_move_only_between_optimiser_steps():
+def test_sizes_move_only_between_optimizer_steps():
     loader = BalancedLoader(range(60), 10, rank=0, world_size=2, accumulate=3)
     change_sizes([loader], seed=3)
     lengths = [len(batch) for batch in loader]
@@ -250,7 +250,7 @@ def test_a_batch_of_constant_sizes_is_handed_out_in_at_most_eight_functions_of_o
         next(loop)
 
     def note(frame, event, _):
-        if event == "call" and "/engines/" in frame.f_code.co_filename:
+        if event == "call" and "/paceline/torch/" in frame.f_code.co_filename:
             called.append(frame.f_code.co_name)
 
     sys.setprofile(note)

@@ -17,14 +17,14 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from paceline.engines.torch.loading.balanced_loader import BalancedLoader
+from paceline.torch.loader import BalancedLoader
 
 SEED = 11
 
 # Forked from a process without threads: one forked from this one, with its many loaders, may never start.
 SERVER = multiprocessing.get_context("forkserver")
 # With ours in place of the default list, every process would import pytest again: ten times what its loading costs.
-SERVER.set_forkserver_preload(["__main__", "paceline.engines.torch.loading.balanced_loader"])
+SERVER.set_forkserver_preload(["__main__", "paceline.torch.loader"])
 
 BATCHES = st.integers(1, 3)
 """Batches that a loading process loads ahead."""

@@ -16,8 +16,8 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from paceline.engines.torch.loading.balanced_loader import BalancedLoader
-from paceline.engines.torch.state import from_torch
+from paceline.torch.loader import BalancedLoader
+from paceline.torch.state import from_torch
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from paceline.engines.torch.loading import source
-from paceline.engines.torch.loading.balanced_loader import BalancedLoader
+from paceline.torch import source
+from paceline.torch.loader import BalancedLoader
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -12,13 +12,13 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
-from paceline.engines.torch.reporting.agreement import agree, facts_of
-from paceline.engines.torch.reporting.exchange import Exchange
-from paceline.engines.torch.reporting.reports import COLUMNS
-from paceline.engines.torch.weighting import hooks
-from paceline.engines.torch.weighting.hooks import Only, ddp_of, drop_hook, take_hook, tensors_in, was_attached
-from paceline.engines.torch.weighting.loss_kind import SENTENCES, LossKind
-from paceline.engines.torch.weighting.refusal import Refusal
+from paceline.torch.agreement import agree, facts_of
+from paceline.torch.exchange import Exchange
+from paceline.torch.reports import COLUMNS
+from paceline.torch.weighting import hooks
+from paceline.torch.weighting.hooks import Only, ddp_of, drop_hook, take_hook, tensors_in, was_attached
+from paceline.torch.weighting.loss_kind import SENTENCES, LossKind
+from paceline.torch.weighting.refusal import Refusal
 
 BORDER = {"mean": (0.25, 1), "sum": (0.25, -1), "scaled": (1.25, 1)}
 

@@ -13,19 +13,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.engines.torch import planning
-from paceline.engines.torch.checked import apart
-from paceline.engines.torch.loading.prefetch import Prefetcher
-from paceline.engines.torch.passes import Passes
-from paceline.engines.torch.steps import Steps
-from paceline.engines.torch.weighting.handed import FAR_AHEAD, Handed
-from paceline.engines.torch.weighting.hooks import averaging, gradients_in
-from paceline.engines.torch.weighting.listener import BalanceWarning, Warnings
-from paceline.engines.torch.weighting.rank_batch import RankBatch
-from paceline.engines.torch.weighting.recognition import Recognition
-from paceline.engines.torch.weighting.terms import Terms, checked_terms
-from paceline.engines.torch.weighting.weighting import Weighting
-from paceline.torch import BalancedLoader
+from paceline.torch import BalancedLoader, planning
+from paceline.torch.checked import apart
+from paceline.torch.passes import Passes
+from paceline.torch.prefetch import Prefetcher
+from paceline.torch.steps import Steps
+from paceline.torch.weighting.handed import FAR_AHEAD, Handed
+from paceline.torch.weighting.hooks import averaging, gradients_in
+from paceline.torch.weighting.listener import BalanceWarning, Warnings
+from paceline.torch.weighting.rank_batch import RankBatch
+from paceline.torch.weighting.recognition import Recognition
+from paceline.torch.weighting.terms import Terms, checked_terms
+from paceline.torch.weighting.weighting import Weighting
 
 SHAPES = st.lists(st.lists(st.integers(1, 3), max_size=3), min_size=1, max_size=3)
 WORK = st.just(0.0) | st.floats(1e-3, 9.0)
@@ -219,4 +218,4 @@ def test_a_loader_counts_the_batches_of_all_ranks_unless_it_says_otherwise(facts
     passes = SimpleNamespace(weightings=[], loss="mean", weights_loss=True)
     planning_of = SimpleNamespace(plan=SimpleNamespace(sizes=np.array([2, 2])))
     steps = Steps(SimpleNamespace(**facts), planning_of, None, passes, None, None)
-    assert steps.optimisers._counts_all == counts_all
+    assert steps.optimizers._counts_all == counts_all

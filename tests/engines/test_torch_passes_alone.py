@@ -7,9 +7,9 @@ import pytest
 import torch
 from lone_passes import handed_out, passed, passes_maker, said
 
-from paceline.engines.torch.weighting.graph import behind
-from paceline.engines.torch.weighting.rank_batch import RankBatch
-from paceline.engines.torch.weighting.recognition import Recognition
+from paceline.torch.weighting.graph import behind
+from paceline.torch.weighting.rank_batch import RankBatch
+from paceline.torch.weighting.recognition import Recognition
 
 
 @pytest.fixture

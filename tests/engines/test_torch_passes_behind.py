@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from paceline.engines.torch.weighting import graph
-from paceline.engines.torch.weighting.graph import MOST, Pass, behind, watch
+from paceline.torch.weighting import graph
+from paceline.torch.weighting.graph import MOST, Pass, behind, watch
 
 
 def test_torchs_own_backward_is_back_once_nobody_watches():

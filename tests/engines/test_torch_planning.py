@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from paceline.coordinator import LoadBalancer, Policy
-from paceline.engines.torch.planning import Planning
-from paceline.engines.torch.reporting.reports import COLUMNS, RankReports
 from paceline.predictors import LastValue
 from paceline.torch import BalancedLoader, Costs
+from paceline.torch.planning import Planning
+from paceline.torch.reports import COLUMNS, RankReports
 
 RANKS = ("a", "b", "c")
 

@@ -12,10 +12,10 @@ from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
-from paceline.engines.torch.reporting.records import record
-from paceline.engines.torch.reporting.reports import COLUMNS, RankReports
 from paceline.predictors import LastValue
 from paceline.torch import BalancedLoader, attach
+from paceline.torch.records import record
+from paceline.torch.reports import COLUMNS, RankReports
 
 
 class Steps(LastValue):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.engines.torch.reporting.reports import COLUMNS, LEAST_OWN, RankReports, at_shares
+from paceline.torch.reports import COLUMNS, LEAST_OWN, RankReports, at_shares
 
 
 def taken(*rows):

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
-from paceline.engines.torch.optimisers import Optimisers
-from paceline.engines.torch.reporting.buffers import FAR, FIRST, THEN, Buffers
-from paceline.engines.torch.weighting.listener import BalanceWarning
 from paceline.torch import BalancedLoader, Costs, attach
+from paceline.torch.buffers import FAR, FIRST, THEN, Buffers
+from paceline.torch.optimizers import Optimizers
+from paceline.torch.weighting.listener import BalanceWarning
 
 looks = st.tuples(st.integers(0, 2), st.sampled_from(["alike", "apart", "unknown"]), st.booleans())
 
@@ -78,7 +78,7 @@ def test_a_step_is_refused_by_this_rank_and_by_what_a_device_shows_of_others(ref
         refusal=refusal, in_backward=in_backward, alone=False, model=model, summed_for=lambda optimizer: True
     )
     listener = SimpleNamespace(loss="mean", weights_loss=True, warn=None)
-    checks = Optimisers(listener, [one], counts_all=True)
+    checks = Optimizers(listener, [one], counts_all=True)
     checks.before_step(torch.optim.SGD(model.parameters(), 0.1), closure=False)
     assert called == ["error"] * (refused and not in_backward) + ["device"] * waits
 

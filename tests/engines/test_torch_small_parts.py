@@ -10,15 +10,15 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.engines.torch import gather
-from paceline.engines.torch.norms import TINY, Norms
-from paceline.engines.torch.planning import RETOLD, Planning
-from paceline.engines.torch.reporting.reports import COLUMNS, RankReports
-from paceline.engines.torch.weighting import scaling
-from paceline.engines.torch.weighting.batch import Batch
-from paceline.engines.torch.weighting.loss_kind import LossKind
-from paceline.engines.torch.weighting.rank_batch import RankBatch
-from paceline.engines.torch.weighting.scaling import Scaling
+from paceline.torch import gather
+from paceline.torch.norms import TINY, Norms
+from paceline.torch.planning import RETOLD, Planning
+from paceline.torch.reports import COLUMNS, RankReports
+from paceline.torch.weighting import scaling
+from paceline.torch.weighting.batch import Batch
+from paceline.torch.weighting.loss_kind import LossKind
+from paceline.torch.weighting.rank_batch import RankBatch
+from paceline.torch.weighting.scaling import Scaling
 
 
 @settings(max_examples=30)

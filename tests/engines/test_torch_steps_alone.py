@@ -9,9 +9,9 @@ import pytest
 import torch
 from lone_steps import job_maker, rows_of
 
-from paceline.engines.torch import steps as module
-from paceline.engines.torch.reporting.buffers import FIRST, THEN
-from paceline.engines.torch.reporting.reports import COLUMNS, RankReports
+from paceline.torch import steps as module
+from paceline.torch.buffers import FIRST, THEN
+from paceline.torch.reports import COLUMNS, RankReports
 
 BUFFER = 0.75
 
@@ -203,10 +203,10 @@ def test_ranks_that_differ_step_once_more_are_settled_and_go_on_at_the_place_of_
     job.steps.backward_ends()
     assert job.names() == ["send", "wait", "receive", "wait ends"]
     rows = job.steps.rows
-    job.steps.optimisers.accepted()
+    job.steps.optimizers.accepted()
     assert job.called.pop() == ("require", rows)
     job.steps.finish()
-    assert job.steps.optimisers.accepted is None
+    assert job.steps.optimizers.accepted is None
     assert job.called[4:] == [("settle", rows, 9), ("learn", rows), ("hand over",), ("adopt", ["place"])]
 
 

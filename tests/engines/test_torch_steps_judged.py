@@ -50,12 +50,12 @@ def test_buffers_that_part_are_said_where_sizes_differ(job_of):
 
 def test_the_process_is_looked_at_once_sizes_are_others_than_at_first(job_of):
     job, looks = job_of(), []
-    job.steps.optimisers.look_at_process = lambda: looks.append(job.planning.plan.sizes.tolist())
+    job.steps.optimizers.look_at_process = lambda: looks.append(job.planning.plan.sizes.tolist())
     for sizes in ([4, 4], [4, 4], [3, 5], [2, 6], [4, 4]):
         job.planning.plan = SimpleNamespace(sizes=np.array(sizes))
         job.steps.send()
         job.steps.finish()
-        assert job.steps.optimisers.uneven == bool(looks)
+        assert job.steps.optimizers.uneven == bool(looks)
     assert looks == [[3, 5]]
     job.steps.look_at_process()
     assert looks == [[3, 5]]

@@ -1,4 +1,4 @@
-"""Every step of an optimiser is looked at: what would let ranks part is refused, what nothing weights is said."""
+"""Every step of an optimizer is looked at: what would let ranks part is refused, what nothing weights is said."""
 
 import sys
 import warnings
@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.engines.torch.weighting.listener import BalanceWarning
 from paceline.torch import BalancedLoader, attach, weight_terms
+from paceline.torch.weighting.listener import BalanceWarning
 
 
 @pytest.fixture(params=["mean", "sum"])
@@ -104,7 +104,7 @@ def test_parameters_of_no_model_whose_gradients_are_summed_are_said_by_number_an
         one.grad = torch.ones_like(one)
     (sentence,) = trained(job, sgd(job.model.parameters(), beside))
     assert sentence.startswith(
-        "An optimiser steps 2 parameters (such as one of shape [5, 2]) that belong to no attached"
+        "An optimizer steps 2 parameters (such as one of shape [5, 2]) that belong to no attached"
     )
 
 
@@ -112,8 +112,8 @@ def test_gradients_that_no_backward_pass_has_summed_are_said(job):
     optimizer = sgd(job.model.parameters())
     assert trained(job, optimizer) == []
     (sentence,) = said(optimizer)
-    assert sentence.startswith("An optimiser steps on gradients that no backward pass of its model has summed")
-    assert said(sgd(job.model.parameters())) == [], "another optimiser has not stepped on them"
+    assert sentence.startswith("An optimizer steps on gradients that no backward pass of its model has summed")
+    assert said(sgd(job.model.parameters())) == [], "another optimizer has not stepped on them"
 
 
 def test_gradients_of_one_rank_alone_are_refused(job):
@@ -122,7 +122,7 @@ def test_gradients_of_one_rank_alone_are_refused(job):
         job.terms.count(8)
         job.model(job.inputs).mean().backward()
     said(sgd([torch.nn.Parameter(torch.ones(1))]))  # one of other parameters may step
-    with pytest.raises(RuntimeError, match="the optimiser steps on gradients of this rank alone"):
+    with pytest.raises(RuntimeError, match="the optimizer steps on gradients of this rank alone"):
         optimizer.step()
     optimizer.zero_grad()
     assert said(optimizer) == [], "nothing is left to step on"
@@ -133,11 +133,11 @@ def test_zeros_that_a_batch_without_loss_terms_leaves_on_one_rank_alone_are_refu
     with job.model.no_sync():
         job.terms.count(0)
         (job.model(job.inputs).sum() * 0).backward()
-    with pytest.raises(RuntimeError, match="the optimiser steps on gradients of this rank alone"):
+    with pytest.raises(RuntimeError, match="the optimizer steps on gradients of this rank alone"):
         optimizer.step()
 
 
-def test_an_optimiser_that_chooses_its_step_by_the_loss_is_refused_for_the_model_alone(job):
+def test_an_optimizer_that_chooses_its_step_by_the_loss_is_refused_for_the_model_alone(job):
     other = torch.nn.Parameter(torch.ones(1))
 
     def closure():

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lone_passes import FACTS, Watch, handed_out, passed, passes_maker, said
 
-from paceline.engines.torch.checked import COLLECTIVE_IN_BACKWARD, SUMMED_TOO_EARLY
-from paceline.engines.torch.passes import Passes
-from paceline.engines.torch.weighting.batch import Turn
-from paceline.engines.torch.weighting.handed import FAR_AHEAD
-from paceline.engines.torch.weighting.recognition import Recognition
+from paceline.torch.checked import COLLECTIVE_IN_BACKWARD, SUMMED_TOO_EARLY
+from paceline.torch.passes import Passes
+from paceline.torch.weighting.batch import Turn
+from paceline.torch.weighting.handed import FAR_AHEAD
+from paceline.torch.weighting.recognition import Recognition
 
 
 @pytest.fixture

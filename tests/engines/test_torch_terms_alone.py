@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.engines.torch.optimisers import BY_HAND
-from paceline.engines.torch.weighting.doubts import BESIDE_A_BATCH, GUESSED
-from paceline.engines.torch.weighting.listener import BalanceWarning
-from paceline.engines.torch.weighting.recognition import Recognition
 from paceline.torch import weight_terms
+from paceline.torch.optimizers import BY_HAND
+from paceline.torch.weighting.doubts import BESIDE_A_BATCH, GUESSED
+from paceline.torch.weighting.listener import BalanceWarning
+from paceline.torch.weighting.recognition import Recognition
 
 COUNTS = (3.0, 5.0, 8.0)
 

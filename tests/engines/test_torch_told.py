@@ -10,12 +10,12 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.engines.torch.reporting.agreement import agree, facts_of
-from paceline.engines.torch.reporting.exchange import Exchange, LostRankError
-from paceline.engines.torch.weighting.handed import Handed
-from paceline.engines.torch.weighting.refusal import Refusal
-from paceline.engines.torch.weighting.scaling import Scaling
-from paceline.engines.torch.weighting.weighting import Weighting
+from paceline.torch.agreement import agree, facts_of
+from paceline.torch.exchange import Exchange, LostRankError
+from paceline.torch.weighting.handed import Handed
+from paceline.torch.weighting.refusal import Refusal
+from paceline.torch.weighting.scaling import Scaling
+from paceline.torch.weighting.weighting import Weighting
 
 
 def exchange_of(rank, ranks, timeout=None):

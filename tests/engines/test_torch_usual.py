@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from paceline.coordinator import Policy
 from paceline.coordinator.balanced.policy import default_batch_multiple
-from paceline.engines.torch.sampled import SAMPLING, Sampled, covariates_for
-from paceline.engines.torch.usual import policy_for
+from paceline.torch.sampled import SAMPLING, Sampled, covariates_for
+from paceline.torch.usual import policy_for
 
 MODELS = {False: torch.nn.Linear(2, 2), True: torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))}
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from lone_weighting import Bucket, Group, Listener, Plain, begun, summed, turn_of
 
-from paceline.engines.torch.reporting.exchange import LostRankError
-from paceline.engines.torch.weighting.weighting import Weighting
+from paceline.torch.exchange import LostRankError
+from paceline.torch.weighting.weighting import Weighting
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import LoadBalancer, Policy
 from paceline.coordinator.balanced.work import RAREST, WorkStatus
-from paceline.engines.torch.planning import Planning, apart
-from paceline.engines.torch.reporting.reports import COLUMNS, RankReports
 from paceline.predictors import EWMA, LastValue
 from paceline.torch import BalancedLoader, Costs, attach
+from paceline.torch.planning import Planning, apart
+from paceline.torch.reports import COLUMNS, RankReports
 
 
 def job(**options):
@@ -95,14 +95,14 @@ def test_a_recorder_takes_the_work_that_the_loader_knows_and_else_the_size_of_th
         model, loader, balance = job()
         if not balanced:
             balance.close()
-        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         told = []
-        with Recorder(tmp_path / name, "0") as recorder, watch(model, optimiser, recorder) as watching:
+        with Recorder(tmp_path / name, "0") as recorder, watch(model, optimizer, recorder) as watching:
             watching.stopwatch.times_exchanges = True  # a balanced model has a hook of its own; collect wraps that
             for inputs, _ in loader:
                 told.append(float(np.sum(loader.rank_batch.features * np.array(loader.coefficients))))
                 model(inputs).mean().backward()
-                optimiser.step()
+                optimizer.step()
         balance.close()
         expected = told if balanced else [20 * 4] * len(told)
         assert merge([tmp_path / name]).work[:, 0] == pytest.approx(expected)

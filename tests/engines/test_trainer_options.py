@@ -8,14 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.engines.trainers.huggingface_options import (
+from paceline.integrations.huggingface_options import (
     _of_arguments,
     _of_sharding,
     costs_for,
     refuse_loss_terms,
     shuffles,
 )
-from paceline.engines.trainers.lightning import _loader_of
+from paceline.integrations.lightning import _loader_of
 from paceline.torch import BalancedLoader, Costs
 
 DATA = torch.arange(24.0)[:, None]

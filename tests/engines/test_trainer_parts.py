@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.engines.trainers import accelerate, fabric, lightning
+from paceline.integrations import accelerate, fabric, lightning
 from paceline.torch import BalancedLoader, Costs
 
 

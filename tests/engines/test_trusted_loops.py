@@ -28,7 +28,7 @@ def mixing(rank, foreign_at):
     return seen
 
 
-@pytest.mark.filterwarnings("ignore::paceline.engines.torch.weighting.listener.BalanceWarning")
+@pytest.mark.filterwarnings("ignore::paceline.torch.weighting.listener.BalanceWarning")
 @pytest.mark.parametrize("foreign_at", [None, 1, 6])
 def test_shares_are_summed_for_the_first_steps_and_for_ever_after_other_data_was_seen(foreign_at):
     first, second = run_ranks(2, mixing, foreign_at)

@@ -6,9 +6,9 @@ import pytest
 import torch
 from lone_gradients import Rank, turn_of
 
-from paceline.engines.torch.weighting import graph
-from paceline.engines.torch.weighting.graph import Pass, behind, watch
-from paceline.engines.torch.weighting.waiting_gradients import TWO_BATCHES
+from paceline.torch.weighting import graph
+from paceline.torch.weighting.graph import Pass, behind, watch
+from paceline.torch.weighting.waiting_gradients import TWO_BATCHES
 
 
 @pytest.mark.parametrize("known", [(True, True), (False, True), (False, False)])

@@ -7,7 +7,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
-from paceline.engines.torch_async import AsyncJob
+from paceline.parameter_server import AsyncJob
 from paceline.torch import BalancedLoader, attach
 
 

@@ -8,9 +8,9 @@ import torch
 from lone_weighting import Listener, turn_of
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.engines.torch.reporting.exchange import LostRankError
-from paceline.engines.torch.weighting import graph, hooks
-from paceline.engines.torch.weighting.weighting import Weighting, _divide
+from paceline.torch.exchange import LostRankError
+from paceline.torch.weighting import graph, hooks
+from paceline.torch.weighting.weighting import Weighting, _divide
 
 EXCHANGE = SimpleNamespace(group=SimpleNamespace(group_name="g"), world_size=1, lost=LostRankError)
 
@@ -102,7 +102,7 @@ def test_a_model_takes_its_own_parameters(weighted):
     assert not weighting.takes([])
 
 
-def test_gradients_were_summed_for_an_optimiser_since_its_own_last_step(weighted):
+def test_gradients_were_summed_for_an_optimizer_since_its_own_last_step(weighted):
     weighting = weighted(Pair())
     one, other = (torch.optim.SGD(weighting.model.parameters(), 0.1) for _ in range(2))
     assert weighting.summed_for(one), "nothing sums a model alone"

@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from paceline.engines.torch import equal_shapes
-from paceline.engines.torch.equal_shapes import FAR_AHEAD, EqualShapes
+from paceline.torch import equal_shapes
+from paceline.torch.equal_shapes import FAR_AHEAD, EqualShapes
 
 
 class Group:

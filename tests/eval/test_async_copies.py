@@ -28,7 +28,7 @@ def races(monkeypatch):
             times=TIMES,
             batch=batch,
             epochs=epochs,
-            optimiser=(lambda place: torch.optim.SGD(place, lr=1.0, momentum=momentum)) if momentum else None,
+            optimizer=(lambda place: torch.optim.SGD(place, lr=1.0, momentum=momentum)) if momentum else None,
         )
         return asynchronous_race.Race(course, scheme(name, 4), seeds, rates).run()
 

@@ -32,7 +32,7 @@ def probed(fixed, per_sample, noise=0.03, seed=0, pause=0.0, who=0):
 
 
 def test_a_job_defaults_to_the_same_batch_multiple_as_a_live_one():
-    torch, usual = pytest.importorskip("torch"), pytest.importorskip("paceline.engines.torch.usual")
+    torch, usual = pytest.importorskip("torch"), pytest.importorskip("paceline.torch.usual")
     for batch in (*range(2, 200), 256, 512, 768, 1000, 4096, 12_288):
         loader = SimpleNamespace(coefficients=None, global_batch=batch, world_size=4, micro_batch=None)
         policy = usual.policy_for(torch.nn.Linear(1, 1), loader, None)

@@ -6,7 +6,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from paceline.engines.flower import stopwatch
+from paceline.integrations.flower import stopwatch
 
 app = ClientApp()
 

@@ -5,8 +5,8 @@ from flwr.app import ArrayRecord, ConfigRecord
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from paceline.engines.flower import BalancedStrategy
-from paceline.runs import sinks
+from paceline.integrations.flower import BalancedStrategy
+from paceline.recording import sinks
 
 app = ServerApp()
 

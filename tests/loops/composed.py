@@ -42,7 +42,7 @@ PARTS = {
     "evaluation": ["none", "without gradients", "evaluation mode", "training mode"],
     "peek": [False, True],
     "clip": [False, True],
-    "optimiser": ["sgd", "adam", "scaled"],
+    "optimizer": ["sgd", "adam", "scaled"],
     "wrapper": ["plain", "static graph", "views", "unused", "buckets", "forward"],
     "models": ["one", "apart", "two"],
     "beside": [False, True],
@@ -73,8 +73,8 @@ def composition(seed, rate=0.3):
         parts |= {"gathers": "nothing", "evaluation": "none"}
     if (parts["output"] == "loss" or parts["beside"]) and parts["by hand"] == "head":
         parts["by hand"] = "nothing"
-    if parts["by hand"] == "steps" and parts["optimiser"] == "scaled":
-        parts["optimiser"] = "sgd"
+    if parts["by hand"] == "steps" and parts["optimizer"] == "scaled":
+        parts["optimizer"] = "sgd"
     if parts["by hand"] == "steps" and (parts["accumulate"] != 1 or parts["kind"] in (*SUMS, *OWN)):
         parts["by hand"] = "nothing"
     if parts["second pass"] == "none":
@@ -178,7 +178,7 @@ class Composed:
         self.networks = networks
         if parts["by hand"] == "head":
             self.heads = [job.keep(torch.nn.Linear(3, 3).double())]
-        kind = torch.optim.Adam if parts["optimiser"] == "adam" else torch.optim.SGD
+        kind = torch.optim.Adam if parts["optimizer"] == "adam" else torch.optim.SGD
         groups = (
             [[one.parameters() for one in networks]]
             if parts["models"] == "apart"
@@ -186,7 +186,7 @@ class Composed:
         )
         groups += [[head.parameters()] for head in self.heads]
         self.optimizers = [kind([p for parameters in group for p in parameters], lr=0.02) for group in groups]
-        self.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=parts["optimiser"] == "scaled")
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=parts["optimizer"] == "scaled")
         self.steps = 0
 
     # -- what there is -----------------------------------------------------------------------------------------------

@@ -277,7 +277,7 @@ class Job:
         return total
 
     def sgd(self, *networks, rate=0.1):
-        """An optimiser of all parameters."""
+        """An optimizer of all parameters."""
         parameters = [parameter for network in networks for parameter in network.parameters()]
         return torch.optim.SGD([p for p in parameters if p.requires_grad], lr=rate, momentum=0.9)
 

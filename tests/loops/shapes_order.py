@@ -9,7 +9,7 @@ from verdicts import exact, refused, warned
 
 
 def begun(job, **options):
-    """Model, loader and optimiser of a plain job."""
+    """Model, loader and optimizer of a plain job."""
     model, loader = job.ddp(job.network()), job.loader(**options)
     job.attach(model, loader)
     return model, loader, job.sgd(model)

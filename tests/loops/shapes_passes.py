@@ -65,7 +65,7 @@ shape("a_call_of_forward", wrapper="forward")
 shape("rows_beside_a_batch", "warned", "rows beside a batch", beside=True)
 shape("rows_beside_a_batch_of_summed_terms", "warned", "rows beside a batch", kind="sum", beside=True)
 shape("gradients_by_hand_in_every_other_step", "warned", "no backward pass of its model has summed", by_hand="steps")
-shape("a_head_with_an_optimiser_of_its_own", "warned", "belong to no attached model", by_hand="head")
+shape("a_head_with_an_optimizer_of_its_own", "warned", "belong to no attached model", by_hand="head")
 shape(
     "rows_that_are_gathered_after_many_scalars", "refused", "all_gather needs the same shape", gathers="rows by torch"
 )
@@ -88,7 +88,7 @@ shape(
 shape(
     "gradients_by_hand_in_the_first_step_of_a_static_graph",
     "refused",
-    "the optimiser steps on gradients of this rank alone",
+    "the optimizer steps on gradients of this rank alone",
     ranks=(4,),
     kind="counted",
     wrapper="static graph",
@@ -96,7 +96,7 @@ shape(
 )
 
 
-@refused("the optimiser steps on gradients of this rank alone", ranks=(4,))
+@refused("the optimizer steps on gradients of this rank alone", ranks=(4,))
 def steps_between_averages_of_the_model_on_ranks_without_terms(job):
     """Whose gradients are 0."""
     data = Sequences()

@@ -1,4 +1,4 @@
-"""What a step is made of: micro-batches, clipping, optimisers."""
+"""What a step is made of: micro-batches, clipping, optimizers."""
 
 import copy
 
@@ -129,7 +129,7 @@ def a_step_of_two_passes(job):
             optimizer.zero_grad()
 
 
-@refused("the optimiser steps on gradients of this rank alone")
+@refused("the optimizer steps on gradients of this rank alone")
 def steps_between_averages_of_the_model(job):
     model, loader, optimizer = begun(job)
     for batch in loader:
@@ -152,7 +152,7 @@ def frozen_layers(job):
 
 
 @exact
-def an_optimiser_that_shards_its_state(job):
+def an_optimizer_that_shards_its_state(job):
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     model, loader = job.ddp(job.network()), job.loader()
@@ -169,7 +169,7 @@ def an_optimiser_that_shards_its_state(job):
 
 
 @refused("LBFGS")
-def an_optimiser_that_evaluates_the_loss_several_times(job):
+def an_optimizer_that_evaluates_the_loss_several_times(job):
     model, loader = job.ddp(job.network()), job.loader()
     job.attach(model, loader)
     optimizer = torch.optim.LBFGS(model.parameters(), line_search_fn="strong_wolfe")
@@ -185,7 +185,7 @@ def an_optimiser_that_evaluates_the_loss_several_times(job):
 
 
 @exact
-def a_closure_for_an_optimiser_that_calls_it_once(job):
+def a_closure_for_an_optimizer_that_calls_it_once(job):
     model, loader, optimizer = begun(job)
     for _ in range(EPOCHS):
         for inputs, targets, _ in loader:

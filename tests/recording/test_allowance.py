@@ -243,7 +243,7 @@ def test_waiting_in_a_collective_is_no_work_under_a_quota_either():
 
 def busy_time_with_a_quota_on_the_second_rank(rank):
     torch.manual_seed(0)
-    attaching = importlib.import_module("paceline.engines.torch.attach")
+    attaching = importlib.import_module("paceline.torch.attach")
     if rank == 1:
         attaching.Allowance = Tiny
     model = DistributedDataParallel(torch.nn.Linear(64, 64))

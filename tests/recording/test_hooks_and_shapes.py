@@ -180,7 +180,7 @@ def test_samples_and_work_of_a_step_are_those_of_all_its_forward_passes():
     assert plainly == [(4.0, 8.0), (12.0, 24.0)]
 
 
-def test_only_steps_of_ones_own_optimiser_are_told_before_and_after(monkeypatch):
+def test_only_steps_of_ones_own_optimizer_are_told_before_and_after(monkeypatch):
     model, other = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
     ours, theirs = (torch.optim.SGD(one.parameters(), lr=0.1) for one in (model, other))
     for given in (None, ours):

@@ -139,7 +139,7 @@ def test_training_is_the_same_with_and_without_being_watched(tmp_path):
     assert torch.equal(*weights)
 
 
-def test_closed_hooks_are_gone_and_another_models_optimiser_is_not_ours(tmp_path):
+def test_closed_hooks_are_gone_and_another_models_optimizer_is_not_ours(tmp_path):
     (model, optimizer), (other, other_optimizer) = linear(), linear()
     with Recorder(tmp_path / "0.jsonl", "0") as recorder:
         with watch(model, None, recorder):
@@ -149,7 +149,7 @@ def test_closed_hooks_are_gone_and_another_models_optimiser_is_not_ours(tmp_path
     assert len(merge([tmp_path / "0.jsonl"])) == 1
 
 
-def test_a_closure_that_the_optimiser_calls_is_one_iteration(tmp_path):
+def test_a_closure_that_the_optimizer_calls_is_one_iteration(tmp_path):
     model, optimizer = linear()
 
     def closure():

@@ -7,8 +7,8 @@ import numpy as np
 from paceline.coordinator import LoadBalancer
 from paceline.datasets import Trace
 from paceline.predictors import EWMA, Report
-from paceline.runs import JsonLines, read_run
-from paceline.runs.iteration import Iteration
+from paceline.recording import JsonLines, read_run
+from paceline.recording.iteration import Iteration
 
 VOID = {"meta", "path", "rect", "input", "link", "br"}
 

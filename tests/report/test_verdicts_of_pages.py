@@ -15,6 +15,7 @@ from paceline.datasets import Trace
 from paceline.eval import balanced, leaderboard, replay_all
 from paceline.lab.experiment import Row, Setting
 from paceline.predictors import EWMA
+from paceline.recording import read_run
 from paceline.report import evaluation_page, render, replay_page, run_page
 from paceline.report.blocks import gantt
 from paceline.report.forecast_errors import by_regime, held, moved, past_band
@@ -22,7 +23,6 @@ from paceline.report.reason_counts import kind_of, reasons
 from paceline.report.replay_page import jackknife
 from paceline.report.shown import shown
 from paceline.report.slow import slow_workers
-from paceline.runs import read_run
 
 NAMES = ["gpu0", "gpu1", "gpu2", "gpu3"]
 

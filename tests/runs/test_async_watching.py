@@ -18,11 +18,11 @@ from paceline.cli import main
 from paceline.cli.watching.async_view import async_view
 from paceline.cli.watching.watch_command import Watched
 from paceline.coordinator.asynchronous import SGD, EpochSampler, Server, saps, scheme
-from paceline.engines.parameter_server import round_records
-from paceline.engines.parameter_server.round_records import Rounds
-from paceline.engines.parameter_server.service import Service
+from paceline.parameter_server import round_records
+from paceline.parameter_server.round_records import Rounds
+from paceline.parameter_server.service import Service
 from paceline.predictors import LastValue
-from paceline.runs import Logging, Prometheus, Sink, TensorBoard, read_async_run, round_sinks
+from paceline.recording import Logging, Prometheus, Sink, TensorBoard, read_async_run, round_sinks
 
 WORKERS = ("fast", "slow", "worse")
 

@@ -13,9 +13,9 @@ from paceline.coordinator import LoadBalancer
 from paceline.datasets import Trace
 from paceline.predictors import EWMA, NARX, LastValue, Mixture, Report, Training
 from paceline.predictors.reference import FAR, MANY, Reference, Spread, changes
+from paceline.recording import read_run, sinks
+from paceline.recording.iteration import Iteration
 from paceline.report import render, run_page
-from paceline.runs import read_run, sinks
-from paceline.runs.iteration import Iteration
 from paceline.training import fit, load_model, save_model
 
 FLEET = ["a", "b", "c"]
@@ -153,7 +153,7 @@ def test_a_worker_that_takes_anothers_place_is_not_compared_with_it(fitted):
 @pytest.mark.slow
 def test_every_sink_tells_of_it(fitted, tmp_path, caplog):
     prometheus = pytest.importorskip("prometheus_client")
-    from paceline.runs import Prometheus
+    from paceline.recording import Prometheus
 
     registry = prometheus.CollectorRegistry()
     outputs = [*sinks(str(tmp_path / "run.jsonl"), "log"), Prometheus(registry=registry)]

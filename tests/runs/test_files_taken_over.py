@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 from recorded_runs import iterations, written
 
-from paceline.runs import JsonLines, RunReader, read_run
-from paceline.runs import json_lines as json_lines_module
-from paceline.runs.growing import KNOWN_BYTES, LONGEST, GrowingFile, is_number, parsed
+from paceline.recording import JsonLines, RunReader, read_run
+from paceline.recording import json_lines as json_lines_module
+from paceline.recording.growing import KNOWN_BYTES, LONGEST, GrowingFile, is_number, parsed
 
 
 class Lines(GrowingFile):

@@ -18,13 +18,13 @@ from recorded_runs import iterations, written
 
 from paceline.coordinator import LoadBalancer
 from paceline.predictors import EWMA, Report
-from paceline.runs import (
+from paceline.recording import (
     RunReader,
     newest,
     read_run,
     summary,
 )
-from paceline.runs.iteration import Iteration
+from paceline.recording.iteration import Iteration
 
 
 def test_what_was_written_is_read_back(tmp_path):
@@ -174,7 +174,7 @@ def test_a_run_becomes_a_trace_like_any_other(tmp_path):
 LARGE = """
 import sys
 import threading
-from paceline.runs import RunReader, read_run
+from paceline.recording import RunReader, read_run
 limit(megabytes={megabytes}, cpu_seconds=60)
 reader = RunReader(sys.argv[1], keep={keep})
 reader.poll()

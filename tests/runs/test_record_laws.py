@@ -17,11 +17,20 @@ from paceline._wording import duration, percent
 from paceline.coordinator import LoadBalancer
 from paceline.datasets.waiting_time import waiting
 from paceline.predictors import EWMA, Report
-from paceline.runs import AsyncRunReader, JsonLines, Logging, RunReader, read_async_run, read_run, round_sinks, summary
-from paceline.runs.growing import LARGEST, LONGEST
-from paceline.runs.iteration import Iteration
-from paceline.runs.round import Round
-from paceline.runs.sink import of_workers, of_workers_in_round, summary_of_round
+from paceline.recording import (
+    AsyncRunReader,
+    JsonLines,
+    Logging,
+    RunReader,
+    read_async_run,
+    read_run,
+    round_sinks,
+    summary,
+)
+from paceline.recording.growing import LARGEST, LONGEST
+from paceline.recording.iteration import Iteration
+from paceline.recording.round import Round
+from paceline.recording.sink import of_workers, of_workers_in_round, summary_of_round
 
 NUMBERS = st.one_of(st.floats(1e-5, 1e5), st.sampled_from([math.nan, math.inf, 0.0, 0.123456789]))
 FEW = settings(max_examples=25)
@@ -180,8 +189,8 @@ def test_a_summary_is_computed_from_what_was_reported(found):
 def test_the_log_has_a_line_for_each_change_and_one_every_so_many_iterations(found, every):
     sink, lines, due, wanted = Logging(every), [], 0, []
     with pytest.MonkeyPatch.context() as monkey:
-        monkey.setattr("paceline.runs.boards.logger.info", lambda text, *told: lines.append(text % told))
-        monkey.setattr("paceline.runs.boards.logger.warning", lambda text, *told: None)
+        monkey.setattr("paceline.recording.boards.logger.info", lambda text, *told: lines.append(text % told))
+        monkey.setattr("paceline.recording.boards.logger.warning", lambda text, *told: None)
         for record in found:
             sink(record)
             if record.plan.acted or record.index >= due:
@@ -231,7 +240,7 @@ def test_every_number_of_a_round_is_logged_read_and_collected_as_it_was(acts, ev
     found = [a_round(2 * k, act, ["a", "b", "c"][: 2 + k % 2], rng.random) for k, act in enumerate(acts)]
     lines, due, wanted, log = [], 0, [], Logging(every)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkey:
-        monkey.setattr("paceline.runs.boards.logger.info", lambda text, *told: lines.append(text % told))
+        monkey.setattr("paceline.recording.boards.logger.info", lambda text, *told: lines.append(text % told))
         (sink,) = round_sinks(f"{folder}/run.jsonl")
         for record in found:
             sink(record)
@@ -419,7 +428,7 @@ def test_samples_a_second_are_those_applied_between_rounds_that_go_on(found):
 @settings(max_examples=10)
 def test_prometheus_holds_the_last_numbers_and_counts_all(found):
     prometheus_client = pytest.importorskip("prometheus_client")
-    from paceline.runs import Prometheus
+    from paceline.recording import Prometheus
 
     registry = prometheus_client.CollectorRegistry()
     sink = Prometheus(registry=registry)
@@ -443,7 +452,7 @@ def test_prometheus_holds_the_last_numbers_and_counts_all(found):
 
 def test_prometheus_counts_rounds_and_forgets_who_left():
     prometheus_client = pytest.importorskip("prometheus_client")
-    from paceline.runs import Prometheus
+    from paceline.recording import Prometheus
 
     registry = prometheus_client.CollectorRegistry()
     sink, value = Prometheus(registry=registry), registry.get_sample_value
@@ -490,7 +499,7 @@ def drawn(found, of_fleet, rows_of):
 @settings(max_examples=10)
 def test_tensorboard_gets_every_known_number_at_its_iteration_and_time(found):
     pytest.importorskip("tensorboard")
-    from paceline.runs import TensorBoard
+    from paceline.recording import TensorBoard
 
     found[-1] = replace(found[-1], plan=replace(found[-1].plan, drift_began=True))
     rounds = [a_round(k, k == 1, ["a", "b"], lambda: 0.5) for k in range(3)]

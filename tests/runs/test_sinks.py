@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from recorded_runs import iterations, written
 
-from paceline.runs import (
+from paceline.recording import (
     JsonLines,
     Logging,
     Prometheus,

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from recorded_runs import iterations
 
-from paceline.runs import JsonLines, read_run
+from paceline.recording import JsonLines, read_run
 
 
 @pytest.mark.processes
 def test_second_writer_is_refused_and_names_the_first(tmp_path, caplog):
     path = tmp_path / "run.jsonl"
-    code = "import sys; sys.path[:0] = {}; from recorded_runs import iterations; from paceline.runs import JsonLines\n"
+    code = "import sys; sys.path[:0] = {}; from recorded_runs import iterations\n"
+    code += "from paceline.recording import JsonLines\n"
     code += "sink = JsonLines(sys.argv[1]); [sink(one) for one in iterations(3)]; print('ready', flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", code.format(sys.path), str(path)],

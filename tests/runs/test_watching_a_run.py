@@ -21,7 +21,7 @@ from paceline.cli import main as cli
 from paceline.cli.watching import watch_command as cli_watch
 from paceline.cli.watching.bars import bars, bars_top
 from paceline.cli.watching.view import view
-from paceline.runs import JsonLines, RunReader, read_run
+from paceline.recording import JsonLines, RunReader, read_run
 
 HEADER = {"paceline_run": 1, "version": "0.1.0", "workers": ["gpu0", "gpu1"]}
 
@@ -257,7 +257,7 @@ def test_one_look_at_a_run_that_has_ended_says_for_how_long_nothing_came(tmp_pat
 
 JOB = """
 import sys
-from paceline.runs import JsonLines
+from paceline.recording import JsonLines
 from recorded_runs import iterations
 
 def train():

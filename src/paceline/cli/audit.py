@@ -25,7 +25,7 @@ def audit(
         list[str],
         typer.Argument(help="The command that starts the script, after [cyan]--[/]: torchrun, accelerate or python."),
     ],
-    steps: Annotated[int, typer.Option(help="Optimiser steps to compare.", min=1)] = 3,
+    steps: Annotated[int, typer.Option(help="Optimizer steps to compare.", min=1)] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     timeout: Annotated[float, typer.Option(help="Seconds for one run of the script.", min=1)] = 600.0,
     keep: Annotated[

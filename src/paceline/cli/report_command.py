@@ -41,8 +41,8 @@ def report(
     The page needs no other file and no network; its numbers are in a .json file of the same name beside it.
     [cyan]paceline evaluate[/], [cyan]replay[/] and [cyan]audit[/] write the same page with [cyan]--report[/].
     """
+    from paceline.recording import newest
     from paceline.report.page import require_page, write_page
-    from paceline.runs import newest
 
     require_page(target)
     path = newest(source)
@@ -66,8 +66,8 @@ def sha256(path: Path) -> str:
 
 
 def _of_run(path: Path) -> tuple[Page, str]:
+    from paceline.recording import AsyncRun, Run, is_asynchronous, read_async_run, read_run
     from paceline.report import async_page, run_page
-    from paceline.runs import AsyncRun, Run, is_asynchronous, read_async_run, read_run
 
     run: Run | AsyncRun
     if path.is_file() and is_asynchronous(path):

@@ -20,7 +20,7 @@ from paceline.cli.watching.short_numbers import percent, samples, speed, time
 from paceline.cli.watching.view import CHANGES, RECENT, SHOWN, is_long, title
 
 if TYPE_CHECKING:
-    from paceline.runs import AsyncRun
+    from paceline.recording import AsyncRun
 
 
 def async_view(run: AsyncRun, *, done: int, silent: float = 0.0) -> Panel:

@@ -23,7 +23,7 @@ from paceline.cli.watching.short_numbers import percent, samples, speed, time
 from paceline.predictors.reference import MANY
 
 if TYPE_CHECKING:
-    from paceline.runs import Run
+    from paceline.recording import Run
 
 
 RECENT = 20

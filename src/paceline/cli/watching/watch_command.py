@@ -16,7 +16,7 @@ from paceline._wording import count
 from paceline.cli.show import out
 
 if TYPE_CHECKING:
-    from paceline.runs import AsyncRunReader, RunReader
+    from paceline.recording import AsyncRunReader, RunReader
 
 
 KEPT = 2000
@@ -78,7 +78,7 @@ class Watched:
         """
         from paceline.cli.watching.async_view import async_view
         from paceline.cli.watching.view import view
-        from paceline.runs import AsyncRun
+        from paceline.recording import AsyncRun
 
         reader = self._read()
         if not len(reader):
@@ -93,7 +93,7 @@ class Watched:
         return picture
 
     def _read(self) -> RunReader | AsyncRunReader:
-        from paceline.runs import AsyncRunReader, RunReader, is_asynchronous, newest
+        from paceline.recording import AsyncRunReader, RunReader, is_asynchronous, newest
 
         path = newest(self._source)
         # Each time anew: the file may have been empty so far, or a run of the other kind was written over it.

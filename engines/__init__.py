@@ -1,1 +1,0 @@
-"""Engines carry out what a core decides: PyTorch, asynchronous PyTorch, Ray, Flower, and popular trainers."""

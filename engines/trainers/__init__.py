@@ -1,8 +1,0 @@
-"""Balanced training with popular trainers, one file each: Accelerate, Fabric, Hugging Face, Lightning.
-
-Each file needs its library; import it by its full name, such as ``paceline.engines.trainers.lightning``.
-"""
-
-from paceline._require import require
-
-require("torch", needed_by="paceline.engines.trainers", extra="torch")

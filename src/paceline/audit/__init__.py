@@ -1,0 +1,19 @@
+"""A verdict on any training script: whether a sample counts the same on whichever rank it lands.
+
+``paceline audit -- torchrun ...`` runs a script by its own command; :func:`audit` looks at a loss in a notebook. Both
+ask the same questions: :mod:`paceline.audit.examine` says which, and :mod:`paceline.audit.probe` how causes are told
+apart.
+
+**How a script is run unedited.** Its own command starts its own processes, with a folder first on ``PYTHONPATH`` that
+holds a ``sitecustomize.py``: Python imports that by itself in every process, whatever starts it (torchrun, ``accelerate
+launch``, ``python -m``, ``mp.spawn``). When torch is imported there, what scripts call is changed beneath them: data
+loaders note every sample and hand out others in its place, optimizers note gradients and parameters, and the last step
+ends the process. Ranks and runs exchange samples and records through files in a temporary folder.
+"""
+
+from paceline.audit.audit_verdict import AuditStatus, AuditVerdict, Cause
+from paceline.audit.examine import Audit
+from paceline.audit.launch import Launcher
+from paceline.audit.notebook import audit
+
+__all__ = ["Audit", "AuditStatus", "AuditVerdict", "Cause", "Launcher", "audit"]

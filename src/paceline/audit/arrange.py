@@ -1,0 +1,150 @@
+"""Samples arranged anew: the same samples in every step, on other ranks, in other micro-batches, or in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from paceline.audit.comparisons import Arranged, Ref
+from paceline.audit.tape import DRAWN, Tape, TapedStep
+
+
+def borders(tape: Tape, stream: str) -> list[int]:
+    """Return how many batches of a stream belong to the steps so far, for every step that has some.
+
+    A loop may fetch a batch or two ahead. As it does so in every step, the first has as many more than the others; but
+    those at an epoch's end may have fewer.
+    Where a loop has fetched all before its first step, nobody knows: then every batch stands for itself.
+    """
+    counts = [step.delivered.get(stream, 0) for step in tape.steps]
+    grown = [count for number, count in enumerate(counts) if count > (counts[number - 1] if number else 0)]
+    if not grown:
+        return []
+    if len(grown) == 1 and len(counts) > 1:
+        return list(range(1, grown[0] + 1))
+    each = max(after - before for before, after in pairwise(grown)) if len(grown) > 1 else grown[0]
+    ahead = max(grown[0] - each, 0)
+    return [count - ahead for count in grown]
+
+
+def groups(tape: Tape, stream: str) -> list[range]:
+    """Return the batches of a stream that belong to each step."""
+    ends = borders(tape, stream)
+    return [range(first, end) for first, end in pairwise([0, *ends])]
+
+
+def grouped(tape: Tape) -> list[list[TapedStep]]:
+    """Return the optimizers' steps that belong to the same batches, as where two models take turns."""
+    found: list[list[TapedStep]] = []
+    seen: dict[str, int] | None = None
+    for step in tape.steps:
+        if step.delivered != seen:
+            found.append([])
+        found[-1].append(step)
+        seen = step.delivered
+    return found
+
+
+Placement = Callable[[str, range, list[list[int]]], list[list[list[Ref]]]]
+"""Function that places a step's samples: from a stream, its batches, and their sizes on every rank."""
+
+
+def arranged(tapes: Sequence[Tape], place: Placement) -> Arranged:
+    """Return every step's samples as ``place`` assigns them."""
+    found: Arranged = {}
+    for stream in shared(tapes):
+        batches: list[list[list[Ref]]] = []
+        for group in groups(tapes[0], stream):
+            if all(group.stop <= len(tape.streams[stream]) for tape in tapes):
+                batches += place(stream, group, sizes_of(tapes, stream, group))
+        found[stream] = batches
+    return found
+
+
+def shared(tapes: Sequence[Tape]) -> list[str]:
+    """Return the streams of samples that every rank has.
+
+    Without a loader, numbers that the script draws in every step count as numbers of samples.
+    """
+    known = [stream for stream in tapes[0].streams if all(stream in tape.streams for tape in tapes)]
+    loaded = [stream for stream in known if not stream.startswith(DRAWN)]
+    counts = {stream: [step.delivered.get(stream, 0) for step in tapes[0].steps] for stream in known}
+    return loaded or [stream for stream in known if counts[stream] and counts[stream][-1] >= len(counts[stream])]
+
+
+def sizes_of(tapes: Sequence[Tape], stream: str, group: range) -> list[list[int]]:
+    """Return the samples of every batch of a step, of every rank."""
+    return [[len(tape.streams[stream][number]) for tape in tapes] for number in group]
+
+
+def pool(group: range, sizes: list[list[int]]) -> list[Ref]:
+    """Return all samples of a step."""
+    return [
+        (rank, number, place)
+        for number, row in zip(group, sizes, strict=True)
+        for rank, size in enumerate(row)
+        for place in range(size)
+    ]
+
+
+def assigned(samples: Sequence[Ref], sizes: list[list[int]]) -> list[list[list[Ref]]]:
+    """Give samples out in their order, in batches of these sizes."""
+    rest = iter(samples)
+    return [[[next(rest) for _ in range(size)] for size in row] for row in sizes]
+
+
+def as_they_were(stream: str, group: range, sizes: list[list[int]]) -> list[list[list[Ref]]]:
+    """Give every rank its own samples."""
+    return assigned(pool(group, sizes), sizes)
+
+
+def mixed(tapes: Sequence[Tape], seed: int) -> Placement:
+    """Return a placement that mixes a step's samples over all ranks and micro-batches, in batches of the same sizes.
+
+    In every other step it gives the smallest samples to the first batches and the largest to the last, so that a
+    batch's number of tokens differs as much as it can; in the others chance decides. An epoch's last batch may be
+    smaller than the others of its step, and so count more: samples are exchanged among batches of one size only.
+    """
+
+    def place(stream: str, group: range, sizes: list[list[int]]) -> list[list[list[Ref]]]:
+        found: dict[int, list[list[Ref]]] = {}
+        for total in {sum(row) for row in sizes}:
+            alike = [(number, row) for number, row in zip(group, sizes, strict=True) if sum(row) == total]
+            samples = [ref for number, row in alike for ref in pool(range(number, number + 1), [row])]
+            rows = assigned(ordered(samples, stream, group), [row for _, row in alike])
+            found |= {number: row for (number, _), row in zip(alike, rows, strict=True)}
+        return [found[number] for number in group]
+
+    def ordered(samples: list[Ref], stream: str, group: range) -> list[Ref]:
+        order = np.random.default_rng([seed, samples[0][1]]).permutation(len(samples)).tolist()
+        if group.start // len(group) % 2 == 0:
+            known = [tapes[rank].streams[stream][number][place].counts for rank, number, place in samples]
+            order.sort(key=lambda number: sum(known[number].values()))
+        return [samples[number] for number in order]
+
+    return place
+
+
+def in_one_process(micro_batches: int | None) -> Placement:
+    """Return a placement that gives one process all: batches of all ranks joined, or so many micro-batches a step."""
+
+    def place(stream: str, group: range, sizes: list[list[int]]) -> list[list[list[Ref]]]:
+        samples = pool(group, sizes)
+        if micro_batches is None:
+            return [[joined] for joined in ([one for one in samples if one[1] == number] for number in group)]
+        return [[[samples[place] for place in part]] for part in np.array_split(range(len(samples)), micro_batches)]
+
+    return place
+
+
+def moved(given: Arranged) -> bool:
+    """Return whether any sample is on another rank or in another batch than it was."""
+    return any(
+        (number, rank) != (ref[1], ref[0])
+        for batches in given.values()
+        for number, row in enumerate(batches)
+        for rank, refs in enumerate(row)
+        for ref in refs
+    )

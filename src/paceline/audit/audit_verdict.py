@@ -1,0 +1,206 @@
+"""The verdict of an audit: exact, not exact, or that nobody could tell, in one sentence with its figure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+
+import numpy as np
+
+PAGE = "docs/howto/audit.md"
+
+
+class AuditStatus(Enum):
+    """Verdict of an audit; its value is the exit code of ``paceline audit``."""
+
+    EXACT = 0
+    NOT_EXACT = 1
+    COULD_NOT_TELL = 2
+
+
+class Cause(Enum):
+    """Reason why a script is not exact, or why nobody could tell: a sentence, a remedy, and the section of the page."""
+
+    TERMS = (
+        "each batch's loss is divided by something that the batch itself holds",
+        "divide by the sum over all ranks and micro-batches of the step, or let the loader count: Costs(loss_terms=)",
+        "terms",
+    )
+    ROWS = (
+        "rows of a batch see each other",
+        "use SyncBatchNorm, or gather the rows of all ranks with gather_rows; with accumulation there is no remedy but "
+        "larger batches",
+        "rows",
+    )
+    NOT_AVERAGED = (
+        "the ranks step with different gradients",
+        "call the DistributedDataParallel model itself, not .module; leave no_sync() before the step's last forward "
+        "and backward; sum the gradients of parameters outside of it by hand",
+        "not-averaged",
+    )
+    STARTS = (
+        "the ranks begin with different parameters",
+        "wrap the model in DistributedDataParallel, or broadcast its parameters once",
+        "not-averaged",
+    )
+    RANKS = (
+        "a sample counts differently on another rank",
+        "look for what depends on the rank: a weight, a learning rate, a part of the loss on one rank alone",
+        "ranks",
+    )
+    MICRO_BATCHES = (
+        "a sample counts differently in another micro-batch",
+        "look for gradients that are set to zero, or stepped on, between micro-batches",
+        "micro-batches",
+    )
+    NOT_DIVIDED = (
+        "losses of micro-batches are summed and not divided by their number",
+        "divide each loss by the number of micro-batches of the step",
+        "not-divided",
+    )
+    SUM = (
+        "the loss is a sum, or is divided by a number that does not follow the batch",
+        'give a mean; or say attach(..., loss="sum") for sums',
+        "sums",
+    )
+    TIMES_RANKS = (
+        "the gradient grows with the number of ranks",
+        "DistributedDataParallel averages over the ranks already: neither sum nor multiply by their number beside it",
+        "sums",
+    )
+    NOT_WEIGHTED = (
+        "ranks count the same although their batches differ in size",
+        "attach() the model that is trained, and leave the weighting to it",
+        "sums",
+    )
+    SAME_DATA = (
+        "the ranks train on the same samples",
+        "give the DataLoader a DistributedSampler, or use a BalancedLoader",
+        "same-data",
+    )
+    ORDER = (
+        "the ranks shuffle differently, so that an epoch repeats some samples and leaves out others",
+        "give every rank's sampler the same seed and the same set_epoch",
+        "same-data",
+    )
+    CARRIED = (
+        "something is carried from step to step beside the parameters, and it depends on the batches",
+        "look for queues, running means and hidden states; keep them the same on every rank",
+        "carried",
+    )
+    HOOKS = (
+        "hooks change each rank's own gradients before they are summed",
+        "clip or scale after backward(), when gradients are summed",
+        "hooks",
+    )
+    OTHER_DATA = (
+        "data of another loader get the weights of the balanced batch",
+        "scale the terms of the balanced batch only: see the table of losses in docs/reference/loops.md",
+        "other-data",
+    )
+    NOT_A_NUMBER = (
+        "gradients are not numbers",
+        "divide by max(terms, 1): a batch without any loss term has 0 / 0",
+        "not-a-number",
+    )
+    UNEVEN = (
+        "it runs with equal batches and not with uneven ones",
+        "gather rows with gather_rows; give a recurrent state batches of one size",
+        "uneven",
+    )
+    NOISE = (
+        "two equal runs differ too much",
+        "seed what draws random numbers, and turn off kernels that are not deterministic "
+        "(torch.use_deterministic_algorithms(True))",
+        "noise",
+    )
+    CHANCE = (
+        "the model draws random numbers that belong to no sample",
+        "switch off what draws them (stochastic depth, noise, mixup), and audit again",
+        "noise",
+    )
+    NO_SAMPLES = (
+        "no samples of a DataLoader, a BalancedLoader or torch.randint could be exchanged",
+        "audit the loss in a notebook: paceline.torch.audit(step, batches)",
+        "no-samples",
+    )
+    NO_STEPS = (
+        "no step of a torch optimizer was seen",
+        "audit the loss in a notebook: paceline.torch.audit(step, batches)",
+        "no-samples",
+    )
+    FAILED = ("the script ended before its first steps", "run it without the audit first", "failed")
+    UNKNOWN = ("the cause could not be told", "compare the runs by hand: --keep leaves them in a folder", "unknown")
+
+    def __init__(self, what: str, remedy: str, anchor: str) -> None:
+        self.what, self.remedy, self.anchor = what, remedy, anchor
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditVerdict:
+    """Findings of an audit: whether the script is exact, the cause if it is not, and the deviations measured.
+
+    Parameters
+    ----------
+    status
+        Exact, not exact, or could not tell.
+    cause
+        Why, if it is not exact; None if it is.
+    detail
+        What belongs to the cause in this script.
+    deviation
+        The largest relative deviation that counts.
+    steps, ranks
+        How many of them were compared.
+    first_step, parameter
+        Where a deviation begins.
+    precision
+        Precision of the gradients, such as ``float64``.
+    noise
+        Relative deviation of two equal runs.
+    notes
+        What else the audit has to say, a sentence each.
+    runs
+        The largest relative deviation of each run from the first.
+    """
+
+    status: AuditStatus
+    cause: Cause | None = None
+    detail: str = ""
+    deviation: float = 0.0
+    steps: int = 0
+    ranks: int = 0
+    first_step: int = 0
+    parameter: str = ""
+    precision: str = ""
+    noise: float = 0.0
+    notes: tuple[str, ...] = ()
+    runs: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in one sentence, with its figure."""
+        where = f"{self.steps} steps on {self.ranks} ranks, {self.precision}"
+        if self.status is AuditStatus.EXACT:
+            noise = f"; two equal runs differ by {self.noise:.1e}, so less cannot be seen" if self.noise else ""
+            return f"Exact: the largest relative deviation is {self.deviation:.1e} ({where}){noise}."
+        assert self.cause is not None
+        why = self.cause.what + (f" ({self.detail})" if self.detail else "")
+        if self.status is AuditStatus.COULD_NOT_TELL:
+            return f"Could not tell: {why}."
+        begins = f", first in step {self.first_step} at {self.parameter}" if self.parameter else ""
+        figure = f": gradients deviate by {self.deviation:.1e}{begins} ({where})" if self.deviation else ""
+        if np.isinf(self.deviation):
+            figure = begins.replace(", first", ":", 1)
+        return f"Not exact{figure}: {why}."
+
+    @property
+    def remedy(self) -> str:
+        """Advice for the cause, and the page that says more; empty without a cause."""
+        return "" if self.cause is None else f"{self.cause.remedy}. See {PAGE}#{self.cause.anchor}."
+
+    def to_json(self) -> str:
+        """Return the verdict as JSON, with its sentence and remedy."""
+        known = asdict(self) | {"status": self.status.name.lower(), "cause": self.cause and self.cause.name.lower()}
+        return json.dumps(known | {"sentence": self.sentence, "remedy": self.remedy}, indent=2)

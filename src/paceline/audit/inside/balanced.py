@@ -1,0 +1,198 @@
+"""Changes to this library's own loaders while a script runs under audit: sizes and orders are the audit's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import default_collate
+
+from paceline.audit.comparisons import BalancedRun
+from paceline.audit.inside.patches import Patches, length_of
+from paceline.audit.inside.sample_order import UnwritableError, counts, written
+from paceline.coordinator.balanced.load_balancer import LoadBalancer
+from paceline.coordinator.balanced.policy import Policy
+from paceline.predictors import Forecast
+from paceline.torch.assigner import EpochAssigner
+from paceline.torch.drawn import StreamAssigner
+from paceline.torch.loader import BalancedLoader
+from paceline.torch.stream_loader import StreamLoader
+
+Collate = Callable[[list[Any]], Any]
+
+LOOKED_AT = 64
+"""Samples of a dataset among which the audit looks for some of different sizes."""
+
+APART = {"num_workers": 0, "prefetch_factor": None, "multiprocessing_context": None, "timeout": 0}
+
+
+class Restless:
+    """A predictor to which the workers seem to have other speeds in every iteration, the same on every rank."""
+
+    covariate_names = ()
+
+    def __init__(self) -> None:
+        self.seen = 0
+        self.workers: tuple[str, ...] = ()
+
+    def reset(self, workers: Any) -> None:
+        """Start with these workers."""
+        self.seen, self.workers = 0, tuple(workers)
+
+    def join(self, worker: str) -> None:
+        """Add a worker."""
+        self.workers = (*self.workers, worker)
+
+    def leave(self, worker: str) -> None:
+        """Take a worker away."""
+        self.workers = tuple(other for other in self.workers if other != worker)
+
+    def observe(self, report: Any) -> None:
+        """Count a report."""
+        self.seen += 1
+
+    def predict(self, *, covariates: Any = None, horizon: int = 1) -> Forecast:
+        """Return speeds that differ by up to a factor of three."""
+        count = len(self.workers)
+        return Forecast(np.random.default_rng(self.seen).uniform(1, 3, count), np.full(count, 1e-3))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what was counted."""
+        return {"seen": np.array(self.seen)}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go on from what was counted."""
+        self.seen = int(state["seen"])
+
+
+class Mixed:
+    """An order of samples whose blocks, the global batches of a step, are mixed, or replaced."""
+
+    def __init__(self, order: Any, block: int, plan: BalancedRun) -> None:
+        self.order, self.block, self.plan = order, block, plan
+
+    def __len__(self) -> int:
+        """Return the samples of an epoch."""
+        return len(self.order)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the order itself has."""
+        return getattr(self.order, name)
+
+    def of(self, epoch: int, ranks: int = 1) -> Any:
+        """Return the numbers of the epoch's samples."""
+        numbers = self.order.of(epoch, ranks).copy()
+        for first in range(0, len(numbers) - self.block + 1, self.block):
+            if self.plan.seed:
+                chance = np.random.default_rng([self.plan.seed, epoch, first])
+                numbers[first : first + self.block] = chance.permutation(numbers[first : first + self.block])
+        given = [number for step in self.plan.numbers for number in step][: len(numbers)]
+        numbers[: len(given)] = given
+        return numbers
+
+
+class MixedStream:
+    """A stream whose blocks are mixed."""
+
+    def __init__(self, stream: Any, block: int, seed: int) -> None:
+        self.stream, self.block, self.seed = stream, block, seed
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what the stream itself has."""
+        return getattr(self.stream, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the samples."""
+        samples = iter(self.stream)
+        for first in range(2**62):
+            block = list(islice(samples, self.block))
+            if not block:
+                return
+            whole = self.seed and len(block) == self.block
+            order = np.random.default_rng([self.seed, first]).permutation(len(block)) if whole else range(len(block))
+            yield from (block[number] for number in order)
+
+
+def watch_balanced(patches: Patches) -> None:
+    """Make the changes that this library's own loaders need."""
+    recorder = patches.recorder
+    plan = recorder.plan.balanced or BalancedRun()
+    begun: dict[str, Any] = {"accumulate": 1, "fixed": True}
+
+    def balancers(before: Any) -> Any:
+        def init(balancer: Any, predictor: Any, **options: Any) -> None:
+            policy = options.get("policy") or Policy()
+            if plan.uneven:
+                free = replace(policy, warmup=0, change_cost=0.0, risk=0.0, batch_multiple=1)
+                before(balancer, Restless(), **{**options, "policy": free})
+            else:
+                before(balancer, predictor, **{**options, "policy": replace(policy, warmup=10**9)})
+
+        return init
+
+    def assigners(before: Any) -> Any:
+        def init(assigner: Any, order: Any, rule: Any, *arguments: Any, **options: Any) -> None:
+            block = rule.samples * begun["accumulate"]
+            before(assigner, Mixed(order, block, plan) if begun["fixed"] else order, rule, *arguments, **options)
+
+        return init
+
+    def streams(before: Any) -> Any:
+        def init(
+            assigner: Any, stream: Any, rule: Any, rank: int, costs: Any, window: int, *arguments: Any, **options: Any
+        ) -> None:
+            mixed = MixedStream(stream, rule.samples, plan.seed) if window == 1 else stream
+            before(assigner, mixed, rule, rank, costs, window, *arguments, **options)
+
+        return init
+
+    def loaders(before: Any) -> Any:
+        def init(loader: Any, dataset: Any, *arguments: Any, **options: Any) -> None:
+            costs = options.get("costs")
+            begun.update(accumulate=options.get("accumulate", 1), fixed=getattr(costs, "global_tokens", None) is None)
+            given = {name: value for name, value in options.items() if name not in APART}
+            name = f"balanced loader {len(recorder.tape.facts.get('balanced', []))}"
+            given["collate_fn"] = delivering(recorder, name, options.get("collate_fn"))
+            before(loader, dataset, *arguments, **given)
+            recorder.watch(loader)
+            if isinstance(loader, BalancedLoader):
+                kind = {"step": loader.global_batch * loader.accumulate, "candidates": candidates(dataset)}
+            else:
+                kind = {"step": loader.global_batch, "candidates": []}
+            recorder.tape.facts.setdefault("balanced", []).append(
+                kind | {"ranks": loader.world_size, "batches": length_of(loader) // loader.accumulate}
+            )
+
+        return init
+
+    patches.replace(LoadBalancer, "__init__", balancers)
+    patches.replace(EpochAssigner, "__init__", assigners)
+    patches.replace(StreamAssigner, "__init__", streams)
+    patches.replace(BalancedLoader, "__init__", loaders)
+    patches.replace(StreamLoader, "__init__", loaders)
+
+
+def delivering(recorder: Any, name: str, collate: Collate | None) -> Collate:
+    """Return a collate function whose batches are counted, and of the audit's precision."""
+
+    def counting(samples: list[Any]) -> Any:
+        recorder.handed_out(name)
+        return recorder.delivered((collate or default_collate)(samples))
+
+    return counting
+
+
+def candidates(dataset: Any) -> list[tuple[int, dict[str, int]]]:
+    """Return the numbers of some samples, and the sizes of their parts."""
+    found: list[tuple[int, dict[str, int]]] = []
+    with torch.no_grad():
+        for number in range(min(len(dataset), LOOKED_AT)):
+            try:
+                found.append((number, counts(written(dataset[number]))))
+            except UnwritableError:
+                found.append((number, {}))
+    return found

@@ -1,0 +1,325 @@
+"""Changes to torch while a script runs under audit, and the way back.
+
+Scripts stay as they are, so what they call is changed beneath them: data loaders hand out what the recorder says,
+optimizers report their steps, dropout does nothing, clipping is left as it is, models are made double.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
+
+from paceline.audit.inside.step_recorder import StepRecorder
+from paceline.audit.tape import DRAWN
+
+MEANS = [
+    *("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div"),
+    *("binary_cross_entropy", "binary_cross_entropy_with_logits"),
+]
+"""Losses of torch that are means unless they are told otherwise."""
+
+DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
+APART = ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
+"""Options of loading processes, which an audit does without."""
+
+OWN_CHUNKS = "paceline.torch.chunks"
+"""Module of what a balanced loader's own loading processes load: the balanced loader is looked at, not this."""
+
+
+class Patches:
+    """The changes for one recorder.
+
+    Parameters
+    ----------
+    recorder
+        The recorder that the changes report to.
+    """
+
+    def __init__(self, recorder: StepRecorder | None) -> None:
+        self.recorder: Any = recorder
+        self._undo: list[Callable[[], None]] = []
+        self._streams: dict[int, str] = {}
+        self._kept: list[Any] = []
+
+    def apply(self, seed: int) -> None:
+        """Make all changes, and seed what draws random numbers."""
+        self._seed(seed)
+        self._loaders()
+        self._steps()
+        self.no_dropout()
+        self._losses()
+        if self.recorder.plan.frozen:
+            self._clipping()
+        if self.recorder.plan.precision == "float64":
+            self._double()
+
+    def undo(self) -> None:
+        """Take all changes back."""
+        while self._undo:
+            self._undo.pop()()
+
+    def replace(self, owner: Any, name: str, changed: Callable[[Any], Any]) -> None:
+        """Replace an attribute by what ``changed`` makes of it."""
+        before = owner.__dict__[name] if isinstance(owner, type) and name in owner.__dict__ else getattr(owner, name)
+        setattr(owner, name, changed(before))
+        self._undo.append(lambda: setattr(owner, name, before))
+
+    # -- random numbers --------------------------------------------------------------------------------------------
+
+    def _seed(self, seed: int) -> None:
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002 - scripts draw from it
+
+        def seeded(default_rng: Any) -> Any:
+            return lambda given=None: default_rng(seed if given is None else given)
+
+        self.replace(np.random, "default_rng", seeded)
+
+    def no_dropout(self) -> None:
+        """Let dropout do nothing: which values it drops depends on where a sample lies."""
+        functional: Any = torch.nn.functional
+        for name in DROPOUTS:
+            self.replace(functional, name, lambda before: unchanged)
+        self.replace(functional, "scaled_dot_product_attention", without_dropout)
+        for layer in (torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU):  # each has a forward pass of its own
+            self.replace(layer, "forward", recurrent)
+
+    # -- samples ---------------------------------------------------------------------------------------------------
+
+    def _loaders(self) -> None:
+        self.replace(DataLoader, "__init__", in_this_process)
+        self.replace(_SingleProcessDataLoaderIter, "__init__", self._iterators)
+        self.replace(torch, "randint", self._drawn_by_hand)
+
+    def _iterators(self, before: Any) -> Any:
+        def init(iterator: Any, loader: Any) -> None:
+            before(iterator, loader)
+            if type(loader.dataset).__module__ != OWN_CHUNKS:
+                fetcher = iterator._dataset_fetcher  # torch's own, and the only place where samples are apart
+                fetcher.fetch = functools.partial(self._fetch, fetcher, loader)
+
+        return init
+
+    def _fetch(self, fetcher: Any, loader: Any, index: Any) -> Any:
+        """Load a batch as torch's fetchers do, but with the samples that the recorder says."""
+        if not torch.is_grad_enabled():  # an evaluation
+            return type(fetcher).fetch(fetcher, index)
+        self._say_order(loader)
+        if self._stream(loader) not in self.recorder.tape.streams:
+            self.recorder.tape.facts.setdefault("lengths", {})[self._stream(loader)] = length_of(loader)
+        dataset, together = fetcher.dataset, fetcher.auto_collation
+        collate = fetcher.collate_fn if together else lambda samples: fetcher.collate_fn(samples[0])
+        if hasattr(fetcher, "dataset_iter"):
+            loaded = self._from_stream(fetcher, index) if together else [next(fetcher.dataset_iter)]
+            indices: list[Any] = list(range(len(loaded)))
+            samples = self.recorder.fetched(self._stream(loader), lambda: loaded, dataset, indices)
+        elif not together:
+            samples = self.recorder.fetched(self._stream(loader), lambda: [dataset[index]], dataset, [index])
+        else:
+            many = getattr(dataset, "__getitems__", None)
+            numbers = list(index)
+            load = (lambda: list(many(numbers))) if many else (lambda: [dataset[number] for number in numbers])
+            samples = self.recorder.fetched(self._stream(loader), load, dataset, numbers)
+        return self.recorder.delivered(collate(samples))
+
+    @staticmethod
+    def _from_stream(fetcher: Any, index: Any) -> list[Any]:
+        """Return the next samples of a stream, as torch's own fetcher takes them."""
+        loaded: list[Any] = []
+        while not fetcher.ended and len(loaded) < len(index):
+            try:
+                loaded.append(next(fetcher.dataset_iter))
+            except StopIteration:
+                fetcher.ended = True
+        if not loaded or (fetcher.drop_last and len(loaded) < len(index)):
+            raise StopIteration
+        return loaded
+
+    def _stream(self, loader: Any) -> str:
+        """Return the name of a loader's samples, the same on every rank: loaders are numbered as they are used."""
+        if id(loader) not in self._streams:
+            self._kept.append(loader)  # so that no other gets its number
+            self._streams[id(loader)] = f"{type(loader.dataset).__name__} {len(self._streams)}"
+        return self._streams[id(loader)]
+
+    def _say_order(self, loader: Any) -> None:
+        sampler: Any = getattr(loader, "sampler", None)
+        sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", sampler)
+        if isinstance(sampler, DistributedSampler):
+            said = [sampler.num_replicas, sampler.rank, bool(sampler.shuffle), sampler.seed, sampler.epoch]
+            self.recorder.tape.facts.setdefault("samplers", {})[self._stream(loader)] = said
+
+    def _drawn_by_hand(self, before: Any) -> Any:
+        """Treat a row of whole numbers that a script draws to train on as numbers of samples."""
+
+        @functools.wraps(before)
+        def randint(*arguments: Any, **options: Any) -> Any:
+            counted = torch.is_grad_enabled() and "generator" not in options and self.recorder.draws_are_samples
+            if counted:
+                self.recorder.look_beside()
+            drawn = before(*arguments, **options)
+            if not counted or drawn.dim() != 1:
+                return drawn
+            numbers = drawn.tolist()
+            stream = f"{DRAWN} {arguments} {sorted(options)}"
+            given = self.recorder.fetched(stream, lambda: numbers, range(2**62), numbers)
+            return torch.tensor(given, dtype=drawn.dtype, device=drawn.device)
+
+        return randint
+
+    # -- steps -----------------------------------------------------------------------------------------------------
+
+    def _steps(self) -> None:
+        recorder, modules = self.recorder, torch.nn.Module
+
+        def noting(before: Any) -> Any:
+            def named_parameters(module: Any, *arguments: Any, **options: Any) -> Any:
+                recorder.names.note(module)
+                return before(module, *arguments, **options)
+
+            return named_parameters
+
+        recorder.asked_for_names = modules.named_parameters
+        self.replace(modules, "named_parameters", noting)
+
+        def starting(optimizer: Any, arguments: Any, options: Any) -> None:
+            recorder.before_step(optimizer, any(callable(one) for one in [*arguments[1:], *options.values()]))
+
+        handles = [
+            register_optimizer_step_pre_hook(starting),
+            register_optimizer_step_post_hook(lambda optimizer, *_: recorder.after_step(optimizer)),
+        ]
+        self._undo += [handle.remove for handle in handles]
+
+    def _losses(self) -> None:
+        """Note the means that losses return, and the numbers whose gradients are taken."""
+        seen: list[torch.Tensor] = []
+
+        def noting(before: Any) -> Any:
+            @functools.wraps(before)
+            def loss(*arguments: Any, **options: Any) -> Any:
+                found = before(*arguments, **options)
+                if isinstance(found, torch.Tensor) and found.dim() == 0 and found.requires_grad:
+                    seen.append(found.detach())
+                return found
+
+            return loss
+
+        for name in MEANS:
+            self.replace(torch.nn.functional, name, noting)
+
+        def backward(before: Any) -> Any:
+            @functools.wraps(before)
+            def run(tensor: Any, *arguments: Any, **options: Any) -> Any:
+                if tensor.numel() == 1 and seen:
+                    self.recorder.say(ratio=float(tensor.detach()) / (float(sum(seen)) or float("nan")))
+                seen.clear()
+                before(tensor, *arguments, **options)
+                self.recorder.after_backward()
+
+            return run
+
+        self.replace(torch.Tensor, "backward", backward)
+
+    def _clipping(self) -> None:
+        """Leave gradients as they are: only then is a sum of samples a sum of their gradients."""
+        for owner in (torch.nn.utils, torch.nn.utils.clip_grad):
+            self.replace(owner, "clip_grad_norm_", lambda before: lambda parameters, *a, **k: before(parameters, 1e300))
+            self.replace(owner, "clip_grad_value_", lambda before: lambda *a, **k: None)
+
+    # -- precision -------------------------------------------------------------------------------------------------
+
+    def _double(self) -> None:
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        self._undo.append(lambda: torch.set_default_dtype(before))
+
+        def begun(init: Any) -> Any:
+            def start(wrapper: Any, module: Any, *arguments: Any, **options: Any) -> None:
+                init(wrapper, module.double(), *arguments, **options)
+
+            return start
+
+        def never(init: Any) -> Any:
+            def start(context: Any, *arguments: Any, **options: Any) -> None:
+                init(context, *arguments, **{**options, "enabled": False})
+
+            return start
+
+        self.replace(torch.nn.parallel.DistributedDataParallel, "__init__", begun)
+        self.replace(torch.autocast, "__init__", never)
+
+
+@contextmanager
+def no_dropout() -> Iterator[None]:
+    """Let dropout do nothing inside."""
+    patches = Patches(None)
+    patches.no_dropout()
+    try:
+        yield
+    finally:
+        patches.undo()
+
+
+def length_of(loader: Any) -> int:
+    """Return the batches of an epoch; 0 where nobody knows."""
+    try:
+        return len(loader)
+    except TypeError:
+        return 0
+
+
+def unchanged(input: Any, *arguments: Any, **options: Any) -> Any:  # noqa: A002 - torch's own name
+    """Return what dropout is given."""
+    return input
+
+
+def recurrent(before: Any) -> Any:
+    """Return the forward pass of a recurrent layer without dropout."""
+
+    def forward(layer: Any, *arguments: Any, **options: Any) -> Any:
+        own, layer.dropout = layer.dropout, 0.0
+        try:
+            return before(layer, *arguments, **options)
+        finally:
+            layer.dropout = own
+
+    return forward
+
+
+def without_dropout(before: Any) -> Any:
+    """Return attention without dropout."""
+
+    @functools.wraps(before)
+    def attention(*arguments: Any, **options: Any) -> Any:
+        if "dropout_p" in options:
+            options["dropout_p"] = 0.0
+        return before(*arguments[:4], *(0.0 for _ in arguments[4:5]), *arguments[5:], **options)
+
+    return attention
+
+
+def in_this_process(before: Any) -> Any:
+    """Return a data loader's constructor without loading processes."""
+    signature = inspect.signature(before)
+
+    @functools.wraps(before)
+    def init(*arguments: Any, **options: Any) -> None:
+        bound = signature.bind(*arguments, **options)
+        if type(bound.arguments.get("dataset")).__module__ != OWN_CHUNKS:
+            for name in APART:
+                bound.arguments.pop(name, None)
+        before(*bound.args, **bound.kwargs)
+
+    return init

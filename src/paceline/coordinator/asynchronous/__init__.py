@@ -1,0 +1,41 @@
+"""Asynchronous training that limits staleness without waiting (SaPS), and its neighbours.
+
+The server is pure: no threads, files or clock. Schemes are the same server with other rules: see
+:mod:`paceline.coordinator.asynchronous.schemes`.
+"""
+
+from paceline.coordinator.asynchronous.epoch_sampler import Drawn, EpochSampler
+from paceline.coordinator.asynchronous.foresight.staleness import (
+    Calibration,
+    StalenessReport,
+    expected_staleness,
+    stragglers,
+)
+from paceline.coordinator.asynchronous.ledger import Ledger, Outcome
+from paceline.coordinator.asynchronous.optimizer import SGD, Optimizer, Vector
+from paceline.coordinator.asynchronous.schemes import SCHEMES, Scheme, saps, scheme
+from paceline.coordinator.asynchronous.server import Server
+from paceline.coordinator.asynchronous.verdict import Pulled, Verdict
+from paceline.coordinator.asynchronous.workers import Stamp
+
+__all__ = [
+    "SCHEMES",
+    "SGD",
+    "Calibration",
+    "Drawn",
+    "EpochSampler",
+    "Ledger",
+    "Optimizer",
+    "Outcome",
+    "Pulled",
+    "Scheme",
+    "Server",
+    "StalenessReport",
+    "Stamp",
+    "Vector",
+    "Verdict",
+    "expected_staleness",
+    "saps",
+    "scheme",
+    "stragglers",
+]

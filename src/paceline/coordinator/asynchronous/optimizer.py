@@ -1,0 +1,125 @@
+"""Optimizers with which the server applies updates, all behind one method. Axis: P parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.floating[Any]]
+"""All parameters of a model, or a gradient of them, in one row, ``[P]``: float32 or float64."""
+
+BLOCK = 2**16
+"""Numbers that a step works on at a time: they stay in the cache of a core between its operations."""
+
+Rate = float | Callable[[int], float]
+"""A learning rate, or what it is after that many applied samples."""
+
+
+class Optimizer(Protocol):
+    """Moves the parameters, in place, along one gradient.
+
+    Attributes
+    ----------
+    is_linear
+        Whether a step grows with its gradient, as with plain descent and momentum. Then the learning rate follows the
+        samples of a push. Elsewhere, as in Adam, its gradient does, so that the means that the optimizer keeps count it
+        by its samples.
+    """
+
+    @property
+    def is_linear(self) -> bool:
+        """Return whether a step grows with its gradient."""
+        ...
+
+    def step(self, parameters: Vector, gradient: Vector, factor: float, applied: int) -> None:
+        """Take a step along the gradient, ``[P]``.
+
+        Parameters
+        ----------
+        parameters
+            Changed in place.
+        gradient
+            Not to be changed or kept.
+        factor
+            What the learning rate of this step is multiplied by. It comes apart from the gradient because an
+            optimizer such as Adam divides the scale of a gradient out again.
+        applied
+            Samples applied before this step, for schedules.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return the optimizer's state."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Resume from what ``state_dict`` returned."""
+        ...
+
+
+@dataclass(eq=False)
+class SGD:
+    """Stochastic gradient descent, with momentum if wanted.
+
+    Parameters
+    ----------
+    rate
+        Learning rate above 0, or a function that gives it after that many applied samples.
+    momentum
+        In [0, 1): ``m <- momentum * m + factor * gradient``, and the step is ``rate * m``.
+
+    Raises
+    ------
+    ValueError
+        If the rate or the momentum is out of range.
+
+    Examples
+    --------
+    >>> parameters = np.array([1.0, 2.0])
+    >>> SGD(0.5).step(parameters, np.array([1.0, -1.0]), factor=1.0, applied=0)
+    >>> parameters
+    array([0.5, 2.5])
+    """
+
+    rate: Rate
+    momentum: float = 0.0
+    is_linear: ClassVar[bool] = True
+    _momentum_P: Vector | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not callable(self.rate) and not 0 < self.rate < np.inf:
+            raise ValueError(f"rate must be above 0 and finite, got {self.rate}")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum must lie in [0, 1), got {self.momentum}")
+
+    def step(self, parameters: Vector, gradient: Vector, factor: float, applied: int) -> None:
+        """Take a step along the gradient, ``[P]``, in place."""
+        rate = self.rate(applied) if callable(self.rate) else self.rate
+        if self.momentum and self._momentum_P is None:
+            self._momentum_P = np.zeros_like(parameters)
+        scratch = np.empty(min(BLOCK, len(parameters)), dtype=parameters.dtype)
+        for start in range(0, len(parameters), BLOCK):
+            block = slice(start, start + BLOCK)
+            self._step(parameters[block], gradient[block], block, rate, factor, scratch[: len(parameters[block])])
+
+    def _step(
+        self, parameters: Vector, gradient: Vector, block: slice, rate: float, factor: float, scratch: Vector
+    ) -> None:
+        if self._momentum_P is not None:
+            momentum = self._momentum_P[block]
+            momentum *= self.momentum
+            momentum += np.multiply(gradient, factor, out=scratch)
+            gradient, factor = momentum, 1.0
+        parameters -= np.multiply(gradient, rate * factor, out=scratch)
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return the momentum, if there is one yet."""
+        return {} if self._momentum_P is None else {"momentum": self._momentum_P.copy()}
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Resume from what ``state_dict`` returned."""
+        self._momentum_P = np.array(state["momentum"]) if "momentum" in state else None

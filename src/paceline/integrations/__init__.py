@@ -1,0 +1,8 @@
+"""Balanced training with popular trainers, one file each: Accelerate, Fabric, Hugging Face, Lightning.
+
+Each file needs its library; import it by its full name, such as ``paceline.integrations.lightning``.
+"""
+
+from paceline._require import require
+
+require("torch", needed_by="paceline.integrations", extra="torch")

@@ -1,0 +1,272 @@
+"""Balanced training with Accelerate: a loader instead of ``DataLoader``, a call instead of ``Accelerator.prepare``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from paceline._require import require
+from paceline.recording import Target, sinks
+from paceline.torch import Balance, StreamLoader, attach
+from paceline.torch import BalancedLoader as GlobalLoader
+from paceline.torch.global_batch import GlobalBatch
+from paceline.torch.options import whole
+
+
+class BalancedLoader(GlobalLoader):
+    """A balanced loader that counts as a ``DataLoader`` does in a script of Accelerate.
+
+    Its length is in batches of one process until it is prepared, and in batches of all processes from then on. So the
+    steps that a script computes for its schedule are those of equal batches, in whatever way it computes them.
+
+    Parameters
+    ----------
+    dataset
+        Any map-style dataset, the same in every process.
+    batch_size
+        Samples of a process in one batch, on average. With ``global_tokens`` it is left out.
+    **options
+        Options of :class:`paceline.torch.BalancedLoader`; ``shuffle`` is on by default.
+
+    Raises
+    ------
+    RuntimeError
+        If there is no ``Accelerator`` yet, which knows the processes.
+
+    Examples
+    --------
+    >>> loader = BalancedLoader(dataset, batch_size=32, collate_fn=collate)  # doctest: +SKIP
+    """
+
+    counts_all = False
+
+    def __init__(self, dataset: Any, batch_size: int | None = None, **options: Any) -> None:
+        require("accelerate", needed_by="paceline.integrations.accelerate", extra="huggingface")
+        state = import_module("accelerate.state")
+        if not state.is_initialized():
+            raise RuntimeError("BalancedLoader needs the processes: make the Accelerator before it")
+        processes = state.AcceleratorState()
+        world_size = processes.num_processes
+        total = None if batch_size is None else whole("batch_size", batch_size, 1, "sample") * world_size
+        super().__init__(dataset, total, rank=processes.process_index, world_size=world_size, **options)
+        self._of_one = batch_size
+
+    def __len__(self) -> int:
+        """Return the batches of an epoch as one process alone would have them."""
+        if self._of_one is None:
+            return super().__len__() * self.world_size
+        return GlobalBatch(self._of_one, 1, self._rule.drop_last).batches(len(self._assigner.order))
+
+
+def prepare(accelerator: Any, *things: Any, metrics: str | Iterable[Target] = (), **options: Any) -> Any:
+    """Prepare models, optimizers, schedulers and loaders as the accelerator does, and let batches follow speeds.
+
+    It does the same as ``accelerator.prepare``, and two things more. It attaches models in
+    ``DistributedDataParallel`` to the :class:`BalancedLoader`. It tells the accelerator where an epoch of the loader
+    ends, so that ``accelerator.accumulate`` takes the last step there. Schedulers are left to Accelerate: as the loader
+    counts as a ``DataLoader`` does, the learning rate of every step stays as it was.
+
+    Parameters
+    ----------
+    accelerator
+        An ``accelerate.Accelerator``.
+    *things
+        The arguments of ``accelerator.prepare``; exactly one of them is a :class:`BalancedLoader`. With
+        ``split_batches=True`` that is the one of :mod:`paceline.torch`, whose batches are split as well.
+    metrics
+        Where to write metrics, as :func:`paceline.recording.sinks` takes it: ``"run.jsonl"``, or a list.
+    **options
+        Options of :func:`paceline.torch.attach`, such as ``predictor`` or ``policy``.
+
+    Returns
+    -------
+    tuple
+        The same things, prepared, in the same order. The loader is a :class:`PreparedLoader`: its attribute
+        ``balance`` is the handle that ``attach`` returns. The accelerator's checkpoints hold its state.
+
+    Raises
+    ------
+    ImportError
+        If accelerate is missing.
+    TypeError
+        If there is not exactly one :class:`BalancedLoader`, or it counts otherwise than the accelerator.
+    ValueError
+        If the accelerator shards the model or the samples of a process, or the loader has another number of
+        micro-batches.
+
+    Examples
+    --------
+    >>> loader = BalancedLoader(dataset, batch_size=32, seed=0)  # doctest: +SKIP
+    >>> schedule = get_linear_schedule_with_warmup(optimizer, 100, epochs * len(loader))  # doctest: +SKIP
+    >>> model, optimizer, loader, schedule = prepare(
+    ...     accelerator, model, optimizer, loader, schedule
+    ... )  # doctest: +SKIP
+    """
+    require("accelerate", needed_by="paceline.integrations.accelerate", extra="huggingface")
+    loader = _loader_among(things)
+    _require_plain(accelerator)
+    _require_counts(accelerator, loader)
+    _take_micro_batches(accelerator, loader)
+    prepared = accelerator.prepare(*things)
+    prepared = list(prepared) if len(things) > 1 else [prepared]
+    ours = PreparedLoader(loader, accelerator)
+    for place, thing in enumerate(prepared):
+        if thing is loader:
+            prepared[place] = ours
+    if accelerator.num_processes > 1:
+        ours.balance = _attached(prepared, loader, options)
+        ours.balance.on_iteration.extend(sinks(*([metrics] if isinstance(metrics, str) else metrics)))
+        accelerator.register_for_checkpointing(ours.balance)
+    return tuple(prepared) if len(prepared) > 1 else prepared[0]
+
+
+class PreparedLoader:
+    """A balanced loader with the interface of Accelerate's own: it moves batches, and reports the epoch's end.
+
+    Parameters
+    ----------
+    loader
+        The balanced loader.
+    accelerator
+        The accelerator, for its device and its record of running loaders.
+
+    Attributes
+    ----------
+    loader
+        The loader that was given.
+    balance
+        The handle that ``attach`` returned; None in a job of one process.
+    end_of_dataloader
+        Whether the batch handed out last was the epoch's last.
+    remainder
+        Accelerate's count of samples in the last batch that are not repetitions; 0 means that it repeats none.
+    """
+
+    remainder = 0
+
+    def __init__(self, loader: GlobalLoader, accelerator: Any) -> None:
+        self.loader = loader
+        self.accelerator = accelerator
+        self.balance: Balance | None = None
+        self.end_of_dataloader = False
+
+    @property
+    def dataset(self) -> Any:
+        """The data set."""
+        return self.loader.dataset
+
+    @property
+    def sampler(self) -> Any:
+        """Refuse the attribute that ``accelerate.skip_first_batches`` needs, because it must not be called."""
+        raise AttributeError(
+            "a balanced loader has no sampler, and skips no batches: after accelerator.load_state(), or "
+            "balance.load_state_dict(), it continues with the rest of the epoch by itself"
+        )
+
+    @property
+    def step_ends(self) -> bool:
+        """True if the batch handed out last is the last of its step on this rank, with ``micro_batch=``."""
+        return self.loader.step_ends
+
+    def __len__(self) -> int:
+        """Return the number of batches of a whole epoch, counted for all processes together."""
+        return GlobalLoader.__len__(self.loader)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the number of the next epoch."""
+        self.loader.set_epoch(epoch)
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the batches of an epoch, on the accelerator's device."""
+        state = self.accelerator.gradient_state
+        self.end_of_dataloader = False
+        state._add_dataloader(self)  # private, but Accelerate's own loaders call it too, and there is no other way
+        try:
+            for batch in self.loader:
+                self.end_of_dataloader = self.loader.position[1] >= len(self)
+                yield self._sent(batch)
+        finally:
+            state._remove_dataloader(self)
+
+    def _sent(self, batch: Any) -> Any:
+        if not self.accelerator.device_placement:
+            return batch
+        send: Any = import_module("accelerate.utils").send_to_device
+        return send(batch, self.accelerator.device, non_blocking=self.accelerator.non_blocking)
+
+
+def _loader_among(things: Iterable[Any]) -> GlobalLoader:
+    if any(isinstance(thing, StreamLoader) for thing in things):
+        raise TypeError(
+            "prepare() cannot tell Accelerate where the epoch of a StreamLoader ends, as streams have no length: "
+            "prepare the model and the optimizer with accelerator.prepare, then attach(model, loader)"
+        )
+    loaders = [thing for thing in things if isinstance(thing, GlobalLoader)]
+    if len(loaders) != 1:
+        raise TypeError(
+            f"prepare() needs exactly one BalancedLoader, got {len(loaders)}: prepare further loaders, such as those "
+            "for evaluation, as DataLoaders"
+        )
+    return loaders[0]
+
+
+def _require_plain(accelerator: Any) -> None:
+    """Refuse kinds of training in which DistributedDataParallel does not sum the gradients."""
+    kind = accelerator.distributed_type.name
+    parallelism = getattr(accelerator, "parallelism_config", None)
+    whole = kind == "NO" or kind.startswith("MULTI_")  # Accelerate's names for a whole model in each process
+    if not whole or parallelism is not None:
+        said = "a ParallelismConfig" if parallelism is not None else kind
+        raise ValueError(
+            f"the accelerator trains with {said}, but batches can be balanced only where each process has the whole "
+            "model, in DistributedDataParallel, and samples of its own. For fully_shard without Accelerate see "
+            'attach(..., loss="scaled")'
+        )
+
+
+def _require_counts(accelerator: Any, loader: GlobalLoader) -> None:
+    """Refuse a loader by whose length a script would compute the steps of another schedule."""
+    if accelerator.split_batches and isinstance(loader, BalancedLoader):
+        raise TypeError(
+            "with split_batches=True, batches are those of all processes, but this loader's batch_size= is that of "
+            "one: take paceline.torch.BalancedLoader(dataset, global_batch=...)"
+        )
+    if not accelerator.split_batches and not isinstance(loader, BalancedLoader):
+        raise TypeError(
+            "the BalancedLoader of paceline.torch counts batches of all processes, but Accelerate expects "
+            "those of one until prepare(), and steps schedulers once per process: learning rates would be wrong. Take "
+            "paceline.integrations.accelerate.BalancedLoader(dataset, batch_size=...), with the batch_size of "
+            "your DataLoader"
+        )
+
+
+def _take_micro_batches(accelerator: Any, loader: GlobalLoader) -> None:
+    """Set the loader's number of micro-batches per step, so that sizes change only between steps."""
+    steps = accelerator.gradient_accumulation_steps
+    if loader.micro_batch and steps != 1:
+        raise ValueError(
+            f"the accelerator counts gradient_accumulation_steps={steps} on every rank, but with "
+            "micro_batch= they have different numbers of micro-batches: leave gradient_accumulation_steps at "
+            "1, compute inside `with loader.balance.accumulating():`, and step where loader.step_ends is true"
+        )
+    if loader.accumulate not in (1, steps):
+        raise ValueError(
+            f"the accelerator has gradient_accumulation_steps={steps}, but the loader accumulate={loader.accumulate}: "
+            "remove accumulate from the loader"
+        )
+    loader.accumulate = steps
+
+
+def _attached(prepared: Iterable[Any], loader: GlobalLoader, options: dict[str, Any]) -> Balance:
+    """Attach every model that is trained to the loader."""
+    models = [thing for thing in prepared if isinstance(thing, torch.nn.Module)]
+    trained = [model for model in models if any(parameter.requires_grad for parameter in model.parameters())]
+    if not trained:
+        raise TypeError("prepare() needs the model beside the BalancedLoader: give both in one call")
+    balance: Balance = attach(trained[0], loader, **options)
+    for model in trained[1:]:
+        attach(model, loader, loss=balance.loss)
+    return balance

@@ -1,0 +1,88 @@
+"""The client's side on Flower: measure the training, and say so in the reply. Needs nothing but the message."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+from paceline._require import require
+from paceline.integrations.flower.record import BATCH, RECORD, STEPS, whole_in
+
+CLOCK = time.perf_counter
+
+
+class ClientStopwatch:
+    """Measures one client's training; `stopwatch` starts it.
+
+    Parameters
+    ----------
+    batch_size, local_steps
+        Numbers that the server asked for; 0 where it asked for none.
+    data, memory
+        The client's statements about itself, in samples; NaN where it makes none.
+    device
+        Its device type.
+    """
+
+    def __init__(self, batch_size: int, local_steps: int, data: float, memory: float, device: str) -> None:
+        self.batch_size = batch_size
+        self.local_steps = local_steps
+        self.data = data
+        self.memory = memory
+        self.device = device
+        self._start = CLOCK()
+
+    def stop(self, *, samples: int | None = None) -> Any:
+        """Return the record to put into the reply's content, under any name of its own.
+
+        Parameters
+        ----------
+        samples
+            Samples processed since the start; unless given, those the server asked for, and no more in a step than the
+            client has. A client that processes others, such as one that trains by epochs, must give them: else its
+            speed would seem to grow with its batch.
+        """
+        require("flwr", needed_by="Stopwatch.stop", extra="flower")
+        from flwr.app import ConfigRecord  # pyright: ignore[reportMissingImports]
+
+        seconds = CLOCK() - self._start
+        done = self._asked() if samples is None else float(samples)
+        known = {"samples": done, "data": self.data, "memory": self.memory}
+        amounts = {name: value for name, value in known.items() if math.isfinite(value)}
+        return ConfigRecord({"seconds": seconds, "device": self.device, **amounts})
+
+    def _asked(self) -> float:
+        """Return the samples asked for; NaN from a server that is not balanced, which does not read them either."""
+        if not (self.batch_size and self.local_steps):
+            return math.nan
+        batch = min(self.batch_size, int(self.data)) if math.isfinite(self.data) else self.batch_size
+        return float(batch * self.local_steps)
+
+
+def stopwatch(message: Any, *, data: float = math.nan, memory: float = math.nan, device: str = "") -> ClientStopwatch:
+    """Start to measure a client's training: call it right before, and ``stop`` right after.
+
+    Leave out what does not belong to the local steps, such as loading a model or evaluating.
+
+    Parameters
+    ----------
+    message
+        The message that asks for training.
+    data
+        Samples that the client holds: a batch is never larger, and its weight in the average is compared with it.
+    memory
+        The largest batch that fits into its memory, in samples.
+    device
+        Its device type, such as the phone's model: what a client that was never seen is forecast by.
+
+    Examples
+    --------
+    In a function that Flower calls, ``content`` being what it replies::
+
+        watch = stopwatch(message, data=len(dataset), device="pixel-7")
+        train(model, batches_of(message.content["config"]["batch-size"]))
+        content["paceline"] = watch.stop()
+    """
+    asked = message.content.get(RECORD)
+    return ClientStopwatch(whole_in(asked, BATCH), whole_in(asked, STEPS), float(data), float(memory), device)

@@ -1,0 +1,259 @@
+"""A Flower strategy that sizes the batches of whatever strategy it wraps. It decides nothing itself."""
+
+from __future__ import annotations
+
+import logging
+import time
+import zipfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline._require import require
+from paceline._whole import remove_leftovers, written_whole
+from paceline._wording import SHOWN, count, listed
+from paceline.coordinator.federated.federated_balancer import FederatedBalancer
+from paceline.coordinator.federated.round_plan import RoundPlan
+from paceline.coordinator.federated.round_report import RoundReport
+from paceline.integrations.flower.grid import TimedGrid
+from paceline.integrations.flower.record import BATCH, RECORD, STEPS, whole_in
+from paceline.integrations.flower.replies import Reply, replies_to, report_of, weight_by_data
+from paceline.recording.federated_round import iteration_of
+from paceline.recording.iteration import Iteration
+
+logger = logging.getLogger("paceline.federated")
+
+
+class BalancedStrategy:
+    """Any strategy of Flower's Message API, with batches by which the clients of a round reply together.
+
+    The strategy that is wrapped samples, aggregates and evaluates as before. Every training message gets a
+    configuration of its own, in which the batch size is the client's; steps and learning rate stay the same for all.
+
+    Parameters
+    ----------
+    strategy
+        ``FedAvg``, or any strategy that makes its messages in ``configure_train``.
+    batch
+        Mean samples of a local step; unless given, the user's ``train_config["batch-size"]``.
+    local_steps
+        Local steps of a round; unless given, ``train_config["local-steps"]``.
+    state
+        A file to keep what was learnt in, ``.npz``: written after each round, read when a server starts again.
+    communication
+        Whether the time between sending a message and having its reply, less the training, is learnt as the time to
+        communicate. ``None`` does so in deployments, and not in simulations, where clients wait for the machine's
+        cores.
+    batch_key, steps_key
+        How the user's configuration names batch size and local steps.
+    options
+        Of `FederatedBalancer`: ``deadline``, ``least``, ``largest`` and so on.
+
+    Attributes
+    ----------
+    balancer
+        The decision core, from the first round on: ``balancer.shares()`` says whose data were used.
+    plan
+        The latest plan: ``plan.why(node_id)`` says why a client computes with its batch.
+    on_iteration
+        Called with the record of each round; ``extend(sinks("run.jsonl"))`` writes what ``paceline watch`` shows.
+
+    Raises
+    ------
+    ImportError
+        If flwr is missing.
+
+    Notes
+    -----
+    Clients report through `stopwatch`. One that does not is sized like others that were never seen.
+    """
+
+    def __init__(
+        self,
+        strategy: Any,
+        *,
+        batch: int | None = None,
+        local_steps: int | None = None,
+        state: str | Path | None = None,
+        communication: bool | None = None,
+        batch_key: str = BATCH,
+        steps_key: str = STEPS,
+        **options: Any,
+    ) -> None:
+        require("flwr", needed_by="BalancedStrategy", extra="flower")
+        from flwr.serverapp.strategy import Strategy  # pyright: ignore[reportMissingImports]
+
+        Strategy.register(type(self))  # so that it counts as one, though flwr is imported only here
+        if type(strategy).start is not Strategy.start:
+            raise ValueError(
+                f"{type(strategy).__name__} has a loop of its own (start), in which wrapping changes nothing: wrap a "
+                "strategy that inherits start from flwr.serverapp.strategy.Strategy"
+            )
+        self.strategy = strategy
+        self.batch = batch
+        self.local_steps = local_steps
+        self.state = None if state is None else Path(state)
+        self.communication = communication
+        self.batch_key = batch_key
+        self.steps_key = steps_key
+        self.options = options
+        self.balancer: FederatedBalancer | None = None
+        self.plan: RoundPlan | None = None
+        self.on_iteration: list[Callable[[Iteration], None]] = []
+        self._grid: TimedGrid | None = None
+        self._begin = 0.0
+        self._said: set[str] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what only the wrapped strategy has, such as ``fraction_train``."""
+        if name == "strategy":  # not set yet, as when it is copied
+            raise AttributeError(name)
+        return getattr(self.strategy, name)
+
+    # -- Flower's contract ----------------------------------------------------------------------------------------
+
+    def start(self, grid: Any, initial_arrays: Any, num_rounds: int = 3, timeout: float = 3600, **options: Any) -> Any:
+        """Run the rounds, as the wrapped strategy would; see Flower's ``Strategy.start``."""
+        from flwr.serverapp.strategy import Strategy  # pyright: ignore[reportMissingImports]
+
+        self._grid = TimedGrid(grid, self.options.get("deadline"))
+        if self.communication is None:
+            self.communication = "InMemory" not in type(grid).__name__
+        return Strategy.start(self, self._grid, initial_arrays, num_rounds, timeout, **options)
+
+    def summary(self) -> None:
+        """Log the wrapped strategy, and that its batches are balanced."""
+        logger.info("batches by speed (paceline) around %s", type(self.strategy).__name__)
+        self.strategy.summary()
+
+    def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> list[Any]:
+        """Return the wrapped strategy's messages to those asked, each with a batch size of its own."""
+        balancer = self.balancer or self._start(config)
+        messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
+        self.plan = None  # there is nothing to learn from a round without messages
+        if not messages:
+            return []
+        self.plan = balancer.plan([message.metadata.dst_node_id for message in messages])
+        logger.info("round %d: %s", server_round, self.plan.summary)
+        self._begin = time.monotonic()
+        return [
+            self._message(message, int(size))
+            for message, size in zip(messages, self.plan.sizes, strict=True)
+            if size > 0
+        ]
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Any]) -> tuple[Any, Any]:
+        """Learn from the replies, and return what the wrapped strategy makes of them."""
+        messages = list(replies)
+        if self.balancer is not None and self.plan is not None:
+            self._learn(self.balancer, self.plan, messages)
+        key = getattr(self.strategy, "weighted_by_key", None)
+        if key is not None and (corrected := weight_by_data(messages, key)):
+            self._say_once(
+                "weights",
+                f"{key!r} of client {listed(corrected[:SHOWN], max(len(corrected) - SHOWN, 0))} was the "
+                "number of samples processed, by which fast clients' data would count for more; it is replaced by the "
+                f"number of samples that the client holds. Reply with {key!r} as the size of its data",
+            )
+        return tuple(self.strategy.aggregate_train(server_round, messages))
+
+    def configure_evaluate(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
+        """Return the wrapped strategy's messages."""
+        return self.strategy.configure_evaluate(server_round, arrays, config, grid)
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Any]) -> Any:
+        """Return what the wrapped strategy makes of the replies."""
+        return self.strategy.aggregate_evaluate(server_round, replies)
+
+    # -- what it is made of --------------------------------------------------------------------------------------
+
+    def _start(self, config: Any) -> FederatedBalancer:
+        """Make the balancer from what the user configured, and resume where a state was kept."""
+        batch = self.batch or whole_in(config, self.batch_key)
+        steps = self.local_steps or whole_in(config, self.steps_key)
+        for name, value, key in (("batch", batch, self.batch_key), ("local_steps", steps, self.steps_key)):
+            if not value:
+                raise ValueError(
+                    f"{name} is not known: give BalancedStrategy(..., {name}=...), or train_config a whole number "
+                    f"{key!r} in strategy.start"
+                )
+        self.balancer = FederatedBalancer(batch=batch, local_steps=steps, **self.options)
+        if self.state is not None:
+            remove_leftovers(self.state)
+        if self.state is not None and self.state.is_file():
+            self.balancer.load_state_dict(_read(self.state))
+            logger.info("resumed after %s from %s", count(self.balancer.rounds, "round"), self.state)
+        return self.balancer
+
+    def _message(self, message: Any, size: int) -> Any:
+        """Return a message with its own content: Flower gives one object to all messages."""
+        from flwr.app import ConfigRecord, Message, RecordDict  # pyright: ignore[reportMissingImports]
+
+        assert self.balancer is not None
+        given = {self.batch_key: size, self.steps_key: self.balancer.local_steps}
+        content = RecordDict(
+            {
+                name: ConfigRecord({**record, **given}) if name in message.content.config_records else record
+                for name, record in message.content.items()
+            }
+        )
+        content[RECORD] = ConfigRecord({BATCH: size, STEPS: self.balancer.local_steps})
+        about = message.metadata
+        return Message(content, about.dst_node_id, about.message_type, ttl=about.ttl, group_id=about.group_id)
+
+    def _learn(self, balancer: FederatedBalancer, plan: RoundPlan, messages: list[Any]) -> None:
+        replies = replies_to(plan, messages)
+        self._introduce(balancer, replies)
+        elapsed = self._grid.elapsed if self._grid is not None and self.communication else None
+        waited = time.monotonic() - self._begin
+        report = report_of(replies, elapsed, waited)
+        balancer.observe(plan, report)
+        self._record(plan, report, waited)
+        if self.state is not None:
+            self._save(balancer, self.state)
+
+    def _save(self, balancer: FederatedBalancer, path: Path) -> None:
+        """Keep what was learnt; a disk that is full must not end a training that goes well."""
+        try:
+            with written_whole(path) as temporary, temporary.open("wb") as file:
+                np.savez(file, allow_pickle=False, **balancer.state_dict())
+        except OSError as error:
+            self._say_once("state", f"{path} could not be written, and each round tries again: {error}")
+
+    def _introduce(self, balancer: FederatedBalancer, replies: list[Reply]) -> None:
+        """Tell the balancer what clients state about their data, memory and devices."""
+        for name in ("data", "memory", "devices"):
+            said = {reply.client: reply.measured.about(name) for reply in replies}
+            known = {client: value for client, value in said.items() if value is not None}
+            balancer.join(list(known), **{name: list(known.values())})  # type: ignore[arg-type]
+        mute = [reply.client for reply in replies if np.isnan(reply.measured.seconds) and not reply.failed]
+        if mute:
+            self._say_once(
+                "mute",
+                f"client {listed(mute[:SHOWN], max(len(mute) - SHOWN, 0))} replied without a time: put "
+                'watch.stop() of stopwatch(message) into its reply\'s content["paceline"], or it is sized like one '
+                "that was never seen",
+            )
+
+    def _record(self, plan: RoundPlan, report: RoundReport, waited: float) -> None:
+        if not self.on_iteration or not plan.asked.any():
+            return
+        iteration = iteration_of(plan, report, time=time.time(), wall_seconds=waited)
+        for observer in self.on_iteration:
+            observer(iteration)
+
+    def _say_once(self, topic: str, sentence: str) -> None:
+        if topic not in self._said:
+            self._said.add(topic)
+            logger.warning("%s.", sentence)
+
+
+def _read(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
+            return dict(saved)
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, AttributeError, TypeError) as error:
+        raise ValueError(f"{path}: not a whole state of a balancer ({error}): move it away to start anew") from error

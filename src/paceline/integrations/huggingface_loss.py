@@ -1,0 +1,91 @@
+"""Kind of the Trainer's loss, and so of the weighting that it needs, found by trying: no signature shows it.
+
+The Trainer passes the number of tokens of all ranks to every model whose ``forward`` takes ``**kwargs``. Language
+models divide by it. Many others, such as classifiers, accept it but still return the mean over their batch.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from paceline.torch import BalanceWarning
+from paceline.torch.weighting.listener import Loss
+
+COUNT = 64.0
+"""A number of tokens to try; a loss divided by it is half as large with twice the number."""
+
+HALVED, SAME = 0.505, 0.95
+"""Bounds of the ratio of the losses with twice the number of tokens and with the number itself: below the first the
+loss is divided by tokens, above the second it ignores them, and in between a part is divided. The tolerance of a
+hundredth is the rounding of ratios in bfloat16."""
+
+
+def loss_of(trainer: Any, batch: Any) -> Loss:
+    """Return the kind of the loss for such batches; the answer is the same on all ranks.
+
+    Losses divided by the number of tokens of all ranks suit any sizes and are averaged plainly. Means over the rank's
+    own batch are weighted by its samples.
+
+    Parameters
+    ----------
+    trainer
+        The Trainer, its model on every rank.
+    batch
+        This rank's first batch. Its loss is computed twice, without gradients and in evaluation mode.
+    """
+    if not takes_count(trainer) or not has_labels(batch):
+        return "mean"
+    ratio = _ratio(trainer, batch)
+    if ratio > SAME:
+        return "mean"
+    if not trainer.args.average_tokens_across_devices:
+        _warn(
+            "average_tokens_across_devices=False divides the loss by the tokens of the rank's own batch. Ranks are "
+            "weighted by samples, so that is exact only if all samples have the same number of tokens: leave it True"
+        )
+        return "mean"
+    if ratio > HALVED:
+        _warn(
+            "A part of the loss is divided by the number of tokens of all ranks and a part is not, such as the loss of "
+            "a router. Gradients are averaged plainly, as the Trainer does: in the second part, samples count more on "
+            "ranks with few of them"
+        )
+    return "sum"
+
+
+def takes_count(trainer: Any) -> bool:
+    """Return whether the loss gets a number of tokens."""
+    return bool(trainer.model_accepts_loss_kwargs or trainer.compute_loss_func is not None)
+
+
+def has_labels(batch: Any) -> bool:
+    """Return whether the Trainer can count the tokens of a batch."""
+    return isinstance(batch, Mapping) and isinstance(batch.get("labels"), torch.Tensor)
+
+
+def _ratio(trainer: Any, batch: Any) -> float:
+    """Return the ratio of the losses with twice the number of tokens and with the number itself, over all ranks."""
+    training = trainer.model.training
+    trainer.model.eval()  # no dropout, and no update of batch normalisation's running statistics
+    try:
+        losses = torch.stack([_loss(trainer, batch, count) for count in (COUNT, 2 * COUNT)]).nan_to_num()
+    finally:
+        trainer.model.train(training)
+    once, twice = trainer.accelerator.gather(losses[None]).sum(0).tolist()
+    return float(twice / once) if once else 0.5  # a zero loss shows nothing: assume what the Trainer assumes
+
+
+def _loss(trainer: Any, batch: Any, count: float) -> torch.Tensor:
+    inputs = trainer._prepare_inputs({**batch})  # a copy, because the Trainer removes labels from it
+    told = torch.tensor(count, device=trainer.args.device)
+    with torch.no_grad(), trainer.compute_loss_context_manager():
+        loss: torch.Tensor = trainer.compute_loss(trainer.model, inputs, num_items_in_batch=told)
+    return loss.detach().double().mean()
+
+
+def _warn(sentence: str) -> None:
+    warnings.warn(sentence, BalanceWarning, stacklevel=2)

@@ -1,0 +1,150 @@
+"""Balanced training with Lightning: a callback that attaches the balancer once Lightning has wrapped the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline._require import require
+from paceline.recording import Target, sinks
+from paceline.torch import Balance, BalancedLoader, attach
+
+
+def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) -> Any:
+    """Return a callback for a Lightning ``Trainer`` that lets every rank's batch size follow its speed.
+
+    The module's ``train_dataloader`` must return a :class:`BalancedLoader`, and the Trainer's strategy must wrap the
+    module in ``DistributedDataParallel``. Every loss is weighted just before its backward pass, so that a step equals
+    that of one process on the global batch: with automatic and manual optimization, several optimizers, gradient
+    accumulation, and layers that mix the samples of all ranks, such as those of ``sync_batchnorm=True``. Checkpoints
+    hold the balancer's state and the place in the data. With a single rank the callback does nothing.
+
+    Parameters
+    ----------
+    metrics
+        Where to write metrics, as :func:`paceline.recording.sinks` takes it: ``"run.jsonl"``, or a list.
+    **options
+        Options of :func:`paceline.torch.attach`, such as ``predictor`` or ``policy``. ``loss`` is
+        ``"scaled"`` by default, for losses that are means over the rank's batch; ``loss="sum"`` is for losses that are
+        sums, or divided by a count over all ranks.
+
+    Returns
+    -------
+    lightning.pytorch.Callback
+        Its attribute ``balance`` is the handle that ``attach`` returns, from the start of training on.
+
+    Raises
+    ------
+    ImportError
+        If lightning is missing.
+
+    Examples
+    --------
+    >>> callback = balance_callback(metrics="run.jsonl")  # doctest: +SKIP
+    >>> trainer = lightning.Trainer(devices=2, strategy="ddp", callbacks=[callback])  # doctest: +SKIP
+    """
+    require("lightning", needed_by="balance_callback", extra="lightning")
+    base: Any = import_module("lightning.pytorch").Callback
+    targets = [metrics] if isinstance(metrics, str) else list(metrics)
+
+    class BalanceCallback(base):  # type: ignore[misc]  # lightning is imported when it is needed
+        """Attaches the balancer at the start of training, and keeps its state in checkpoints."""
+
+        balance: Balance | None = None
+        saved: dict[str, Any] | None = None
+
+        def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+            """Attach the balancer, and resume if a checkpoint was loaded."""
+            if trainer.world_size == 1:
+                return
+            model, loader = _model_of(trainer), _loader_of(trainer)
+            self.balance = balance = attach(model, loader, **{"loss": "scaled", **options})
+            balance.on_iteration.extend(sinks(*targets))
+            if self.saved is not None:
+                balance.load_state_dict(self.saved)
+
+        def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+            """Use Lightning's epoch number, which continues when a module is fitted a second time."""
+            if self.balance is not None:
+                trainer.train_dataloader.set_epoch(trainer.current_epoch)
+
+        def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+            """Set the wrapper to training mode: validation leaves it in evaluation mode."""
+            if self.balance is not None:
+                trainer.strategy.model.training = True
+
+        def on_before_backward(self, trainer: Any, pl_module: Any, loss: torch.Tensor) -> None:
+            """Weight the loss by its gradient: Lightning logs the loss itself, and has scaled it for half precision."""
+            if self.balance is not None and self.balance.loss == "scaled":
+                share = self.balance.scale(torch.ones((), dtype=loss.dtype, device=loss.device))
+                loss.register_hook(lambda gradient: gradient * share)
+
+        def state_dict(self) -> dict[str, Any]:
+            """Return the balancer's state; empty with a single rank."""
+            return {} if self.balance is None else dict(self.balance.state_dict())
+
+        def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+            """Keep a state until the balancer is attached."""
+            self.saved = state_dict or None
+
+        def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+            """Detach the balancer, because Lightning unwraps the model; its state can still be saved."""
+            if self.balance is not None:
+                self.balance.close()
+                self.saved = None  # it belongs to the checkpoint that this training began with
+
+        def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+            """Detach the balancer too after an error: a script may continue."""
+            self.teardown(trainer, pl_module, "fit")
+
+    return BalanceCallback()
+
+
+def _model_of(trainer: Any) -> DistributedDataParallel:
+    """Return the model that Lightning calls, if DistributedDataParallel averages its gradients."""
+    model = trainer.strategy.model
+    if not isinstance(model, DistributedDataParallel):
+        raise ValueError(
+            "strategy must be one of ddp, in which each rank has the whole model, got "
+            f"{type(trainer.strategy).__name__}: use strategy='ddp', or for fully_shard a loop of your own with "
+            'attach(..., loss="scaled")'
+        )
+    return model
+
+
+def _loader_of(trainer: Any) -> BalancedLoader:
+    """Return the module's loader, or raise an error if an option of the Trainer does not suit it."""
+    loader, micro_batches = trainer.train_dataloader, trainer.accumulate_grad_batches
+    if not isinstance(loader, BalancedLoader):
+        raise TypeError(f"train_dataloader must return a BalancedLoader, got {type(loader).__name__}")
+    if trainer.overfit_batches:
+        raise ValueError(
+            "overfit_batches wants the same batches in every epoch, but balanced ones change: remove it, and give "
+            "BalancedLoader a small dataset, such as Subset(dataset, range(1000))"
+        )
+    if trainer.reload_dataloaders_every_n_epochs:
+        raise ValueError(
+            "reload_dataloaders_every_n_epochs would replace the balanced loader: remove it, and let the dataset "
+            "change its content"
+        )
+    if loader.micro_batch:
+        raise ValueError(
+            "Lightning takes an optimizer's step after the same number of batches on every rank, but with "
+            "micro_batch= these differ: remove it, and give accumulate_grad_batches"
+        )
+    if loader.varies:
+        raise ValueError(
+            "Lightning reads the number of batches once, but with global_tokens it differs from epoch to epoch, and "
+            "samples would be left out: give global_batch instead, with cap= to bound a rank's tokens"
+        )
+    if loader.accumulate not in (1, micro_batches):
+        raise ValueError(
+            f"the Trainer has accumulate_grad_batches={micro_batches}, but the loader accumulate={loader.accumulate}: "
+            "remove accumulate from the loader"
+        )
+    loader.accumulate = micro_batches  # sizes then change only between steps
+    return loader

@@ -1,0 +1,353 @@
+"""A single-process training loop made asynchronous: every rank pulls, computes and pushes at its own pace."""
+
+from __future__ import annotations
+
+import logging
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from threading import Thread
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import default_collate
+
+from paceline._exit import wait_at_exit
+from paceline.coordinator.asynchronous.epoch_sampler import EpochSampler
+from paceline.coordinator.asynchronous.ledger import Outcome
+from paceline.coordinator.asynchronous.schemes import Scheme
+from paceline.coordinator.asynchronous.schemes import scheme as scheme_named
+from paceline.coordinator.asynchronous.server import Server
+from paceline.coordinator.asynchronous.verdict import Verdict
+from paceline.parameter_server.flat import FlatModel, least_of
+from paceline.parameter_server.links import SERVER, GlooLink, Link, LocalLink, LostServerError, serve
+from paceline.parameter_server.round_records import Rounds
+from paceline.parameter_server.schedule import Schedule, require_followed, require_unchanged, settings_of
+from paceline.parameter_server.service import Service, Work
+from paceline.parameter_server.torch_optimizer import TorchOptimizer
+from paceline.parameter_server.wire import WIRES
+from paceline.predictors import named
+from paceline.recording.round import Round
+from paceline.recording.targets import round_sinks
+
+logger = logging.getLogger("paceline.asynchronous")
+
+REFUSALS = 5
+"""A worker whose push is refused this often in a row stops: it will not get better, and its samples go to others."""
+
+THREAD = "paceline-"
+"""Beginning of the names of the threads that answer workers."""
+
+
+class JobSamples(Protocol):
+    """A data set with a length, whose samples are reached by their rows."""
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        ...
+
+    def __getitem__(self, row: int, /) -> Any:
+        """Return a sample."""
+        ...
+
+
+class AsyncJob:
+    """Batches to train on, each at the newest parameters; ``push()`` takes the place of ``optimizer.step()``.
+
+    Every rank runs the same script. Rank 0 also holds the server, in threads; the others reach it over gloo, each in a
+    group of its own, so that a worker that dies takes nobody with it. Model, optimizer and loss stay the user's: the
+    loss is to be a mean over the batch.
+
+    Parameters
+    ----------
+    model
+        The same on every rank; its parameters are float32 on the CPU. Those of rank 0 are where training starts.
+    optimizer
+        Any torch optimizer of the model. A copy of it works at the server; the one given is neither stepped nor to be
+        changed in the loop.
+    dataset
+        Drawn so that an epoch over all ranks covers every sample exactly once, whatever becomes of the workers.
+    batch
+        Samples of a worker's full batch, the most that any step takes.
+    epochs
+        How often to go through the data.
+    scheme
+        A name of ``paceline.coordinator.asynchronous.SCHEMES``, or a scheme.
+    predictor
+        Forecasts the workers' speeds: a name as in :func:`paceline.predictors.named`.
+    schedule
+        What the learning rates are multiplied by after a number of applied samples; or a torch scheduler of the
+        optimizer; the server steps a copy of it. Do not step it in the loop.
+    tick
+        Applied samples for which that scheduler is stepped once, ``batch`` unless given; for one made for epochs
+        ``len(dataset)``.
+    least
+        The fewest samples of a step. Unless given 2 where the model normalises over batches, as that is what it needs,
+        and 1 elsewhere.
+    collate
+        Makes a batch of a list of samples.
+    wire
+        How gradients travel: ``"float32"``, ``"float16"`` or ``"bfloat16"``.
+    seed
+        Seed of the order of the samples.
+    checkpoint, checkpoint_every
+        File that rank 0 writes its state to, and after how many applied samples; it is resumed from if it is there.
+    servers
+        1: parameters are split over several servers on Ray only.
+    metrics
+        Sinks that rank 0 calls with every round: names as in :func:`paceline.recording.sinks`, such as
+        ``"run.jsonl"``, or functions of a :class:`paceline.recording.round.Round`.
+    on_verdict
+        Called on rank 0 with every :class:`Verdict`.
+    on_epoch
+        Called on rank 0 with the number of an epoch, from 1 on, once all its samples have been applied: between two
+        batches of its loop, with the newest parameters in its model. The others train on meanwhile.
+    patience
+        Seconds for which nothing else happens, after which a worker that holds the last samples is given up, and rank 0
+        ends without one that has not come for the final parameters; more where steps take long.
+    timeout
+        Seconds after which a worker of which nothing is heard is taken for lost. Workers wait twice as long for the
+        server, which may itself wait for one that is lost.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range, or the optimizer or the schedule does what a copy cannot follow.
+    RuntimeError
+        If there is no process group, a worker's pushes are refused five times in a row, or the optimizer is changed in
+        the loop.
+    LostServerError
+        If the process of rank 0 does not answer.
+
+    Examples
+    --------
+    ::
+
+        dist.init_process_group("gloo")
+        job = AsyncJob(model, optimizer, dataset, batch=32, epochs=10)
+        for inputs, targets in job:
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(inputs), targets)
+            loss.backward()
+            job.push()
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        dataset: JobSamples,
+        *,
+        batch: int,
+        epochs: int,
+        scheme: str | Scheme = "saps",
+        predictor: str = "ewma",
+        schedule: Schedule | None = None,
+        tick: int | None = None,
+        least: int | None = None,
+        collate: Callable[[list[Any]], Any] = default_collate,
+        wire: str = "float32",
+        seed: int = 0,
+        checkpoint: str | Path | None = None,
+        checkpoint_every: int = 0,
+        servers: int = 1,
+        metrics: str | Sequence[str | Callable[[Round], None]] = (),
+        on_verdict: Sequence[Callable[[Verdict], None]] = (),
+        on_epoch: Callable[[int], None] | None = None,
+        patience: float = 60.0,
+        timeout: float = 1800.0,
+    ) -> None:
+        if not dist.is_initialized():
+            raise RuntimeError('call torch.distributed.init_process_group("gloo") before AsyncJob')
+        if servers != 1:
+            raise ValueError(f"servers must be 1 under torchrun, got {servers}: RayPlan(servers=...) splits a model")
+        if wire not in WIRES:
+            raise ValueError(f"wire must be one of {list(WIRES)}, got {wire!r}")
+        require_followed(optimizer, schedule)  # on every rank, so that all end with the sentence
+        if any(True for _ in model.buffers()):
+            warnings.warn(
+                "the model has buffers, such as the running means of batch normalisation: each worker keeps its own, "
+                "and rank 0's are those of the trained model",
+                stacklevel=2,
+            )
+        self.dataset, self.collate, self.wire = dataset, collate, WIRES[wire]
+        self.workers = dist.get_world_size()
+        self.service: Service | None = None
+        if dist.get_rank() == SERVER:
+            rules = scheme_named(scheme, self.workers) if isinstance(scheme, str) else scheme
+            optimizer = TorchOptimizer(model, optimizer, schedule, batch if tick is None else tick)
+            server = Server(
+                optimizer.flat.parameters,
+                optimizer,
+                rules,
+                EpochSampler(len(dataset), seed=seed, epochs=epochs),
+                batch=batch,
+                workers=[f"rank{rank}" for rank in range(self.workers)],
+                predictor=named(predictor),
+                copy=False,
+                least=least_of(model) if least is None else least,
+            )
+            path = None if checkpoint is None else Path(checkpoint)
+            self.service = Service(
+                server, patience, checkpoint=path, checkpoint_every=checkpoint_every, on_verdict=list(on_verdict)
+            )
+            self.service.resume()
+            if targets := round_sinks(*([metrics] if isinstance(metrics, str) else metrics)):
+                Rounds(self.service, targets)
+        self.flat = FlatModel(model)
+        self._optimizer, self._settings = optimizer, settings_of(optimizer)
+        self._on_epoch = on_epoch if self.service is not None else None
+        self._epochs = 0 if self.service is None else self.service.server.sampler.epoch  # more than 0 if it resumed
+        self._threads: list[Thread] = []
+        self._link = self._linked(timeout)
+        self._work: Work | None = None
+        self._pushed, self._left = True, False
+        self._refused = 0
+        self._began = self._pull_seconds = self._push_seconds = 0.0
+
+    # -- the loop ------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield batches until all epochs are over; then the model holds the final parameters, on every rank."""
+        if self._left:
+            raise RuntimeError("this job has ended, or was left: make a new AsyncJob, with more epochs if need be")
+        try:
+            while True:
+                self._end_epochs()
+                self._pull()
+                if self._work is None or self._work.ended:
+                    break
+                yield self.collate([self.dataset[int(row)] for row in self._work.drawn.rows])
+                if not self._pushed:
+                    raise RuntimeError("call job.push() after loss.backward(), in place of optimizer.step()")
+            self._end_epochs()
+        except BaseException:
+            self.close()  # so that the others need not wait for what this one held
+            raise
+        self._finish()
+
+    def push(self) -> None:
+        """Send the gradient of the batch just computed to the server, which applies it.
+
+        Raises
+        ------
+        RuntimeError
+            If there is no batch to hand in, or the optimizer has changed since the job was made.
+        """
+        if self._work is None or self._pushed:
+            raise RuntimeError("push() hands in the gradient of one batch: call it once for each batch of the loop")
+        seconds = time.monotonic() - self._began
+        require_unchanged(self._optimizer, self._settings)
+        gradient = torch.from_numpy(self.flat.gather()).to(self.wire)
+        samples = len(self._work.drawn)
+        self._pushed = True
+        # How long this push takes is known when it is over: that of the last step stands in for it.
+        self._link.push(self._work.stamp, gradient, samples, seconds, self._pull_seconds + self._push_seconds)
+        self._push_seconds = time.monotonic() - self._began - seconds
+
+    def is_given_up(self) -> bool:
+        """Return whether the server has given up the step under way: a loop of micro-batches may then skip its push."""
+        if self._work is None or self._pushed:  # there is no step; and after a push the server's answer is on its way
+            return False
+        self._pushed = self._link.is_given_up(self._work.stamp)
+        return self._pushed
+
+    def load_newest(self) -> None:
+        """Put the server's newest parameters into rank 0's model, to evaluate them; the next batch does so anyway.
+
+        Raises
+        ------
+        RuntimeError
+            On other ranks: they see the server's parameters when they pull.
+        """
+        if self.service is None:
+            raise RuntimeError("only rank 0 holds the server: evaluate there")
+        self.flat.parameters[:] = self.service.parameters
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Leave the job before its end, at most once; the others get the samples that this rank held."""
+        if self._left:  # nobody listens any more: a second message would wait for ever
+            return
+        self._left, self._work = True, None
+        with suppress(LostServerError):  # it is often called because of that, and nobody is left to be told
+            self._link.leave()
+
+    def __enter__(self) -> Self:
+        """Return the job."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave the job if the block failed."""
+        if kind is not None:
+            self.close()
+
+    def _end_epochs(self) -> None:
+        """Call ``on_epoch`` for the epochs that have been applied whole since the last call."""
+        if self.service is None or self._on_epoch is None:
+            return
+        done = self.service.server.sampler.epoch
+        for epoch in range(self._epochs + 1, done + 1):
+            self.load_newest()
+            self._on_epoch(epoch)
+        self._epochs = done
+
+    def _pull(self) -> None:
+        asked = time.monotonic()
+        try:
+            self._work = self._link.pull()
+        except LostServerError:
+            # Rank 0 runs this loop too: what it ended for may be true here, and says more than a closed connection.
+            require_unchanged(self._optimizer, self._settings)
+            raise
+        self._began = time.monotonic()
+        self._pull_seconds = max(self._began - asked - self._work.waited, 0.0)
+        self._refused = self._refused + 1 if self._link.outcome is Outcome.REFUSED else 0
+        if self._refused >= REFUSALS:
+            raise RuntimeError(
+                f"the last {REFUSALS} gradients of this worker were refused, as rank 0's log says: look for NaN in the "
+                "loss, and for a model that differs from rank 0's"
+            )
+        self.flat.zero()  # the link has put the parameters into the model already
+        self._pushed = self._work.ended
+
+    def _finish(self) -> None:
+        """Let rank 0 answer until all have the final parameters; the last push has written the last checkpoint."""
+        self._left = True  # its thread at the server has ended with the final parameters
+        late = self._threads
+        while self.service is not None and late:
+            before, patience = len(late), self.service.patience_now
+            late[0].join(patience)
+            late = [thread for thread in late if thread.is_alive()]
+            if len(late) == before:
+                names = ", ".join(thread.name.removeprefix(THREAD) for thread in late)
+                said = "%s did not come for the final parameters in %.0f s: the job ends without"
+                logger.warning(said, names, patience)
+                return
+
+    def _linked(self, timeout: float) -> Link:
+        """Return this rank's link to the server; every rank makes all groups, as gloo requires."""
+        numbers, own = len(self.flat.parameters), None
+        limit = timedelta(seconds=timeout if self.service is not None else 2 * timeout)  # of this end alone
+        wait_at_exit()
+        for rank in range(1, self.workers):
+            group: Any = dist.new_group([SERVER, rank], timeout=limit, backend="gloo")
+            if self.service is not None:
+                inside = (self.service, f"rank{rank}", rank, group, numbers)
+                self._threads.append(Thread(target=serve, args=inside, daemon=True, name=f"{THREAD}rank{rank}"))
+            elif rank == dist.get_rank():
+                own = GlooLink(group, self.flat.down, self.flat.up)
+        for thread in self._threads:
+            thread.start()
+        if self.service is not None:
+            return LocalLink(self.service, "rank0", self.flat.row)
+        assert own is not None
+        return own

@@ -1,0 +1,238 @@
+"""Links between a worker and the server, over gloo or in the same process; and the server's end of them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from paceline.coordinator.asynchronous.epoch_sampler import Drawn
+from paceline.coordinator.asynchronous.ledger import Outcome
+from paceline.coordinator.asynchronous.workers import Stamp
+from paceline.parameter_server.flat import FRONT
+from paceline.parameter_server.service import Service, Work
+from paceline.parameter_server.wire import (
+    FIRST,
+    NANO,
+    WIRES,
+    Ask,
+    Head,
+    received,
+    rows_read,
+    rows_written,
+    sent,
+)
+
+logger = logging.getLogger("paceline.asynchronous")
+
+SERVER = 0
+"""The rank whose process holds the server."""
+
+OUTCOMES = tuple(Outcome)
+NOTHING_PUSHED = -1
+LARGEST_EXCESS = 4
+"""A push may announce this many times the model's numbers and is refused; one that announces more is cut off."""
+
+
+class LostServerError(RuntimeError):
+    """The process that holds the server does not answer."""
+
+
+class Link(Protocol):
+    """A worker's link to the server."""
+
+    def pull(self) -> Work:
+        """Start a step, and return it."""
+        ...
+
+    def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
+        """Send a gradient; its outcome is known after the next pull."""
+        ...
+
+    def is_given_up(self, stamp: Stamp) -> bool:
+        """Return whether the server has given up a step."""
+        ...
+
+    def leave(self) -> None:
+        """Leave the job: the server gives this worker's samples to others."""
+        ...
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """Outcome of the push before the last pull; ``None`` if there was none."""
+        ...
+
+
+class LocalLink:
+    """A link to a server in the same process; parameters are put into ``row``, ``[P]``."""
+
+    def __init__(self, service: Service, worker: str, row: torch.Tensor) -> None:
+        self.service, self.worker, self._row = service, worker, row.numpy()
+        self.outcome: Outcome | None = None
+        self._pushed: Outcome | None = None
+
+    def pull(self) -> Work:
+        """Start a step, and return it."""
+        self.outcome, self._pushed = self._pushed, None
+        return self.service.pull(self.worker, into=self._row)
+
+    def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
+        """Pass a gradient to the server."""
+        row = gradient.float().numpy()
+        verdict = self.service.push(self.worker, stamp, row, samples, seconds=seconds, comm_seconds=comm_seconds)
+        self._pushed = verdict.outcome
+
+    def is_given_up(self, stamp: Stamp) -> bool:
+        """Return whether the server has given up a step."""
+        return self.service.is_given_up(self.worker, stamp)
+
+    def leave(self) -> None:
+        """Leave the job: the server gives this worker's samples to others."""
+        self.service.leave(self.worker)
+
+
+class GlooLink:
+    """A link to a server in another process.
+
+    Parameters
+    ----------
+    group
+        The server and this worker alone: if one worker is lost, the groups of the others still work.
+    down, up
+        Messages from and to the server, ``[FRONT + P]``: rows of the model itself, so that nothing is copied, with room
+        for a head in front.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, down: torch.Tensor, up: torch.Tensor) -> None:
+        self.group, self.numbers = group, down.numel() - FRONT
+        self.outcome: Outcome | None = None
+        self._down, self._up = down, up
+        self._answer_comes = False
+
+    def pull(self) -> Work:
+        """Start a step, and return it; its parameters are overwritten by the next pull."""
+        try:
+            if not self._answer_comes:
+                self._say(Head(Ask.PULL, numbers=self.numbers))
+            self._answer_comes = False
+            dist.recv(self._down, SERVER, group=self.group)
+            head = Head.read(self._down)
+            self._require_same_model(head.numbers)
+            more = received(max(head.samples - FIRST, 0), torch.int64, SERVER, self.group)
+        except RuntimeError as error:
+            raise _lost(error) from error
+        self.outcome = None if head.kind == NOTHING_PUSHED else OUTCOMES[head.kind]
+        rows = torch.cat([rows_read(head.samples, self._down), more]).numpy()
+        drawn = Drawn(rows, np.zeros(len(rows), np.int64))
+        return Work(Stamp(head.version, head.ticket), self._down[FRONT:].numpy(), drawn, head.seconds / NANO)
+
+    def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
+        """Send a gradient. The server answers with the next step at once: a pull must follow."""
+        wire = list(WIRES.values()).index(gradient.dtype)
+        times = round(seconds * NANO), round(comm_seconds * NANO)
+        is_row = gradient.data_ptr() == self._up[FRONT:].data_ptr() and gradient.numel() == self.numbers
+        head = Head(Ask.PUSH if is_row else Ask.PUSH_APART, *stamp, samples, gradient.numel(), wire, *times)
+        try:
+            if is_row:
+                head.write(self._up)
+                sent(self._up, SERVER, self.group)
+            else:
+                self._say(head)
+                sent(gradient, SERVER, self.group)
+            self._answer_comes = True
+        except RuntimeError as error:
+            raise _lost(error) from error
+
+    def is_given_up(self, stamp: Stamp) -> bool:
+        """Ask the server whether it has given up a step."""
+        try:
+            self._say(Head(Ask.POLL, *stamp))
+            answer = received(FRONT, torch.float32, SERVER, self.group)
+            return bool(Head.read(answer).samples)
+        except RuntimeError as error:
+            raise _lost(error) from error
+
+    def leave(self) -> None:
+        """Leave the job: the server gives this worker's samples to others."""
+        # The server may be sending a step: as long as nobody takes it, it would not hear of it.
+        if self._answer_comes and self.pull().ended:
+            return
+        try:
+            self._say(Head(Ask.LEAVE))
+        except RuntimeError as error:
+            raise _lost(error) from error
+
+    def _say(self, head: Head) -> None:
+        """Send a head alone."""
+        message = torch.zeros(FRONT)
+        head.write(message)
+        sent(message, SERVER, self.group)
+
+    def _require_same_model(self, numbers: int) -> None:
+        if numbers != self.numbers:
+            raise ValueError(
+                f"the model of this rank has {self.numbers} parameters and that of rank {SERVER} {numbers}: build the "
+                "same model on every rank"
+            )
+
+
+def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, numbers: int) -> None:
+    """Answer one worker until it leaves, is lost, or sends nonsense; the samples that it held then go to others."""
+    last, room, out = NOTHING_PUSHED, torch.zeros(FRONT + numbers), torch.zeros(FRONT + numbers)
+    try:
+        while True:
+            dist.recv(room, rank, group=group)  # a head alone leaves the rest of the room as it is
+            head = Head.read(room)
+            if head.kind == Ask.PULL and head.numbers != numbers:
+                _reply(Head(last, numbers=numbers), out[:FRONT], rank, group)  # its room may be too small for more
+                raise ValueError(f"its model has {head.numbers} parameters, and that of rank {SERVER} {numbers}")
+            if head.kind == Ask.PUSH:
+                last = OUTCOMES.index(_handed_in(service, worker, head, room[FRONT:]))
+            elif head.kind == Ask.PUSH_APART:
+                last = OUTCOMES.index(_handed_in(service, worker, head, _apart(head, rank, group, numbers)))
+            if head.kind in (Ask.PULL, Ask.PUSH, Ask.PUSH_APART):
+                work = service.pull(worker, into=out[FRONT:].numpy())
+                more = rows_written(work.drawn.rows, out)
+                waited = round(work.waited * NANO)
+                _reply(Head(last, *work.stamp, len(work.drawn), numbers, seconds=waited), out, rank, group)
+                sent(more, rank, group)
+                if work.ended:
+                    return
+                last = NOTHING_PUSHED
+            elif head.kind == Ask.POLL:
+                given_up = service.is_given_up(worker, Stamp(head.version, head.ticket))
+                _reply(Head(Ask.POLL, samples=int(given_up)), torch.zeros(FRONT), rank, group)
+            else:
+                return
+    except Exception as error:  # of any kind: a thread that dies in silence would keep what its worker holds
+        logger.warning("%s is lost: %s", worker, next(iter(str(error).splitlines()), type(error).__name__))
+    finally:
+        service.leave(worker)
+
+
+def _reply(head: Head, message: torch.Tensor, rank: int, group: dist.ProcessGroup) -> None:
+    head.write(message)
+    sent(message, rank, group)
+
+
+def _apart(head: Head, rank: int, group: dist.ProcessGroup, numbers: int) -> torch.Tensor:
+    """Receive a gradient that comes in a message of its own, as float32."""
+    if not 0 <= head.numbers <= LARGEST_EXCESS * numbers or not 0 <= head.wire < len(WIRES):
+        raise ValueError(f"it announces {head.numbers} numbers of type {head.wire}, and the model has {numbers}")
+    return received(head.numbers, list(WIRES.values())[head.wire], rank, group).float()
+
+
+def _handed_in(service: Service, worker: str, head: Head, gradient: torch.Tensor) -> Outcome:
+    stamp, times = Stamp(head.version, head.ticket), (head.seconds / NANO, head.comm_seconds / NANO)
+    row = gradient.numpy()
+    return service.push(worker, stamp, row, head.samples, seconds=times[0], comm_seconds=times[1]).outcome
+
+
+def _lost(error: RuntimeError) -> LostServerError:
+    return LostServerError(
+        f"the server, rank {SERVER}, does not answer ({str(error).splitlines()[0]}); start the job again: with "
+        "checkpoint= it goes on from the last one"
+    )

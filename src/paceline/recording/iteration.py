@@ -1,0 +1,162 @@
+"""The record of one finished iteration, as observers of a live run get it. Axis: W workers. Imports no torch."""
+
+from __future__ import annotations
+
+import time as clock
+from dataclasses import dataclass
+
+import numpy as np
+
+from paceline._arrays import Array, Sizes
+from paceline.coordinator.balanced.plan import Plan
+from paceline.predictors.report import Report
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Iteration:
+    """Record of one iteration of a live run: the measurements, the forecast for it, and the plan for the next.
+
+    Every worker holds the same record of an iteration, except for ``time``, ``worker``, ``wall_seconds`` and
+    ``overhead_seconds``, which are its own. All arrays are in the order of ``workers``.
+
+    Parameters
+    ----------
+    index
+        The iteration's number, from 0 on.
+    time
+        When it was over, in seconds since the epoch, by this worker's clock.
+    worker
+        The name of the worker that holds the record.
+    sizes
+        Samples that each worker processed, ``[W]``. With gradient accumulation an iteration is an optimizer step, so
+        these are the samples of all its micro-batches.
+    seconds
+        Own compute time of each worker for them, ``[W]``, in seconds; NaN where there was no report. Under a CPU quota
+        it is what they take if the quota lasts (:func:`paceline.recording.allowance.lasting`).
+    forecast_seconds
+        Time that the plan in use expected each worker to take for these sizes, ``[W]``, in seconds.
+    comm_seconds
+        Time from each worker's last gradient being ready to the sum over all workers being there, ``[W]``, in seconds,
+        waiting included. It belongs to the **previous** iteration, because it is known only after the report was sent.
+        NaN where it is not known.
+    wall_seconds
+        Time from the start of this iteration to the start of the next, in seconds; NaN where it is not known.
+    overhead_seconds
+        Time that balancing took on the critical path, in seconds: exchange of reports, forecast, plan.
+    agreed
+        Whether all workers had used the same plan. If not, they adopted the first worker's.
+    plan
+        The plan for the next iteration; ``plan.why`` gives the reason.
+    work
+        What each worker's samples cost, ``[W]``, in average samples; None where all samples cost the same.
+
+    Examples
+    --------
+    >>> from paceline.coordinator import LoadBalancer
+    >>> from paceline.predictors import EWMA
+    >>> balancer = LoadBalancer(EWMA(), workers=["gpu0", "gpu1"], global_batch=512)
+    >>> used, report = balancer.plan, Report(samples=[256, 256], seconds=[0.25, 0.5])
+    >>> iteration = Iteration.of(used, report, balancer.step(report))
+    >>> iteration.global_batch, iteration.makespan, iteration.slowest
+    (512, 0.5, 'gpu1')
+    >>> iteration.wait_seconds, iteration.waiting_share
+    (array([0.25, 0.  ]), 0.25)
+    """
+
+    index: int
+    time: float
+    worker: str
+    sizes: Sizes
+    seconds: Array
+    forecast_seconds: Array
+    comm_seconds: Array
+    wall_seconds: float
+    overhead_seconds: float
+    agreed: bool
+    plan: Plan
+    work: Array | None = None
+
+    @classmethod
+    def of(
+        cls,
+        used: Plan,
+        report: Report,
+        plan: Plan,
+        *,
+        index: int | None = None,
+        time: float | None = None,
+        wall_seconds: float = float("nan"),
+        overhead_seconds: float = 0.0,
+    ) -> Iteration:
+        """Return the record of an iteration of your own coordinator, for sinks, from what it holds anyway.
+
+        Parameters
+        ----------
+        used
+            The plan that the workers followed.
+        report
+            What they measured, as the balancer was told it.
+        plan
+            The plan for the next iteration, which ``step`` returned.
+        index
+            The iteration's number; by default how many were reported before it.
+        time
+            When the next plan was made, in seconds since the epoch; by default now.
+        wall_seconds, overhead_seconds
+            As above; by default not known, and nothing.
+
+        Raises
+        ------
+        ValueError
+            If the fleet of the two plans differs: write the record before workers join or leave.
+        """
+        if used.workers != plan.workers:
+            raise ValueError(
+                f"used and plan must have the same workers, got {list(used.workers)} and {list(plan.workers)}: "
+                "make the record before workers join or leave"
+            )
+        comm_seconds = np.full(len(used.workers), np.nan) if report.comm_seconds is None else report.comm_seconds
+        return cls(
+            index=used.iteration if index is None else index,
+            time=clock.time() if time is None else time,
+            worker=used.workers[0],  # sinks write on the first worker only, which a coordinator stands for
+            sizes=np.rint(np.asarray(report.samples, dtype=np.float64)).astype(np.int64),
+            seconds=np.asarray(report.seconds, dtype=np.float64),
+            forecast_seconds=used.seconds,
+            comm_seconds=np.asarray(comm_seconds, dtype=np.float64),
+            wall_seconds=wall_seconds,
+            overhead_seconds=overhead_seconds,
+            agreed=True,
+            plan=plan,
+        )
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """The fleet, in the order of every array."""
+        return self.plan.workers
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of all workers together."""
+        return int(self.sizes.sum())
+
+    @property
+    def makespan(self) -> float:
+        """Own compute seconds of the slowest worker; NaN without any report."""
+        return float(np.fmax.reduce(self.seconds))
+
+    @property
+    def slowest(self) -> str:
+        """The worker that the others waited for; empty without any report."""
+        return "" if np.isnan(self.seconds).all() else self.workers[int(np.nanargmax(self.seconds))]
+
+    @property
+    def wait_seconds(self) -> Array:
+        """Seconds each worker waited for the slowest, ``[W]``, if all began together; NaN where it did not report."""
+        return self.makespan - self.seconds
+
+    @property
+    def waiting_share(self) -> float:
+        """Share of the workers' time, up to the slowest's end, spent waiting; NaN without any report."""
+        waited = self.wait_seconds[~np.isnan(self.seconds)]
+        return float(waited.mean() / self.makespan) if self.makespan > 0 else float("nan")

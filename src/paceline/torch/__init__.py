@@ -1,0 +1,41 @@
+"""Balanced training on PyTorch: a loader whose batches follow each rank's speed, and one call to attach it."""
+
+from typing import Any
+
+from paceline._require import require
+
+require("torch", needed_by="paceline.torch", extra="torch")
+
+from paceline.recording.iteration import Iteration  # noqa: E402 (the sentence about a missing torch comes first)
+from paceline.torch.attach import attach  # noqa: E402
+from paceline.torch.balance import Balance  # noqa: E402
+from paceline.torch.costs import Costs  # noqa: E402
+from paceline.torch.exchange import LostRankError  # noqa: E402
+from paceline.torch.gather import gather_rows  # noqa: E402
+from paceline.torch.loader import BalancedLoader  # noqa: E402
+from paceline.torch.stream_loader import StreamLoader  # noqa: E402
+from paceline.torch.weighting.listener import BalanceWarning  # noqa: E402
+from paceline.torch.weighting.terms import Terms, weight_terms  # noqa: E402
+
+__all__ = [
+    "Balance",
+    "BalanceWarning",
+    "BalancedLoader",
+    "Costs",
+    "Iteration",
+    "LostRankError",
+    "StreamLoader",
+    "Terms",
+    "attach",
+    "audit",
+    "gather_rows",
+    "weight_terms",
+]
+
+
+def __getattr__(name: str) -> Any:  # the audit runs this package's own loops
+    if name == "audit":
+        from paceline.audit import audit
+
+        return audit
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

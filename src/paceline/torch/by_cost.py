@@ -1,0 +1,169 @@
+"""Assign global batches drawn at random by what their samples cost. Axes: W ranks, F features."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline._arrays import Sizes
+from paceline.solver import Assignment
+from paceline.torch.assigner import State
+from paceline.torch.costs import Costs, SampleCosts, assigned_by_terms
+from paceline.torch.global_batch import GlobalBatch
+from paceline.torch.order import Order, Samples
+from paceline.torch.sliced import SliceAssigner
+from paceline.torch.weighting.rank_batch import RankBatch
+
+
+class CostAssigner(SliceAssigner):
+    """Cuts the epoch's order into the global batches that come without costs, and divides each by cost.
+
+    Attributes
+    ----------
+    costs, table
+        The rules by which global batches are divided, and the costs of all samples.
+
+    Examples
+    --------
+    >>> costs = Costs(cost=[4.0, 1.0, 1.0, 2.0, 2.0])
+    >>> rule, table = GlobalBatch(5, world_size=2), costs.of_dataset(range(5))
+    >>> assigner = CostAssigner(Order(5, shuffle=False), rule, 1, costs, table)
+    >>> assigner.start(epoch=0)
+    >>> assigner.next(np.array([1, 1]))[1]
+    array([2, 3, 4])
+    """
+
+    def __init__(self, order: Order, rule: GlobalBatch, rank: int, costs: Costs, table: SampleCosts) -> None:
+        self.costs, self.table = costs, table
+        self.coefficients, self.varies = table.prior, costs.global_tokens is not None
+        self._known: dict[tuple[int, bytes, bytes], Assignment] = {}
+        self._step_terms = 0.0
+        self._counted = (-1, 0)
+        super().__init__(order, rule, rank)
+
+    def start(self, epoch: int) -> None:
+        """Begin this epoch; refuse it if a global batch of it exceeds what all ranks may take."""
+        super().start(epoch)
+        if self.costs.cap is not None:
+            self._require_room(self.costs.cap)
+
+    def next(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, Samples]:
+        """Return facts about the next batch, and this rank's samples."""
+        self._shares_W = shares_W
+        samples = self.part(self.place)
+        own, batch = self.table[samples], self.table[self.settled()]
+        if self.batches % accumulate == 0:
+            self._step_terms = self._terms_of(accumulate)
+        sizes_W = self._assignment(self.place).counts
+        terms = (batch.terms, self._step_terms)
+        return assigned_by_terms(sizes_W, self.rank, own, *terms, accumulate, self.costs.work(own)), samples
+
+    def advance(self) -> None:
+        """Count the next batch as taken."""
+        owner_N = self._assignment(self.place).owner
+        self.place += len(owner_N)
+        self.remaining -= len(owner_N)
+        self.batches += 1
+        self.digest = zlib.crc32(owner_N.astype("<i8").tobytes(), self.digest)
+        self._known = {key: known for key, known in self._known.items() if key[0] >= self.place}
+
+    def after(self, place: int) -> int | None:
+        """Return the end of the global batch that begins at this place; None if none begins there."""
+        return self._end(place) if self.costs.global_tokens else super().after(place)
+
+    def part(self, place: int) -> Samples:
+        """Return this rank's samples of the global batch that begins at this place, if shares stay as they are."""
+        return self._slice(place)[self._assignment(place).of(self.rank)]
+
+    def about(self, samples: Samples) -> tuple[float, tuple[float, ...]]:
+        """Return the loss terms of these samples of one rank, and the features of their work."""
+        own = self.table[samples]
+        return own.terms, self.costs.work(own)
+
+    def batches_in(self, epoch: int) -> int:
+        """Return the batches of a whole epoch: of the one under way, or else of this one."""
+        if not self.costs.global_tokens:
+            return super().batches_in(epoch)
+        epoch = self.epoch if self.remaining else epoch
+        if self._counted[0] != epoch or self.order.sampler is not None:  # trainers ask at every batch
+            free = replace(self.costs, cap=None)
+            whole = CostAssigner(self.order, self.rule, self.rank, free, self.table)
+            whole.start(epoch)
+            self._counted = (epoch, len(whole._ends()))
+        return self._counted[1]
+
+    def settings(self) -> dict[str, object]:
+        """Return what must be the same on every rank, beside the order and the rule."""
+        return {"costs of the samples": self.table.digest, **self.costs.settings()}
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return the place in the epoch."""
+        return {**super().state_dict(), "step_terms": np.array(self._step_terms)}
+
+    def load_state_dict(self, state: State) -> None:
+        """Move to the place of a saved state, with any number of ranks."""
+        super().load_state_dict(state)
+        self._step_terms = float(state.get("step_terms", 0.0))
+
+    def _stand(self, numbers: Samples, place: int) -> None:
+        super()._stand(numbers, place)
+        self._known = {}
+        if self.costs.global_tokens:
+            self._until_N1 = np.concatenate([[0.0], self.table.tokens[numbers].cumsum()])
+
+    def _terms_of(self, batches: int) -> float:
+        """Return the loss terms of the next global batches, as many as there are, together."""
+        end = self.place
+        for _ in range(batches):
+            end = self.after(end) or end
+        return self.table[self.numbers[self.place : end]].terms
+
+    def _ends(self) -> Sizes:
+        """Return where the global batches of this epoch end that have not been taken."""
+        ends, end = [], self.after(self.place)
+        while end is not None:
+            ends.append(end)
+            end = self.after(end)
+        return np.array(ends, dtype=np.int64)
+
+    def _end(self, place: int) -> int | None:
+        """Return where a global batch ends that fills the budget of tokens.
+
+        Fewer samples than ranks are not worth a batch: they take from the one before.
+        """
+        left, ranks = len(self.numbers) - place, self.rule.world_size
+        if not left:
+            return None
+        budget = self._until_N1[place] + self.costs.global_tokens
+        within = int(np.searchsorted(self._until_N1, budget, side="right")) - 1 - place
+        count = min(max(within, ranks), left)
+        if 0 < left - count < ranks:
+            count = left - ranks if left >= 2 * ranks else left
+        return place + count
+
+    def _slice(self, place: int) -> Samples:
+        return self.numbers[place : self.after(place)]
+
+    def _assignment(self, place: int) -> Assignment:
+        assert self.coefficients is not None
+        key = (place, self._shares_W.tobytes(), self.coefficients.tobytes())
+        if key not in self._known:
+            drawn = self.table[self._slice(place)]
+            self._known[key] = self.costs.divided(drawn, self._shares_W, self.coefficients, self.least_samples)
+        return self._known[key]
+
+    def _require_room(self, cap: float) -> None:
+        """Refuse an epoch in which a global batch exceeds what all ranks may take, before it begins."""
+        until_N1 = np.concatenate([[0.0], self.table.tokens[self.numbers].cumsum()])
+        ends, ranks = self._ends(), self.rule.world_size
+        tokens_B = until_N1[ends] - until_N1[np.concatenate([[0], ends[:-1]])]
+        if (tokens_B > cap * ranks).any():
+            worst = int(tokens_B.argmax())
+            raise ValueError(
+                f"global batch {worst} of this epoch holds {tokens_B[worst]:g} tokens, more than {ranks} ranks may "
+                f"take under a cap of {cap:g} each: draw smaller global batches, or give global_tokens, a budget"
+            )

@@ -1,0 +1,200 @@
+"""Assign the samples of a stream, drawn alike on every rank. Axes: W ranks, N samples of a global batch, F features."""
+
+from __future__ import annotations
+
+import pickle
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline._arrays import Array, Sizes
+from paceline.torch.assigner import Assigner, State, require_same
+from paceline.torch.costs import Costs, SampleCosts, assigned_by_terms
+from paceline.torch.global_batch import GlobalBatch
+from paceline.torch.weighting.rank_batch import RankBatch
+
+LOOKED_AT = 128
+"""Values at each end of a large array that its fingerprint is made of: all of them would cost as much as decoding."""
+
+
+class StreamAssigner(Assigner):
+    """Draws global batches from a stream, which every rank reads anew for every epoch, and divides them.
+
+    ``window`` samples are held back and mixed, as ``seed`` says.
+    """
+
+    over = True
+
+    def __init__(
+        self,
+        stream: Iterable[Any],
+        rule: GlobalBatch,
+        rank: int,
+        costs: Costs | None,
+        window: int,
+        seed: int,
+        key: Callable[[Any], Any] | None = None,
+    ) -> None:
+        super().__init__(rule, rank)
+        self.stream, self.costs, self.window, self.seed, self.key = stream, costs, window, seed, key
+        if costs is not None:
+            self.coefficients = np.eye(3 if costs.lengths is not None and costs.cost is None else 1)[0]
+        self._scale = np.zeros(0)
+        self._drawn = 0
+        self._samples: Iterator[Any] | None = None
+        self._batch: list[Any] = []
+        self._ahead: list[Any] = []
+
+    def start(self, epoch: int) -> None:
+        """Begin this epoch."""
+        self.epoch, self.batches, self.digest = epoch, 0, 0
+        self._stand(0)
+
+    def end(self) -> None:
+        """Leave out the rest of the epoch."""
+        self.over = True
+
+    def next(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, list[Any]]:
+        """Return facts about the next batch, and this rank's samples."""
+        drawn = self._batch or self._draw()
+        if self.costs is None:
+            rank_batch = RankBatch.plain(self.rule.sizes(len(drawn), shares_W), self.rank)
+            known, owner_N = np.zeros(0), np.repeat(np.arange(len(shares_W)), rank_batch.sizes)
+        else:
+            known, rank_batch, owner_N = self._divided(self.costs, drawn, shares_W)
+        content = b"".join(fingerprint(sample if self.key is None else self.key(sample)) for sample in drawn)
+        self._seen = np.ascontiguousarray(known).tobytes() + owner_N.astype("<i8").tobytes() + content
+        return rank_batch, [drawn[number] for number in np.flatnonzero(owner_N == self.rank)]
+
+    def advance(self) -> None:
+        """Count the next batch as taken."""
+        self.digest = zlib.crc32(self._seen, self.digest)
+        self.batches += 1
+        self._drawn += len(self._batch)
+        self._batch, self.over = [], not self._ahead
+
+    def settings(self) -> dict[str, object]:
+        """Return what must be the same on every rank, beside the rule."""
+        known: dict[str, object] = {"window": self.window, "seed": self.seed}
+        if self.costs is None:
+            return known
+        asked = [name for name in ("cost", "lengths", "loss_terms") if getattr(self.costs, name) is not None]
+        return {**known, **self.costs.settings(), "numbers of a sample": asked}
+
+    def check(self, state: State, *, with_rest: bool) -> None:
+        """Refuse a state of a stream that was mixed in another way."""
+        require_same(state, {"window": self.window, "seed": self.seed})
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return the place in the stream: the epoch, the samples drawn from it, and whether it is over."""
+        names = ("epoch", "batches", "digest", "over", "window", "seed")
+        numbers = {name: np.array(getattr(self, name)) for name in names}
+        return {**numbers, "drawn": np.array(self._drawn), "scale": self._scale}
+
+    def load_state_dict(self, state: State) -> None:
+        """Move to a saved place: with the next batch, samples drawn before it are read again and dropped."""
+        self.adopt(state)
+        self._stand(int(state["drawn"]))
+        self.over = bool(state["over"])
+
+    def adopt(self, state: State) -> None:
+        """Take over the state of another rank; the place in the stream is the same on every rank."""
+        self.epoch, self.batches, self.digest = (int(state[name]) for name in ("epoch", "batches", "digest"))
+        self._scale = np.array(state["scale"])
+
+    def _stand(self, drawn: int) -> None:
+        self._drawn, self.over = drawn, False
+        self._samples, self._batch, self._ahead = None, [], []
+
+    def _draw(self) -> list[Any]:
+        """Draw the next global batch: so many samples, and in the last one what is left."""
+        if self._samples is None:
+            stream: Any = self.stream
+            if hasattr(stream, "set_epoch"):
+                stream.set_epoch(self.epoch)
+            self._samples = islice(mixed(stream, self.window, self.seed, self.epoch), self._drawn, None)
+        ranks = self.rule.world_size
+        self._batch = self._ahead + list(islice(self._samples, self.rule.samples - len(self._ahead)))
+        # As many as ranks are read ahead: where there are fewer, they are the stream's end, and join this batch.
+        self._ahead = list(islice(self._samples, ranks))
+        if len(self._ahead) < ranks:
+            self._batch, self._ahead = self._batch + self._ahead, []
+        if len(self._batch) < ranks:
+            raise ValueError(
+                f"the stream has {len(self._batch)} samples, too few for {ranks} ranks, as none may go without"
+            )
+        return self._batch
+
+    def _divided(self, costs: Costs, drawn: list[Any], shares_W: Sizes) -> tuple[Array, RankBatch, Sizes]:
+        """Return the features of the drawn samples, the facts about the batch, and the rank of each sample, ``[N]``."""
+        known = costs.of_drawn(drawn, self._drawn)
+        if not len(self._scale):  # an average sample of the first batch costs 1: the same on every rank
+            self._scale = known.features.cumsum(axis=0)[-1] / len(drawn)
+        scaled = SampleCosts(known.features / self._scale, known.tokens, known.loss_terms)
+        assert self.coefficients is not None
+        found = costs.divided(scaled, shares_W, self.coefficients, self.least_samples)
+        own, terms = scaled[found.of(self.rank)], scaled.terms
+        rank_batch = assigned_by_terms(found.counts, self.rank, own, terms, terms, 1, costs.work(own))
+        return known.features, rank_batch, found.owner
+
+
+def fingerprint(sample: Any) -> bytes:
+    """Return four bytes that tell samples apart: the same on every rank that drew the same sample.
+
+    Of a large array, the beginning and the end count. Of a dictionary with a ``__key__``, as WebDataset yields, that
+    alone counts.
+
+    >>> fingerprint({"x": np.arange(3), "y": "a"}) == fingerprint({"x": np.arange(3), "y": "b"})
+    False
+    """
+    return zlib.crc32(b"".join(_content(sample))).to_bytes(4, "little")
+
+
+def _content(part: Any) -> Iterator[bytes]:
+    if isinstance(part, Mapping):
+        if "__key__" in part:
+            part = {"__key__": part["__key__"]}
+        for name, value in part.items():
+            yield repr(name).encode()
+            yield from _content(value)
+    elif isinstance(part, list | tuple):
+        yield b"%d" % len(part)
+        for value in part:
+            yield from _content(value)
+    elif isinstance(part, str | bytes):
+        yield part.encode() if isinstance(part, str) else part
+    elif isinstance(part, bool | int | float | complex | np.generic | None):
+        yield repr(part).encode()
+    elif hasattr(part, "numel") or isinstance(part, np.ndarray):
+        flat = part.reshape(-1)
+        yield repr((str(part.dtype), tuple(part.shape))).encode()
+        for ends in (flat[:LOOKED_AT], flat[-LOOKED_AT:]) if len(flat) > 2 * LOOKED_AT else (flat,):
+            yield repr(ends.tolist()).encode()
+    else:
+        try:
+            yield pickle.dumps(part)
+        except Exception:  # what cannot be pickled is told apart by its kind alone
+            yield type(part).__qualname__.encode()
+
+
+def mixed(stream: Iterable[Any], window: int, seed: int, epoch: int) -> Iterator[Any]:
+    """Yield a stream's samples in a random order, each at most about a window away from its place; once each.
+
+    >>> sorted(mixed(range(7), window=3, seed=0, epoch=0)), list(mixed(range(4), window=1, seed=0, epoch=0))
+    ([0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 3])
+    """
+    source, bits = iter(stream), np.random.PCG64([seed, epoch])
+    held = list(islice(source, window))
+    for sample in source:
+        # Raw bits: their stream is the same in every version of numpy, and so on every rank.
+        place = int(bits.random_raw()) % len(held)
+        held[place], given = sample, held[place]
+        yield given
+    while held:
+        place = int(bits.random_raw()) % len(held)
+        held[place], held[-1] = held[-1], held[place]
+        yield held.pop()

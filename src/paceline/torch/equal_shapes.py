@@ -1,0 +1,83 @@
+"""Refuses to gather rows of which ranks have different numbers: torch would abort, hang or return wrong numbers.
+
+A loss over all ranks, a queue of keys or a metric often gathers the rows of a batch, and relies on equal batches.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from paceline.torch.loader_protocol import Loader
+from paceline.torch.weighting.handed import FAR_AHEAD
+
+SHARDING = ("torch.distributed.", "deepspeed.", "megatron.")
+"""Modules that gather shards of a model, hundreds a step; the sizes of shards do not follow the batch."""
+
+CALLS = ("torch.distributed.distributed_c10d", "torch.distributed.c10d_logger", "torch.distributed.nn.", "paceline.")
+"""Modules between the script's call and this check, skipped to find the caller."""
+
+
+class EqualShapes:
+    """Compares what ranks are about to gather, while batches are trained on that differ in size.
+
+    Each look is a small exchange of its own. None may be left out, as a gathering that looks the same may be of rows.
+
+    Parameters
+    ----------
+    loader
+        Its batches may differ. Whether they do, and whether a loop is under way, is the same on every rank, so all look
+        or none does. Between loops none looks: a balance that nobody holds ends on each rank when the garbage collector
+        finds it. One that still has batches to train on is held by its model.
+    waits
+        Whether batches of a loop that has ended are still to be trained on, as in one that fetches ahead; the same on
+        every rank.
+    ranks
+        The ranks that train on it; a group with others in it is not looked at, as those would not take part.
+    """
+
+    def __init__(self, loader: Loader, waits: Callable[[], bool], ranks: Sequence[int]) -> None:
+        self.loader, self.waits = loader, waits
+        self.ranks = frozenset(ranks)
+
+    def __call__(self, group: Any, rows: torch.Tensor) -> None:
+        """Compare the lengths of tensors.
+
+        Raises
+        ------
+        RuntimeError
+            On every rank of the group, if they differ.
+        """
+        if not self.loader.looping and not (self.loader.ended and self.waits()):
+            return
+        # The rows may be of a batch before the newest one, as far back as batches are remembered.
+        if self.loader.since_uneven > FAR_AHEAD or _shards():
+            return
+        if not self.ranks.issuperset(dist.get_process_group_ranks(group)):
+            return
+        own = torch.tensor([rows.numel()], device=rows.device)
+        lengths = [torch.zeros_like(own) for _ in range(group.size())]
+        group.allgather([lengths], [own]).wait()
+        numbers = [int(length) for length in lengths]
+        if len(set(numbers)) > 1:
+            sizes = self.loader.batch_sizes.tolist()
+            raise RuntimeError(
+                f"all_gather needs the same shape on every rank, but was given {numbers} numbers, by rank, and gather "
+                f"does too: balanced batches differ in size, the newest is {sizes}. Gather with "
+                "paceline.torch.gather_rows(rows)"
+            )
+
+
+def _shards() -> bool:
+    """Return whether a library is gathering shards of a model: the same on every rank, as all run the same code."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        frame = frame.f_back
+        module = str(frame.f_globals.get("__name__"))
+        if not module.startswith(CALLS):
+            return module.startswith(SHARDING)
+    return False

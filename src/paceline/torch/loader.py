@@ -1,0 +1,179 @@
+"""A data loader whose batch size may differ from rank to rank and change at every iteration. Axis: W ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Never
+
+from paceline.torch.assigner import EpochAssigner
+from paceline.torch.buffered import BufferAssigner
+from paceline.torch.by_cost import CostAssigner
+from paceline.torch.costs import Costs, SampleCosts
+from paceline.torch.global_batch import GlobalBatch
+from paceline.torch.micro import Pieces
+from paceline.torch.options import Loading, place, refuse, require_samples, whole
+from paceline.torch.order import Order, Sampler
+from paceline.torch.rank_loader import RankLoader
+from paceline.torch.sliced import SliceAssigner
+from paceline.torch.source import source
+
+
+class BalancedLoader(RankLoader):
+    """Loads this rank's part of every global batch, in place of a ``DataLoader`` with a ``DistributedSampler``.
+
+    Each epoch covers every sample exactly once, over all ranks, whatever the batch sizes did meanwhile. The epoch's
+    last batch takes what is left; fewer samples than ranks are not worth a batch and join the one before.
+
+    A loop begins with its first batch, and ends any loop before it: an older iterator that is asked again raises a
+    ``RuntimeError``. Every rank has to loop alike.
+
+    Parameters
+    ----------
+    dataset
+        Any map-style dataset, the same on every rank.
+    global_batch
+        Samples of all ranks together in one batch; at least one for each rank. Left out where ``costs`` has
+        ``global_tokens``.
+    rank, world_size
+        This process and how many there are; from ``torch.distributed`` where they are not given.
+    shuffle, seed
+        Whether, and from which seed, every epoch has a new order. The same on every rank.
+    sampler
+        What orders an epoch in place of ``shuffle`` and ``seed``: it yields numbers of samples, the same on every rank,
+        and is asked anew for every epoch, after its ``set_epoch`` if it has one. What it yields comes exactly once.
+    drop_last
+        Whether to leave out the samples at the end of an epoch that do not fill a global batch.
+    accumulate
+        Global batches of one optimizer step, in a loop that divides its losses by their number. Sizes change only
+        between steps.
+    micro_batch
+        Samples of a micro-batch, if a global batch is to be a step and each rank to get its part in micro-batches,
+        faster ranks more of them; a rank's last one in a step may have fewer. See ``docs/howto/work.md``.
+    costs
+        What samples cost, if they cost differently, and how many loss terms they have: a :class:`Costs`.
+    num_workers
+        Processes that load ahead, kept alive between epochs. 0 on every rank loads in the rank itself, when a batch is
+        asked for. Else ranks may have different numbers, and differ in all that follows: samples and sizes do not.
+    prefetch_factor
+        Batches that each such process loads ahead, 2 by default; all together at most 32 are loaded ahead.
+    collate_fn
+        Makes a batch of a list of samples. Without it, samples are stacked as torch does, by the loading processes.
+        With it, loading processes hand over single samples, and this process makes the batch when its size is known.
+    pin_memory
+        Whether batches lie in memory from which a CUDA device copies without the processor.
+    worker_init_fn
+        Called in every loading process with its number, before it loads.
+    timeout
+        Seconds to wait for a loading process, after which the loop ends with an error; 0 waits as long as it takes.
+    multiprocessing_context
+        How loading processes start: ``"fork"``, ``"spawn"``, ``"forkserver"``, or such a context.
+
+    Attributes
+    ----------
+    shares, sizes, batch_sizes, rank_batch, step_ends, before_batch, after_batch, on_start, before_state
+        See :class:`paceline.torch.loader_protocol.Loader`; :func:`attach` sets ``shares``, and listens.
+
+    Raises
+    ------
+    TypeError
+        If the dataset is not map-style, a number is not whole, or there is no such option.
+    ValueError
+        If there are fewer samples than ranks, the global batch is smaller than the number of ranks, or a number is
+        out of range.
+
+    Examples
+    --------
+    Rank 1 of 2, with ten samples in order and batches of six:
+
+    >>> import numpy as np
+    >>> loader = BalancedLoader(range(10), global_batch=6, rank=1, world_size=2, shuffle=False)
+    >>> loader.sizes = np.array([4, 2])
+    >>> [batch.tolist() for batch in loader]
+    [[4, 5], [8, 9]]
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        global_batch: int | None = None,
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        sampler: Sampler | None = None,
+        drop_last: bool = False,
+        accumulate: int = 1,
+        micro_batch: int | None = None,
+        costs: Costs | None = None,
+        num_workers: int = 0,
+        prefetch_factor: int | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        worker_init_fn: Callable[[int], None] | None = None,
+        timeout: float = 0,
+        multiprocessing_context: Any = None,
+        **unknown: Never,
+    ) -> None:
+        refuse(unknown, BalancedLoader)
+        rank, world_size = place(rank, world_size)
+        require_samples(dataset, world_size, 1)
+        table = None if costs is None else costs.of_dataset(dataset)
+        rule = GlobalBatch(_mean_batch(global_batch, costs, table, world_size, drop_last), world_size, bool(drop_last))
+        require_samples(dataset, world_size, rule.least)
+        self.dataset = dataset
+        self.accumulate = whole("accumulate", accumulate, 1, "micro-batch")
+        self.micro_batch = None if micro_batch is None else whole("micro_batch", micro_batch, 1, "sample")
+        if self.micro_batch and self.accumulate > 1:
+            raise ValueError(
+                "micro_batch makes a global batch a step, and accumulate a step of several: give one of them"
+            )
+        order = Order(len(dataset), bool(shuffle), whole("seed", seed, 0), sampler)
+        self._ahead = num_workers > 0
+        self._assigner: EpochAssigner
+        if costs is not None and table is not None:
+            self._assigner = CostAssigner(order, rule, rank, costs, table)
+        else:  # a sampler may yield a sample twice, which buffers that are loaded ahead could not tell apart
+            self._assigner = (BufferAssigner if self._ahead and sampler is None else SliceAssigner)(order, rule, rank)
+        loading = Loading(num_workers, prefetch_factor, pin_memory, worker_init_fn, timeout, multiprocessing_context)
+        collate = Pieces(collate_fn, self.micro_batch) if collate_fn and self.micro_batch else collate_fn
+        super().__init__(self._assigner, source(dataset, self._assigner, collate, loading), rule, rank)
+
+    @property
+    def varies(self) -> bool:
+        """True if epochs have different numbers of batches, as with ``global_tokens``."""
+        return self._assigner.varies
+
+    def settings(self) -> dict[str, object]:
+        """Return all that must be the same on every rank, by the names of the arguments."""
+        order = self._assigner.order
+        return {
+            "samples in the dataset": order.samples,
+            "global_batch": self.global_batch,
+            "world_size": self.world_size,
+            "shuffle": order.shuffle,
+            "seed": order.seed,
+            "drop_last": self._rule.drop_last,
+            "accumulate": self.accumulate,
+            "micro_batch": self.micro_batch,
+            "num_workers above 0": self._ahead,
+            **self._assigner.settings(),
+        }
+
+    def __len__(self) -> int:
+        """Return the batches of a whole epoch, also where the rest of one was resumed.
+
+        With ``global_tokens`` that differs from epoch to epoch: those of the epoch under way, or that comes next.
+        """
+        return self._assigner.batches_in(self._progress.next_epoch)
+
+
+def _mean_batch(given: int | None, costs: Costs | None, table: SampleCosts | None, ranks: int, drop_last: bool) -> int:
+    """Return the samples of a global batch: those given, or as many as a budget of tokens holds in the mean."""
+    if costs is None or table is None or costs.global_tokens is None:
+        return whole("global_batch", given, ranks, "samples, one for each rank")
+    if given is not None:
+        raise ValueError("global_batch and global_tokens exclude each other: give one of them")
+    if drop_last:
+        raise ValueError("drop_last is about a fixed number of samples: with global_tokens leave it out")
+    return max(round(costs.global_tokens / float(table.tokens.cumsum()[-1]) * len(table.tokens)), ranks)

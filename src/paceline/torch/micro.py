@@ -1,0 +1,55 @@
+"""A rank's part of a global batch in micro-batches, and how each of them counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from paceline.torch.assigner import Assigner
+from paceline.torch.chunks import Collate
+from paceline.torch.order import Samples
+from paceline.torch.rows import cut
+from paceline.torch.weighting.rank_batch import RankBatch
+
+
+class Collated(list[Any]):
+    """Micro-batches that a user's collate function has made."""
+
+
+class Pieces:
+    """Collates a list of samples into a list of micro-batches.
+
+    >>> Pieces(sum, 2)([1, 2, 3, 4, 5])
+    [3, 7, 5]
+    """
+
+    def __init__(self, collate: Collate, size: int) -> None:
+        self.collate = collate
+        self.size = size
+
+    def __call__(self, samples: list[Any]) -> Collated:
+        """Return the micro-batches of these samples."""
+        return Collated(self.collate(samples[first:end]) for first, end in _borders(len(samples), self.size))
+
+
+def micro_batches(
+    assigner: Assigner, rank_batch: RankBatch, own: Samples, batch: Any, size: int
+) -> list[tuple[RankBatch, Any]]:
+    """Return the micro-batches of a rank that has these samples, each with its facts.
+
+    Weights add up to the part's: a step is the mean over all samples, or loss terms, whatever the number of
+    micro-batches. The part stays the whole part's, as only sums over the ranks are compared, once a step.
+    """
+    all_terms, parts = assigner.about(own)[0], []
+    for number, (first, end) in enumerate(_borders(len(own), size)):
+        terms, features = assigner.about(own[first:end])
+        weight = rank_batch.weight * (terms / all_terms if all_terms else (end - first) / len(own))
+        known = replace(rank_batch, weight=weight, features=features, rows=end - first, last=end == len(own))
+        parts.append((known, batch[number] if isinstance(batch, Collated) else cut(batch, slice(first, end))))
+    return parts
+
+
+def _borders(rows: int, size: int) -> Iterator[tuple[int, int]]:
+    return pairwise([*range(0, rows, size), rows])

@@ -1,0 +1,202 @@
+"""From the reports of all ranks to the next plan, the same on every rank. Axes: W workers, D covariates."""
+
+from __future__ import annotations
+
+import logging
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from paceline._arrays import Array, Sizes
+from paceline.coordinator.balanced.load_balancer import LoadBalancer
+from paceline.coordinator.balanced.work import WorkModel
+from paceline.predictors import Report
+from paceline.torch import checked as audit
+from paceline.torch.exchange import Exchange
+from paceline.torch.loader_protocol import Loader
+from paceline.torch.reports import RankReports, at_shares
+from paceline.torch.state import from_torch, to_torch
+
+logger = logging.getLogger(__name__)
+
+RETOLD = 16
+"""Iterations that are reported to the predictor again when costs have changed: most predictors remember fewer."""
+
+CHANGED = 0.02
+"""Change of one worker's costs relative to another's from which speeds are reported again."""
+
+
+class Planning:
+    """Learns from reports and plans: a load balancer with what a running job of ranks needs around it.
+
+    Parameters
+    ----------
+    balancer
+        Plans, in its own order of workers.
+    loader
+        Gets the sizes, in the order of ranks.
+    exchange
+        Sends the first rank's state to ranks that have diverged.
+    workers
+        The names of the ranks, in their order.
+    covariates
+        How many covariates each rank samples.
+
+    Attributes
+    ----------
+    workers
+        The names of the ranks, in their order.
+    plan
+        The latest plan.
+    checksum
+        Number by which ranks see that they use the same plan, and the same costs.
+    work
+        What samples cost, learned or given; None where they have no costs.
+    order, in_order
+        The ranks, in the order of the plan's workers, ``[W]``; and whether that is their own.
+    """
+
+    def __init__(
+        self,
+        balancer: LoadBalancer,
+        loader: Loader,
+        exchange: Exchange,
+        workers: Sequence[str],
+        covariates: int,
+    ) -> None:
+        self.balancer = balancer
+        self.work = _work_of(loader)
+        self.features = 0 if self.work is None else len(self.work.coefficients)
+        self._loader = loader
+        self._exchange = exchange
+        self.workers = tuple(workers)
+        self._covariates_before = np.full((len(workers), covariates), np.nan)
+        self._settled = self._settled_before = False  # at this exchange, and at the one before
+        self._handed_W: Sizes | None = None  # what the loader was given last, and what it made of it
+        self._shares_W: Sizes | None = None
+        self._begin()
+
+    def state_dict(self) -> dict[str, dict[str, Any]]:
+        """Return everything learnt and decided."""
+        work = {} if self.work is None else {"work": to_torch(self.work.state_dict())}
+        return {"balancer": to_torch(self.balancer.state_dict()), **work}
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
+        """Resume; what was learnt of a worker follows its name."""
+        if self.work is not None and "work" in state:
+            self.work.load_state_dict(from_torch(state["work"]))
+        self.balancer.load_state_dict(from_torch(state["balancer"]))
+        for worker in self.workers:
+            if worker not in self.balancer.workers:
+                self.balancer.join(worker)
+        for worker in self.balancer.workers:
+            if worker not in self.workers:
+                self.balancer.leave(worker)
+        self._covariates_before = np.full_like(self._covariates_before, np.nan)
+        self._begin()
+
+    def require_one_place(self, rows: RankReports) -> None:
+        """Raise an error if ranks have looped differently: samples are lost and repeated, and no plan can mend that."""
+        places = rows.places(assigned=rows.agreed)  # other plans assign other batches
+        if not (places == places[0]).all():
+            raise RuntimeError(audit.apart(self.balancer.workers, places))
+
+    def settle(self, rows: RankReports, iteration: int) -> None:
+        """Give all ranks the state of the first, because their plans differ.
+
+        Raises
+        ------
+        RuntimeError
+            If ranks have looped differently.
+        """
+        self.require_one_place(rows)
+        self._settled = True
+        if not self._settled_before:  # while it lasts, batches are those of the first rank: there is nothing new to say
+            logger.warning(
+                "The ranks did not agree on the sizes of iteration %d: as long as they do not, all go on with those of "
+                "the first. A few samples of that iteration came twice or not at all, and none of those after it. Do "
+                "the ranks run on different hardware or libraries?",
+                iteration,
+            )
+        self.balancer.load_state_dict(self._exchange.from_first(self.balancer.state_dict()))
+        if self.work is not None:
+            self.work.load_state_dict(self._exchange.from_first(self.work.state_dict()))
+            self._loader.coefficients = self.work.coefficients
+        self._begin()
+
+    def learn(self, rows: RankReports) -> None:
+        """Learn from the reports of an iteration, and plan the next."""
+        self._settled_before, self._settled = self._settled, False
+        if self.work is not None:
+            rows = self._in_work(rows, self.work)
+        if self._covariates_before.size:
+            before_WD, self._covariates_before = self._covariates_before, rows.covariates_WD
+            self.balancer.step(rows.report(before_WD), self._covariates_before)
+        else:
+            self.balancer.step(rows.report(None), None)
+        self._take_plan()
+
+    def _in_work(self, rows: RankReports, work: WorkModel) -> RankReports:
+        """Return the reports with work in place of samples, where samples have costs, and learn these costs."""
+        work_W, parts_W = work.work(rows.features_WF), rows["micro_batches"]
+        planned = rows.at_shares(work_W, self.plan.sizes.astype(np.float64), work.fixed)
+        if work.observe(rows.features_WF / parts_W[:, None], rows["seconds"] / parts_W):
+            self._loader.coefficients = work.coefficients
+            if apart(work.work(rows.features_WF), work_W) > CHANGED:
+                return self._retold(rows, work)
+        return planned
+
+    def _retold(self, rows: RankReports, work: WorkModel) -> RankReports:
+        """Tell the predictor the last iterations in the units of the new costs; return the newest report in them.
+
+        Speeds in the old units would look like a worker that has become slower: the one whose samples now cost more.
+        """
+        shares_W, fixed = self.plan.sizes.astype(np.float64), work.fixed
+        if not self._covariates_before.size:  # covariates of past iterations are not kept
+            self.balancer.forget()
+            for features_WF1 in work.recent(RETOLD)[:-1]:
+                work_W, seconds_W = work.work(features_WF1[:, :-1]), features_WF1[:, -1]
+                self.balancer.observe(Report(shares_W, at_shares(seconds_W, work_W, shares_W, fixed)))
+        return rows.at_shares(work.work(rows.features_WF), shares_W, fixed)
+
+    def hand_over(self) -> None:
+        """Set the shares of the latest plan on the loader, which checks them, unless they are set already."""
+        if self._sizes_W is not self._handed_W or self._loader.shares is not self._shares_W:
+            self._loader.shares = self._sizes_W if self.in_order else self._sizes_W[self._rank_order]
+            self._handed_W, self._shares_W = self._sizes_W, self._loader.shares
+
+    def _take_plan(self) -> None:
+        self.plan = plan = self.balancer.plan
+        self._sizes_W = plan.split.sizes
+        # Ranks that planned as often, and reached the same sizes, have the same one; 32 bits fit into a float64.
+        self.checksum = zlib.crc32(self._sizes_W.tobytes(), plan.iteration)
+        if self.work is not None:  # ranks that learned other costs divide other batches
+            self.checksum ^= zlib.crc32(self.work.coefficients.tobytes())
+
+    def _begin(self) -> None:
+        """Find the ranks in the balancer's order of workers, and the workers in the order of ranks."""
+        self.order = np.array([self.workers.index(worker) for worker in self.balancer.workers])
+        self._rank_order = np.argsort(self.order)
+        self.in_order = bool((self.order == np.arange(len(self.order))).all())
+        self._handed_W = None
+        self._take_plan()
+        self.hand_over()
+
+
+def apart(one_W: Array, other_W: Array) -> float:
+    """Return how far the logarithms of two works have moved apart between workers; 0 where none is known.
+
+    >>> apart(np.array([2.0, 1.1]), np.array([1.0, 0.5])).__round__(3)
+    0.095
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        change_W = np.log(one_W / other_W)
+    known = change_W[np.isfinite(change_W)]
+    return float(np.ptp(known)) if len(known) else 0.0
+
+
+def _work_of(loader: Loader) -> WorkModel | None:
+    """Return a model of what the loader's samples cost, if they have costs."""
+    return None if loader.coefficients is None else WorkModel(len(loader.coefficients))
