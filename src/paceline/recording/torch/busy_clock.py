@@ -196,6 +196,7 @@ class Clock:
         self._load: _Load | None = None
         self._loaded: deque[tuple[int, _Load | None]] = deque(maxlen=LOADED)
         self._open: _Wait | None = None
+        self._depth = 0
         self._exchange: _Wait | None = None
         self._given: list[float] = []
         self._step_end = _StepEnd()
@@ -262,7 +263,10 @@ class Clock:
             lap.features = added(lap.features, features)
 
     def wait_begins(self) -> None:
-        """Note that a collective begins to wait for other ranks."""
+        """Note that a collective begins to wait for other ranks; a wait inside a wait is part of it."""
+        self._depth += 1
+        if self._depth > 1:
+            return
         waits = self._lap.waits
         if waits and waits[-1].end is None:  # gradients are under way, and the rank waits for those anyway
             self._open = waits[-1]
@@ -272,7 +276,8 @@ class Clock:
 
     def wait_ends(self) -> None:
         """Note that the collective's wait is over; a wait for gradients goes on until they are summed, if later."""
-        if self._open is not None:
+        self._depth = max(self._depth - 1, 0)
+        if self._open is not None and not self._depth:
             self._open.end, self._open = self._marks.mark(), None
 
     def ready(self) -> _Wait:
