@@ -197,7 +197,7 @@ class Loop:
         if not self.follow:
             options |= {"predictor": Restless(), "policy": Policy(warmup=0, change_cost=0, risk=0)}
         balance = attach(model, loader, **options)
-        run = torch.compile(model) if self.choices.get("compile") else model
+        run = torch.compile(model, backend="aot_eager") if self.choices.get("compile") else model
         optimizer, scaler = self.optimizer(model), self.scaler()
         inputs_M, steps = [], []
         for inputs, numbers in self.ahead(loader):
