@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
 import time
 import warnings
@@ -217,6 +219,17 @@ def demo(
     from paceline.cli.demo_command import run
 
     run(folder, out)
+
+
+def _join_lines(text: str) -> str:
+    """Return a text with each paragraph on one line, so that it is wrapped at the terminal's width only."""
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(re.sub(r"\n(?![ -])", " ", paragraph) for paragraph in paragraphs)
+
+
+for _command in [*app.registered_commands, *data_app.registered_commands]:
+    if _command.callback is not None and _command.callback.__doc__:
+        _command.help = _join_lines(_command.callback.__doc__)
 
 
 def main() -> None:
