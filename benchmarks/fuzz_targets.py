@@ -5,11 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import shutil
 import sys
-import tarfile
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -20,7 +17,6 @@ import numpy as np
 import pandas as pd
 
 from paceline.coordinator import LoadBalancer
-from paceline.datasets.archives import unpack
 from paceline.datasets.profiles import read_profiles, save_profile
 from paceline.datasets.readers import TABLES, read_table, read_traces
 from paceline.predictors import EWMA, RLS, Report
@@ -53,7 +49,7 @@ class Target:
 
 def targets() -> dict[str, Target]:
     """Return every parser by name."""
-    return {**_formats(), **_archives(), **_binary_formats(), **_tables(), **_profiles(), **_own_files()}
+    return {**_formats(), **_binary_formats(), **_tables(), **_profiles(), **_own_files()}
 
 
 def _formats() -> dict[str, Target]:
@@ -63,20 +59,8 @@ def _formats() -> dict[str, Target]:
     }
     # A recognised file is a file of its format, so a few are enough: those that are known by their header.
     known = ("csv", "hivemind", "pai_minibatch", "wandb", "bitbrains", "pytorch_log", "dstat")
+    made["compressed"] = Target((gzip.compress(GOOD["csv"].encode()),), "x.csv.gz", read_traces)
     return made | {"any format": Target(tuple(GOOD[name].encode() for name in known), "x.csv", read_traces)}
-
-
-def _archives() -> dict[str, Target]:
-    csv = GOOD["csv"].encode()
-    return {
-        "archive .gz": Target((gzip.compress(csv),), "x.csv.gz", read_traces),
-        "archive .zip": Target((_zipped(csv),), "x.zip", _unpacked),
-        # A damaged compressed archive seldom gets past its checksum; a plain one shows every header to the parser.
-        **{
-            f"archive .tar{kind}": Target((_tarred(csv, kind[1:]),), f"x.tar{kind}", _unpacked)
-            for kind in ("", ".gz", ".xz")
-        },
-    }
 
 
 def _binary_formats() -> dict[str, Target]:
@@ -133,14 +117,6 @@ def _own_files() -> dict[str, Target]:
 
 def _traces(name: str, path: Path) -> object:
     return read_traces(path, name)
-
-
-def _unpacked(path: Path) -> object:
-    folder = path.parent / "unpacked"
-    try:
-        return unpack(path, folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _table(name: str, path: Path) -> object:
@@ -208,20 +184,4 @@ def _async_run(path: Path) -> None:
 def _parquet(table: pd.DataFrame) -> bytes:
     written = io.BytesIO()
     table.to_parquet(written)
-    return written.getvalue()
-
-
-def _zipped(data: bytes) -> bytes:
-    written = io.BytesIO()
-    with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("x.csv", data)
-    return written.getvalue()
-
-
-def _tarred(data: bytes, kind: str) -> bytes:
-    written = io.BytesIO()
-    with tarfile.open(fileobj=written, mode=f"w:{kind}") as archive:  # type: ignore[call-overload]
-        member = tarfile.TarInfo("x.csv")
-        member.size = len(data)
-        archive.addfile(member, io.BytesIO(data))
     return written.getvalue()

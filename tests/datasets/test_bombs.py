@@ -3,29 +3,13 @@
 The bounds are multiples of the files' sizes plus what every process needs, set on a process of its own.
 """
 
-import io
-import lzma
 import os
-import tarfile
-import zlib
 
 import numpy as np
 import pytest
 from bounded import bounded
 
 from paceline.datasets import bounded_parquet, growth
-
-UNPACKED = """
-import sys
-import paceline.datasets.readers
-from paceline.datasets.archives import unpack
-limit(megabytes=100, cpu_seconds=20)
-try:
-    unpack(sys.argv[1], sys.argv[2])
-except ValueError as error:
-    assert sys.argv[1] in str(error), error
-    print("refused")
-"""
 
 READ = """
 import sys
@@ -40,73 +24,6 @@ except ValueError as error:
     assert sys.argv[1] in str(error), error
     print("refused")
 """
-
-
-def header(kind, size, name="x"):
-    info = tarfile.TarInfo(name)
-    info.type, info.size = kind, size
-    return info.tobuf(tarfile.GNU_FORMAT)
-
-
-def packed(path, *parts):
-    """Write an xz file of these parts: bytes, or a number of zeros."""
-    with lzma.open(path, "wb", preset=1) as file:
-        for part in parts:
-            for _ in range(part >> 20 if isinstance(part, int) else 1):
-                file.write(bytes(1 << 20) if isinstance(part, int) else part)
-    return path
-
-
-@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK])
-def test_a_header_of_a_hundred_megabytes_is_refused(tmp_path, kind):
-    archive = packed(tmp_path / "bomb.tar.xz", header(kind, 120 << 20), 120 << 20)
-    assert archive.stat().st_size < 1 << 17
-    assert bounded(UNPACKED, archive, tmp_path / "out") == "refused"
-
-
-def test_many_small_headers_are_refused_once_they_sum_up(tmp_path):
-    part = header(tarfile.XGLTYPE, 1 << 19) + bytes(1 << 19)
-    archive = packed(tmp_path / "bomb.tar.xz", *[part] * 300)
-    assert bounded(UNPACKED, archive, tmp_path / "out") == "refused"
-
-
-def test_a_dictionary_of_a_gigabyte_is_refused(tmp_path):
-    whole = io.BytesIO()
-    with tarfile.open(fileobj=whole, mode="w") as tar:
-        tar.addfile(tarfile.TarInfo("x"))
-    # The header of a small file that asks for a dictionary of 1 GB: the byte that says so, and the header's checksum.
-    small = bytearray(lzma.compress(whole.getvalue(), filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 16}]))
-    at = small.index(b"\x21\x01", 12) + 2
-    small[at] = 36  # 2**30 bytes
-    size = (small[12] + 1) * 4
-    small[12 + size - 4 : 12 + size] = zlib.crc32(bytes(small[12 : 12 + size - 4])).to_bytes(4, "little")
-    (tmp_path / "bomb.tar.xz").write_bytes(small)
-    assert bounded(UNPACKED, tmp_path / "bomb.tar.xz", tmp_path / "out") == "refused"
-
-
-@pytest.mark.slow
-def test_an_xz_archive_is_unpacked_and_a_damaged_one_refused(tmp_path):
-    from paceline.datasets.archives import unpack
-
-    whole = io.BytesIO()
-    with tarfile.open(fileobj=whole, mode="w") as tar:
-        info = tarfile.TarInfo("inside.csv")
-        info.size = 5
-        tar.addfile(info, io.BytesIO(b"hello"))
-    good = packed(tmp_path / "good.tar.xz", whole.getvalue())
-    assert [file.read_text() for file in unpack(good, tmp_path / "good")] == ["hello"]
-    content = good.read_bytes()
-    for cut in range(0, len(content), 7):
-        (tmp_path / "cut.tar.xz").write_bytes(content[:cut])
-        with pytest.raises(ValueError, match=r"cut\.tar\.xz"):
-            unpack(tmp_path / "cut.tar.xz", tmp_path / "out")
-    for at in range(0, len(content), 5):
-        (tmp_path / "odd.tar.xz").write_bytes(content[:at] + bytes([content[at] ^ 0x55]) + content[at + 1 :])
-        try:
-            unpack(tmp_path / "odd.tar.xz", tmp_path / f"odd{at}")
-        except ValueError as error:
-            if "odd.tar.xz" not in str(error):
-                raise
 
 
 def parquet(path, **columns):

@@ -1,7 +1,6 @@
 """Bounds of readers, each with what lies just within and just beyond it: sizes, times, trainings, rows of blocks."""
 
 import re
-import tarfile
 import warnings
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 from test_readers_fuzz import GOOD, OPTIONS
 
 from paceline.datasets import Trace, read_traces
-from paceline.datasets.archives import unpack
 from paceline.datasets.formats import cluster_traces, profilers
 from paceline.datasets.formats.training_logs import trainings
 from paceline.datasets.profiles import read_profiles
@@ -55,20 +53,6 @@ def test_a_size_that_a_profile_scales_down_lies_below_a_thousand_million_million
 
 
 # -- files -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("size", [0, 1 << 20, (1 << 20) + 1])
-def test_a_header_of_a_tar_archive_has_a_megabyte_at_most(tmp_path, size):
-    long, plain = tarfile.TarInfo("././@LongLink"), tarfile.TarInfo("inside.csv")
-    long.type, long.size, plain.size = tarfile.GNUTYPE_LONGLINK, size, 1
-    told = long.tobuf(tarfile.GNU_FORMAT) + b"x" * size + bytes(-size % 512)
-    (tmp_path / "a.tar").write_bytes(told + plain.tobuf(tarfile.GNU_FORMAT) + b"1" + bytes(511 + 1024))
-    if size <= 1 << 20:
-        (found,) = unpack(tmp_path / "a.tar", tmp_path / "out")
-        assert (found.name, found.read_text()) == ("inside.csv", "1")
-        return
-    with pytest.raises(ValueError, match="a header has 1048577 bytes, but at most 1048576 are read"):
-        unpack(tmp_path / "a.tar", tmp_path / "out")
 
 
 def test_lines_are_numbered_and_only_the_first_loses_its_mark_of_utf_8(tmp_path):
