@@ -340,11 +340,11 @@ def _about_job(found: Simulation, trace: Trace, given: int | None) -> Simulation
 
 
 def _own_batch(trace: Trace) -> int:
-    """Return the samples of an iteration; of those that a probe did not cut."""
+    """Return the usual samples of an iteration; of those that a probe did not cut, the upper half."""
     samples_T = trace.samples[np.isfinite(trace.samples).all(axis=1)].sum(axis=1)
     if not samples_T.size:
         return 0
-    return round(float(samples_T.max() if trace.meta.get("probe") else np.median(samples_T)))
+    return round(float(np.quantile(samples_T, 0.75 if trace.meta.get("probe") else 0.5, method="nearest")))
 
 
 def _command(trace: Trace) -> str:

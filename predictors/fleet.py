@@ -219,7 +219,10 @@ class FleetPredictor(Params):
                 report = _without(report, doubted_W)
                 speed_W, error_W = (np.where(doubted_W, np.nan, values_W) for values_W in (speed_W, error_W))
         self._compare(error_W)
+        kept = {name: self.state[name] for name in ("squared_error", "doubted")}
         self.update_from_report(report, speed_W, covariates_WD)
+        if not kept.keys() <= self.state.keys():  # update may replace the state that initial_state made
+            self.state |= kept
 
     # Reports may hold any number; what comes of it is clipped or counts as missing.
     _judged_in_silence = np.errstate(all="ignore")(_judged)

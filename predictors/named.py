@@ -27,7 +27,7 @@ def register(*classes: type[FleetPredictor]) -> None:
     >>> class Doubled(kinds["ewma"]): ...
     >>> register(Doubled)
     >>> named("doubled")
-    Doubled(smoothing=0.2)
+    Doubled()
     >>> del kinds["doubled"]
     """
     for kind in classes:

@@ -15,8 +15,8 @@ SLOWEST, FASTEST = 1e-9, 1e12
 """Speeds outside this range, in samples/s, cannot be real and are clipped."""
 
 LARGEST = 1e18
-"""Samples. Whatever their number below this, no division by a usable time overflows. A covariate this large is unknown.
-"""
+"""Samples. So many count as no report: below this, no division by a usable time overflows. A covariate this large is
+unknown."""
 
 SHORTEST = 1e-6
 """Seconds. No worker computes a batch in less, whatever its clock says, so a shorter time counts as no report."""
@@ -89,5 +89,5 @@ def _usable(samples_W: Array, seconds_W: Array) -> Array:
     """Return possible speeds, NaN where a worker has no usable report."""
     speed_W = samples_W / seconds_W
     # The speed is not above 0 if samples are not, or if seconds are infinite.
-    usable_W = (seconds_W >= SHORTEST) & (speed_W > 0)
+    usable_W = (seconds_W >= SHORTEST) & (speed_W > 0) & (samples_W < LARGEST)
     return np.where(usable_W, np.minimum(np.maximum(speed_W, SLOWEST), FASTEST), np.nan)

@@ -44,18 +44,16 @@ def _error(predictor: Predictor, trace: Trace) -> float:
 def part(place: Place, found: Found) -> None:
     """Fit each on both."""
     known, judged = fleets(place)
-    rows = [["network", "precision", "device, s", "CPU, s", "error on the device", "error on the CPU"]]
+    rows = [["network", "device, s", "CPU, s", "error on the device", "error on the CPU"]]
     for name in networks(place):
-        for precision in ("single", "mixed"):
-            told = {}
-            for device in (place.device, "cpu"):
-                began = time.perf_counter()
-                fitted = fit(networks(place)[name], known, device=device, precision=precision)
-                told[device] = (time.perf_counter() - began, rmse(fitted, judged))
-            (ours, error), (cpu, expected) = told[place.device], told["cpu"]
-            rows.append([name, precision, f"{ours:.1f}", f"{cpu:.1f}", f"{error:.4f}", f"{expected:.4f}"])
-            near = NEAR if precision == "single" else 3 * NEAR
-            found.require(abs(error / expected - 1) < near, f"{name} ({precision}): {error} on the device, {expected}")
+        told = {}
+        for device in (place.device, "cpu"):
+            began = time.perf_counter()
+            fitted = fit(networks(place)[name], known, device=device)
+            told[device] = (time.perf_counter() - began, rmse(fitted, judged))
+        (ours, error), (cpu, expected) = told[place.device], told["cpu"]
+        rows.append([name, f"{ours:.1f}", f"{cpu:.1f}", f"{error:.4f}", f"{expected:.4f}"])
+        found.require(abs(error / expected - 1) < NEAR, f"{name}: {error} on the device, {expected}")
     found.tables.append(rows)
     if not place.real:
         found.left_out.append("What a device is worth to a fit.")

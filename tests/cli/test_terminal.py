@@ -62,7 +62,7 @@ def test_names_of_a_file_reach_no_terminal(evil, monkeypatch, capsys, command):
 )
 def test_names_in_an_error_reach_no_terminal(tmp_path, monkeypatch, capsys, command):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / f"evil{OSC}.csv").write_text(f'worker,iteration,samples,seconds\n"{EVIL}",0,8,1\n"{EVIL}",0,8,1\n')
+    (tmp_path / f"evil{OSC}.csv").write_text(f'worker,iteration,samples,seconds\n"{EVIL}",0,8,1\n"{EVIL}",0,8,2\n')
     assert paceline(monkeypatch, *command, f"evil{OSC}.csv") == 2
     assert not unprintable(capsys.readouterr().err)
 

@@ -165,7 +165,6 @@ ELSEWHERE = {
     ("howto/work.md", 2): "tests/engines/test_torch_work.py",
     ("howto/work.md", 3): "tests/engines/test_torch_work.py",
     ("reference/formats.md", 1): "tests/datasets/test_readers_layouts.py",
-    ("reference/recorded.md", 1): "tests/lab/test_usage.py",
 }
 """Tests that run what a block shows, where it needs several ranks, another environment or files that are not here."""
 

@@ -207,7 +207,7 @@ def test_the_live_experiment_refuses_a_device_that_is_not_there(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="device must be 'cpu', or 'cuda' where torch finds a device, got 'cuda' here"):
         Setting(device="cuda")
-    with pytest.raises(ValueError, match="'kernels' is that of a CUDA device: give device='cuda'"):
+    with pytest.raises(ValueError, match="'kernels' needs a CUDA device"):
         Setting(contention="kernels")
     with pytest.raises(ValueError, match="precision must be 'single' or 'mixed', got 'half'"):
         Setting(precision="half")

@@ -80,5 +80,5 @@ def test_without_matplotlib_the_line_that_installs_it_is_said_before_anything_is
     tmp_path, monkeypatch, draw, given
 ):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ImportError, match=rf'{draw.__name__}.*pip install "paceline\[plot\]"'):
+    with pytest.raises(ImportError, match=rf'{draw.__name__}.*pip install "\.\[plot\]"'):
         draw(given, tmp_path / "picture.png")

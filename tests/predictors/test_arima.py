@@ -230,7 +230,7 @@ def test_the_conditional_fit_never_ends_where_it_would_not_forget():
 
 def test_the_extra_is_named_when_statsmodels_is_missing(monkeypatch):
     monkeypatch.setattr("paceline._require.find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r'pip install "paceline\[arima\]"'):
+    with pytest.raises(ImportError, match=r'pip install "\.\[arima\]"'):
         ARIMA((1, 0, 0), method="likelihood").fit([checks.example_trace()])
 
 

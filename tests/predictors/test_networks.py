@@ -36,7 +36,7 @@ EXTRAS = {"torch": "torch", "sklearn": "boosting", "statsmodels": "arima"}
 @pytest.mark.parametrize(("library", "make"), [(library, make) for library, kinds in LATER.items() for make in kinds])
 def test_a_library_that_only_a_fit_needs_is_named_by_whoever_fits_without_it(monkeypatch, library, make, fits):
     monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(ImportError, match=rf"`{library}` is needed by .*paceline\[{EXTRAS[library]}\]"):
+    with pytest.raises(ImportError, match=rf"`{library}` is needed by .*\[{EXTRAS[library]}\]"):
         fits(make(), checks.example_trace())
 
 

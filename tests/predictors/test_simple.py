@@ -92,10 +92,11 @@ def test_an_argument_out_of_range_is_named(make, words):
         make()
 
 
-def test_who_changes_a_forecast_in_place_changes_nothing_else():
+def test_a_forecast_cannot_be_changed_in_place():
     model = LastValue()
     model.reset(["a", "b"])
     for _ in range(3):
         model.observe(Report([64, 64], [0.5, 0.25]))
-    model.predict().speed[:] = 1.0
+    with pytest.raises(ValueError, match="read-only"):
+        model.predict().speed[:] = 1.0
     assert model.predict().speed.tolist() == [128.0, 256.0]

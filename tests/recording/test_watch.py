@@ -318,8 +318,7 @@ def test_a_hook_that_was_registered_before_is_not_replaced_in_silence(tmp_path, 
 def test_a_command_in_which_nothing_trains_leaves_no_trace(tmp_path):
     recorded = record_command([sys.executable, "-c", "raise SystemExit(4)"], tmp_path / "none.parquet")
     assert (recorded.status, recorded.trace) == (4, None)
-    with pytest.raises(FileExistsError, match="never overwritten"):
-        record_command(["true"], tmp_path / "none.parquet")
+    assert record_command(["true"], tmp_path / "none.parquet").status == 0, "nothing is in the way of a second try"
 
 
 @pytest.mark.processes

@@ -14,7 +14,7 @@ from safetensors.numpy import save
 from paceline.predictors import ARIMA, EWMA, GRU, KINDS, NARX, RLS, Boosting, GatedNARX, Training, checks
 from paceline.training import describe_model, fit, load_model, save_model
 
-GOOD = {"format_version": 1, "kind": "EWMA", "get_params": {"smoothing": 0.2}, "fitted_on": "", "text": {}}
+GOOD = {"format_version": 1, "kind": "EWMA", "configuration": {"smoothing": 0.2}, "fitted_on": "", "text": {}}
 
 
 def model_file(folder, about, **arrays):
@@ -50,14 +50,14 @@ def test_a_header_that_is_none_is_refused(tmp_path, header, load):
         {"kind": ["EWMA"]},
         {"kind": None},
         {"kind": "FleetPredictor"},
-        {"get_params": None},
-        {"get_params": [1]},
-        {"get_params": {"smoothing": "0.2"}},
-        {"get_params": {"smoothing": [0.2]}},
-        {"get_params": {"smoothing": {}}},
-        {"get_params": {"smoothing": 1e300}},
-        {"get_params": {"self": 1}},
-        {"get_params": {"other": 1}},
+        {"configuration": None},
+        {"configuration": [1]},
+        {"configuration": {"smoothing": "0.2"}},
+        {"configuration": {"smoothing": [0.2]}},
+        {"configuration": {"smoothing": {}}},
+        {"configuration": {"smoothing": 1e300}},
+        {"configuration": {"self": 1}},
+        {"configuration": {"other": 1}},
         {"text": None},
         {"text": {"names": "abc"}},
         {"text": {"names": [["a"]]}},
@@ -71,7 +71,7 @@ def test_a_header_with_one_wrong_part_is_refused(tmp_path, changed):
 
 
 @pytest.mark.parametrize(
-    ("kind", "get_params"),
+    ("kind", "configuration"),
     [
         ("ARIMA", {"order": [0, 10**9, 0]}),
         ("ARIMA", {"order": [500, 0, 500]}),
@@ -96,8 +96,8 @@ def test_a_header_with_one_wrong_part_is_refused(tmp_path, changed):
         ("BatchTime", {"drift": "running-median:window=10000000000"}),
     ],
 )
-def test_a_configuration_that_nothing_can_have_is_refused(tmp_path, kind, get_params):
-    refused(model_file(tmp_path, GOOD | {"kind": kind, "get_params": get_params}), "does not fit")
+def test_a_configuration_that_nothing_can_have_is_refused(tmp_path, kind, configuration):
+    refused(model_file(tmp_path, GOOD | {"kind": kind, "configuration": configuration}), "does not fit")
 
 
 @pytest.fixture(scope="module")
@@ -201,8 +201,8 @@ ARGUMENTS = sorted({name for kind in KINDS for name in kind().get_params(deep=Fa
 @settings(max_examples=150)
 @given(st.sampled_from([kind.__name__ for kind in KINDS]), st.dictionaries(st.sampled_from(ARGUMENTS), plain))
 @pytest.mark.slow
-def test_any_configuration_is_loaded_or_refused_in_a_sentence(tmp_path_factory, kind, get_params):
-    path = model_file(tmp_path_factory.getbasetemp(), GOOD | {"kind": kind, "get_params": get_params})
+def test_any_configuration_is_loaded_or_refused_in_a_sentence(tmp_path_factory, kind, configuration):
+    path = model_file(tmp_path_factory.getbasetemp(), GOOD | {"kind": kind, "configuration": configuration})
     loaded_or_refused(path)
 
 

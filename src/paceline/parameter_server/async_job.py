@@ -180,10 +180,10 @@ class AsyncJob:
         self.service: Service | None = None
         if dist.get_rank() == SERVER:
             rules = scheme_named(scheme, self.workers) if isinstance(scheme, str) else scheme
-            optimizer = TorchOptimizer(model, optimizer, schedule, batch if tick is None else tick)
+            served = TorchOptimizer(model, optimizer, schedule, batch if tick is None else tick)
             server = Server(
-                optimizer.flat.parameters,
-                optimizer,
+                served.flat.parameters,
+                served,
                 rules,
                 EpochSampler(len(dataset), seed=seed, epochs=epochs),
                 batch=batch,

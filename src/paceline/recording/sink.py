@@ -64,7 +64,7 @@ def summary(iteration: Iteration) -> dict[str, float]:
 
     Examples
     --------
-    One worker is half as fast, and got half as many samples:
+    One worker is half as fast, and got half as many samples; a part of the times is taken to be fixed:
 
     >>> from paceline.coordinator import LoadBalancer
     >>> from paceline.predictors import EWMA, Report
@@ -72,7 +72,7 @@ def summary(iteration: Iteration) -> dict[str, float]:
     >>> used, report = balancer.plan, Report(samples=[40, 20], seconds=[0.4, 0.4])
     >>> numbers = summary(Iteration.of(used, report, balancer.step(report)))
     >>> round(numbers["equal_seconds"], 3), round(numbers["gain"], 3)
-    (0.6, 0.333)
+    (0.543, 0.264)
     """
     reported = np.where(np.isfinite(iteration.seconds), iteration.seconds, np.nan)
     iteration = replace(iteration, seconds=reported)  # an infinite time counts as no report
