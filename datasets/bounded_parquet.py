@@ -93,7 +93,7 @@ def _check_metadata(path: Path, file: ParquetFile) -> None:
         raise ValueError(f"has {about.num_columns} columns; at most {MOST_COLUMNS} are read")
     nested = [field.name for field in file.schema_arrow if not _is_plain(field.type)]
     if nested:
-        raise ValueError(f"columns {nested} must hold plain numbers or texts, not lists or other nested types")
+        raise ValueError(f"columns {nested} must hold plain numbers, texts or times, not lists or other nested types")
     groups = [about.row_group(k) for k in range(about.num_row_groups)]
     unpacked = sum(max(group.total_byte_size, 0) for group in groups)
     if max(about.num_rows * max(about.num_columns, 1) * 8, unpacked) > most:
@@ -124,7 +124,9 @@ def _is_text(kind: pa.DataType) -> bool:
 def _is_plain(kind: pa.DataType) -> bool:
     import pyarrow as pa
 
-    wanted = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null, pa.types.is_dictionary)
+    is_a = pa.types
+    wanted = (is_a.is_integer, is_a.is_floating, is_a.is_boolean, is_a.is_null, is_a.is_dictionary)
+    wanted += (is_a.is_timestamp, is_a.is_duration)
     return _is_text(kind) or any(is_kind(kind) for is_kind in wanted)
 
 

@@ -18,7 +18,7 @@ from paceline.datasets.readers.files import head
 from paceline.datasets.readers.format import OWN, Format
 from paceline.datasets.readers.hint import advice
 from paceline.datasets.readers.json_tables import is_json
-from paceline.datasets.readers.nearest import names_in, nearest
+from paceline.datasets.readers.nearest import nearest
 from paceline.datasets.readers.per_rank import are_ranks, job_of, joined, rank_of
 from paceline.datasets.readers.tables import TableFile
 from paceline.datasets.trace import Trace
@@ -182,11 +182,12 @@ def recognise(path: str | Path, options: Mapping[str, object] | None = None) -> 
     text = head(path)
     if set(REQUIRED) <= set(header_of(text, delimiter_of(text))):
         return FORMATS["csv"]  # the library's own names: no other format has them all
+    names = tidy.columns_of(path, text)
     fitting = [one for one in FORMATS.values() if one.recognises(path, text)]
     if options and fitting and not any(set(options) <= set(_options_of(one)) for one in fitting):
-        fitting = [one for one in fitting if not tidy.is_table_with(text, options)]  # they describe a plain table
-    if not fitting and tidy.is_table_with(text, options or {}):
-        return FORMATS["json" if is_json(text) else "csv"]
+        fitting = [one for one in fitting if not tidy.is_table_with(names, options)]  # they describe a plain table
+    if not fitting and tidy.is_table_with(names, options or {}):
+        return FORMATS["json" if is_json(text) else "parquet" if tidy.is_parquet(text) else "csv"]
     if described := [one.name for one in TABLES.values() if not fitting and one.fits(path, text)]:
         raise ValueError(f"{path}: is the table {described[0]}, which holds no series; read it with read_table")
     if len(fitting) > 1:
@@ -194,13 +195,13 @@ def recognise(path: str | Path, options: Mapping[str, object] | None = None) -> 
     if not fitting and (told := profilers.instead(text)):
         raise ValueError(f"{path}: {told}")
     if not fitting:
-        raise ValueError(f"{path}: is of no format that is recognised{_what_to_do(text)}")
+        raise ValueError(f"{path}: is of no format that is recognised{_what_to_do(text, names)}")
     return fitting[0]
 
 
-def _what_to_do(text: str) -> str:
+def _what_to_do(text: str, names: Sequence[str]) -> str:
     """Return the end of the sentence about a file of no format: options that would read it, or the formats nearest."""
-    if told := advice(names_in(text)):
+    if told := advice(names):
         return told
     near = nearest(text, {one.name: one.columns for one in FORMATS.values()})
     return f"; {f'{near}; ' * bool(near)}name the format, one of those that `paceline data list formats` lists"
@@ -233,18 +234,21 @@ def _jobs_in(
     options: Mapping[str, object] | None,
 ) -> Iterator[tuple[Format, list[Path]]]:
     jobs: dict[tuple[str, str, str], list[Path]] = {}
+    why: ValueError | None = None
     for file in _files_below(folder):
         try:
             chosen = recognise(file, options)
         except ValueError as error:
             left_out(file, error)
+            why = why or error
             continue
         if name in (None, chosen.name):
             below = file.relative_to(folder)
             job = ("", job_of(below)) if chosen.per_rank and rank_of(below) else (str(below.parent), chosen.job(file))
             jobs.setdefault((chosen.name, *job), []).append(file)
     if not jobs:
-        raise ValueError(f"{folder}: holds no file of {'a format that is recognised' if name is None else name}")
+        wanted = "a format that is recognised" if name is None else name
+        raise ValueError(f"{folder}: holds no file of {wanted}{f': {why}' if why and name is None else ''}")
     for (chosen_name, _, _), files in jobs.items():
         yield FORMATS[chosen_name], files
 

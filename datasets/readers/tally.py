@@ -63,6 +63,12 @@ class Tally:
             **({"restarts": str(self._restarts)} if self._restarts else {}),
         }
 
+    def sentence(self) -> str:
+        """Return what was dropped and changed, for a person who did not ask; empty if nothing was."""
+        dropped, changed = _told(self._rows + self._cells), _told(self._notes)
+        again = f"the job was started again {self._restarts} times" if self._restarts else ""
+        return "; ".join(text for text in (dropped and f"dropped: {dropped}", changed, again) if text)
+
 
 def _told(counts: Counter[str]) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in counts.items() if count)

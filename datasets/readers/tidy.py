@@ -1,4 +1,4 @@
-"""Paceline's own files: Parquet of ``Trace.save``, and tables of CSV or JSON, one row per iteration and worker."""
+"""Paceline's own Parquet files, and tables of CSV, JSON or Parquet with a row per iteration and worker."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
 from paceline._whole import written_whole
-from paceline.datasets.bounded_parquet import MOST_COLUMNS
+from paceline.datasets.bounded_parquet import MOST_COLUMNS, read_frame
 from paceline.datasets.columns import MEASURED
-from paceline.datasets.frame import REQUIRED
+from paceline.datasets.frame import REQUIRED, in_seconds
 from paceline.datasets.readers.arrangement import Arrangement, without_texts
 from paceline.datasets.readers.csv_rows import delimiter_of, header_of
 from paceline.datasets.readers.files import HEAD, head, json_of, opened
@@ -27,7 +27,7 @@ from paceline.datasets.readers.format import OWN, Format
 from paceline.datasets.readers.hint import as_options, unambiguous
 from paceline.datasets.readers.json_tables import is_json, json_table
 from paceline.datasets.readers.nearest import names_in
-from paceline.datasets.readers.per_rank import are_ranks, joined_meta, name_of, rank_of
+from paceline.datasets.readers.per_rank import are_ranks, joined, joined_meta, name_of, rank_of
 from paceline.datasets.readers.plain import plain_table
 from paceline.datasets.readers.restarts import continued, runs_of_rows
 from paceline.datasets.readers.tally import Tally
@@ -38,18 +38,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("paceline.datasets.readers")
 
-TABLE = re.compile(r"\.(?:csv|jsonl|ndjson|json)(?=\.|$)")
+TABLE = re.compile(r"\.(?:csv|jsonl|ndjson|json|parquet)(?=\.|$)")
 """Suffix at which the name of a table's file ends."""
 
 MOST_ABOUT = 1 << 20
 """Bytes of ``meta`` that are read from beside a CSV."""
-
-
-def read_parquet(paths: Sequence[Path]) -> Iterator[Trace]:
-    """Yield the trace of each file; one without a recorded job is named after its file, as a CSV is."""
-    for path in paths:
-        trace = Trace.load(path)
-        yield replace(trace, meta={"job": path.name.removesuffix(".parquet"), **trace.meta})
 
 
 def read_csv(
@@ -69,17 +62,22 @@ def read_csv(
     unit: str = "s",
     start_unit: str = "s",
 ) -> Iterator[Trace]:
-    """Yield the trace of each file of CSV or JSON, whose columns are arranged as these options say.
+    """Yield the trace of each file of CSV, JSON or Parquet, whose columns are arranged as these options say.
 
     A ``start`` that is written as a date, such as ``2024-05-01T12:00:00+02:00``, is UTC unless it names its zone.
     """
     given = {"worker": worker, "iteration": iteration, "samples": samples, "seconds": seconds}
     given |= {"comm_seconds": comm_seconds, "wait_seconds": wait_seconds, "start": start}
     columns = {name: column for name, column in given.items() if column is not None}
+    chosen = _not_default(rate=rate, values=values, workers=workers, period=period, unit=unit, start_unit=start_unit)
+    if not (columns or chosen) and all(map(_is_own_parquet, paths)):
+        traces = [_loaded(path) for path in paths]
+        yield from [joined(traces, paths)] if are_ranks([one.workers for one in traces]) else traces
+        return
     found: list[Arranged] = []
     for path in paths:
         tally = Tally()
-        guess = guessed(head(path), {**columns, **_not_default(rate=rate, values=values, period=period, unit=unit)})
+        guess = guessed(columns_of(path, head(path)), {**columns, **chosen})
         with _about(path):
             how = Arrangement(
                 columns={**{name: _number(text) for name, text in guess.items() if name != "unit"}, **columns},
@@ -131,6 +129,8 @@ def _finished(one: Arranged) -> Trace:
     with _about(one.path):
         rows = _in_order(one.rows, one.tally)
         meta = {**one.meta, **one.tally.meta(), **_kept(one.path)}
+        if altered := one.tally.sentence():
+            log.warning("%s: %s", one.path, altered)
         return Trace.from_frame(rows, unit=one.how.unit, start_unit=one.how.start_unit, meta=meta)
 
 
@@ -151,11 +151,10 @@ def _joined(found: Sequence[Arranged]) -> Trace:
         return _finished(Arranged(paths[0].parent, pd.concat(rows, ignore_index=True), found[0].how, tally, meta))
 
 
-def guessed(text: str, options: Mapping[str, object]) -> dict[str, str]:
+def guessed(names: Sequence[str], options: Mapping[str, object]) -> dict[str, str]:
     """Return the options that are clear from a table's own columns, where ``options`` leave them open."""
     if {"seconds", "rate", "values", "period", "unit"} & options.keys():
         return {}
-    names = names_in(text)
     if set(REQUIRED) <= {str(name) for name in (*names, *options)}:
         return {}
     return {name: value for name, value in unambiguous(names).items() if name not in options}
@@ -197,6 +196,8 @@ def _table(path: Path, worker: str, tally: Tally) -> pd.DataFrame:
 
     if is_json(head(path)):
         return json_table(path, tally)
+    if is_parquet(head(path)):
+        return _parquet_table(path, tally)
     delimiter = delimiter_of(head(path))
     header = _checked_header(path, delimiter)
     found = None
@@ -237,26 +238,36 @@ def _read_csv(path: Path, delimiter: str) -> pd.DataFrame:
         ) from None
 
 
-def is_table_with(first: str, options: Mapping[str, object]) -> bool:
-    """Return whether a file is a plain table once these options name its columns; ``first`` is its beginning.
+def columns_of(path: Path, first: str) -> list[str]:
+    """Return the names of a table's columns, or of its keys; ``first`` is the beginning of the file."""
+    import pyarrow.parquet as pq
+
+    if not is_parquet(first):
+        return names_in(first)
+    try:
+        return [str(name) for name in pq.read_schema(path).names]
+    except Exception:  # pyarrow raises many kinds on damaged files; reading it says what is broken
+        return list(REQUIRED)
+
+
+def is_table_with(names: Sequence[str], options: Mapping[str, object]) -> bool:
+    """Return whether columns of these names are a plain table once these options say what they are.
 
     Where they say what was measured, workers and iterations may go without columns.
 
-    >>> is_table_with("rank,iteration,duration_ms", {"worker": "rank", "seconds": "duration_ms", "samples": 32})
+    >>> named = {"worker": "rank", "seconds": "duration_ms", "samples": 32}
+    >>> is_table_with(["rank", "iteration", "duration_ms"], named), is_table_with(["rank", "iteration"], named)
+    (True, False)
+    >>> is_table_with(["iteration", "ms"], {"seconds": "ms", "samples": 32, "unit": "ms"})
     True
-    >>> is_table_with('{"iteration": 0, "ms": 12.5}', {"seconds": "ms", "samples": 32, "unit": "ms"})
-    True
-    >>> is_table_with("rank,iteration,duration_ms", {"seconds": "duration"})
-    False
     """
-    names = set(names_in(first) if is_json(first) else header_of(first, delimiter_of(first)))
-    if guessed(first, options) and {one for one in options.values() if isinstance(one, str)} <= names:
+    if guessed(names, options) and {one for one in options.values() if isinstance(one, str)} <= set(names):
         return True
-    if {options.get(name, name) for name in ("worker", "iteration")} <= names:
+    if {options.get(name, name) for name in ("worker", "iteration")} <= set(names):
         return True
     told = {one for name in (*REQUIRED, *MEASURED, "rate") if isinstance(one := options.get(name), str)}
     measured = "seconds" in names or any(name in options for name in ("seconds", "rate", "values"))
-    return bool(options) and told <= names and measured
+    return bool(options) and told <= set(names) and measured
 
 
 def about(path: Path) -> Path:
@@ -379,25 +390,47 @@ def _checked_header(path: Path, delimiter: str) -> list[str]:
     return header
 
 
-def _is_parquet(path: Path, first: str) -> bool:
+def is_parquet(first: str) -> bool:
+    """Return whether a file begins as Parquet does."""
+    return first.startswith("PAR1")
+
+
+def _is_own_parquet(path: Path) -> bool:
+    """Return whether ``Trace.save`` wrote a file: then it says itself what it holds."""
     import pyarrow.parquet as pq
 
     try:
-        return first.startswith("PAR1") and set(REQUIRED) <= set(pq.read_schema(path).names)
+        return path.suffix == ".parquet" and b"paceline" in (pq.read_schema(path).metadata or {})
     except Exception:  # pyarrow raises many kinds on damaged files
-        return path.suffix == ".parquet"  # so that reading it says what is broken
+        return True  # so that loading it says what is broken
+
+
+def _loaded(path: Path) -> Trace:
+    """Return the trace of a file; one without a recorded job is named after its file, as a CSV is."""
+    trace = Trace.load(path)
+    return replace(trace, meta={"job": path.name.removesuffix(".parquet"), **trace.meta})
+
+
+def _parquet_table(path: Path, tally: Tally) -> pd.DataFrame:
+    """Return a Parquet table that others wrote, with dates as seconds since 1970."""
+    frame = read_frame(path)[0]
+    frame = frame[[name for name in frame if not re.fullmatch(r"__index_level_\d+__", str(name))]]  # of pandas
+    dates = [name for name in frame if frame[name].dtype.kind == "M" or "datetime" in str(frame[name].dtype)]
+    frame = frame.assign(**in_seconds(frame[dates]))
+    tally.read(len(frame))
+    return frame
 
 
 FORMATS = (
     Format(
         name="parquet",
         per_rank=True,
-        about="a trace written by paceline",
-        files="<job>.parquet",
+        about="a trace written by paceline, or a tidy table",
+        files="Parquet with the columns worker, iteration, samples, seconds and any covariates",
         gives="all that a trace holds",
         seen=OWN,
-        read=read_parquet,
-        recognises=_is_parquet,
+        read=read_csv,
+        recognises=lambda path, first: is_parquet(first) and is_table_with(columns_of(path, first), {}),
     ),
     Format(
         name="csv",
@@ -408,7 +441,9 @@ FORMATS = (
         seen=OWN,
         read=read_csv,
         columns=REQUIRED,
-        recognises=lambda path, first: not is_json(first) and is_table_with(first, {}),
+        recognises=lambda path, first: (
+            not (is_json(first) or is_parquet(first)) and is_table_with(columns_of(path, first), {})
+        ),
     ),
     Format(
         name="json",
@@ -419,6 +454,6 @@ FORMATS = (
         seen=OWN,
         read=read_csv,
         columns=REQUIRED,
-        recognises=lambda path, first: is_json(first) and is_table_with(first, {}),
+        recognises=lambda path, first: is_json(first) and is_table_with(columns_of(path, first), {}),
     ),
 )

@@ -36,8 +36,15 @@ TIDY = "worker,iteration,samples,seconds"
 def test_rows_order_and_copies_change_nothing(tmp_path_factory, order, again, data):
     rows = [*order, *again] if again else order
     rows = data.draw(st.permutations(rows))
-    path = tmp_path_factory.getbasetemp() / "shuffled.csv"
-    path.write_text("\n".join([TIDY, *(f"{worker},{step},64,{1 + step / 10 + ord(worker)}" for step, worker in rows)]))
+    kind = data.draw(st.sampled_from(["csv", "jsonl", "parquet"]))
+    table = pd.DataFrame(
+        [(worker, step, 64, 1 + step / 10 + ord(worker)) for step, worker in rows], columns=TIDY.split(",")
+    )
+    path = tmp_path_factory.getbasetemp() / f"shuffled.{kind}"
+    if kind == "parquet":
+        table.to_parquet(path)
+    else:
+        path.write_text(table.to_csv(index=False) if kind == "csv" else table.to_json(orient="records", lines=True))
     (trace,) = read_traces(path)
     expected = [[1 + step / 10 + ord(worker) for worker in "ab"] for step in range(6)]
     np.testing.assert_allclose(trace.seconds, expected)
@@ -45,9 +52,14 @@ def test_rows_order_and_copies_change_nothing(tmp_path_factory, order, again, da
     assert int(trace.meta["rows_dropped"]) == len(again)
 
 
-def test_sorting_is_reported(made):
-    (trace,) = read_traces(made("a.csv", f"{TIDY}\na,2,1,1\na,1,1,1\na,0,1,1\n"))
+def test_sorting_and_dropping_are_reported(made, caplog):
+    (trace,) = read_traces(made("a.csv", f"{TIDY}\na,2,1,1\na,1,1,1\na,0,1,1\na,1,1,1\n"))
     assert "out of order" in trace.meta["changed"]
+    assert "1 rows that repeat another" in caplog.text
+    assert "out of order" in caplog.text
+    caplog.clear()
+    read_traces(made("a.csv", f"{TIDY}\na,0,1,1\na,1,1,1\n"))
+    assert not caplog.records
 
 
 def test_same_step_with_other_values_is_refused(made):
@@ -98,6 +110,19 @@ def test_unit_of_timestamps_is_the_one_that_fits(made, unit, scale):
     with pytest.raises(ValueError, match=f"start_unit={unit}$"):
         read_traces(path, **options)
     assert len(read_traces(path, start_unit=unit, **options)[0]) == 3
+
+
+def test_parquet_of_others_is_a_table_like_any(tmp_path):
+    when = pd.to_datetime(["2024-09-08 13:03:31", "2024-09-08 13:03:32"] * 2)
+    rows = pd.DataFrame({"ts": when, "host": list("aabb"), "imgs_per_s": [100, 101, 88, 85]}, index=[4, 2, 9, 7])
+    rows.to_parquet(tmp_path / "rates.parquet")
+    (trace,) = read_traces(tmp_path / "rates.parquet", worker="host", start="ts", period=1, rate="imgs_per_s")
+    np.testing.assert_array_equal(trace.speed, [[100, 88], [101, 85]])
+    assert trace.covariate_names == ()
+    pd.DataFrame({"rank": [0, 1], "step": 0, "step_time_ms": [100, 200]}).to_parquet(tmp_path / "clear.parquet")
+    np.testing.assert_allclose(read_traces(tmp_path / "clear.parquet")[0].seconds, [[0.1, 0.2]])
+    with pytest.raises(ValueError, match="its columns suggest --with worker=host --with start=ts"):
+        read_traces(tmp_path / "rates.parquet")
 
 
 @pytest.mark.parametrize("delimiter", [";", "\t"])
@@ -213,6 +238,15 @@ def test_ranks_are_joined_by_their_iterations(tmp_path):
     write_rank(tmp_path, "csv", 1, range(2, 4))
     (trace,) = read_traces(tmp_path)
     np.testing.assert_array_equal(np.isfinite(trace.seconds[:, 1]), [False, False, True, True, False])
+
+
+def test_a_folder_of_unknown_tables_names_the_options(tmp_path):
+    for rank in range(2):
+        (tmp_path / f"rank{rank}.csv").write_text("step,step_time_ms,loss\n0,100,3\n1,101,2\n")
+    with pytest.raises(ValueError, match=r"rank0\.csv.* suggest --with iteration=step --with seconds=step_time_ms"):
+        read_traces(tmp_path)
+    (trace,) = read_traces(tmp_path, iteration="step", seconds="step_time_ms", unit="ms", samples=1)
+    assert trace.workers == ("0", "1")
 
 
 def test_files_of_several_workers_are_jobs_of_their_own(tmp_path):

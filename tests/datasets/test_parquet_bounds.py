@@ -107,7 +107,9 @@ def test_columns_of_plain_numbers_and_texts_are_read_and_others_named(tmp_path):
     kinds = [*PLAIN, pa.dictionary(pa.int8(), pa.string())]
     bounded_parquet._check_metadata(path, about(fields=[pa.field(str(kind), kind) for kind in kinds]))
     for kind in NESTED:
-        with pytest.raises(ValueError, match=r"^columns \['x'\] must hold plain numbers or texts, not lists or other"):
+        with pytest.raises(
+            ValueError, match=r"^columns \['x'\] must hold plain numbers, texts or times, not lists or other"
+        ):
             bounded_parquet._check_metadata(path, about(fields=[pa.field("a", pa.int8()), pa.field("x", kind)]))
 
 

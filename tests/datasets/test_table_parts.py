@@ -9,6 +9,7 @@ import pytest
 
 from paceline.datasets.readers import read_traces
 from paceline.datasets.readers.arrangement import Arrangement, holds_numbers, without_texts
+from paceline.datasets.readers.nearest import names_in
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.readers.tidy import is_table_with
 
@@ -168,7 +169,7 @@ NAMES = [
     ],
 )
 def test_a_table_is_one_if_workers_and_iterations_or_what_was_measured_have_columns(first, options, is_one):
-    assert is_table_with(first, options) is is_one
+    assert is_table_with(names_in(first), options) is is_one
 
 
 def test_every_option_names_its_column(tmp_path):
