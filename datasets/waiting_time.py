@@ -20,6 +20,12 @@ from paceline.datasets.trace import Trace
 MIN_DIFFERENCE = 0.005
 """Shares of the time below half a percent are not worth a name."""
 
+SAME = 1e-3
+"""Times of all workers that differ by less than this share are the same."""
+
+NEARLY_SAME, TOGETHER = 0.02, 4.0
+"""Times are wall times too if they differ by less than the first share, and vary together so many times as much."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Waiting:
@@ -41,6 +47,8 @@ class Waiting:
         Iterations in which all workers that reported a time had work recorded too.
     of
         Iterations in which at least two workers reported a time.
+    wall
+        True if all have the same time in every iteration: then it holds the waiting, and nothing is known.
     """
 
     share: float = float("nan")
@@ -48,6 +56,7 @@ class Waiting:
     from_work: float = float("nan")
     iterations: int = 0
     of: int = 0
+    wall: bool = False
 
     @property
     def known(self) -> bool:
@@ -68,6 +77,9 @@ class Waiting:
         return "\n".join(self.sentences)
 
     def _sentences(self) -> Iterator[str]:
+        if self.wall:
+            yield "How much workers wait is unknown: all have the same time in every iteration, waiting included."
+            return
         if not self.of:
             yield "How much workers wait is unknown: no two workers reported a time in the same iteration."
             return
@@ -133,7 +145,48 @@ def waiting(seconds_TW: Array, work_TW: Array | None) -> Waiting:
 
 def waiting_of(trace: Trace) -> Waiting:
     """Return how much the workers of a recorded job wait, by cause."""
-    return waiting(trace.seconds, trace.work)
+    return Waiting(wall=True) if holds_wall_times(trace) else waiting(trace.seconds, trace.work)
+
+
+def holds_wall_times(trace: Trace) -> bool:
+    """Return whether a trace holds the times of whole iterations, which are the same on all workers.
+
+    >>> step_TW = np.random.default_rng(0).uniform(0.1, 0.2, (50, 1)) * np.ones(4)
+    >>> holds_wall_times(Trace(np.ones((50, 4)), step_TW))
+    True
+    >>> holds_wall_times(Trace(np.ones((50, 4)), step_TW, wait_seconds=0.1 * step_TW))
+    False
+    """
+    complete_T = np.isfinite(trace.seconds).all(axis=1)
+    return not measured_waiting(trace) and are_wall_times(trace.seconds[complete_T])
+
+
+def measured_waiting(trace: Trace) -> bool:
+    """Return whether waiting was recorded beside the times, which are then busy times."""
+    return trace.wait_seconds is not None and bool(np.isfinite(trace.wait_seconds).any())
+
+
+def are_wall_times(seconds_TW: Array) -> bool:
+    """Return whether all workers have the same time in every iteration, as they wait for each other.
+
+    >>> rng = np.random.default_rng(0)
+    >>> step_T = rng.uniform(0.1, 0.2, (50, 1))
+    >>> are_wall_times(step_T + rng.normal(0, 1e-4, (50, 4))), are_wall_times(step_T * rng.uniform(1, 1.1, (50, 4)))
+    (True, False)
+    """
+    if len(seconds_TW) < 3 or seconds_TW.shape[1] < 2:
+        return False
+    spread_T = np.ptp(seconds_TW, axis=1) / seconds_TW.max(axis=1)
+    if np.mean(spread_T <= SAME) > 0.9:
+        return True
+    mean_T = seconds_TW.mean(axis=1)
+    apart = np.median(np.abs(seconds_TW - mean_T[:, None]))
+    return bool(np.median(spread_T) < NEARLY_SAME and np.median(np.abs(mean_T - np.median(mean_T))) > TOGETHER * apart)
+
+
+def difference(seconds_TW: Array) -> float:
+    """Return by which share the times of an iteration usually differ between workers."""
+    return float(np.median(np.ptp(seconds_TW, axis=1) / seconds_TW.max(axis=1)))
 
 
 def _share(seconds_TW: Array) -> float:

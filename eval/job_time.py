@@ -17,12 +17,6 @@ PAUSE = 3.0
 WINDOW = 11
 """Iterations of the running median: what lasts for more than half of it is no pause but a slow worker."""
 
-SAME = 1e-3
-"""Times of all workers that differ by less than this share are the same."""
-
-NEAR, TOGETHER = 0.02, 4.0
-"""Times are wall times too if they differ by less than the first share, and vary together so many times as much."""
-
 CHANGED, BESIDE = 0.1, 3
 """A batch that changes by more than this share shows how time depends on it: from so many iterations on either side."""
 
@@ -40,24 +34,6 @@ def pauses(seconds_TW: Array) -> Array:
     usual_TW = median_filter(seconds_TW, size=(min(WINDOW, len(seconds_TW)), 1), mode="nearest")
     excess_TW: Array = np.where(seconds_TW > PAUSE * usual_TW, seconds_TW - usual_TW, 0.0)
     return excess_TW
-
-
-def are_wall_times(seconds_TW: Array) -> bool:
-    """Return whether all workers have the same time in every iteration, as they wait for each other.
-
-    >>> rng = np.random.default_rng(0)
-    >>> step_T = rng.uniform(0.1, 0.2, (50, 1))
-    >>> are_wall_times(step_T + rng.normal(0, 1e-4, (50, 4))), are_wall_times(step_T * rng.uniform(1, 1.1, (50, 4)))
-    (True, False)
-    """
-    if len(seconds_TW) < 3 or seconds_TW.shape[1] < 2:
-        return False
-    spread_T = np.ptp(seconds_TW, axis=1) / seconds_TW.max(axis=1)
-    if np.mean(spread_T <= SAME) > 0.9:
-        return True
-    mean_T = seconds_TW.mean(axis=1)
-    apart = np.median(np.abs(seconds_TW - mean_T[:, None]))
-    return bool(np.median(spread_T) < NEAR and np.median(np.abs(mean_T - np.median(mean_T))) > TOGETHER * apart)
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,8 +20,15 @@ from paceline._printable import printable
 from paceline.coordinator.balanced.policy import Policy, default_batch_multiple
 from paceline.datasets import Trace
 from paceline.datasets.profiles import load_profile
-from paceline.datasets.waiting_time import Waiting, waiting_of
-from paceline.eval.job_time import FixedShare, are_wall_times, fixed_share, pauses
+from paceline.datasets.waiting_time import (
+    NEARLY_SAME,
+    Waiting,
+    difference,
+    holds_wall_times,
+    measured_waiting,
+    waiting_of,
+)
+from paceline.eval.job_time import FixedShare, fixed_share, pauses
 from paceline.eval.replay.synchronous import EQUAL, ORACLE, replay
 from paceline.eval.replay.synchronous_schemes import Balanced
 from paceline.eval.significance import Estimate
@@ -126,7 +133,8 @@ class Simulation:
     def gain(self) -> tuple[str, ...]:
         """Sentences on what balancing would gain."""
         if self.needs_probe:
-            what = f"Balancing would save {100 * self.low:.0f} to {100 * self.at_most:.0f}% of the time, depending on "
+            low, high = round(100 * self.low), round(100 * self.at_most)
+            what = f"Balancing would save {low} to {high}% of the time, depending on "
             whose = f"{_named(self.slowest)}'s" if self.slowest else "slow workers'"
             what += f"how much of {whose} extra time follows its batch"
             told = f"If all of it does: {percent(self.at_most)} (90% interval: up to {percent(self.high)}). The log "
@@ -209,8 +217,7 @@ def simulate(
     """
     complete_T = np.asarray(np.isfinite(trace.speed).all(axis=1))
     _require_reports(trace, complete_T)
-    measured = trace.wait_seconds is not None and bool(np.isfinite(trace.wait_seconds).any())
-    if not measured and curves is None and are_wall_times(trace.seconds[complete_T]):
+    if curves is None and holds_wall_times(trace):
         raise ValueError(
             "all workers have the same time in every iteration: these are wall times, which hold the waiting for each "
             f"other, and do not show who is slow; record busy time: paceline record -- {_command(trace)}"
@@ -332,11 +339,25 @@ def _about_job(found: Simulation, trace: Trace, given: int | None) -> Simulation
         batch = own // accumulate if known else None
     return replace(
         found,
+        assumed=(*found.assumed, *_busy_times(trace)),
         waiting=waiting_of(trace),
         job_batch=batch,
         accumulate=accumulate,
         command=trace.meta.get("command", ""),
     )
+
+
+def _busy_times(trace: Trace) -> tuple[str, ...]:
+    """Return the assumption that times are busy times, where they are so alike that they may be wall times."""
+    complete_T = np.isfinite(trace.seconds).all(axis=1)
+    if (
+        measured_waiting(trace)
+        or complete_T.sum() < 3
+        or (apart := difference(trace.seconds[complete_T])) > NEARLY_SAME
+    ):
+        return ()
+    same = f"Workers' times differ by only {percent(apart)}, as those of whole iterations do, whoever is slow"
+    return (f"Assumed: times are each worker's own, without waiting. {same}.",)
 
 
 def _own_batch(trace: Trace) -> int:

@@ -66,7 +66,7 @@ def test_work_follows_the_speeds_if_less_is_waited_than_for_either_by_half_a_per
 
 def test_what_is_not_known_of_waiting_is_none_in_json_and_what_is_known_stays():
     assert Waiting().to_dict() == {
-        "share": None, "from_workers": None, "from_work": None, "iterations": 0, "of": 0,
+        "share": None, "from_workers": None, "from_work": None, "iterations": 0, "of": 0, "wall": False,
         "sentences": [
             "How much workers wait is unknown: no two workers reported a time in the same iteration."
         ],

@@ -1,6 +1,7 @@
 """A saving that is promised beforehand: its interval, what the log cannot tell, and what is refused."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from paceline.coordinator import Policy
 from paceline.coordinator.balanced.policy import default_batch_multiple
 from paceline.datasets import Trace
+from paceline.datasets.waiting_time import waiting_of
 from paceline.eval import Balanced, from_profiles, from_speeds, replay, simulate
 from paceline.predictors import Auto
 
@@ -96,8 +98,17 @@ def test_wall_times_are_refused():
         trace = Trace(np.full((60, 4), 8.0), step_TW + rng.uniform(0, apart, (60, 4)))
         with pytest.raises(ValueError, match=r"these are wall times.*record busy time: paceline record -- "):
             simulate(trace)
+        assert np.isnan(waiting_of(trace).share), "how much is waited is not known either"
     busy = Trace(np.full((60, 4), 8.0), step_TW, wait_seconds=0.1 * step_TW)
     assert not simulate(busy).pays, "waiting was measured, so these are busy times"
+
+
+def test_steady_times_that_may_be_wall_times_are_named():
+    rng = np.random.default_rng(0)
+    alike = Trace(np.full((60, 4), 8.0), rng.normal(0.2, 4e-4, (60, 4)))
+    assert "without waiting" in str(simulate(alike))
+    assert "without waiting" not in str(simulate(replace(alike, wait_seconds=np.full((60, 4), 1e-4))))
+    assert "without waiting" not in str(simulate(job([0.1, 0.2])))
 
 
 def test_the_own_batch_is_that_of_a_micro_batch_or_unknown():
