@@ -49,12 +49,21 @@ def test_report_never_overwrites_json_of_the_user(tmp_path):
     require_page(tmp_path / "config.html")
 
 
-@pytest.mark.parametrize("command", [["fit", "ewma", "-o"], ["evaluate", "ewma", "--report"]])
-def test_output_is_tried_before_the_work(tmp_path, monkeypatch, command):
-    monkeypatch.setattr("paceline.cli.named_sources.predictor", lambda text: pytest.fail("the work began"))
-    suffix = ".html" if "--report" in command else ".safetensors"
+OUTPUTS = {
+    ".safetensors": ["fit", "ewma", "-o"],
+    ".html": ["evaluate", "ewma", "--report"],
+    ".parquet": ["data", "load", "digits-cnn-bursty", "-o"],
+    ".csv": ["data", "convert", "digits-cnn-bursty"],
+    ".png": ["data", "check", "digits-cnn-bursty", "--figure"],
+}
+
+
+@pytest.mark.parametrize("suffix", OUTPUTS)
+def test_output_is_tried_before_the_work(tmp_path, monkeypatch, suffix):
+    for work in ("predictor", "find_traces"):
+        monkeypatch.setattr(f"paceline.cli.named_sources.{work}", lambda *_, **__: pytest.fail("the work began"))
     (tmp_path / f"out{suffix}").mkdir()
-    done = CliRunner().invoke(cli.app, [*command, str(tmp_path / f"out{suffix}")])
+    done = CliRunner().invoke(cli.app, [*OUTPUTS[suffix], str(tmp_path / f"out{suffix}")])
     assert isinstance(done.exception, OSError)
     assert f"out{suffix}" in str(done.exception)
 

@@ -15,6 +15,7 @@ import typer
 from rich.markup import escape
 
 from paceline._printable import printable
+from paceline._whole import require_writable
 from paceline.cli.show import err, out
 
 if TYPE_CHECKING:
@@ -98,16 +99,19 @@ def data_load(
 
     Example: [cyan]paceline data load machine_usage.csv --with period=300 --out traces/[/]
     """
+    one = target.suffix == ".parquet"
+    if not one:
+        target.mkdir(parents=True, exist_ok=True)
+    require_writable(target if one else target / "trace.parquet")
     traces = _traces(name, file_format, options)
     first = list(islice(traces, 2))
     if not first:
         raise ValueError(f"{name} holds no trace to write")
-    if target.suffix == ".parquet":
+    if one:
         if len(first) > 1:
             raise ValueError(f"{name} holds more than one trace: give a folder with --out instead of {target}")
         _written(first[0], target)
         return
-    target.mkdir(parents=True, exist_ok=True)
     taken: set[str] = set()
     for trace in (*first, *traces):
         if trace.name in taken:
@@ -129,13 +133,14 @@ def data_convert(
     from paceline.cli import named_sources as sources
     from paceline.datasets.readers.tidy import write_csv
 
+    if target.suffix not in (".parquet", ".csv"):
+        raise ValueError(f"{target} must end in .parquet or .csv")
+    require_writable(target)
     trace = sources.trace(name, options)
     if target.suffix == ".parquet":
         trace.save(target)
-    elif target.suffix == ".csv":
-        write_csv(trace, target)
     else:
-        raise ValueError(f"{target} must end in .parquet or .csv")
+        write_csv(trace, target)
     out.print(f"written to {target}")
 
 
@@ -166,6 +171,8 @@ def data_check(
     from paceline.datasets.health import health
     from paceline.datasets.waiting_time import waiting_of
 
+    if figure is not None:
+        require_writable(figure)
     traces = _traces(name, file_format, options)
     first = list(islice(traces, 2))
     if figure is not None:

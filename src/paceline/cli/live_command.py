@@ -13,6 +13,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from paceline.lab.experiment import AsyncOutcome, ExperimentOutcome, Setting
 
+from paceline._whole import require_writable
 from paceline.cli.show import err, out
 
 
@@ -83,6 +84,9 @@ def live(
         for kind_of_setting, names in chosen.items()
         if names
     ]
+    if figure:
+        (figure.parent if len(settings) == 1 else figure).mkdir(parents=True, exist_ok=True)
+        require_writable(figure if len(settings) == 1 else figure / f"{settings[0].contention}.png")
     for setting in settings:
         outcome = _watched(setting)
         if as_json:
@@ -91,7 +95,6 @@ def live(
             out.print(async_table(outcome) if isinstance(outcome, AsyncOutcome) else outcome_table(outcome))
         if figure and isinstance(outcome, ExperimentOutcome):
             path = figure if len(settings) == 1 else figure / f"{setting.contention}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
             err.print(f"drawn: {loss_figure(outcome, path)}")
 
 
