@@ -12,6 +12,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "loops")]
 
 import balanced_loops  # noqa: E402
 import corpus  # noqa: E402
+import kinds  # noqa: E402
 import unseen  # noqa: E402
 import unsure  # noqa: E402
 from bench import verdicts_of  # noqa: E402
@@ -31,7 +32,8 @@ EVERY = 9
 """Each ninth of the loops is audited always, the others in the soak."""
 
 ALL = [("corpus", name) for name in CORPUS] + [("unseen", name) for name in UNSEEN]
-ALL += [("unsure", name) for name in UNSURE] + [("balanced_loops", MIXES)]
+ALL += [("unsure", name) for name in UNSURE] + [("kinds", name) for name in kinds.CASES]
+ALL += [("balanced_loops", MIXES)]
 ALL += [("balanced_loops", name) for name in LOOPS[::EVERY]]
 SOAK = [("balanced_loops", name) for number, name in enumerate(LOOPS) if number % EVERY]
 CASES = [pytest.param(*case, id=case[1]) for case in ALL]
@@ -61,7 +63,7 @@ def test_a_script_gets_its_verdict(verdicts, module, name):
     if module == "balanced_loops":
         cause = "rows" if name == MIXES else None
     else:
-        cause = {"corpus": CORPUS, "unseen": UNSEEN, "unsure": UNSURE}[module][name].cause
+        cause = {"corpus": CORPUS, "unseen": UNSEEN, "unsure": UNSURE, "kinds": kinds.CASES}[module][name].cause
     assert found["cause"] == cause, found
     if cause is None:
         assert found["status"] == "exact", found

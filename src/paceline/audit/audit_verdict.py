@@ -46,7 +46,8 @@ class Cause(Enum):
     )
     RANKS = (
         "a sample counts differently on another rank",
-        "look for what depends on the rank: a weight, a learning rate, a part of the loss on one rank alone",
+        "look for what depends on the rank: a weight, a learning rate, a part of the loss, a teacher that one rank "
+        "updates",
         "ranks",
     )
     MICRO_BATCHES = (
@@ -90,7 +91,7 @@ class Cause(Enum):
         "carried",
     )
     HOOKS = (
-        "hooks change each rank's own gradients before they are summed",
+        "each rank's own gradients are changed before they are summed",
         "clip or scale after backward(), when gradients are summed",
         "hooks",
     )
@@ -116,8 +117,8 @@ class Cause(Enum):
         "noise",
     )
     CHANCE = (
-        "the model draws random numbers that belong to no sample",
-        "switch off what draws them (stochastic depth, noise, mixup), and audit again",
+        "random numbers are drawn that belong to no sample",
+        "switch off what draws them (stochastic depth, noise, mixup, a collate_fn that augments), and audit again",
         "noise",
     )
     NO_SAMPLES = (
@@ -130,7 +131,11 @@ class Cause(Enum):
         "audit the loss in a notebook: paceline.torch.audit(step, batches)",
         "no-samples",
     )
-    FAILED = ("the script ended before its first steps", "run it without the audit first", "failed")
+    FAILED = (
+        "the script ended before its first steps",
+        "mend the error, and see that it runs without the audit",
+        "failed",
+    )
     UNKNOWN = ("the cause could not be told", "compare the runs by hand: --keep leaves them in a folder", "unknown")
 
     def __init__(self, what: str, remedy: str, anchor: str) -> None:

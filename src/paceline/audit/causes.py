@@ -18,34 +18,61 @@ CLOSE = 0.01
 """Distance of a power from a whole number within which it is that."""
 
 
+Probes = tuple[probe.Probe | None, probe.Probe | None, bool]
+"""What the gradients show that optimizers use, and those that backward() left; and whether the latter are summed."""
+
+
 def told_apart(inquiry: Inquiry, found: compare.Difference, *, alone: bool = False) -> AuditVerdict:
     """Make the probing run, and return the verdict that it leads to."""
-    shown = _probe_balanced(inquiry) if inquiry.balanced else _probe_plain(inquiry, alone)
-    draws = any(step.facts.get("draws") for step in inquiry.base.tapes[0].steps)
-    fine = 1e-5 if inquiry.precision == "float64" else 2e-2
+    shown, raw, summed = _probe_balanced(inquiry) if inquiry.balanced else _probe_plain(inquiry, alone)
+    if inquiry.random and (shown is None or shown.control > 100 * inquiry.tolerance):
+        return inquiry.unknown(Cause.CHANCE)
     if shown is None:
-        return inquiry.unknown(Cause.CHANCE) if draws else inquiry.not_exact(Cause.UNKNOWN, found)
+        return inquiry.not_exact(Cause.UNKNOWN, found)
     if shown.control > 100 * inquiry.tolerance:
-        return inquiry.unknown(Cause.CHANCE) if draws else inquiry.not_exact(Cause.CARRIED, found)
-    mixing = inquiry.base.tapes[0].facts.get("mixing", [])
-    if shown.residual > fine or any(abs(share - 0.5) > 0.5 - 1e-9 for share in shown.shares if share == share):
-        if hooks := inquiry.base.tapes[0].facts.get("hooks"):
+        return inquiry.not_exact(Cause.CARRIED, found)
+    facts = inquiry.base.tapes[0].facts
+    fine = 1e-5 if inquiry.precision == "float64" else 2e-2
+    rows, samples = facts.get("collated", (0, 0))
+    filtered = f"collate_fn leaves {rows} of {samples} samples" if rows < samples else ""
+    changed = shown.residual > fine and raw is not None and raw.residual <= fine
+    if changed:  # by the script itself, between backward() and step()
+        assert raw is not None
+        shown = raw
+    if shown.residual > fine or (shown.extreme and not filtered):
+        if hooks := facts.get("hooks"):
             return inquiry.not_exact(Cause.HOOKS, found, f"on {hooks[0]}" + (" and others" if len(hooks) > 1 else ""))
-        detail = ", ".join(mixing) or "negatives within the batch, hard examples, mixup"
+        detail = ", ".join(facts.get("mixing", [])) or "negatives within the batch, hard examples, mixup"
         return inquiry.not_exact(Cause.ROWS, found, detail)
     if any(abs(share - shown.expected) > fine for share in shown.shares):
-        return inquiry.not_exact(Cause.TERMS, found, probe.named(shown, 10 * fine))
+        return inquiry.not_exact(Cause.TERMS, found, filtered or probe.named(shown, 10 * fine))
     if abs(shown.micro_weight - 1) > fine:
         return inquiry.not_exact(
             Cause.MICRO_BATCHES, found, f"the first counts {shown.micro_weight:.3g} times its share"
         )
+    if changed and not summed:
+        return inquiry.not_exact(Cause.HOOKS, found, "by the script, after backward()")
     if abs(shown.rank_weight - 1) > fine:
         return inquiry.not_exact(Cause.RANKS, found, f"the first counts {shown.rank_weight:.3g} times its share")
-    if np.isnan(shown.expected):  # batches of one sample, which cannot be put together of two
-        return inquiry.not_exact(Cause.UNKNOWN, found)
-    return inquiry.not_exact(
-        Cause.TERMS, found, "three samples that were probed have the same of it: told by what is left"
-    )
+    return _not_shown(inquiry, found, filtered)
+
+
+def _not_shown(inquiry: Inquiry, found: compare.Difference, filtered: str) -> AuditVerdict:
+    """Return the verdict on a script of which the probing run shows nothing: by what it was seen to do."""
+    tapes, close = inquiry.base.tapes, 100 * inquiry.tolerance
+    clipped = [np.array([one for step in tape.steps for one in step.facts.get("clipped", [])]) for tape in tapes]
+    if len({norms.shape for norms in clipped}) == 1 and clipped[0].size:
+        apart = any(not np.allclose(clipped[0], norms, rtol=close) for norms in clipped)
+        if apart and any((norms[:, 0] > norms[:, 1]).any() for norms in clipped):
+            return inquiry.not_exact(Cause.HOOKS, found, "by clip_grad_norm_")
+    for name, values in tapes[0].facts.get("not trained", {}).items():
+        others = [tape.facts.get("not trained", {}).get(name, values) for tape in tapes]
+        if any(len(other) == len(values) and not np.allclose(values, other, rtol=close) for other in others):
+            kind = name.rpartition(" ")[0]
+            return inquiry.not_exact(Cause.RANKS, found, f"parameters of a {kind} that no optimizer has differ")
+    if filtered:
+        return inquiry.not_exact(Cause.TERMS, found, filtered)
+    return inquiry.not_exact(Cause.UNKNOWN, found)
 
 
 def unlike_one(inquiry: Inquiry, found: compare.Difference, one: Tape) -> AuditVerdict:
@@ -66,9 +93,9 @@ def by_size(inquiry: Inquiry, found: compare.Difference) -> AuditVerdict:
     kind = inquiry.balanced[0]
     if inquiry.streams:
         return inquiry.not_exact(Cause.OTHER_DATA, found, ", ".join(inquiry.streams))
-    shown = _probe_balanced(inquiry)
+    shown, _, _ = _probe_balanced(inquiry)
     if shown is not None and shown.control > 100 * inquiry.tolerance:
-        return inquiry.not_exact(Cause.CARRIED, found)
+        return inquiry.unknown(Cause.CHANCE) if inquiry.random else inquiry.not_exact(Cause.CARRIED, found)
     power = _power(inquiry, kind) if kind["candidates"] else None
     if power == 2:
         return inquiry.not_exact(Cause.SUM, found, "a rank's weight grows with the square of its batch")
@@ -78,7 +105,7 @@ def by_size(inquiry: Inquiry, found: compare.Difference) -> AuditVerdict:
     return inquiry.not_exact(Cause.ROWS if mixing else Cause.UNKNOWN, found, ", ".join(mixing))
 
 
-def _probe_plain(inquiry: Inquiry, alone: bool) -> probe.Probe | None:
+def _probe_plain(inquiry: Inquiry, alone: bool) -> Probes:
     given, counts = probe.probing(inquiry.base.tapes)
     each = {name: len(batches) // len(probe.STEPS) for name, batches in given.items()}
     main = max(given, key=lambda name: sum(len(refs) for row in given[name] for refs in row))
@@ -92,14 +119,13 @@ def _probe_plain(inquiry: Inquiry, alone: bool) -> probe.Probe | None:
         part = {name: rows[steps.start * each[name] : steps.stop * each[name]] for name, rows in given.items()}
         return inquiry.frozen(len(steps), arranged=part)
 
-    vectors = _probed(inquiry, of, min(known, default=len(probe.STEPS)), each, alone)
-    return None if vectors is None else probe.shown(vectors, sizes, counts)
+    return _probed(inquiry, of, min(known, default=len(probe.STEPS)), each, alone, sizes, counts)
 
 
-def _probe_balanced(inquiry: Inquiry) -> probe.Probe | None:
+def _probe_balanced(inquiry: Inquiry) -> Probes:
     kind = inquiry.balanced[0]
     if len(kind["candidates"]) < 3:
-        return None
+        return None, None, True
     numbers, counts = zip(*kind["candidates"], strict=True)
     chosen = probe.apart(counts)
     ranks, own = int(kind["ranks"]), [numbers[place % len(numbers)] for place in range(kind["step"])]
@@ -108,16 +134,22 @@ def _probe_balanced(inquiry: Inquiry) -> probe.Probe | None:
     def of(steps: range) -> AuditPlan:
         return inquiry.frozen(len(steps), balanced=BalancedRun(numbers=given[steps.start : steps.stop]))
 
-    vectors = _probed(inquiry, of, kind["batches"], {}, alone=False)
     sizes = [[kind["step"] // ranks] * ranks]
-    return None if vectors is None else probe.shown(vectors, sizes, tuple(counts[place] for place in chosen))
+    return _probed(inquiry, of, kind["batches"], {}, False, sizes, tuple(counts[place] for place in chosen))
 
 
 def _probed(
-    inquiry: Inquiry, of: Callable[[range], AuditPlan], epoch: int, each: dict[str, int], alone: bool
-) -> dict[str, Array] | None:
-    """Return the gradients of all probing steps, as many in one run as an epoch has."""
+    inquiry: Inquiry,
+    of: Callable[[range], AuditPlan],
+    epoch: int,
+    each: dict[str, int],
+    alone: bool,
+    sizes: list[list[int]],
+    counts: tuple[dict[str, int], ...],
+) -> Probes:
+    """Make all probing steps, as many in one run as an epoch has."""
     found: dict[str, Array] = {}
+    raw: list[dict[str, Array]] = [{}, {}]  # of the first and the last rank
     many = min(max(epoch, 1), len(probe.STEPS))
     for first in range(0, len(probe.STEPS), many):
         steps = range(first, min(first + many, len(probe.STEPS)))
@@ -125,9 +157,14 @@ def _probed(
         names = [probe.STEPS[number] for number in steps]
         vectors = None if run.error or not run.tapes else probe.gradients(run.tapes[0], names, each)
         if vectors is None or not all(np.isfinite(vector).all() for vector in vectors.values()):
-            return None
+            return None, None, True
         found |= vectors
-    return found
+        for known, tape in zip(raw, (run.tapes[0], run.tapes[-1]), strict=True):
+            known |= probe.gradients(tape, names, each, raw=True) or {}
+    shown = probe.shown(found, sizes, counts)
+    if any(len(vector) != len(found["own"]) for vector in raw[0].values()):
+        return shown, None, True
+    return shown, probe.shown(raw[0], sizes, counts), np.allclose(raw[0]["own"], raw[1].get("own", np.nan))
 
 
 def _power(inquiry: Inquiry, kind: dict[str, Any]) -> float | None:

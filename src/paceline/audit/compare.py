@@ -113,9 +113,9 @@ def ends_differ(tapes: Sequence[Tape]) -> float:
     )
 
 
-def flat(steps: Sequence[TapedStep]) -> Array:
+def flat(steps: Sequence[TapedStep], *, raw: bool = False) -> Array:
     """Return the gradients of some steps as one vector."""
-    arrays = [array.astype(np.float64) for step in steps for array in step.gradients.values()]
+    arrays = [array.astype(np.float64) for step in steps for array in (step.raw if raw else step.gradients).values()]
     return np.concatenate(arrays) if arrays else np.zeros(0)
 
 

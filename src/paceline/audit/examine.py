@@ -61,7 +61,7 @@ class Audit(Inquiry):
         if self.notebook:
             self.notes.append("Dropout is off.")
             return None
-        self.notes.append("Dropout and loading processes are off; what augments a sample is kept from the first run.")
+        self.notes.append("Dropout and loading processes are off; what augments a sample is the same in every run.")
         return None
 
     # -- noise -----------------------------------------------------------------------------------------------------

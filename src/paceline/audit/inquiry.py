@@ -83,6 +83,12 @@ class Inquiry:
         """Return the names of the streams of samples of plain loaders."""
         return arrange.shared(self.base.tapes)
 
+    @property
+    def random(self) -> bool:
+        """Whether random numbers were drawn that belong to no sample, or samples differ each time they are loaded."""
+        draws = any(step.facts.get("draws") for tape in self.base.tapes for step in tape.steps)
+        return draws or any(tape.facts.get("random samples") for tape in self.base.tapes)
+
     def frozen(self, steps: int, **given: Any) -> AuditPlan:
         """Return a plan of so many steps from the same parameters; two models may take turns within a step."""
         each = max(len(group) for group in arrange.grouped(self.base.tapes[0]))

@@ -126,16 +126,16 @@ class Pretended:
 
     def _averaged(self, row: list[list[tuple[int, int, int]]]) -> tuple[Arrays, set[str], bool]:
         """Return the mean of the ranks' gradients, their precisions, and whether random numbers were drawn."""
-        from paceline.audit.inside.step_recorder import Chance, chance
+        from paceline.audit.inside.randomness import Seeded, drawn_since, random_state
 
         total: Arrays = {}
         dtypes: set[str] = set()
         draws = False
         for rank, refs in enumerate(row):
-            with Chance(rank):
-                before = chance()
+            with Seeded(rank):
+                before = random_state()
                 gradients = self._gradients(refs)
-                draws = draws or chance() != before
+                draws = draws or drawn_since(before)
             dtypes |= {str(array.dtype) for array in gradients.values()}
             for name, array in gradients.items():
                 with np.errstate(invalid="ignore"):  # a loss of 0 / 0 is a verdict, not a warning
@@ -177,15 +177,11 @@ def rows_of(batch: Any) -> int:
     TypeError
         If there is no tensor in it.
     """
-    import torch
+    from paceline.audit.inside import sample_order
 
-    if isinstance(batch, torch.Tensor):
-        return len(batch)
-    for part in batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ():
-        try:
-            return rows_of(part)
-        except TypeError:
-            continue
+    rows = sample_order.rows_of(batch)
+    if rows is not None:
+        return rows
     raise TypeError(f"a batch must hold a tensor whose first axis is the samples, got {type(batch).__name__}")
 
 

@@ -25,6 +25,10 @@ STEPS = ("own", "x", "y", "z", "xy", "xz", "rank", "micro", "own again")
 """Samples of each step of the probing run: those of the script, the sets x, y and z alone, and their mixtures."""
 
 
+NOTHING = 1e-9
+"""Length of a sample's gradient, relative to another's, below which it has none."""
+
+
 @dataclass(frozen=True)
 class Probe:
     """Result of a probing run: how much samples, ranks and micro-batches count in its gradients.
@@ -41,6 +45,8 @@ class Probe:
         The share of x in the samples.
     rank_weight, micro_weight
         How much the first rank and the first micro-batch count, times their number: 1 if they count as all others.
+    extreme
+        Whether a sample counts nothing beside another although it has a gradient when alone.
     counts
         The sizes of x, y and z.
     """
@@ -52,6 +58,7 @@ class Probe:
     rank_weight: float
     micro_weight: float
     counts: tuple[dict[str, int], ...] = ()
+    extreme: bool = False
 
 
 def apart(sizes: Sequence[dict[str, int]]) -> list[int]:
@@ -113,7 +120,9 @@ def numbers_of(step_size: int, ranks: int, chosen: Sequence[int], own: list[int]
     ]
 
 
-def gradients(tape: Tape, names: Sequence[str], expected: dict[str, int]) -> dict[str, Array] | None:
+def gradients(
+    tape: Tape, names: Sequence[str], expected: dict[str, int], *, raw: bool = False
+) -> dict[str, Array] | None:
     """Return the gradients of a probing run's steps; None if they did not take the batches that were meant for them."""
     steps = grouped(tape)[: len(names)]
     aligned = all(
@@ -123,7 +132,7 @@ def gradients(tape: Tape, names: Sequence[str], expected: dict[str, int]) -> dic
     )
     if len(steps) < len(names) or not aligned:
         return None
-    return {name: flat(steps[number]) for number, name in enumerate(names)}
+    return {name: flat(steps[number], raw=raw) for number, name in enumerate(names)}
 
 
 def shown(vector: dict[str, Array], sizes: list[list[int]], counts: tuple[dict[str, int], ...]) -> Probe:
@@ -140,6 +149,10 @@ def shown(vector: dict[str, Array], sizes: list[list[int]], counts: tuple[dict[s
         expected=float(np.mean([(size + 1) // 2 / size for size in batches])) if min(batches) > 1 else float("nan"),
         rank_weight=rank[0] * len(sizes[0]) if len(sizes[0]) > 1 else 1.0,
         micro_weight=micro[0] * len(sizes) if len(sizes) > 1 else 1.0,
+        extreme=any(
+            abs(_share(fit) - 0.5) > 0.5 - 1e-9 and _both(vector["x"], vector[other])
+            for fit, other in zip(fits, "yz", strict=True)
+        ),
         counts=counts,
     )
 
@@ -148,20 +161,35 @@ def _share(fit: tuple[float, float, float]) -> float:
     return fit[0] / (fit[0] + fit[1]) if fit[0] + fit[1] else float("nan")
 
 
+def _both(one: Array, other: Array) -> bool:
+    """Return whether neither vector is nothing beside the other."""
+    lengths = np.linalg.norm(one), np.linalg.norm(other)
+    return bool(min(lengths) > NOTHING * max(lengths))
+
+
 def of_two(mixture: Array, one: Array, other: Array) -> tuple[float, float, float]:
     """Return the factors of two vectors in a third, and what is left over, relative.
 
+    If one of them is zero, its factor is what the other's lacks to 1: that of a mean.
+
     >>> [round(part, 3) for part in of_two(np.array([3.0, 4.0, 1.0]), np.eye(3)[0], np.eye(3)[1])]
     [3.0, 4.0, 0.196]
+    >>> of_two(np.array([0.0, 0.5]), np.zeros(2), np.array([0.0, 1.0]))
+    (0.5, 0.5, 0.0)
     """
     basis = np.stack([one, other], axis=1)
     factors, *_ = np.linalg.lstsq(basis, mixture, rcond=1e-10)
     rest = mixture - basis @ factors
+    if not _both(one, other) and max(np.linalg.norm(one), np.linalg.norm(other)) > 0:
+        zero = int(np.linalg.norm(one) > np.linalg.norm(other))
+        factors[zero] = 1 - factors[1 - zero]
     return float(factors[0]), float(factors[1]), float(np.linalg.norm(rest) / (np.linalg.norm(mixture) or 1))
 
 
 def named(probe: Probe, tolerance: float) -> str:
     """Return what of the samples has the ratio that the factors show, such as the labels that count."""
+    if any(abs(share - 0.5) > 0.5 - 1e-9 for share in probe.shares):
+        return "samples without any loss term leave the others the whole weight"
     for share, other in zip(probe.shares, probe.counts[1:], strict=True):
         if not 0 < share < 1 or abs(share - probe.expected) < tolerance:
             continue

@@ -27,12 +27,16 @@ class Sample:
 
 @dataclass
 class TapedStep:
-    """One optimizer step: batches delivered so far on every stream, averaged gradients, parameters afterwards."""
+    """One optimizer step: batches delivered so far on every stream, averaged gradients, parameters afterwards.
+
+    ``raw`` are the gradients that the last ``backward()`` left, where they were recorded.
+    """
 
     delivered: dict[str, int]
     gradients: Arrays
     parameters: Arrays
     facts: dict[str, Any] = field(default_factory=dict)
+    raw: Arrays = field(default_factory=dict)
 
 
 @dataclass
@@ -65,6 +69,7 @@ class Tape:
         arrays = {f"start/{name}": array for name, array in self.start.items()}
         for number, step in enumerate(self.steps):
             arrays |= {f"gradients/{number}/{name}": array for name, array in step.gradients.items()}
+            arrays |= {f"raw/{number}/{name}": array for name, array in step.raw.items()}
             arrays |= {f"parameters/{number}/{name}": array for name, array in step.parameters.items()}
         with (folder / f"{self.rank}.npz").open("wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
@@ -98,6 +103,7 @@ class Tape:
                 _under(arrays, f"gradients/{number}/"),
                 _under(arrays, f"parameters/{number}/"),
                 said["facts"],
+                _under(arrays, f"raw/{number}/"),
             )
             for number, said in enumerate(known["steps"])
         ]

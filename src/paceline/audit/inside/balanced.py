@@ -12,12 +12,13 @@ import torch
 from torch.utils.data import default_collate
 
 from paceline.audit.comparisons import BalancedRun
-from paceline.audit.inside.patches import Patches, length_of
+from paceline.audit.inside.patches import Patches, length_of, one_of
 from paceline.audit.inside.sample_order import UnwritableError, counts, written
 from paceline.coordinator.balanced.load_balancer import LoadBalancer
 from paceline.coordinator.balanced.policy import Policy
 from paceline.predictors import Forecast
 from paceline.torch.assigner import EpochAssigner
+from paceline.torch.chunks import Chunks
 from paceline.torch.drawn import StreamAssigner
 from paceline.torch.loader import BalancedLoader
 from paceline.torch.stream_loader import StreamLoader
@@ -169,6 +170,14 @@ def watch_balanced(patches: Patches) -> None:
 
         return init
 
+    def loading(before: Any) -> Any:
+        def load(chunks: Any, numbers: Any) -> Any:
+            get = one_of(chunks.dataset)
+            return chunks.collate([recorder.loaded("balanced", number, get) for number in numbers.tolist()])
+
+        return load
+
+    patches.replace(Chunks, "load", loading)
     patches.replace(LoadBalancer, "__init__", balancers)
     patches.replace(EpochAssigner, "__init__", assigners)
     patches.replace(StreamAssigner, "__init__", streams)
@@ -181,7 +190,8 @@ def delivering(recorder: Any, name: str, collate: Collate | None) -> Collate:
 
     def counting(samples: list[Any]) -> Any:
         recorder.handed_out(name)
-        return recorder.delivered((collate or default_collate)(samples))
+        recorder.before_collating()
+        return recorder.collated(len(samples), (collate or default_collate)(samples))
 
     return counting
 

@@ -71,3 +71,14 @@ class Names:
             if parameter._backward_hooks  # torch's own, where register_hook() puts a hook
         ]
         return sorted(set(found))
+
+    def not_trained(self, trained: set[int], values: Callable[[torch.Tensor], Any]) -> dict[str, list[float]]:
+        """Return numbers that describe the parameters that no optimizer has, by the kind of their module."""
+        found: dict[str, list[float]] = {}
+        for module in self.modules():
+            others = [one for one in module.parameters() if id(one) not in trained and not hasattr(one, "full_tensor")]
+            if others:
+                kind = type(module).__name__
+                number = sum(name.startswith(f"{kind} ") for name in found)
+                found[f"{kind} {number}"] = [float(values(one).astype("float64").sum()) for one in others]
+        return found

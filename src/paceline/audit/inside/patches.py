@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import functools
 import inspect
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader, DistributedSampler
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
+from paceline.audit.inside.randomness import seed_script
 from paceline.audit.inside.step_recorder import StepRecorder
 from paceline.audit.tape import DRAWN
 
@@ -47,19 +46,18 @@ class Patches:
 
     def __init__(self, recorder: StepRecorder | None) -> None:
         self.recorder: Any = recorder
-        self._undo: list[Callable[[], None]] = []
+        self._undo: list[Callable[[], object]] = []
         self._streams: dict[int, str] = {}
         self._kept: list[Any] = []
 
     def apply(self, seed: int) -> None:
         """Make all changes, and seed what draws random numbers."""
-        self._seed(seed)
+        seed_script(self, seed)
         self._loaders()
         self._steps()
         self.no_dropout()
         self._losses()
-        if self.recorder.plan.frozen:
-            self._clipping()
+        self._clipping()
         if self.recorder.plan.precision == "float64":
             self._double()
 
@@ -72,19 +70,13 @@ class Patches:
         """Replace an attribute by what ``changed`` makes of it."""
         before = owner.__dict__[name] if isinstance(owner, type) and name in owner.__dict__ else getattr(owner, name)
         setattr(owner, name, changed(before))
-        self._undo.append(lambda: setattr(owner, name, before))
+        self.at_end(lambda: setattr(owner, name, before))
+
+    def at_end(self, call: Callable[[], object]) -> None:
+        """Call this when all changes are taken back."""
+        self._undo.append(call)
 
     # -- random numbers --------------------------------------------------------------------------------------------
-
-    def _seed(self, seed: int) -> None:
-        torch.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: NPY002 - scripts draw from it
-
-        def seeded(default_rng: Any) -> Any:
-            return lambda given=None: default_rng(seed if given is None else given)
-
-        self.replace(np.random, "default_rng", seeded)
 
     def no_dropout(self) -> None:
         """Let dropout do nothing: which values it drops depends on where a sample lies."""
@@ -120,18 +112,13 @@ class Patches:
             self.recorder.tape.facts.setdefault("lengths", {})[self._stream(loader)] = length_of(loader)
         dataset, together = fetcher.dataset, fetcher.auto_collation
         collate = fetcher.collate_fn if together else lambda samples: fetcher.collate_fn(samples[0])
+        numbers: list[Any] = list(index) if together else [index]
+        get = one_of(dataset)
         if hasattr(fetcher, "dataset_iter"):
             loaded = self._from_stream(fetcher, index) if together else [next(fetcher.dataset_iter)]
-            indices: list[Any] = list(range(len(loaded)))
-            samples = self.recorder.fetched(self._stream(loader), lambda: loaded, dataset, indices)
-        elif not together:
-            samples = self.recorder.fetched(self._stream(loader), lambda: [dataset[index]], dataset, [index])
-        else:
-            many = getattr(dataset, "__getitems__", None)
-            numbers = list(index)
-            load = (lambda: list(many(numbers))) if many else (lambda: [dataset[number] for number in numbers])
-            samples = self.recorder.fetched(self._stream(loader), load, dataset, numbers)
-        return self.recorder.delivered(collate(samples))
+            numbers, get = list(range(len(loaded))), loaded.__getitem__
+        samples = self.recorder.fetched(self._stream(loader), dataset, numbers, get)
+        return self.recorder.collated(len(samples), collate(samples))
 
     @staticmethod
     def _from_stream(fetcher: Any, index: Any) -> list[Any]:
@@ -173,7 +160,7 @@ class Patches:
                 return drawn
             numbers = drawn.tolist()
             stream = f"{DRAWN} {arguments} {sorted(options)}"
-            given = self.recorder.fetched(stream, lambda: numbers, range(2**62), numbers)
+            given = self.recorder.fetched(stream, range(2**62), numbers, int)
             return torch.tensor(given, dtype=drawn.dtype, device=drawn.device)
 
         return randint
@@ -193,8 +180,18 @@ class Patches:
         recorder.asked_for_names = modules.named_parameters
         self.replace(modules, "named_parameters", noting)
 
-        def starting(optimizer: Any, arguments: Any, options: Any) -> None:
+        def starting(optimizer: Any, arguments: Any, options: Any) -> Any:
+            def noting(closure: Any) -> Any:
+                def run() -> Any:
+                    loss = closure()
+                    recorder.after_closure(optimizer)
+                    return loss
+
+                return run if callable(closure) else closure
+
+            given = [*map(noting, arguments[1:])], {name: noting(option) for name, option in options.items()}
             recorder.before_step(optimizer, any(callable(one) for one in [*arguments[1:], *options.values()]))
+            return (*arguments[:1], *given[0]), given[1]
 
         handles = [
             register_optimizer_step_pre_hook(starting),
@@ -233,10 +230,22 @@ class Patches:
         self.replace(torch.Tensor, "backward", backward)
 
     def _clipping(self) -> None:
-        """Leave gradients as they are: only then is a sum of samples a sum of their gradients."""
+        """Note what clips gradients; where every step has the same parameters, gradients stay as they are."""
+        recorder, frozen = self.recorder, self.recorder.plan.frozen
+
+        def by_norm(before: Any) -> Any:
+            @functools.wraps(before)
+            def clip(parameters: Any, max_norm: float, *arguments: Any, **options: Any) -> Any:
+                norm = before(parameters, 1e300 if frozen else max_norm, *arguments, **options)
+                recorder.clipped(norm, max_norm)
+                return norm
+
+            return clip
+
         for owner in (torch.nn.utils, torch.nn.utils.clip_grad):
-            self.replace(owner, "clip_grad_norm_", lambda before: lambda parameters, *a, **k: before(parameters, 1e300))
-            self.replace(owner, "clip_grad_value_", lambda before: lambda *a, **k: None)
+            self.replace(owner, "clip_grad_norm_", by_norm)
+            if frozen:
+                self.replace(owner, "clip_grad_value_", lambda before: lambda *a, **k: None)
 
     # -- precision -------------------------------------------------------------------------------------------------
 
@@ -270,6 +279,12 @@ def no_dropout() -> Iterator[None]:
         yield
     finally:
         patches.undo()
+
+
+def one_of(dataset: Any) -> Callable[[Any], Any]:
+    """Return the function that loads one sample."""
+    many = getattr(dataset, "__getitems__", None)
+    return (lambda number: many([number])[0]) if many else dataset.__getitem__
 
 
 def length_of(loader: Any) -> int:

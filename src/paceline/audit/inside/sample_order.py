@@ -7,6 +7,7 @@ where it is, and a run that needs it asks the dataset for its number once more.
 from __future__ import annotations
 
 import json
+import pickle
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -47,8 +48,8 @@ def written(item: Any) -> Any:
     raise UnwritableError(type(item).__name__)
 
 
-def read(known: Any, dataset: Any = None) -> Any:
-    """Return the item that :func:`written` made this of; a number is looked up in the dataset."""
+def read(known: Any, load: Callable[[Any], Any] | None = None) -> Any:
+    """Return the item that :func:`written` made this of; one that only has a number is loaded."""
     if not isinstance(known, dict):
         return known.clone() if isinstance(known, torch.Tensor) else known
     ((kind, value),) = known.items()
@@ -57,10 +58,11 @@ def read(known: Any, dataset: Any = None) -> Any:
     if kind == "bytes":
         return bytes(value)
     if kind == NUMBER:
-        return dataset[value]
+        assert load is not None
+        return load(value)
     if kind == "dict":
-        return {read(name): read(part, dataset) for name, part in value}
-    parts = [read(part, dataset) for part in value]
+        return {read(name): read(part, load) for name, part in value}
+    parts = [read(part, load) for part in value]
     return parts if kind == "list" else tuple(parts)
 
 
@@ -106,6 +108,25 @@ def digest(known: Any) -> int:
         flat = [part for pair in parts for part in pair] if kind == "dict" else parts
         return zlib.crc32(json.dumps([kind, *map(digest, flat)]).encode())
     return zlib.crc32(repr(known).encode())
+
+
+def fingerprint(item: Any) -> int | None:
+    """Return a checksum of any item; None of one that cannot be pickled."""
+    try:
+        return digest(written(item))
+    except UnwritableError:
+        try:
+            return zlib.crc32(pickle.dumps(item))
+        except Exception:
+            return None
+
+
+def rows_of(batch: Any) -> int | None:
+    """Return the samples of a batch: the first axis of its first tensor; None if there is no tensor in it."""
+    if isinstance(batch, torch.Tensor):
+        return len(batch) if batch.dim() else None
+    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
+    return next((rows for part in parts if (rows := rows_of(part)) is not None), None)
 
 
 def converted(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:

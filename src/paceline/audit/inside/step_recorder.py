@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import torch.distributed as dist
 from paceline._arrays import Array
 from paceline.audit.comparisons import AuditPlan
 from paceline.audit.inside.names import Names
+from paceline.audit.inside.randomness import Seeded, drawn_since, random_state
 from paceline.audit.inside.sample_order import (
     NUMBER,
     Supplies,
@@ -23,13 +22,19 @@ from paceline.audit.inside.sample_order import (
     converted,
     counts,
     digest,
+    fingerprint,
     read,
+    rows_of,
     written,
 )
 from paceline.audit.tape import DRAWN, Sample, Tape, TapedStep
 
 LARGEST = 65536
 """Values of a parameter that are compared one by one; a larger one is folded to so many sums with random signs."""
+
+
+LOADED_TWICE = 4
+"""Samples that are loaded a second time, to see whether they are the same."""
 
 
 class StepRecorder:
@@ -54,10 +59,13 @@ class StepRecorder:
         self._supplies = Supplies(plan.supplies) if plan.supplies else None
         self._samples: dict[str, list[list[Any]]] = {}
         self._facts: dict[str, Any] = {}
-        self._chance: int | None = None
+        self._random: dict[int, int] | None = None
+        self._loaded_twice = 0
+        self._raw: dict[int, Array] = {}
+        self._trained: set[int] = set()
         self._before: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._backward: float | None = None
-        self._at_step: int | None = None
+        self._at_step: dict[int, int] | None = None
         self._balanced: list[Any] = []
         self._handed_out: dict[str, int] = {}
         self._dtypes: set[str] = set()
@@ -67,24 +75,33 @@ class StepRecorder:
 
     # -- samples ---------------------------------------------------------------------------------------------------
 
-    def fetched(self, stream: str, load: Callable[[], list[Any]], dataset: Any, indices: list[Any]) -> list[Any]:
-        """Return the next samples of a stream: those that were loaded, or others in their place."""
+    def fetched(self, stream: str, dataset: Any, indices: list[Any], get: Callable[[Any], Any]) -> list[Any]:
+        """Return the next samples of a stream: those of these indices, or others in their place."""
         batches = self.tape.streams.setdefault(stream, [])
-        number, rank = len(batches), self._rank()
-        self._look_at_chance()
-        with Chance(zlib.crc32(f"{stream} {number} {rank}".encode())):  # what augments draws the same in every run
-            refs = self._arranged(stream, number, rank)
-            if refs is None:
-                samples = load()
-                known = [self._known(item, index) for item, index in zip(samples, indices, strict=True)]
-            else:
-                assert self._supplies is not None
-                known = [self._supplies.take(stream, *ref) for ref in refs]
-                samples = [read(one, dataset) for one in known]
+        refs = self._arranged(stream, len(batches), self._rank())
+        self._look_for_draws()
+        if refs is None:
+            samples = [self.loaded(stream, index, get) for index in indices]
+            known = [self._known(item, index) for item, index in zip(samples, indices, strict=True)]
+        else:
+            assert self._supplies is not None
+            known = [self._supplies.take(stream, *ref) for ref in refs]
+            samples = [read(one, lambda index: self.loaded(stream, index, dataset.__getitem__)) for one in known]
         batches.append([Sample(digest(one), counts(one)) for one in known])
         self._samples.setdefault(stream, []).append(known)
-        self._chance = chance()
+        self._random = random_state()
         return samples
+
+    def loaded(self, stream: str, index: Any, get: Callable[[Any], Any]) -> Any:
+        """Return a sample, loaded with the same random numbers wherever and whenever that is."""
+        with Seeded(f"{stream} {index}"):
+            item = get(index)
+        if self._loaded_twice < LOADED_TWICE and not self.plan.supplies:
+            self._loaded_twice += 1
+            with Seeded(f"{stream} {index}"):
+                if fingerprint(get(index)) != fingerprint(item):
+                    self.tape.facts["random samples"] = True
+        return item
 
     def _arranged(self, stream: str, number: int, rank: int) -> list[tuple[int, int, int]] | None:
         batches = (self.plan.arranged or {}).get(stream, [])
@@ -96,11 +113,19 @@ class StepRecorder:
         except UnwritableError:
             return {NUMBER: index}
 
-    def delivered(self, batch: Any) -> Any:
-        """Return a batch in the precision of the run."""
+    def collated(self, samples: int, batch: Any) -> Any:
+        """Return a batch that was made of so many samples, in the precision of the run."""
+        rows = rows_of(batch)
+        if rows is not None and rows != samples:
+            self.tape.facts.setdefault("collated", [rows, samples])
         if self.plan.precision != "float64":
             return batch
         return converted(batch, lambda part: part.double() if part.is_floating_point() else part)
+
+    def before_collating(self) -> None:
+        """Note where random numbers stand when a balanced loader makes a batch."""
+        self._look_for_draws()
+        self._random = random_state()
 
     @property
     def draws_are_samples(self) -> bool:
@@ -109,13 +134,13 @@ class StepRecorder:
 
     def look_beside(self) -> None:
         """Note whether something else was drawn since the last step: then a row may be more than its number."""
-        if self._at_step is not None and self._at_step != chance():
+        if self._at_step is not None and drawn_since(self._at_step):
             self._facts["beside"] = True
         self._at_step = None
 
-    def _look_at_chance(self) -> None:
+    def _look_for_draws(self) -> None:
         """Note whether the script drew random numbers since it was given its samples."""
-        if self._chance is not None and self._chance != chance():
+        if self._random is not None and drawn_since(self._random):
             self._facts["draws"] = True
 
     # -- steps -----------------------------------------------------------------------------------------------------
@@ -125,7 +150,7 @@ class StepRecorder:
         self._depth += 1
         if self._depth > 1:
             return
-        self._look_at_chance()
+        self._look_for_draws()
         if self._backward is not None:
             self.say(kept=self._norm() / (self._backward or float("nan")))
         self._note_sizes()
@@ -135,6 +160,11 @@ class StepRecorder:
         self._gradients = None if closure else gradients(parameters)
         if self.plan.frozen:
             self._before = [(parameter, parameter.detach().clone()) for parameter in parameters.values()]
+
+    def after_closure(self, optimizer: torch.optim.Optimizer) -> None:
+        """Note the gradients of a closure that is called for the first time in a step."""
+        if self._gradients is None:
+            self._gradients = gradients(self._parameters(optimizer))
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Note the parameters; after the last step write the record and end the script."""
@@ -149,20 +179,37 @@ class StepRecorder:
             for parameter, before in self._before:
                 parameter.copy_(before)
         after = {name: folded(parameter) for name, parameter in parameters.items()}
-        self.tape.steps.append(TapedStep(delivered, found, after, self._facts))
-        self._facts, self._chance, self._backward, self._at_step = {}, None, None, chance()
+        raw = {name: self._raw[id(one)] for name, one in parameters.items() if id(one) in self._raw}
+        self.tape.steps.append(
+            TapedStep(delivered, found, after, self._facts, raw if len(raw) == len(parameters) else {})
+        )
+        self._trained |= {id(one) for one in parameters.values()}
+        self._facts, self._random, self._backward, self._at_step = {}, None, None, random_state()
         if len(self.tape.steps) >= self.plan.steps:
             self.finish()
 
     def after_backward(self) -> None:
         """Note how large the gradients are: an optimizer that finds others had them changed by the script."""
         self._backward = self._norm()
+        if self.plan.frozen:
+            found = [
+                one for one in self._known_parameters() if one.grad is not None and not hasattr(one, "full_tensor")
+            ]
+            self._raw = {id(one): folded(one.grad) for one in found}
 
     def _norm(self) -> float:
-        parameters = {id(one): one for module in self.names.modules() for one in module.parameters()}
-        found = [one.grad for one in parameters.values() if one.grad is not None and not one.grad.is_sparse]
+        found = [one.grad for one in self._known_parameters() if one.grad is not None and not one.grad.is_sparse]
         squares = [float(getattr(one, "to_local", lambda one=one: one)().norm()) ** 2 for one in found]
         return math.sqrt(sum(squares))
+
+    def _known_parameters(self) -> list[torch.nn.Parameter]:
+        parameters = {id(one): one for module in self.names.modules() for one in module.parameters()}
+        return list(parameters.values())
+
+    def clipped(self, norm: Any, limit: float) -> None:
+        """Note the norm that gradients are clipped by; that of sharded ones is the same on every rank."""
+        if not hasattr(norm, "full_tensor"):
+            self.say(clipped=[float(norm), float(limit)])
 
     def handed_out(self, name: str) -> None:
         """Count a batch of a balanced loader."""
@@ -190,6 +237,7 @@ class StepRecorder:
         self.tape.facts |= {
             "mixing": self.names.that_mix(),
             "hooks": self.names.that_hook(),
+            "not trained": self.names.not_trained(self._trained, folded),
             "dtypes": sorted(self._dtypes),
         }
         torch.save(self._samples, self.folder / f"{self.tape.rank}.samples")
@@ -207,33 +255,6 @@ class StepRecorder:
     @staticmethod
     def _world_size() -> int:
         return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-
-
-class Chance:
-    """Random numbers of their own for what runs inside; outside they go on as if nothing had been drawn."""
-
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-
-    def __enter__(self) -> None:
-        """Set the generators apart."""
-        self._states = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002 - scripts use it
-        torch.manual_seed(self.seed)
-        random.seed(self.seed)
-        np.random.seed(self.seed)  # noqa: NPY002
-
-    def __exit__(self, *error: object) -> None:
-        """Put them back."""
-        torch.set_rng_state(self._states[0])
-        random.setstate(self._states[1])
-        np.random.set_state(self._states[2])  # noqa: NPY002
-
-
-def chance() -> int:
-    """Return a checksum of the states of the random generators that scripts draw from."""
-    numpy_state: Any = np.random.get_state()  # noqa: NPY002
-    state = torch.get_rng_state().numpy().tobytes() + numpy_state[1].tobytes() + str(numpy_state[2]).encode()
-    return zlib.crc32(state + repr(hash(random.getstate())).encode())
 
 
 def gradients(parameters: dict[str, torch.Tensor]) -> dict[str, Array]:

@@ -1,0 +1,142 @@
+"""Random numbers under audit: every sample gets the same ones wherever it is loaded, and other draws are noticed.
+
+All generators are meant: those of torch, numpy and Python, and those that the script makes for itself.
+"""
+
+from __future__ import annotations
+
+import pickle
+import random
+import sys
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from paceline.audit.inside.patches import Patches
+
+LIBRARIES = ("torch", "paceline")
+"""Packages whose own generators, such as those of samplers, are left alone."""
+
+_made: list[Any] = []  # generators of the script's own
+_seeds: list[int] = []  # seeds of the Seeded blocks that are entered
+
+
+class Seeded:
+    """Seeds all generators inside, and puts them back: outside they go on as if nothing had been drawn."""
+
+    def __init__(self, key: object) -> None:
+        self.seed = zlib.crc32(str(key).encode())
+
+    def __enter__(self) -> None:
+        """Seed the generators."""
+        self._states = [(generator, _state(generator)) for generator in _generators()]
+        for generator, _ in self._states:
+            _seed(generator, self.seed)
+        _seeds.append(self.seed)
+
+    def __exit__(self, *error: object) -> None:
+        """Put them back."""
+        _seeds.pop()
+        for generator, state in self._states:
+            _set_state(generator, state)
+
+
+def random_state() -> dict[int, int]:
+    """Return a checksum of the state of every generator."""
+    return {id(generator): zlib.crc32(_bytes(_state(generator))) for generator in _generators()}
+
+
+def drawn_since(before: dict[int, int]) -> bool:
+    """Return whether a generator that was there has been drawn from."""
+    now = random_state()
+    return any(now.get(name, state) != state for name, state in before.items())
+
+
+def seed_script(patches: Patches, seed: int) -> None:
+    """Seed what a script does not seed itself, and note the generators that it makes."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - scripts draw from it
+
+    def default_rng(before: Any) -> Any:
+        def make(given: Any = None) -> Any:
+            return _note(before((_seeds or [seed])[-1] if given is None else given))
+
+        return make
+
+    def python(before: Any) -> Any:
+        def init(generator: Any, *arguments: Any, **options: Any) -> None:
+            before(generator, *arguments, **options)
+            if not isinstance(generator, random.SystemRandom):
+                _note(generator)
+
+        return init
+
+    patches.replace(np.random, "default_rng", default_rng)
+    patches.replace(np.random, "RandomState", _noting)
+    patches.replace(torch, "Generator", _noting)
+    patches.replace(random.Random, "__init__", python)
+    patches.at_end(_made.clear)
+
+
+def _noting(kind: Any) -> Any:
+    """Return a class whose instances are noted, and of which all instances of the class itself are."""
+
+    class Meta(type(kind)):  # type: ignore[misc]
+        def __instancecheck__(cls, item: object) -> bool:
+            return isinstance(item, kind)
+
+    class Noted(kind, metaclass=Meta):  # type: ignore[misc]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            _note(self)
+
+    Noted.__name__, Noted.__qualname__, Noted.__module__ = kind.__name__, kind.__qualname__, kind.__module__
+    return Noted
+
+
+def _note(generator: Any) -> Any:
+    """Note a generator; not one that is made for a single sample, nor one of a library."""
+    if not _seeds and sys._getframe(2).f_globals.get("__name__", "").partition(".")[0] not in LIBRARIES:
+        _made.append(generator)
+    return generator
+
+
+def _generators() -> list[Any]:
+    cuda = list(torch.cuda.default_generators) if torch.cuda.is_initialized() else []
+    known: list[Any] = [random._inst, np.random.mtrand._rand, torch.default_generator]  # type: ignore[attr-defined]
+    return known + cuda + _made
+
+
+def _state(generator: Any) -> Any:
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if isinstance(generator, np.random.Generator):
+        return generator.bit_generator.state
+    return generator.get_state()
+
+
+def _set_state(generator: Any, state: Any) -> None:
+    if isinstance(generator, random.Random):
+        generator.setstate(state)
+    elif isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    else:
+        generator.set_state(state)
+
+
+def _seed(generator: Any, seed: int) -> None:
+    if isinstance(generator, np.random.Generator):
+        kind: Any = type(generator.bit_generator)
+        generator.bit_generator.state = kind(seed).state
+    elif hasattr(generator, "manual_seed"):
+        generator.manual_seed(seed)
+    else:
+        generator.seed(seed)
+
+
+def _bytes(state: Any) -> bytes:
+    return state.cpu().numpy().tobytes() if isinstance(state, torch.Tensor) else pickle.dumps(state)

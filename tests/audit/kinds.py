@@ -1,0 +1,409 @@
+"""Random samples and kinds of mistakes, each as a small script with the cause that an audit must name."""
+
+import copy
+import random
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from cases import Case
+from parts import IGNORED, Points, Texts, language_model, loader_of, network, summed_loss, trained
+from torch import nn
+from torch.nn import functional
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline.torch import BalancedLoader, StreamLoader, attach
+
+CASES: dict[str, Case] = {}
+
+
+def kind(cause, name=None):
+    """Register a script with its cause, None if it is exact."""
+
+    def register(run):
+        CASES[name or run.__name__] = Case(run, cause, "", run.__doc__ or "")
+        return run
+
+    return register
+
+
+def balanced(loss_of, dataset, model=None, collate=None):
+    """Train on a balanced loader: ``loss_of(model, *batch)``."""
+    model = DistributedDataParallel(model or network())
+    loader = BalancedLoader(dataset, global_batch=16, seed=0, collate_fn=collate)
+    balance = attach(model, loader)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    try:
+        for batch in loader:
+            optimizer.zero_grad()
+            loss_of(model, *batch).backward()
+            optimizer.step()
+    finally:
+        balance.close()
+
+
+def plain(loss_of, dataset, model=None, collate=None):
+    """Train on a DataLoader."""
+
+    def of_window(model, window, place):
+        return loss_of(model, *window[place])
+
+    trained(of_window, dataset=dataset, model=model or network(), loader=lambda: loader_of(dataset, collate_fn=collate))
+
+
+def mean(model, inputs, targets, classes):
+    return functional.mse_loss(model(inputs), targets)
+
+
+def by_class(model, inputs, targets, classes):
+    return cross_entropy(model(inputs), classes, weight=torch.tensor([0.2, 1.0, 5.0]))
+
+
+# -- samples that are flipped at random ------------------------------------------------------------------------------
+
+
+class Flipped(Points):
+    """Points, flipped at random as they are loaded."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.draw = draw() if isinstance(draw, type) else draw
+
+    def __getitem__(self, index):
+        inputs, targets, classes = super().__getitem__(index)
+        return (inputs.flip(0) if self.draw() < 0.5 else inputs), targets, classes
+
+
+class OwnTorch:
+    """Draws from a generator of its own."""
+
+    def __init__(self):
+        self.generator = torch.Generator().manual_seed(dist.get_rank())
+
+    def __call__(self):
+        return float(torch.rand((), generator=self.generator))
+
+
+class OwnNumpy:
+    """Draws from a generator of its own."""
+
+    def __init__(self):
+        self.generator = np.random.default_rng(dist.get_rank())
+
+    def __call__(self):
+        return self.generator.random()
+
+
+class OwnPython:
+    """Draws from a generator of its own."""
+
+    def __init__(self):
+        self.generator = random.Random(dist.get_rank())
+
+    def __call__(self):
+        return self.generator.random()
+
+
+class Picture:
+    """A sample that is no plain value."""
+
+    def __init__(self, parts):
+        self.parts = parts
+
+
+class Pictures(Flipped):
+    """Objects that are flipped at random."""
+
+    def __getitem__(self, index):
+        return Picture(super().__getitem__(index))
+
+
+def stacked(pictures):
+    return torch.utils.data.default_collate([picture.parts for picture in pictures])
+
+
+DRAWS = {
+    "torch": lambda: float(torch.rand(())),
+    "numpy": lambda: np.random.rand(),  # noqa: NPY002
+    "python": random.random,
+    "a torch generator": OwnTorch,
+    "a numpy generator": OwnNumpy,
+    "a python generator": OwnPython,
+}
+for name, draw in DRAWS.items():
+    for loop in (balanced, plain):
+        for loss_of, cause in ((mean, None), (by_class, "terms")):
+            kind(cause, f"flips of {name}, {loop.__name__} {loss_of.__name__}")(
+                lambda loop=loop, loss_of=loss_of, draw=draw: loop(loss_of, Flipped(draw))
+            )
+for loop in (balanced, plain):
+    for loss_of, cause in ((mean, None), (by_class, "terms")):
+        for name in ("torch", "a torch generator"):
+            kind(cause, f"flips of objects by {name}, {loop.__name__} {loss_of.__name__}")(
+                lambda loop=loop, loss_of=loss_of, draw=DRAWS[name]: loop(loss_of, Pictures(draw), collate=stacked)
+            )
+
+
+def noisy(model, inputs, targets, classes):
+    return mean(model, inputs * torch.rand(len(inputs), 1), targets, classes)
+
+
+def noisy_collate(samples):
+    inputs, targets, classes = torch.utils.data.default_collate(samples)
+    return inputs * torch.rand(len(inputs), 1), targets, classes
+
+
+for loop in (balanced, plain):
+    kind("chance", f"noise in the loop, {loop.__name__}")(lambda loop=loop: loop(noisy, Points()))
+    kind("chance", f"noise in collate_fn, {loop.__name__}")(
+        lambda loop=loop: loop(mean, Points(), collate=noisy_collate)
+    )
+
+
+@kind("chance")
+def noise_of_its_own_generator():
+    """The model draws from a generator that it holds."""
+    generator = torch.Generator().manual_seed(0)
+
+    def loss_of(model, inputs, targets, classes):
+        return mean(model, inputs * torch.rand(len(inputs), 1, generator=generator), targets, classes)
+
+    plain(loss_of, Points())
+
+
+# -- ways to load and to step ----------------------------------------------------------------------------------------
+
+
+class LoadedTogether(Flipped):
+    """Points of which many are asked for at once."""
+
+    def __getitems__(self, indices):
+        return [self[index] for index in indices]
+
+
+class Stream(torch.utils.data.IterableDataset):
+    """The points of one rank, one after the other."""
+
+    def __iter__(self):
+        points = Points()
+        return (points[number] for number in range(dist.get_rank(), len(points), dist.get_world_size()))
+
+
+def of_dataset(dataset, loss_of, **options):
+    trained(
+        lambda model, window, place: loss_of(model, *window[place]),
+        dataset=dataset,
+        model=network(),
+        loader=lambda: torch.utils.data.DataLoader(dataset, **options),
+    )
+
+
+for loss_of, cause in ((mean, None), (by_class, "terms")):
+    for loop in (balanced, plain):
+        kind(cause, f"samples loaded together, {loop.__name__} {loss_of.__name__}")(
+            lambda loop=loop, loss_of=loss_of: loop(loss_of, LoadedTogether(random.random))
+        )
+    kind(cause, f"a stream in a DataLoader, {loss_of.__name__}")(
+        lambda loss_of=loss_of: of_dataset(Stream(), loss_of, batch_size=5)
+    )
+
+
+class Dropping(nn.Module):
+    """Dropout in a recurrent layer and in attention."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.GRU(6, 8, num_layers=2, dropout=0.5, batch_first=True)
+        self.attention = nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True)
+        self.last = nn.Linear(8, 3)
+
+    def forward(self, inputs):
+        found, _ = self.layers(inputs[:, None].expand(-1, 4, -1))
+        return self.last(self.attention(found, found, found)[0].mean(1))
+
+
+@kind(None)
+def dropout_of_every_kind():
+    """Dropout is off, so that it makes no difference where a sample is."""
+    balanced(mean, Points(), Dropping())
+
+
+@kind("terms")
+def a_step_with_a_closure():
+    """Gradients are computed within the optimizer's step."""
+    model = DistributedDataParallel(network())
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=2)
+    for batch in loader_of(Points()):
+
+        def closure(batch=batch):
+            optimizer.zero_grad()
+            loss = by_class(model, *batch)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+
+# -- causes ----------------------------------------------------------------------------------------------------------
+
+
+def averaged(model):
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        parameter.grad /= dist.get_world_size()
+
+
+@kind("hooks")
+def clipped_before_gradients_are_summed():
+    """Each rank clips its own gradients, and sums them then by hand."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for inputs, targets, _ in loader_of(Points()):
+        optimizer.zero_grad()
+        functional.mse_loss(model(inputs), targets).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.05)
+        averaged(model)
+        optimizer.step()
+
+
+@kind("hooks")
+def clipped_by_hand_before_gradients_are_summed():
+    """Each rank clips its own gradients by a computation of its own."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for inputs, targets, _ in loader_of(Points()):
+        optimizer.zero_grad()
+        functional.mse_loss(model(inputs), targets).backward()
+        for parameter in model.parameters():
+            parameter.grad /= max(float(parameter.grad.norm()) / 0.05, 1.0)
+        averaged(model)
+        optimizer.step()
+
+
+@kind("ranks")
+def a_teacher_that_only_one_rank_updates():
+    """A teacher follows the model on rank 0 alone."""
+    model = DistributedDataParallel(network())
+    teacher = copy.deepcopy(model.module).requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for inputs, targets, _ in loader_of(Points()):
+        optimizer.zero_grad()
+        outputs = model(inputs)
+        (functional.mse_loss(outputs, targets) + functional.mse_loss(outputs, teacher(inputs))).backward()
+        optimizer.step()
+        if dist.get_rank() == 0:
+            for own, other in zip(teacher.parameters(), model.parameters(), strict=True):
+                own.data.lerp_(other.data, 0.5)
+
+
+class Sparse(Texts):
+    """Texts, of which every third has no token that counts."""
+
+    def __init__(self):
+        super().__init__()
+        self.labels[::3] = IGNORED
+
+
+def masked(model, tokens, labels):
+    return summed_loss(model, tokens, labels) / max(int((labels != IGNORED).sum()), 1)
+
+
+for loop in (balanced, plain):
+    kind("terms", f"a masked sum over a local count, {loop.__name__}")(
+        lambda loop=loop: loop(masked, Sparse(), language_model())
+    )
+
+
+def without_the_last_class(samples):
+    kept = [sample for sample in samples if sample[2] != 2]
+    return torch.utils.data.default_collate(kept or samples[:1])
+
+
+@kind("terms")
+def a_filter_in_collate_fn():
+    """The collate function leaves samples out."""
+    plain(mean, Points(), collate=without_the_last_class)
+
+
+class Graph:
+    """Nodes with features and targets."""
+
+    def __init__(self, nodes, targets):
+        self.nodes, self.targets = nodes, targets
+
+
+class Graphs(torch.utils.data.Dataset):
+    """Graphs of two to eight nodes."""
+
+    def __len__(self):
+        return 96
+
+    def __getitem__(self, index):
+        chance = torch.Generator().manual_seed(index)
+        nodes = 2 + (index * 5) % 7
+        return Graph(torch.randn(nodes, 6, generator=chance), torch.randn(nodes, 3, generator=chance))
+
+
+def joined(graphs):
+    return torch.cat([one.nodes for one in graphs]), torch.cat([one.targets for one in graphs])
+
+
+def of_nodes(model, nodes, targets):
+    return functional.mse_loss(model(nodes), targets)
+
+
+@kind("terms")
+def a_mean_over_the_nodes_of_graphs():
+    """Samples are objects, whose rows the collate function joins."""
+    plain(of_nodes, Graphs(), collate=joined)
+
+
+@kind("terms")
+def a_mean_over_the_nodes_of_graphs_clipped_by_hand():
+    """Gradients that are summed already are clipped by the script, which is right; the loss is not."""
+    model = DistributedDataParallel(network())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for nodes, targets in loader_of(Graphs(), collate_fn=joined):
+        optimizer.zero_grad()
+        of_nodes(model, nodes, targets).backward()
+        norm = torch.stack([parameter.grad.norm() for parameter in model.parameters()]).norm()
+        for parameter in model.parameters():
+            parameter.grad /= max(float(norm) / 0.05, 1.0)
+        optimizer.step()
+
+
+@kind("unknown")
+def a_batch_in_parts():
+    """A rank computes its batch in parts of four, and averages their losses."""
+
+    def loss_of(model, inputs, targets, classes):
+        parts = list(zip(inputs.split(4), targets.split(4), strict=True))
+        return sum(functional.mse_loss(model(one), other) for one, other in parts) / len(parts)
+
+    balanced(loss_of, Points())
+
+
+class Half(torch.utils.data.IterableDataset):
+    """A stream that is split over the ranks."""
+
+    def __iter__(self):
+        points = Points()
+        return (points[number] for number in range(dist.get_rank(), len(points), 2))
+
+
+@kind("failed")
+def a_stream_that_is_split():
+    """Each rank draws its own half, and takes its part of that."""
+    model = DistributedDataParallel(network())
+    loader = StreamLoader(Half(), global_batch=16)
+    balance = attach(model, loader)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    try:
+        for batch in loader:
+            optimizer.zero_grad()
+            mean(model, *batch).backward()
+            optimizer.step()
+    finally:
+        balance.close()
