@@ -13,6 +13,7 @@ from paceline.predictors.averages import (
 )
 from paceline.predictors.batch_time import BatchTime
 from paceline.predictors.calibrated import Calibrated
+from paceline.predictors.events import PeriodicEvents
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.forecast import Forecast
 from paceline.predictors.linear.rls import RLS
@@ -43,6 +44,7 @@ KINDS: tuple[type[FleetPredictor], ...] = (
     RLS,
     Mixture,
     Calibrated,
+    PeriodicEvents,
     LeaderSearch,
     Auto,
 )
@@ -78,6 +80,7 @@ __all__ = [
     "LocalLevel",
     "Mixture",
     "OptsOut",
+    "PeriodicEvents",
     "Predictor",
     "Probes",
     "Report",

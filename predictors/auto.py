@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from paceline._arrays import Array, Mask, anywhere
 from paceline.predictors.averages.seasonal import Seasonal
 from paceline.predictors.averages.smoothed import Averages
 from paceline.predictors.calibrated import Calibrated
+from paceline.predictors.events import PeriodicEvents
 from paceline.predictors.linear.pooled import Pooled
 from paceline.predictors.mixture import Mixture
 from paceline.predictors.networks.gated import GatedNARX
@@ -37,11 +38,12 @@ class Auto(Calibrated):
     It serves any fleet from the first report on, without fitting: the network was fitted to other jobs. One linear
     correction of it is learnt from all workers together, another is learnt for each worker: what its covariates do to
     it alone. For each worker, the experts that forecast it best gain the trust, and quantiles are corrected online. All
-    this is learnt for each horizon that is asked for. A worker's first iterations are often slow for reasons that do
-    not return, such as loading and compiling, or too fast, where a clock does not wait for the device: one that turns
-    out more than 20 % faster, or to have half the speed forecast, within five reports starts afresh, up to five times.
-    A worker whose speed jumps later, and stays there, also starts afresh, but keeps its intervals. Fitting is optional:
-    it trains the network further on your traces (which needs torch).
+    this is learnt for each horizon that is asked for. Events that return after equal numbers of iterations, such as
+    evaluations, are foreseen and kept from the experts (:class:`PeriodicEvents`). A worker's first iterations are often
+    slow for reasons that do not return, such as loading and compiling, or too fast, where a clock does not wait for the
+    device: one that turns out more than 20 % faster, or to have half the speed forecast, within five reports starts
+    afresh, up to five times. A worker whose speed jumps later, and stays there, also starts afresh, but keeps its
+    intervals. Fitting is optional: it trains the network further on your traces (which needs torch).
 
     Parameters
     ----------
@@ -73,7 +75,8 @@ class Auto(Calibrated):
     def __init__(self, covariates: Sequence[str] = ()) -> None:
         self.covariates = covariate_names(covariates)
         network = Pooled(GatedNARX(pretrained=True), self.covariates)
-        super().__init__(HeadStart([Averages(SMOOTHINGS, FADING), Seasonal(), network]))
+        super().__init__(PeriodicEvents(HeadStart([Averages(SMOOTHINGS, FADING), Seasonal(), network])))
+        self._mixture = cast(PeriodicEvents, self._inner[0])._inner[0]
 
     def initial_state(self, count: int) -> dict[str, Array]:
         return super().initial_state(count) | {"forgotten": np.zeros(count), "far": np.zeros(count)}
@@ -87,7 +90,7 @@ class Auto(Calibrated):
         if not (self._calm and self._all_near and np.maximum.reduce(np.abs(error_W)) <= JUMP):
             jumped_W = self._jumped(error_W)
             if anywhere(jumped_W):  # averages and trust would follow slowly; intervals follow by themselves
-                self._inner[0]._forget(jumped_W)
+                self._mixture._forget(jumped_W)
         super()._compare(error_W)
 
     def _warming(self, error_W: Array) -> Mask:

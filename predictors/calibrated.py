@@ -14,6 +14,7 @@ from paceline._arrays import Array, Mask, all_finite, anywhere
 from paceline._curves import Curves
 from paceline.predictors.adopted import adopted
 from paceline.predictors.ahead import Ahead
+from paceline.predictors.events import PeriodicEvents
 from paceline.predictors.fleet import FleetPredictor, with_prior
 from paceline.predictors.forecast import Forecast
 from paceline.predictors.nested import NestedPredictor
@@ -96,7 +97,7 @@ class Calibrated(NestedPredictor):
         super().__init__()
         self.predictor = predictor
         self._inner = (adopted(predictor),)
-        self._speed_alone = type(self._inner[0]).make_forecast is FleetPredictor.make_forecast
+        self._speed_alone = _forecasts_speed_alone(self._inner[0])
 
     def initial_state(self, count: int) -> dict[str, Array]:
         return {
@@ -118,7 +119,7 @@ class Calibrated(NestedPredictor):
 
     def make_forecast(self, covariates_WD: Array, horizon: int) -> Forecast:
         speed_W, curves = self._inner_forecast(covariates_WD, horizon)
-        error_WL = np.minimum(self._quantiles(horizon, self._at(horizon)), 50.0)
+        error_WL = np.minimum(self._quantiles(horizon, self._at(horizon) if horizon > 1 else None), 50.0)
         quantiles_WL = np.minimum(np.maximum(speed_W[:, None] * np.exp(error_WL), SLOWEST), FASTEST)
         # The deviation of a normal error with this 90 % interval.
         sigma_W = (error_WL[:, HIGH] - error_WL[:, LOW]) / (SCORES_L[HIGH] - SCORES_L[LOW])
@@ -157,7 +158,7 @@ class Calibrated(NestedPredictor):
     # -- learning ------------------------------------------------------------------------------------------------
 
     def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
-        for ahead in self._still_asked():
+        for ahead in self._still_asked() if self._ahead else ():
             expected_W = self._inner[0].forecast_log_speed(covariates_WD, ahead.horizon)
             record_WP = np.concatenate([expected_W[:, None], self._quantiles(ahead.horizon, ahead)], axis=1)
             self._learn_ahead(ahead, np.log(speed_W), ahead.passed(record_WP))
@@ -178,6 +179,12 @@ class Calibrated(NestedPredictor):
         settled = self._calm and np.minimum.reduce(self.state["compared"]) >= SETTLED
         super()._compare(error_W)
         _track(self.state, error_W, self.state["quantiles"], bool(settled))
+
+
+def _forecasts_speed_alone(predictor: FleetPredictor) -> bool:
+    if isinstance(predictor, PeriodicEvents):
+        return _forecasts_speed_alone(predictor._inner[0])
+    return type(predictor).make_forecast is FleetPredictor.make_forecast
 
 
 def _track(rows: dict[str, Array], error_W: Array, stated_WL: Array, settled: bool) -> None:

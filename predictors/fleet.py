@@ -216,7 +216,7 @@ class FleetPredictor(Params):
             self._calm = False
             doubted_W = self._doubted(error_W, speed_W)
             if anywhere(doubted_W):
-                report = _without(report, doubted_W)
+                report = without(report, doubted_W)
                 speed_W, error_W = (np.where(doubted_W, np.nan, values_W) for values_W in (speed_W, error_W))
         self._compare(error_W)
         kept = {name: self.state[name] for name in ("squared_error", "doubted")}
@@ -405,7 +405,7 @@ def _completed(report: Report) -> Array:
     return np.where(np.asarray(report.out_of_memory, dtype=bool), np.nan, report.speed)
 
 
-def _without(report: Report, left_out_W: Mask) -> Report:
+def without(report: Report, left_out_W: Mask) -> Report:
     """Return the report without these workers' measurements."""
     samples_W, seconds_W = (
         np.where(left_out_W, np.nan, np.asarray(values, dtype=np.float64))

@@ -132,7 +132,7 @@ class Mixture(NestedPredictor):
         return np.exp(self.forecast_log_speed(covariates_WD, horizon))
 
     def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        return self._answered(covariates_WD, horizon, self._at(horizon)).mean_W
+        return self._answered(covariates_WD, horizon, self._at(horizon) if horizon > 1 else None).mean_W
 
     def forecast_speed_at(self, samples_W: Array, covariates_WD: Array) -> Array:
         """Return the mixed forecast, and keep the experts' own: the next report shows how far each was off."""
@@ -168,7 +168,7 @@ class Mixture(NestedPredictor):
 
     def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
         log_speed_W, answers = np.log(speed_W), self._answers
-        for ahead in self._still_asked():
+        for ahead in self._still_asked() if self._ahead else ():
             answer = self._answered(covariates_WD, ahead.horizon, ahead)
             passed_WP = ahead.passed(np.concatenate([answer.expected_WE, answer.mean_W[:, None]], axis=1))
             _learn_weights(ahead.rows, log_speed_W, passed_WP[:, :-1], passed_WP[:, -1], ahead=True)

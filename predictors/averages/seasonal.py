@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from paceline._arrays import Array, Mask, all_finite, anywhere
+from paceline._arrays import Array, all_finite, anywhere
 from paceline.predictors.averages.smoothed import speed_of_log
 from paceline.predictors.fleet import FleetPredictor
 
-SHORTEST, LONGEST = 2, 63
-"""Periods that are looked for, in iterations."""
+SHORTEST, LONGEST = 2, 40
+"""Periods that are looked for, in iterations. Rare events with longer ones are left to `PeriodicEvents`."""
 
 CYCLES = 2
 """Number of past cycles whose deviations are averaged: one is as noisy as the last value, more lag behind changes."""
@@ -59,6 +59,7 @@ class Seasonal(FleetPredictor):
         return {
             "level": np.full(count, np.nan),
             "variance": np.zeros(count),
+            "scale": np.full(count, SMALLEST_SCALE),
             "deviations": np.zeros((count, CYCLES * LONGEST)),
             "echoes": np.zeros((count, 1 + LONGEST - SHORTEST + 1 + 1)),  # with one beside the first and the last lag
             "power": np.zeros(count),
@@ -83,7 +84,7 @@ class Seasonal(FleetPredictor):
         # The place of the deviation one period before that iteration.
         ahead_W = period_W - 1 - ((horizon - 1) % period_W if horizon > 1 else 0)
         past_W = rows["deviations"][workers, ahead_W] + rows["deviations"][workers, ahead_W + period_W]
-        return np.asarray(rows["level"] + share_W * past_W * (self._scale() / CYCLES))
+        return np.asarray(rows["level"] + share_W * past_W * (rows["scale"] / CYCLES))
 
     def update(self, speed_W: Array, covariates_WD: Array) -> None:
         rows, log_speed_W, seen_W = self.state, np.log(speed_W), self.state["seen"]
@@ -97,25 +98,18 @@ class Seasonal(FleetPredictor):
         fading_W = np.maximum(LEVEL_SMOOTHING, FADING / (FADING + 1.0 + seen_W))
         if known_W is not None:
             rate_W = known_W * rate_W
-        size_W = np.minimum(np.abs(off_W), LARGEST * self._scale())
+        size_W = np.minimum(np.abs(off_W), LARGEST * rows["scale"])
         rows["variance"] = rows["variance"] + rate_W * (np.square(size_W) - rows["variance"])
         rows["level"] = rows["level"] + fading_W * off_W
-        newest_W = np.minimum(np.maximum(off_W / self._scale(), -LARGEST), LARGEST)
+        rows["scale"] = np.sqrt(np.maximum(rows["variance"], SMALLEST_SCALE**2))
+        newest_W = np.minimum(np.maximum(off_W / rows["scale"], -LARGEST), LARGEST)
         past_WL = rows["deviations"]
         # Two products and a sum in place: these arrays are the largest that the predictor has.
         moved_WP = rows["echoes"] * (1.0 - rate_W)[:, None]
         moved_WP[:, 1:-1] += past_WL[:, SHORTEST - 1 : LONGEST] * (rate_W * newest_W)[:, None]
         rows["echoes"] = moved_WP
         rows["power"] = rows["power"] + rate_W * (np.square(newest_W) - rows["power"])
-        rows["deviations"] = _shifted(past_WL, newest_W, known_W)
+        shifted_WL = np.empty_like(past_WL)
+        shifted_WL[:, 0], shifted_WL[:, 1:] = newest_W, past_WL[:, :-1]
+        rows["deviations"] = shifted_WL if known_W is None else np.where(known_W[:, None], shifted_WL, past_WL)
         rows["seen"] = seen_W + (1.0 if known_W is None else known_W)
-
-    def _scale(self) -> Array:
-        return np.sqrt(np.maximum(self.state["variance"], SMALLEST_SCALE**2))
-
-
-def _shifted(past_WL: Array, newest_W: Array, known_W: Mask | None) -> Array:
-    """Return the deviations with the newest in front; workers without one keep theirs."""
-    shifted_WL = np.empty_like(past_WL)
-    shifted_WL[:, 0], shifted_WL[:, 1:] = newest_W, past_WL[:, :-1]
-    return shifted_WL if known_W is None else np.where(known_W[:, None], shifted_WL, past_WL)

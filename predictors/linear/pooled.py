@@ -112,7 +112,7 @@ class Pooled(NestedPredictor):
         return np.exp(self.forecast_log_speed(covariates_WD, horizon))
 
     def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        asked = self._answered(covariates_WD, horizon, self._at(horizon))
+        asked = self._answered(covariates_WD, horizon, self._at(horizon) if horizon > 1 else None)
         log_CW = np.empty((self.columns, len(asked.log_W)))
         # Without covariates the plain forecast: the fleet's correction, counted twice, would gain trust too fast.
         log_CW[:] = asked.log_W
@@ -149,7 +149,7 @@ class Pooled(NestedPredictor):
 
     def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
         asked, log_speed_W = self._answered(covariates_WD), np.log(speed_W)
-        for ahead in self._still_asked():
+        for ahead in self._still_asked() if self._ahead else ():
             self._learn_ahead(ahead, self._answered(covariates_WD, ahead.horizon, ahead), log_speed_W)
         target_W = target_of(self.state, log_speed_W, asked.scale_W) - asked.inputs_WF[:, OWN_FORECAST]
         self._learn_weights(self.shared_state, target_W, asked.step_W, asked.inputs_WF, asked.alone)

@@ -118,7 +118,7 @@ def test_a_state_with_horizons_resumes_bit_for_bit_through_gaps_and_changes_of_t
 def test_memory_is_bounded_and_horizons_that_nobody_asks_for_are_dropped():
     model, log_TW = made(Auto()), np.random.default_rng(6).normal(0.0, 0.1, (IDLE + 1, 2))
     heard(model, log_TW[:40], horizons=range(1, 9))
-    parts = [model, model._inner[0], model._inner[0]._inner[-1]]
+    parts = [model, model._mixture, model._mixture._inner[-1]]
     assert [len(part._ahead) for part in parts] == [MOST] * 3
     for _ in parts:  # the outer one asks the inner ones
         heard(model, log_TW)

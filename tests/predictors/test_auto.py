@@ -33,8 +33,7 @@ def rms(errors):
 
 
 def network_of(model):
-    mixture = model._inner[0]
-    return mixture._inner[-1]._inner[0]
+    return model._mixture._inner[-1]._inner[0]
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +91,7 @@ def test_fitting_goes_on_from_the_shipped_network():
 def test_a_new_worker_trusts_the_network_first():
     model = Auto()
     model.reset(["a", "b"])
-    weights_WE = model._inner[0].weights
+    weights_WE = model._mixture.weights
     assert (weights_WE[:, -1] > 4.0 * weights_WE[:, :-1].max(axis=1)).all()
 
 
@@ -181,7 +180,7 @@ def test_a_single_stall_is_not_taken_for_a_jump():
     seconds_T[100] *= 10.0
     model, error_T = shown(seconds_T)
     assert np.abs(error_T[101:]).max() < 0.1
-    assert model._inner[0]._inner[0].state["seen"][0] == 130
+    assert model._mixture._inner[0].state["seen"][0] == 130
 
 
 @pytest.mark.slow

@@ -52,7 +52,3 @@ def test_a_state_with_gaps_resumes():
     other.load_state_dict(model.state_dict())
     assert np.array_equal(model.predict().speed, other.predict().speed)
     assert model.predict(horizon=3).speed == pytest.approx(other.predict(horizon=3).speed)
-
-
-def test_periods_of_2_to_63_iterations_are_looked_for():
-    assert (SHORTEST, LONGEST) == (2, 63)

@@ -1,0 +1,178 @@
+"""PeriodicEvents: iterations that take far longer (or shorter) after equal numbers of iterations, before any predictor.
+
+Axes: W workers, D covariates, E remembered events, newest first.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from paceline._arrays import Array, Mask, all_finite, anywhere
+from paceline._curves import Curves
+from paceline.predictors.adopted import adopted
+from paceline.predictors.fleet import without
+from paceline.predictors.forecast import Forecast
+from paceline.predictors.nested import NestedPredictor
+from paceline.predictors.protocol import Predictor
+from paceline.predictors.report import FASTEST, SLOWEST, Report
+
+MIN_EFFECT, MIN_ERRORS = 0.15, 5.0
+"""An event is a forecast error beyond this in log speed, and beyond so many usual errors."""
+
+ERROR_SMOOTHING, LARGEST_ERROR, SMALLEST_ERROR = 0.05, 3.0, 1e-3
+"""Weight of the newest error in the usual one, and how many times the usual one it counts for at most."""
+
+REMEMBERED, SHORTEST = 3, 4
+"""Events at equal distances that make a schedule, and the shortest distance."""
+
+REBOUND = 8
+"""Iterations after an event in which an error to the other side is its consequence."""
+
+MAX_SPREAD = 0.5
+"""Events of one schedule differ from their median by less than this share of it."""
+
+PRIOR = 0.01
+"""Odds that equal distances are a schedule, before they are compared with the rate of events."""
+
+
+class PeriodicEvents(NestedPredictor):
+    """Another predictor, behind one that learns events which return after equal numbers of iterations.
+
+    An evaluation, a checkpoint or a log flush makes one iteration in so many far slower. Three such errors of the
+    forecast at equal distances make a schedule, if that is unlikely to be chance at the rate at which events come; the
+    first that stays away ends it. The forecast of a scheduled iteration is the inner one times the median effect of
+    these events, and its report is hidden from the inner predictor, so that the next iteration is not forecast by it.
+    Iterations without a report do not count. Periods shorter than four iterations are left to the inner predictor.
+
+    Parameters
+    ----------
+    predictor
+        Name with arguments as in :func:`paceline.predictors.named`, or a predictor of any class.
+
+    Examples
+    --------
+    Every 25th iteration takes three times as long. The next one is foreseen, and the one after it is as usual:
+
+    >>> from paceline.predictors import PeriodicEvents, Report
+    >>> model = PeriodicEvents("ewma")
+    >>> model.reset(["a"])
+    >>> for k in range(1, 100):
+    ...     model.observe(Report(samples=[60], seconds=[3.0 if k % 25 == 0 else 1.0]))
+    >>> model.predict().speed.round(), model.predict(horizon=2).speed.round()
+    (array([20.]), array([60.]))
+    """
+
+    def __init__(self, predictor: str | Predictor = "ewma") -> None:
+        super().__init__()
+        self.predictor = predictor
+        self._inner = (adopted(predictor),)
+        self._checked: Array | None = None
+        self._scheduled = False
+
+    def initial_state(self, count: int) -> dict[str, Array]:
+        return {
+            "seen": np.zeros(count),
+            "usual": np.full(count, np.nan),
+            "when": np.full((count, REMEMBERED), np.nan),
+            "effect": np.full((count, REMEMBERED), np.nan),
+            "events": np.zeros(count),
+            "returns": np.zeros(count),
+            "due": np.full(count, np.nan),
+            "due_effect": np.zeros(count),
+        }
+
+    # -- forecasting ---------------------------------------------------------------------------------------------
+
+    def _due(self, horizon: int = 1) -> Mask | None:
+        """Return who has a scheduled event in the iteration ``horizon`` ahead, ``None`` if nobody has."""
+        due_W = self.state["due"]
+        if self._checked is not due_W:  # most fleets never have a schedule: one comparison serves until the next event
+            self._checked, self._scheduled = due_W, anywhere(np.isfinite(due_W))
+        if not self._scheduled:
+            return None
+        event_W = due_W == self.state["seen"] + (horizon - 1)
+        return event_W if anywhere(event_W) else None
+
+    def _believed(self) -> Mask:
+        """Return whose schedule is unlikely to be chance: each return has the probability of any event."""
+        rate_W = (self.state["events"] + 1.0) / (self.state["seen"] + 2.0)
+        return np.asarray(rate_W ** (1.0 + self.state["returns"]) < PRIOR)
+
+    def _effects(self, due_W: Mask) -> Array:
+        """Return the change of log speed by scheduled events, of those who are due and whose schedule is believed."""
+        return np.where(due_W & self._believed(), self.state["due_effect"], 0.0)
+
+    def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        log_W, due_W = self._inner[0].forecast_log_speed(covariates_WD, horizon), self._due(horizon)
+        return log_W if due_W is None else log_W + self._effects(due_W)
+
+    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        speed_W, due_W = self._inner[0].forecast_speed(covariates_WD, horizon), self._due(horizon)
+        return speed_W if due_W is None else speed_W * np.exp(self._effects(due_W))
+
+    def forecast_speed_at(self, samples_W: Array, covariates_WD: Array) -> Array:
+        speed_W, due_W = self._inner[0].forecast_speed_at(samples_W, covariates_WD), self._due()
+        return speed_W if due_W is None else speed_W * np.exp(self._effects(due_W))
+
+    def make_forecast(self, covariates_WD: Array, horizon: int) -> Forecast:
+        forecast, due_W = self._inner[0].make_forecast(covariates_WD, horizon), self._due(horizon)
+        speed_W, curves = forecast.speed, forecast.batch_time
+        if due_W is not None:
+            factor_W = np.exp(self._effects(due_W))
+            speed_W = np.clip(speed_W * factor_W, SLOWEST, FASTEST)
+            if curves is not None:
+                floor_W, slope_W, intercept_W = (c / factor_W for c in (curves.floor, curves.slope, curves.intercept))
+                curves = Curves(floor_W, slope_W, intercept_W, curves.limit)
+        return Forecast(speed_W, self._spread(speed_W, horizon), curves)
+
+    # -- learning ------------------------------------------------------------------------------------------------
+
+    def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
+        inner, rows = self._inner[0], self.state
+        samples_W = np.asarray(report.samples, dtype=np.float64)
+        error_W = np.log(speed_W / inner.forecast_speed_at(samples_W, covariates_WD))
+        size_W, usual_W, due_W = np.abs(error_W), rows["usual"], self._due()
+        event_W = size_W > np.maximum(MIN_EFFECT, MIN_ERRORS * usual_W)
+        bounded_W = np.minimum(size_W, LARGEST_ERROR * usual_W + SMALLEST_ERROR)
+        smoothed_W = usual_W + ERROR_SMOOTHING * (bounded_W - usual_W)
+        seen: Mask | float = 1.0
+        if not all_finite(smoothed_W):
+            smoothed_W = np.where(np.isnan(error_W), usual_W, np.where(np.isnan(usual_W), size_W, smoothed_W))
+            seen = np.isfinite(speed_W)
+        if due_W is not None or anywhere(event_W):
+            known_W = np.isfinite(error_W)
+            hidden_W = self._learn_events(error_W, event_W, known_W & (False if due_W is None else due_W))
+            if anywhere(hidden_W):
+                report, speed_W = without(report, hidden_W), np.where(hidden_W, np.nan, speed_W)
+        rows["usual"], rows["seen"] = smoothed_W, rows["seen"] + seen
+        inner.update_from_report(report, speed_W, covariates_WD)
+
+    def _learn_events(self, error_W: Array, event_W: Mask, due_W: Mask) -> Mask:
+        """Learn who had an event, and return whose was one of a schedule that is believed."""
+        rows = self.state
+        # A smaller one than before counts if it is nearer to the scheduled effect than to none.
+        came_W = due_W & (np.abs(error_W - rows["due_effect"]) < np.abs(error_W))
+        missed_W, hidden_W = due_W & ~came_W, came_W & self._believed()
+        rows["returns"] = np.where(came_W, rows["returns"] + 1.0, np.where(missed_W, -1.0, rows["returns"]))
+        when_WE = np.where(missed_W[:, None], np.nan, rows["when"])
+        effect_WE = rows["effect"]
+        # An inner predictor that has followed an event errs to the other side until it is back.
+        event_W = event_W & ~((rows["seen"] <= when_WE[:, 0] + REBOUND) & (error_W * effect_WE[:, 0] < 0.0))
+        rows["events"] = rows["events"] + event_W
+        # Beside a schedule, other events are accidents.
+        new_W = came_W | (event_W & (np.isnan(rows["due"]) | missed_W))
+        rows["when"] = when_WE = _pushed(when_WE, rows["seen"], new_W)
+        rows["effect"] = effect_WE = _pushed(effect_WE, error_W, new_W)
+        period_W, before_W = when_WE[:, 0] - when_WE[:, 1], when_WE[:, 1] - when_WE[:, 2]
+        middle_W = np.sort(effect_WE, axis=1)[:, 1]
+        spread_W = np.maximum.reduce(np.abs(effect_WE - middle_W[:, None]), axis=1)
+        regular_W = (period_W == before_W) & (period_W >= SHORTEST) & (spread_W < MAX_SPREAD * np.abs(middle_W))
+        due_W = np.where(regular_W, when_WE[:, 0] + period_W, np.nan)
+        rows["due"], rows["due_effect"] = due_W, np.where(regular_W, middle_W, 0.0)
+        return np.asarray(hidden_W)
+
+
+def _pushed(memory_WE: Array, newest_W: Array, new_W: Mask) -> Array:
+    """Return the memory with the newest value in front, of those who have a new one."""
+    pushed_WE = np.concatenate([newest_W[:, None], memory_WE[:, :-1]], axis=1)
+    return np.where(new_W[:, None], pushed_WE, memory_WE)
