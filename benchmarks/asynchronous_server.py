@@ -25,9 +25,9 @@ import torch.distributed as dist
 from machine import machine
 
 from paceline.coordinator.asynchronous import SGD, EpochSampler, Server, scheme
-from paceline.parameter_server.flat import FRONT
 from paceline.parameter_server.links import SERVER, GlooLink, serve
 from paceline.parameter_server.service import Service
+from paceline.parameter_server.torch_optimizer import FRONT
 from paceline.predictors import EWMA
 
 SIZES = (1_000_000, 10_000_000)

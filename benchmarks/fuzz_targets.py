@@ -21,8 +21,7 @@ from paceline.datasets.profiles import read_profiles, save_profile
 from paceline.datasets.readers import TABLES, read_table, read_traces
 from paceline.predictors import EWMA, RLS, Report
 from paceline.recording import JsonLines, Recorder, merge, read_async_run, read_run
-from paceline.recording.iteration import Iteration
-from paceline.recording.round import Round
+from paceline.recording.records import Iteration, Round
 from paceline.training import load_model, save_model
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))

@@ -205,7 +205,7 @@ def probed(world: World, rank: int, spend: Callable[[float], None], path: str) -
     """Record a probe, as ``paceline record --probe`` does in every worker."""
     from torch.utils.data import BatchSampler
 
-    from paceline.recording.automatic import cut_batches
+    from paceline.recording.launch import cut_batches
 
     whole = BatchSampler.__iter__
     cut_batches()

@@ -5,7 +5,7 @@ import numpy as np
 from paceline.coordinator import LoadBalancer, Policy
 from paceline.predictors import EWMA, Report
 from paceline.recording import JsonLines
-from paceline.recording.iteration import Iteration
+from paceline.recording.records import Iteration
 
 
 class Proportional(EWMA):

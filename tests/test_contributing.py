@@ -16,7 +16,7 @@ from paceline.eval import leaderboard
 from paceline.predictors import EWMA, LastValue, Report, checks, named, register
 from paceline.predictors.named import kinds
 from paceline.recording import Recorder, default_covariates, merge, sinks
-from paceline.recording.iteration import Iteration
+from paceline.recording.records import Iteration
 
 PAGE = Path(__file__).parent.parent / "CONTRIBUTING.md"
 

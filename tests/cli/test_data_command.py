@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from paceline.cli import main as cli
 from paceline.datasets import Trace, load, recorded
 from paceline.datasets.readers import FORMATS, TABLES
-from paceline.report.shown import shown
+from paceline.report.drawing import shown
 
 runner = CliRunner()
 

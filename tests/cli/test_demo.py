@@ -14,7 +14,7 @@ from paceline.lab.experiment import EQUAL, Setting
 from paceline.lab.experiment.outcome import Row
 from paceline.predictors import checks
 from paceline.report import read_page
-from paceline.report.shown import shown
+from paceline.report.drawing import shown
 from paceline.training import describe_model
 
 KINDS = ("last-value", "ewma:smoothing=0.5", "auto")

@@ -8,10 +8,9 @@ from recorded_runs import iterations
 from rich.text import Text
 from typer.testing import CliRunner
 
-from paceline.cli import main
+from paceline.cli import main, watch_command
 from paceline.cli.show import SafeConsole
-from paceline.cli.watching import watch_command
-from paceline.cli.watching.watch_command import Watched
+from paceline.cli.watch_command import Watched
 from paceline.recording import JsonLines
 
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from paceline.coordinator.asynchronous import Ledger, Outcome, Stamp, Verdict
 from paceline.coordinator.asynchronous.epoch_sampler import Drawn
-from paceline.coordinator.asynchronous.finite import flaw, miscounted
-from paceline.coordinator.asynchronous.gathered import Gathered, Push
-from paceline.coordinator.asynchronous.ledger import WASTED, Account
+from paceline.coordinator.asynchronous.optimizer import flaw, miscounted
+from paceline.coordinator.asynchronous.server import WASTED, Account
+from paceline.coordinator.asynchronous.store import Gathered, Push
 from paceline.coordinator.asynchronous.workers import Member, Workers, WorkerStep
 
 

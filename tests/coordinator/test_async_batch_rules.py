@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.coordinator.asynchronous import SGD, EpochSampler, Outcome, Server, saps
-from paceline.coordinator.asynchronous.rules.batch_rules import PRICE, ByForecast, Outlook
+from paceline.coordinator.asynchronous.rules import PRICE, ByForecast, Outlook
 from paceline.predictors import EWMA, Report
 
 BATCH = 32

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.coordinator.asynchronous import SGD, EpochSampler, Outcome, Server, scheme
-from paceline.coordinator.asynchronous.ledger import Ledger
+from paceline.coordinator.asynchronous.server import Ledger
 from paceline.coordinator.asynchronous.store import WeightedMean
 
 ACTS = st.tuples(st.sampled_from(["draw", "draw", "back", "apply", "resume"]), st.integers(1, 9), st.integers(1, 4))

@@ -8,10 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.coordinator.asynchronous import Calibration, stragglers
-from paceline.coordinator.asynchronous.foresight.lookahead import Lookahead
-from paceline.coordinator.asynchronous.foresight.speeds import Speeds
-from paceline.coordinator.asynchronous.foresight.staleness import staleness_reports, straggler_bound
-from paceline.coordinator.asynchronous.rules.batch_rules import (
+from paceline.coordinator.asynchronous.rules import (
     BalancedBatches,
     ByForecast,
     ByVersions,
@@ -19,6 +16,7 @@ from paceline.coordinator.asynchronous.rules.batch_rules import (
     Outlook,
     _affordable,
 )
+from paceline.coordinator.asynchronous.staleness import Lookahead, Speeds, staleness_reports, straggler_bound
 from paceline.coordinator.asynchronous.workers import Member, Workers
 from paceline.predictors import LastValue
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.coordinator.asynchronous import SGD, optimizer
-from paceline.coordinator.asynchronous.rules.compensation import Adaptive, AdaptiveCompensator, Constant
+from paceline.coordinator.asynchronous.rules import Adaptive, AdaptiveCompensator, Constant
 
 
 @settings(max_examples=30)

@@ -7,16 +7,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.coordinator.asynchronous.finite import flaw, is_finite
-from paceline.coordinator.asynchronous.foresight.speeds import Speeds
-from paceline.coordinator.asynchronous.foresight.staleness import (
+from paceline.coordinator.asynchronous.optimizer import flaw, is_finite
+from paceline.coordinator.asynchronous.rules import (
+    Adaptive,
+    ByVersions,
+    Mean,
+    Outlook,
+    Paced,
+    Ranged,
+    _certainly_slower,
+)
+from paceline.coordinator.asynchronous.staleness import (
     Calibration,
+    Speeds,
     StalenessReport,
     expected_staleness,
     straggler_bound,
 )
-from paceline.coordinator.asynchronous.rules import Adaptive, ByVersions, Mean, Paced, Ranged
-from paceline.coordinator.asynchronous.rules.batch_rules import Outlook, _certainly_slower
 from paceline.coordinator.asynchronous.workers import Member, Stamp, Workers, WorkerStep
 from paceline.predictors import EWMA, LastValue, Report
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.coordinator.asynchronous import SCHEMES, SGD, EpochSampler, Outcome, Server, Stamp, scheme
-from paceline.coordinator.asynchronous.ledger import WASTED
+from paceline.coordinator.asynchronous.server import WASTED
 from paceline.predictors import EWMA, LastValue
 
 SAMPLES, BATCH = 50, 8

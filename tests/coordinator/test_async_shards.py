@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.coordinator.asynchronous import SGD, EpochSampler, Outcome, Server, scheme
-from paceline.coordinator.asynchronous.shards import Shard, ShardedStore, in_process, pieces
+from paceline.coordinator.asynchronous.store import Shard, ShardedStore, in_process, pieces
 
 START = np.linspace(-1.0, 1.0, 7)
 WORKERS = "abc"

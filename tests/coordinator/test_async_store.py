@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from paceline.coordinator.asynchronous import SGD
-from paceline.coordinator.asynchronous.rules.compensation import Adaptive, Constant
+from paceline.coordinator.asynchronous.rules import Adaptive, Constant
 from paceline.coordinator.asynchronous.store import NEVER_PULLED, OVERFLOWS, LocalStore
 
 HALF = np.float16

@@ -9,9 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.coordinator.federated import ForecastSource, RoundReport
-from paceline.coordinator.federated.clients import Clients
-from paceline.coordinator.federated.history import enter, shares_of
-from paceline.coordinator.federated.shares import Shares
+from paceline.coordinator.federated.clients import Clients, Shares, enter, shares_of
 
 NAN = float("nan")
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.coordinator.federated import FederatedBalancer, ForecastSource, RoundReport
-from paceline.coordinator.federated.round_sizes import caution_of
+from paceline.coordinator.federated.rounds import caution_of
 from paceline.predictors import EWMA, BatchTime, LocalLevel, Report
 
 

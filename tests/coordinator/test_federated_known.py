@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.coordinator.federated.client_table import Known
-from paceline.coordinator.federated.round_reasons import ForecastSource
+from paceline.coordinator.federated.clients import Known
+from paceline.coordinator.federated.rounds import ForecastSource
 from paceline.predictors import EWMA
 
 NAMES = "abcde"

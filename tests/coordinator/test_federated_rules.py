@@ -8,12 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.coordinator.federated import ForecastSource, Reason, RoundReport
-from paceline.coordinator.federated.clients import Clients
-from paceline.coordinator.federated.following import MOMENTS, Following, State, _fit
-from paceline.coordinator.federated.round_reasons import HELD, SOURCES, SPARED, reason_of
-from paceline.coordinator.federated.summary import summary_of
-from paceline.coordinator.federated.unseen import drawn
-from paceline.coordinator.federated.validation import plausible_comm, plausible_speeds
+from paceline.coordinator.federated.clients import (
+    MOMENTS,
+    Clients,
+    Following,
+    State,
+    _fit,
+    drawn,
+    plausible_comm,
+    plausible_speeds,
+    summary_of,
+)
+from paceline.coordinator.federated.rounds import HELD, SOURCES, SPARED, reason_of
 
 LAWS = settings(max_examples=60)
 NAN = math.nan

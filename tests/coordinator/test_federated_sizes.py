@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.coordinator.federated import FederatedBalancer, Reason
-from paceline.coordinator.federated.round_sizes import LOG_CHANCE, SCORES, RoundBounds, Rules, caution_of, sized
+from paceline.coordinator.federated.rounds import LOG_CHANCE, SCORES, RoundBounds, Rules, caution_of, sized
 from paceline.predictors import Curves
 
 NAN, INF = math.nan, math.inf

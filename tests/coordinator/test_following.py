@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.coordinator.federated.clients import MOMENTS, Clients
-from paceline.coordinator.federated.following import APART, MEMORY, NOISE, Following, State, _fit
+from paceline.coordinator.federated.clients import APART, MEMORY, MOMENTS, NOISE, Clients, Following, State, _fit
 
 
 def moments_of(x, y):

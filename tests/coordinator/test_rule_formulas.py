@@ -5,8 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from paceline.coordinator.asynchronous.rules import Exponential, Polynomial
-from paceline.coordinator.asynchronous.rules.damping import Beyond, Inverse, InverseNext, Share, Undamped
+from paceline.coordinator.asynchronous.rules import (
+    Beyond,
+    Exponential,
+    Inverse,
+    InverseNext,
+    Polynomial,
+    Share,
+    Undamped,
+)
 from paceline.coordinator.federated import RoundReport
 
 FORMULAS = [

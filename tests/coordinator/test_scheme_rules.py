@@ -3,12 +3,22 @@
 import pytest
 
 from paceline.coordinator.asynchronous import SCHEMES, Scheme, scheme
-from paceline.coordinator.asynchronous.rules import Bounded, Mean, Polynomial, Ranged
-from paceline.coordinator.asynchronous.rules.batch_rules import BalancedBatches, ByForecast, ByVersions
-from paceline.coordinator.asynchronous.rules.compensation import Adaptive, Constant
-from paceline.coordinator.asynchronous.rules.damping import Inverse, InverseNext, Share
-from paceline.coordinator.asynchronous.rules.gates import Fresh
-from paceline.coordinator.asynchronous.rules.gathering import Paced
+from paceline.coordinator.asynchronous.rules import (
+    Adaptive,
+    BalancedBatches,
+    Bounded,
+    ByForecast,
+    ByVersions,
+    Constant,
+    Fresh,
+    Inverse,
+    InverseNext,
+    Mean,
+    Paced,
+    Polynomial,
+    Ranged,
+    Share,
+)
 
 
 def expected(workers):

@@ -24,7 +24,7 @@ from paceline import LoadBalancer, Trace, split
 from paceline.cli.main import app
 from paceline.predictors import EWMA, Report
 from paceline.recording import Recorder, default_covariates, sinks
-from paceline.recording.iteration import Iteration
+from paceline.recording.records import Iteration
 
 CHECKOUT = Path(__file__).parents[2]
 DOCS = CHECKOUT / "docs"

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from paceline.coordinator.asynchronous.ledger import Outcome
+from paceline.coordinator.asynchronous.server import Outcome
 from paceline.parameter_server import AsyncJob, async_job
-from paceline.parameter_server.flat import FRONT
-from paceline.parameter_server.wire import FIRST, rows_read, rows_written
+from paceline.parameter_server.links import FIRST, rows_read, rows_written
+from paceline.parameter_server.torch_optimizer import FRONT
 
 SAMPLES, BATCH = 24, 8
 

@@ -13,20 +13,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from paceline.coordinator.asynchronous.epoch_sampler import Drawn
-from paceline.coordinator.asynchronous.ledger import Outcome
+from paceline.coordinator.asynchronous.server import Outcome
 from paceline.coordinator.asynchronous.workers import Stamp
-from paceline.parameter_server.flat import FRONT
 from paceline.parameter_server.links import (
+    FIRST,
     LARGEST_EXCESS,
     OUTCOMES,
     SERVER,
+    WIRES,
+    Ask,
     GlooLink,
+    Head,
     LocalLink,
     LostServerError,
     serve,
 )
 from paceline.parameter_server.service import Work
-from paceline.parameter_server.wire import FIRST, WIRES, Ask, Head
+from paceline.parameter_server.torch_optimizer import FRONT
 
 RANK, P = 3, 5
 

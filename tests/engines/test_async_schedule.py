@@ -237,7 +237,7 @@ def test_what_a_copy_of_the_optimizer_cannot_follow_is_refused_in_a_sentence(num
     ],
 )
 def test_whatever_changes_in_the_groups_is_seen(change, said):
-    from paceline.parameter_server.schedule import require_unchanged, settings_of
+    from paceline.parameter_server.torch_optimizer import require_unchanged, settings_of
 
     model, optim, _ = problem("SGD", lr=0.1)
     before = settings_of(optim)
@@ -250,7 +250,7 @@ def test_whatever_changes_in_the_groups_is_seen(change, said):
 def test_a_rate_that_is_a_tensor_changed_in_place_is_seen():
     import torch
 
-    from paceline.parameter_server.schedule import require_unchanged, settings_of
+    from paceline.parameter_server.torch_optimizer import require_unchanged, settings_of
 
     _, optim, _ = problem("Adam", lr=torch.tensor(0.1))
     before = settings_of(optim)

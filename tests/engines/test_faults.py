@@ -13,7 +13,7 @@ from ranks import run_ranks
 from recorded_runs import iterations, written
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.cli.watching.watch_command import Watched
+from paceline.cli.watch_command import Watched
 from paceline.coordinator import LoadBalancer
 from paceline.predictors import EWMA, Report
 from paceline.recording import Recorder, merge, read_run

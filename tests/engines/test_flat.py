@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from paceline.parameter_server.flat import FlatModel
+from paceline.parameter_server.torch_optimizer import FlatModel
 
 
 @pytest.mark.parametrize("before", ["nothing", "none", "laid", "another"])

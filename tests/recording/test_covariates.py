@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from machine_files import made, twice
 
-from paceline.recording.control_group import ControlGroup
+from paceline.recording.control_group import ControlGroup, Growth
 from paceline.recording.covariates.linux import (
     CPUBusy,
     CPUPressure,
@@ -25,7 +25,6 @@ from paceline.recording.covariates.linux import (
 from paceline.recording.covariates.nvml import nvml_covariates
 from paceline.recording.covariates.psutil import psutil_covariates
 from paceline.recording.covariates.quota import CPUQuota, Throttled
-from paceline.recording.kernel_files import Growth
 
 
 def test_missing_sources_give_nan(tmp_path):

@@ -5,9 +5,9 @@ import os
 import pytest
 from machine_files import NESTED_2, made
 
-from paceline.recording import automatic, control_group
+from paceline.recording import control_group, launch
 from paceline.recording.control_group import Whereabouts
-from paceline.recording.place import Place
+from paceline.recording.launch import Place
 
 
 def test_a_process_enters_every_group_of_its_place_and_stays_on_its_cores(tmp_path):
@@ -50,7 +50,7 @@ def test_a_worker_that_cannot_be_recorded_says_so_and_trains_on(tmp_path, monkey
         def register_comm_hook(self, state, hook):
             self.hook = state, hook
 
-    automatic.watch_every(Model, str(tmp_path))
+    launch.watch_every(Model, str(tmp_path))
     model = Model(5)
     model.register_comm_hook("state", "hook")
     assert (model.size, model.hook) == (5, ("state", "hook"))

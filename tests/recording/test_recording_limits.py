@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 from machine_files import NESTED_1, NESTED_2, made
 
-from paceline.recording import kernel_files
-from paceline.recording import place as places
-from paceline.recording.control_group import ControlGroup, cores_granted, quota_files, used_seconds
+from paceline.recording import control_group
+from paceline.recording import launch as places
+from paceline.recording.control_group import ControlGroup, File, cores_granted, field, number, quota_files, used_seconds
 from paceline.recording.covariates.linux import CPUBusy, MemoryAvailable, RunDelay, Runnable
 from paceline.recording.covariates.quota import CPUQuota, Throttled, ThrottledTime
-from paceline.recording.kernel_files import File, field, number
+from paceline.recording.launch import Place
 from paceline.recording.merging import _named, merge, merge_what_is_sound, phase_table
-from paceline.recording.place import Place
 
 NAN = float("nan")
 
@@ -41,16 +40,16 @@ def test_a_kernel_file_is_read_anew_each_time_and_closed_with_its_owner(tmp_path
 
 def test_a_file_may_have_the_handle_zero_and_its_subject_may_go(monkeypatch):
     closed = []
-    monkeypatch.setattr(kernel_files.os, "open", lambda path, flags: 0)
-    monkeypatch.setattr(kernel_files.os, "close", closed.append)
-    monkeypatch.setattr(kernel_files.os, "pread", lambda handle, count, at: b"%d %d %d" % (handle, count, at))
+    monkeypatch.setattr(control_group.os, "open", lambda path, flags: 0)
+    monkeypatch.setattr(control_group.os, "close", closed.append)
+    monkeypatch.setattr(control_group.os, "pread", lambda handle, count, at: b"%d %d %d" % (handle, count, at))
     file = File("/x")
     assert file.text() == b"0 65536 0"
 
     def gone(*arguments):
         raise OSError("gone")
 
-    monkeypatch.setattr(kernel_files.os, "pread", gone)
+    monkeypatch.setattr(control_group.os, "pread", gone)
     assert file.text() == b""
     del file
     gc.collect()

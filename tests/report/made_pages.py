@@ -8,7 +8,7 @@ from paceline.coordinator import LoadBalancer
 from paceline.datasets import Trace
 from paceline.predictors import EWMA, Report
 from paceline.recording import JsonLines, read_run
-from paceline.recording.iteration import Iteration
+from paceline.recording.records import Iteration
 
 VOID = {"meta", "path", "rect", "input", "link", "br"}
 

@@ -20,10 +20,8 @@ from paceline.cli import main as cli
 from paceline.eval import balanced, leaderboard, replay_all
 from paceline.predictors import EWMA
 from paceline.report import audit_page, evaluation_page, read_page, render, replay_page, run_page, write_page
-from paceline.report.blocks import ROWS
-from paceline.report.drawing import ticks
-from paceline.report.page import TEMPLATE
-from paceline.report.shown import WAYS, shown
+from paceline.report.drawing import WAYS, shown, ticks
+from paceline.report.page import ROWS, TEMPLATE
 
 HOSTILE = [
     "<script>alert(1)</script>",

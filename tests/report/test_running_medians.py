@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.report.slow import _smooth
+from paceline.report.run_page import _smooth
 
 VALUES = st.one_of(st.floats(0.1, 9.0), st.just(float("nan")))
 

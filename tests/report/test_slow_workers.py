@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.report.slow import slow_workers
+from paceline.report.run_page import slow_workers
 
 
 def by_definition(rows):

@@ -17,12 +17,11 @@ from paceline.lab.experiment import Row, Setting
 from paceline.predictors import EWMA
 from paceline.recording import read_run
 from paceline.report import evaluation_page, render, replay_page, run_page
-from paceline.report.blocks import gantt
-from paceline.report.forecast_errors import by_regime, held, moved, past_band
-from paceline.report.reason_counts import kind_of, reasons
+from paceline.report.drawing import shown
+from paceline.report.evaluation_page import by_regime, held, moved, past_band
+from paceline.report.page import gantt
 from paceline.report.replay_page import jackknife
-from paceline.report.shown import shown
-from paceline.report.slow import slow_workers
+from paceline.report.run_page import kind_of, reasons, slow_workers
 
 NAMES = ["gpu0", "gpu1", "gpu2", "gpu3"]
 

@@ -15,12 +15,11 @@ from rich.console import Console
 from test_watching_a_run import run_file
 
 from paceline.cli import main
-from paceline.cli.watching.async_view import async_view
-from paceline.cli.watching.watch_command import Watched
+from paceline.cli.watch_async_view import async_view
+from paceline.cli.watch_command import Watched
 from paceline.coordinator.asynchronous import SGD, EpochSampler, Server, saps, scheme
-from paceline.parameter_server import round_records
-from paceline.parameter_server.round_records import Rounds
-from paceline.parameter_server.service import Service
+from paceline.parameter_server import service as records
+from paceline.parameter_server.service import Rounds, Service
 from paceline.predictors import LastValue
 from paceline.recording import Logging, Prometheus, Sink, TensorBoard, read_async_run, round_sinks
 
@@ -285,7 +284,7 @@ def test_a_sink_that_knows_no_rounds_says_so_and_the_training_goes_on(caplog):
 
 def test_a_round_ends_once_as_many_have_pushed_as_there_are_and_its_least_time_has_passed(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(round_records, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
+    monkeypatch.setattr(records, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
     server = Server(np.zeros(1), SGD(0.1), scheme("asp", 3), EpochSampler(400, epochs=1), batch=8, workers="abc")
     service, rounds = Service(server), []
     Rounds(service, [rounds.append], least_seconds=2.0)

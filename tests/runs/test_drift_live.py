@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from paceline.cli.watching.view import view
+from paceline.cli.watch_view import view
 from paceline.coordinator import LoadBalancer
 from paceline.datasets import Trace
 from paceline.predictors import EWMA, NARX, LastValue, Mixture, Report, Training
 from paceline.predictors.reference import FAR, MANY, Reference, Spread, changes
 from paceline.recording import read_run, sinks
-from paceline.recording.iteration import Iteration
+from paceline.recording.records import Iteration
 from paceline.report import render, run_page
 from paceline.training import fit, load_model, save_model
 

@@ -10,7 +10,7 @@ from recorded_runs import iterations, written
 
 from paceline.recording import JsonLines, RunReader, read_run
 from paceline.recording import json_lines as json_lines_module
-from paceline.recording.growing import KNOWN_BYTES, LONGEST, GrowingFile, is_number, parsed
+from paceline.recording.growing_file import KNOWN_BYTES, LONGEST, GrowingFile, is_number, parsed
 
 
 class Lines(GrowingFile):

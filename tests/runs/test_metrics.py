@@ -24,7 +24,7 @@ from paceline.recording import (
     read_run,
     summary,
 )
-from paceline.recording.iteration import Iteration
+from paceline.recording.records import Iteration
 
 
 def test_what_was_written_is_read_back(tmp_path):

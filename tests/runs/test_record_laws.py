@@ -27,9 +27,8 @@ from paceline.recording import (
     round_sinks,
     summary,
 )
-from paceline.recording.growing import LARGEST, LONGEST
-from paceline.recording.iteration import Iteration
-from paceline.recording.round import Round
+from paceline.recording.growing_file import LARGEST, LONGEST
+from paceline.recording.records import Iteration, Round
 from paceline.recording.sink import of_workers, of_workers_in_round, summary_of_round
 
 NUMBERS = st.one_of(st.floats(1e-5, 1e5), st.sampled_from([math.nan, math.inf, 0.0, 0.123456789]))
@@ -189,8 +188,8 @@ def test_a_summary_is_computed_from_what_was_reported(found):
 def test_the_log_has_a_line_for_each_change_and_one_every_so_many_iterations(found, every):
     sink, lines, due, wanted = Logging(every), [], 0, []
     with pytest.MonkeyPatch.context() as monkey:
-        monkey.setattr("paceline.recording.boards.logger.info", lambda text, *told: lines.append(text % told))
-        monkey.setattr("paceline.recording.boards.logger.warning", lambda text, *told: None)
+        monkey.setattr("paceline.recording.sink.logger.info", lambda text, *told: lines.append(text % told))
+        monkey.setattr("paceline.recording.sink.logger.warning", lambda text, *told: None)
         for record in found:
             sink(record)
             if record.plan.acted or record.index >= due:
@@ -240,7 +239,7 @@ def test_every_number_of_a_round_is_logged_read_and_collected_as_it_was(acts, ev
     found = [a_round(2 * k, act, ["a", "b", "c"][: 2 + k % 2], rng.random) for k, act in enumerate(acts)]
     lines, due, wanted, log = [], 0, [], Logging(every)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkey:
-        monkey.setattr("paceline.recording.boards.logger.info", lambda text, *told: lines.append(text % told))
+        monkey.setattr("paceline.recording.sink.logger.info", lambda text, *told: lines.append(text % told))
         (sink,) = round_sinks(f"{folder}/run.jsonl")
         for record in found:
             sink(record)

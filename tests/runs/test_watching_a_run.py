@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from paceline.cli import main as cli
-from paceline.cli.watching import watch_command as cli_watch
-from paceline.cli.watching.bars import bars, bars_top
-from paceline.cli.watching.view import view
+from paceline.cli import watch_command as cli_watch
+from paceline.cli.watch_view import bars, bars_top, view
 from paceline.recording import JsonLines, RunReader, read_run
 
 HEADER = {"paceline_run": 1, "version": "0.1.0", "workers": ["gpu0", "gpu1"]}

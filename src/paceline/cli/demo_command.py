@@ -18,9 +18,8 @@ from paceline.eval import Balanced, leaderboard, replay_all
 from paceline.lab.experiment import DISTURBANCES, EQUAL, ExperimentOutcome, Setting, can_set_quotas, experiment
 from paceline.predictors import FleetPredictor, named
 from paceline.report import evaluation_page, replay_page, write_page
-from paceline.report.blocks import ChartLine, lines, section, table
-from paceline.report.page import require_page
-from paceline.report.shown import answer, say, shown
+from paceline.report.drawing import answer, say, shown
+from paceline.report.page import ChartLine, lines, require_page, section, table
 from paceline.training import describe_model, fit, load_model, save_model
 
 if TYPE_CHECKING:

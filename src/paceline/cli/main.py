@@ -27,7 +27,7 @@ from paceline.cli.record_command import record
 from paceline.cli.report_command import ToPage, report, typed
 from paceline.cli.show import err, out, print_frames, working
 from paceline.cli.simulate_command import simulate
-from paceline.cli.watching.watch_command import watch
+from paceline.cli.watch_command import watch
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -57,4 +57,4 @@ def _wrapped(model: torch.nn.Module) -> torch.nn.Module:
     if type(model).__name__ != "_FabricModule":
         return model
     inside = [module for module in model.modules() if isinstance(module, DistributedDataParallel)]
-    return inside[0] if inside else cast(torch.nn.Module, model.module)
+    return inside[0] if inside else cast("torch.nn.Module", model.module)

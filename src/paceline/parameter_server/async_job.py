@@ -19,20 +19,22 @@ from torch.utils.data import default_collate
 
 from paceline._exit import wait_at_exit
 from paceline.coordinator.asynchronous.epoch_sampler import EpochSampler
-from paceline.coordinator.asynchronous.ledger import Outcome
 from paceline.coordinator.asynchronous.schemes import Scheme
 from paceline.coordinator.asynchronous.schemes import scheme as scheme_named
-from paceline.coordinator.asynchronous.server import Server
-from paceline.coordinator.asynchronous.verdict import Verdict
-from paceline.parameter_server.flat import FlatModel, least_of
-from paceline.parameter_server.links import SERVER, GlooLink, Link, LocalLink, LostServerError, serve
-from paceline.parameter_server.round_records import Rounds
-from paceline.parameter_server.schedule import Schedule, require_followed, require_unchanged, settings_of
-from paceline.parameter_server.service import Service, Work
-from paceline.parameter_server.torch_optimizer import TorchOptimizer
-from paceline.parameter_server.wire import WIRES
+from paceline.coordinator.asynchronous.server import Outcome, Server, Verdict
+from paceline.parameter_server.links import SERVER, WIRES, GlooLink, Link, LocalLink, LostServerError, serve
+from paceline.parameter_server.service import Rounds, Service, Work
+from paceline.parameter_server.torch_optimizer import (
+    FlatModel,
+    Schedule,
+    TorchOptimizer,
+    least_of,
+    require_followed,
+    require_unchanged,
+    settings_of,
+)
 from paceline.predictors import named
-from paceline.recording.round import Round
+from paceline.recording.records import Round
 from paceline.recording.targets import round_sinks
 
 logger = logging.getLogger("paceline.asynchronous")
@@ -101,7 +103,7 @@ class AsyncJob:
         1: parameters are split over several servers on Ray only.
     metrics
         Sinks that rank 0 calls with every round: names as in :func:`paceline.recording.sinks`, such as
-        ``"run.jsonl"``, or functions of a :class:`paceline.recording.round.Round`.
+        ``"run.jsonl"``, or functions of a :class:`paceline.recording.records.Round`.
     on_verdict
         Called on rank 0 with every :class:`Verdict`.
     on_epoch

@@ -3,17 +3,236 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.optim.lr_scheduler import LRScheduler
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from paceline.coordinator.asynchronous.optimizer import Vector
-from paceline.parameter_server.flat import FlatModel
-from paceline.parameter_server.schedule import Schedule, Ticks, require_followed
+
+Row = NDArray[np.float32]
+
+FRONT = 128
+"""Numbers of room before a row, 512 bytes: what a message says of a row travels in front of it, in one message."""
+
+
+class FlatModel:
+    """Makes a model's parameters, and their gradients, views of two flat rows: nothing is copied piece by piece.
+
+    The model is changed in place and works on as before. Buffers, such as the running means of batch normalisation, are
+    not parameters: each worker keeps its own.
+
+    Parameters
+    ----------
+    model
+        Any module whose parameters are on the CPU and dense.
+
+    Attributes
+    ----------
+    parameters, gradient
+        The rows, ``[P]``: write the first before a forward pass, read the second after the backward pass.
+    down, up
+        The same rows with room for a head in front, ``[FRONT + P]``: what comes from a server, and goes to it.
+
+    Raises
+    ------
+    ValueError
+        If the model has no parameters that are trained, or some that are not float32 on the CPU.
+
+    Examples
+    --------
+    >>> model = torch.nn.Linear(2, 1, bias=False)
+    >>> flat = FlatModel(model)
+    >>> flat.parameters[:] = [1.0, 2.0]
+    >>> model(torch.tensor([[3.0, 5.0]])).sum().backward()
+    >>> flat.gradient
+    array([3., 5.], dtype=float32)
+    """
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        if not trained:
+            raise ValueError("the model has no parameter that requires a gradient: there is nothing to train")
+        if wrong := sorted({f"{p.dtype} on {p.device}" for p in trained} - {"torch.float32 on cpu"}):
+            raise ValueError(f"parameters must be torch.float32 on the CPU, got {wrong}: move the model before")
+        self.model = model
+        # Contiguous copies first: the rows must not share memory with the parameters that they replace.
+        self.down, self.up = (torch.zeros(FRONT + sum(parameter.numel() for parameter in trained)) for _ in range(2))
+        row, slope = self.down[FRONT:], self.up[FRONT:]
+        torch.cat([parameter.detach().reshape(-1) for parameter in trained], out=row)
+        self._pairs = []
+        start = 0
+        for parameter in trained:
+            end = start + parameter.numel()
+            parameter.data = row[start:end].view(parameter.shape)
+            parameter.grad = slope[start:end].view(parameter.shape)
+            self._pairs.append((parameter, parameter.grad))
+            start = end
+        self.row, self.slope = row, slope
+        self.parameters: Row = row.numpy()
+        self.gradient: Row = slope.numpy()
+
+    def zero(self) -> None:
+        """Set the gradient to zero, and let it be the flat row again where a loop has set it to none."""
+        self.slope.zero_()
+        for parameter, slope in self._pairs:
+            parameter.grad = slope
+
+    def lay(self, gradient: torch.Tensor) -> None:
+        """Let parts of a row, ``[P]``, be the gradients until the next call, without a copy."""
+        start = 0
+        for parameter, _ in self._pairs:
+            end = start + parameter.numel()
+            parameter.grad = gradient[start:end].view(parameter.shape)
+            start = end
+
+    def gather(self) -> Row:
+        """Return the gradient, ``[P]``, also where a loop has put other tensors in place of the views."""
+        for parameter, slope in self._pairs:
+            if parameter.grad is None:
+                slope.zero_()
+            elif parameter.grad is not slope:
+                slope.copy_(parameter.grad)
+                parameter.grad = slope
+        return self.gradient
+
+    @property
+    def buffers(self) -> int:
+        """Number of values that the model keeps beside its parameters."""
+        return sum(buffer.numel() for buffer in chain(self.model.buffers()))
+
+
+def least_of(model: torch.nn.Module) -> int:
+    """Return the fewest samples that a step of this model can be made of.
+
+    >>> least_of(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))), least_of(torch.nn.Linear(2, 2))
+    (2, 1)
+    """
+    return 2 if any(isinstance(module, _BatchNorm) for module in model.modules()) else 1
+
+
+Schedule = Callable[[int], float] | LRScheduler
+"""Factor of the learning rates as a function of the samples applied, or a scheduler of the optimizer."""
+
+Settings = list[dict[str, Any]]
+
+HAND_OVER = "hand the scheduler over as schedule=, or give schedule= a function of the applied samples"
+
+
+class Ticks:
+    """A copied scheduler, stepped once for every so many applied samples.
+
+    What it does follows from the applied samples alone, so a training that resumes goes on exactly.
+
+    Parameters
+    ----------
+    scheduler
+        From now on this object's own, as is its optimizer.
+    samples
+        Applied samples for which it is stepped once.
+    """
+
+    def __init__(self, scheduler: LRScheduler, samples: int) -> None:
+        self.scheduler, self.samples = scheduler, samples
+        self._start = copy.deepcopy((scheduler.state_dict(), settings_of(scheduler.optimizer)))
+        self._done = 0
+
+    def reach(self, applied: int) -> None:
+        """Step until as many steps are done as samples are applied."""
+        # OneCycleLR raises beyond its end; one made for whole batches ends a little before the samples do.
+        due = min(applied // self.samples, getattr(self.scheduler, "total_steps", applied + 1) - 1)
+        if due < self._done:
+            self._begin_anew()
+        for _ in range(due - self._done):
+            _seen(self.scheduler.optimizer)
+            self.scheduler.step()
+        self._done = due
+
+    def _begin_anew(self) -> None:
+        state, settings = copy.deepcopy(self._start)
+        self.scheduler.load_state_dict(state)
+        for group, before in zip(self.scheduler.optimizer.param_groups, settings, strict=True):
+            group.update({name: value for name, value in before.items() if name != "params"})
+        self._done = 0
+
+
+def settings_of(optimizer: torch.optim.Optimizer) -> Settings:
+    """Return copies of the settings of each parameter group, its parameters by identity."""
+    return [
+        {
+            name: [id(one) for one in value] if name == "params" else copy.deepcopy(value)
+            for name, value in group.items()
+        }
+        for group in optimizer.param_groups
+    ]
+
+
+def require_followed(optimizer: torch.optim.Optimizer, schedule: Schedule | None) -> None:
+    """Raise if a copy of the optimizer would not behave as the optimizer does.
+
+    Raises
+    ------
+    ValueError
+        If its steps are hooked, a scheduler works on it and no schedule is given, or the schedule is not one that can
+        be followed.
+    """
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+        raise ValueError("optimizer has hooks on its step, which the copy at the server would not call: remove them")
+    if isinstance(schedule, ReduceLROnPlateau):
+        raise ValueError(
+            "schedule must follow from the applied samples, and ReduceLROnPlateau follows a metric: give a function of "
+            "the applied samples that returns a factor, and change that factor where you evaluate, on rank 0"
+        )
+    if isinstance(schedule, LRScheduler):
+        if schedule.optimizer is not optimizer:
+            raise ValueError("schedule must be a scheduler of this optimizer, got one of another")
+    elif schedule is not None and not callable(schedule):
+        raise ValueError(f"schedule must be a torch LRScheduler or a function, got {type(schedule).__name__}")
+    elif schedule is None and hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+        raise ValueError(f"a scheduler works on this optimizer, and the server would not see what it does: {HAND_OVER}")
+
+
+def require_unchanged(optimizer: torch.optim.Optimizer, before: Settings) -> None:
+    """Raise where the groups are no longer those that the server has copied.
+
+    Raises
+    ------
+    RuntimeError
+        If one was added, or its parameters or a setting changed.
+    """
+    now = settings_of(optimizer)
+    changed = [
+        f"{name} from {old[name]} to {new.get(name)}" if name != "params" else "its parameters"
+        for old, new in zip(before, now, strict=False)
+        for name in old
+        if name not in new or not _same(old[name], new[name])
+    ]
+    if len(now) != len(before):
+        changed = [f"the number of its groups from {len(before)} to {len(now)}"]
+    if changed:
+        raise RuntimeError(
+            f"the optimizer changed ({changed[0]}), and its copy at the server does not: leave the optimizer and its "
+            f"scheduler alone in the loop; {HAND_OVER}"
+        )
+
+
+def _same(one: Any, other: Any) -> bool:
+    return bool(torch.equal(one, other)) if isinstance(one, torch.Tensor) else bool(one == other)
+
+
+def _seen(optimizer: torch.optim.Optimizer) -> None:
+    """Let a scheduler see that its optimizer steps: it wraps that method, and a copy has lost the wrapping."""
+    if not hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+        step: Any = partial(type(optimizer).step, optimizer)
+        step._wrapped_by_lr_sched = True
+        optimizer.__dict__.update(step=step, _opt_called=True)
+
 
 LINEAR = (torch.optim.SGD, torch.optim.ASGD)
 """Optimizers whose step grows with its gradient."""

@@ -4,23 +4,18 @@
 their library only when they are used.
 """
 
-from paceline.recording.async_run import AsyncRun, AsyncRunReader, is_asynchronous, read_async_run
-from paceline.recording.boards import Logging, TensorBoard
+from paceline.recording.async_run_log import AsyncRun, AsyncRunReader, is_asynchronous, read_async_run
 from paceline.recording.control_group import ControlGroup
 from paceline.recording.covariates import Covariate, all_covariates, default_covariates
-from paceline.recording.huggingface_callback import trainer_callback
-from paceline.recording.iteration import Iteration
 from paceline.recording.json_lines import JsonLines
-from paceline.recording.lightning_callback import lightning_callback
 from paceline.recording.merging import merge, phase_table
-from paceline.recording.prometheus import Prometheus
-from paceline.recording.reader import RunReader, newest, read_run
 from paceline.recording.recorder import Recorder
-from paceline.recording.round import Round
-from paceline.recording.run import Run
-from paceline.recording.sink import Sink, summary
+from paceline.recording.records import Iteration, Round
+from paceline.recording.run_log import Run, RunReader, newest, read_run
+from paceline.recording.sink import Logging, Prometheus, Sink, TensorBoard, summary
 from paceline.recording.targets import Target, round_sinks, sinks
 from paceline.recording.torch import Watch, watch
+from paceline.recording.trainer_callbacks import lightning_callback, trainer_callback
 
 __all__ = [
     "AsyncRun",

@@ -15,14 +15,80 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import ArrayLike
+
 from paceline._lines import Lines
 from paceline._version import __version__
-from paceline.recording.growing import LONGEST, parsed
-from paceline.recording.iteration import Iteration
-from paceline.recording.json_numbers import all_known, known
-from paceline.recording.json_rounds import about_round, header_of_rounds
-from paceline.recording.round import Round
+from paceline.recording.growing_file import LONGEST, parsed
+from paceline.recording.records import Iteration, Round
 from paceline.recording.sink import Sink, logger, summary
+
+
+def known(value: float) -> float | None:
+    """Return a number for JSON: null if it is not finite.
+
+    >>> known(0.25), known(float("nan"))
+    (0.25, None)
+    """
+    return round(float(value), 7) if math.isfinite(value) else None
+
+
+def all_known(values: ArrayLike) -> list[float | None]:
+    """Return numbers for JSON, ``[W]``."""
+    return [known(value) for value in np.asarray(values, dtype=np.float64).tolist()]
+
+
+ROUND_SCHEMA = 1
+"""The version of the format; a reader refuses later versions."""
+
+OF_WORKERS = ("sizes", "pushes", "staleness", "expected", "done", "wasted", "waited")
+OF_FLEET = (
+    "index",
+    "time",
+    "version",
+    "applied",
+    "dropped",
+    "abandoned",
+    "refused",
+    "wasted_share",
+    "forecast",
+    "actual",
+    "covered",
+    "largest",
+)
+
+
+def header_of_rounds(record: Round) -> dict[str, Any]:
+    """Return the line that comes before the rounds of a fleet."""
+    return {
+        "paceline_async_run": ROUND_SCHEMA,
+        "version": __version__,
+        "workers": list(record.workers),
+        "scheme": record.scheme,
+        "bound": record.bound,
+        "batch": record.batch,
+        "units": {
+            "time": "seconds since the epoch",
+            "waited": "seconds",
+            "staleness, expected, forecast, actual, largest, bound": "versions",
+            "sizes, done, wasted, applied, dropped, abandoned, refused, batch": "samples",
+            "wasted_share, covered": "share",
+        },
+    }
+
+
+def about_round(record: Round) -> dict[str, Any]:
+    """Return the line of a round."""
+    return {
+        **{name: known(getattr(record, name)) for name in OF_FLEET},
+        "time": round(record.time, 3),
+        **{name: all_known(getattr(record, name)) for name in OF_WORKERS},
+        "stragglers": list(record.stragglers),
+        "acted": record.acted,
+        "why": record.why,
+    }
+
 
 SCHEMA = 1
 """The version of the format; a reader refuses later versions."""

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from paceline.recording.boards import Logging, TensorBoard
-from paceline.recording.iteration import Iteration
 from paceline.recording.json_lines import JsonLines
-from paceline.recording.prometheus import LOOPBACK, Prometheus
-from paceline.recording.round import Round
-from paceline.recording.sink import Sink
+from paceline.recording.records import Iteration, Round
+from paceline.recording.sink import LOOPBACK, Logging, Prometheus, Sink, TensorBoard
 
 Target = str | Callable[[Iteration], None]
 """The name of a sink, or a sink."""

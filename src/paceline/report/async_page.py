@@ -9,9 +9,8 @@ import numpy as np
 
 from paceline._arrays import Array, mean
 from paceline.recording import AsyncRun
-from paceline.report.blocks import ChartLine, lines, named, of_fleet, section, table
-from paceline.report.page import Page, page
-from paceline.report.shown import answer, say, shown
+from paceline.report.drawing import answer, say, shown
+from paceline.report.page import ChartLine, Page, lines, named, of_fleet, page, section, table
 
 LISTED = 20
 """Number of last rounds in which something happened that are listed."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.report.blocks import section, table
-from paceline.report.page import Page, page
-from paceline.report.shown import answer, say, shown
+from paceline.report.drawing import answer, say, shown
+from paceline.report.page import Page, page, section, table
 
 HEADLINES = {"exact": "Exact", "not_exact": "Not exact", "could_not_tell": "Could not tell"}
 

@@ -11,10 +11,9 @@ from paceline._arrays import Array
 from paceline.datasets import Trace
 from paceline.eval import Replay, Replays
 from paceline.eval.replay.synchronous import EQUAL, ORACLE
-from paceline.report.blocks import ChartLine, gantt, lines, of_fleet, section, table
-from paceline.report.page import Page, page
-from paceline.report.shown import answer, say, shown
-from paceline.report.slow import slow_workers, who_is_slow
+from paceline.report.drawing import answer, say, shown
+from paceline.report.page import ChartLine, Page, gantt, lines, of_fleet, page, section, table
+from paceline.report.run_page import slow_workers, who_is_slow
 from paceline.training import Fact
 
 WINDOW, WITH_A_ROW = 5, 12

@@ -2,21 +2,324 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paceline._arrays import Array, mean, median
+from paceline._wording import listed
 from paceline.recording import Run
-from paceline.report.blocks import ChartBand, ChartLine, gantt, lines, named, of_fleet, section, table
-from paceline.report.forecast_errors import by_regime, held, moved, past_band
-from paceline.report.page import Page, page
-from paceline.report.reason_counts import reasons
-from paceline.report.run_verdict import run_verdict, speed_of
-from paceline.report.shown import shown
-from paceline.report.slow import slow_workers
+from paceline.report.drawing import answer, say, shown
+from paceline.report.evaluation_page import by_regime, held, moved, past_band
+from paceline.report.page import ChartBand, ChartLine, Page, gantt, lines, named, of_fleet, page, section, table
+
+SLOW = 0.9
+"""A worker below this share of the usual speed is slow: less than the spread of machines that are called alike."""
+
+LASTING = 9
+"""Iterations of which more than half must be slow: fewer are a stray value."""
+
+PIECES = 400
+"""A job is looked at in this many pieces at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slowness:
+    """The longest time for which a worker was slow.
+
+    Parameters
+    ----------
+    worker
+        Its column.
+    first, last
+        Its first and last slow iteration, as positions in the job.
+    lasts
+        Whether it was still slow at the end.
+    speed
+        Its median speed meanwhile, over the usual one.
+    lost
+        How much it lost: iterations of the whole fleet that its missing speed would make, were all as slow.
+    """
+
+    worker: int
+    first: int
+    last: int
+    lasts: bool
+    speed: float
+    lost: float
+
+
+def slow_workers(speed_TW: Array) -> list[Slowness]:
+    """Return the workers that were slow for a while, the one that lost most first.
+
+    The usual speed is the fleet's median of the iteration; of two workers it is the other's.
+
+    Examples
+    --------
+    >>> speed_TW = np.full((100, 4), 50.0)
+    >>> speed_TW[60:, 2] = 20.0
+    >>> [(one.worker, one.first, one.last, one.lasts, one.speed) for one in slow_workers(speed_TW)]
+    [(2, 60, 99, True, 0.4)]
+    """
+    pieces = np.array_split(np.arange(len(speed_TW)), min(PIECES, len(speed_TW)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # nobody may have reported
+        relative_TW = speed_TW / _usual(speed_TW)
+        relative_PW = _smooth(_medians(relative_TW, len(pieces)), -(-LASTING // len(pieces[0])))
+    starts = [int(piece[0]) for piece in pieces] + [len(speed_TW)]
+    found = [_longest(w, relative_P, starts) for w, relative_P in enumerate(relative_PW.T)]
+    return sorted((one for one in found if one is not None), key=lambda one: -one.lost)
+
+
+def who_is_slow(speed_TW: Array, workers: Sequence[str], index_T: Sequence[int] | NDArray[Any]) -> dict[str, Any]:
+    """Return the verdict on who is slow, and since which iteration."""
+    found, asks = slow_workers(speed_TW), "Who is slow?"
+    if len(workers) < 2:
+        return answer(asks, "One worker", say("There is nobody to compare it with."))
+    if not np.isfinite(speed_TW).any():
+        return answer(asks, "Not known", say("No worker reported a time."))
+    if not found:
+        return answer(
+            asks,
+            "Nobody",
+            say("No worker stayed more than {least} below the usual speed.", least=(1 - SLOW, "percent")),
+        )
+    worst, other = found[0], "the other" if len(workers) == 2 else "the median"
+    slower, first = (1 - worst.speed, "percent"), (float(index_T[worst.first]), "count")
+    if not worst.lasts:
+        last = (float(index_T[worst.last]), "count")
+        text = f"It was {{slower}} slower than {other} from iteration {{first}} to {{last}}."
+        said = say(text, slower=slower, first=first, last=last)
+    elif worst.first:
+        said = say(f"It has been {{slower}} slower than {other} since iteration {{first}}.", slower=slower, first=first)
+    else:
+        said = say(f"It has been {{slower}} slower than {other} ever since the first iteration.", slower=slower)
+    if 2 * len(found) > len(workers) > 2 and not worst.lasts:
+        turns = say(
+            "{count} of {workers} workers were slow at times.",
+            count=(len(found), "count"),
+            workers=(len(workers), "count"),
+        )
+        longest = say("The longest time was that of {worker}:", worker=(named(workers[worst.worker]), "text"))
+        return answer(asks, "It moves", turns, longest, said | {"text": said["text"].replace("It was", "it was")})
+    if len(found) == 1:
+        return answer(asks, named(workers[worst.worker]), said)
+    names = listed([named(workers[one.worker]) for one in found[1:3]], max(len(found) - 3, 0))
+    too = say(
+        "{names} {were} slow for a while too.",
+        names=(names, "text"),
+        were=("was" if len(found) == 2 else "were", "text"),
+    )
+    return answer(asks, named(workers[worst.worker]), said, too)
+
+
+def _usual(speed_TW: Array) -> Array:
+    if speed_TW.shape[1] == 2:
+        return speed_TW[:, ::-1]
+    return np.asarray(np.nanmedian(speed_TW, axis=1, keepdims=True))
+
+
+def _medians(values_TW: Array, count: int) -> Array:
+    """Return the medians of pieces, ``[P, W]``, as ``numpy.array_split`` cuts them: those longer by one come first.
+
+    Pieces of one length are taken at once: a median a piece takes longer than all else on a page.
+    """
+    workers, (size, longer) = values_TW.shape[1], divmod(len(values_TW), count)
+    first_TW, rest_TW = np.split(values_TW, [longer * (size + 1)])
+    parts = first_TW.reshape(longer, size + 1, workers), rest_TW.reshape(count - longer, size, workers)
+    return np.concatenate([np.nanmedian(part, axis=1) for part in parts])
+
+
+def _smooth(values_PW: Array, window: int) -> Array:
+    """Return running medians of an odd window, shortened at both ends."""
+    half = window // 2
+    if not half or len(values_PW) < 2:
+        return values_PW
+    filled = np.pad(values_PW, ((half, half), (0, 0)), constant_values=np.nan)
+    windows = np.lib.stride_tricks.sliding_window_view(filled, 2 * half + 1, axis=0)
+    return np.asarray(np.nanmedian(windows, axis=-1))
+
+
+def _longest(worker: int, relative_P: Array, starts: Sequence[int]) -> Slowness | None:
+    """Return the episode of a worker in which it lost most; None if it was never slow."""
+    slow_P = relative_P < SLOW
+    edges: NDArray[np.int64] = np.flatnonzero(np.diff(np.concatenate([[False], slow_P, [False]]).astype(np.int8)))
+    found = []
+    for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        first, last = starts[begin], starts[end] - 1
+        if last - first + 1 < min(LASTING // 2 + 1, starts[-1]):
+            continue
+        speed = float(np.median(relative_P[begin:end]))
+        lost = (last - first + 1) * (1.0 - speed)
+        lasts = end == len(relative_P)
+        found.append(Slowness(worker=worker, first=first, last=last, lasts=lasts, speed=speed, lost=lost))
+    return max(found, key=lambda one: one.lost, default=None)
+
+
+LITTLE = 0.05
+"""Waiting below this share is not worth a further step."""
+
+FAR_OFF = 0.2
+"""Forecasts that are off by more than this share in the median want another predictor."""
+
+DRIFTED = 0.05
+"""Share of speeds or covariates far from what the model was fitted on above which it should be fitted again."""
+
+RECENT = 100
+"""Last iterations on which the next step rests."""
+
+
+def run_verdict(run: Run) -> list[dict[str, Any]]:
+    """Return the answers to what readers ask first."""
+    return [who_is_slow(speed_of(run), run.workers, run.of_fleet["index"]), _cost(run), _saved(run), _next(run)]
+
+
+def speed_of(run: Run) -> Array:
+    """Return each worker's speed, ``[T, W]``: of the work where samples have costs, otherwise of the samples."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        speed_TW = (run.sizes if run.work is None else run.work) / run.seconds
+    return np.where(np.isfinite(speed_TW), speed_TW, np.nan)
+
+
+def _cost(run: Run) -> dict[str, Any]:
+    share, waited = run.waiting().share, float(np.nansum(run.wait_seconds))
+    if np.isnan(share):
+        return answer(
+            "What does waiting cost?", "Not known", say("No two workers reported a time in the same iteration.")
+        )
+    said = say(
+        "of the workers' time was spent waiting for the slowest one: {waited}, summed over {workers} workers.",
+        share=(share, "percent"),
+        waited=(waited, "seconds"),
+        workers=(len(run.workers), "count"),
+    )
+    return answer("What does waiting cost?", shown(share, "percent"), said)
+
+
+def _saved(run: Run) -> dict[str, Any]:
+    equal, asks = run.of_fleet["equal_seconds"], "What did balancing save?"
+    if np.isnan(run.saved):
+        return answer(asks, "Not known", say("The file holds no estimate of equal batches' time."))
+    known = np.isfinite(equal) & np.isfinite(run.makespan)
+    seconds = float((equal - run.makespan)[known].sum())
+    changes = int(run.acted.sum())
+    facts = {"saved": (run.saved, "percent"), "changes": (changes, "count")}
+    if run.saved >= 0:
+        said = say(
+            "of the computing time against equal batches, an estimate: {seconds}, by {changes} "
+            f"{'change' if changes == 1 else 'changes'} of sizes.",
+            seconds=(seconds, "seconds"),
+            **facts,
+        )
+    else:
+        said = say(
+            "It was slower than equal batches, by an estimated {seconds}.", seconds=(-seconds, "seconds"), **facts
+        )
+    return answer(asks, shown(run.saved, "percent"), said)
+
+
+def _next(run: Run) -> dict[str, Any]:
+    headline, said = next(advice for step in STEPS if (advice := step(run)) is not None)
+    return answer("What next?", headline, said)
+
+
+Advice = tuple[str, dict[str, Any]]
+
+
+def _look_for_the_silent(run: Run) -> Advice | None:
+    silent_W = run.silent_workers
+    if not silent_W.any():
+        return None
+    w = int(np.argmax(silent_W))
+    said = say(
+        "{worker} sent no report in its last {count} iterations.",
+        worker=(named(run.workers[w]), "text"),
+        count=(int(silent_W[w]), "count"),
+    )
+    return "Look for the silent", said
+
+
+def _fit_again(run: Run) -> Advice | None:
+    drift = mean(run.of_fleet["drift"][-RECENT:])
+    if not drift > DRIFTED:
+        return None
+    text = (
+        "{drift} of the latest speeds or covariates are far from what the model was fitted on: paceline models check."
+    )
+    return "Fit again", say(text, drift=(drift, "percent"))
+
+
+def _leave_it(run: Run) -> Advice | None:
+    share = run.waiting(RECENT).share
+    if np.isnan(share):
+        return "Nothing", say("Nobody waits where fewer than two workers report.")
+    if share > LITTLE:
+        return None
+    return "Nothing", say("Workers waited {recent} of their time of late.", recent=(share, "percent"))
+
+
+def _say_what_samples_cost(run: Run) -> Advice | None:
+    waits = run.waiting(RECENT)
+    if not waits.known or not waits.from_work > waits.from_workers:
+        return None
+    text = "{work} of the time would be waited even if all had one speed: divide samples by what they cost (Costs)."
+    return "Even out the samples", say(text, work=(waits.from_work, "percent"))
+
+
+def _forecast_better(run: Run) -> Advice | None:
+    off = median(np.abs(run.forecast_error[-RECENT:]))
+    if not off > FAR_OFF:
+        return None
+    text = "Forecasts are off by {off} in the median: compare predictors with paceline evaluate on this run's trace."
+    return "Forecast better", say(text, off=(off, "percent"))
+
+
+def _replay(run: Run) -> Advice:
+    share = run.waiting(RECENT).share
+    text = (
+        "Workers still waited {recent} of their time of late: paceline replay says what forecasts could reach at best."
+    )
+    return "Replay it", say(text, recent=(share, "percent"))
+
+
+STEPS: Sequence[Callable[[Run], Advice | None]] = (
+    _look_for_the_silent,
+    _fit_again,
+    _leave_it,
+    _say_what_samples_cost,
+    _forecast_better,
+    _replay,
+)
+"""The first of these that has something to say is the next step."""
+
+
+def reasons(why: Iterable[str], workers: Sequence[str]) -> Counter[str]:
+    """Count reasons, without their numbers and workers' names."""
+    return Counter(kind_of(sentence, workers) for sentence in why)
+
+
+def kind_of(sentence: str, workers: Sequence[str]) -> str:
+    """Return a reason without its numbers and names, so that similar reasons can be counted together.
+
+    >>> kind_of("Moved 24 samples from g2 (62 % slower than the median) to g3, g1 and g0: the next ...", ["g0", "g1"])
+    'Moved samples'
+    >>> kind_of("Kept the sizes: the best split would gain at most 1.2 %; a change costs 5 %.", ["g0", "g1"])
+    'Kept the sizes: the best split would gain …; a change costs …'
+    """
+    if sentence.startswith("Moved"):
+        return "Moved samples"
+    for worker in sorted(workers, key=len, reverse=True):  # a number is left out below anyway
+        if worker in sentence:
+            sentence = re.sub(rf"(?<!\w){re.escape(worker)}(?!\w)", "a worker", sentence)
+    return re.sub(r"\d[\d.]*(?: (?:%|ms|us|s)(?!\w))?", "…", sentence.rstrip(".").replace("at most ", ""))
+
 
 WINDOW = 8
 """Iterations of a Gantt chart."""

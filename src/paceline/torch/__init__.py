@@ -6,7 +6,7 @@ from paceline._require import require
 
 require("torch", needed_by="paceline.torch", extra="torch")
 
-from paceline.recording.iteration import Iteration  # noqa: E402 (the sentence about a missing torch comes first)
+from paceline.recording.records import Iteration  # noqa: E402 (the sentence about a missing torch comes first)
 from paceline.torch.attach import attach  # noqa: E402
 from paceline.torch.balance import Balance  # noqa: E402
 from paceline.torch.costs import Costs  # noqa: E402

@@ -14,7 +14,7 @@ from paceline.coordinator.balanced.load_balancer import LoadBalancer
 from paceline.coordinator.balanced.plan import Plan
 from paceline.coordinator.balanced.work import WorkModel
 from paceline.recording.covariates import Covariate
-from paceline.recording.iteration import Iteration
+from paceline.recording.records import Iteration
 from paceline.recording.torch.busy_clock import Clock
 from paceline.recording.torch.collective_time import listen
 from paceline.torch.equal_shapes import EqualShapes
@@ -36,7 +36,7 @@ class Balance:
     Attributes
     ----------
     on_iteration
-        Called with an :class:`paceline.recording.iteration.Iteration` after each exchange of reports, on every rank.
+        Called with an :class:`paceline.recording.records.Iteration` after each exchange of reports, on every rank.
     loss
         What the loss of a rank is: see :func:`attach`.
     balancer

@@ -10,7 +10,7 @@ import numpy as np
 from paceline._arrays import Sizes
 from paceline.coordinator.balanced.plan import Plan
 from paceline.coordinator.balanced.work import WorkModel
-from paceline.recording.iteration import Iteration
+from paceline.recording.records import Iteration
 from paceline.torch.reports import RankReports
 
 

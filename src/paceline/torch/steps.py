@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from paceline._arrays import Array, Sizes
-from paceline.recording.iteration import Iteration
+from paceline.recording.records import Iteration
 from paceline.recording.torch.busy_clock import Clock
 from paceline.torch.buffers import Buffers
 from paceline.torch.checked import OTHER_THREAD

@@ -5,17 +5,15 @@ The server is pure: no threads, files or clock. Schemes are the same server with
 """
 
 from paceline.coordinator.asynchronous.epoch_sampler import Drawn, EpochSampler
-from paceline.coordinator.asynchronous.foresight.staleness import (
+from paceline.coordinator.asynchronous.optimizer import SGD, Optimizer, Vector
+from paceline.coordinator.asynchronous.schemes import SCHEMES, Scheme, saps, scheme
+from paceline.coordinator.asynchronous.server import Ledger, Outcome, Pulled, Server, Verdict
+from paceline.coordinator.asynchronous.staleness import (
     Calibration,
     StalenessReport,
     expected_staleness,
     stragglers,
 )
-from paceline.coordinator.asynchronous.ledger import Ledger, Outcome
-from paceline.coordinator.asynchronous.optimizer import SGD, Optimizer, Vector
-from paceline.coordinator.asynchronous.schemes import SCHEMES, Scheme, saps, scheme
-from paceline.coordinator.asynchronous.server import Server
-from paceline.coordinator.asynchronous.verdict import Pulled, Verdict
 from paceline.coordinator.asynchronous.workers import Stamp
 
 __all__ = [

@@ -8,11 +8,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from paceline.coordinator.asynchronous.rules.batch_rules import BalancedBatches, ByForecast, ByVersions, Full, Sizing
-from paceline.coordinator.asynchronous.rules.compensation import Adaptive, Compensation, Constant
-from paceline.coordinator.asynchronous.rules.damping import Damping, Inverse, InverseNext, Polynomial, Share, Undamped
-from paceline.coordinator.asynchronous.rules.gates import Bounded, Fresh, Gate, Open, Ranged
-from paceline.coordinator.asynchronous.rules.gathering import Each, Gathering, Mean, Paced
+from paceline.coordinator.asynchronous.rules import (
+    Adaptive,
+    BalancedBatches,
+    Bounded,
+    ByForecast,
+    ByVersions,
+    Compensation,
+    Constant,
+    Damping,
+    Each,
+    Fresh,
+    Full,
+    Gate,
+    Gathering,
+    Inverse,
+    InverseNext,
+    Mean,
+    Open,
+    Paced,
+    Polynomial,
+    Ranged,
+    Share,
+    Sizing,
+    Undamped,
+)
 
 PASS, EACH, OPEN, FULL = Undamped(), Each(), Open(), Full()
 

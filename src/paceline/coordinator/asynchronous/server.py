@@ -6,26 +6,352 @@ Axes: P parameters, W workers.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
-from paceline.coordinator.asynchronous.epoch_sampler import EpochSampler
-from paceline.coordinator.asynchronous.finite import miscounted
-from paceline.coordinator.asynchronous.foresight.lookahead import Lookahead
-from paceline.coordinator.asynchronous.foresight.staleness import Calibration, StalenessReport, staleness_reports
-from paceline.coordinator.asynchronous.ledger import Ledger, Outcome
-from paceline.coordinator.asynchronous.optimizer import Optimizer, Vector
-from paceline.coordinator.asynchronous.rules.gates import Open
+from paceline._wording import count
+from paceline.coordinator.asynchronous.epoch_sampler import Drawn, EpochSampler
+from paceline.coordinator.asynchronous.optimizer import Optimizer, Vector, miscounted
+from paceline.coordinator.asynchronous.rules import Open
 from paceline.coordinator.asynchronous.schemes import Scheme
-from paceline.coordinator.asynchronous.store import LocalStore, Store, part
-from paceline.coordinator.asynchronous.updates import Updates
-from paceline.coordinator.asynchronous.verdict import Pulled, Verdict
+from paceline.coordinator.asynchronous.staleness import Calibration, Lookahead, StalenessReport, staleness_reports
+from paceline.coordinator.asynchronous.store import Gathered, LocalStore, Push, Store, part
 from paceline.coordinator.asynchronous.workers import Member, Stamp, Workers, WorkerStep
 from paceline.predictors import Predictor
+
+
+class Outcome(Enum):
+    """Outcome of a step; the values are its wording in a sentence."""
+
+    APPLIED = "applied"
+    DAMPED = "applied, damped"
+    GATHERED = "gathered, to be applied with others"
+    DROPPED = "dropped"
+    ABANDONED = "abandoned"
+    REFUSED = "refused"
+
+
+WASTED = (Outcome.DROPPED, Outcome.ABANDONED, Outcome.REFUSED)
+"""The outcomes whose computing was for nothing; their samples go back into the sampler."""
+
+
+@dataclass
+class Account:
+    """One worker's steps.
+
+    A step that was given up counts with all its samples, as nobody knows how far it was, and with the seconds that its
+    worker says it took, once it says so.
+    """
+
+    steps: dict[Outcome, int] = field(default_factory=dict)
+    samples: dict[Outcome, int] = field(default_factory=dict)
+    seconds: dict[Outcome, float] = field(default_factory=dict)
+    largest_staleness: int = 0
+    """Of what was applied."""
+
+    def took(self, outcome: Outcome, seconds: float) -> None:
+        """Book the computing time of a step; one that is not known counts nothing."""
+        if 0 < seconds < math.inf:
+            self.seconds[outcome] = self.seconds.get(outcome, 0.0) + seconds
+
+    def note(self, outcome: Outcome, samples: int, staleness: int) -> None:
+        """Book a step that has come to its end."""
+        self.steps[outcome] = self.steps.get(outcome, 0) + 1
+        self.samples[outcome] = self.samples.get(outcome, 0) + samples
+        if outcome not in WASTED:
+            self.largest_staleness = max(self.largest_staleness, staleness)
+
+    @property
+    def applied(self) -> int:
+        """Samples applied, damped ones included."""
+        return sum(self.samples.get(outcome, 0) for outcome in (Outcome.APPLIED, Outcome.DAMPED))
+
+    @property
+    def wasted(self) -> int:
+        """Samples computed for nothing."""
+        return sum(self.samples.get(outcome, 0) for outcome in WASTED)
+
+
+class Ledger:
+    """The accounts of all workers that ever took part.
+
+    Examples
+    --------
+    >>> ledger = Ledger()
+    >>> ledger.note("a", Outcome.APPLIED, samples=90, staleness=2, seconds=6.0)
+    >>> ledger.note("b", Outcome.DROPPED, samples=10, staleness=9, seconds=2.0)
+    >>> ledger.wasted_share, ledger.wasted_seconds_share, ledger.largest_staleness, ledger.steps(Outcome.DROPPED)
+    (0.1, 0.25, 2, 1)
+    """
+
+    def __init__(self) -> None:
+        self.accounts: dict[str, Account] = {}
+
+    def note(
+        self, worker: str, outcome: Outcome, *, samples: int, staleness: int = 0, seconds: float = math.nan
+    ) -> None:
+        """Book a step of a worker that has come to its end."""
+        account = self.accounts.setdefault(worker, Account())
+        account.note(outcome, samples, staleness)
+        account.took(outcome, seconds)
+
+    def took(self, worker: str, outcome: Outcome, seconds: float) -> None:
+        """Book the computing time of a step that was booked without."""
+        self.accounts.setdefault(worker, Account()).took(outcome, seconds)
+
+    def steps(self, *outcomes: Outcome) -> int:
+        """Return how many steps ended with any of these outcomes."""
+        return sum(account.steps.get(outcome, 0) for account in self._all for outcome in outcomes)
+
+    @property
+    def wasted_share(self) -> float:
+        """Share of the samples computed that was for nothing."""
+        wasted, applied = sum(one.wasted for one in self._all), sum(one.applied for one in self._all)
+        return wasted / (wasted + applied) if wasted else 0.0
+
+    @property
+    def wasted_seconds_share(self) -> float:
+        """Share of the computing time that was for nothing, of all whose time is known."""
+        everything = sum(sum(one.seconds.values()) for one in self._all)
+        wasted = sum(one.seconds.get(outcome, 0.0) for one in self._all for outcome in WASTED)
+        return wasted / everything if wasted else 0.0
+
+    @property
+    def largest_staleness(self) -> int:
+        """The largest staleness ever applied."""
+        return max((account.largest_staleness for account in self._all), default=0)
+
+    @property
+    def _all(self) -> Iterable[Account]:
+        return self.accounts.values()
+
+
+@dataclass(frozen=True, eq=False)
+class Pulled:
+    """Parameters and samples with which a step starts.
+
+    Parameters
+    ----------
+    stamp
+        To be handed back with the push.
+    parameters
+        A read-only view, ``[P]``, which the next update changes: copy it, or send it, before anybody pushes.
+    hand
+        The samples to compute the gradient of.
+    """
+
+    stamp: Stamp
+    parameters: Vector
+    drawn: Drawn
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Verdict of the server on one push.
+
+    Parameters
+    ----------
+    worker
+        Name of the worker that pushed.
+    outcome
+        Applied, damped, gathered, dropped or refused.
+    version
+        The version of the parameters by now.
+    samples
+        How many the push stood for; 0 where it belonged to no step.
+    staleness
+        Versions between pull and push; -1 where the push was refused.
+    factor
+        Factor of the learning rate for this staleness; 0 where nothing was applied.
+    reason
+        Why it was dropped or refused.
+    given_up
+        Workers whose steps have passed the bound and were given up because of this push.
+    """
+
+    worker: str
+    outcome: Outcome
+    version: int
+    samples: int = 0
+    staleness: int = -1
+    factor: float = 0.0
+    reason: str = ""
+    given_up: tuple[str, ...] = ()
+
+    @property
+    def why(self) -> str:
+        """Sentence that gives the outcome and its reason; made when it is asked for.
+
+        >>> Verdict(worker="g1", outcome=Outcome.DAMPED, version=9, samples=8, staleness=4, factor=0.2).why
+        'g1 was 4 versions stale: its 8 samples count 0.2 times'
+        """
+        samples = count(self.samples, "sample")
+        stale = f"{self.worker} was {count(self.staleness, 'version')} stale"
+        match self.outcome:
+            case Outcome.APPLIED:
+                return f"{stale}: its {samples} count in full"
+            case Outcome.DAMPED:
+                return f"{stale}: its {samples} count {self.factor:.3g} times"
+            case Outcome.GATHERED:
+                return f"{stale}: its {samples} wait to be applied together with others; the worker goes on"
+            case _:
+                back = f"; its {samples} go back" if self.samples else ""
+                return f"{self.outcome.value.capitalize()} the push of {self.worker}: {self.reason}{back}"
+
+
+class Updates:
+    """Ends steps by the rules of a scheme, and books each in the ledger.
+
+    Parameters
+    ----------
+    scheme
+        The rules.
+    fleet, sampler, ledger, store
+        The server's own; nothing here remembers more than the pushes that wait for others.
+    batch, is_linear
+        Samples of a full batch, and whether the optimizer's steps grow with their gradients.
+    """
+
+    def __init__(
+        self,
+        scheme: Scheme,
+        fleet: Workers,
+        sampler: EpochSampler,
+        ledger: Ledger,
+        store: Store,
+        batch: int,
+        is_linear: bool,
+    ) -> None:
+        self.scheme, self.fleet, self.sampler, self.ledger, self.store = scheme, fleet, sampler, ledger, store
+        self.gathered = Gathered(scheme.gathering.mean, scheme.by_samples, batch, is_linear)
+
+    def take(self, member: Member, gradient: Vector, count: int, staleness: int, seconds: float) -> Verdict:
+        """Gather or apply a sound push, and let the samples that it left out go back."""
+        step = member.step
+        assert step is not None
+        factor = self.scheme.damping.factor(staleness, len(self.fleet))
+        push = Push(member.name, step.drawn.first(count), staleness, factor, seconds)
+        if wrong := self.store.take(member.name, step.stamp.ticket, gradient, self.gathered.weight(push)):
+            return self.waste(member, Outcome.REFUSED, wrong, seconds=seconds)
+        member.step = None
+        self.sampler.give_back(step.drawn.after(count))
+        self.gathered.pushes.append(push)
+        given_up = self.settle()
+        return Verdict(
+            worker=member.name,
+            outcome=Outcome.GATHERED if len(self.gathered) else counted(factor),
+            version=self.fleet.version,
+            samples=count,
+            staleness=staleness,
+            factor=factor,
+            given_up=given_up,
+        )
+
+    def waste(self, member: Member, outcome: Outcome, reason: str, staleness: int = -1, *, seconds: float) -> Verdict:
+        """End a step whose push is of no use."""
+        samples = self.close(member, outcome, staleness, seconds)
+        given_up = self.settle()
+        return Verdict(
+            worker=member.name,
+            outcome=outcome,
+            version=self.fleet.version,
+            samples=samples,
+            staleness=staleness,
+            reason=reason,
+            given_up=given_up,
+        )
+
+    def stray(self, worker: str, stamp: Stamp, *, issued: int) -> Verdict:
+        """Return the verdict on a push that belongs to no step under way. It changes no parameters.
+
+        Parameters
+        ----------
+        worker, stamp
+            Whose, and of which step.
+        issued
+            How many steps were begun so far.
+        """
+        member, outcome = self.fleet.members.get(worker), Outcome.REFUSED
+        if member is None:
+            reason = f"it is not one of the {len(self.fleet)} workers; let it join first"
+        elif member.late(stamp) is not None:
+            outcome, reason = Outcome.DROPPED, "its step was given up before it came"
+            member.abandoned = None
+        elif stamp.version > self.fleet.version or stamp.ticket >= issued:
+            reason = f"its stamp {tuple(stamp)} is from the future; the version is {self.fleet.version}"
+        else:
+            reason = f"its stamp {tuple(stamp)} is not that of a step under way; did it push twice?"
+        return Verdict(worker=worker, outcome=outcome, version=self.fleet.version, reason=reason)
+
+    @property
+    def held(self) -> list[Drawn]:
+        """Samples that workers hold or that are gathered: neither in the sampler nor applied."""
+        at_work = [member.step.drawn for member in self.fleet if member.step is not None]
+        return at_work + [push.drawn for push in self.gathered.pushes]
+
+    def restart(self, version: int) -> None:
+        """Continue from another version: steps under way and gathered pushes are lost."""
+        self.fleet.version, self.gathered.pushes = version, []
+        for member in self.fleet:
+            member.step, member.abandoned, member.worked_on = None, None, -1
+
+    def close(self, member: Member, outcome: Outcome, staleness: int = 0, seconds: float = math.nan) -> int:
+        """End a step as wasted, if there is one; return how many samples go back."""
+        step = member.step
+        if step is None:
+            return 0
+        self.store.forget(step.stamp.ticket)
+        self.sampler.give_back(step.drawn)
+        self.ledger.note(member.name, outcome, samples=len(step.drawn), staleness=staleness, seconds=seconds)
+        # It may start from the same version again: behind a barrier nothing would ever come of its share otherwise.
+        member.step, member.worked_on = None, step.stamp.version - 1
+        if outcome is Outcome.ABANDONED:
+            member.abandoned = step
+        return len(step.drawn)
+
+    def settle(self) -> tuple[str, ...]:
+        """Apply the gathered pushes, if it is time; return the workers whose steps were given up after that."""
+        if not len(self.gathered):
+            return ()
+        # At the very end there are too few pushes to come for a barrier, or for a buffer to fill.
+        last = self.sampler.empty and all(member.step is None for member in self.fleet)
+        if not last and not self.scheme.gathering.ready(len(self.gathered), self.fleet, self.scheme.bound):
+            self.store.keep()
+            return ()
+        # Many at one version are no more than a better mean: a longer way along it would leave where it holds.
+        factor = min(self.gathered.factor, float(max(len(self.fleet), 1)))
+        self.store.step(factor, self.sampler.applied, self.gathered.scale)
+        self.fleet.version += 1
+        for push in self.gathered.pushes:
+            self.sampler.apply(push.drawn)
+            outcome, samples = counted(push.factor), len(push.drawn)
+            self.ledger.note(push.worker, outcome, samples=samples, staleness=push.staleness, seconds=push.seconds)
+        self.gathered.pushes = []
+        return self._refresh()
+
+    def _refresh(self) -> tuple[str, ...]:
+        """Give up the steps that have passed the bound, if the scheme does not let them finish."""
+        if not self.scheme.refresh or self.scheme.bound is None:
+            return ()
+        oldest = self.fleet.version - self.scheme.bound
+        late = [one for one in self.fleet if one.step is not None and one.step.stamp.version < oldest]
+        for member in late:
+            assert member.step is not None
+            self.fleet.give_up(member.step)
+            self.close(member, Outcome.ABANDONED)
+        return tuple(member.name for member in late)
+
+
+def counted(factor: float) -> Outcome:
+    """Return the outcome of a push that was applied."""
+    return Outcome.DAMPED if factor < 1 else Outcome.APPLIED
+
 
 TICKETS_OF_A_LIFE = 2**40
 """More steps than a server starts between two checkpoints."""

@@ -1,9 +1,7 @@
 """Federated rounds that end together: equal local steps and learning rate, batches by speed. Needs no engine."""
 
+from paceline.coordinator.federated.clients import Shares
 from paceline.coordinator.federated.federated_balancer import FederatedBalancer
-from paceline.coordinator.federated.round_plan import RoundPlan
-from paceline.coordinator.federated.round_reasons import ForecastSource, Reason
-from paceline.coordinator.federated.round_report import RoundReport
-from paceline.coordinator.federated.shares import Shares
+from paceline.coordinator.federated.rounds import ForecastSource, Reason, RoundPlan, RoundReport
 
 __all__ = ["FederatedBalancer", "ForecastSource", "Reason", "RoundPlan", "RoundReport", "Shares"]

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+import logging
+import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline._arrays import Array, Sizes
+from paceline import _wording
+from paceline._arrays import Array, Mask, Sizes
+from paceline._wording import SHOWN, listed
+from paceline.coordinator.federated.rounds import LAST, ForecastSource, Reason, RoundPlan, RoundReport
+from paceline.predictors import Curves, Forecast, Predictor, Report
 
 Rows = NDArray[np.intp]
 
@@ -163,3 +172,629 @@ class Clients:
         self._row = {name: row for row, name in enumerate(names)}
         self.devices = {str(device): index for index, device in enumerate(state["devices"])}
         self._columns = {name: np.array(state[name], dtype=kind) for name, (kind, _) in COLUMNS.items()}
+
+
+UNKNOWN_SPREAD = 0.2
+"""Log deviation between clients, or of a client from its forecast, where nothing was compared yet."""
+
+AS_MANY = 2.0
+"""So many clients of a type count as much for its deviation as that of all clients does."""
+
+
+def drawn(log_M: Array, device_M: Sizes, device_W: Sizes, prior: float) -> tuple[Array, Array, Sizes]:
+    """Return mean and deviation of the log speed of a client of each device type, and its `ForecastSource`, ``[W]``.
+
+    Where no client of the type has reported, those of all clients; where nobody has, the prior, infinitely uncertain.
+
+    Examples
+    --------
+    >>> log, device = np.log([10.0, 40.0, 500.0]), np.array([1, 1, 2])
+    >>> mean, deviation, source = drawn(log, device, np.array([1, 2, 0]), prior=0.0)
+    >>> np.exp(mean).round(), deviation.round(1), source
+    (array([ 20., 500.,  58.]), array([2.1, 2.8, 2.3]), array([1, 1, 2]))
+    """
+    if not len(log_M):
+        nobody = np.full(len(device_W), ForecastSource.NOTHING, dtype=np.int64)
+        return np.full(len(device_W), prior), np.full(len(device_W), np.inf), nobody
+    count_D = np.bincount(device_M, minlength=int(device_W.max(initial=0)) + 1)
+    mean_D = np.bincount(device_M, log_M, len(count_D)) / np.maximum(count_D, 1)
+    squares_D = np.bincount(device_M, np.square(log_M - mean_D[device_M]), len(count_D))
+    fleet = float(np.var(log_M, ddof=1)) if len(log_M) > 1 else UNKNOWN_SPREAD**2
+    variance_D = (
+        (squares_D + AS_MANY * fleet) / (np.maximum(count_D, 1) - 1 + AS_MANY) * (1 + 1 / np.maximum(count_D, 1))
+    )
+    # Clients whose type is not known have nothing in common: index 0 is no type.
+    typed_W = (device_W > 0) & (count_D[device_W] > 0)
+    mean_W = np.where(typed_W, mean_D[device_W], log_M.mean())
+    variance_W = np.where(typed_W, variance_D[device_W], fleet * (1 + 1 / len(log_M)))
+    return mean_W, np.sqrt(variance_W), np.where(typed_W, ForecastSource.DEVICE, ForecastSource.FLEET)
+
+
+ENOUGH_ROUNDS = 5
+"""A client that was chosen less often has had no chance yet."""
+
+STARVED = 0.5
+"""Used in less than this share of the rounds for which it was chosen, a client's data are starved."""
+
+
+@dataclass(frozen=True, eq=False)
+class Shares:
+    """Use of each client's data over the rounds.
+
+    Parameters
+    ----------
+    clients
+        Ids of the clients, in the order of every array.
+    data
+        Its share of the data of all clients listed, ``[W]``; an unknown amount counts as the mean of the known.
+    weight
+        Its share of the aggregates so far, weighted by data as they should be, ``[W]``; 0 before any round.
+    samples
+        Samples that it processed, ``[W]``.
+    chosen, used
+        Rounds for which it was chosen, and rounds whose aggregate its reply entered, ``[W]``.
+
+    Examples
+    --------
+    >>> shares = Shares(("a", "b"), np.array([0.5, 0.5]), np.array([0.9, 0.1]), np.array([900.0, 100.0]),
+    ...                 np.array([10, 10]), np.array([9, 1]))
+    >>> [client for client, starved in zip(shares.clients, shares.starved) if starved]
+    ['b']
+    """
+
+    clients: tuple[str, ...]
+    data: Array
+    weight: Array
+    samples: Array
+    chosen: Sizes
+    used: Sizes
+
+    @property
+    def starved(self) -> Mask:
+        """Mask of the clients whose data were used in less than half of the rounds they were chosen for, ``[W]``."""
+        starved: Mask = (self.chosen >= ENOUGH_ROUNDS) & (self.used < STARVED * self.chosen)
+        return starved
+
+    @property
+    def use(self) -> Array:
+        """Share of the rounds for which it was chosen that used it, ``[W]``; NaN for one that never was chosen."""
+        return np.where(self.chosen > 0, self.used / np.maximum(self.chosen, 1), np.nan)
+
+
+def enter(clients: Clients, plan: RoundPlan, report: RoundReport, rows: Rows, place: Rows) -> Mask:
+    """Record a round, and return a mask of the clients that were asked and did not reply, ``[W]``.
+
+    Parameters
+    ----------
+    clients
+        Known clients; the history is kept in their columns.
+    plan, report
+        Of the round.
+    rows
+        The row of each client of the plan, ``[W]``.
+    place
+        Index in the plan of each client that replied.
+    """
+    column = clients.column
+    column("planned")[rows] += 1
+    column("left_out")[rows] = np.where(plan.asked, 0, column("left_out")[rows] + 1)
+    replied_W = np.zeros(len(rows), dtype=np.bool_)
+    replied_W[place] = True
+    column("seen")[rows[replied_W]] = plan.round_index
+    silent_W: Mask = plan.asked & ~replied_W
+    column("silent")[rows] = np.where(silent_W, column("silent")[rows] + 1, 0)
+    _enter_used(clients, rows[place[report.used]], report.processed[report.used])
+    return silent_W
+
+
+def shares_of(clients: Clients, names: Sequence[str]) -> Shares:
+    """Return what became of the data of these clients."""
+    rows = clients.rows(names)
+    weight_W, data_W = clients.taken("weight", rows), _filled(clients.taken("data", rows))
+    return Shares(
+        tuple(names),
+        _share(data_W),
+        _share(weight_W),
+        clients.taken("samples", rows),
+        clients.taken("planned", rows).astype(np.int64),
+        clients.taken("replied", rows).astype(np.int64),
+    )
+
+
+def _enter_used(clients: Clients, rows: Rows, samples: Array) -> None:
+    """Record the clients whose update enters the aggregate, with the weight that their data should give it."""
+    clients.column("replied")[rows] += 1
+    clients.column("samples")[rows] += np.where(np.isfinite(samples) & (samples > 0), samples, 0.0)
+    clients.column("weight")[rows] += _share(_filled(clients.taken("data", rows)))
+
+
+def _share(amounts_W: Array) -> Array:
+    total = amounts_W.sum()
+    share_W: Array = amounts_W / total if total > 0 else np.zeros(len(amounts_W))
+    return share_W
+
+
+def _filled(data_W: Array) -> Array:
+    """Return amounts of data in which an unknown one is the mean of the known, or 1 if none is known."""
+    known_W = np.isfinite(data_W)
+    return np.where(known_W, data_W, data_W[known_W].mean() if known_W.any() else 1.0)
+
+
+MEMORY = 0.9
+"""Weight of the past in the fit at each report: about the last ten count."""
+
+FOLLOWS, SUSPECT = 0.1, 0.5
+"""Share of a change of the batch, in the log, that the time follows at least; and below which it is tested.
+
+Steps that cost as much besides their samples as nine batches follow by a tenth.
+"""
+
+APART = 0.1
+"""Deviation of the batches, in the log, from which on a fit says anything."""
+
+NOTICEABLE = 1.3
+"""Factor between a client's batch and the mean batch, either way, from which a wrong fit does noticeable harm."""
+
+CONTRAST = 2.0
+"""Factor between the two batches of a test, towards the mean batch."""
+
+SURE, NOISE = 1.64, 0.1
+"""The slope of a fit is below or above a limit if it is by this many deviations; times deviate by so much at least."""
+
+FEWEST, MOST = 4, 8
+"""Reports before a client may be suspected or found not to follow, and after which a test is over."""
+
+RARELY = 5
+"""Factor by which a client whose batch hardly moves is tested more seldom than one whose time seems not to follow."""
+
+
+class State(IntEnum):
+    """State of knowledge about whether a client's time follows its batch."""
+
+    TRUSTED = 0
+    TESTED = 1
+    FLAT = 2
+
+
+class Following:
+    """The fit of time against samples for every client, and what follows from it.
+
+    Parameters
+    ----------
+    clients
+        Known clients; the fits are kept in their columns.
+    again
+        Reports after which a client whose time follows may be tested again, and one whose time does not is.
+    """
+
+    def __init__(self, clients: Clients, again: int) -> None:
+        self.clients = clients
+        self.again = again
+
+    def learn(self, rows: Rows, samples_W: Array, seconds_W: Array, size_W: Array, batch: float) -> tuple[Rows, Rows]:
+        """Learn what these rows took; return those whose time does not follow, and those whose does again, as news.
+
+        Parameters
+        ----------
+        rows
+            None twice.
+        samples_W, seconds_W
+            Of all local steps, positive and finite.
+        size_W, batch
+            What each was given in a step, and the mean of all that were asked.
+        """
+        x_W, y_W = np.log(samples_W), np.log(seconds_W)
+        newest_6W = np.stack([np.ones(len(rows)), x_W, y_W, x_W * x_W, x_W * y_W, y_W * y_W])
+        moment_6W = MEMORY * self._without_warm_up(rows, x_W) + newest_6W
+        slope_W, error_W, apart_W = _fit(moment_6W)
+        most_W, least_W = slope_W + SURE * error_W, slope_W - SURE * error_W
+        column = self.clients.column
+        state_W, turn_W = column("state")[rows], column("turn")[rows] + 1
+        trusted_W, tested_W = state_W == State.TRUSTED, state_W == State.TESTED
+        astray_W = np.abs(np.log(size_W / batch))
+        fits_ill_W = apart_W & (most_W < SUSPECT) & (astray_W >= np.log(NOTICEABLE))
+        # Where the batch hardly moves no fit means anything: a client far from the mean is tested all the same, rarely.
+        unknown_W = ~apart_W & (astray_W >= np.log(CONTRAST))
+        due_W, rested_W = turn_W >= FEWEST, turn_W >= self.again - RARELY * self.again
+        suspect_W = trusted_W & ((fits_ill_W & (due_W | ((turn_W < 0) & rested_W))) | (unknown_W & due_W))
+        over_W = tested_W & (turn_W >= MOST)
+        cleared_W = ~trusted_W & ((least_W > FOLLOWS) | (over_W & ((slope_W > FOLLOWS) | ~apart_W)))
+        found_W = tested_W & ~cleared_W & (over_W | (apart_W & (turn_W >= FEWEST) & (most_W < FOLLOWS)))
+        column("base")[rows[suspect_W]] = size_W[suspect_W]
+        changes = [suspect_W, cleared_W, found_W]
+        column("state")[rows] = np.select(changes, [State.TESTED, State.TRUSTED, State.FLAT], state_W)
+        column("turn")[rows] = np.select(changes, [0, -RARELY * self.again, 0], turn_W)
+        # Only what is tried from here on is a test.
+        for moment, sum_W, newest_W in zip(MOMENTS, moment_6W, newest_6W, strict=True):
+            column(moment)[rows] = np.where(suspect_W, newest_W, sum_W)
+        return rows[found_W], rows[cleared_W & (state_W == State.FLAT)]
+
+    def state(self, rows: Rows) -> Sizes:
+        """Return the `State` of each, ``[W]``; a row of -1 is a client that is not known."""
+        return self.clients.taken("state", rows).astype(np.int64)
+
+    def sizes(self, rows: Rows, batch: int, least: int) -> Array:
+        """Return the batches of clients that are not balanced now, ``[W]``; NaN for all others."""
+        state_W, turn_W, base_W = self.state(rows), self.clients.taken("turn", rows), self.clients.taken("base", rows)
+        towards_W = np.where(base_W > batch, base_W / CONTRAST, base_W * CONTRAST)
+        tested_W = np.where(turn_W % 2 == 0, np.floor(towards_W), base_W)
+        flat_W = np.where(turn_W % self.again == self.again - 1, max(batch / CONTRAST, 1.0), float(batch))
+        fixed_W = np.select([state_W == State.TESTED, state_W == State.FLAT], [tested_W, np.floor(flat_W)], np.nan)
+        size_W: Array = np.maximum(fixed_W, min(least, batch))
+        return size_W
+
+    def seconds(self, rows: Rows) -> Array:
+        """Return the usual time of clients whose time does not follow their batch, ``[W]``; NaN for all others."""
+        flat_W = self.state(rows) == State.FLAT
+        count_W, seconds_W = self.clients.taken("fit_count", rows), self.clients.taken("fit_y", rows)
+        return np.where(flat_W, np.exp(seconds_W / np.where(flat_W, count_W, 1.0)), np.nan)
+
+    def _without_warm_up(self, rows: Rows, x_W: Array) -> Array:
+        """Return the moments so far, ``[6, W]``, less a first report before a larger batch.
+
+        A client that imported and compiled then seems not to follow.
+        """
+        moment_6W = np.stack([self.clients.column(moment)[rows] for moment in MOMENTS])
+        second_W = (moment_6W[0] == 1) & (self.clients.column("state")[rows] == State.TRUSTED)
+        return np.where(second_W & (x_W > moment_6W[1]), 0.0, moment_6W)
+
+
+def _fit(moment_6W: Array) -> tuple[Array, Array, Mask]:
+    """Return the slope of the log time over the log samples, its deviation, and who has batches apart, ``[W]``."""
+    count_W, x_W, y_W, xx_W, xy_W, yy_W = moment_6W
+    sxx_W, sxy_W, syy_W = xx_W - x_W * x_W / count_W, xy_W - x_W * y_W / count_W, yy_W - y_W * y_W / count_W
+    apart_W: Mask = sxx_W > APART**2 * count_W
+    slope_W = np.where(apart_W, sxy_W / np.where(apart_W, sxx_W, 1.0), 0.0)
+    rest_W = np.maximum(syy_W - slope_W * sxy_W, 0.0) / np.maximum(count_W - 2.0, 1.0)
+    error_W = np.sqrt(np.maximum(rest_W, NOISE**2) / np.where(apart_W, sxx_W, 1e-9))
+    return slope_W, error_W, apart_W
+
+
+PRIOR_SPEED = 1.0
+"""Speed in samples/s before anybody reported: only ratios count, and all are equal."""
+
+BRIEFEST_COMM = 1e-6
+"""Communication is forecast as a speed, in models a second, so a time of 0 counts as this many seconds."""
+
+PARTS = {"speed": ("computed", PRIOR_SPEED), "comm": ("communicated", 1.0 / BRIEFEST_COMM)}
+"""The two predictors by name, with the column that counts their reports and the forecast before any."""
+
+
+@runtime_checkable
+class Resizes(Protocol):
+    """Optional part of a predictor's contract: many workers join or leave at once, where one by one takes too long."""
+
+    def join_all(self, workers: Sequence[str]) -> None:
+        """Add workers at the end of the fleet; the others keep their state."""
+        ...
+
+    def leave_all(self, workers: Sequence[str]) -> None:
+        """Remove workers; the others keep their state."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """Forecast of one quantity for the clients of a round.
+
+    Parameters
+    ----------
+    speed
+        In samples/s, or models/s, ``[W]``.
+    spread
+        Relative deviation, ``[W]``; infinite where nothing is known.
+    source
+        Basis of the forecast, as `ForecastSource`, ``[W]``.
+    curves
+        Seconds for a number of samples, or of models, ``[W]``.
+    """
+
+    speed: Array
+    spread: Array
+    source: Sizes
+    curves: Curves
+
+
+class Known:
+    """Clients by id with the forecasts of their speed and of their time to communicate, kept in step.
+
+    Parameters
+    ----------
+    predictor
+        Predictor, copied for speeds and for times to communicate.
+    most
+        How many clients are known at once.
+    again
+        As for `Following`.
+    """
+
+    def __init__(self, predictor: Predictor, most: int, again: int) -> None:
+        self.clients = Clients(most)
+        self.following = Following(self.clients, again)
+        self.predictors = {part: copy.deepcopy(predictor) for part in PARTS}
+        self._forecast: dict[str, Forecast] = {}
+
+    def join(self, names: Sequence[str], round_index: int) -> Rows:
+        """Return the row of each client, ``[W]``; new clients get a row, for which the longest unseen are forgotten."""
+        oldest = self.clients.in_the_way(names)
+        if oldest:
+            self.leave(oldest)
+        new = self.clients.new(names)
+        if new:
+            self.clients.join(new, round_index=round_index)
+            for part, predictor in self.predictors.items():
+                self._extend(predictor, new, anything_learnt=bool(self.clients.column(PARTS[part][0]).any()))
+        return self.clients.rows(names)
+
+    def leave(self, names: Sequence[str]) -> None:
+        """Forget clients."""
+        self.clients.leave(names)
+        for predictor in self.predictors.values():
+            if isinstance(predictor, Resizes):
+                predictor.leave_all(names)
+            else:
+                for name in names:
+                    predictor.leave(name)
+        self._forecast = {}
+
+    def observe(self, part: str, rows: Rows, samples_W: Array, seconds_W: Array) -> None:
+        """Learn the reports of these rows, and count an iteration without a report for all others."""
+        samples_N, seconds_N = np.full((2, len(self.clients)), np.nan)
+        samples_N[rows], seconds_N[rows] = samples_W, seconds_W
+        report = Report(samples=samples_N, seconds=seconds_N)
+        if len(self.clients):
+            self.predictors[part].observe(report)
+        self.clients.column(PARTS[part][0])[rows] += np.isfinite(report.speed[rows])
+        self._forecast.pop(part, None)
+
+    def expected(self, part: str, rows: Rows, device_W: Sizes, ceiling_W: Array | float = np.inf) -> Expected:
+        """Return the forecast for these rows, -1 for a client that is not known; its device type may be.
+
+        ``ceiling_W`` is the most that is forecast of those that did not answer in time. What was learnt of them stays
+        as it is, for they may as well have been switched off.
+        """
+        counted, prior = PARTS[part]
+        own_W = self.clients.taken(counted, rows) > 0
+        log_M, told = self._log_told(part)
+        mean_W, spread_W, source_W = drawn(log_M, self.clients.column("device")[told], device_W, np.log(prior))
+        speed_W, own = np.exp(mean_W), rows[own_W]
+        if len(own):
+            forecast = self._forecast_of(part)
+            speed_W[own_W], spread_W[own_W], source_W[own_W] = (
+                forecast.speed[own],
+                forecast.spread[own],
+                ForecastSource.OWN,
+            )
+        # A prior alone is not knowledge: a ceiling would make it look like some.
+        held_W = (ceiling_W < speed_W) & (source_W != ForecastSource.NOTHING)
+        speed_W, source_W = np.where(held_W, ceiling_W, speed_W), np.where(held_W, ForecastSource.SILENCE, source_W)
+        curves, free_W = Curves.from_speed(speed_W), own_W & ~held_W
+        if free_W.any():
+            for name in ("floor", "slope", "intercept", "limit"):
+                getattr(curves, name)[free_W] = getattr(forecast.curves, name)[rows[free_W]]
+        return Expected(speed_W, spread_W, source_W, curves)
+
+    def usual(self, part: str) -> float:
+        """Return the geometric mean of the forecasts of all clients that ever reported; NaN if none did."""
+        log_M, _ = self._log_told(part)
+        return float(np.exp(log_M.mean())) if len(log_M) else float("nan")
+
+    def usual_spread(self) -> float:
+        """Return the usual deviation of a log speed from its forecast, for clients that reported only once."""
+        told = np.flatnonzero(self.clients.column("computed"))
+        spread_M = self._forecast_of("speed").spread[told] if len(told) else np.empty(0)
+        compared_M = spread_M[np.isfinite(spread_M)]
+        return float(np.sqrt(np.mean(np.square(compared_M)))) if len(compared_M) else UNKNOWN_SPREAD
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return everything, as arrays with a row a client."""
+        states = {part: predictor.state_dict() for part, predictor in self.predictors.items()}
+        states = {"clients": self.clients.state_dict(), **states}
+        return {f"{part}/{name}": value for part, state in states.items() for name, value in state.items()}
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Load a state, into a new object only: an incomplete state may fail half-way.
+
+        Raises
+        ------
+        ValueError
+            If it is not whole, holds more clients than may be known, or comes from another predictor.
+        """
+        count, most = len(state["clients/names"]), self.clients.most
+        if count > most:
+            raise ValueError(f"the state holds {count} clients, but most_clients is {most}")
+        try:
+            self.clients.load_state_dict(_part(state, "clients"))
+        except KeyError as error:
+            raise ValueError(f"the state is not whole, it lacks {error}: was it saved by another version?") from error
+        for part, predictor in self.predictors.items():
+            predictor.load_state_dict(_part(state, part))
+            if list(predictor.workers) != self.clients.names:
+                raise ValueError(f"the state is not whole: the predictor of {part} holds other clients")
+
+    # -- what it is made of --------------------------------------------------------------------------------------
+
+    def _extend(self, predictor: Predictor, new: Sequence[str], *, anything_learnt: bool) -> None:
+        if not anything_learnt:  # at once, as there is nothing to keep
+            predictor.reset(self.clients.names)
+        elif isinstance(predictor, Resizes):
+            predictor.join_all(new)
+        else:
+            for name in new:
+                predictor.join(name)
+
+    def _forecast_of(self, part: str) -> Forecast:
+        """Return the forecast of all rows, made once a round."""
+        if part not in self._forecast:
+            self._forecast[part] = self.predictors[part].predict()
+        return self._forecast[part]
+
+    def _log_told(self, part: str) -> tuple[Array, Rows]:
+        """Return the log forecasts of all that ever reported, and their rows."""
+        told = np.flatnonzero(self.clients.column(PARTS[part][0]))
+        return (np.log(self._forecast_of(part).speed[told]) if len(told) else np.empty(0)), told
+
+
+def _part(state: Mapping[str, NDArray[Any]], part: str) -> dict[str, NDArray[Any]]:
+    return {name[len(part) + 1 :]: value for name, value in state.items() if name.startswith(f"{part}/")}
+
+
+WORTH_NAMING = 1.2
+"""A client expected this many times as late as the median is named in the summary of the round."""
+
+
+def summary_of(names: Sequence[str], size_W: Sizes, seconds_W: Array, source_W: Sizes, reason_W: Sizes) -> str:
+    """Return a sentence about a round: clients asked, their samples, the time of replies, and the slowest client."""
+    asked_W = size_W > 0
+    count = int(asked_W.sum())
+    if not count:
+        return "Nobody is asked: nobody could reply by the deadline, or has data or memory for a sample."
+    who = f"{_wording.count(count, 'client')} asked"
+    if count < len(size_W):
+        who += f", {len(size_W) - count} left out"
+    if np.any(source_W == ForecastSource.NOTHING):
+        return f"{who}: equal batches, as nobody has reported yet."
+    unseen = int(np.isin(source_W[asked_W], (ForecastSource.DEVICE, ForecastSource.FLEET)).sum())
+    cold = f"; {unseen} of them never seen" if unseen else ""
+    end, usual = float(seconds_W.max()), float(np.median(seconds_W[asked_W]))
+    last = int(np.argmax(seconds_W))
+    late = f"; the last is {names[last]}{LAST.get(Reason(reason_W[last]), '')}" if end > WORTH_NAMING * usual else ""
+    return (
+        f"{who}{cold}, with {size_W[asked_W].min()} to {size_W.max()} samples a step: all replies are expected after "
+        f"{_wording.duration(end)}, the median after {_wording.duration(usual)}{late}."
+    )
+
+
+CLOCKS = 1.01
+CLOCKS_SECONDS = 0.01
+"""Two clocks may differ by this factor, and by this many seconds, and both be right."""
+
+
+def plausible_speeds(report: RoundReport, usual: float, plausible: float) -> Mask:
+    """Return which speeds are plausible, ``[W]``: near those of others, and within the time that the server saw pass.
+
+    Where the server measured the round trip, any slowness within it is accepted.
+
+    Parameters
+    ----------
+    report
+        What the clients sent.
+    usual
+        The mean speed of all clients so far, in samples/s; NaN before any report.
+    plausible
+        The largest factor between a client's speed and the usual one.
+
+    Examples
+    --------
+    >>> report = RoundReport(clients="abc", samples=[100, 100, 1e9], seconds=[1.0, 2.0, 1.0])
+    >>> plausible_speeds(report, usual=math.nan, plausible=100.0)
+    array([ True,  True, False])
+    """
+    speed_W = report.speed
+    usable_W = np.isfinite(speed_W)
+    if not usable_W.any():
+        return usable_W
+    with np.errstate(invalid="ignore"):
+        usable_W &= ~(report.compute_seconds > _seen(report))
+    if math.isnan(usual):
+        # The lower of two medians: of two clients that disagree the faster is the one to doubt.
+        known_W = np.sort(speed_W[np.isfinite(speed_W)])
+        usual = float(known_W[(len(known_W) - 1) // 2])
+    ratio_W = np.where(usable_W, speed_W, usual) / usual
+    # A stalled client may be as slow as it likes, if the server saw that time pass.
+    confirmed_W = np.isfinite(report.elapsed_seconds) | (ratio_W >= 1.0 / plausible)
+    accepted_W: Mask = usable_W & (ratio_W <= plausible) & confirmed_W
+    return accepted_W
+
+
+def plausible_comm(report: RoundReport, accepted_W: Mask, usual: float, plausible: float) -> Mask:
+    """Return which times to communicate are plausible, ``[W]``: within what the server saw pass, or not absurdly long.
+
+    ``accepted_W`` says which speeds are plausible, ``[W]``, and ``usual`` is the mean time so far, NaN before any
+    report. Where the time is the rest of a round trip after a computing time that cannot be, it cannot be either.
+    """
+    comm_W, seconds_W = report.communication, report.compute_seconds[accepted_W]
+    usual = max(np.nan_to_num(usual), float(np.median(seconds_W)) if len(seconds_W) else 0.0)
+    seen_W = _seen(report)
+    most_W = np.where(np.isnan(seen_W), plausible * usual, seen_W)
+    measured_W = np.isfinite(report.measured_comm) | accepted_W
+    timed_W: Mask = measured_W & report.used & np.isfinite(comm_W) & (comm_W <= most_W)
+    return timed_W
+
+
+def _seen(report: RoundReport) -> Array:
+    """Return the time that the server saw pass, with room for clocks that differ, ``[W]``; NaN if not measured."""
+    return CLOCKS * report.elapsed_seconds + CLOCKS_SECONDS
+
+
+logger = logging.getLogger("paceline.federated")
+
+NOT_FOLLOWING = (
+    "the time of %s does not follow the batch, which stays at the mean: let clients train the local steps and the "
+    "batch that they are asked for, and not epochs"
+)
+FOLLOWING = "the time of %s follows the batch by now, which is balanced"
+
+SHRINK = 0.8
+"""A client that ran out of memory gets at most this share of the batch that it ran out with."""
+
+
+@dataclass(frozen=True)
+class RoundLearning:
+    """Settings that say how replies are read: see `FederatedBalancer`."""
+
+    batch: int
+    plausible: float
+
+    def learn(self, known: Known, plan: RoundPlan, report: RoundReport, rows: Rows, place: Rows) -> None:
+        """Learn from the clients that replied; ``rows`` are those of the whole plan, ``place`` of the report in it."""
+        rows = rows[place]
+        accepted_W = plausible_speeds(report, known.usual("speed"), self.plausible)
+        timed_W = plausible_comm(report, accepted_W, known.usual("comm"), self.plausible)
+        samples_W, seconds_W = report.processed[accepted_W], report.compute_seconds[accepted_W]
+        # A predictor of curves is to learn them over the samples of a step.
+        known.observe("speed", rows[accepted_W], samples_W / plan.local_steps, seconds_W / plan.local_steps)
+        comm_W = np.maximum(report.communication[timed_W], BRIEFEST_COMM)
+        known.observe("comm", rows[timed_W], np.ones(len(comm_W)), comm_W)
+        size_W = plan.sizes[place[accepted_W]].astype(np.float64)
+        mean_size = float(plan.sizes[plan.asked].mean()) if plan.asked.any() else float(self.batch)
+        found, cleared = known.following.learn(rows[accepted_W], samples_W, seconds_W, size_W, mean_size)
+        _warn_of(found, NOT_FOLLOWING, rows, report)
+        _warn_of(cleared, FOLLOWING, rows, report)
+        _count_rejected(known, plan, report, rows, accepted_W)
+        _limit_memory(known, plan, report, rows, place)
+
+    def slow_down(self, known: Known, plan: RoundPlan, waited: float, rows: Rows, silent_W: Mask) -> None:
+        """Cap the speed of clients that were silent for the whole wait at the most that this silence allows."""
+        left_W = np.maximum(waited - plan.comm_seconds, 0.01 * waited)
+        most_W = plan.sizes * plan.local_steps / left_W
+        ceiling, silent = known.clients.column("ceiling"), rows[silent_W]
+        ceiling[silent] = np.minimum(ceiling[silent], most_W[silent_W])
+
+
+def _warn_of(found: Rows, sentence: str, rows: Rows, report: RoundReport) -> None:
+    names = [report.names[i] for i in np.flatnonzero(np.isin(rows, found))]
+    if names:
+        logger.warning(sentence, listed(names[:SHOWN], max(len(names) - SHOWN, 0)))
+
+
+def _count_rejected(known: Known, plan: RoundPlan, report: RoundReport, rows: Rows, accepted_W: Mask) -> None:
+    doubtful_W = np.isfinite(report.speed) & ~accepted_W
+    rejected = known.clients.column("rejected")
+    rejected[rows[doubtful_W]] += 1
+    rejected[rows[accepted_W]] = 0
+    for i in np.flatnonzero(doubtful_W)[:SHOWN]:
+        logger.warning(
+            "round %d: %s reported %.3g samples/s, which cannot be; it is forecast without",
+            plan.round_index,
+            report.names[i],
+            report.speed[i],
+        )
+
+
+def _limit_memory(known: Known, plan: RoundPlan, report: RoundReport, rows: Rows, place: Rows) -> None:
+    """Hold clients that ran out of memory below the batch that they ran out with."""
+    ran_out_W = report.ran_out
+    held_W = np.maximum(SHRINK * plan.sizes[place[ran_out_W]], 1.0)
+    fits = known.clients.column("fits")
+    fits[rows[ran_out_W]] = np.minimum(fits[rows[ran_out_W]], held_W)

@@ -14,16 +14,25 @@ from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array, Mask
 from paceline._wording import SHOWN, listed
-from paceline.coordinator.federated.client_table import Known
-from paceline.coordinator.federated.clients import Clients, Rows
-from paceline.coordinator.federated.history import enter, shares_of
-from paceline.coordinator.federated.round_learning import RoundLearning
-from paceline.coordinator.federated.round_plan import RoundPlan
-from paceline.coordinator.federated.round_reasons import ForecastSource, Reason
-from paceline.coordinator.federated.round_report import RoundReport
-from paceline.coordinator.federated.round_sizes import RoundBounds, Rules, sized
-from paceline.coordinator.federated.shares import Shares
-from paceline.coordinator.federated.summary import summary_of
+from paceline.coordinator.federated.clients import (
+    Clients,
+    Known,
+    RoundLearning,
+    Rows,
+    Shares,
+    enter,
+    shares_of,
+    summary_of,
+)
+from paceline.coordinator.federated.rounds import (
+    ForecastSource,
+    Reason,
+    RoundBounds,
+    RoundPlan,
+    RoundReport,
+    Rules,
+    sized,
+)
 from paceline.predictors import Curves, LocalLevel, Predictor
 from paceline.predictors.protocol import require_predictor
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline._wording import SHOWN, listed
-from paceline.coordinator.federated.round_plan import RoundPlan
-from paceline.coordinator.federated.round_report import RoundReport
+from paceline.coordinator.federated.rounds import RoundPlan, RoundReport
 from paceline.integrations.flower.record import RECORD, Measured, measured_in
 
 logger = logging.getLogger("paceline.federated")

@@ -16,13 +16,11 @@ from paceline._require import require
 from paceline._whole import remove_leftovers, written_whole
 from paceline._wording import SHOWN, count, listed
 from paceline.coordinator.federated.federated_balancer import FederatedBalancer
-from paceline.coordinator.federated.round_plan import RoundPlan
-from paceline.coordinator.federated.round_report import RoundReport
+from paceline.coordinator.federated.rounds import RoundPlan, RoundReport
 from paceline.integrations.flower.grid import TimedGrid
 from paceline.integrations.flower.record import BATCH, RECORD, STEPS, whole_in
 from paceline.integrations.flower.replies import Reply, replies_to, report_of, weight_by_data
-from paceline.recording.federated_round import iteration_of
-from paceline.recording.iteration import Iteration
+from paceline.recording.records import Iteration, iteration_of
 
 logger = logging.getLogger("paceline.federated")
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from paceline.coordinator.asynchronous.ledger import Outcome
 from paceline.coordinator.asynchronous.optimizer import Vector
 from paceline.coordinator.asynchronous.schemes import scheme
-from paceline.coordinator.asynchronous.shards import Everywhere, Shard, ShardedStore, pieces
+from paceline.coordinator.asynchronous.server import Outcome
+from paceline.coordinator.asynchronous.store import Everywhere, Shard, ShardedStore, pieces
 from paceline.integrations.ray.job_setting import Gradient, RayPlan
 from paceline.parameter_server.service import Work, nothing_to_do
 

@@ -12,10 +12,9 @@ from paceline.coordinator.asynchronous.optimizer import Optimizer, Vector
 from paceline.coordinator.asynchronous.schemes import scheme
 from paceline.coordinator.asynchronous.server import Server
 from paceline.coordinator.asynchronous.store import Store
-from paceline.parameter_server.round_records import Rounds
-from paceline.parameter_server.service import Service
+from paceline.parameter_server.service import Rounds, Service
 from paceline.predictors import named
-from paceline.recording.round import Round
+from paceline.recording.records import Round
 from paceline.recording.targets import round_sinks
 
 Gradient = Callable[[Vector, Sizes], Vector]
@@ -49,7 +48,7 @@ class RayPlan:
         goes on from there; without a file it begins anew.
     servers
         Over how many processes the parameters are split, where one has too little memory or is too slow for them. Rules
-        and samples stay with one server, the lead; see :mod:`paceline.coordinator.asynchronous.shards`.
+        and samples stay with one server, the lead; see :mod:`paceline.coordinator.asynchronous.store`.
     metrics
         Sinks that the server's host calls with every round: a name as in :func:`paceline.recording.sinks`,
         such as ``"run.jsonl"``, or several.

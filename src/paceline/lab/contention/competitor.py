@@ -6,7 +6,7 @@ import json
 import sys
 
 from paceline.lab.processes.orphan import die_with_parent
-from paceline.recording.place import Place
+from paceline.recording.launch import Place
 
 
 def main() -> None:

@@ -11,8 +11,7 @@ import torch
 from torch import distributed
 from torch.utils.data import TensorDataset
 
-from paceline.coordinator.asynchronous.ledger import WASTED, Account
-from paceline.coordinator.asynchronous.verdict import Verdict
+from paceline.coordinator.asynchronous.server import WASTED, Account, Verdict
 from paceline.lab.contention.disturbance import DISTURBANCES, Bursts
 from paceline.lab.experiment.asynchronous import AsyncSetting, AsyncTurn, write_turns
 from paceline.lab.experiment.experiment_tasks import live_task

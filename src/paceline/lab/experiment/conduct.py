@@ -20,7 +20,7 @@ from paceline.lab.experiment.setting import DISTURBED, Setting
 from paceline.lab.processes.places import places
 from paceline.lab.processes.process import POLL_SECONDS, Process, require_alive
 from paceline.lab.small_models import require_models
-from paceline.recording.place import Place
+from paceline.recording.launch import Place
 
 Result = TypeVar("Result")
 

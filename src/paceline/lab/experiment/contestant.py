@@ -12,7 +12,7 @@ from paceline.coordinator.balanced.policy import Policy
 from paceline.lab.experiment.experiment_tasks import live_task
 from paceline.lab.experiment.setting import CONTROL, EQUAL, Setting
 from paceline.predictors import LastValue, named
-from paceline.recording.iteration import Iteration
+from paceline.recording.records import Iteration
 from paceline.torch import BalancedLoader, attach
 
 

@@ -24,7 +24,7 @@ from paceline.lab.experiment.contestant import Contestant
 from paceline.lab.experiment.result import IterationResult, RankResult, TurnResult
 from paceline.lab.experiment.setting import EQUAL, Setting
 from paceline.lab.processes.orphan import die_with_parent
-from paceline.recording.place import Place
+from paceline.recording.launch import Place
 
 NO_END = 2**62
 """Value of :class:`Finish` while the end of a turn is not known."""

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from paceline.recording.iteration import Iteration
+from paceline.recording.records import Iteration
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class TurnResult:
 
 @dataclass(frozen=True)
 class IterationResult:
-    """A balanced iteration: some fields of :class:`paceline.recording.iteration.Iteration`."""
+    """A balanced iteration: some fields of :class:`paceline.recording.records.Iteration`."""
 
     index: int
     sizes: list[int]

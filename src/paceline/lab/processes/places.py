@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from paceline.recording.control_group import mounted
-from paceline.recording.place import Place
+from paceline.recording.launch import Place
 
 PERIOD_SECONDS = 0.005
 """Period of a quota: much shorter than an iteration, so that each iteration spans many periods."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from paceline import _version
 from paceline.datasets.trace import Trace
 from paceline.lab.record.machine import machine
-from paceline.recording.automatic import PROBE, startup_folder
+from paceline.recording.launch import PROBE, startup_folder
 from paceline.recording.merging import merge_what_is_sound
 
 

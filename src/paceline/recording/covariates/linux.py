@@ -12,11 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.recording.control_group import ControlGroup, Whereabouts, used_seconds
+from paceline.recording.control_group import NAN, ControlGroup, File, Growth, Whereabouts, field, number, used_seconds
 from paceline.recording.covariates.covariate import Covariate
 from paceline.recording.covariates.followed import Followed
 from paceline.recording.covariates.quota import CPUQuota, Throttled
-from paceline.recording.kernel_files import NAN, File, Growth, field, number
 
 if TYPE_CHECKING:
     import torch

@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from paceline.recording.control_group import ControlGroup, cores_granted, quota_files
-from paceline.recording.kernel_files import NAN, File, Growth, field
+from paceline.recording.control_group import NAN, ControlGroup, File, Growth, cores_granted, field, quota_files
 
 ROOT = Path("/")
 

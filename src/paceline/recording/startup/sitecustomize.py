@@ -46,7 +46,7 @@ def watch_if_possible(module: ModuleType) -> None:
     """Record DistributedDataParallel; if that fails, say so and leave the training alone."""
     try:
         sys.path.append(os.environ["PACELINE_HOME"])
-        from paceline.recording.automatic import watch_every
+        from paceline.recording.launch import watch_every
 
         watch_every(module.DistributedDataParallel, os.environ["PACELINE_RECORD"])
     except Exception as error:  # the training matters more than its record

@@ -16,8 +16,7 @@ from rich.text import Text
 from paceline._arrays import Array, mean
 from paceline._printable import printable
 from paceline._wording import count
-from paceline.cli.watching.short_numbers import percent, samples, speed, time
-from paceline.cli.watching.view import CHANGES, RECENT, SHOWN, is_long, title
+from paceline.cli.watch_view import CHANGES, RECENT, SHOWN, is_long, percent, samples, speed, time, title
 
 if TYPE_CHECKING:
     from paceline.recording import AsyncRun

@@ -18,12 +18,105 @@ from rich.text import Text
 from paceline import _wording
 from paceline._arrays import Array, median
 from paceline._printable import printable
-from paceline.cli.watching.bars import ABOVE, BARS, bars, bars_top
-from paceline.cli.watching.short_numbers import percent, samples, speed, time
 from paceline.predictors.reference import MANY
 
 if TYPE_CHECKING:
     from paceline.recording import Run
+
+
+BARS = 60
+"""Most bars: they fit into a terminal of 80 columns."""
+
+LEVELS = "▁▂▃▄▅▆▇"
+ABOVE = "█"
+
+ROOM, MOST = 1.2, 3.0
+"""The top of the bars is a little above the 95th percentile, to leave room for ordinary scatter, but at most 3 medians:
+among few bars, that percentile is an outlier itself."""
+
+
+def bars(values: Array, width: int = BARS) -> str:
+    """Return numbers as a row of bars from 0 to :func:`bars_top`, neighbours averaged if there are too many.
+
+    Values above the top have their own mark.
+
+    >>> bars(np.array([1.0, 2.0, 2.0, np.nan, 2.1, 2.0, 40.0]), width=10)
+    '▃▆▆ ▆▆█'
+    """
+    means_B = _means(values, width)
+    top, steps = _top(means_B), len(LEVELS) - 1
+    return "".join(
+        " " if np.isnan(mean) else ABOVE if mean > top else LEVELS[round(mean / top * steps)] for mean in means_B
+    )
+
+
+def bars_top(values: Array, width: int = BARS) -> float:
+    """Return the value at the top of the bars; NaN if nothing is known.
+
+    >>> bars_top(np.array([1.0, 2.0, 2.0, np.nan, 2.1, 2.0, 40.0]), width=10)
+    2.52
+    """
+    return _top(_means(values, width))
+
+
+def _means(values: Array, width: int) -> list[float]:
+    parts = np.array_split(values, min(width, len(values)))
+    return [float(part[np.isfinite(part)].mean()) if np.isfinite(part).any() else np.nan for part in parts]
+
+
+def _top(means_B: list[float]) -> float:
+    known = [mean for mean in means_B if np.isfinite(mean)]
+    if not known:
+        return float("nan")
+    usual = float(np.quantile(known, 0.95, method="lower"))
+    return min(max(known), ROOM * usual, MOST * float(np.median(known))) or 1.0
+
+
+def time(seconds: float) -> str:
+    """Return a time with its unit.
+
+    >>> time(0.0414), time(95), time(700), time(90_000), time(float("nan"))
+    ('41.4 ms', '95 s', '11.7 min', '25 h', '-')
+    """
+    if not np.isfinite(seconds):
+        return "-"
+    for unit, size in (("days", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return _wording.duration(seconds)
+
+
+def speed(samples_a_second: float) -> str:
+    """Return a speed.
+
+    >>> speed(4.25), speed(24_144), speed(12_345_678), speed(float("nan"))
+    ('4.25/s', '24,144/s', '12.3 M/s', '-')
+    """
+    if not np.isfinite(samples_a_second):
+        return "-"
+    if samples_a_second >= 1e6:
+        return f"{samples_a_second / 1e6:.3g} M/s"
+    return f"{samples_a_second:,.0f}/s" if samples_a_second >= 100 else f"{samples_a_second:.3g}/s"
+
+
+def samples(number: float) -> str:
+    """Return a number of samples.
+
+    >>> samples(64.0), samples(123_456_789)
+    ('64', '123 M')
+    """
+    return f"{number:.0f}" if number < 1e7 else f"{number / 1e6:.0f} M"
+
+
+def percent(share: float) -> str:
+    """Return a share in percent; shares above 1000 % are not shown exactly.
+
+    >>> percent(0.034), percent(123.4), percent(float("nan"))
+    ('3.4 %', '>1000 %', '-')
+    """
+    if not np.isfinite(share):
+        return "-"
+    return _wording.percent(share) if share <= 10 else ">1000 %"
 
 
 RECENT = 20

@@ -12,8 +12,8 @@ import numpy as np
 
 from paceline._arrays import Array
 from paceline._printable import printable
-from paceline.recording.growing import LONGEST, GrowingFile, is_number, parsed
-from paceline.recording.json_rounds import OF_FLEET, OF_WORKERS, SCHEMA
+from paceline.recording.growing_file import LONGEST, GrowingFile, is_number, parsed
+from paceline.recording.json_lines import OF_FLEET, OF_WORKERS, ROUND_SCHEMA
 
 ALWAYS_KNOWN = tuple(name for name in OF_FLEET if name not in ("forecast", "actual", "covered"))
 
@@ -44,7 +44,7 @@ class AsyncRun:
         All workers that ever took part, in the order in which they appeared.
     of_workers
         Arrays ``[R, W]``: sizes, pushes, staleness, expected, done, wasted, waited, as in
-        :class:`paceline.recording.round.Round`.
+        :class:`paceline.recording.records.Round`.
     of_fleet
         Arrays ``[R]`` of the numbers of the whole fleet.
     stragglers
@@ -93,7 +93,7 @@ class AsyncRun:
 class AsyncRunReader(GrowingFile[RoundLine]):
     """Reads the file of an asynchronous run as it grows; see :class:`GrowingFile`."""
 
-    header, schema = "paceline_async_run", SCHEMA
+    header, schema = "paceline_async_run", ROUND_SCHEMA
 
     def begins(self, header: dict[str, Any], fleet: tuple[str, ...]) -> None:
         """Keep the header's facts about the scheme."""

@@ -1,4 +1,4 @@
-"""The record of one finished iteration, as observers of a live run get it. Axis: W workers. Imports no torch."""
+"""What a run records: iterations of a balanced job, rounds of an asynchronous one, rounds of federated clients."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from paceline._arrays import Array, Sizes
 from paceline.coordinator.balanced.plan import Plan
+from paceline.coordinator.federated.rounds import RoundPlan, RoundReport
 from paceline.predictors.report import Report
 
 
@@ -160,3 +161,116 @@ class Iteration:
         """Share of the workers' time, up to the slowest's end, spent waiting; NaN without any report."""
         waited = self.wait_seconds[~np.isnan(self.seconds)]
         return float(waited.mean() / self.makespan) if self.makespan > 0 else float("nan")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Round:
+    """Record of a round at the server: at least as many pushes as there are workers. Arrays are in their order.
+
+    Parameters
+    ----------
+    index
+        The round's number, from 0 on.
+    time
+        When it ended, in seconds since the epoch, by the server's clock.
+    scheme, bound, batch
+        The scheme's name, its bound in versions (``None`` for none), and the samples of a full batch.
+    workers
+        Names of the workers that take part.
+    version, applied
+        Updates and samples applied so far.
+    sizes
+        Samples of each worker's next step, ``[W]``.
+    pushes
+        How often each pushed in this round, ``[W]``.
+    staleness
+        Mean staleness of these pushes, ``[W]``, in versions; NaN where there was none that counted.
+    expected
+        Staleness forecast for the next push, ``[W]``; NaN without a forecast.
+    done, wasted
+        Samples of each worker that were applied, and computed for nothing, so far, ``[W]``.
+    waited
+        Seconds that each has waited for others so far, ``[W]``.
+    dropped, abandoned, refused
+        Samples of all workers whose steps ended like this so far; all of them went back to be drawn again.
+    wasted_share
+        Share of the samples computed since the server started that was for nothing; ``applied`` may be more than that,
+        of a run that was resumed.
+    forecast, actual, covered
+        Means of the staleness forecast and seen so far, and the share of pushes within the forecast's limit; NaN where
+        none was forecast.
+    largest
+        The largest staleness applied so far.
+    stragglers
+        Names of the stragglers, by measured or by forecast staleness.
+    acted
+        Whether workers, sizes or stragglers changed, or a step came to nothing.
+    why
+        What happened and why, in a sentence or a few.
+    """
+
+    index: int
+    time: float
+    scheme: str
+    bound: int | None
+    batch: int
+    workers: tuple[str, ...]
+    version: int
+    applied: int
+    sizes: Sizes
+    pushes: Sizes
+    staleness: Array
+    expected: Array
+    done: Sizes
+    wasted: Sizes
+    waited: Array
+    dropped: int
+    abandoned: int
+    refused: int
+    wasted_share: float
+    forecast: float
+    actual: float
+    covered: float
+    largest: int
+    stragglers: tuple[str, ...]
+    acted: bool
+    why: str
+
+
+def iteration_of(plan: RoundPlan, report: RoundReport, *, time: float, wall_seconds: float) -> Iteration:
+    """Return a round as an iteration, for sinks, ``paceline watch`` and ``paceline report``.
+
+    Its sizes are the samples of all local steps, and its seconds are those until a reply is there: computing and
+    communication, as that is what a round waits for.
+
+    Parameters
+    ----------
+    plan, report
+        Plan and report of the round; at least one client was asked.
+    time
+        When the round ended, in seconds since the epoch.
+    wall_seconds
+        How long the round took by the server's clock.
+
+    Examples
+    --------
+    >>> from paceline.coordinator.federated import FederatedBalancer
+    >>> plan = FederatedBalancer(batch=10, local_steps=5).plan(["a", "b"])
+    >>> report = RoundReport(clients=["b"], samples=[50], seconds=[2.0], comm_seconds=[0.5])
+    >>> iteration_of(plan, report, time=1.7e9, wall_seconds=3.0).seconds
+    array([nan, 2.5])
+    """
+    as_plan = plan.as_plan()
+    place = {worker: i for i, worker in enumerate(as_plan.workers)}
+    seconds, comm = np.full(len(place), np.nan), np.full(len(place), np.nan)
+    rows = [place[name] for name in report.names]
+    comm[rows] = report.communication
+    seconds[rows] = _until_reply(report)
+    told = Report(samples=as_plan.sizes, seconds=seconds, comm_seconds=comm)
+    return Iteration.of(as_plan, told, as_plan, index=plan.round_index, time=time, wall_seconds=wall_seconds)
+
+
+def _until_reply(report: RoundReport) -> Array:
+    """Return computing and communication of each client, ``[W]``; NaN for a reply that could not be used."""
+    seconds_W = np.where(np.isfinite(report.compute_seconds), report.compute_seconds, np.nan)
+    return np.where(report.used, seconds_W + np.nan_to_num(report.communication), np.nan)

@@ -1,7 +1,8 @@
-"""Record a Lightning trainer with a callback."""
+"""Callbacks that record a job of Hugging Face's Trainer or of Lightning."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,47 @@ from paceline.recording.recorder import Recorder
 from paceline.recording.torch.forward_work import elements_of
 from paceline.recording.torch.samples import leading_size
 from paceline.recording.torch.stopwatch import Stopwatch
+from paceline.recording.torch.watch import Watch, watch
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback
+    from transformers import TrainerCallback
+
+
+def trainer_callback(recorder: Recorder) -> TrainerCallback:
+    """Return a callback that records every iteration of a Hugging Face Trainer.
+
+    Parameters
+    ----------
+    recorder
+        An open recorder that has not recorded anything yet.
+
+    Raises
+    ------
+    ImportError
+        If transformers is not installed.
+    """
+    require("transformers", needed_by="trainer_callback", extra="huggingface")
+    from transformers import TrainerCallback
+
+    class Recording(TrainerCallback):
+        watching: Watch
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **known: Any) -> None:
+            self.watching = watch(_outermost(known["model"]), None, recorder)
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **known: Any) -> None:
+            self.watching.close()
+
+    return Recording()
+
+
+def _outermost(model: Any) -> Any:
+    # The Trainer passes its model to a callback, but not the DistributedDataParallel that it wrapped around the model.
+    from torch.nn.parallel import DistributedDataParallel
+
+    found = [each for each in gc.get_objects() if type(each) is DistributedDataParallel and each.module is model]
+    return found[0] if found else model
 
 
 def lightning_callback(

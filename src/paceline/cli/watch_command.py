@@ -76,8 +76,8 @@ class Watched:
         FileNotFoundError
             If there is no file yet.
         """
-        from paceline.cli.watching.async_view import async_view
-        from paceline.cli.watching.view import view
+        from paceline.cli.watch_async_view import async_view
+        from paceline.cli.watch_view import view
         from paceline.recording import AsyncRun
 
         reader = self._read()

@@ -1,4 +1,4 @@
-"""Record an unedited script: what `paceline record -- COMMAND` does inside each worker."""
+"""Record a job that was started by ``paceline record``: each rank finds its place and its file."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import os
 import socket
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline.recording.clock_offset import offset_from_rank_zero
 from paceline.recording.covariates import all_covariates
 from paceline.recording.recorder import Recorder
-from paceline.recording.torch.clocks import offset_from_rank_zero
 from paceline.recording.torch.watch import Watch, watch
 
 PROBE = "PACELINE_PROBE"
@@ -112,3 +113,18 @@ def _watched(model: Any, folder: Path) -> list[Watch]:
 def startup_folder() -> Path:
     """Return the folder that, if first on Python's path, makes Python record DistributedDataParallel."""
     return Path(__file__).parent / "startup"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Place of one worker and its competitors: in the control group of these folders, or on these cores."""
+
+    folders: Sequence[str] = ()
+    cores: Sequence[int] = ()
+
+    def enter(self) -> None:
+        """Move the calling process here; with cores, the calling thread and threads that it starts later."""
+        for folder in self.folders:
+            (Path(folder) / "cgroup.procs").write_text(str(os.getpid()))
+        if self.cores:
+            os.sched_setaffinity(0, self.cores)

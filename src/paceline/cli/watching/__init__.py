@@ -1,1 +1,0 @@
-"""A running job in the terminal: ``paceline watch``."""

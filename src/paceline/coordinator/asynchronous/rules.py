@@ -1,0 +1,635 @@
+"""The rules that schemes are made of: batch sizes, gates, damping, delay compensation, gathering."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from paceline._arrays import Array, Mask, Sizes
+from paceline.coordinator.asynchronous.optimizer import Vector
+from paceline.coordinator.asynchronous.workers import Member, Workers
+from paceline.predictors import Curves
+from paceline.solver import split
+
+PRICE = 0.05
+"""Share of the samples a second, of those with full batches, that smaller batches may cost: each pays for its wire."""
+
+SPREADS = 1.0
+"""Two speeds are told apart by this many standard deviations of their ratio."""
+
+FRESHEST = 1e-6
+"""Versions. The smoothed staleness of a worker that pushes alone fades towards 0; below this it counts as this."""
+
+HALVINGS = 20
+"""Steps of the search for the shortest times at that price."""
+
+
+@dataclass(frozen=True, eq=False)
+class Outlook:
+    """Inputs from which a rule chooses the batch sizes.
+
+    Parameters
+    ----------
+    batch
+        Samples of a full batch.
+    sizes
+        The sizes in use, ``[W]``.
+    staleness
+        Smoothed staleness, ``[W]``, in versions; NaN where a worker has not pushed yet.
+    speed
+        Forecast speeds, ``[W]``, in samples/s; all alike without a forecast.
+    known
+        Mask of the workers whose forecast rests on a report, ``[W]``.
+    overhead
+        Time of a step besides computing, ``[W]``, in seconds.
+    spread
+        Relative standard deviation of the forecast speeds, ``[W]``; infinite where it is not known.
+    """
+
+    batch: int
+    sizes: Sizes
+    staleness: Array
+    speed: Array
+    known: Mask
+    overhead: Array
+    spread: Array
+
+
+class Sizing(Protocol):
+    """Chooses the sizes of the steps to come, after every round: as many pushes as there are workers."""
+
+    def sizes(self, outlook: Outlook) -> Sizes:
+        """Return the samples of each worker's next step, ``[W]``, at least 1."""
+        ...
+
+
+@dataclass(frozen=True)
+class Full:
+    """Everybody takes a full batch."""
+
+    def sizes(self, outlook: Outlook) -> Sizes:
+        """Return full batches, ``[W]``."""
+        return np.full(len(outlook.sizes), outlook.batch, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class ByForecast:
+    """Slow workers take less, so that all compute equally long, as far as forecast and wire allow: ours.
+
+    The fastest takes a full batch. Nobody else is to compute longer, but for what the forecast's spread leaves open: a
+    worker shrinks by as much as it is slower for certain. A smaller batch pays the same wire for fewer samples. Where
+    all of them together would cost more than 5 % of the samples a second, all times are stretched until they do not.
+
+    Parameters
+    ----------
+    first
+        Share of a full batch that a worker takes until its speed is known, above 0 and at most 1. A straggler that
+        starts with a full batch is stale before anything is known of it, and early gradients are the largest.
+
+    Examples
+    --------
+    >>> nothing, full, speed = np.zeros(3), np.array([32, 32, 32]), np.array([80.0, 40.0, 10.0])
+    >>> told = {"staleness": nothing, "speed": speed, "known": speed > 0, "spread": nothing}
+    >>> ByForecast().sizes(Outlook(32, full, overhead=nothing, **told))
+    array([32, 16,  4])
+
+    A wire as long as the fastest computes:
+
+    >>> ByForecast().sizes(Outlook(32, full, overhead=np.full(3, 0.4), **told))
+    array([32, 28,  7])
+    """
+
+    first: float = 0.125
+
+    def __post_init__(self) -> None:
+        if not 0 < self.first <= 1:
+            raise ValueError(f"first must lie in (0, 1], got {self.first}")
+
+    def sizes(self, outlook: Outlook) -> Sizes:
+        """Return full batches for most, and less for stragglers, ``[W]``."""
+        sizes_W = np.full(len(outlook.sizes), self.first * outlook.batch)
+        if (known := outlook.known).any():
+            speed_W, spread_W = outlook.speed[known], outlook.spread[known]
+            slower_W = _certainly_slower(speed_W, np.where(np.isfinite(spread_W), spread_W, 0.0))
+            sizes_W[known] = outlook.batch / _affordable(slower_W, outlook.batch / speed_W, outlook.overhead[known])
+        # Rounded up, as a part of a sample is not worth its wire; but not for the sake of a last digit.
+        return np.clip(np.ceil(sizes_W * (1 - 1e-9)), 1, outlook.batch).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class ByVersions:
+    """Stragglers take less by the staleness that they have shown: the same aim, without a forecast.
+
+    >>> staleness, speed = np.array([0.5, 2.0]), np.ones(2)
+    >>> outlook = Outlook(32, np.array([32, 32]), staleness, speed, speed > 0, np.zeros(2), np.zeros(2))
+    >>> ByVersions().sizes(outlook)
+    array([32, 16])
+    """
+
+    def sizes(self, outlook: Outlook) -> Sizes:
+        """Return the sizes in use, scaled by the staleness allowed over that shown, ``[W]``."""
+        allowed = len(outlook.sizes) - 1
+        if not allowed:  # nobody else pushes: nothing is stale
+            return Full().sizes(outlook)
+        ratio_W = np.where(outlook.staleness > 0, allowed / np.maximum(outlook.staleness, FRESHEST), 1.0)
+        # Half the way in the logarithm: a smoothed staleness answers late, and the full way would swing.
+        sizes_W = np.asarray(outlook.sizes * np.sqrt(ratio_W), dtype=np.float64)
+        # The largest is a full batch: staleness shows ratios only, and all sizes together would drift.
+        sizes_W = sizes_W * (outlook.batch / sizes_W.max())
+        whole_W: Sizes = np.clip(np.floor(sizes_W * (1 + 1e-9)), 1, outlook.batch).astype(np.int64)
+        return whole_W
+
+
+@dataclass(frozen=True)
+class BalancedBatches:
+    """Batches that end together and add up to W full ones: LB-BSP (Chen et al., SoCC 2020), under a barrier.
+
+    >>> speed = np.array([20.0, 10.0])
+    >>> outlook = Outlook(30, np.array([30, 30]), np.zeros(2), speed, speed > 0, np.zeros(2), np.zeros(2))
+    >>> BalancedBatches().sizes(outlook)
+    array([40, 20])
+    """
+
+    def sizes(self, outlook: Outlook) -> Sizes:
+        """Return the split of the global batch, ``[W]``."""
+        workers = len(outlook.sizes)
+        return split(Curves.from_speed(outlook.speed), outlook.batch * workers, lower=1, comm=outlook.overhead).sizes
+
+
+def _certainly_slower(speed_W: Array, spread_W: Array) -> Array:
+    """Return how many times slower than the fastest each worker is at least, ``[W]``: 1 or more."""
+    fastest = int(speed_W.argmax())
+    unsure_W = np.hypot(spread_W, spread_W[fastest])
+    slower_W: Array = np.maximum(speed_W[fastest] / speed_W * np.exp(-SPREADS * unsure_W), 1.0)
+    return slower_W
+
+
+def _affordable(slower_W: Array, full_W: Array, wire_W: Array) -> Array:
+    """Return by how much each full batch may be divided, ``[W]``, at most by ``slower_W``, at the price allowed.
+
+    Times are those of computing a full batch and on the wire, in seconds.
+    """
+    least = (1 - PRICE) * (1 / (wire_W + full_W)).sum()
+
+    def divided(stretch: float) -> Array:
+        return np.maximum(slower_W / stretch, 1.0)
+
+    def is_affordable(stretch: float) -> bool:
+        parts_W = 1 / divided(stretch)
+        return bool((parts_W / (wire_W + full_W * parts_W)).sum() >= least)
+
+    if is_affordable(1.0):
+        return slower_W
+    low, high = 0.0, float(np.log(slower_W.max()))
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_affordable(float(np.exp(middle))) else (middle, high)
+    return divided(float(np.exp(high)))
+
+
+class Compensation(Protocol):
+    """Corrects a gradient for the change of the parameters since it was pulled."""
+
+    def start(self) -> Compensator:
+        """Return a compensator with a state of its own, for one server."""
+        ...
+
+
+class Compensator(Protocol):
+    """A compensation at work on one server."""
+
+    def compensated(self, worker: str, gradient: Vector, parameters: Vector, pulled: Vector) -> Vector:
+        """Return the gradient to apply at ``parameters``, ``[P]``, for one computed at ``pulled``."""
+        ...
+
+    def undo(self) -> None:
+        """Undo the effect of the last gradient on the state, because it will not be applied."""
+        ...
+
+    def state_dict(self) -> dict[str, Vector]:
+        """Return the compensator's state, arrays of ``[P]``."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Vector]) -> None:
+        """Resume from what ``state_dict`` returned."""
+        ...
+
+
+@dataclass(frozen=True)
+class Constant:
+    """g + strength g * g * (w - w_pulled) (DC-ASGD-c; Zheng et al., ICML 2017, equation 10).
+
+    g * g stands for the diagonal of the Hessian.
+
+    >>> rule = Constant(strength=2.0).start()
+    >>> rule.compensated("a", np.array([3.0]), parameters=np.array([1.5]), pulled=np.array([1.0]))
+    array([12.])
+    """
+
+    strength: float = 0.04
+
+    def __post_init__(self) -> None:
+        if not self.strength >= 0:
+            raise ValueError(f"strength must be 0 or more, got {self.strength}")
+
+    def start(self) -> Constant:
+        """Return the rule itself, which has no state."""
+        return self
+
+    def compensated(self, worker: str, gradient: Vector, parameters: Vector, pulled: Vector) -> Vector:
+        """Return the gradient to apply, ``[P]``."""
+        change_P: Vector = self.strength * gradient * gradient * (parameters - pulled)
+        return gradient + change_P
+
+    def undo(self) -> None:
+        """Do nothing: there is no state."""
+
+    def state_dict(self) -> dict[str, Vector]:
+        """Return an empty state."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Vector]) -> None:
+        """Do nothing: there is no state."""
+
+
+@dataclass(frozen=True)
+class Adaptive:
+    """As `Constant`, with strength / sqrt(ms + 1e-10), ms a running mean of g * g (DC-ASGD-a; ICML 2017, equation 14).
+
+    Parameters
+    ----------
+    strength
+        Lambda of the paper.
+    memory
+        Weight of the past in ms, in [0, 1): ms <- memory ms + (1 - memory) g * g, kept for each worker.
+
+    Examples
+    --------
+    >>> rule = Adaptive(strength=2.0, memory=0.0).start()
+    >>> rule.compensated("a", np.array([3.0]), parameters=np.array([1.5]), pulled=np.array([1.0])).round(6)
+    array([6.])
+    """
+
+    strength: float = 2.0
+    memory: float = 0.95
+
+    def __post_init__(self) -> None:
+        if not self.strength >= 0:
+            raise ValueError(f"strength must be 0 or more, got {self.strength}")
+        if not 0 <= self.memory < 1:
+            raise ValueError(f"memory must lie in [0, 1), got {self.memory}")
+
+    def start(self) -> AdaptiveCompensator:
+        """Return a compensator that remembers the mean square of each worker."""
+        return AdaptiveCompensator(self)
+
+
+@dataclass(eq=False)
+class AdaptiveCompensator:
+    """DC-ASGD-a at work: it remembers the mean square of each worker's gradients, ``[P]``."""
+
+    rule: Adaptive
+    squares: dict[str, Vector] = field(default_factory=dict)
+    _before: tuple[str, Vector | None] = field(default=("", None), init=False, repr=False)
+    """Worker whose mean square was changed last, and its value before."""
+
+    def compensated(self, worker: str, gradient: Vector, parameters: Vector, pulled: Vector) -> Vector:
+        """Return the gradient to apply, ``[P]``."""
+        square_P: Vector = gradient * gradient
+        before_P = self.squares.get(worker)
+        mean_P: Vector = (1 - self.rule.memory) * square_P
+        if before_P is not None:
+            mean_P += self.rule.memory * before_P
+        self._before, self.squares[worker] = (worker, before_P), mean_P
+        change_P: Vector = self.rule.strength / np.sqrt(mean_P + 1e-10) * square_P * (parameters - pulled)
+        return gradient + change_P
+
+    def undo(self) -> None:
+        """Restore the mean square from before the last gradient, because it will not be applied."""
+        worker, before_P = self._before
+        if before_P is None:
+            self.squares.pop(worker, None)
+        else:
+            self.squares[worker] = before_P
+
+    def state_dict(self) -> dict[str, Vector]:
+        """Return the mean square of each worker's gradients."""
+        return {worker: square_P.copy() for worker, square_P in self.squares.items()}
+
+    def load_state_dict(self, state: Mapping[str, Vector]) -> None:
+        """Resume from what ``state_dict`` returned."""
+        self.squares = {worker: square_P.copy() for worker, square_P in state.items()}
+        self._before = ("", None)
+
+
+class Damping(Protocol):
+    """Rule for the factor that multiplies the learning rate for one push."""
+
+    def factor(self, staleness: int, workers: int) -> float:
+        """Return the factor, in (0, 1], for a push of this staleness in a fleet of this size."""
+        ...
+
+
+@dataclass(frozen=True)
+class Undamped:
+    """Every gradient counts in full, as in asynchronous SGD without a bound (ASP; Recht et al., NIPS 2011).
+
+    >>> Undamped().factor(staleness=9, workers=4)
+    1.0
+    """
+
+    def factor(self, staleness: int, workers: int) -> float:
+        """Return 1."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Inverse:
+    """1 / tau, and 1 for a fresh gradient (staleness-aware ASGD; Zhang et al., IJCAI 2016, section 3).
+
+    >>> [Inverse().factor(staleness, workers=4) for staleness in (0, 1, 4)]
+    [1.0, 1.0, 0.25]
+    """
+
+    def factor(self, staleness: int, workers: int) -> float:
+        """Return 1 / max(tau, 1)."""
+        return 1.0 / max(staleness, 1)
+
+
+@dataclass(frozen=True)
+class InverseNext:
+    """1 / (tau + 1) (DynSGD; Jiang et al., SIGMOD 2017, section 5).
+
+    >>> [InverseNext().factor(staleness, workers=4) for staleness in (0, 1, 4)]
+    [1.0, 0.5, 0.2]
+    """
+
+    def factor(self, staleness: int, workers: int) -> float:
+        """Return 1 / (tau + 1)."""
+        return 1.0 / (staleness + 1)
+
+
+@dataclass(frozen=True)
+class Share:
+    """1 / W of a fleet of W workers, whatever the staleness (ConSGD; Jiang et al., SIGMOD 2017, section 4).
+
+    >>> Share().factor(staleness=9, workers=4)
+    0.25
+    """
+
+    def factor(self, staleness: int, workers: int) -> float:
+        """Return 1 / W."""
+        return 1.0 / max(workers, 1)
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """(1 + tau) ** -power (FedAsync; Xie et al., 2019, section 5.2; FedBuff takes the power 0.5).
+
+    >>> [Polynomial(0.5).factor(staleness, workers=4) for staleness in (0, 3)]
+    [1.0, 0.5]
+    """
+
+    power: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not self.power >= 0:
+            raise ValueError(f"power must be 0 or more, got {self.power}")
+
+    def factor(self, staleness: int, workers: int) -> float:
+        """Return (1 + tau) ** -power."""
+        return float((1 + staleness) ** -self.power)
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """exp(-decay tau): ours, beside the polynomial; it forgets old gradients sooner.
+
+    >>> round(Exponential(0.1).factor(staleness=10, workers=4), 3)
+    0.368
+    """
+
+    decay: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not self.decay >= 0:
+            raise ValueError(f"decay must be 0 or more, got {self.decay}")
+
+    def factor(self, staleness: int, workers: int) -> float:
+        """Return exp(-decay tau)."""
+        return math.exp(-self.decay * staleness)
+
+
+@dataclass(frozen=True)
+class Beyond:
+    """W / (tau + 1) for what is staler than a fleet of W equal workers makes it, and 1 otherwise: ours.
+
+    Among W workers of one pace the staleness is W - 1. A rule that damps this too only rescales the learning rate of
+    everybody; this one leaves the usual push alone and damps stragglers.
+
+    >>> [Beyond().factor(staleness, workers=4) for staleness in (0, 3, 7)]
+    [1.0, 1.0, 0.5]
+    """
+
+    def factor(self, staleness: int, workers: int) -> float:
+        """Return min(1, W / (tau + 1))."""
+        return min(1.0, workers / (staleness + 1))
+
+
+class Gate(Protocol):
+    """Decides whether a worker may start a step; asked again after every push until it may."""
+
+    def pushed(self, member: Member, fleet: Workers) -> None:
+        """Note that a worker pushed."""
+        ...
+
+    def may_start(self, member: Member, fleet: Workers) -> bool:
+        """Return whether a worker may start its next step now."""
+        ...
+
+
+@dataclass(frozen=True)
+class Open:
+    """Nobody waits."""
+
+    def pushed(self, member: Member, fleet: Workers) -> None:
+        """Do nothing."""
+
+    def may_start(self, member: Member, fleet: Workers) -> bool:
+        """Return True."""
+        return True
+
+
+@dataclass(frozen=True)
+class Fresh:
+    """Nobody starts twice from the same version: the barrier of BSP, and of K-sync."""
+
+    def pushed(self, member: Member, fleet: Workers) -> None:
+        """Do nothing."""
+
+    def may_start(self, member: Member, fleet: Workers) -> bool:
+        """Return whether there is a version that the worker has not worked on."""
+        return member.worked_on < fleet.version
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """At clock c a worker may start while c <= min c + slack (SSP; Ho et al., NIPS 2013, section 2).
+
+    >>> fleet = Workers(members={"fast": Member("fast", clock=3), "slow": Member("slow", clock=1)})
+    >>> [Bounded(slack).may_start(fleet.members["fast"], fleet) for slack in (1, 2)]
+    [False, True]
+    """
+
+    slack: int = 3
+
+    def __post_init__(self) -> None:
+        if self.slack < 0:
+            raise ValueError(f"slack must be 0 steps or more, got {self.slack}")
+
+    def pushed(self, member: Member, fleet: Workers) -> None:
+        """Do nothing."""
+
+    def may_start(self, member: Member, fleet: Workers) -> bool:
+        """Return whether the worker is at most ``slack`` steps ahead of the slowest."""
+        return member.clock <= fleet.slowest.clock + self.slack
+
+
+@dataclass(frozen=True)
+class Ranged:
+    """A slack between two bounds, chosen so that the fastest waits least (DSSP; Zhao et al., ICDCS 2019, algorithm 2).
+
+    A worker that passes the lower bound as the fastest gets the number of extra steps after which, by the last two
+    push times of it and of the slowest, it would wait least for the slowest's next push.
+
+    Parameters
+    ----------
+    low, high
+        The bounds, in steps.
+
+    Examples
+    --------
+    The fast worker pushes every second, the slow one every 4 s, next at 8 s: after three more steps, at 8 s, the
+    fast worker does not wait at all.
+
+    >>> fast, slow = Member("fast", clock=5, pushed=(4.0, 5.0)), Member("slow", clock=1, pushed=(0.0, 4.0))
+    >>> rule = Ranged(low=3, high=9)
+    >>> rule.pushed(fast, Workers(members={"fast": fast, "slow": slow}))
+    >>> fast.extra
+    3
+    """
+
+    low: int = 3
+    high: int = 15
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low <= self.high:
+            raise ValueError(f"low and high must be 0 or more and in this order, got {self.low} and {self.high}")
+
+    def pushed(self, member: Member, fleet: Workers) -> None:
+        """Count an extra step, or grant some to the fastest when it passes the lower bound."""
+        slowest = fleet.slowest
+        if member.extra:
+            member.extra -= 1
+        elif member.clock == slowest.clock + self.low + 1 and member.clock == max(other.clock for other in fleet):
+            # Granted once, when the bound is passed: whoever has used its steps up waits for the slowest.
+            member.extra = self._extra(member, slowest)
+
+    def may_start(self, member: Member, fleet: Workers) -> bool:
+        """Return whether the worker is within the lower bound, or has extra steps left."""
+        return member.extra > 0 or member.clock <= fleet.slowest.clock + self.low
+
+    def _extra(self, fast: Member, slow: Member) -> int:
+        """Return after how many extra steps the wait for the slowest's next push is shortest, by straight lines."""
+        if len(fast.pushed) < 2 or len(slow.pushed) < 2:
+            return 0
+        pace, slow_pace = fast.pushed[1] - fast.pushed[0], slow.pushed[1] - slow.pushed[0]
+        if not (pace > 0 and slow_pace > 0):  # no times were given
+            return 0
+
+        def wait(extra: int) -> float:
+            ready = fast.pushed[1] + extra * pace
+            pushes = max(math.ceil((ready - slow.pushed[1]) / slow_pace - 1e-9), 1)
+            return slow.pushed[1] + pushes * slow_pace - ready
+
+        return min(range(self.high - self.low + 1), key=wait)
+
+
+LOST = 0.025
+"""Nothing more is given up while this share of all steps has been lost like that."""
+
+
+class Gathering(Protocol):
+    """Decides when the pushes gathered so far become an update."""
+
+    @property
+    def mean(self) -> bool:
+        """True if the update is the mean of the pushes, weighted by samples; False if it is their sum."""
+        ...
+
+    def ready(self, pushes: int, fleet: Workers, bound: int | None) -> bool:
+        """Return whether the gathered pushes, at least one, are to be applied now."""
+        ...
+
+
+@dataclass(frozen=True)
+class Each:
+    """Every push is an update."""
+
+    mean: bool = False
+
+    def ready(self, pushes: int, fleet: Workers, bound: int | None) -> bool:
+        """Return True."""
+        return True
+
+
+@dataclass(frozen=True)
+class Mean:
+    """The mean of a number of pushes is an update.
+
+    Parameters
+    ----------
+    pushes
+        How many; 0 or less counts from the fleet's size: 0 is everybody (BSP), -2 all but two (two backup workers).
+        Never more than there are workers: those that are left when others have gone would wait for ever.
+
+    Examples
+    --------
+    >>> from paceline.coordinator.asynchronous.workers import Member
+    >>> fleet = Workers(members={name: Member(name) for name in "abcd"})
+    >>> [Mean(count).ready(3, fleet, bound=None) for count in (3, 0, -1, 9)]
+    [True, False, True, False]
+    """
+
+    pushes: int
+    mean: bool = True
+
+    def ready(self, pushes: int, fleet: Workers, bound: int | None) -> bool:
+        """Return whether enough pushes are gathered."""
+        wanted = self.pushes if self.pushes > 0 else len(fleet) + self.pushes
+        return pushes >= max(min(wanted, len(fleet)), 1)
+
+
+@dataclass(frozen=True)
+class Paced:
+    """Every push is an update, unless that would carry a step under way past the bound: then it is gathered. Ours.
+
+    A version is admitted only while no worker at a step would become staler than the bound. Until it has pushed, the
+    others go on without waiting, and what they push makes one update together (a sum: each push moves the parameters as
+    far as it would have alone, up to one push of each worker). Once the whole fleet could have pushed, the straggler's
+    step is given up, unless too much has been lost like that: then it is the samples, and not the worker, that take
+    long, and whoever drew them next would be given up as well.
+    """
+
+    mean: bool = False
+
+    def ready(self, pushes: int, fleet: Workers, bound: int | None) -> bool:
+        """Return whether an update leaves all workers within the bound, or those beyond are to be given up."""
+        if bound is None or (pushes >= len(fleet) and fleet.lost <= LOST * fleet.pushes):
+            return True
+        oldest = fleet.version - bound
+        return all(member.step is None or member.step.stamp.version > oldest for member in fleet)

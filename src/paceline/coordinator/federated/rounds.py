@@ -1,0 +1,539 @@
+"""A federated round: its plan, its batch sizes, the clients' reports, and the reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from paceline._arrays import Array, Mask, Sizes
+from paceline._wording import count, duration, percent, said
+from paceline.coordinator.balanced.plan import Plan
+from paceline.predictors import Curves, Forecast
+from paceline.solver import evaluate, split
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RoundReport:
+    """The replies of one round. A client that was asked and is not listed did not reply; an error is a reply with NaN.
+
+    Parameters
+    ----------
+    clients
+        Ids of the clients that replied, in any order, none twice.
+    samples
+        Samples each processed in all its local steps, ``[W]``.
+    seconds
+        Own compute time for them, ``[W]``, in seconds; NaN where it reported none.
+    comm_seconds
+        Time to fetch the model and send the update, ``[W]``, in seconds; NaN where it is not known. ``None`` if
+        nobody's is.
+    elapsed
+        Time from asking to having the reply, by the server's clock, ``[W]``, in seconds. Where ``comm_seconds`` are
+        missing they are the rest of it.
+    out_of_memory
+        Which clients ran out of memory, ``[W]`` of bool.
+    failed
+        Which replies are errors and enter no aggregate, ``[W]`` of bool.
+    waited
+        For how long the server waited for those that did not reply, in seconds; NaN if it is not known.
+
+    Raises
+    ------
+    ValueError
+        If a client is listed twice, or an array does not have one entry for each.
+
+    Examples
+    --------
+    >>> report = RoundReport(clients=["a", "b"], samples=[320, 320], seconds=[4.0, 8.0], elapsed=[5.0, 10.0])
+    >>> report.speed, report.communication
+    (array([80., 40.]), array([1., 2.]))
+    """
+
+    clients: Sequence[object]
+    samples: ArrayLike
+    seconds: ArrayLike
+    comm_seconds: ArrayLike | None = None
+    elapsed: ArrayLike | None = None
+    out_of_memory: ArrayLike | None = None
+    failed: ArrayLike | None = None
+    waited: float = float("nan")
+
+    def __post_init__(self) -> None:
+        if len(set(self.names)) != len(self.names):
+            raise ValueError("clients must not repeat an id: sum up or drop the second reply of a client")
+        for name in ("samples", "seconds", "comm_seconds", "elapsed", "out_of_memory", "failed"):
+            given = getattr(self, name)
+            if given is not None and np.shape(given) != (len(self.names),):
+                raise ValueError(
+                    f"{name} must have one entry for each of the {len(self.names)} clients that replied, got the "
+                    f"shape {np.shape(given)}"
+                )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The ids as text."""
+        return tuple(map(str, self.clients))
+
+    @property
+    def processed(self) -> Array:
+        """Samples processed, ``[W]``."""
+        return np.asarray(self.samples, dtype=np.float64)
+
+    @property
+    def compute_seconds(self) -> Array:
+        """Own compute time, ``[W]``, in seconds."""
+        return np.asarray(self.seconds, dtype=np.float64)
+
+    @property
+    def measured_comm(self) -> Array:
+        """Time to communicate as far as it was measured, ``[W]``, in seconds; NaN elsewhere."""
+        return self._optional(self.comm_seconds)
+
+    @property
+    def elapsed_seconds(self) -> Array:
+        """Time from asking to having the reply, ``[W]``, in seconds; NaN where it is not known."""
+        return self._optional(self.elapsed)
+
+    @property
+    def ran_out(self) -> Mask:
+        """Mask of the clients that ran out of memory, ``[W]``."""
+        ran_out_W: Mask = self._optional(self.out_of_memory) == 1
+        return ran_out_W
+
+    @property
+    def used(self) -> Mask:
+        """Mask of the clients whose update can enter the aggregate, ``[W]``: neither an error nor out of memory."""
+        used_W: Mask = (self._optional(self.failed) != 1) & ~self.ran_out
+        return used_W
+
+    @property
+    def speed(self) -> Array:
+        """Samples per second of computing, ``[W]``; NaN where the report makes none, or memory ran out."""
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            speed_W = self.processed / self.compute_seconds
+        usable_W = np.isfinite(speed_W) & (speed_W > 0) & (self.processed > 0) & self.used
+        return np.where(usable_W, speed_W, np.nan)
+
+    @property
+    def communication(self) -> Array:
+        """Time to communicate, ``[W]``, in seconds; NaN where the report makes none."""
+        with np.errstate(invalid="ignore"):
+            rest_W = np.maximum(self.elapsed_seconds - self.compute_seconds, 0.0)
+        comm_W = np.where(np.isnan(self.measured_comm), rest_W, self.measured_comm)
+        return np.where(np.isfinite(comm_W) & (comm_W >= 0), comm_W, np.nan)
+
+    def _optional(self, values: ArrayLike | None) -> Array:
+        return np.full(len(self.names), np.nan) if values is None else np.asarray(values, dtype=np.float64)
+
+
+class ForecastSource(IntEnum):
+    """Basis of a client's forecast."""
+
+    OWN = 0
+    DEVICE = 1
+    FLEET = 2
+    NOTHING = 3
+    SILENCE = 4
+
+
+class Reason(IntEnum):
+    """Reason for the batch of a client."""
+
+    BALANCED = 0
+    LEAST = 1
+    LARGEST = 2
+    DATA = 3
+    MEMORY = 4
+    DEADLINE = 5
+    LEFT_OUT = 6
+    TRIED_AGAIN = 7
+    NO_ROOM = 8
+    TESTED = 9
+    FLAT = 10
+
+
+HELD = {
+    Reason.LEAST: "; that is the smallest batch there is, and it ends after the others",
+    Reason.LARGEST: "; that is the largest batch that any client gets",
+    Reason.DATA: "; that is all its data",
+    Reason.MEMORY: "; its memory holds no more",
+    Reason.DEADLINE: "; more would miss the deadline",
+}
+
+LAST = {
+    Reason.LEAST: ", even with the smallest batch",
+    Reason.TRIED_AGAIN: ", which is tried again with the smallest batch",
+}
+"""Text added to the name of the client for which a round waits."""
+
+SPARED = "; it gets a smaller batch, as its speed may differ"
+
+WORTH_SAYING = 1.1
+"""Factor from which the sentence about a client says that it is planned as slower than forecast."""
+
+SOURCES = {
+    ForecastSource.OWN: "by its own reports",
+    ForecastSource.DEVICE: "as others of its device type, for it never reported",
+    ForecastSource.FLEET: "as the clients' mean, for neither it nor its device type ever reported",
+    ForecastSource.NOTHING: "",
+    ForecastSource.SILENCE: "at most, for it did not reply in the time that was waited",
+}
+
+
+def reason_of(
+    client: str,
+    reason: Reason,
+    *,
+    size: int,
+    mean: float,
+    local_steps: int,
+    speed: float,
+    source: int,
+    comm: float,
+    seconds: float,
+    deadline: float | None,
+    silent: int,
+    rejected: int,
+    is_reduced: bool = False,
+    caution: float = 1.0,
+) -> str:
+    """Return the sentence about one client; sizes in samples, times in seconds, speed in samples/s.
+
+    >>> print(reason_of("phone", Reason.DATA, size=8, mean=16.0, local_steps=10, speed=20.0, source=ForecastSource.OWN,
+    ...                 comm=1.0, seconds=5.0, deadline=None, silent=2, rejected=0))
+    phone gets 8 samples a step (50 % of the mean): 20 samples/s by its own reports and 1 s to communicate make 5 s for
+    10 local steps; that is all its data. It has not replied for 2 rounds.
+    """
+    limit = "" if deadline is None else duration(deadline)
+    if reason == Reason.NO_ROOM:
+        sentence = f"{client} is not asked: its data or its memory holds no sample."
+    elif reason == Reason.LEFT_OUT:
+        sentence = (
+            f"{client} is not asked: even with the smallest batch it would miss the deadline of {limit}, at "
+            f"{speed:.3g} samples/s {SOURCES[ForecastSource(source)]} and {duration(comm)} to communicate."
+        )
+    elif reason == Reason.TRIED_AGAIN:
+        sentence = (
+            f"{client} gets the smallest batch, {count(size, 'sample')}, though it may miss the deadline of "
+            f"{limit}: left out for long, its data would be starved and its speed never measured again."
+        )
+    elif reason == Reason.TESTED:
+        sentence = (
+            f"{client} gets {count(size, 'sample')} a step, to see whether its time follows its batch: of late it "
+            "did not, as if it trained by epochs."
+        )
+    elif reason == Reason.FLAT:
+        sentence = (
+            f"{client} gets {count(size, 'sample')} a step and is not balanced: its time, {duration(seconds)}, "
+            f"does not follow its batch, as if it trained by epochs instead of {count(local_steps, 'local step')}."
+        )
+    elif source == ForecastSource.NOTHING:
+        halved = "; as nobody has replied so far, it is less than the mean batch" if is_reduced else ""
+        sentence = f"{client} gets {count(size, 'sample')} a step: nobody has reported yet{halved}."
+    else:
+        sentence = (
+            f"{client} gets {count(size, 'sample')} a step ({percent(size / mean)} of the mean): "
+            f"{speed:.3g} samples/s {SOURCES[ForecastSource(source)]} and {duration(comm)} to communicate make "
+            f"{duration(seconds)} for {count(local_steps, 'local step')}{HELD.get(reason, '')}"
+            f"{SPARED if caution > WORTH_SAYING and reason == Reason.BALANCED else ''}."
+        )
+    if silent:
+        sentence += f" It has not replied for {count(silent, 'round')}."
+    if rejected:
+        sentence += f" It reported for {count(rejected, 'round')} a speed that cannot be, which is not used."
+    return sentence
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RoundPlan:
+    """The batch sizes of a round to come, with the forecasts behind them.
+
+    Parameters
+    ----------
+    clients
+        Those chosen for the round, in the order of every array.
+    sizes
+        Samples of each client in each local step, ``[W]`` int64; 0 for one that is not asked.
+    local_steps
+        Local steps of every client: the same for all, as is the learning rate.
+    speed
+        Forecast of each client's computing, ``[W]``, in samples/s.
+    spread
+        Relative standard deviation of that forecast's error, ``[W]``; infinite where nothing is known.
+    comm_seconds
+        Forecast of the time to fetch the model and send the update, ``[W]``, in seconds.
+    source
+        Basis of the forecast of the speed, ``[W]``, as `ForecastSource`.
+    seconds
+        When each is expected to have replied, ``[W]``, in seconds after the round began; 0 if it is not asked.
+    caution
+        How many times as slow as forecast each was taken to be, because its speed is uncertain, ``[W]``.
+    upper
+        The most samples a step that its data, its memory, ``largest`` and the deadline allow, ``[W]``.
+    reasons
+        What decided each size, ``[W]``, as `Reason`.
+    silent, rejected
+        For how many rounds in a row each did not reply, or reported a speed that cannot be, ``[W]``.
+    is_reduced
+        Whether all batches are less than the mean one, as nobody has replied so far.
+    round_index
+        How many rounds had been reported when it was made.
+    summary
+        The whole round in a sentence.
+    """
+
+    clients: tuple[str, ...]
+    sizes: Sizes
+    local_steps: int
+    speed: Array
+    spread: Array
+    comm_seconds: Array
+    source: Sizes
+    seconds: Array
+    caution: Array
+    upper: Array
+    reasons: Sizes
+    silent: Sizes
+    rejected: Sizes
+    deadline: float | None
+    is_reduced: bool
+    round_index: int
+    summary: str
+
+    @cached_property
+    def asked(self) -> Mask:
+        """Mask of the clients that are asked to compute, ``[W]``."""
+        asked: Mask = self.sizes > 0
+        return asked
+
+    @property
+    def makespan(self) -> float:
+        """Seconds until the last reply is expected; 0 if nobody is asked."""
+        return float(self.seconds.max(initial=0.0))
+
+    @cached_property
+    def place(self) -> dict[str, int]:
+        """Index of each client in the arrays."""
+        return {client: i for i, client in enumerate(self.clients)}
+
+    def why(self, client: object) -> str:
+        """Return why a client computes with its batch, in a sentence.
+
+        Raises
+        ------
+        ValueError
+            If it was not chosen for this round.
+        """
+        i = self.place.get(str(client))
+        if i is None:
+            raise ValueError(f"client {str(client)!r} was not chosen for this round of {len(self.clients)}")
+        asked = self.sizes[self.asked]
+        return reason_of(
+            self.clients[i],
+            Reason(self.reasons[i]),
+            size=int(self.sizes[i]),
+            mean=float(asked.mean()) if len(asked) else float("nan"),
+            local_steps=self.local_steps,
+            speed=float(self.speed[i]),
+            source=int(self.source[i]),
+            comm=float(self.comm_seconds[i]),
+            seconds=float(self.seconds[i]),
+            deadline=self.deadline,
+            silent=int(self.silent[i]),
+            rejected=int(self.rejected[i]),
+            is_reduced=self.is_reduced,
+            caution=float(self.caution[i]),
+        )
+
+    def as_plan(self) -> Plan:
+        """Return the part that is asked as an iteration's plan, for metrics: its sizes are those of all local steps.
+
+        Raises
+        ------
+        ValueError
+            If nobody is asked.
+        """
+        if not self.asked.any():
+            raise ValueError(f"nobody is asked in this round: {self.summary}")
+        i = np.flatnonzero(self.asked)
+        flat = np.zeros(len(i))
+        curves = Curves(flat, 1.0 / self.speed[i], self.comm_seconds[i], np.full(len(i), np.inf))
+        forecast = Forecast(speed=self.speed[i], spread=self.spread[i], batch_time=curves)
+        workers = tuple(self.clients[j] for j in i)
+        split = evaluate(curves, self.sizes[i] * self.local_steps)
+        return Plan(workers, split, forecast, 0.0, True, ((said, (self.summary,)),), self.round_index)
+
+
+LEAST_SPREAD, MOST_SPREAD = 0.05, 1.0
+"""Nobody's next speed is known better than so; and what a speed that has jumped leaves behind counts for no more."""
+
+GROUPS = 8
+"""Clients are told apart by their spread as finely as this, so that a thousand cost no more than ten."""
+
+QUANTILES_Z: Array = np.linspace(0.0, 4.0, 21)
+"""Normal scores to choose from; of a thousand clients the slowest is expected 3.2 deviations from the mean."""
+
+SCORES: Array = np.linspace(-8.0, 8.0, 801)
+LOG_CHANCE: Array = np.log([NormalDist().cdf(score) for score in SCORES])
+"""The log of the normal distribution, as a table: scipy takes longer to import than a hundred plans to make."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RoundBounds:
+    """Forecasts and limits of a round's clients, from which their batches are chosen.
+
+    Parameters
+    ----------
+    curves
+        Seconds of all local steps together over the samples of one, ``[W]``.
+    comm
+        Seconds to communicate, ``[W]``.
+    spread
+        Log deviation of each one's speed from its forecast, ``[W]``.
+    data, memory
+        The most samples a batch may have by the client's data and memory, ``[W]``; NaN data are not known.
+    due
+        Mask of the clients to try again, as they were left out for so long, ``[W]``.
+    fixed, cause
+        The batch of those that are not balanced, ``[W]``, NaN for others; and why, as `Reason`.
+    """
+
+    curves: Curves
+    comm: Array
+    spread: Array
+    data: Array
+    memory: Array
+    due: Mask
+    fixed: Array
+    cause: Sizes
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Limits of batches that hold for all clients; see `FederatedBalancer`."""
+
+    batch: int
+    least: int
+    largest: int
+    risk: float
+    deadline: float | None
+
+
+def sized(now: RoundBounds, rules: Rules) -> tuple[Sizes, Sizes, Array, Array]:
+    """Return size, reason, upper bound and caution of each client, ``[W]``.
+
+    The sizes of those that are asked and balanced sum to ``batch`` for each of them, or to what their bounds allow if
+    that is less, and are the ones with which the last ends earliest: the exact solver, with communication as a time
+    besides.
+    """
+    upper_W, held_by_W = _bounds(now, rules)
+    least_W = np.minimum(rules.least, upper_W)
+    upper_W = np.fmin(upper_W, now.fixed)
+    lower_W = np.fmin(np.fmax(least_W, now.fixed), upper_W)
+    reason_W = np.where(upper_W < 1, Reason.NO_ROOM, Reason.BALANCED)
+    if rules.deadline is not None:
+        margin_W = np.exp(np.minimum(now.spread, MOST_SPREAD))
+        in_time_W = _in_time(now.curves, (rules.deadline - now.comm) / margin_W)
+        late_W = (in_time_W < least_W) & (upper_W >= 1)
+        reason_W = np.where(late_W, np.where(now.due, Reason.TRIED_AGAIN, Reason.LEFT_OUT), reason_W)
+        shorter_W = ~late_W & (in_time_W < upper_W)
+        upper_W = np.where(late_W, least_W, np.where(shorter_W, in_time_W, upper_W))
+        lower_W = np.minimum(lower_W, upper_W)
+        held_by_W = np.where(shorter_W, Reason.DEADLINE, held_by_W)
+    asked_W = (reason_W != Reason.NO_ROOM) & (reason_W != Reason.LEFT_OUT)
+    size_W = np.zeros(len(upper_W), dtype=np.int64)
+    caution_W = np.ones(len(upper_W))
+    caution_W[asked_W] = caution_of(1.0 / now.curves.slope[asked_W], now.spread[asked_W], rules.risk)
+    size_W[asked_W] = _split(now, asked_W, lower_W, upper_W, caution_W, rules.batch)
+    reason_W = np.where((reason_W == Reason.BALANCED) & np.isfinite(now.fixed), now.cause, reason_W)
+    balanced_W = reason_W == Reason.BALANCED
+    reason_W = np.where(balanced_W & (size_W >= upper_W), held_by_W, reason_W)
+    last_W = balanced_W & (size_W == lower_W) & (size_W < upper_W) & _ends_late(now, size_W, asked_W)
+    return size_W, np.where(last_W, Reason.LEAST, reason_W), upper_W, caution_W
+
+
+def caution_of(speed_W: Array, spread_W: Array, risk: float) -> Array:
+    """Return how many times as slow as forecast to take each client, ``[W]``; 1 for those least uncertain.
+
+    The slowest of many decides when a round ends, and it is often one whose speed is hardly known. Each client is taken
+    at the same quantile of its speed, ``exp(-z * spread)``: the greater ``z``, the less the uncertain ones get, and the
+    more the others. Chosen is the ``z`` with the least expected log time of the round, which is that of the last of
+    independent log-normal times less the log of the speeds that are counted on.
+
+    Parameters
+    ----------
+    speed_W, spread_W
+        Forecasts.
+    risk
+        Share of the caution to apply.
+
+    Examples
+    --------
+    Two clients of ten are never seen before; then all of them, which leaves nobody to take over:
+
+    >>> caution_of(np.full(10, 100.0), np.where(np.arange(10) < 2, 0.5, 0.05), 1.0)[[0, 9]].round(1)
+    array([2.1, 1. ])
+    >>> caution_of(np.full(10, 100.0), np.full(10, 0.5), 1.0)[[0, 9]]
+    array([1., 1.])
+    """
+    if not len(spread_W) or risk == 0:
+        return np.ones(len(spread_W))
+    spread_W = np.clip(spread_W, LEAST_SPREAD, MOST_SPREAD)
+    apart_W = spread_W - spread_W.min()
+    if not apart_W.any():
+        return np.ones(len(spread_W))
+    group_W = np.minimum(GROUPS * apart_W / apart_W.max(), GROUPS - 1).astype(np.intp)
+    count_G, counted_G = np.bincount(group_W), np.bincount(group_W, speed_W)
+    spread_G = np.bincount(group_W, spread_W) / np.maximum(count_G, 1) + (count_G == 0)
+    time_U = np.linspace(-4.0, 4.0, 161) * spread_W.max()
+    score_ZUG = time_U[:, None] / spread_G + QUANTILES_Z[:, None, None]
+    ended_ZU = np.exp(np.interp(score_ZUG, SCORES, LOG_CHANCE) @ count_G)  # the chance that all have
+    end_Z = time_U[-1] - ended_ZU.sum(axis=1) * (time_U[1] - time_U[0])
+    cost_Z = end_Z - np.log(np.exp(-QUANTILES_Z[:, None] * spread_G) @ counted_G)
+    return np.asarray(np.exp(risk * QUANTILES_Z[int(np.argmin(cost_Z))] * apart_W))
+
+
+def _bounds(now: RoundBounds, rules: Rules) -> tuple[Array, Sizes]:
+    """Return the most samples of each client, and which bound that is, ``[W]``."""
+    bounds = np.stack(
+        [
+            np.full(len(now.comm), float(rules.largest)),
+            np.where(np.isnan(now.data), np.inf, np.floor(now.data)),
+            np.floor(np.minimum(now.memory, now.curves.limit)),
+        ]
+    )
+    held_by = np.array([Reason.LARGEST, Reason.DATA, Reason.MEMORY])[np.argmin(bounds, axis=0)]
+    return np.maximum(bounds.min(axis=0), 0.0), held_by
+
+
+def _in_time(curves: Curves, left_W: Array) -> Array:
+    """Return the most samples that take no longer than the time left, ``[W]``."""
+    size_W: Array = np.floor((left_W - curves.intercept) / curves.slope)
+    return np.where(curves.floor <= left_W, size_W, -1.0)
+
+
+def _split(now: RoundBounds, asked_W: Mask, lower_W: Array, upper_W: Array, caution_W: Array, batch: int) -> Sizes:
+    count = int(asked_W.sum())
+    if not count:
+        return np.zeros(0, dtype=np.int64)
+    floor, slope, intercept = (
+        (getattr(now.curves, part) * caution_W)[asked_W] for part in ("floor", "slope", "intercept")
+    )
+    curves = Curves(floor, slope, intercept, np.full(count, np.inf))
+    low, high = lower_W[asked_W], upper_W[asked_W]
+    free = np.isnan(now.fixed[asked_W])
+    total = int(np.clip(batch * free.sum() + high[~free].sum(), low.sum(), high.sum()))
+    return split(curves, total, lower=low, upper=high, comm=now.comm[asked_W]).sizes
+
+
+def _ends_late(now: RoundBounds, size_W: Sizes, asked_W: Mask) -> Mask:
+    """Return which clients end later than the median of those asked, by more than the time of a sample."""
+    end_W = now.curves.busy_seconds(size_W) + now.comm
+    late_W: Mask = asked_W & (end_W > np.median(end_W[asked_W]) + now.curves.slope) if asked_W.any() else asked_W
+    return late_W
