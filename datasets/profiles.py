@@ -7,7 +7,6 @@ One row is one measurement. Rows of the same ``source``, ``device``, ``model`` a
 from __future__ import annotations
 
 import ast
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -16,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paceline._whole import written_whole
+from paceline.datasets.readers.csv_rows import csv_fault
+from paceline.datasets.readers.files import json_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -236,7 +237,7 @@ def _csv(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
     try:
         table = pd.read_csv(path, dtype=str, keep_default_na=False)
     except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: not a complete CSV file: {error}") from error
+        raise ValueError(f"{path}: {csv_fault(error)}") from None
     missing = [name for name in columns if name not in table.columns]
     if missing:
         raise ValueError(f"{path}: columns {missing} are missing, it has {list(table.columns)}")
@@ -244,10 +245,7 @@ def _csv(path: Path, columns: tuple[str, ...]) -> pd.DataFrame:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    try:
-        file = json.loads(path.read_text())
-    except (ValueError, RecursionError) as error:  # also numbers too long to convert, and a thousand brackets
-        raise ValueError(f"{path}: not a complete JSON file: {error}") from error
+    file = json_of(path, 1 << 26, "no profile is as large")
     if not isinstance(file, dict):
         raise ValueError(f"{path}: must hold a JSON object, got a {type(file).__name__}")
     return file

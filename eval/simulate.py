@@ -315,7 +315,10 @@ def _require_reports(trace: Trace, complete_T: Array) -> None:
     if workers == 1:
         raise ValueError("there is nothing to balance: the job has one worker")
     if workers > MAX_WORKERS:
-        raise ValueError(f"simulate replays at most {MAX_WORKERS:,} workers, and the job has {workers:,}: select some")
+        raise ValueError(
+            f"simulate replays at most {MAX_WORKERS:,} workers, and the job has {workers:,}: "
+            "trace.select(workers=...) keeps some"
+        )
     if not complete_T.any():
         missing_W = np.isnan(trace.speed).sum(axis=0)
         w = int(np.argmax(missing_W))

@@ -157,3 +157,18 @@ def _said(sentence: str, names: Sequence[str]) -> str:
     if "straddl" in named or "out of sync" in named:
         named = "a row is longer than 1 MB, or a quotation mark is not closed"
     return named if len(named) < 400 else named[:400] + " ..."
+
+
+def csv_fault(error: Exception) -> str:
+    """Return what is wrong with a CSV file, from what pandas raised about it.
+
+    >>> csv_fault(ValueError("Error tokenizing data. C error: Expected 2 fields in line 3, saw 4"))
+    'row 3: must have 2 cells as the header has, got 4'
+    """
+    if isinstance(error, UnicodeDecodeError):
+        return "must be UTF-8 text"
+    if uneven := re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error)):
+        return f"row {uneven[2]}: must have {uneven[1]} cells as the header has, got {uneven[3]}"
+    if "No columns" in str(error):
+        return "has no header and no rows"
+    return f"is no CSV table: a quotation mark may not be closed ({str(error).rpartition(': ')[2]})"

@@ -21,7 +21,7 @@ from paceline.datasets.bounded_parquet import MOST_COLUMNS, read_frame
 from paceline.datasets.columns import MEASURED
 from paceline.datasets.frame import REQUIRED, in_seconds
 from paceline.datasets.readers.arrangement import Arrangement, without_texts
-from paceline.datasets.readers.csv_rows import delimiter_of, header_of
+from paceline.datasets.readers.csv_rows import csv_fault, delimiter_of, header_of
 from paceline.datasets.readers.files import HEAD, head, json_of, opened
 from paceline.datasets.readers.format import OWN, Format
 from paceline.datasets.readers.hint import as_options, unambiguous
@@ -227,15 +227,8 @@ def _read_csv(path: Path, delimiter: str) -> pd.DataFrame:
     try:
         with opened(path) as file:
             return pd.read_csv(file, sep=delimiter, decimal=decimal, skipinitialspace=True, index_col=False)
-    except pd.errors.EmptyDataError:
-        raise ValueError("has no header and no rows") from None
-    except pd.errors.ParserError as error:
-        uneven = re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error))
-        raise ValueError(
-            f"row {uneven[2]}: must have {uneven[1]} cells as the header has, got {uneven[3]}"
-            if uneven
-            else f"is no CSV table: a quotation mark may not be closed ({str(error).rpartition(': ')[2]})"
-        ) from None
+    except (pd.errors.EmptyDataError, pd.errors.ParserError) as error:
+        raise ValueError(csv_fault(error)) from None
 
 
 def columns_of(path: Path, first: str) -> list[str]:

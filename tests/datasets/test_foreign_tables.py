@@ -2,6 +2,7 @@
 
 import csv
 import logging
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -9,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.datasets import Trace, read_traces
+from paceline.datasets import Trace, read_profiles, read_traces
 from paceline.datasets.readers.hint import own_times, unambiguous
 from paceline.datasets.readers.tidy import write_csv
+from paceline.report import read_page
 
 
 @pytest.fixture
@@ -148,6 +150,14 @@ def test_parsers_do_not_speak_to_users(made, text):
         read_traces(made("a.csv", text), "csv")
     assert "tokenizing" not in str(error.value)
     assert "Expecting" not in str(error.value)
+
+
+@pytest.mark.parametrize("read", [read_page, read_profiles, partial(read_profiles, format="gavel"), read_traces])
+@pytest.mark.parametrize("text", ["{bad", '{"a": 1', "a,b\n1\n1,2,3,4\n", '"a,b\n1', ""])
+def test_no_reader_passes_on_what_a_parser_raised(made, read, text):
+    with pytest.raises(ValueError, match=r"a\.json") as error:
+        read(made("a.json", text))
+    assert not {"tokenizing", "Expecting", "Traceback"} & set(str(error.value).split())
 
 
 NEVER = ["wait_time_ms", "comm_time", "data_time", "eval_seconds", "elapsed_time", "all_reduce_ms", "forward_ms"]

@@ -70,7 +70,7 @@ def test_flash_sizes_are_in_samples_again(tmp_path):
 @pytest.mark.parametrize(
     ("name", "kind", "content", "sentence"),
     [
-        ("a.json", "gavel", "{", r"a\.json: not a complete JSON file"),
+        ("a.json", "gavel", "{", r"a\.json: is not a complete JSON file"),
         ("a.json", "gavel", [1], r"a\.json: must hold a JSON object, got a list"),
         ("a.json", "gavel", {"k80": {"LM": {"null": 1}}}, r"a\.json: entry 'LM' of 'k80' must be"),
         ("a.json", "gavel", {"k80": {"('LM (batch size 2)', 1)": {}}}, r"a\.json: entry .* of 'k80' must be"),
@@ -78,8 +78,8 @@ def test_flash_sizes_are_in_samples_again(tmp_path):
         ("a.json", "gavel", {"k80": 0}, r"a\.json: 'k80' must hold a mapping of jobs"),
         ("a.json", "gavel", {"k80": {"(1, 1)": {"null": 1}}}, r"a\.json: entry '\(1, 1\)' of 'k80' must be"),
         ("a.json", "gavel", {"k80": {"(" * 5000: {"null": 1}}}, r"a\.json: entry '\(\(.* of 'k80' must be"),
-        ("a.json", "gavel", "[" * 100_000, r"a\.json: not a complete JSON file"),
-        ("a.json", "gavel", "9" * 5000, r"a\.json: not a complete JSON file"),
+        ("a.json", "gavel", "[" * 100_000, r"a\.json: is not a complete JSON file"),
+        ("a.json", "gavel", "9" * 5000, r"a\.json: is not a complete JSON file"),
         ("a_lstm.json", "flash", {"X": 1, "Y": 1}, r"a_lstm\.json: must hold X and Y, lists"),
         ("a_lstm.json", "flash", {"X": [[0.5, 1, 0, {}]], "Y": [[1]]}, r"row 1: X must hold 4 numbers"),
         ("a_lstm.json", "flash", {"X": [[1, 1, 1, 1]], "Y": [1]}, r"row 1: X must hold 4 numbers and Y 1"),
@@ -106,7 +106,7 @@ def test_flash_sizes_are_in_samples_again(tmp_path):
             r"a_placements\.csv, row 3: seconds must be a number, positive",
         ),
         ("a_other.csv", "pollux", "x\n1\n", r"a_other\.csv: a pollux file is named"),
-        ("a.csv", "zeus", "", r"a\.csv: not a complete CSV file"),
+        ("a.csv", "zeus", "", r"a\.csv: has no header and no rows"),
         (
             "a.csv",
             "excel",

@@ -27,6 +27,7 @@ from paceline._require import require
 from paceline._version import __version__
 from paceline._whole import require_writable, written_whole
 from paceline._wording import count
+from paceline.datasets.readers.files import json_of
 from paceline.report import drawing
 from paceline.report.drawing import shown
 
@@ -333,10 +334,7 @@ def read_page(path: str | Path) -> Page:
         If the file is not the JSON of a report, or was written by a later version.
     """
     path = Path(path)
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{printable(str(path))} is not JSON: {printable(str(error))}") from None
+    found = json_of(path, 1 << 28, "no report is as large")
     schema = found.get("paceline_report") if isinstance(found, dict) else None
     if not isinstance(schema, int) or schema > SCHEMA:
         raise ValueError(
