@@ -295,6 +295,7 @@ def refusals(folder):
             (trainer.args, "train_sampling_strategy", "batch_rebalance"),
             (trainer.args, "auto_find_batch_size", True),
             (trainer.args, "dataloader_in_order", False),
+            (trainer.args, "average_tokens_across_devices", False),
             (trainer.args.accelerator_config, "split_batches", True),
             (trainer.args.accelerator_config, "dispatch_batches", True),
             (trainer.args.accelerator_config, "use_seedable_sampler", False),
@@ -389,7 +390,6 @@ def main(folder):
         "numbers": classified(folder / "numbers", 1),
         "refusals": refusals(folder / "refused"),
         "warned": {
-            "own tokens": warned(folder / "own-tokens", TokenNet, average_tokens_across_devices=False),
             "routed": warned(folder / "routed", RoutedNet),
             "repeated": warned_of_repeating(folder / "repeated"),
         },

@@ -88,6 +88,7 @@ def test_sizes_differ_between_ranks_and_change_and_all_of_it_is_written(outcomes
         ("train_sampling_strategy=batch_rebalance", "train_sampling_strategy must be one of"),
         ("auto_find_batch_size=True", "auto_find_batch_size must be False"),
         ("dataloader_in_order=False", "dataloader_in_order must be True"),
+        ("average_tokens_across_devices=False", "average_tokens_across_devices must be True"),
         ("split_batches=True", "split_batches must be False"),
         ("dispatch_batches=True", "dispatch_batches must be False"),
         ("use_seedable_sampler=False", "use_seedable_sampler must be True"),
@@ -114,7 +115,6 @@ def test_what_would_be_ignored_is_refused(outcomes, option, says):
 @pytest.mark.parametrize(
     ("case", "says"),
     [
-        ("own tokens", "average_tokens_across_devices=False"),
         ("routed", "A part of the loss is divided by the number of tokens of all ranks"),
         ("repeated", "full_determinism cannot make runs repeat"),
     ],

@@ -23,9 +23,9 @@ class Tried:
 
     model_accepts_loss_kwargs, compute_loss_func = True, None
 
-    def __init__(self, divided=1.0, plain=0.0, other=(0.0, 0.0), *, of_all=True, training=True):
+    def __init__(self, divided=1.0, plain=0.0, other=(0.0, 0.0), *, training=True):
         self.divided, self.plain, self.other = divided, plain, other
-        self.args = SimpleNamespace(average_tokens_across_devices=of_all, device="cpu")
+        self.args = SimpleNamespace(device="cpu")
         self.accelerator = SimpleNamespace(gather=self._gather)
         self.model = torch.nn.Linear(1, 1).train(training)
         self.counts, self.inside = [], False
@@ -65,18 +65,15 @@ part = st.sampled_from([0.0, 0.5, 1.0, 60.0, 1e4])
 
 
 @settings(max_examples=30)
-@given(part, part, st.tuples(part, part), st.booleans(), st.booleans())
-def test_a_loss_that_any_rank_divides_by_the_tokens_of_all_is_averaged_plainly(divided, plain, other, of_all, training):
-    trainer, batch = Tried(divided, plain, other, of_all=of_all, training=training), dict(LABELLED)
+@given(part, part, st.tuples(part, part), st.booleans())
+def test_a_loss_that_any_rank_divides_by_the_tokens_of_all_is_averaged_plainly(divided, plain, other, training):
+    trainer, batch = Tried(divided, plain, other, training=training), dict(LABELLED)
     kind, sentences = said_of(trainer, batch)
     once, twice = ((divided + other[0]) / count + plain + other[1] for count in trainer.counts)
     assert trainer.counts[1] == 2 * trainer.counts[0]
     ratio = twice / once if once else 0.5
-    assert kind == ("mean" if ratio > SAME or not of_all else "sum")
-    assert [one.startswith("average_tokens_across_devices=False") for one in sentences] == [True] * (
-        ratio <= SAME and not of_all
-    ) + [False] * (of_all and HALVED < ratio <= SAME)
-    assert all("A part of the loss" in one for one in sentences if of_all)
+    assert kind == ("mean" if ratio > SAME else "sum")
+    assert ["A part of the loss" in one for one in sentences] == [True] * (HALVED < ratio <= SAME)
     assert trainer.model.training == training
     assert set(batch) == set(LABELLED), "the Trainer takes the labels from what it is given"
 

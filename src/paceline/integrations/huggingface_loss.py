@@ -42,12 +42,6 @@ def loss_of(trainer: Any, batch: Any) -> Loss:
     ratio = _ratio(trainer, batch)
     if ratio > SAME:
         return "mean"
-    if not trainer.args.average_tokens_across_devices:
-        _warn(
-            "average_tokens_across_devices=False divides the loss by the tokens of the rank's own batch. Ranks are "
-            "weighted by samples, so that is exact only if all samples have the same number of tokens: leave it True"
-        )
-        return "mean"
     if ratio > HALVED:
         _warn(
             "A part of the loss is divided by the number of tokens of all ranks and a part is not, such as the loss of "

@@ -162,6 +162,11 @@ def _of_arguments(arguments: Any) -> Iterator[str]:
             "auto_find_batch_size must be False: it would start again with smaller batches on one rank only. Give a "
             "batch size that fits, and balancing={'policy': Policy(upper=...)} to limit every rank's batch"
         )
+    if not getattr(arguments, "average_tokens_across_devices", True):
+        yield (
+            "average_tokens_across_devices must be True: otherwise each rank divides its loss by the tokens of its own "
+            "batch, and tokens count more on ranks that have few of them"
+        )
     if not getattr(arguments, "dataloader_in_order", True):
         yield "dataloader_in_order must be True: balanced batches come in order on every rank"
     for option, kept in ASSIGNED_BY_ACCELERATE.items():
