@@ -2,13 +2,17 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 import paceline
+from paceline.audit import Launcher
+from paceline.audit.comparisons import AuditPlan
 
 BYPASSED = """
 import sys
@@ -97,6 +101,57 @@ def test_an_exact_script_ends_with_0_however_it_is_started(tmp_path, command):
     assert (code, report["status"]) == (0, "exact"), report
     assert report["ranks"] == 2
     assert ("one process, first step" in report["runs"]) == (command[-1] == "train.py")
+
+
+@pytest.mark.processes
+def test_a_run_that_hangs_ends_long_before_the_timeout_with_all_its_processes(tmp_path):
+    first, alive = tmp_path / "first", tmp_path / "alive"
+    work = f"""
+import pathlib, subprocess, time
+first, alive = pathlib.Path({str(first)!r}), pathlib.Path({str(alive)!r})
+if first.exists():
+    alive.write_text(str(subprocess.Popen(["sleep", "600"]).pid))
+    time.sleep(600)
+first.touch()
+"""
+    launcher = Launcher([sys.executable, "-c", work], tmp_path, timeout=500, patience=3)
+    assert launcher(AuditPlan(), False).error == ""
+    assert re.match(r"it took longer than \d+ seconds", launcher(AuditPlan(), False).error)
+    for _ in range(100):
+        if not Path(f"/proc/{alive.read_text()}").exists():
+            break
+        time.sleep(0.1)
+    else:
+        pytest.fail("a process of the run is still there")
+
+
+COUNTED = """
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import TensorDataset
+from paceline.torch import BalancedLoader, attach
+
+dist.init_process_group("gloo")
+data = TensorDataset(torch.randn(96, 4, generator=torch.Generator().manual_seed(0)))
+model = DistributedDataParallel(torch.nn.Linear(4, 2))
+loader = BalancedLoader(data, global_batch=24)
+attach(model, loader)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for (inputs,) in loader:
+    optimizer.zero_grad()
+    model(inputs).square().mean().backward()
+    for part in inputs.split(4):
+        dist.all_reduce(part.mean())
+    optimizer.step()
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1100)
+def test_collectives_whose_number_follows_the_batch_are_found(tmp_path):
+    code, report = audited(tmp_path, *TORCHRUN, script(tmp_path, COUNTED))
+    assert (code, report["cause"]) == (1, "uneven"), report
 
 
 @pytest.mark.soak

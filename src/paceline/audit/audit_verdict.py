@@ -107,7 +107,8 @@ class Cause(Enum):
     )
     UNEVEN = (
         "it runs with equal batches and not with uneven ones",
-        "gather rows with gather_rows; give a recurrent state batches of one size",
+        "call backward() and collectives equally often on every rank; gather rows of all ranks with gather_rows; "
+        "give a recurrent state batches of one size",
         "uneven",
     )
     NOISE = (

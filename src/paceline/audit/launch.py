@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -34,13 +36,21 @@ class Launcher:
         Seconds for one run.
     tell
         Told before every run which one it is.
+    patience
+        Seconds that each later run has at least; it has ten times those of the longest before, up to the timeout.
     """
 
     def __init__(
-        self, command: Sequence[str], folder: Path, timeout: float, tell: Callable[[str], object] = str
+        self,
+        command: Sequence[str],
+        folder: Path,
+        timeout: float,
+        tell: Callable[[str], object] = str,
+        patience: float = 60.0,
     ) -> None:
         self.command, self.folder, self.timeout, self.tell = list(command), folder, timeout, tell
-        self.runs = 0
+        self.patience = patience
+        self.runs, self.longest = 0, 0.0
 
     def __call__(self, plan: AuditPlan, alone: bool) -> AuditRun:
         """Run the command by a plan, as one process if that is asked for."""
@@ -57,22 +67,26 @@ class Launcher:
 
     def _started(self, command: list[str], folder: Path) -> str:
         """Run a command; return what it said last if it failed."""
+        began = time.monotonic()
+        limit = min(self.timeout, max(self.patience, 10 * self.longest)) if self.longest else self.timeout
         with (folder / "log").open("w+") as log:
             process = subprocess.Popen(
                 command, stdout=log, stderr=subprocess.STDOUT, env=environment(folder), start_new_session=True
             )
             try:
-                status = process.wait(self.timeout)
+                status = process.wait(limit)
             except subprocess.TimeoutExpired:
-                process.terminate()
+                os.killpg(process.pid, signal.SIGTERM)
                 try:
                     process.wait(10)
                 except subprocess.TimeoutExpired:
-                    process.kill()
+                    os.killpg(process.pid, signal.SIGKILL)
                     process.wait()
-                return f"it took longer than {self.timeout:g} seconds"
+                return f"it took longer than {limit:.0f} seconds"
             log.seek(0)
             said = log.read()
+        if status == 0:
+            self.longest = max(self.longest, time.monotonic() - began)
         return "" if status == 0 else reason(said)
 
 
