@@ -61,10 +61,29 @@ def least_padded_work(samples: Samples, groups: int) -> float:
     each group the best cut follows from a recursion, and ``best - price * groups`` is a bound at every price.
     """
     edges, longest_C = _cells(samples)
-    low, high, best = 0.0, float(samples.costs.cumsum()[-1]), 0.0
+    return _least_work(edges, longest_C, np.full(len(longest_C), np.inf), groups)
+
+
+def least_padded_cost(samples: Samples, price: float, groups: int | None = None) -> float:
+    """Return a cost below which no division into padded groups under the cap comes, where each group costs ``price``.
+
+    With ``groups``, there are so many, which are not in the cost. Tokens must fall as costs do.
+    """
+    edges, longest_C = _cells(samples)
+    # Moving cuts to the edges of cells makes a group larger by less than a cell.
+    most_C = np.floor(samples.cap / samples.tokens[edges[1:].astype(np.int64) - 1]) + np.diff(edges)
+    return (
+        _cheapest(edges, longest_C, most_C, price)[0]
+        if groups is None
+        else _least_work(edges, longest_C, most_C, groups)
+    )
+
+
+def _least_work(edges: Array, longest_C: Array, most_C: Array, groups: int) -> float:
+    low, high, best = 0.0, float((longest_C * np.diff(edges)).cumsum()[-1]), 0.0
     for _ in range(STEPS):
         price = (low + high) / 2
-        work, count = _cheapest(edges, longest_C, price)
+        work, count = _cheapest(edges, longest_C, most_C, price)
         best = max(best, work - price * groups)
         low, high = (price, high) if count > groups else (low, price)
     return best
@@ -80,12 +99,14 @@ def _cells(samples: Samples) -> tuple[Array, Array]:
     return edges.astype(np.float64), samples.costs[edges[1:] - 1]
 
 
-def _cheapest(edges: Array, longest_C: Array, price: float) -> tuple[float, int]:
-    """Return the least sum of padded work and prices, and its number of groups."""
+def _cheapest(edges: Array, longest_C: Array, most_C: Array, price: float) -> tuple[float, int]:
+    """Return the least sum of padded work and prices, and its number of groups of at most so many samples."""
     cells = len(longest_C)
+    ends = np.searchsorted(edges, edges[:-1] + most_C, side="right").tolist()
     cost, groups = np.zeros(cells + 1), np.zeros(cells + 1, dtype=np.int64)
     for first in range(cells - 1, -1, -1):
-        choices = (edges[first + 1 :] - edges[first]) * longest_C[first] + cost[first + 1 :]
+        end = max(ends[first], first + 2)
+        choices = (edges[first + 1 : end] - edges[first]) * longest_C[first] + cost[first + 1 : end]
         after = int(choices.argmin())
         cost[first] = choices[after] + price
         groups[first] = 1 + groups[first + 1 + after]

@@ -1,0 +1,445 @@
+"""Search of `pack`: samples to ranks, the largest first; then into micro-batches; then exchanges with the latest rank.
+
+Axes: N samples, W ranks, B micro-batches, P phases, D caps; in an exchange A samples of the latest rank, C places.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from paceline._arrays import Array, Mask, Sizes
+from paceline.solver.assign_arguments import Fleet, sums
+
+PARTNERS = 8
+"""Ranks with which the latest tries to exchange samples, the earliest first."""
+
+ROUNDS = 200
+"""Exchanges after which the search ends."""
+
+TIGHT = 0.97
+"""Caps are tight for a rank whose samples would fill them to this share."""
+
+PROGRESS = 2e-4
+"""The search ends when as many exchanges as there are ranks, and a few more, gain less than this, relatively."""
+
+WIDTH = 64
+"""Samples of a side among which an exchange is searched, spread evenly over their costs."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Samples by falling cost, and ranks by rising pace.
+
+    Parameters
+    ----------
+    work
+        Cost of each sample in each phase, ``[N, P]``; there is one phase unless ranks wait between phases.
+    tokens
+        What each sample takes of each cap, ``[N, D]``.
+    caps
+        Most tokens of a micro-batch, ``[D]``.
+    fixed
+        Cost of a micro-batch besides its samples, in each phase, ``[P]``.
+    fleet
+        Pace and fixed time of the ranks.
+    """
+
+    work: Array
+    tokens: Array
+    caps: Array
+    fixed: Array
+    fleet: Fleet
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.work)
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+        return len(self.fleet)
+
+    @cached_property
+    def share(self) -> Array:
+        """The largest share of a cap that each sample takes, ``[N]``."""
+        share_N: Array = (self.tokens / self.caps).max(axis=1)
+        return share_N
+
+    def seconds(self, work_WP: Array) -> Array:
+        """Return the time of each rank in each phase, ``[W, P]``, for its work with that of its micro-batches."""
+        if work_WP.shape[1] == 1:
+            return self.fleet.seconds(work_WP[:, 0])[:, None]
+        return work_WP * self.fleet.pace[:, None]
+
+
+@dataclass(eq=False)
+class Bins:
+    """Micro-batches: the rank of each, ``[B]``, and the one of each sample, ``[N]``."""
+
+    rank: Sizes
+    of: Sizes
+
+    @property
+    def sizes(self) -> Sizes:
+        """Samples of each micro-batch, ``[B]``."""
+        return np.bincount(self.of, minlength=len(self.rank))
+
+    def work(self, problem: Problem, equal: bool) -> Array:
+        """Return the work of each rank in each phase, ``[W, P]``, with the fixed part of micro-batches.
+
+        Empty ones have it too where all ranks must have equally many.
+        """
+        count_W = np.bincount(self.rank[equal | (self.sizes > 0)], minlength=problem.ranks)
+        columns = [sums(column, self.rank[self.of], problem.ranks) for column in problem.work.T]
+        return np.stack(columns, axis=1) + count_W[:, None] * problem.fixed
+
+    def tokens(self, problem: Problem) -> Array:
+        """Return the tokens of each micro-batch, ``[B, D]``."""
+        return np.stack([sums(column, self.of, len(self.rank)) for column in problem.tokens.T], axis=1)
+
+
+def search(problem: Problem, count: int | None, level: float, enough: float) -> Bins | None:
+    """Return micro-batches that end early, ``count`` for each rank or as many as it needs; None if they do not fit.
+
+    ``level`` is when all ranks would end if samples could be divided; a time of ``enough`` ends the search.
+    """
+    simple = len(problem.fixed) == len(problem.caps) == 1
+    owners = _owners(problem, count, level) if simple else _owners_by_phase(problem, count)
+    bins = None if owners is None else _ranks_first(problem, owners, count)
+    if bins is None:
+        bins = _bins_first(problem, count, level)
+    if bins is None:
+        return None
+    if count is None:  # one more for each rank, dropped if it stays empty
+        bins.rank = np.concatenate([bins.rank, np.arange(problem.ranks)])
+    fill_empty(problem, bins, count)
+    _Exchanges(problem, bins, equal=count is not None).run(enough)
+    if count is not None:
+        _even(problem, bins, count)
+    return bins
+
+
+def _owners(problem: Problem, count: int | None, level: float) -> list[list[int]] | None:
+    """Give each sample, the largest first, to the rank with most work left until ``level``, of those with room.
+
+    Where tokens in proportion to speed do not fit under the fastest rank's cap, to the one with most work left for its
+    room: fast ranks then get the densest samples, which are the longest.
+    """
+    fixed = float(problem.fixed[0])
+    left = ((level - problem.fleet.fixed) / problem.fleet.pace - fixed * (count or 0)).tolist()
+    cost_N = problem.work[:, 0]
+    if count is None and fixed:  # a sample takes as much of a micro-batch's fixed cost as of its cap
+        cost_N = cost_N + fixed * problem.share
+    room = [float(problem.caps[0]) * (count or np.inf)] * problem.ranks
+    speed_W = 1 / problem.fleet.pace
+    share = float(problem.tokens[:, 0].cumsum()[-1] * speed_W[0] / speed_W.cumsum()[-1])
+    dense = room[0] < np.inf and share > TIGHT * room[0]
+    heap = [(-work / (room[rank] if dense else 1.0), rank) for rank, work in enumerate(left)]
+    heapq.heapify(heap)
+    full: list[tuple[float, int, float]] = []  # ranks without room for an earlier sample, most room first
+    mine: list[list[int]] = [[] for _ in range(problem.ranks)]
+    for sample, (cost, need) in enumerate(zip(cost_N.tolist(), problem.tokens[:, 0].tolist(), strict=True)):
+        while full and -full[0][0] >= need:
+            _, rank, key = heapq.heappop(full)
+            heapq.heappush(heap, (key, rank))
+        while heap and room[heap[0][1]] < need:
+            key, rank = heapq.heappop(heap)
+            heapq.heappush(full, (-room[rank], rank, key))
+        if not heap:
+            return None
+        rank = heap[0][1]
+        room[rank] -= need
+        left[rank] -= cost
+        heapq.heapreplace(heap, (-left[rank] / (max(room[rank], need) if dense else 1.0), rank))
+        mine[rank].append(sample)
+    return mine
+
+
+def _owners_by_phase(problem: Problem, count: int | None) -> list[list[int]] | None:
+    """Give each sample to the rank whose longest phase, relative to that phase's mean, stays shortest."""
+    pace_W = problem.fleet.pace
+    mine: list[list[int]] = [[] for _ in range(problem.ranks)]
+    cost_NP = problem.work / problem.work.cumsum(axis=0)[-1]
+    load_WP = np.zeros((problem.ranks, cost_NP.shape[1]))
+    room_WD = np.tile(problem.caps * (count or np.inf), (problem.ranks, 1))
+    for sample in range(len(problem)):
+        after_W = ((load_WP + cost_NP[sample]) * pace_W[:, None]).max(axis=1)
+        after_W[(room_WD < problem.tokens[sample]).any(axis=1)] = np.inf
+        rank = int(after_W.argmin())
+        if after_W[rank] == np.inf:
+            return None
+        load_WP[rank] += cost_NP[sample]
+        room_WD[rank] -= problem.tokens[sample]
+        mine[rank].append(sample)
+    return mine
+
+
+def _ranks_first(problem: Problem, mine: list[list[int]], count: int | None) -> Bins | None:
+    """Divide the samples of each rank into micro-batches: as few as possible, or ``count`` of like cost."""
+    rank_B: list[int] = []
+    of_N, over = np.full(len(problem), -1, dtype=np.int64), []
+    for rank, own in enumerate(mine):
+        groups = (_alike(problem, own, count) if count else None) or _best_fit(problem, own)
+        for place, group in enumerate(groups[:count]):
+            of_N[group] = len(rank_B) + place
+        over += [sample for group in groups[count or len(groups) :] for sample in group]
+        rank_B += [rank] * (count or len(groups))
+    bins = Bins(np.array(rank_B, dtype=np.int64), of_N)
+    return bins if not over or _placed(problem, bins, sorted(over)) else None
+
+
+def _placed(problem: Problem, bins: Bins, over: list[int]) -> bool:
+    """Put samples that did not fit beside their rank's others where there is room, on the rank that ends earliest."""
+    room_BD, kept = problem.caps - np.zeros((len(bins.rank), len(problem.caps))), bins.of >= 0
+    for column, tokens_N in enumerate(problem.tokens.T):
+        room_BD[:, column] -= sums(tokens_N[kept], bins.of[kept], len(bins.rank))
+    work_W = sums(problem.work.sum(axis=1)[kept], bins.rank[bins.of[kept]], problem.ranks)
+    for sample in over:
+        ends_B = (work_W * problem.fleet.pace)[bins.rank]
+        ends_B[(room_BD < problem.tokens[sample]).any(axis=1)] = np.inf
+        place = int(ends_B.argmin())
+        if ends_B[place] == np.inf:
+            return False
+        bins.of[sample] = place
+        room_BD[place] -= problem.tokens[sample]
+        work_W[bins.rank[place]] += problem.work[sample].sum()
+    return True
+
+
+def _bins_first(problem: Problem, count: int | None, level: float) -> Bins | None:
+    """Pack all samples as tightly as possible, then give the micro-batches to ranks, the largest first."""
+    groups = _best_fit(problem, list(range(len(problem))))
+    if len(groups) > (count or len(groups)) * problem.ranks:
+        return None
+    total_N = problem.work.sum(axis=1)
+    cost = [float(total_N[group].cumsum()[-1]) for group in groups]
+    heap = [(-level / pace, rank) for rank, pace in enumerate(problem.fleet.pace.tolist())]
+    heapq.heapify(heap)
+    rank_B, used_W = np.empty(len(groups), dtype=np.int64), [0] * problem.ranks
+    of_N = np.empty(len(problem), dtype=np.int64)
+    for group in sorted(range(len(groups)), key=lambda group: -cost[group]):
+        key, rank = heapq.heappop(heap)
+        rank_B[group], used_W[rank] = rank, used_W[rank] + 1
+        of_N[groups[group]] = group
+        if count is None or used_W[rank] < count:
+            heapq.heappush(heap, (key + cost[group], rank))
+    spare = [rank for rank, used in enumerate(used_W) for _ in range(used, count or used)]
+    return Bins(np.concatenate([rank_B, np.array(spare, dtype=np.int64)]), of_N)
+
+
+def _alike(problem: Problem, own: list[int], count: int) -> list[list[int]] | None:
+    """Divide samples into so many micro-batches of like cost, the largest first; None if they do not fit that way."""
+    cap, *other_caps = problem.caps.tolist()
+    groups: list[list[int]] = [[] for _ in range(count)]
+    cost, used, others = [0.0] * count, [0.0] * count, [[0.0] * len(other_caps) for _ in range(count)]
+    work, tokens = problem.work[own].sum(axis=1).tolist(), problem.tokens[own].tolist()
+    for sample, more, (need, *other_needs) in zip(own, work, tokens, strict=True):
+        least, place = np.inf, -1
+        for group in range(count):
+            if cost[group] < least and used[group] + need <= cap:
+                sums_D = map(float.__add__, others[group], other_needs)
+                if not other_caps or all(map(float.__le__, sums_D, other_caps)):
+                    least, place = cost[group], group
+        if place < 0:
+            return None
+        groups[place].append(sample)
+        cost[place] += more
+        used[place] += need
+        others[place] = list(map(float.__add__, others[place], other_needs))
+    return groups
+
+
+def _even(problem: Problem, bins: Bins, count: int) -> None:
+    """Divide each rank's samples anew, so that its micro-batches cost alike: for ranks that wait after each of them."""
+    cost_N = problem.work.sum(axis=1)
+    places, samples = _grouped(bins.rank, problem.ranks), _grouped(bins.rank[bins.of], problem.ranks)
+    most_B = sums(cost_N, bins.of, len(bins.rank))
+    for place, own in zip(places, samples, strict=True):
+        groups = _alike(problem, own.tolist(), count) if len(own) >= count else None
+        if groups and max(float(cost_N[group].sum()) for group in groups) < most_B[place].max():
+            for one, group in zip(place.tolist(), groups, strict=True):
+                bins.of[group] = one
+
+
+def _best_fit(problem: Problem, own: list[int]) -> list[list[int]]:
+    """Return micro-batches of these samples, by best fit decreasing: nearly as few as possible."""
+    caps = problem.caps.tolist()
+    share = problem.share[own]
+    order = [own[place] for place in np.argsort(-share, kind="stable").tolist()]
+    groups: list[list[int]] = []
+    if len(caps) > 1:  # first fit: there is no best of several caps
+        rooms: list[list[float]] = []
+        for sample in order:
+            needs = problem.tokens[sample].tolist()
+            fits = (all(map(float.__le__, needs, room)) for room in rooms)
+            place = next((place for place, fit in enumerate(fits) if fit), None)
+            if place is None:
+                place = len(groups)
+                groups.append([])
+                rooms.append(caps)
+            groups[place].append(sample)
+            rooms[place] = [has - need for has, need in zip(rooms[place], needs, strict=True)]
+        return groups
+    rising: list[tuple[float, int]] = []  # room of each micro-batch
+    for sample, need in zip(order, problem.tokens[order, 0].tolist(), strict=True):
+        place = bisect_left(rising, (need, -1))
+        if place == len(rising):
+            room, group = caps[0], len(groups)
+            groups.append([])
+        else:
+            room, group = rising.pop(place)
+        groups[group].append(sample)
+        insort(rising, (room - need, group))
+    return groups
+
+
+def fill_empty(problem: Problem, bins: Bins, count: int | None) -> None:
+    """Give ranks without a sample the smallest of another; then, where there are enough, empty micro-batches too."""
+    if len(problem) >= problem.ranks:
+        has_W = np.bincount(bins.rank[bins.of], minlength=problem.ranks)
+        for rank in np.flatnonzero(has_W == 0).tolist():
+            sample = int(np.flatnonzero(has_W[bins.rank[bins.of]] > 1)[-1])
+            has_W[bins.rank[bins.of[sample]]] -= 1
+            bins.of[sample] = int(np.flatnonzero(bins.rank == rank)[0])
+    if count is not None and len(problem) >= problem.ranks * count:
+        size_B = bins.sizes
+        for empty in np.flatnonzero(size_B == 0).tolist():
+            spare_N = size_B[bins.of] > 1
+            own_N = spare_N & (bins.rank[bins.of] == bins.rank[empty])
+            sample = int(np.flatnonzero(own_N if own_N.any() else spare_N)[-1])
+            size_B[[bins.of[sample], empty]] += [-1, 1]
+            bins.of[sample] = empty
+
+
+class _Exchanges:
+    """Exchanges of samples between the latest rank and early ones, which keep the caps.
+
+    Parameters
+    ----------
+    bins
+        Micro-batches, updated in place.
+    equal
+        Whether micro-batches without samples stay.
+    """
+
+    def __init__(self, problem: Problem, bins: Bins, *, equal: bool) -> None:
+        self.problem, self.bins, self.equal = problem, bins, equal
+        self.work_WP, self.tokens_BD, self.size_B = bins.work(problem, equal), bins.tokens(problem), bins.sizes
+        self.own = _grouped(bins.rank[bins.of], problem.ranks)
+        self.bins_of = _grouped(bins.rank, problem.ranks)
+
+    def run(self, enough: float) -> None:
+        """Exchange samples as long as that helps and the step takes longer than ``enough`` seconds."""
+        ends: list[float] = []
+        patience = self.problem.ranks + PARTNERS
+        for _ in range(ROUNDS):
+            seconds_WP = self.problem.seconds(self.work_WP)
+            last_P = seconds_WP.max(axis=0)
+            ends.append(float(last_P.sum()))
+            if ends[-1] <= enough or (len(ends) > patience and ends[-1] > ends[-patience] * (1 - PROGRESS)):
+                break
+            phases = np.argsort(seconds_WP.mean(axis=0) - last_P, kind="stable").tolist()
+            found = next(filter(None, (self._best(seconds_WP, phase) for phase in phases)), None)
+            if found is None:
+                break
+            self._apply(*found)
+
+    def _apply(self, sample: int, other: int, place: int) -> None:
+        """Put a sample into another micro-batch, and the other one, if there is one, where that sample was."""
+        bins, problem, source = self.bins, self.problem, int(self.bins.of[sample])
+        moved, count = problem.tokens[sample], 1
+        bins.of[sample] = place
+        if other >= 0:
+            bins.of[other] = source
+            moved, count = moved - problem.tokens[other], 0
+        self.tokens_BD[source] -= moved
+        self.tokens_BD[place] += moved
+        self.size_B[source] -= count
+        self.size_B[place] += count
+        giver, taker = bins.rank[[source, place]].tolist()
+        both = np.sort(np.concatenate([self.own[giver], self.own[taker]]))
+        for rank in (giver, taker):  # summed anew, in the order of samples: no rounding adds up
+            own = self.own[rank] = both[bins.rank[bins.of[both]] == rank]
+            used = len(self.bins_of[rank]) if self.equal else np.count_nonzero(self.size_B[self.bins_of[rank]])
+            self.work_WP[rank] = problem.work[own].cumsum(axis=0)[-1] + used * problem.fixed
+
+    def _best(self, seconds_WP: Array, phase: int) -> tuple[int, int, int] | None:
+        """Return which sample the latest rank gives, for which (-1: for none), and into which micro-batch."""
+        problem, bins = self.problem, self.bins
+        latest = int(seconds_WP[:, phase].argmax())
+        order = np.argsort(seconds_WP[:, phase], kind="stable")[:PARTNERS]
+        early = [rank for rank in order.tolist() if seconds_WP[rank, phase] < seconds_WP[latest, phase]]
+        own = _spread(self.own[latest])
+        if not early or not len(own):
+            return None
+        theirs = _spread(np.concatenate([self.own[rank] for rank in early]))
+        free = np.concatenate([self.bins_of[rank] for rank in early])
+        # A place is a sample to swap with, or room in a micro-batch.
+        place_C = np.concatenate([bins.of[theirs], free])
+        rank_C, moves_C = bins.rank[place_C], np.arange(len(place_C)) >= len(theirs)
+        tokens_CD, work_CP = np.zeros((len(place_C), len(problem.caps))), np.zeros((len(place_C), len(problem.fixed)))
+        tokens_CD[: len(theirs)], work_CP[: len(theirs)] = problem.tokens[theirs], problem.work[theirs]
+        room_BD = problem.caps - self.tokens_BD
+        fits_AC = _all_at_most(problem.tokens[own], room_BD[place_C] + tokens_CD)
+        fits_AC &= _all_at_most(tokens_CD, room_BD[bins.of[own]] + problem.tokens[own]).T
+        alone_AC = (self.size_B[bins.of[own]] == 1)[:, None] & moves_C
+        given_ACP = problem.work[own][:, None] - work_CP
+        taken_ACP = given_ACP
+        if self.equal or len(self.own[latest]) == 1:
+            fits_AC &= ~alone_AC
+        elif problem.fixed.any():  # an emptied micro-batch goes, a new one comes
+            given_ACP = given_ACP + alone_AC[:, :, None] * problem.fixed
+            taken_ACP = taken_ACP + (self.size_B[place_C] == 0)[:, None] * problem.fixed
+        fixed_W1, pace_W1, floor_W1 = (
+            one[:, None] for one in (problem.fleet.fixed, problem.fleet.pace, problem.fleet.floor)
+        )
+        own_ACP = np.maximum(fixed_W1[latest] + pace_W1[latest] * (self.work_WP[latest] - given_ACP), floor_W1[latest])
+        their_ACP = np.maximum(
+            fixed_W1[rank_C] + pace_W1[rank_C] * (self.work_WP[rank_C] + taken_ACP), floor_W1[rank_C]
+        )
+        later_AC = np.maximum(own_ACP, their_ACP).sum(axis=2)
+        now_C = np.maximum(seconds_WP[latest], seconds_WP[rank_C]).sum(axis=1)
+        if len(problem.fixed) > 1:
+            fits_AC &= _no_later(seconds_WP, latest, rank_C, own_ACP, their_ACP)
+        later_AC[~fits_AC | (later_AC >= now_C * (1 - 1e-9))] = np.inf
+        sample, place = divmod(int(later_AC.argmin()), len(place_C))
+        if later_AC[sample, place] == np.inf:
+            return None
+        return int(own[sample]), -1 if moves_C[place] else int(theirs[place]), int(place_C[place])
+
+
+def _grouped(owner_N: Sizes, owners: int) -> list[Sizes]:
+    """Return the places of each owner, rising."""
+    order = np.argsort(owner_N, kind="stable")
+    return np.split(order, np.bincount(owner_N, minlength=owners).cumsum()[:-1])
+
+
+def _all_at_most(needs_AD: Array, room_CD: Array) -> Mask:
+    """Return which needs fit into which rooms under all caps, ``[A, C]``."""
+    fits_AC: Mask = needs_AD[:, None, 0] <= room_CD[:, 0]
+    for cap in range(1, needs_AD.shape[1]):
+        fits_AC = fits_AC & (needs_AD[:, None, cap] <= room_CD[:, cap])
+    return fits_AC
+
+
+def _no_later(seconds_WP: Array, latest: int, rank_C: Sizes, own_ACP: Array, their_ACP: Array) -> Mask:
+    """Return which exchanges leave the sum of the phases' latest ends no later."""
+    other_WP = np.empty_like(seconds_WP)
+    for rank in np.unique(rank_C).tolist():
+        rest = np.delete(seconds_WP, [latest, rank], axis=0)
+        other_WP[rank] = rest.max(axis=0) if len(rest) else 0.0
+    after_AC = np.maximum(np.maximum(own_ACP, their_ACP), other_WP[rank_C]).sum(axis=2)
+    fine_AC: Mask = after_AC <= seconds_WP.max(axis=0).sum()
+    return fine_AC
+
+
+def _spread(samples: Sizes) -> Sizes:
+    """Return at most `WIDTH` of these samples, evenly spread."""
+    if len(samples) <= WIDTH:
+        return samples
+    return samples[np.linspace(0, len(samples) - 1, WIDTH).astype(np.int64)]

@@ -1,0 +1,506 @@
+"""Packing of samples of unequal length into micro-batches of ranks of unequal speed, so that all ranks end together.
+
+Axes: N samples, W ranks, P phases, D caps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import cached_property
+from itertools import combinations
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from paceline._arrays import Array, Mask, Sizes
+from paceline.solver.assign_arguments import Fleet, checked_fleet, sums
+from paceline.solver.load import BatchTimeCurves
+from paceline.solver.micro_batches import Bins, Problem, search
+from paceline.solver.packing_bounds import equal_bounds, fewest_of_all, packing_bound
+from paceline.solver.padded_micro_batches import search_padded
+
+ENOUGH = 1e-3
+"""The search ends this close to the bound: a speed's forecast errs by more."""
+
+TOGETHER = 0.01
+"""A time this close to the bound counts as balanced."""
+
+COUNTS = 3
+"""Equal numbers of micro-batches that are tried, the most promising first."""
+
+WORTH = 3e-3
+"""Another number is tried if its bound is at least so much earlier, relatively."""
+
+
+FULL = 0.95
+"""Micro-batches filled to this share of the cap count as full."""
+
+
+@dataclass(frozen=True)
+class TokenCost:
+    """Cost of a sample of n tokens, ``token * n + square * n**2 + sample``, and of a micro-batch, in any unit.
+
+    Parameters
+    ----------
+    token
+        Cost of a token: linear layers.
+    square
+        Cost of a pair of tokens of one sample: attention.
+    sample
+        Cost of a sample of any length.
+    micro_batch
+        Cost of a micro-batch besides its samples: launches, the all-gathers of a sharded model.
+
+    Examples
+    --------
+    >>> TokenCost(token=1.0, square=1 / 8192)([8192, 4096])
+    array([16384.,  6144.])
+    """
+
+    token: float = 1.0
+    square: float = 0.0
+    sample: float = 0.0
+    micro_batch: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse costs that are negative, not finite, or all 0."""
+        values = (self.token, self.square, self.sample, self.micro_batch)
+        if not all(0 <= value < np.inf for value in values) or not any(values[:3]):
+            raise ValueError(f"costs must be finite, not negative, and not all 0, got {self}")
+
+    def __call__(self, lengths: ArrayLike) -> Array:
+        """Return the cost of samples of these lengths; one without tokens costs nothing."""
+        length = np.asarray(lengths, dtype=np.float64)
+        cost: Array = np.where(length > 0, self.token * length + self.square * (length * length) + self.sample, 0.0)
+        return cost
+
+    @classmethod
+    def fit(cls, lengths: list[ArrayLike], seconds: ArrayLike, *, padded: bool = False) -> TokenCost:
+        """Return the costs, in seconds, that explain the measured times of micro-batches best.
+
+        Parameters
+        ----------
+        lengths
+            Lengths of the samples of each measured micro-batch. They should differ in their number of samples and in
+            length, or the parts cannot be told apart.
+        seconds
+            Time of each, forward and backward, on one rank or on ranks of equal speed.
+        padded
+            Whether samples were padded to the longest of their micro-batch.
+
+        Examples
+        --------
+        >>> measured = [[100, 200], [400], [50, 50, 50], [300, 100], [800]]
+        >>> cost = TokenCost.fit(measured, [0.1 + sum(n) * 1e-3 for n in measured])
+        >>> round(cost.token, 6), round(cost.micro_batch, 6)
+        (0.001, 0.1)
+        """
+        time_B, rows = np.asarray(seconds, dtype=np.float64), []
+        for own in lengths:
+            length = np.asarray(own, dtype=np.float64)
+            if padded:
+                length = np.full(len(length), length.max())
+            rows.append([length.sum(), (length * length).sum(), float(len(length)), 1.0])
+        if len(rows) != len(time_B) or not len(rows):
+            raise ValueError(f"seconds must hold one time for each micro-batch, got {len(time_B)} for {len(rows)}")
+        if not (np.isfinite(time_B) & (time_B > 0)).all():
+            raise ValueError("seconds must be finite and above 0")
+        return cls(*_nonnegative(np.array(rows), time_B))
+
+
+def _nonnegative(features_BF: Array, target_B: Array) -> list[float]:
+    """Return the coefficients of the best fit without negative ones, relative errors weighing alike, ``[F]``."""
+    scaled_BF = features_BF / target_B[:, None]
+    size_F = scaled_BF.max(axis=0)
+    best, found = np.inf, np.zeros(len(size_F))
+    for count in range(1, len(size_F) + 1):
+        for chosen in combinations(range(len(size_F)), count):
+            used = list(chosen)
+            part, *_ = np.linalg.lstsq(scaled_BF[:, used] / size_F[used], np.ones(len(target_B)), rcond=None)
+            error = float(((scaled_BF[:, used] / size_F[used] @ part - 1) ** 2).sum())
+            if (part >= 0).all() and used != [3] and error < best * (1 - 1e-9):
+                best, found = error, np.zeros(len(size_F))
+                found[used] = part / size_F[used]
+    return found.tolist()
+
+
+Cost = TokenCost | ArrayLike
+"""What samples cost: by their tokens, or each a number of its own."""
+
+
+class PackingStatus(Enum):
+    """Reason for the time that the step takes, in a sentence to act on."""
+
+    BALANCED = "Balanced: the ranks end together up to 1 %, or nearly as soon as the samples let them."
+    HELD_BY_SAMPLE = (
+        "Held by a long sample: the last rank has no other. Truncate or split samples, or pack a larger global batch."
+    )
+    HELD_BY_CAP = (
+        "Held by the cap: ranks that end early have no room in their micro-batches. "
+        "Raise cap or micro_batches, or pack a smaller global batch."
+    )
+    HELD_BY_SLOW_RANK = (
+        "Held by a slow rank that takes as long for one sample in each micro-batch. Reduce micro_batches, or leave "
+        "that rank out."
+    )
+    PARTLY_FILLED = (
+        "Partly filled: the ranks end together, but later than with full micro-batches, each of which costs a fixed "
+        "time. Pack a larger global batch, or reduce the cap to what divides it better."
+    )
+    PADDED = "Padded: the ranks end together, but padding takes time. Pack without padding, or a larger global batch."
+    COARSE = (
+        "Coarse: samples are too few, or too unequal, to fill all ranks evenly. A larger global batch divides better."
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Packing:
+    """Samples of each micro-batch of each rank, and the quality of this packing.
+
+    Parameters
+    ----------
+    rank
+        Rank of each sample, ``[N]`` int64, in the order in which lengths were given.
+    micro_batch
+        Micro-batch of each sample among its rank's, ``[N]`` int64, from 0. The most expensive ones come first.
+    counts
+        Micro-batches of each rank, ``[W]`` int64. Some are empty only where samples are fewer than micro-batches.
+    fill
+        Share of the cap that each rank's micro-batches take, ``[W]``, with padding if padded; 0 without a cap.
+    work
+        Cost of each rank's samples and micro-batches, ``[W]``.
+    seconds
+        Time of each rank, ``[W]``: its work at its speed.
+    makespan
+        Time of the step: the longest of these; with a barrier between phases the sum of each phase's longest.
+    lockstep
+        Time of the step if ranks wait for each other after every micro-batch, as a sharded model makes them.
+    """
+
+    rank: Sizes
+    micro_batch: Sizes
+    counts: Sizes
+    fill: Array
+    work: Array
+    seconds: Array
+    makespan: float
+    lockstep: float
+    _problem: Problem = field(repr=False)
+    _limit: int | str | None = field(repr=False)
+    _padded: bool = field(repr=False)
+
+    def of(self, rank: int) -> list[Sizes]:
+        """Return the samples of each micro-batch of a rank, by their places among the lengths, rising."""
+        own = np.flatnonzero(self.rank == rank)
+        return [own[self.micro_batch[own] == place] for place in range(int(self.counts[rank]))]
+
+    @property
+    def idle(self) -> float:
+        """Share of the ranks' time that they wait for the last one."""
+        return float(1 - self.seconds.mean() / self.makespan)
+
+    @cached_property
+    def lower_bound(self) -> float:
+        """A time, in seconds, before which no packing ends; computed when it is first asked for."""
+        if not isinstance(self._limit, str):
+            return packing_bound(self._problem, self._limit, padded=self._padded)
+        bound = min(equal_bounds(self._problem))[0]
+        # Padded, more micro-batches need less padding, at their price: the same trade as where counts are free.
+        return max(bound, packing_bound(self._problem, None, padded=True)) if self._padded else bound
+
+    @property
+    def gap(self) -> float:
+        """Relative excess over the lower bound, and so at most over the best packing: 0.01 is one percent."""
+        return self.makespan / self.lower_bound - 1
+
+    @cached_property
+    def status(self) -> PackingStatus:
+        """Reason for the gap."""
+        if self.idle <= TOGETHER and self.gap > TOGETHER:
+            return PackingStatus.PADDED if self._padded else PackingStatus.PARTLY_FILLED
+        if self.idle <= TOGETHER:
+            return PackingStatus.BALANCED
+        last, size_W = int(self.seconds.argmax()), np.bincount(self.rank, minlength=len(self.counts))
+        if size_W[last] == 1:
+            return PackingStatus.HELD_BY_SAMPLE
+        if size_W[last] <= self.counts[last]:
+            return PackingStatus.HELD_BY_SLOW_RANK
+        if self._limit and (self.fill[self.seconds < self.makespan * (1 - TOGETHER)] > FULL).any():
+            return PackingStatus.HELD_BY_CAP
+        return PackingStatus.BALANCED if self.gap <= TOGETHER else PackingStatus.COARSE
+
+
+def pack(
+    lengths: ArrayLike | Mapping[str, ArrayLike],
+    ranks: int | None = None,
+    *,
+    cap: float | Mapping[str, float] | None = None,
+    speeds: ArrayLike | BatchTimeCurves | None = None,
+    micro_batches: int | Literal["equal"] | None = None,
+    cost: Cost | Mapping[str, Cost] | None = None,
+    padded: bool = False,
+    barrier: bool = False,
+) -> Packing:
+    """Pack the samples of one global batch into micro-batches, so that ranks of different speed end together.
+
+    The largest sample goes to the rank with most time left, and so on; each rank's samples are packed into
+    micro-batches; then samples are exchanged with the latest rank as long as that helps. The best packing is NP-hard to
+    find, so every answer comes with a lower bound. The same arguments give the same packing, bit for bit, on all
+    processors: every rank may compute it for itself.
+
+    Parameters
+    ----------
+    lengths
+        Tokens of each sample, ``[N]``, above 0; or of each of its parts, such as ``{"text": ..., "image": ...}``.
+    ranks
+        Number of ranks; may be left out where ``speeds`` has one number for each.
+    cap
+        Most tokens of a micro-batch, with padding if padded: the memory of a rank. Of several parts, one number for
+        their sum, or one for each of some parts. Without it a rank has one micro-batch, or ``micro_batches``.
+    speeds
+        Cost per second of each rank, ``[W]``, such as a forecast's ``speed``; or batch time curves over cost. Equal
+        speeds by default.
+    micro_batches
+        None: each rank has as few as its samples need (DDP under ``no_sync``, replicas of HSDP). ``"equal"``: all ranks
+        have the same number, chosen to end soonest (FSDP, Megatron). A number: all ranks have that many.
+    cost
+        Cost of samples: a `TokenCost`, or an array of N costs to use as they are. By default a token costs 1. Of
+        several parts, one for each; a part that is left out costs nothing.
+    padded
+        Whether a micro-batch pays for every sample what its longest costs.
+    barrier
+        Whether all ranks wait for each other between the phases that process the parts, in the order of ``lengths``,
+        such as a vision encoder and a language model. The step then takes the sum of each phase's longest time.
+
+    Raises
+    ------
+    ValueError
+        If an argument is out of range (the sample is named), a sample exceeds the cap, or no packing into
+        ``micro_batches`` is found.
+
+    Examples
+    --------
+    The second rank is half as fast:
+
+    >>> packing = pack([600, 500, 400, 300, 200, 100], cap=1000, speeds=[2.0, 1.0])
+    >>> packing.of(0), packing.of(1)
+    ([array([0, 3]), array([1])], [array([2, 4, 5])])
+    >>> packing.seconds, packing.lower_bound
+    (array([700., 700.]), 700.0)
+    >>> print(packing.status.value)
+    Balanced: the ranks end together up to 1 %, or nearly as soon as the samples let them.
+    """
+    fleet, rank_W = _fleet(speeds, ranks)
+    problem, sample_N = _problem(lengths, cost, cap, fleet, padded=padded, barrier=barrier)
+    if (
+        micro_batches is not None
+        and micro_batches != "equal"
+        and not (isinstance(micro_batches, int | np.integer) and micro_batches >= 1)
+    ):
+        raise ValueError(f'micro_batches must be None, "equal" or a number above 0, got {micro_batches!r}')
+    bins = _best(problem, micro_batches, padded=padded)
+    if bins is None:
+        fewest = fewest_of_all(problem)
+        raise ValueError(
+            f"the samples were not packed into {micro_batches} micro-batches on each of {problem.ranks} ranks: they "
+            f"need at least {fewest} in all. Raise micro_batches or cap, or pack a smaller global batch"
+        )
+    return _as_given(_packing(problem, bins, micro_batches, padded=padded), sample_N, rank_W)
+
+
+def _best(problem: Problem, micro_batches: int | str | None, *, padded: bool) -> Bins | None:
+    """Return the best micro-batches that are found; None if they do not fit."""
+    if micro_batches != "equal":
+        count = None if micro_batches is None else int(micro_batches)
+        return _searched(problem, count, packing_bound(problem, count), padded=padded)
+    best, end, worse, tried = None, np.inf, 0, 0
+    bounds = equal_bounds(problem)
+    candidates = sorted(bounds)
+    if padded:  # their bounds know nothing of padding, which more micro-batches reduce
+        candidates = [(0.0, count) for _, count in bounds]
+    candidates += [(candidates[-1][0], count) for count in range(bounds[-1][1] + 1, bounds[0][1] + len(problem) + 1)]
+    for bound, count in candidates:
+        if bound * (1 + WORTH) >= end or worse > 1 or (tried == COUNTS and not padded):
+            break
+        bins = _searched(problem, count, bound or packing_bound(problem, count), padded=padded)
+        if bins is None:
+            continue
+        _, work_WP = _loads(problem, bins, equal=True, padded=padded)
+        last = float(problem.seconds(work_WP).max(axis=0).sum())
+        worse = worse + 1 if last > end * (1 - WORTH) else 0
+        tried += 1
+        if last < end:
+            best, end = bins, last
+    return best
+
+
+def _searched(problem: Problem, count: int | None, bound: float, *, padded: bool) -> Bins | None:
+    if padded:
+        return search_padded(problem, count, bound)
+    return search(problem, count, bound, bound * (1 + ENOUGH))
+
+
+def _fleet(speeds: ArrayLike | BatchTimeCurves | None, ranks: int | None) -> tuple[Fleet, Sizes]:
+    """Return the ranks, the fastest first, and their numbers."""
+    if speeds is None:
+        if ranks is None or ranks < 1:
+            raise ValueError(f"give ranks, a number above 0, or speeds, one for each rank; got ranks={ranks}")
+        speeds = np.ones(ranks)
+    fleet = checked_fleet(speeds, 0.0)
+    if ranks is not None and ranks != len(fleet):
+        raise ValueError(f"speeds must hold one number for each of the {ranks} ranks, got {len(fleet)}")
+    rank_W = np.lexsort((fleet.floor, fleet.fixed, fleet.pace))
+    return Fleet(fleet.pace[rank_W], fleet.fixed[rank_W], fleet.floor[rank_W]), rank_W
+
+
+def _problem(
+    lengths: ArrayLike | Mapping[str, ArrayLike],
+    cost: Cost | Mapping[str, Cost] | None,
+    cap: float | Mapping[str, float] | None,
+    fleet: Fleet,
+    *,
+    padded: bool,
+    barrier: bool,
+) -> tuple[Problem, Sizes]:
+    """Return the samples, the largest first, with their ranks and caps; and their numbers."""
+    parts = dict(lengths) if isinstance(lengths, Mapping) else {"lengths": lengths}
+    several = isinstance(lengths, Mapping)
+    length_NP = _columns(parts)
+    for name, given in (("cost", cost), ("cap", cap)):
+        if isinstance(given, Mapping) and not (several and given and set(given) <= set(parts)):
+            raise ValueError(f"{name} names the parts {', '.join(given)}, but lengths has {', '.join(parts)}")
+    costs = cost if isinstance(cost, Mapping) else dict.fromkeys(parts, TokenCost() if cost is None else cost)
+    work_NP, fixed_P = np.zeros(length_NP.shape), np.zeros(len(parts))
+    for phase, name in enumerate(parts):
+        one = costs.get(name)
+        if isinstance(one, TokenCost):
+            work_NP[:, phase], fixed_P[phase] = one(length_NP[:, phase]), one.micro_batch
+        elif one is not None:
+            work_NP[:, phase] = _array_cost(one, len(length_NP), several=several)
+    token_N = length_NP.cumsum(axis=1)[:, -1]
+    if isinstance(cap, Mapping):
+        token_ND = length_NP[:, [place for place, name in enumerate(parts) if name in cap]]
+        caps = np.array([cap[name] for name in parts if name in cap], dtype=np.float64)
+    else:
+        token_ND, caps = token_N[:, None], np.array([np.inf if cap is None else cap], dtype=np.float64)
+    if not (caps > 0).all():
+        raise ValueError(f"cap must be above 0, got {cap}")
+    _require(
+        np.logical_and.reduce(token_ND <= caps, axis=1),
+        token_N,
+        "no sample may exceed the cap of a micro-batch",
+        "tokens",
+    )
+    total_N = work_NP.cumsum(axis=1)[:, -1]
+    _require(np.isfinite(total_N) & (total_N > 0), total_N, "costs must be finite and above 0", "cost")
+    if (padded or barrier) and ((padded and several) or (barrier and not several) or (padded and barrier)):
+        raise ValueError("padded is for lengths of one part, and barrier for lengths of several")
+    if barrier and (fleet.fixed.any() or fleet.floor.any()):
+        raise ValueError("barrier needs plain speeds: a curve's fixed time belongs to no phase")
+    if not barrier:
+        work_NP, fixed_P = total_N[:, None], fixed_P.cumsum()[-1:]
+    order = np.lexsort((*(-work_NP.T), -token_N, -total_N))
+    if padded:
+        order = np.lexsort((-total_N, -token_N))
+        if (np.diff(total_N[order]) > 0).any():
+            raise ValueError("padded, a longer sample must not cost less than a shorter one")
+    return Problem(work_NP[order], token_ND[order], caps, fixed_P, fleet), order
+
+
+def _columns(parts: Mapping[str, ArrayLike]) -> Array:
+    """Return the lengths of all parts, ``[N, P]``."""
+    columns = {name: np.asarray(part, dtype=np.float64) for name, part in parts.items()}
+    shapes = {name: column.shape for name, column in columns.items()}
+    if not shapes or len(set(shapes.values())) > 1 or next(iter(columns.values())).ndim != 1:
+        raise ValueError(f"lengths must hold one number for each sample, got the shapes {shapes}")
+    length_NP = np.stack(list(columns.values()), axis=1)
+    if not len(length_NP):
+        raise ValueError("lengths holds no sample")
+    fine_NP = np.isfinite(length_NP) & (length_NP >= 0)
+    fine_N = np.logical_and.reduce(fine_NP, axis=1) & np.logical_or.reduce(length_NP > 0, axis=1)
+    _require(fine_N, length_NP.sum(axis=1), "lengths must be finite and above 0", "tokens")
+    return length_NP
+
+
+def _array_cost(cost: ArrayLike, samples: int, *, several: bool) -> Array:
+    cost_N = np.asarray(cost, dtype=np.float64)
+    if cost_N.shape != (samples,):
+        raise ValueError(f"cost must be a TokenCost or hold one number for each sample, got the shape {cost_N.shape}")
+    _require(np.isfinite(cost_N) & (cost_N >= 0), cost_N, "costs must be finite and not negative", "cost")
+    return cost_N
+
+
+def _require(fine_N: Mask, values_N: Array, rule: str, unit: str) -> None:
+    if not fine_N.all():
+        sample = int(np.argmin(fine_N))
+        raise ValueError(f"{rule}: sample {sample} has {unit} {values_N[sample]:g}")
+
+
+def _loads(problem: Problem, bins: Bins, *, equal: bool, padded: bool) -> tuple[Array, Array]:
+    """Return the work of each micro-batch in each phase, ``[B, P]``, and that of each rank, ``[W, P]``."""
+    size_B = bins.sizes
+    if padded:
+        longest_B = np.zeros(len(bins.rank))
+        np.maximum.at(longest_B, bins.of, problem.work[:, 0])
+        work_BP = (longest_B * size_B)[:, None]
+    else:
+        work_BP = np.stack([sums(column, bins.of, len(bins.rank)) for column in problem.work.T], axis=1)
+    work_BP = work_BP + problem.fixed * (equal | (size_B > 0))[:, None]
+    return work_BP, np.stack([sums(column, bins.rank, problem.ranks) for column in work_BP.T], axis=1)
+
+
+def _fill(problem: Problem, bins: Bins, *, padded: bool) -> Array:
+    """Return the share of its cap that each micro-batch takes, ``[B]``."""
+    token_BD = bins.tokens(problem)
+    if padded:
+        token_BD[:] = 0.0
+        np.maximum.at(token_BD, bins.of, problem.tokens)
+        token_BD *= bins.sizes[:, None]
+    share_B: Array = (token_BD / problem.caps).max(axis=1)
+    return share_B
+
+
+def _packing(problem: Problem, bins: Bins, micro_batches: int | str | None, *, padded: bool) -> Packing:
+    """Return the packing in the order of the problem: the largest sample and the fastest rank first."""
+    equal = micro_batches is not None
+    work_BP, work_WP = _loads(problem, bins, equal=equal, padded=padded)
+    rank_B = bins.rank
+    if work_WP.shape[1] == 1 and not problem.fleet.fixed.any() and not problem.fleet.floor.any():
+        place_W = np.empty(problem.ranks, dtype=np.int64)  # a faster rank has no less work
+        place_W[np.argsort(-work_WP[:, 0], kind="stable")] = np.arange(problem.ranks)
+        rank_B, work_WP = place_W[rank_B], work_WP[np.argsort(place_W)]
+    used_B = np.flatnonzero(equal | (bins.sizes > 0))
+    order = used_B[np.lexsort((-work_BP[used_B].sum(axis=1), rank_B[used_B]))]
+    counts_W = np.bincount(rank_B[order], minlength=problem.ranks)
+    nth_B = np.zeros(len(rank_B), dtype=np.int64)
+    nth_B[order] = np.arange(len(order)) - np.repeat(counts_W.cumsum() - counts_W, counts_W)
+    seconds_WP = problem.seconds(work_WP)
+    lockstep = np.zeros((problem.ranks, int(counts_W.max()), work_BP.shape[1]))
+    lockstep[rank_B[order], nth_B[order]] = work_BP[order] * problem.fleet.pace[rank_B[order], None]
+    return Packing(
+        rank=rank_B[bins.of],
+        micro_batch=nth_B[bins.of],
+        counts=counts_W,
+        fill=sums(_fill(problem, bins, padded=padded), rank_B, problem.ranks) / np.maximum(counts_W, 1),
+        work=work_WP.sum(axis=1),
+        seconds=seconds_WP.sum(axis=1),
+        makespan=float(seconds_WP.max(axis=0).sum()),
+        lockstep=float(lockstep.max(axis=0).sum() + problem.fleet.fixed.max()),
+        _problem=problem,
+        _limit=micro_batches,
+        _padded=padded,
+    )
+
+
+def _as_given(packing: Packing, sample_N: Sizes, rank_W: Sizes) -> Packing:
+    """Return a packing in the order of the arguments."""
+    owner_N, micro_N = np.empty_like(packing.rank), np.empty_like(packing.micro_batch)
+    owner_N[sample_N], micro_N[sample_N] = rank_W[packing.rank], packing.micro_batch
+    columns = {}
+    for name in ("counts", "fill", "work", "seconds"):
+        columns[name] = np.empty_like(getattr(packing, name))
+        columns[name][rank_W] = getattr(packing, name)
+    return replace(packing, rank=owner_N, micro_batch=micro_N, **columns)
