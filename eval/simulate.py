@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from paceline._arrays import Array
+from paceline._arrays import Array, Mask
 from paceline._curves import Curves
 from paceline._printable import printable
 from paceline.coordinator.balanced.policy import Policy, default_batch_multiple
@@ -306,7 +306,7 @@ def percent(share: float) -> str:
 # -- what is known of the job ----------------------------------------------------------------------------------------
 
 
-def _require_reports(trace: Trace, complete_T: Array) -> None:
+def _require_reports(trace: Trace, complete_T: Mask) -> None:
     """Refuse a trace that does not tell what balancing would gain."""
     unknown = "what balancing would gain is not known: "
     if not np.isfinite(trace.speed).any():

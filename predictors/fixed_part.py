@@ -107,6 +107,10 @@ class FixedPart:
     """
 
     latest: Report
+    _rows: dict[str, Array]
+    _weights_WH: Array
+    _reference: float | None
+    """Samples that every report is brought to; fixed, because other ones would change all speeds."""
 
     def __init__(self, predictor: Predictor) -> None:
         self.predictor = predictor
@@ -222,8 +226,7 @@ class FixedPart:
     # -- parts ---------------------------------------------------------------------------------------------------
 
     def _clear(self) -> None:
-        self._reference: float | None = None
-        """Samples that every report is brought to; fixed, because other ones would change all speeds."""
+        self._reference = None
         self._take(_fresh(len(self.workers)))
 
     def _take(self, rows: dict[str, Array]) -> None:
@@ -340,7 +343,7 @@ def _weights(loss_WH: Array) -> Array:
     return np.asarray(weight_WH)
 
 
-def _losses(change_N: Array, before: Mapping[str, Array], size_W: Array, moved_W: Array, reference: float) -> Array:
+def _losses(change_N: Array, before: Mapping[str, Array], size_W: Array, moved_W: Mask, reference: float) -> Array:
     """Return how badly each hypothesis explains the times of workers whose size has changed, ``[N, H]``."""
     size_N1, seconds_N1 = before["size"][moved_W][:, None], before["seconds"][moved_W][:, None]
     now_N1 = size_W[moved_W][:, None]

@@ -6,6 +6,7 @@ import ast
 import re
 from dataclasses import replace
 from inspect import signature
+from typing import Any
 
 from paceline.predictors.fleet import FleetPredictor
 
@@ -96,7 +97,7 @@ def built(kind: type[FleetPredictor], arguments: str) -> FleetPredictor:
     return kind(**values)
 
 
-def _with_training(values: dict[str, object], default: object, own: set[str]) -> dict[str, object]:
+def _with_training(values: dict[str, Any], default: object, own: set[str]) -> dict[str, Any]:
     """Return the arguments with those of :class:`Training`, such as ``learning_rate``, gathered in ``training``."""
     from paceline.predictors.networks.neural import Training
 

@@ -37,7 +37,8 @@ class Params:
         """
         if not params:
             return self
-        mine, inner = self.get_params(deep=False), {}
+        mine = self.get_params(deep=False)
+        inner: dict[str, dict[str, Any]] = {}
         for name, value in params.items():
             own, _, rest = name.partition("__")
             if own not in mine or (rest and not isinstance(mine[own], Params)):

@@ -25,8 +25,10 @@ class Predictor(Protocol):
     *Covariates* are known factors of a worker's speed, such as its CPU share or free memory.
     """
 
-    workers: tuple[str, ...]
-    """The fleet, in the order of every array; empty before ``reset``."""
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """The fleet, in the order of every array; empty before ``reset``."""
+        ...
 
     @property
     def covariate_names(self) -> tuple[str, ...]:

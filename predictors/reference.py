@@ -55,7 +55,7 @@ class Spread:
     @property
     def constant(self) -> bool:
         """True if no value is known, or none differs by more than rounding, whatever the unit."""
-        return (self.squares / max(self.count, 1)) ** 0.5 <= 1e-12 * abs(self.mean)
+        return bool((self.squares / max(self.count, 1)) ** 0.5 <= 1e-12 * abs(self.mean))
 
     @property
     def deviation(self) -> float:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast, runtime_checkable
 
 import numpy as np
 
@@ -19,6 +19,8 @@ from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.protocol import Predictor
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from paceline.datasets import Trace
 
 P = TypeVar("P", bound=Predictor)
@@ -51,10 +53,10 @@ def as_traces(traces: Trace | Iterable[Trace]) -> list[Trace]:
     """
     from paceline.datasets import Trace
 
-    if hasattr(traces, "columns"):
-        return [Trace.from_frame(traces)]
     if isinstance(traces, Trace):
         return [traces]
+    if hasattr(traces, "columns"):
+        return [Trace.from_frame(cast("pd.DataFrame", traces))]
     found = list(traces) if isinstance(traces, Iterable) and not isinstance(traces, str) else [traces]
     for one in found:
         if not isinstance(one, Trace):

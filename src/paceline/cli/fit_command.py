@@ -183,7 +183,7 @@ def tune(
     _say(source)
     print_frames({"trials, best first": tuned.trials.head(10), "what mattered": tuned.mattered}, as_json)
     if not as_json:
-        best = {name: value for name, value in tuned.trials.iloc[0].items() if name != "score"}
+        best = {str(name): value for name, value in tuned.trials.iloc[0].items() if name != "score"}
         if epochs is not None:
             best["epochs"] = epochs
         text = predictor + ("," if ":" in predictor else ":") + ",".join(f"{k}={v!r}" for k, v in _plain(best).items())

@@ -78,15 +78,8 @@ def _described(measured: pd.DataFrame) -> list[str]:
     from paceline.predictors.batch_time.curve_fit import certainty, fit_curve
 
     fits = measured.dropna(subset=["seconds"])
-    lines = [
-        f"{row.batch:8.0f} samples  "
-        + (
-            f"{1e3 * row.seconds:10.3f} ms {f'+-{row.uncertainty:.1%}':>8}  {row.batch / row.seconds:10.1f} samples/s"
-            if row.seconds > 0
-            else "no memory"
-        )
-        for row in measured.itertuples()
-    ]
+    columns = (measured[name].to_numpy(dtype=float) for name in ("batch", "seconds", "uncertainty"))
+    lines = [_line(*row) for row in zip(*columns, strict=True)]
     lines.append("+- is half the 95% interval of the median; nan: fewer than six passes")
     if len(fits) > 1:
         weights = certainty(fits["uncertainty"])
@@ -95,6 +88,14 @@ def _described(measured: pd.DataFrame) -> list[str]:
     if len(fits) < len(measured):
         lines.append(f"memory limit: {fits['batch'].max():.0f} samples")
     return lines
+
+
+def _line(batch: float, seconds: float, uncertainty: float) -> str:
+    """Describe the measurements of one size; ``seconds`` is NaN where it did not fit into memory."""
+    if not seconds > 0:
+        return f"{batch:8.0f} samples  no memory"
+    certainty = f"+-{uncertainty:.1%}"
+    return f"{batch:8.0f} samples  {1e3 * seconds:10.3f} ms {certainty:>8}  {batch / seconds:10.1f} samples/s"
 
 
 def _written(measured: pd.DataFrame, target: Path) -> str:

@@ -35,7 +35,7 @@ class SafeConsole(Console):
         """Whether a terminal shows the output; FORCE_COLOR makes ``is_terminal`` true for a pipe as well."""
         return self.is_terminal and self.file.isatty()
 
-    @property
+    @property  # type: ignore[misc] # nobody sets it
     def size(self) -> ConsoleDimensions:
         """Return the size of the terminal; a file or a pipe has no width at which lines wrap."""
         if self._fixed_width or self.on_terminal:

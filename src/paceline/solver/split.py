@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -136,12 +137,11 @@ def split(
     >>> split([100, 200, 300], 512, upper=[512, 512, 128], batch_multiple=8).sizes
     array([128, 256, 128])
     """
-    if not hasattr(curves, "slope"):
-        curves = Curves.from_speed(_speeds(curves))
+    fleet = cast("BatchTimeCurves", curves) if hasattr(curves, "slope") else Curves.from_speed(_speeds(curves))
     multiples, step = checked_multiples(global_batch, batch_multiple)
     # A flat curve has an infinite rate. Where that leads to 0 * inf, the computed times decide, so no warning is due.
     with np.errstate(all="ignore"):
-        plain = checked_load(curves, multiples, step, lower, upper, comm, overlap)
+        plain = checked_load(fleet, multiples, step, lower, upper, comm, overlap)
         load = _stretched(plain, spread, risk)
         taken = share(load, multiples)
         seconds = _seconds(plain, taken)

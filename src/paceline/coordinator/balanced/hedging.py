@@ -110,8 +110,8 @@ class Hedging:
 
     def _equal_seconds(self, forecast: Forecast) -> Array:
         """Return the time that each worker is expected to take for an equal batch, ``[W]``."""
-        size = self.global_batch / len(forecast.speed)
-        return size / forecast.speed if forecast.batch_time is None else batch_seconds(forecast.batch_time, size)
+        size_W = np.full(len(forecast.speed), self.global_batch / len(forecast.speed))
+        return size_W / forecast.speed if forecast.batch_time is None else batch_seconds(forecast.batch_time, size_W)
 
     def _sizes(self, forecast: Forecast) -> Array:
         """Return the sizes of each choice, ``[C, W]``, in fractions of samples.

@@ -94,7 +94,7 @@ class FSDPWaits:
 
 def queue_callback(callback: Callable[[], None]) -> None:
     """Let a function be called at the end of the backward pass that runs."""
-    torch.autograd.Variable._execution_engine.queue_callback(callback)  # type: ignore[attr-defined]
+    torch.autograd.Variable._execution_engine.queue_callback(callback)
 
 
 def _tensors(values: Any) -> Iterator[torch.Tensor]:
