@@ -5,6 +5,7 @@ way, with a short write and then an error, and the test can give space back.
 """
 
 import errno
+import functools
 import json
 import logging
 import os
@@ -27,7 +28,7 @@ from paceline.recording import JsonLines, Recorder, merge, read_run
 
 
 @pytest.fixture
-def room():
+def room(request):
     """Return a function that lets files grow to so many bytes only; ``None`` takes the limit away."""
     before, action = resource.getrlimit(resource.RLIMIT_FSIZE), signal.getsignal(signal.SIGXFSZ)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -35,8 +36,17 @@ def room():
     def limit(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, before if size is None else (size, before[1]))
 
+    test = request.node.obj
+
+    @functools.wraps(test)
+    def limited(**arguments):
+        try:
+            test(**arguments)
+        finally:
+            limit(None)  # before pytest writes its report, which may go to a file too
+
+    request.node.obj = limited
     yield limit
-    limit(None)
     signal.signal(signal.SIGXFSZ, action)
 
 
