@@ -34,10 +34,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_configure(config):
-    """Let no test start a process that does not say so."""
-    gc.disable()  # until all is collected: what is imported stays
-    config.pluginmanager.register(processes.Guard(), "processes")
+def pytest_configure():
+    """Collect no garbage until all tests are collected: what is imported stays."""
+    gc.disable()
 
 
 @pytest.hookimpl(tryfirst=True)  # before those that are not asked for are left out

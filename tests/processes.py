@@ -1,15 +1,12 @@
-"""Which tests start processes: they carry the mark ``processes``, which ``make quick`` leaves out; no other starts one.
+"""Which tests start processes: they carry the mark ``processes``, which ``make quick`` leaves out.
 
 The mark is set where a test, one of its fixtures or what they call in ``tests/`` names something that starts one, and
 where a parameter ``num_workers`` is not 0. A test that lets the library start one, out of recognition, carries it by
-hand: without it the guard below fails the test.
+hand.
 """
 
-import multiprocessing
-import multiprocessing.process
-import platform
 import sys
-from functools import cache, wraps
+from functools import cache
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 
@@ -17,21 +14,11 @@ import pytest
 
 TESTS = Path(__file__).parent
 
-platform.processor()  # starts uname, once: here, and not in the first test that imports what asks for it
-
 STARTERS = {"subprocess", "multiprocessing"}
 """Modules that start processes."""
 
 CALLS = {"fork", "forkpty", "posix_spawn", "system"}
 """Functions of ``os`` that do."""
-
-EVENTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
-"""What Python tells of them as they are called."""
-
-MAY_START = ("processes", "alone", "soak")
-"""Marks of tests that may start one."""
-
-SAID = "this test starts a process: mark it with pytest.mark.processes, so that make quick leaves it out"
 
 
 def starts_processes(item):
@@ -87,40 +74,3 @@ def _is_starter(thing):
 def _is_ours(module):
     file = getattr(sys.modules.get(module), "__file__", None)
     return file is not None and TESTS in Path(file).parents
-
-
-class Guard:
-    """Fails a test without the mark that starts a process."""
-
-    def __init__(self):
-        self.item, self.caught = None, False
-        sys.addaudithook(self._heard)
-        start = multiprocessing.process.BaseProcess.start
-
-        @wraps(start)
-        def told(process):
-            self._heard("multiprocessing", ())  # a server that forks for it raises no event here
-            start(process)
-
-        multiprocessing.process.BaseProcess.start = told
-
-    def _heard(self, event, arguments):
-        if self.item is not None and (event in EVENTS or event == "multiprocessing"):
-            self.caught = True
-            raise RuntimeError(SAID)
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item):
-        self.item = None if any(map(item.get_closest_marker, MAY_START)) else item
-        try:
-            return (yield)
-        finally:
-            self.item = None
-
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_call(self):
-        self.caught = False
-        result = yield
-        if self.caught:  # the code under test took the error for one of its own
-            pytest.fail(SAID, pytrace=False)
-        return result
