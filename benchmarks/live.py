@@ -13,8 +13,8 @@ from pathlib import Path
 
 from machine import machine
 
-from paceline.lab.experiment import DISTURBANCES, ExperimentOutcome, Setting, can_set_quotas, experiment
-from paceline.lab.experiment.figure import loss_figure
+from paceline.lab import DISTURBANCES, ExperimentOutcome, Setting, can_set_quotas, experiment
+from paceline.lab.figure import loss_figure
 
 BOTH = ("ewma", "auto")
 TARGETS = {"none": 0.99, "quota": 1.6, "hogs": 1.3, "bursty": 1.2}

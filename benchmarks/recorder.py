@@ -27,8 +27,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from paceline.lab import places
 from paceline.recording import Recorder, merge, watch
-from paceline.recording.covariates import Covariate, all_covariates
-from paceline.recording.covariates.psutil import psutil_covariates
+from paceline.recording.covariates import Covariate, all_covariates, psutil_covariates
 from paceline.recording.torch.stopwatch import Stopwatch
 
 QUICK = "--quick" in sys.argv

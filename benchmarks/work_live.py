@@ -68,7 +68,7 @@ def section(name: str) -> Iterator[str]:
     """Run one disturbance and yield its table."""
     results = run(name)
     rates = rates_of(results)
-    from paceline.lab.contention.disturbance import DISTURBANCES
+    from paceline.lab.disturbance import DISTURBANCES
 
     yield f"## `{name}`: {DISTURBANCES[name]}\n"
     yield "| scheme | over random |\n| --- | --- |"
@@ -104,9 +104,8 @@ def rates_of(results: list[list[dict[str, Any]]]) -> dict[str, np.ndarray]:
 
 def run(name: str) -> list[list[dict[str, Any]]]:
     """Let two ranks train under one disturbance; return the turns that each saw."""
-    from paceline.lab.contention.disturbance import DISTURBANCES
-    from paceline.lab.processes.places import places
-    from paceline.lab.processes.process import Process, wait
+    from paceline.lab.disturbance import DISTURBANCES
+    from paceline.lab.processes import Process, places, wait
 
     cores = sorted(os.sched_getaffinity(0))[:2]
     if len(cores) < 2:

@@ -197,8 +197,8 @@ def profile(data: list[Any]) -> np.ndarray:
 
 def told_of(told: Told) -> tuple[Any, Callable[[], float]]:
     """Begin this rank's disturbance; return what turns it on and off, and what its speed is at the moment."""
-    from paceline.lab.contention.disturbance import DISTURBANCES
-    from paceline.lab.experiment.experiment_worker import start_disturbance
+    from paceline.lab.disturbance import DISTURBANCES
+    from paceline.lab.experiment_worker import start_disturbance
 
     bursts = start_disturbance(asdict(told), SimpleNamespace(contention=told.contention))
     quota = DISTURBANCES[told.contention].quota or 1.0
@@ -214,9 +214,8 @@ def work() -> None:
     import torch
     from torch import distributed
 
-    from paceline.lab.experiment.experiment_worker import Finish, train_turn
-    from paceline.lab.processes.orphan import die_with_parent
-    from paceline.lab.processes.places import Place
+    from paceline.lab.experiment_worker import Finish, train_turn
+    from paceline.lab.processes import Place, die_with_parent
 
     die_with_parent()
     os.sched_setaffinity(0, [told.core])

@@ -76,7 +76,7 @@ class Auto(Calibrated):
         self.covariates = covariate_names(covariates)
         network = Pooled(GatedNARX(pretrained=True), self.covariates)
         super().__init__(PeriodicEvents(HeadStart([Averages(SMOOTHINGS, FADING), Seasonal(), network])))
-        self._mixture = cast(PeriodicEvents, self._inner[0])._inner[0]
+        self._mixture = cast("PeriodicEvents", self._inner[0])._inner[0]
 
     def initial_state(self, count: int) -> dict[str, Array]:
         return super().initial_state(count) | {"forgotten": np.zeros(count), "far": np.zeros(count)}

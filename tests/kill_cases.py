@@ -180,8 +180,8 @@ class Live:
         pass
 
     def run(self, place, out):
-        from paceline.lab.experiment import Setting, experiment
-        from paceline.lab.experiment.figure import loss_figure
+        from paceline.lab import Setting, experiment
+        from paceline.lab.figure import loss_figure
 
         setting = Setting(contention="hogs", schemes=("ewma",), rounds=1, seconds=0.3)
         loss_figure(experiment(setting), out / "loss.png")

@@ -24,11 +24,11 @@ CALLS = {
         ("torch", "from paceline.predictors import *; LSTM().fit([])"),
         ("torch", "from paceline.recording import TensorBoard; TensorBoard('runs')"),
         ("torch", "from paceline.training.profile import example; example(8, 'cpu')"),
-        ("lab", "from paceline.lab.experiment import *; experiment(Setting())"),
+        ("lab", "from paceline.lab import *; experiment(Setting())"),
     ],
     "sklearn": [
         ("boosting", "from paceline.predictors import *; Boosting().fit([])"),
-        ("lab", "from paceline.lab.experiment import *; experiment(Setting())"),
+        ("lab", "from paceline.lab import *; experiment(Setting())"),
     ],
     "statsmodels": [
         (
@@ -40,14 +40,12 @@ CALLS = {
     "matplotlib": [
         (
             "plot",
-            "from paceline.eval.pages.health_figure import health_figure; from paceline.datasets import recorded; "
+            "from paceline.eval.plots import health_figure; from paceline.datasets import recorded; "
             "health_figure(recorded.load_split('fit')[0], 'x.png')",
         )
     ],
     "jinja2": [("report", "from paceline.report import *; write_page({}, 'x.html')")],
-    "psutil": [
-        ("covariates", "from paceline.recording.covariates.psutil import psutil_covariates; psutil_covariates()")
-    ],
+    "psutil": [("covariates", "from paceline.recording.covariates import psutil_covariates; psutil_covariates()")],
     "tensorboard": [("metrics", "from paceline.recording import TensorBoard; TensorBoard('runs')")],
     "optuna": [("tune", "from paceline.eval.tune import *; tune('ewma:smoothing=None', [])")],
     "prometheus_client": [("metrics", "from paceline.recording import Prometheus; Prometheus(0)")],

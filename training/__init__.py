@@ -1,8 +1,7 @@
 """Fit predictors to traces, and save them in model files."""
 
 from paceline.predictors.fitting import Moment
-from paceline.training.fit import fit
-from paceline.training.fit_progress import Bar, Scalars
+from paceline.training.fit import Bar, Scalars, fit
 from paceline.training.model_files import describe_model, load_model, save_model
 from paceline.training.sources import Fact, LeftOut, Source
 

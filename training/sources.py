@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -17,10 +18,12 @@ from typing import Any, Self
 
 import numpy as np
 
-from paceline._whole import TemporaryFolder
+from paceline._whole import TemporaryFolder, written_whole
 from paceline.datasets import Trace
 from paceline.datasets.columns import MEASURED
 from paceline.datasets.readers.reader_registry import jobs_of, read_job
+from paceline.predictors.fitting.survey import Survey, Surveying
+from paceline.predictors.reference import Spread
 
 Load = Callable[[], Iterator[Trace]]
 Given = Iterable[Trace | str | Path] | Trace | str | Path
@@ -345,3 +348,67 @@ def _restored(path: Path) -> Trace:
     with np.load(path, allow_pickle=False) as stored:
         panels = {name: stored[name] for name in stored.files if name != "about"}
         return Trace(**panels, **json.loads(str(stored["about"])))
+
+
+FILE = "survey.json"
+
+
+def surveyed(
+    source: Source,
+    held_out: Callable[[str], bool],
+    tell: Callable[[Trace], None],
+    folder: Path | None,
+    identity: str,
+    checkpoint_seconds: float,
+) -> Survey:
+    """Return the survey of the traces, made in one pass that can be resumed.
+
+    Parameters
+    ----------
+    source, held_out
+        The traces, and whether a worker of this name is left out of the spreads.
+    tell
+        Called with each trace.
+    folder
+        Where it is noted how far the pass is; ``None`` notes nothing. Only files of this machine are noted, and read
+        again if they changed.
+    identity
+        What else the result depends on.
+    checkpoint_seconds
+        Seconds between two notes; each is made between two files.
+    """
+    path = None if folder is None else folder / FILE
+    noted = {} if path is None else _noted(path, identity)
+    begun = _restored_survey(noted["survey"]) if noted and source.resume(noted["source"]) else None
+    surveying, last = Surveying(held_out, begun), time.monotonic()
+    for trace in source:
+        between_files = source.at_first_of_file and len(source.facts) > 1
+        if path is not None and between_files and time.monotonic() - last >= checkpoint_seconds:
+            about = {"identity": identity, "source": source.so_far(), "survey": asdict(surveying.survey(Survey))}
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with written_whole(path) as temporary:
+                temporary.write_text(json.dumps(about))
+            last = time.monotonic()
+        surveying.add(trace)
+        tell(trace)
+    return surveying.survey(Survey)
+
+
+def _noted(path: Path, identity: str) -> dict[str, Any]:
+    """Return the last note, empty if there is none, or of another fit: it only saves time."""
+    try:
+        about: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return about if about.get("identity") == identity else {}
+
+
+def _restored_survey(about: dict[str, Any]) -> Survey:
+    return Survey(
+        lengths=tuple(about["lengths"]),
+        speeds=about["speeds"],
+        workers=tuple(about["workers"]),
+        covariates={name: Spread(**spread) for name, spread in about["covariates"].items()},
+        change=Spread(**about["change"]),
+        shared=tuple(about["shared"]),
+    )

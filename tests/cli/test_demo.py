@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from paceline.cli import demo_command as demo
-from paceline.lab.experiment import EQUAL, Setting
-from paceline.lab.experiment.outcome import Row
+from paceline.lab import EQUAL, Setting
+from paceline.lab.outcome import Row
 from paceline.predictors import checks
 from paceline.report import read_page
 from paceline.report.drawing import shown

@@ -11,7 +11,7 @@ import pytest
 
 from paceline.cli import main as cli
 from paceline.datasets.profiles import load_profile
-from paceline.eval.pages.curve_figure import curve_figure
+from paceline.eval.plots import curve_figure
 from paceline.training import make_step as finding
 from paceline.training import profile as profiling
 
@@ -334,9 +334,7 @@ def test_a_picture_is_drawn_beside_the_file_where_matplotlib_is_installed(monkey
 
     drawn = []
     monkeypatch.setattr("importlib.util.find_spec", lambda name: (name == "matplotlib" and installed) or None)
-    monkeypatch.setattr(
-        "paceline.eval.pages.curve_figure.curve_figure", lambda table, path: drawn.append((table, path)) or "drawn"
-    )
+    monkeypatch.setattr("paceline.eval.plots.curve_figure", lambda table, path: drawn.append((table, path)) or "drawn")
     table = pd.DataFrame({"seconds": [0.5, 0.75]})
     assert _written(table, Path("in/a.b.csv")) == ("in/a.b.csv and drawn" if installed else "in/a.b.csv")
     assert [(one is table, path) for one, path in drawn] == [(True, Path("in/a.b.png"))] * installed

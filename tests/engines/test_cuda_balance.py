@@ -17,9 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 import paceline
 from paceline.coordinator import Policy
 from paceline.integrations.huggingface_options import loading
-from paceline.lab.contention.kernels import Kernels
-from paceline.lab.experiment import AsyncSetting, Setting
-from paceline.lab.experiment.contestant import Contestant
+from paceline.lab import AsyncSetting, Setting
+from paceline.lab.disturbance import Kernels
+from paceline.lab.experiment_worker import Contestant
 from paceline.predictors import RLS, LastValue
 from paceline.torch import BalancedLoader, attach
 from paceline.torch.buffers import Buffers

@@ -6,8 +6,7 @@ import pytest
 
 from paceline.datasets import Trace
 from paceline.datasets.profiles import COLUMNS
-from paceline.eval.pages.curve_figure import curve_figure
-from paceline.eval.pages.health_figure import health_figure
+from paceline.eval.plots import curve_figure, health_figure
 from paceline.predictors import checks
 
 

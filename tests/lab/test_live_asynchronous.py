@@ -6,8 +6,8 @@ import os
 import pytest
 
 from paceline.cli import main
-from paceline.lab.experiment import AsyncOutcome, AsyncSetting
-from paceline.lab.experiment.asynchronous import AsyncTurn
+from paceline.lab import AsyncOutcome, AsyncSetting
+from paceline.lab.asynchronous import AsyncTurn
 
 
 def turn(scheme, seed=0, **others):

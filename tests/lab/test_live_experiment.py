@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from paceline.lab.contention.disturbance import Bursts, Quota
-from paceline.lab.experiment import EQUAL, ExperimentOutcome, Setting, experiment
-from paceline.lab.experiment.figure import loss_figure
-from paceline.lab.experiment.result import IterationResult, RankResult, TurnResult
+from paceline.lab import EQUAL, ExperimentOutcome, Setting, experiment
+from paceline.lab.disturbance import Bursts, Quota
+from paceline.lab.figure import loss_figure
+from paceline.lab.outcome import IterationResult, RankResult, TurnResult
 
 
 def made(pace, sizes, own, *, rounds=3, steps=20, acted=False):

@@ -14,11 +14,11 @@ from rich.console import Console
 from scipy.stats import t
 
 from paceline.cli.live_command import async_table, outcome_table
-from paceline.lab.contention.disturbance import DISTURBANCES
-from paceline.lab.experiment import EQUAL, AsyncOutcome, AsyncSetting, ExperimentOutcome, Setting
-from paceline.lab.experiment.asynchronous import AsyncTurn, write_turns
-from paceline.lab.experiment.figure import loss_figure
-from paceline.lab.experiment.result import IterationResult, RankResult, TurnResult
+from paceline.lab import EQUAL, AsyncOutcome, AsyncSetting, ExperimentOutcome, Setting
+from paceline.lab.asynchronous import AsyncTurn, write_turns
+from paceline.lab.disturbance import DISTURBANCES
+from paceline.lab.figure import loss_figure
+from paceline.lab.outcome import IterationResult, RankResult, TurnResult
 
 FEW = settings(max_examples=12)
 

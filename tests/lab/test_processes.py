@@ -9,8 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from paceline.lab.processes.places import PERIOD_SECONDS, places, remove_stale
-from paceline.lab.processes.process import Process, wait
+from paceline.lab.processes import PERIOD_SECONDS, Process, places, remove_stale, wait
 
 PERIOD = round(PERIOD_SECONDS * 1e6)  # microseconds
 
@@ -82,7 +81,7 @@ def test_remove_stale_removes_groups_of_dead_processes(tmp_path):
 @pytest.mark.processes
 def test_competitor_is_busy_until_its_parent_ends(tmp_path):
     before = children()
-    process = Process("paceline.lab.contention.competitor", 0, tmp_path, {"place": {}})
+    process = Process("paceline.lab.competitor", 0, tmp_path, {"place": {}})
     competitor, deadline = psutil.Process(process.pid), time.monotonic() + 60
     while sum(competitor.cpu_times()[:2]) < 1.5 and not process.failed() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -106,7 +105,7 @@ def test_wait_reports_the_output_of_a_failed_process(tmp_path, monkeypatch):
 
 @pytest.mark.processes
 def test_process_without_parent_ends_before_its_work():
-    code = "import sys; from paceline.lab.processes.orphan import die_with_parent\n"
+    code = "import sys; from paceline.lab.processes import die_with_parent\n"
     code += "sys.stdin.read(); die_with_parent(); sum(range(10**11))"  # holds the GIL, so no thread would notice
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as process:
         try:

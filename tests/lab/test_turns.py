@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.lab.experiment import EQUAL, AsyncSetting, Setting
+from paceline.lab import EQUAL, AsyncSetting, Setting
 
 
 @pytest.mark.parametrize("rounds", range(1, 6))

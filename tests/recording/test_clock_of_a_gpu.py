@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from paceline.recording.covariates import nvml
+from paceline.recording import covariates as nvml
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ from machine_files import NESTED_1, NESTED_2, made, twice
 
 from paceline.recording import control_group
 from paceline.recording.control_group import ControlGroup, mounted
-from paceline.recording.covariates.linux import all_covariates, default_covariates
-from paceline.recording.covariates.quota import CPUQuota
+from paceline.recording.covariates import CPUQuota, all_covariates, default_covariates
 
 VERSION_1 = {
     "proc/self/mounts": (

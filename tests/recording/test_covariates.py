@@ -12,19 +12,20 @@ import pytest
 from machine_files import made, twice
 
 from paceline.recording.control_group import ControlGroup, Growth
-from paceline.recording.covariates.linux import (
+from paceline.recording.covariates import (
     CPUBusy,
     CPUPressure,
+    CPUQuota,
     MemoryAvailable,
     MemoryPressure,
     RunDelay,
     Runnable,
+    Throttled,
     all_covariates,
     default_covariates,
+    nvml_covariates,
+    psutil_covariates,
 )
-from paceline.recording.covariates.nvml import nvml_covariates
-from paceline.recording.covariates.psutil import psutil_covariates
-from paceline.recording.covariates.quota import CPUQuota, Throttled
 
 
 def test_missing_sources_give_nan(tmp_path):
@@ -209,7 +210,7 @@ class FakeNVML:
 @pytest.fixture
 def gpus(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", FakeNVML())
-    monkeypatch.setattr("paceline.recording.covariates.nvml.find_spec", lambda name: True)
+    monkeypatch.setattr("paceline.recording.covariates.find_spec", lambda name: True)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("LOCAL_RANK", raising=False)
 
@@ -237,7 +238,7 @@ def test_without_a_gpu_there_are_no_covariates_of_one(gpus, monkeypatch):
     assert nvml_covariates(device=2) == []
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert nvml_covariates() == []
-    monkeypatch.setattr("paceline.recording.covariates.nvml.find_spec", lambda name: None)
+    monkeypatch.setattr("paceline.recording.covariates.find_spec", lambda name: None)
     assert nvml_covariates() == []
 
 

@@ -12,8 +12,15 @@ from machine_files import NESTED_1, NESTED_2, made
 from paceline.recording import control_group
 from paceline.recording import launch as places
 from paceline.recording.control_group import ControlGroup, File, cores_granted, field, number, quota_files, used_seconds
-from paceline.recording.covariates.linux import CPUBusy, MemoryAvailable, RunDelay, Runnable
-from paceline.recording.covariates.quota import CPUQuota, Throttled, ThrottledTime
+from paceline.recording.covariates import (
+    CPUBusy,
+    CPUQuota,
+    MemoryAvailable,
+    RunDelay,
+    Runnable,
+    Throttled,
+    ThrottledTime,
+)
 from paceline.recording.launch import Place
 from paceline.recording.merging import _named, merge, merge_what_is_sound, phase_table
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from paceline.datasets import load
-from paceline.lab.record.command import record_command
+from paceline.lab.record import record_command
 from paceline.recording import Recorder, lightning_callback, merge, phase_table, trainer_callback, watch
 from paceline.recording.launch import watch_every
 from paceline.recording.torch.stopwatch import Stopwatch

@@ -13,7 +13,7 @@ from recorded_runs import iterations, written
 from paceline.cli.demo_command import demo_page
 from paceline.datasets import Trace
 from paceline.eval import balanced, leaderboard, replay_all
-from paceline.lab.experiment import Row, Setting
+from paceline.lab import Row, Setting
 from paceline.predictors import EWMA
 from paceline.recording import read_run
 from paceline.report import evaluation_page, render, replay_page, run_page

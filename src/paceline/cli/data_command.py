@@ -257,7 +257,7 @@ def _known(value: float, how: str) -> str:
 
 
 def _drawn(first: list[Trace], figure: Path) -> None:
-    from paceline.eval.pages.health_figure import health_figure
+    from paceline.eval.plots import health_figure
 
     if len(first) != 1:
         raise ValueError("--figure draws a single trace, but there are several: load them into a folder and choose one")

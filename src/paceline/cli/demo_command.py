@@ -15,7 +15,7 @@ from paceline.cli.named_sources import DEFAULT_PREDICTORS
 from paceline.cli.show import print_frames
 from paceline.datasets import Trace, recorded
 from paceline.eval import Balanced, leaderboard, replay_all
-from paceline.lab.experiment import DISTURBANCES, EQUAL, ExperimentOutcome, Setting, can_set_quotas, experiment
+from paceline.lab import DISTURBANCES, EQUAL, ExperimentOutcome, Setting, can_set_quotas, experiment
 from paceline.predictors import FleetPredictor, named
 from paceline.report import evaluation_page, replay_page, write_page
 from paceline.report.drawing import answer, say, shown

@@ -11,7 +11,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from paceline.lab.experiment import AsyncOutcome, ExperimentOutcome, Setting
+    from paceline.lab import AsyncOutcome, ExperimentOutcome, Setting
 
 from paceline._whole import require_writable
 from paceline.cli.show import err, out
@@ -60,8 +60,8 @@ def live(
     turn, from the same start, in an order that turns round; the table holds medians over their turns.
     """
     from paceline.coordinator.asynchronous import SCHEMES
-    from paceline.lab.experiment import AsyncOutcome, AsyncSetting, ExperimentOutcome, Setting, can_set_quotas
-    from paceline.lab.experiment.figure import loss_figure
+    from paceline.lab import AsyncOutcome, AsyncSetting, ExperimentOutcome, Setting, can_set_quotas
+    from paceline.lab.figure import loss_figure
 
     kinds = contention or ["quota" if can_set_quotas() else "hogs"]
     asked = schemes or ["auto"]
@@ -100,7 +100,7 @@ def live(
 
 def outcome_table(outcome: ExperimentOutcome) -> Table:
     """Return the outcome of an experiment as a table."""
-    from paceline.lab.experiment import DISTURBANCES
+    from paceline.lab import DISTURBANCES
 
     shown = Table(title=f"{DISTURBANCES[outcome.setting.contention]}", title_justify="left")
     for heading in ("balanced by", "speed-up over equal batches", "oracle", "reached", "waiting", "added time"):
@@ -119,7 +119,7 @@ def outcome_table(outcome: ExperimentOutcome) -> Table:
 
 def async_table(outcome: AsyncOutcome) -> Table:
     """Return the outcome of an experiment among asynchronous schemes as a table."""
-    from paceline.lab.experiment import DISTURBANCES
+    from paceline.lab import DISTURBANCES
 
     shown = Table(title=f"{DISTURBANCES[outcome.setting.contention]}", title_justify="left")
     after = f"loss after {outcome.equal_samples:,}"
@@ -143,7 +143,7 @@ def async_table(outcome: AsyncOutcome) -> Table:
 
 
 def _watched(setting: Setting) -> ExperimentOutcome | AsyncOutcome:
-    from paceline.lab.experiment import AsyncSetting, asynchronous_experiment, experiment
+    from paceline.lab import AsyncSetting, asynchronous_experiment, experiment
 
     with Progress(console=err, transient=True, disable=not err.on_terminal) as progress:
         task = progress.add_task(f"training under contention: {setting.contention}", total=1.0)

@@ -300,7 +300,7 @@ def _require_covariates(text: str, model: FleetPredictor, scored: list[Trace]) -
 
 
 def _show(tell: Callable[[str], None], doing: str, moment: Moment) -> None:
-    from paceline.training.fit_progress import line
+    from paceline.training.fit import line
 
     tell(f"{doing}, {line(moment)}")
 

@@ -104,6 +104,6 @@ def _written(measured: pd.DataFrame, target: Path) -> str:
 
     if find_spec("matplotlib") is None or measured["seconds"].count() < 2:
         return str(target)
-    from paceline.eval.pages.curve_figure import curve_figure
+    from paceline.eval.plots import curve_figure
 
     return f"{target} and {curve_figure(measured, target.with_suffix('.png'))}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from paceline.recording.control_group import File, Whereabouts, used_seconds
-from paceline.recording.covariates.quota import CPUQuota, ThrottledTime
+from paceline.recording.covariates import CPUQuota, ThrottledTime
 
 OWN_SHARE = 0.8
 """A quota counts for a process that uses at least this share of its group's CPU time. Where several workers share one

@@ -92,7 +92,7 @@ def attach(
         A name for each rank, by which a saved state finds its worker after a restart; by default host and local rank.
     covariates
         Samplers for the predictor's covariates, such as the CPU share; by default those that
-        :func:`paceline.recording.covariates.linux.default_covariates` offers under the predictor's names. A covariate
+        :func:`paceline.recording.covariates.default_covariates` offers under the predictor's names. A covariate
         that nothing samples is NaN.
     hook, hook_state
         A communication hook of your own, which averages gradients over the ranks, and its state, as in

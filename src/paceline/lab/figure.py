@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from paceline._require import require
 from paceline._whole import written_whole
-from paceline.lab.contention.disturbance import DISTURBANCES
-from paceline.lab.experiment.outcome import ExperimentOutcome
-from paceline.lab.experiment.setting import EQUAL
+from paceline.lab.disturbance import DISTURBANCES
+from paceline.lab.outcome import ExperimentOutcome
+from paceline.lab.setting import EQUAL
 
 COLORS = ("#0072B2", "#009E73", "#D55E00", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's palette, which color-blind readers can distinguish."""

@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 
 from paceline.coordinator.asynchronous import scheme as scheme_named
-from paceline.lab.experiment.setting import Setting
+from paceline.lab.setting import Setting
 
 
 @dataclass(frozen=True, kw_only=True)

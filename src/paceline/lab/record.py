@@ -3,18 +3,43 @@
 from __future__ import annotations
 
 import os
+import platform
 import signal
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 
 from paceline import _version
 from paceline.datasets.trace import Trace
-from paceline.lab.record.machine import machine
 from paceline.recording.launch import PROBE, startup_folder
 from paceline.recording.merging import merge_what_is_sound
+
+
+def machine() -> dict[str, str]:
+    """Return processor, cores, kernel, versions and today's date.
+
+    >>> sorted(machine())
+    ['cores', 'cpu', 'date', 'kernel', 'python', 'torch']
+    """
+    return {
+        "cpu": _cpu(),
+        "cores": str(os.cpu_count()),
+        "kernel": f"{platform.system()} {platform.release().split('-')[0]}",
+        "python": platform.python_version(),
+        "torch": version("torch"),
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def _cpu() -> str:
+    described = Path("/proc/cpuinfo")
+    lines = described.read_text().splitlines() if described.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.machine()
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from paceline.lab.processes.orphan import die_with_parent
+from paceline.lab.processes import die_with_parent
 from paceline.recording.launch import Place
 
 

@@ -12,10 +12,10 @@ from torch import distributed
 from torch.utils.data import TensorDataset
 
 from paceline.coordinator.asynchronous.server import WASTED, Account, Verdict
-from paceline.lab.contention.disturbance import DISTURBANCES, Bursts
-from paceline.lab.experiment.asynchronous import AsyncSetting, AsyncTurn, write_turns
-from paceline.lab.experiment.experiment_tasks import live_task
-from paceline.lab.experiment.experiment_worker import join_ranks, start_disturbance, work_for
+from paceline.lab.asynchronous import AsyncSetting, AsyncTurn, write_turns
+from paceline.lab.disturbance import DISTURBANCES, Bursts
+from paceline.lab.experiment_worker import join_ranks, start_disturbance, work_for
+from paceline.lab.setting import live_task
 from paceline.parameter_server import AsyncJob
 from paceline.parameter_server.service import Service
 

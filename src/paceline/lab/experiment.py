@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from paceline._whole import TemporaryFolder
-from paceline.lab.contention.disturbance import DISTURBANCES
-from paceline.lab.experiment.asynchronous import AsyncOutcome, AsyncSetting, AsyncTurn
-from paceline.lab.experiment.outcome import ExperimentOutcome
-from paceline.lab.experiment.result import RankResult
-from paceline.lab.experiment.setting import DISTURBED, Setting
-from paceline.lab.processes.places import places
-from paceline.lab.processes.process import POLL_SECONDS, Process, require_alive
+from paceline.lab.asynchronous import AsyncOutcome, AsyncSetting, AsyncTurn
+from paceline.lab.disturbance import DISTURBANCES
+from paceline.lab.outcome import ExperimentOutcome, RankResult
+from paceline.lab.processes import POLL_SECONDS, Process, places, require_alive
+from paceline.lab.setting import DISTURBED, Setting
 from paceline.lab.small_models import require_models
 from paceline.recording.launch import Place
 
@@ -94,7 +92,7 @@ def _run_ranks(
                 "place": asdict(place) if place and rank == DISTURBED else None,
                 "hogs": [hog.pid for hog in hogs],
             }
-            ranks.append(Process(f"paceline.lab.experiment.{worker}", rank, folder, task))
+            ranks.append(Process(f"paceline.lab.{worker}", rank, folder, task))
             stack.callback(ranks[-1].end)
         _wait_for(ranks, len(setting.turns) * setting.seconds, progress or (lambda share: None))
         return [read(folder / f"result{rank}.json") for rank in range(2)]
@@ -116,7 +114,7 @@ def _start_hogs(setting: Setting, core: int, folder: Path, stack: ExitStack) -> 
     task = {"place": asdict(Place(cores=[core]))}
     hogs = []
     for number in range(DISTURBANCES[setting.contention].hogs):
-        hogs.append(Process("paceline.lab.contention.competitor", number, folder, task))
+        hogs.append(Process("paceline.lab.competitor", number, folder, task))
         stack.callback(hogs[-1].end)
     return hogs
 

@@ -1,1 +1,0 @@
-"""Pictures of a trace's health and of batch time curves."""

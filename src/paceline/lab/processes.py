@@ -1,0 +1,218 @@
+"""Processes of an experiment: each in a place of its own, ended with their parent."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from paceline.recording.control_group import mounted
+from paceline.recording.launch import Place
+
+POLL_SECONDS = 0.1
+
+
+class Process:
+    """A worker or a competitor: a process that reads its task from its standard input.
+
+    It ends when that input is closed, so it never outlives the process that started it.
+
+    Parameters
+    ----------
+    module
+        The module to run, as with ``python -m``; the last part of its name is the process's role.
+    number
+        Number among the processes of the same role.
+    folder
+        Folder for the log of its output.
+    task
+        Its task, sent as JSON in the first line of its standard input.
+    """
+
+    def __init__(self, module: str, number: int, folder: Path, task: Mapping[str, object]) -> None:
+        role = module.rpartition(".")[2]
+        self.title = f"{role} {number}"
+        self.log = folder / f"{role}{number}.log"
+        with self.log.open("wb") as log:
+            self._popen = subprocess.Popen(
+                [sys.executable, "-m", module],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"},
+                start_new_session=True,  # Ctrl-C reaches only the parent, which then ends its processes in order
+            )
+        self.pid = self._popen.pid
+        self.send(json.dumps(task))
+
+    def send(self, line: str) -> None:
+        """Send a line to the process; :meth:`failed` reports one that has already died."""
+        assert self._popen.stdin is not None
+        with suppress(BrokenPipeError):
+            self._popen.stdin.write(f"{line}\n".encode())
+            self._popen.stdin.flush()
+
+    def ended(self) -> bool:
+        """Return whether the process has ended with its task done."""
+        return self._popen.poll() == 0
+
+    def failed(self) -> bool:
+        """Return whether the process has ended with an error."""
+        return self._popen.poll() not in (None, 0)
+
+    def last_output(self) -> str:
+        """Return how the process ended, and the last lines of its output."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        return "\n  ".join([f"{self.title} ended with status {self._popen.poll()}:", *lines[-15:]])
+
+    def end(self) -> None:
+        """End the process and wait for it: it may end by itself once its input is closed, and is killed otherwise."""
+        assert self._popen.stdin is not None
+        with suppress(BrokenPipeError):
+            self._popen.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._popen.wait(1.0)
+        self._popen.kill()  # does nothing if it has ended
+        self._popen.wait()
+        with suppress(BrokenPipeError):
+            self._popen.__exit__(None, None, None)
+
+
+def wait(processes: Sequence[Process], until: Callable[[], bool]) -> None:
+    """Wait until a condition holds.
+
+    Raises
+    ------
+    RuntimeError
+        If one of the processes dies meanwhile; the message ends with its last output.
+    """
+    while not until():
+        require_alive(processes)
+        time.sleep(POLL_SECONDS)
+
+
+def require_alive(processes: Sequence[Process]) -> None:
+    """Raise ``RuntimeError`` with the last output of all processes that failed, if any did."""
+    # All of them: when one worker dies, the others fail as well, and the cause may be in any.
+    failed = [process for process in processes if process.failed()]
+    if failed:
+        raise RuntimeError("\n".join(process.last_output() for process in failed))
+
+
+PERIOD_SECONDS = 0.005
+"""Period of a quota: much shorter than an iteration, so that each iteration spans many periods."""
+
+
+@contextmanager
+def places(workers: int, quota: float, root: str | Path = "/") -> Iterator[list[Place]]:
+    """Make a place for each worker; control groups are removed at the end.
+
+    Parameters
+    ----------
+    workers
+        Number of places.
+    quota
+        Cores that a worker and its competitors may use together.
+    root
+        The folder that contains ``proc`` and ``sys``.
+
+    Raises
+    ------
+    ValueError
+        If the quotas sum to more than the cores of this machine, because workers would then disturb each other.
+    """
+    _check(workers, quota)
+    remove_stale(root)
+    with ExitStack() as stack:
+        try:
+            found = [_group(f"paceline-{os.getpid()}-{w}", quota, root, stack) for w in range(workers)]
+        except OSError:
+            stack.close()
+            found = _pinned(workers)
+        yield found
+
+
+def remove_stale(root: str | Path = "/") -> list[Path]:
+    """Remove control groups left behind by killed recordings, and return their folders.
+
+    A group is stale if the process named in it is gone. A group that still holds processes is left alone.
+    """
+    removed = []
+    for mount in set(mounted(root).values()):
+        for folder in mount.glob("paceline-*-*"):
+            pid = folder.name.split("-")[1]
+            if pid.isdigit() and not (Path(root) / "proc" / pid).exists():
+                with suppress(OSError):
+                    folder.rmdir()
+                    removed.append(folder)
+    return removed
+
+
+def _check(workers: int, quota: float) -> None:
+    cores = len(os.sched_getaffinity(0))
+    if workers * quota > cores:
+        raise ValueError(
+            f"quota must leave room for all workers on {cores} cores, got {workers} workers with {quota:g} cores each; "
+            f"choose at most {cores / workers:g}, or fewer workers"
+        )
+
+
+def _pinned(workers: int) -> list[Place]:
+    cores = sorted(os.sched_getaffinity(0))
+    return [Place(cores=(cores[w % len(cores)],)) for w in range(workers)]
+
+
+def _group(name: str, quota: float, root: str | Path, made: ExitStack) -> Place:
+    mounts = mounted(root)
+    period = round(PERIOD_SECONDS * 1e6)
+    settings: dict[str, object] = {"cpu.cfs_period_us": period, "cpu.cfs_quota_us": round(quota * period)}
+    if "cpu" not in mounts:
+        if "" not in mounts:
+            raise FileNotFoundError("no control groups are mounted")
+        (mounts[""] / "cgroup.subtree_control").write_text("+cpu")
+        settings = {"cpu.max": f"{round(quota * period)} {period}"}
+    # Version 2 mounted beside version 1 has no quotas, but it reports the pressure of each group.
+    folders = list(dict.fromkeys(mounts[kind] / name for kind in ("cpu", "cpuacct", "") if kind in mounts))
+    for folder in folders:
+        folder.mkdir()
+        made.callback(_remove, folder)
+    for setting, value in settings.items():
+        (folders[0] / setting).write_text(str(value))
+    return Place(folders=[str(folder) for folder in folders])
+
+
+def _remove(folder: Path) -> None:
+    # The kernel keeps a group busy for a moment after its last process was reaped.
+    for _ in range(100):
+        try:
+            return folder.rmdir()
+        except FileNotFoundError:
+            return None
+        except OSError:
+            time.sleep(0.02)
+    return folder.rmdir()
+
+
+def die_with_parent() -> None:
+    """End this process as soon as its standard input is closed.
+
+    The parent holds that input open, and the kernel closes it even if the parent is killed.
+    """
+    closed = select.poll()
+    closed.register(sys.stdin, select.POLLHUP)
+    if closed.poll(0):  # the parent may have been killed already, and C++ code may block the thread
+        os._exit(1)
+    threading.Thread(target=_watch, daemon=True).start()
+
+
+def _watch() -> None:
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os._exit(1)

@@ -1,1 +1,0 @@
-"""Start, isolate, watch and end processes on this machine."""

@@ -1,1 +1,0 @@
-"""Record unedited training commands on this machine."""

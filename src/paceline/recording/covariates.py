@@ -1,0 +1,506 @@
+"""Covariates of a worker's speed, such as its competitors, sampled at every boundary.
+
+A covariate is a small named object with one job. To add one, write a class with a ``name``, a ``unit`` and ``sample``:
+
+    class Temperature:
+        '''Temperature of the processor.'''
+        name, unit = "temperature", "degrees Celsius"
+
+        def __init__(self) -> None:
+            self._file = File("/sys/class/thermal/thermal_zone0/temp")
+
+        def sample(self) -> float:
+            return self._file.number() / 1000
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from paceline._require import require
+from paceline.recording.control_group import (
+    NAN,
+    ControlGroup,
+    File,
+    Growth,
+    Whereabouts,
+    cores_granted,
+    field,
+    number,
+    quota_files,
+    used_seconds,
+)
+
+if TYPE_CHECKING:
+    Made = Callable[[ControlGroup | None, Path], "Covariate"]
+    import torch
+
+
+class Covariate(Protocol):
+    """A factor that changes a worker's speed, such as competing tasks, sampled at every boundary."""
+
+    @property
+    def name(self) -> str:
+        """The covariate's name in traces."""
+        ...
+
+    @property
+    def unit(self) -> str:
+        """The unit of its values."""
+        ...
+
+    def sample(self) -> float:
+        """Return the value now, or since the last call; NaN if it cannot be read."""
+        ...
+
+
+class Followed:
+    """A covariate of this process's control group; a move to another group replaces it by one that reads that group.
+
+    Parameters
+    ----------
+    made
+        Makes the covariate of a group, or of the whole machine if there is no group: the covariate's class.
+    where
+        Where the process is; shared by all covariates of a worker.
+    root
+        The folder that contains ``proc`` and ``sys``.
+    any_group
+        Whether to read a group without a quota as well, instead of the whole machine.
+    """
+
+    def __init__(self, made: Made, where: Whereabouts, root: Path, *, any_group: bool = False) -> None:
+        self._made, self._where, self._root, self._any_group = made, where, root, any_group
+        self._group = where.group()
+        self._covariate = self._anew()
+        self.name, self.unit = self._covariate.name, self._covariate.unit
+
+    def sample(self) -> float:
+        """Return the covariate's value; a change since the last boundary is NaN once after a move."""
+        group = self._where.group()
+        if group is not self._group:
+            self._group = group
+            self._covariate = self._anew()
+        return self._covariate.sample()
+
+    def _anew(self) -> Covariate:
+        group = self._group
+        if group is not None and group.cores is None and not self._any_group:
+            group = None
+        return self._made(group, self._root)
+
+
+def nvml_covariates(device: int | torch.device | None = None) -> list[Covariate]:
+    """Return the covariates of a GPU; none if there is no GPU, no NVML, or no pynvml.
+
+    Parameters
+    ----------
+    device
+        The device that the process computes on: a ``torch.device`` (of the CPU, there are no covariates), or a GPU's
+        number among those this process may use (``CUDA_VISIBLE_DEVICES``). By default the current device of torch, or
+        ``LOCAL_RANK`` where torch does not use CUDA yet, or 0 if that is not set.
+
+    Examples
+    --------
+    >>> [covariate.name for covariate in nvml_covariates(device=4096)]
+    []
+    """
+    if find_spec("pynvml") is None or getattr(device, "type", "cuda") != "cuda":
+        return []
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        handle = _handle(pynvml, _number(device))
+        return [GPUBusy(pynvml, handle), GPUMemory(pynvml, handle), GPUClock(pynvml, handle)]
+    except (pynvml.NVMLError, IndexError):
+        return []
+
+
+def _number(device: int | torch.device | None) -> int:
+    """Return the number of a device among those that this process may use."""
+    if isinstance(device, int):
+        return device
+    if device is not None and device.index is not None:
+        return device.index
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is not None and cuda.is_initialized():
+        return int(cuda.current_device())
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+class _OfGPU:
+    # One call of NVML on one GPU; NaN if this GPU does not support it.
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml, self._handle = nvml, handle
+
+    def sample(self) -> float:
+        """Return the value now; NaN if this GPU does not support it."""
+        with contextlib.suppress(self._nvml.NVMLError):
+            return self._read()
+        return float("nan")
+
+    def _read(self) -> float:
+        return float("nan")
+
+
+class GPUBusy(_OfGPU):
+    """Share of time in which the GPU computed something, for any process."""
+
+    name, unit = "gpu_busy", "share of time"
+
+    def _read(self) -> float:
+        return float(self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu) / 100
+
+
+class GPUMemory(_OfGPU):
+    """Share of the GPU's memory that any process uses."""
+
+    name, unit = "gpu_memory", "share of memory"
+
+    def _read(self) -> float:
+        memory = self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
+        return float(memory.used / memory.total)
+
+
+class GPUClock(_OfGPU):
+    """Clock of the GPU's processors as a share of the highest: lower when the GPU is hot, idle or throttled."""
+
+    name, unit = "gpu_clock", "share of the highest clock"
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        super().__init__(nvml, handle)
+        self._highest = nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)
+
+    def _read(self) -> float:
+        return float(self._nvml.nvmlDeviceGetClockInfo(self._handle, self._nvml.NVML_CLOCK_SM) / self._highest)
+
+
+def _handle(nvml: Any, number: int) -> Any:
+    """Return NVML's handle of a GPU by its number among those that this process may use.
+
+    CUDA numbers only these, in an order that the environment may change; NVML numbers all, by their place on the bus.
+    So the GPU is found by its name, which torch knows once it uses the GPU.
+    """
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    if cuda is not None and cuda.is_initialized():
+        with contextlib.suppress(nvml.NVMLError, AssertionError, AttributeError, RuntimeError):
+            return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{cuda.get_device_properties(number).uuid}")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return nvml.nvmlDeviceGetHandleByIndex(number)
+    name = visible.split(",")[number].strip()
+    return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else nvml.nvmlDeviceGetHandleByUUID(name)
+
+
+def psutil_covariates() -> list[Covariate]:
+    """Return the two covariates of the machine that LB-BSP's workers report: CPU and memory, in percent.
+
+    Raises
+    ------
+    ImportError
+        If psutil is not installed.
+
+    Examples
+    --------
+    >>> [covariate.name for covariate in psutil_covariates()]
+    ['cpu_percent', 'memory_percent']
+    """
+    return [CPUPercent(), MemoryPercent()]
+
+
+class CPUPercent:
+    """CPU time of the machine that all processes used since the last boundary."""
+
+    name, unit = "cpu_percent", "percent of all cores"
+
+    def __init__(self) -> None:
+        self._used = _psutil().cpu_percent
+        self._known = False
+
+    def sample(self) -> float:
+        """Return the percentage; NaN the first time, because there is no earlier boundary."""
+        percent, known, self._known = self._used(), self._known, True
+        return float(percent) if known else float("nan")
+
+
+class MemoryPercent:
+    """Memory of the machine that is not available."""
+
+    name, unit = "memory_percent", "percent of memory"
+
+    def __init__(self) -> None:
+        self._memory = _psutil().virtual_memory
+
+    def sample(self) -> float:
+        """Return the percentage now."""
+        return float(self._memory().percent)
+
+
+def _psutil() -> Any:
+    require("psutil", needed_by="psutil_covariates", extra="covariates")
+    import psutil  # type: ignore[import-untyped]
+
+    return psutil
+
+
+ROOT = Path("/")
+
+
+class ThrottledTime:
+    """Counts the time in which a control group, or a parent, had used up its quota: their ``cpu.stat``.
+
+    A quota may be set at any time, so a group without one is read as well. Parents are read because a quota is often
+    set on one of them, and the worker's own counter then stands still.
+    """
+
+    def __init__(self, group: ControlGroup | None) -> None:
+        files = [File(folder / "cpu.stat") for folder in group.lineage] if group else []
+        self._own = files[0] if files else None
+        self._above = [file for file in files[1:] if _throttled_seconds(file.text()) is not None]  # the root has none
+
+    def seconds(self) -> float:
+        """Return the seconds so far, summed over cores; 0 without a group, NaN if it was removed."""
+        if self._own is None:
+            return 0.0
+        own = self._own.text()
+        if not own:  # the group was removed
+            return NAN
+        # A group of version 2 without the CPU controller cannot have a quota, and has no such counter.
+        texts = [own, *(file.text() for file in self._above)]
+        return sum(_throttled_seconds(text) or 0.0 for text in texts)
+
+
+class Throttled:
+    """Share of the time in which the control group, or a parent, had used up its quota, summed over cores.
+
+    It is 0 without a quota.
+    """
+
+    name, unit = "throttled", "s per s of wall time"
+
+    def __init__(self, group: ControlGroup | None = None, root: Path = ROOT) -> None:
+        self._time = ThrottledTime(group)
+        self._none = group is None
+        self._grown = Growth()
+
+    def sample(self) -> float:
+        """Return throttled seconds per second since the last boundary."""
+        return 0.0 if self._none else self._grown.by(self._time.seconds())
+
+
+def _throttled_seconds(text: bytes) -> float | None:
+    """Return the throttled time in ``cpu.stat``, in seconds, or ``None`` if it is not there."""
+    if b"throttled_usec" in text:  # version 2; version 1 counts nanoseconds
+        return field(text, b"throttled_usec") * 1e-6
+    return field(text, b"throttled_time") * 1e-9 if b"throttled_time" in text else None
+
+
+class CPUQuota:
+    """CPU that the control group may use now: ``cpu.max``, or ``cpu.cfs_quota_us`` beside ``cpu.cfs_period_us``.
+
+    It is the smallest quota of the group and its parents, or the number of the machine's cores if there is none.
+    """
+
+    name, unit = "cpu_quota", "cores"
+
+    def __init__(self, group: ControlGroup | None, root: Path = ROOT) -> None:
+        lineage = group.lineage if group else ()
+        self._pairs = [[File(path) for path in quota_files(folder)] for folder in lineage]
+        self._every = float(os.cpu_count() or 1)  # asked once: it takes 8 us
+
+    def sample(self) -> float:
+        """Return the number of cores that the quota allows; NaN if the group was removed."""
+        told, least = not self._pairs, float("inf")
+        for pair in self._pairs:
+            text = b" ".join([file.text() for file in pair])
+            if len(text.split()) > 1:  # the tree's root has no quota files
+                told, cores = True, cores_granted(text)
+                least = least if cores is None else min(least, cores)
+        if not told:
+            return NAN
+        return self._every if least == float("inf") else least
+
+
+def default_covariates(group: ControlGroup | None = None, root: Path = ROOT) -> list[Covariate]:
+    """Return the seven default covariates, for the calling process.
+
+    Parameters
+    ----------
+    group
+        The worker's control group, as a fixed choice; by default that of the calling process, even after a move.
+    root
+        The folder that contains ``proc`` and ``sys``.
+
+    Examples
+    --------
+    >>> [covariate.name for covariate in default_covariates()]
+    ['cpu_busy', 'run_delay', 'throttled', 'cpu_pressure', 'runnable', 'memory_available', 'memory_pressure']
+    """
+    of_group = _OfGroup(group, root)
+    return [
+        of_group(CPUBusy),
+        RunDelay(root),
+        of_group(Throttled, any_group=True),
+        of_group(CPUPressure),
+        of_group(Runnable),
+        MemoryAvailable(root),
+        of_group(MemoryPressure),
+    ]
+
+
+def all_covariates(
+    group: ControlGroup | None = None, root: Path = ROOT, *, device: int | torch.device | None = None
+) -> list[Covariate]:
+    """Return every covariate that has something to measure here, for the calling process.
+
+    These are the seven of :func:`default_covariates`, the quota if there is one now, and those of the GPU if NVML sees
+    one: see :func:`~paceline.recording.covariates.nvml_covariates` for ``device``. psutil's are left out: on Linux
+    the kernel's own files give the same values faster.
+    """
+    from paceline.recording.covariates import nvml_covariates
+
+    has_quota = (group or ControlGroup.of_this_process(root)) is not None
+    quota = [_OfGroup(group, root)(CPUQuota)] if has_quota else []
+    return [*default_covariates(group, root), *quota, *nvml_covariates(device)]
+
+
+class _OfGroup:
+    # Makes covariates of the given group; without one, of the group that the process is in, even after a move.
+    def __init__(self, group: ControlGroup | None, root: Path) -> None:
+        self._group, self._root, self._where = group, root, Whereabouts(root)
+
+    def __call__(self, made: Callable[[ControlGroup | None, Path], Covariate], *, any_group: bool = False) -> Covariate:
+        if self._group is not None:
+            return made(self._group, self._root)
+        return Followed(made, self._where, self._root, any_group=any_group)
+
+
+class CPUBusy:
+    """CPU time that *other* processes took from the worker's allowance since the last boundary.
+
+    The allowance is the control group's quota; used time comes from ``cpuacct.usage``, or ``usage_usec`` of
+    ``cpu.stat``, of the group with that quota. Without a quota, or if the group's CPU time is not counted (possible in
+    version 1), the allowance is the cores that the process is pinned to, read in ``/proc/stat`` in steps of 10 ms.
+    """
+
+    name, unit = "cpu_busy", "share of the CPU allowance"
+
+    def __init__(self, group: ControlGroup | None = None, root: Path = ROOT) -> None:
+        group = group if group and group.usage.exists() else None
+        self._pinned = () if group else tuple(b"cpu%d " % core for core in os.sched_getaffinity(0))
+        self._file = File(group.usage if group else root / "proc/stat")
+        self._cores = (group.cores if group else None) or len(os.sched_getaffinity(0))
+        self._grown = Growth()
+
+    def sample(self) -> float:
+        """Return the share, 0 when the worker has its allowance to itself."""
+        others = self._used() - time.process_time()
+        return max(self._grown.by(others) / self._cores, 0.0)  # max keeps a NaN only as its first argument
+
+    def _used(self) -> float:
+        text = self._file.text()
+        if self._pinned:
+            cores = [line.split() for line in text.splitlines() if line.startswith(self._pinned)]
+            idle = (4, 5)  # the fourth and fifth counters of a core: idle, and idle while waiting for a disk
+            ticks = [int(core[i]) for core in cores for i in range(1, 9) if i not in idle]
+            return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else NAN
+        return used_seconds(text)
+
+
+class RunDelay:
+    """Time that the thread was ready to run but waited for a core: ``/proc/self/schedstat``, second field.
+
+    It covers only the main thread of the process, which does the computing if torch has one thread.
+    """
+
+    name, unit = "run_delay", "s per s of wall time"
+
+    def __init__(self, root: Path = ROOT) -> None:
+        self._file = File(root / "proc/self/schedstat")
+        self._grown = Growth()
+
+    def sample(self) -> float:
+        """Return seconds of waiting per second since the last boundary."""
+        fields = self._file.text().split()
+        return self._grown.by(int(fields[1]) * 1e-9 if len(fields) > 1 else NAN)
+
+
+class _Pressure:
+    # Linux's pressure-stall line "some": the time in which at least one task waited for the resource.
+    resource, name, unit = "", "", "share of wall time"
+
+    def __init__(self, group: ControlGroup | None = None, root: Path = ROOT) -> None:
+        own = group.pressure / f"{self.resource}.pressure" if group else None
+        self._file = File(own if own and own.exists() else root / f"proc/pressure/{self.resource}")
+        self._grown = Growth()
+
+    def sample(self) -> float:
+        """Return the share of the time since the last boundary."""
+        _, found, total = self._file.text().partition(b"total=")
+        return self._grown.by(number(total) * 1e-6 if found else NAN)
+
+
+class CPUPressure(_Pressure):
+    """Share of time in which some task waited for a CPU: ``cpu.pressure`` of the group, or of the machine."""
+
+    resource, name = "cpu", "cpu_pressure"
+
+
+class MemoryPressure(_Pressure):
+    """Share of time in which some task waited for memory: ``memory.pressure`` of the group, or of the machine."""
+
+    resource, name = "memory", "memory_pressure"
+
+
+class Runnable:
+    """Competing tasks that are ready to run at this moment.
+
+    In a control group, these are its own processes in state R (``/proc/<pid>/stat``) except the worker; processes of
+    other groups, inside it or beside it, do not count. Without a group, they are the running tasks of the machine
+    (``/proc/loadavg``) except the worker, per core.
+    """
+
+    name, unit = "runnable", "tasks; per core where there is no control group"
+
+    def __init__(self, group: ControlGroup | None = None, root: Path = ROOT) -> None:
+        self._root = root
+        self._members = File(group.cpu / "cgroup.procs") if group else None
+        self._load = File(root / "proc/loadavg")
+        self._stats: dict[bytes, File] = {}
+
+    def sample(self) -> float:
+        """Return the number of competing tasks now."""
+        if self._members is None:
+            running = self._load.text().replace(b"/", b" ").split()[3:4]
+            return (int(running[0]) - 1) / (os.cpu_count() or 1) if running else NAN
+        members = self._members.text().split()
+        if not members:
+            return NAN
+        others = {pid for pid in members if int(pid) != os.getpid()}
+        self._stats = {pid: self._stats.get(pid) or self._stat(pid) for pid in others}
+        return float(sum(b") R" in stat.text() for stat in self._stats.values()))
+
+    def _stat(self, pid: bytes) -> File:
+        return File(self._root / "proc" / pid.decode() / "stat")
+
+
+class MemoryAvailable:
+    """Share of the machine's memory that is available: ``MemAvailable`` of ``/proc/meminfo``."""
+
+    name, unit = "memory_available", "share of memory"
+
+    def __init__(self, root: Path = ROOT) -> None:
+        self._file = File(root / "proc/meminfo")
+
+    def sample(self) -> float:
+        """Return the share now, between 0 and 1."""
+        text = self._file.text()
+        return field(text, b"MemAvailable:") / (field(text, b"MemTotal:") or NAN)
