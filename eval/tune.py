@@ -18,7 +18,7 @@ from paceline._parallel import spread
 from paceline._require import require
 from paceline.eval.backtest import backtest
 from paceline.predictors import FleetPredictor, LastValue, Training, named
-from paceline.training.fit import fit, held_out_by
+from paceline.training.fit import fit, held_out_by, held_workers
 from paceline.training.sources import Given, Source
 
 if TYPE_CHECKING:
@@ -134,11 +134,13 @@ def tune(
     tried = [argument for argument in _arguments(named(name)) if argument not in given]
     if not tried:
         raise ValueError(f"{name} has no argument that is tried; tried are {[*WHOLE, *REAL]}")
-    study = _study(storage, name, seed, _identity(source, hold_out, training))
+    workers = sorted({worker for trace in source for worker in trace.workers})
+    held = sorted(held_workers(hold_out, workers, seed)) or hold_out
+    study = _study(storage, name, seed, _identity(source, held, training))
     while (missing := trials - len(study.get_trials(states=[optuna.trial.TrialState.COMPLETE]))) > 0:
         proposed = [study.ask() for _ in range(min(at_once, missing))]
         asked = [{argument: _suggested(trial, argument) for argument in tried} for trial in proposed]
-        calls = [(named(name), arguments, training, source, hold_out, seed) for arguments in asked]
+        calls = [(named(name), arguments, training, source, held, seed) for arguments in asked]
         for trial, (score, why) in zip(proposed, spread(_tried, calls), strict=True):
             if why:
                 study.tell(trial, state=optuna.trial.TrialState.FAIL)
@@ -154,8 +156,6 @@ def tune(
 
 def _identity(source: Source, hold_out: float | Collection[str], training: Training | None) -> str:
     """Return a digest of everything that makes the scores of two trials comparable."""
-    for _ in source:  # the first pass finds out what there is
-        pass
     held = hold_out if isinstance(hold_out, int | float) else sorted(hold_out)
     traces = [fact.digest for fact in source.facts]
     return hashlib.sha256(json.dumps([traces, held, repr(training)]).encode()).hexdigest()[:16]

@@ -246,7 +246,12 @@ def fit(
         place = None if folder is None else given.reading("traces")
         held = hold_out if isinstance(hold_out, int | float) else sorted(hold_out)
         survey = surveyed(source, is_held, _teller(source, tell), place, repr((held, seed)), checkpoint_seconds)
-        held_out = frozenset(filter(is_held, survey.workers))
+        held_out = held_workers(hold_out, survey.workers, seed)
+        if held_out != frozenset(filter(is_held, survey.workers)):  # so few workers that the share was none, or all
+            held = sorted(held_out)
+            survey = surveyed(
+                source, held_out.__contains__, _teller(source, tell), place, repr((held, seed)), checkpoint_seconds
+            )
         fitting = Fitting(
             survey=survey,
             warm=start is not None,
@@ -318,7 +323,24 @@ def held_out_by(hold_out: float | Collection[str], seed: int) -> Callable[[str],
         return frozenset(hold_out).__contains__
     # By a digest of the name, so that a worker is on one side in all files, on all days and in all processes.
     least = int(hold_out * 2**64)
-    return lambda name: int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:8], "big") < least
+    return lambda name: _digest(name, seed) < least
+
+
+def held_workers(hold_out: float | Collection[str], workers: Collection[str], seed: int) -> frozenset[str]:
+    """Return the workers that are held out; of a share, some and not all, however few workers there are.
+
+    >>> [len(held_workers(0.3, [f"{k}" for k in range(workers)], seed=0)) for workers in (2, 4)]
+    [1, 1]
+    """
+    held = frozenset(filter(held_out_by(hold_out, seed), workers))
+    if isinstance(hold_out, int | float) and hold_out > 0 and len(held) in (0, len(workers)) and len(workers) > 1:
+        most = min(max(round(hold_out * len(workers)), 1), len(workers) - 1)
+        return frozenset(sorted(workers, key=lambda name: _digest(name, seed))[:most])
+    return held
+
+
+def _digest(name: str, seed: int) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:8], "big")
 
 
 def _checked_share(held_out: frozenset[str], survey: Survey, hold_out: float | Collection[str]) -> frozenset[str]:

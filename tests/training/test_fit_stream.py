@@ -183,10 +183,18 @@ def test_a_checkpoint_that_is_a_file_is_refused(tmp_path):
 
 
 def test_holding_out_nobody_is_refused():
-    with pytest.raises(ValueError, match=r"holds out 0 of the 3 workers.*name those to hold out"):
-        fit(EWMA(), [wavy(0)], hold_out=1e-9)
+    with pytest.raises(ValueError, match=r"holds out 0 of the 1 workers.*name those to hold out"):
+        fit(EWMA(), [wavy(0).select(workers=wavy(0).workers[:1])], hold_out=0.3)
     with pytest.raises(ValueError, match="hold_out must be a share"):
         fit(EWMA(), [wavy(0)], hold_out=1.0)
+
+
+@pytest.mark.parametrize("share", [1e-9, 0.3, 0.999])
+@pytest.mark.parametrize("workers", [2, 3])
+def test_a_share_of_few_workers_holds_out_some(share, workers):
+    job = wavy(0).select(workers=wavy(0).workers[:workers])
+    for seed in range(4):
+        fit(EWMA(smoothing=None), [job], hold_out=share, seed=seed)
 
 
 # -- going on from yesterday ---------------------------------------------------------------------------------------
