@@ -46,9 +46,10 @@ random: .venv-random/installed  ## The tests that start no process, in three ran
 gpu: .venv/installed  ## Check everything on a CUDA device, in five minutes; without one, on a stand-in.
 	@PYTHONPATH=src $(GPU_PYTHON) benchmarks/gpu.py
 
-check: .venv/installed  ## Formatting, lint and types: what CI runs.
+check: .venv/installed  ## Formatting, lint, the direction of imports, and types: what CI runs.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	PYTHONPATH=src $(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 	$(BIN)/pyright
 
