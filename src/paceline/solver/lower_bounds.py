@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from paceline._arrays import Array
+from paceline._arrays import Array, Sizes
 from paceline.solver.assign_arguments import Fleet, Samples
 
 CELLS = 512
@@ -70,22 +70,43 @@ def least_padded_cost(samples: Samples, price: float, groups: int | None = None)
     With ``groups``, there are so many, which are not in the cost. Tokens must fall as costs do.
     """
     edges, longest_C = _cells(samples)
+    most_C = _most(samples, edges)
+    if groups is None:
+        return _cheapest(edges, longest_C, most_C, price)[0]
+    return _least_work(edges, longest_C, most_C, groups)
+
+
+def padded_cut(samples: Samples, price: float, groups: int | None = None) -> Sizes:
+    """Return where the padded groups begin that cost least, each with its price; at a higher one, if they are too many.
+
+    They may exceed the cap by a few samples, where there are so many that they are counted in cells.
+    """
+    edges, longest_C = _cells(samples)
+    most_C = _most(samples, edges)
+    _, cut = _cheapest(edges, longest_C, most_C, price)
+    low, high = price, float(longest_C[0] * len(samples))
+    for _ in range(0 if groups is None or len(cut) <= groups else STEPS // 2):
+        middle = (low + high) / 2
+        _, found = _cheapest(edges, longest_C, most_C, middle)
+        if len(found) > groups:  # type: ignore[operator]
+            low = middle
+        else:
+            high, cut = middle, found
+    return edges[cut].astype(np.int64)
+
+
+def _most(samples: Samples, edges: Array) -> Array:
     # Moving cuts to the edges of cells makes a group larger by less than a cell.
-    most_C = np.floor(samples.cap / samples.tokens[edges[1:].astype(np.int64) - 1]) + np.diff(edges)
-    return (
-        _cheapest(edges, longest_C, most_C, price)[0]
-        if groups is None
-        else _least_work(edges, longest_C, most_C, groups)
-    )
+    return np.floor(samples.cap / samples.tokens[edges[1:].astype(np.int64) - 1]) + np.diff(edges)
 
 
 def _least_work(edges: Array, longest_C: Array, most_C: Array, groups: int) -> float:
     low, high, best = 0.0, float((longest_C * np.diff(edges)).cumsum()[-1]), 0.0
     for _ in range(STEPS):
         price = (low + high) / 2
-        work, count = _cheapest(edges, longest_C, most_C, price)
+        work, cut = _cheapest(edges, longest_C, most_C, price)
         best = max(best, work - price * groups)
-        low, high = (price, high) if count > groups else (low, price)
+        low, high = (price, high) if len(cut) > groups else (low, price)
     return best
 
 
@@ -99,15 +120,19 @@ def _cells(samples: Samples) -> tuple[Array, Array]:
     return edges.astype(np.float64), samples.costs[edges[1:] - 1]
 
 
-def _cheapest(edges: Array, longest_C: Array, most_C: Array, price: float) -> tuple[float, int]:
-    """Return the least sum of padded work and prices, and its number of groups of at most so many samples."""
+def _cheapest(edges: Array, longest_C: Array, most_C: Array, price: float) -> tuple[float, list[int]]:
+    """Return the least sum of padded work and prices, and the first cell of each group of at most so many samples."""
     cells = len(longest_C)
     ends = np.searchsorted(edges, edges[:-1] + most_C, side="right").tolist()
-    cost, groups = np.zeros(cells + 1), np.zeros(cells + 1, dtype=np.int64)
+    cost, after = np.zeros(cells + 1), [0] * cells
     for first in range(cells - 1, -1, -1):
         end = max(ends[first], first + 2)
         choices = (edges[first + 1 : end] - edges[first]) * longest_C[first] + cost[first + 1 : end]
-        after = int(choices.argmin())
-        cost[first] = choices[after] + price
-        groups[first] = 1 + groups[first + 1 + after]
-    return float(cost[0]), int(groups[0])
+        best = int(choices.argmin())
+        cost[first] = choices[best] + price
+        after[first] = first + 1 + best
+    cut, first = [], 0
+    while first < cells:
+        cut.append(first)
+        first = after[first]
+    return float(cost[0]), cut

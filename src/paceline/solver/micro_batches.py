@@ -261,7 +261,7 @@ def _even(problem: Problem, bins: Bins, count: int) -> None:
     most_B = sums(cost_N, bins.of, len(bins.rank))
     for place, own in zip(places, samples, strict=True):
         groups = _alike(problem, own.tolist(), count) if len(own) >= count else None
-        if groups and max(float(cost_N[group].sum()) for group in groups) < most_B[place].max():
+        if groups and max(float(cost_N[group].cumsum()[-1]) for group in groups) < most_B[place].max():
             for one, group in zip(place.tolist(), groups, strict=True):
                 bins.of[group] = one
 

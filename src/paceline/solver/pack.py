@@ -20,9 +20,9 @@ from paceline.solver.assign_arguments import Fleet, checked_fleet, sums
 from paceline.solver.load import BatchTimeCurves
 from paceline.solver.micro_batches import Bins, Problem, search
 from paceline.solver.packing_bounds import equal_bounds, fewest_of_all, packing_bound
-from paceline.solver.padded_micro_batches import search_padded
+from paceline.solver.padded_micro_batches import padded_count, search_padded
 
-ENOUGH = 1e-3
+ENOUGH = 2e-4
 """The search ends this close to the bound: a speed's forecast errs by more."""
 
 TOGETHER = 0.01
@@ -30,6 +30,9 @@ TOGETHER = 0.01
 
 COUNTS = 3
 """Equal numbers of micro-batches that are tried, the most promising first."""
+
+PADDED_COUNTS = 6
+"""The same for padded micro-batches, from the number on that padding alone would choose."""
 
 WORTH = 3e-3
 """Another number is tried if its bound is at least so much earlier, relatively."""
@@ -316,22 +319,22 @@ def _best(problem: Problem, micro_batches: int | str | None, *, padded: bool) ->
     if micro_batches != "equal":
         count = None if micro_batches is None else int(micro_batches)
         return _searched(problem, count, packing_bound(problem, count), padded=padded)
-    best, end, worse, tried = None, np.inf, 0, 0
     bounds = equal_bounds(problem)
-    candidates = sorted(bounds)
-    if padded:  # their bounds know nothing of padding, which more micro-batches reduce
-        candidates = [(0.0, count) for _, count in bounds]
+    candidates, most = sorted(bounds), COUNTS
+    if padded:  # these bounds know nothing of padding, which more micro-batches reduce
+        first, most = max(padded_count(problem), bounds[0][1]), PADDED_COUNTS
+        candidates = [(0.0, count) for count in range(first, first + most)]
     candidates += [(candidates[-1][0], count) for count in range(bounds[-1][1] + 1, bounds[0][1] + len(problem) + 1)]
+    best, end, tried, worse = None, np.inf, 0, 0
     for bound, count in candidates:
-        if bound * (1 + WORTH) >= end or worse > 1 or (tried == COUNTS and not padded):
+        if bound * (1 + WORTH) >= end or tried == most or worse == 2:
             break
         bins = _searched(problem, count, bound or packing_bound(problem, count), padded=padded)
         if bins is None:
             continue
         _, work_WP = _loads(problem, bins, equal=True, padded=padded)
         last = float(problem.seconds(work_WP).max(axis=0).sum())
-        worse = worse + 1 if last > end * (1 - WORTH) else 0
-        tried += 1
+        tried, worse = tried + 1, worse + 1 if last >= end else 0
         if last < end:
             best, end = bins, last
     return best

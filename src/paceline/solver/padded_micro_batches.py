@@ -1,8 +1,9 @@
 """Search of `pack` for padded micro-batches, each of which pays for every sample what its longest costs.
 
-The sorted samples are cut contiguously: the longest of a micro-batch may as well hold the next longest. For a given end
-each cut goes to the rank with most work left until then, which takes as many samples as the cap and that work allow.
-Bisection finds the earliest end. Axes: N samples, W ranks, B micro-batches.
+The sorted samples are cut contiguously: the longest of a micro-batch may as well hold the next longest. For a given
+end, each cut goes to the rank with most work left until then, which takes as many samples as the cap and that work
+allow, and no more than where padding says to begin another. Bisection finds the earliest end.
+Axes: N samples, W ranks, B micro-batches.
 """
 
 from __future__ import annotations
@@ -11,10 +12,20 @@ import heapq
 
 import numpy as np
 
+from paceline._arrays import Sizes
+from paceline.solver.assign_arguments import Samples
+from paceline.solver.lower_bounds import padded_cut
 from paceline.solver.micro_batches import Bins, Problem, fill_empty
 
 FINE = 1e-3
 """Bisection ends at this relative width."""
+
+
+Cut = list[tuple[int, int]]
+"""Rank and size of each micro-batch, the longest samples first."""
+
+SPARE = 0.9
+"""Share of the micro-batches among which padding is reduced; the others end ranks together."""
 
 
 def search_padded(problem: Problem, count: int | None, low: float) -> Bins | None:
@@ -22,22 +33,42 @@ def search_padded(problem: Problem, count: int | None, low: float) -> Bins | Non
 
     No packing ends before ``low`` seconds.
     """
-    if _until(problem, count, np.inf) is None:  # it is not time that is short
-        return None
+    samples = Samples(problem.work[:, 0], problem.tokens[:, 0], float(problem.caps[0]), 0)
+    fixed, groups = float(problem.fixed[0]), None if count is None else int(SPARE * count * problem.ranks)
+    best, end = None, np.inf
+    for starts in (padded_cut(samples, fixed, groups), np.zeros(1, dtype=np.int64)):
+        cut, found = _earliest(problem, count, low, starts)
+        if cut is not None and found < end:
+            best, end = cut, found
+    return None if best is None else _as_bins(problem, best, count)
+
+
+def padded_count(problem: Problem) -> int:
+    """Return how many micro-batches the fastest rank needs if padding and their fixed cost together are to be least."""
+    samples = Samples(problem.work[:, 0], problem.tokens[:, 0], float(problem.caps[0]), 0)
+    groups, speed_W = len(padded_cut(samples, float(problem.fixed[0]))), 1 / problem.fleet.pace
+    return int(np.ceil(groups * speed_W[0] / speed_W.cumsum()[-1]))
+
+
+def _earliest(problem: Problem, count: int | None, low: float, starts: Sizes) -> tuple[Cut | None, float]:
+    """Return the cut with the earliest end, and that end; no micro-batch holds samples before and after a start."""
+    next_N = np.append(starts, len(problem))[np.searchsorted(starts, np.arange(len(problem)), side="right")].tolist()
+    if _until(problem, count, np.inf, next_N) is None:  # it is not time that is short
+        return None, np.inf
     high = low * (1 + FINE)
-    while (found := _until(problem, count, high)) is None:
+    while (found := _until(problem, count, high, next_N)) is None:
         low, high = high, high * 1.5
     while high - low > FINE * low:
         middle = (low + high) / 2
-        cut = _until(problem, count, middle)
+        cut = _until(problem, count, middle, next_N)
         if cut is None:
             low = middle
         else:
             high, found = middle, cut
-    return _as_bins(problem, found, count)
+    return found, high
 
 
-def _until(problem: Problem, count: int | None, end: float) -> list[tuple[int, int]] | None:
+def _until(problem: Problem, count: int | None, end: float, next_N: list[int]) -> Cut | None:
     """Return the rank and size of each micro-batch, the longest samples first; None if ranks do not end in time."""
     cost, tokens, cap = problem.work[:, 0].tolist(), problem.tokens[:, 0].tolist(), float(problem.caps[0])
     fixed, fleet = float(problem.fixed[0]), problem.fleet
@@ -51,7 +82,7 @@ def _until(problem: Problem, count: int | None, end: float) -> list[tuple[int, i
         if not heap:
             return None
         key, rank = heapq.heappop(heap)
-        size = int(min((-key - each) / cost[first] + 1e-9, cap / tokens[first], len(cost) - first))
+        size = int(min((-key - each) / cost[first] + 1e-9, cap / tokens[first], next_N[first] - first))
         if size < 1:
             return None
         cut.append((rank, size))
@@ -62,7 +93,7 @@ def _until(problem: Problem, count: int | None, end: float) -> list[tuple[int, i
     return cut
 
 
-def _as_bins(problem: Problem, cut: list[tuple[int, int]], count: int | None) -> Bins:
+def _as_bins(problem: Problem, cut: Cut, count: int | None) -> Bins:
     """Return these micro-batches; the largest of a rank are halved until it has ``count``."""
     groups: list[list[range]] = [[] for _ in range(problem.ranks)]
     first = 0
