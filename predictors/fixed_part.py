@@ -57,8 +57,17 @@ MISSED_SMOOTHING, MOST_MISSED = 0.1, 0.5
 """Weight of the newest squared error in those of last time and forecast, and the most that one counts for."""
 
 SUDDEN, UNLIKELY = np.log(1.5), 5.0
-"""A change of time that no hypothesis explains within this, in log time, and so many times the noise, teaches nothing:
-a pause began or ended, or the speed changed."""
+"""A change of time that no hypothesis explains within this, in log time, and so many times the noise, is a jump, and
+teaches nothing: a pause began or ended, or the speed changed."""
+
+SETTLED = 3
+"""Reports after a jump in which it may turn out to have been a pause: a change of size is then compared with the time
+before the jump too."""
+
+MOSTLY, JUMP_FADING = 0.8, 0.95
+"""Share of a job's jumps that were over at the next report, counted with one of each kind beforehand, from which a jump
+is hidden from the inner predictor until it lasts, unless it comes at the distance of the two before; and the factor by
+which earlier jumps count at each further one."""
 
 FIRST = 5
 """First reports whose median the constants are relative to."""
@@ -168,7 +177,7 @@ class FixedPart:
         if len(speed_W) != len(self._rows["size"]):
             self.predictor.observe(report)  # which refuses it
         if not report.complete:
-            size_W = np.where(np.isfinite(speed_W), size_W, np.nan)
+            size_W = np.where(np.isfinite(speed_W) & np.isfinite(size_W), size_W, np.nan)
         reference = self._reference
         if reference is None and np.isfinite(size_W).any():
             reference = float(np.nanmean(size_W))
@@ -182,6 +191,9 @@ class FixedPart:
                 self._rows = rows
             relative_W = size_W / (reference or 1.0)
             at_reference_W = seconds_W / self._relative_seconds(seconds_W, relative_W)
+            if anywhere(rows["passing"]):
+                usual_W = (reference or 1.0) / self.predictor.predict(covariates=report.covariates).speed
+                at_reference_W = np.where(rows["passing"] > 0, usual_W, at_reference_W)
         samples_W = np.full(len(size_W), reference or np.nan)
         at_reference = replace(report, samples=samples_W, seconds=at_reference_W)
         try:
@@ -252,10 +264,27 @@ class FixedPart:
         weight_W = np.maximum(NOISE_SMOOTHING, 1.0 / (before["still"] + FIRST_WEIGHT)) * still_W
         rows["noise"] = noise_W + weight_W * np.where(still_W, square_W - noise_W, 0.0)
         rows["still"] = before["still"] + still_W
+        threshold_W = np.maximum(SUDDEN, UNLIKELY * np.sqrt(noise_W))
+        jump_W = np.abs(error_W) > threshold_W
         if moved:
+            found = _losses(change_W - foreseen_W, before, "", size_W, moved_W, reference)
+            loss_NH, jump_W[moved_W] = found[0], found[1] > threshold_W[moved_W]
+        rows["count"], rows["passing"] = before["count"] + 1.0, np.zeros(len(size_W))
+        if anywhere(jump_W) or anywhere(before["jump"]):
+            calm_W = np.where(before["jump"] > 0, np.log(seconds_W / before["calm_seconds"]), np.nan)
+            calm_WH = _expected(before, "calm_", size_W, reference)
+            off_W = np.abs(calm_W[:, None] - calm_WH).min(axis=1)
+            if moved:
+                unsure_N = before["jump"][moved_W] > 0
+                other_NH, _ = _losses(calm_W, before, "calm_", size_W, moved_W, reference)
+                loss_NH[unsure_N] = -np.logaddexp(-loss_NH, -other_NH)[unsure_N]
+            self._follow_jumps(rows, size_W, jump_W & (error_W > 0), off_W <= threshold_W, moved_W)
+        if moved:
+            loss_NH -= loss_NH.min(axis=1, keepdims=True)
+            loss_NH[jump_W[moved_W] | np.isnan(loss_NH).any(axis=1)] = 0.0
             rows["evidence"] = before["evidence"].copy()
             rows["evidence"][moved_W] *= FADING
-            rows["evidence"][moved_W] += _losses((change_W - foreseen_W)[moved_W], before, size_W, moved_W, reference)
+            rows["evidence"][moved_W] += loss_NH
         seen_W = ~np.isnan(seconds_W)
         rows["size"] = np.where(seen_W, size_W, before["size"])
         rows["seconds"] = np.where(seen_W, seconds_W, before["seconds"])
@@ -286,6 +315,35 @@ class FixedPart:
         foreseen_W = np.where(follow_W, np.log(forecast_W / last_W), 0.0)
         return missed_W2, np.where(follow_W, error_W2[:, 1], error_W2[:, 0]), foreseen_W
 
+    def _follow_jumps(self, rows: dict[str, Array], size_W: Array, rose_W: Mask, calm_W: Mask, moved_W: Mask) -> None:
+        """Note jumps, and whether those before were over at once, in place.
+
+        Parameters
+        ----------
+        rose_W
+            Workers whose time has just jumped up.
+        calm_W
+            Workers whose time is again as it was before a jump.
+        moved_W
+            Workers whose size has changed, so that a fall says nothing about the jump.
+        """
+        before = self._rows
+        first_W = (before["jump"] == 1) & ~moved_W & np.isfinite(size_W)
+        fading_W = np.where(first_W, JUMP_FADING, 1.0)
+        rows["over"] = before["over"] * fading_W + (first_W & calm_W)
+        rows["lasted"] = before["lasted"] * fading_W + (first_W & ~calm_W)
+        after_W = np.where(calm_W | (before["jump"] >= SETTLED), 0.0, before["jump"] + (before["jump"] > 0))
+        begins_W = rose_W & (before["jump"] == 0)
+        over, lasted = np.add.reduce(rows["over"]), np.add.reduce(rows["lasted"])
+        since_W2 = np.stack([before["count"] - before["when"][:, 0], before["when"][:, 0] - before["when"][:, 1]], 1)
+        periodic_W = since_W2[:, 0] == since_W2[:, 1]  # what returns is left to predictors that foresee it
+        rows["passing"] = 1.0 * (begins_W & ~periodic_W & bool((over + 1.0) / (over + lasted + 2.0) >= MOSTLY))
+        newest_W2 = np.stack([before["count"], before["when"][:, 0]], axis=1)
+        rows["when"] = np.where(begins_W[:, None], newest_W2, before["when"])
+        rows["jump"] = np.where(begins_W, 1.0, after_W)
+        rows["calm_size"] = np.where(begins_W, before["size"], before["calm_size"])
+        rows["calm_seconds"] = np.where(begins_W, before["seconds"], before["calm_seconds"])
+
     def _relative_seconds(self, seconds_W: Array, relative_W: Array) -> Array:
         """Return how many times as long as a batch of the reference size these took, ``[W]``."""
         weights_WH = self._weights_WH
@@ -306,13 +364,19 @@ class FixedPart:
 
 
 def _fresh(count: int) -> dict[str, Array]:
-    unseen = {name: np.full(count, np.nan) for name in ("size", "seconds", "usual")}
+    unseen = {name: np.full(count, np.nan) for name in ("size", "seconds", "usual", "calm_size", "calm_seconds")}
     return {
         **unseen,
         "evidence": np.zeros((count, len(SHARES) + len(CONSTANTS))),
         "noise": np.full(count, FIRST_NOISE**2),
         "still": np.zeros(count),
         "missed": np.zeros((count, 2)),
+        "jump": np.zeros(count),
+        "over": np.zeros(count),
+        "lasted": np.zeros(count),
+        "count": np.zeros(count),
+        "when": np.full((count, 2), np.nan),
+        "passing": np.zeros(count),
         "first": np.full((count, FIRST), np.nan),
         "reports": np.zeros(count),
     }
@@ -343,20 +407,26 @@ def _weights(loss_WH: Array) -> Array:
     return np.asarray(weight_WH)
 
 
-def _losses(change_N: Array, before: Mapping[str, Array], size_W: Array, moved_W: Mask, reference: float) -> Array:
-    """Return how badly each hypothesis explains the times of workers whose size has changed, ``[N, H]``."""
-    size_N1, seconds_N1 = before["size"][moved_W][:, None], before["seconds"][moved_W][:, None]
-    now_N1 = size_W[moved_W][:, None]
-    by_share = np.log((SHARES + (1 - SHARES) * now_N1 / reference) / (SHARES + (1 - SHARES) * size_N1 / reference))
-    part = np.minimum(CONSTANTS * before["usual"][moved_W][:, None] / seconds_N1, MOST_FIXED)
-    by_constant = np.log(part + (1.0 - part) * now_N1 / size_N1)
-    error_NH = change_N[:, None] - np.concatenate([by_share, by_constant], axis=1)
-    noise_N = before["noise"][moved_W]
-    loss_NH = (FREEDOM + 1) / 2 * np.log1p(np.square(error_NH) / (FREEDOM * (noise_N + LEAST_NOISE**2))[:, None])
-    loss_NH -= loss_NH.min(axis=1, keepdims=True)
-    unexplained_N = np.abs(error_NH).min(axis=1) > np.maximum(SUDDEN, UNLIKELY * np.sqrt(noise_N))
-    loss_NH[unexplained_N | np.isnan(change_N)] = 0.0
-    return np.asarray(loss_NH)
+def _expected(rows: Mapping[str, Array], base: str, size_W: Array, reference: float) -> Array:
+    """Return by how much each hypothesis expects the log time to have changed since the base, ``[W, H]``."""
+    size_W1, seconds_W1, now_W1 = rows[f"{base}size"][:, None], rows[f"{base}seconds"][:, None], size_W[:, None]
+    by_share = np.log((SHARES + (1 - SHARES) * now_W1 / reference) / (SHARES + (1 - SHARES) * size_W1 / reference))
+    part = np.minimum(CONSTANTS * rows["usual"][:, None] / seconds_W1, MOST_FIXED)
+    return np.concatenate([by_share, np.log(part + (1.0 - part) * now_W1 / size_W1)], axis=1)
+
+
+def _losses(
+    change_W: Array, rows: Mapping[str, Array], base: str, size_W: Array, moved_W: Mask, reference: float
+) -> tuple[Array, Array]:
+    """Return how badly each hypothesis explains changes of time since the base, ``[N, H]``, and the least error.
+
+    They are those of workers whose size has changed.
+    """
+    part = {name: value[moved_W] for name, value in rows.items() if name in (f"{base}size", f"{base}seconds", "usual")}
+    error_NH = change_W[moved_W][:, None] - _expected(part, base, size_W[moved_W], reference)
+    noise_N = rows["noise"][moved_W] + LEAST_NOISE**2
+    loss_NH = (FREEDOM + 1) / 2 * np.log1p(np.square(error_NH) / (FREEDOM * noise_N)[:, None])
+    return np.asarray(loss_NH), np.asarray(np.abs(error_NH).min(axis=1))
 
 
 def _begin(rows: dict[str, Array], seconds_W: Array) -> bool:

@@ -116,3 +116,13 @@ def test_fixed_part_resumes_exactly():
         second.observe(report)
         assert (first.predict().curves.intercept == second.predict().curves.intercept).all()
     assert first.predict().curves.intercept == pytest.approx(0.1, abs=0.05)
+
+
+def test_lone_stalls_do_not_move_sizes():
+    """A worker stalls now and then, for one iteration: nothing is to be gained, and nothing lost by reacting."""
+    rng = np.random.default_rng(0)
+    fixed_TW, per_TW = noisy([0.5, 0.5, 0.5], 300, rng), noisy([0.016, 0.016, 0.016], 300, rng)
+    stall_TW = (rng.random(fixed_TW.shape) < 0.03) * rng.uniform(1, 10, fixed_TW.shape)
+    taken, equal, sizes = ran(fixed_TW, per_TW, pause_TW=stall_TW)
+    assert taken[100:].sum() < 1.002 * equal[100:].sum()
+    assert np.abs(sizes[100:] - 32).max() <= 6
