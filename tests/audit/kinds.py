@@ -172,6 +172,68 @@ def noise_of_its_own_generator():
     plain(loss_of, Points())
 
 
+class Late(Points):
+    """Points, flipped by a generator that is made when the first of them is loaded."""
+
+    generator = None
+
+    def __getitem__(self, index):
+        self.generator = self.generator or np.random.default_rng(dist.get_rank())
+        inputs, targets, classes = super().__getitem__(index)
+        return (inputs.flip(0) if self.generator.random() < 0.5 else inputs), targets, classes
+
+
+for loop in (balanced, plain):
+    for loss_of, cause in ((mean, None), (by_class, "terms")):
+        data = [torch.utils.data.Subset(Flipped(random.random), range(90)), Flipped(lambda: float(torch.rand(())))]
+        kind(cause, f"flips in joined datasets, {loop.__name__} {loss_of.__name__}")(
+            lambda loop=loop, loss_of=loss_of, data=data: loop(loss_of, torch.utils.data.ConcatDataset(data))
+        )
+    kind(None if loop is plain else "chance", f"flips of a late generator, {loop.__name__}")(
+        lambda loop=loop: loop(mean, Late())
+    )
+
+
+class FlippedStream(torch.utils.data.IterableDataset):
+    """Numbered points, flipped as they are read."""
+
+    def __iter__(self):
+        for number in range(96):
+            inputs, targets, classes = Flipped(random.random)[number]
+            yield inputs, targets, classes, number
+
+
+def of_stream(loss_of):
+    """Train on a stream that is known by its numbers."""
+    model = DistributedDataParallel(network())
+    loader = StreamLoader(FlippedStream(), global_batch=16, key=lambda sample: sample[3])
+    balance = attach(model, loader)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    try:
+        for inputs, targets, classes, _ in loader:
+            optimizer.zero_grad()
+            loss_of(model, inputs, targets, classes).backward()
+            optimizer.step()
+    finally:
+        balance.close()
+
+
+kind(None, "flips in a stream, mean")(lambda: of_stream(mean))
+kind("unknown", "flips in a stream, by_class")(lambda: of_stream(by_class))  # it cannot be probed
+
+
+def logged(loss_of):
+    """Draw a number in the loop that changes nothing."""
+    return lambda *batch: loss_of(*batch) if random.random() < 2 else None
+
+
+for loop in (balanced, plain):
+    for loss_of, cause in ((mean, None), (by_class, "terms")):
+        kind(cause, f"a draw that changes nothing, {loop.__name__} {loss_of.__name__}")(
+            lambda loop=loop, loss_of=loss_of: loop(logged(loss_of), Points())
+        )
+
+
 # -- ways to load and to step ----------------------------------------------------------------------------------------
 
 
@@ -385,12 +447,74 @@ def a_batch_in_parts():
     balanced(loss_of, Points())
 
 
+def annealed(loss_of):
+    """Train with a loss that grows from step to step."""
+    seen = [0]
+
+    def grown(*batch):
+        seen[0] += 1
+        return seen[0] * loss_of(*batch)
+
+    return grown
+
+
+kind(None, "a loss that grows, right")(lambda: plain(annealed(mean), Points()))
+kind("unknown", "a loss that grows, wrong")(lambda: plain(annealed(by_class), Points()))
+
+
+def centred(of_all):
+    """Train towards a centre of the outputs so far, of all ranks or of one."""
+    centre = torch.zeros(3)
+
+    def loss_of(model, inputs, targets, classes):
+        outputs = model(inputs)
+        mean = outputs.detach().mean(0).to(centre.dtype)
+        if of_all:
+            dist.all_reduce(mean)
+            mean /= dist.get_world_size()
+        loss = functional.mse_loss(outputs - centre, targets)
+        centre.mul_(0.5).add_(0.5 * mean)
+        return loss
+
+    return loss_of
+
+
+kind("carried", "a centre of each rank")(lambda: plain(centred(False), Points()))
+kind(None, "a centre of all ranks")(lambda: plain(centred(True), Points()))
+
+
+def hooked(model):
+    for parameter in model.parameters():
+        parameter.register_hook(lambda gradient: gradient)
+    return model
+
+
+@kind("rows")
+def batch_normalisation_beside_a_hook_that_changes_nothing():
+    """A hook that only looks is not the cause."""
+    model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+    plain(mean, Points(), hooked(model))
+
+
 class Half(torch.utils.data.IterableDataset):
     """A stream that is split over the ranks."""
 
     def __iter__(self):
         points = Points()
         return (points[number] for number in range(dist.get_rank(), len(points), 2))
+
+
+class GraphStream(torch.utils.data.IterableDataset):
+    """A stream of objects."""
+
+    def __iter__(self):
+        graphs = Graphs()
+        return (graphs[number] for number in range(dist.get_rank(), len(graphs), dist.get_world_size()))
+
+
+kind("terms", "a mean over the nodes of a stream of graphs")(
+    lambda: of_dataset(GraphStream(), of_nodes, batch_size=4, collate_fn=joined)
+)
 
 
 @kind("failed")

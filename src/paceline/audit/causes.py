@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,13 +25,13 @@ Probes = tuple[probe.Probe | None, probe.Probe | None, bool]
 
 def told_apart(inquiry: Inquiry, found: compare.Difference, *, alone: bool = False) -> AuditVerdict:
     """Make the probing run, and return the verdict that it leads to."""
-    shown, raw, summed = _probe_balanced(inquiry) if inquiry.balanced else _probe_plain(inquiry, alone)
+    shown, raw, summed = _probed(inquiry, alone=alone)
     if inquiry.random and (shown is None or shown.control > 100 * inquiry.tolerance):
         return inquiry.unknown(Cause.CHANCE)
     if shown is None:
         return inquiry.not_exact(Cause.UNKNOWN, found)
     if shown.control > 100 * inquiry.tolerance:
-        return inquiry.not_exact(Cause.CARRIED, found)
+        return _carried(inquiry, found, shown)
     facts = inquiry.base.tapes[0].facts
     fine = 1e-5 if inquiry.precision == "float64" else 2e-2
     rows, samples = facts.get("collated", (0, 0))
@@ -41,7 +42,12 @@ def told_apart(inquiry: Inquiry, found: compare.Difference, *, alone: bool = Fal
         shown = raw
     if shown.residual > fine or (shown.extreme and not filtered):
         if hooks := facts.get("hooks"):
-            return inquiry.not_exact(Cause.HOOKS, found, f"on {hooks[0]}" + (" and others" if len(hooks) > 1 else ""))
+            without, _, _ = _probed(inquiry, alone=alone, hooks=False)
+            if without is None:
+                return inquiry.not_exact(Cause.UNKNOWN, found)
+            if without.residual <= fine and not without.extreme:
+                more = " and others" if len(hooks) > 1 else ""
+                return inquiry.not_exact(Cause.HOOKS, found, f"by a hook on {hooks[0]}{more}")
         detail = ", ".join(facts.get("mixing", [])) or "negatives within the batch, hard examples, mixup"
         return inquiry.not_exact(Cause.ROWS, found, detail)
     if any(abs(share - shown.expected) > fine for share in shown.shares):
@@ -55,6 +61,20 @@ def told_apart(inquiry: Inquiry, found: compare.Difference, *, alone: bool = Fal
     if abs(shown.rank_weight - 1) > fine:
         return inquiry.not_exact(Cause.RANKS, found, f"the first counts {shown.rank_weight:.3g} times its share")
     return _not_shown(inquiry, found, filtered)
+
+
+def _carried(inquiry: Inquiry, found: compare.Difference, shown: probe.Probe) -> AuditVerdict:
+    """Return the verdict on a script whose gradient of the same samples depends on the steps before."""
+    first = max(found.steps[0].values(), default=0.0) if found.steps else 0.0
+    if first > inquiry.tolerance:  # before anything was carried
+        return inquiry.not_exact(Cause.UNKNOWN, found, "state that is carried from step to step hides it")
+    same, _, _ = _probed(inquiry, steps=probe.SAME)
+    largest = np.abs(shown.again).max(initial=0)
+    if same is None or np.allclose(same.again, shown.again, rtol=0, atol=100 * inquiry.tolerance * largest):
+        return inquiry.not_exact(
+            Cause.UNKNOWN, found, "what changes from step to step hides it"
+        )  # whatever the batches
+    return inquiry.not_exact(Cause.CARRIED, found)
 
 
 def _not_shown(inquiry: Inquiry, found: compare.Difference, filtered: str) -> AuditVerdict:
@@ -93,9 +113,9 @@ def by_size(inquiry: Inquiry, found: compare.Difference) -> AuditVerdict:
     kind = inquiry.balanced[0]
     if inquiry.streams:
         return inquiry.not_exact(Cause.OTHER_DATA, found, ", ".join(inquiry.streams))
-    shown, _, _ = _probe_balanced(inquiry)
+    shown, _, _ = _probed(inquiry)
     if shown is not None and shown.control > 100 * inquiry.tolerance:
-        return inquiry.unknown(Cause.CHANCE) if inquiry.random else inquiry.not_exact(Cause.CARRIED, found)
+        return inquiry.unknown(Cause.CHANCE) if inquiry.random else _carried(inquiry, found, shown)
     power = _power(inquiry, kind) if kind["candidates"] else None
     if power == 2:
         return inquiry.not_exact(Cause.SUM, found, "a rank's weight grows with the square of its batch")
@@ -105,8 +125,36 @@ def by_size(inquiry: Inquiry, found: compare.Difference) -> AuditVerdict:
     return inquiry.not_exact(Cause.ROWS if mixing else Cause.UNKNOWN, found, ", ".join(mixing))
 
 
-def _probe_plain(inquiry: Inquiry, alone: bool) -> Probes:
-    given, counts = probe.probing(inquiry.base.tapes)
+def _probed(inquiry: Inquiry, *, alone: bool = False, hooks: bool = True, steps: Sequence[str] = probe.STEPS) -> Probes:
+    """Make all probing steps, as many in one run as an epoch has."""
+    of, each, epoch, sizes, counts = (_of_balanced if inquiry.balanced else _of_plain)(inquiry, alone, steps)
+    found: dict[str, Array] = {}
+    raw: list[dict[str, Array]] = [{}, {}]  # of the first and the last rank
+    many = min(max(epoch, 1), len(probe.STEPS))
+    for first in range(0, len(probe.STEPS) if counts else 0, many):
+        part = range(first, min(first + many, len(probe.STEPS)))
+        run = inquiry.run(replace(of(part), hooks=hooks), alone)
+        names = [probe.STEPS[number] for number in part]
+        vectors = None if run.error or not run.tapes else probe.gradients(run.tapes[0], names, each)
+        if vectors is None or not all(np.isfinite(vector).all() for vector in vectors.values()):
+            return None, None, True
+        found |= vectors
+        for known, tape in zip(raw, (run.tapes[0], run.tapes[-1]), strict=True):
+            known |= probe.gradients(tape, names, each, raw=True) or {}
+    if not found:
+        return None, None, True
+    shown = probe.shown(found, sizes, counts)
+    if any(len(vector) != len(found["own"]) for vector in raw[0].values()):
+        return shown, None, True
+    return shown, probe.shown(raw[0], sizes, counts), np.allclose(raw[0]["own"], raw[1].get("own", np.nan))
+
+
+Probing = tuple[Callable[[range], AuditPlan], dict[str, int], int, list[list[int]], tuple[dict[str, int], ...]]
+"""Plan of some probing steps, batches of each step on every stream, steps of an epoch, sizes, and counts of x, y, z."""
+
+
+def _of_plain(inquiry: Inquiry, alone: bool, steps: Sequence[str]) -> Probing:
+    given, counts = probe.probing(inquiry.base.tapes, steps)
     each = {name: len(batches) // len(probe.STEPS) for name, batches in given.items()}
     main = max(given, key=lambda name: sum(len(refs) for row in given[name] for refs in row))
     if alone:
@@ -115,56 +163,26 @@ def _probe_plain(inquiry: Inquiry, alone: bool) -> Probes:
     lengths = inquiry.base.tapes[0].facts.get("lengths", {})
     known = [lengths[name] // each[name] for name in given if lengths.get(name) and each[name]]
 
-    def of(steps: range) -> AuditPlan:
-        part = {name: rows[steps.start * each[name] : steps.stop * each[name]] for name, rows in given.items()}
-        return inquiry.frozen(len(steps), arranged=part)
+    def of(numbers: range) -> AuditPlan:
+        part = {name: rows[numbers.start * each[name] : numbers.stop * each[name]] for name, rows in given.items()}
+        return inquiry.frozen(len(numbers), arranged=part)
 
-    return _probed(inquiry, of, min(known, default=len(probe.STEPS)), each, alone, sizes, counts)
+    return of, each, min(known, default=len(probe.STEPS)), sizes, counts
 
 
-def _probe_balanced(inquiry: Inquiry) -> Probes:
+def _of_balanced(inquiry: Inquiry, alone: bool, steps: Sequence[str]) -> Probing:
     kind = inquiry.balanced[0]
-    if len(kind["candidates"]) < 3:
-        return None, None, True
-    numbers, counts = zip(*kind["candidates"], strict=True)
-    chosen = probe.apart(counts)
-    ranks, own = int(kind["ranks"]), [numbers[place % len(numbers)] for place in range(kind["step"])]
-    given = probe.numbers_of(kind["step"], ranks, [numbers[place] for place in chosen], own)
+    ranks = int(kind["ranks"])
+    numbers, counts = zip(*kind["candidates"], strict=True) if kind["candidates"] else ((), ())
+    chosen = probe.apart(counts) if len(counts) > 2 else []
+    own = [numbers[place % len(numbers)] for place in range(kind["step"])] if chosen else []
+    given = probe.numbers_of(kind["step"], ranks, [numbers[place] for place in chosen], own, steps) if chosen else []
 
-    def of(steps: range) -> AuditPlan:
-        return inquiry.frozen(len(steps), balanced=BalancedRun(numbers=given[steps.start : steps.stop]))
+    def of(part: range) -> AuditPlan:
+        return inquiry.frozen(len(part), balanced=BalancedRun(numbers=given[part.start : part.stop]))
 
     sizes = [[kind["step"] // ranks] * ranks]
-    return _probed(inquiry, of, kind["batches"], {}, False, sizes, tuple(counts[place] for place in chosen))
-
-
-def _probed(
-    inquiry: Inquiry,
-    of: Callable[[range], AuditPlan],
-    epoch: int,
-    each: dict[str, int],
-    alone: bool,
-    sizes: list[list[int]],
-    counts: tuple[dict[str, int], ...],
-) -> Probes:
-    """Make all probing steps, as many in one run as an epoch has."""
-    found: dict[str, Array] = {}
-    raw: list[dict[str, Array]] = [{}, {}]  # of the first and the last rank
-    many = min(max(epoch, 1), len(probe.STEPS))
-    for first in range(0, len(probe.STEPS), many):
-        steps = range(first, min(first + many, len(probe.STEPS)))
-        run = inquiry.run(of(steps), alone)
-        names = [probe.STEPS[number] for number in steps]
-        vectors = None if run.error or not run.tapes else probe.gradients(run.tapes[0], names, each)
-        if vectors is None or not all(np.isfinite(vector).all() for vector in vectors.values()):
-            return None, None, True
-        found |= vectors
-        for known, tape in zip(raw, (run.tapes[0], run.tapes[-1]), strict=True):
-            known |= probe.gradients(tape, names, each, raw=True) or {}
-    shown = probe.shown(found, sizes, counts)
-    if any(len(vector) != len(found["own"]) for vector in raw[0].values()):
-        return shown, None, True
-    return shown, probe.shown(raw[0], sizes, counts), np.allclose(raw[0]["own"], raw[1].get("own", np.nan))
+    return of, {}, kind["batches"], sizes, tuple(counts[place] for place in chosen)
 
 
 def _power(inquiry: Inquiry, kind: dict[str, Any]) -> float | None:

@@ -29,6 +29,8 @@ class AuditPlan:
         Folder of the run whose samples these are.
     frozen
         Whether every step starts from the same parameters: steps then show gradients alone.
+    hooks
+        Whether hooks that the script puts on parameters run.
     balanced
         What a job with a balanced loader does; None leaves it alone.
     """
@@ -38,6 +40,7 @@ class AuditPlan:
     arranged: Arranged | None = None
     supplies: str = ""
     frozen: bool = False
+    hooks: bool = True
     balanced: BalancedRun | None = None
 
     def to_json(self) -> str:

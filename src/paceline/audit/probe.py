@@ -10,7 +10,7 @@ gets x and all others y, the factor of G(x) is how much that rank counts, and so
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -22,7 +22,10 @@ from paceline.audit.comparisons import Arranged, Ref
 from paceline.audit.tape import Tape
 
 STEPS = ("own", "x", "y", "z", "xy", "xz", "rank", "micro", "own again")
-"""Samples of each step of the probing run: those of the script, the sets x, y and z alone, and their mixtures."""
+"""Samples of each step of a probing run: those of the script, the sets x, y and z alone, and their mixtures."""
+
+SAME = ("own",) * len(STEPS)
+"""A run of as many steps that all hold the same."""
 
 
 NOTHING = 1e-9
@@ -49,6 +52,8 @@ class Probe:
         Whether a sample counts nothing beside another although it has a gradient when alone.
     counts
         The sizes of x, y and z.
+    again
+        The gradient of the last step.
     """
 
     control: float
@@ -59,6 +64,7 @@ class Probe:
     micro_weight: float
     counts: tuple[dict[str, int], ...] = ()
     extreme: bool = False
+    again: Array = field(default_factory=lambda: np.zeros(0), compare=False)
 
 
 def apart(sizes: Sequence[dict[str, int]]) -> list[int]:
@@ -81,7 +87,7 @@ def fill(step: str, micro: int, rank: int, place: int) -> int:
     return 0 if (rank if step == "rank" else micro) == 0 else 1
 
 
-def probing(tapes: Sequence[Tape]) -> tuple[Arranged, tuple[dict[str, int], ...]]:
+def probing(tapes: Sequence[Tape], steps: Sequence[str] = STEPS) -> tuple[Arranged, tuple[dict[str, int], ...]]:
     """Return the samples of a probing run, and the sizes of x, y and z; the first step is repeated in all streams."""
     streams = shared(tapes)
     main = max(streams, key=lambda stream: len(pool(*_first(tapes, stream))))
@@ -93,7 +99,7 @@ def probing(tapes: Sequence[Tape]) -> tuple[Arranged, tuple[dict[str, int], ...]
         group, sizes = _first(tapes, stream)
         own = as_they_were(stream, group, sizes)
         found[stream] = []
-        for step in STEPS:
+        for step in steps:
             found[stream] += own if step.startswith("own") or stream != main else _filled(step, sizes, chosen)
     return found, tuple(known[refs.index(ref)] for ref in chosen)
 
@@ -110,13 +116,15 @@ def _filled(step: str, sizes: list[list[int]], chosen: Sequence[Ref]) -> list[li
     ]
 
 
-def numbers_of(step_size: int, ranks: int, chosen: Sequence[int], own: list[int]) -> list[list[int]]:
+def numbers_of(
+    step_size: int, ranks: int, chosen: Sequence[int], own: list[int], steps: Sequence[str] = STEPS
+) -> list[list[int]]:
     """Return the numbers of the samples of a balanced loader's probing run; each rank's part is one after the other."""
     return [
         own
         if step.startswith("own")
         else [chosen[fill(step, 0, place * ranks // step_size, place)] for place in range(step_size)]
-        for step in STEPS
+        for step in steps
     ]
 
 
@@ -154,6 +162,7 @@ def shown(vector: dict[str, Array], sizes: list[list[int]], counts: tuple[dict[s
             for fit, other in zip(fits, "yz", strict=True)
         ),
         counts=counts,
+        again=vector["own again"],
     )
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from torch.utils.data import default_collate
 
 from paceline.audit.comparisons import BalancedRun
 from paceline.audit.inside.patches import Patches, length_of, one_of
-from paceline.audit.inside.sample_order import UnwritableError, counts, written
+from paceline.audit.inside.randomness import Seeded
+from paceline.audit.inside.sample_order import counts, recorded
 from paceline.coordinator.balanced.load_balancer import LoadBalancer
 from paceline.coordinator.balanced.policy import Policy
 from paceline.predictors import Forecast
@@ -97,7 +99,12 @@ class Mixed:
 
 
 class MixedStream:
-    """A stream whose blocks are mixed."""
+    """A stream whose blocks are mixed.
+
+    If samples are known by a key, what is drawn for them may differ from rank to rank: it follows their place.
+    """
+
+    seeded = False
 
     def __init__(self, stream: Any, block: int, seed: int) -> None:
         self.stream, self.block, self.seed = stream, block, seed
@@ -108,7 +115,7 @@ class MixedStream:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the samples."""
-        samples = iter(self.stream)
+        samples = self._samples()
         for first in range(2**62):
             block = list(islice(samples, self.block))
             if not block:
@@ -116,6 +123,15 @@ class MixedStream:
             whole = self.seed and len(block) == self.block
             order = np.random.default_rng([self.seed, first]).permutation(len(block)) if whole else range(len(block))
             yield from (block[number] for number in order)
+
+    def _samples(self) -> Iterator[Any]:
+        samples, end = iter(self.stream), object()
+        for place in count():
+            with Seeded(f"stream {place}") if self.seeded else nullcontext():
+                sample = next(samples, end)
+            if sample is end:
+                return
+            yield sample
 
 
 def watch_balanced(patches: Patches) -> None:
@@ -146,8 +162,9 @@ def watch_balanced(patches: Patches) -> None:
         def init(
             assigner: Any, stream: Any, rule: Any, rank: int, costs: Any, window: int, *arguments: Any, **options: Any
         ) -> None:
-            mixed = MixedStream(stream, rule.samples, plan.seed) if window == 1 else stream
+            mixed = MixedStream(stream, rule.samples, plan.seed if window == 1 else 0)
             before(assigner, mixed, rule, rank, costs, window, *arguments, **options)
+            mixed.seeded = assigner.key is not None
 
         return init
 
@@ -161,7 +178,7 @@ def watch_balanced(patches: Patches) -> None:
             before(loader, dataset, *arguments, **given)
             recorder.watch(loader)
             if isinstance(loader, BalancedLoader):
-                kind = {"step": loader.global_batch * loader.accumulate, "candidates": candidates(dataset)}
+                kind = {"step": loader.global_batch * loader.accumulate, "candidates": candidates(recorder, dataset)}
             else:
                 kind = {"step": loader.global_batch, "candidates": []}
             recorder.tape.facts.setdefault("balanced", []).append(
@@ -196,13 +213,8 @@ def delivering(recorder: Any, name: str, collate: Collate | None) -> Collate:
     return counting
 
 
-def candidates(dataset: Any) -> list[tuple[int, dict[str, int]]]:
+def candidates(recorder: Any, dataset: Any) -> list[tuple[int, dict[str, int]]]:
     """Return the numbers of some samples, and the sizes of their parts."""
-    found: list[tuple[int, dict[str, int]]] = []
     with torch.no_grad():
-        for number in range(min(len(dataset), LOOKED_AT)):
-            try:
-                found.append((number, counts(written(dataset[number]))))
-            except UnwritableError:
-                found.append((number, {}))
-    return found
+        samples = [recorder.loaded("balanced", k, one_of(dataset)) for k in range(min(len(dataset), LOOKED_AT))]
+    return [(number, counts(recorded(sample, number))) for number, sample in enumerate(samples)]

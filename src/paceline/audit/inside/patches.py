@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,8 +18,9 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader, DistributedSampler
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
+from torch.utils.hooks import RemovableHandle
 
-from paceline.audit.inside.randomness import seed_script
+from paceline.audit.inside.randomness import LIBRARIES, seed_script
 from paceline.audit.inside.step_recorder import StepRecorder
 from paceline.audit.tape import DRAWN
 
@@ -58,6 +61,8 @@ class Patches:
         self.no_dropout()
         self._losses()
         self._clipping()
+        if not self.recorder.plan.hooks:
+            self.replace(torch.Tensor, "register_hook", without_hooks)
         if self.recorder.plan.precision == "float64":
             self._double()
 
@@ -298,6 +303,18 @@ def length_of(loader: Any) -> int:
 def unchanged(input: Any, *arguments: Any, **options: Any) -> Any:  # noqa: A002 - torch's own name
     """Return what dropout is given."""
     return input
+
+
+def without_hooks(before: Any) -> Any:
+    """Return a ``register_hook`` that leaves out the script's own hooks on parameters."""
+
+    def register_hook(tensor: Any, hook: Any) -> Any:
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        if not isinstance(tensor, torch.nn.Parameter) or caller.partition(".")[0] in LIBRARIES:
+            return before(tensor, hook)
+        return RemovableHandle(OrderedDict())
+
+    return register_hook
 
 
 def recurrent(before: Any) -> Any:

@@ -1,7 +1,7 @@
 """Samples that travel between runs: written by one, handed out by another, on whichever rank.
 
-Tensors, arrays, numbers and texts in lists, tuples and dictionaries are written as they are. Any other object stays
-where it is, and a run that needs it asks the dataset for its number once more.
+Tensors, arrays, numbers and texts in lists, tuples and dictionaries are written as they are, other objects as pickles.
+One that cannot be pickled stays where it is, and a run that needs it asks the dataset for its number once more.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ IGNORED = -100
 """The label that losses leave out."""
 
 NUMBER = "number in the dataset"
+PICKLE = "pickle"
 PLAIN = (int, float, bool, str, type(None))
 
 
@@ -48,6 +49,23 @@ def written(item: Any) -> Any:
     raise UnwritableError(type(item).__name__)
 
 
+def recorded(item: Any, number: Any) -> Any:
+    """Return an item as it can be written to a file, whatever it is."""
+    try:
+        return written(item)
+    except UnwritableError:
+        try:
+            content = torch.frombuffer(bytearray(pickle.dumps(item)), dtype=torch.uint8)
+        except Exception:  # whatever the item's own class raises
+            return {NUMBER: number}
+    parts = getattr(item, "__dict__", {}).items()
+    shown = {str(name): part for name, part in parts if isinstance(part, torch.Tensor | np.ndarray)}
+    try:
+        return {PICKLE: [content, written(shown)]}
+    except UnwritableError:
+        return {PICKLE: [content, None]}
+
+
 def read(known: Any, load: Callable[[Any], Any] | None = None) -> Any:
     """Return the item that :func:`written` made this of; one that only has a number is loaded."""
     if not isinstance(known, dict):
@@ -60,6 +78,8 @@ def read(known: Any, load: Callable[[Any], Any] | None = None) -> Any:
     if kind == NUMBER:
         assert load is not None
         return load(value)
+    if kind == PICKLE:  # of the user's own sample, in a folder that nobody else writes to
+        return pickle.loads(value[0].numpy().tobytes())
     if kind == "dict":
         return {read(name): read(part, load) for name, part in value}
     parts = [read(part, load) for part in value]
@@ -74,6 +94,9 @@ def leaves(known: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
         yield path, torch.tensor(known)
     elif isinstance(known, dict):
         ((kind, value),) = known.items()
+        if kind == PICKLE:
+            yield from leaves(value[1], path)
+            return
         parts = value if kind == "dict" else enumerate(value if isinstance(value, list) else [value])
         for name, part in parts:
             yield from leaves(part, f"{path}.{name}" if path else str(name))
@@ -108,17 +131,6 @@ def digest(known: Any) -> int:
         flat = [part for pair in parts for part in pair] if kind == "dict" else parts
         return zlib.crc32(json.dumps([kind, *map(digest, flat)]).encode())
     return zlib.crc32(repr(known).encode())
-
-
-def fingerprint(item: Any) -> int | None:
-    """Return a checksum of any item; None of one that cannot be pickled."""
-    try:
-        return digest(written(item))
-    except UnwritableError:
-        try:
-            return zlib.crc32(pickle.dumps(item))
-        except Exception:
-            return None
 
 
 def rows_of(batch: Any) -> int | None:

@@ -16,16 +16,13 @@ from paceline.audit.comparisons import AuditPlan
 from paceline.audit.inside.names import Names
 from paceline.audit.inside.randomness import Seeded, drawn_since, random_state
 from paceline.audit.inside.sample_order import (
-    NUMBER,
     Supplies,
-    UnwritableError,
     converted,
     counts,
     digest,
-    fingerprint,
     read,
+    recorded,
     rows_of,
-    written,
 )
 from paceline.audit.tape import DRAWN, Sample, Tape, TapedStep
 
@@ -82,7 +79,7 @@ class StepRecorder:
         self._look_for_draws()
         if refs is None:
             samples = [self.loaded(stream, index, get) for index in indices]
-            known = [self._known(item, index) for item, index in zip(samples, indices, strict=True)]
+            known = [recorded(item, index) for item, index in zip(samples, indices, strict=True)]
         else:
             assert self._supplies is not None
             known = [self._supplies.take(stream, *ref) for ref in refs]
@@ -96,22 +93,16 @@ class StepRecorder:
         """Return a sample, loaded with the same random numbers wherever and whenever that is."""
         with Seeded(f"{stream} {index}"):
             item = get(index)
-        if self._loaded_twice < LOADED_TWICE and not self.plan.supplies:
+        if self._loaded_twice < LOADED_TWICE:
             self._loaded_twice += 1
             with Seeded(f"{stream} {index}"):
-                if fingerprint(get(index)) != fingerprint(item):
+                if digest(recorded(get(index), index)) != digest(recorded(item, index)):
                     self.tape.facts["random samples"] = True
         return item
 
     def _arranged(self, stream: str, number: int, rank: int) -> list[tuple[int, int, int]] | None:
         batches = (self.plan.arranged or {}).get(stream, [])
         return batches[number][rank] if number < len(batches) else None
-
-    def _known(self, item: Any, index: Any) -> Any:
-        try:
-            return written(item)
-        except UnwritableError:
-            return {NUMBER: index}
 
     def collated(self, samples: int, batch: Any) -> Any:
         """Return a batch that was made of so many samples, in the precision of the run."""
