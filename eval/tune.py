@@ -229,7 +229,7 @@ def _require_journal(path: Path) -> None:
     if not path.exists():
         return
     try:
-        with path.open() as file:
+        with path.open(encoding="utf-8") as file:
             first = file.readline(MOST_LINE)
         is_journal = not first or "op_code" in json.loads(first)
     except (OSError, ValueError, TypeError):

@@ -67,7 +67,7 @@ def _draw_fewer(tests):
 def pytest_ignore_collect(collection_path):
     """Leave out modules without tests: to import all of them for doctests that they lack takes a third of the start."""
     if collection_path.suffix == ".py" and not collection_path.name.startswith("test_"):
-        return ">>>" not in collection_path.read_text() or None
+        return ">>>" not in collection_path.read_text(encoding="utf-8") or None
     return None
 
 

@@ -29,7 +29,7 @@ def made(tmp_path, monkeypatch):
 
     def load(thing):
         file = tmp_path / "throw_away.py"
-        file.write_text(code_of(thing))
+        file.write_text(code_of(thing), encoding="utf-8")
         monkeypatch.syspath_prepend(tmp_path)
         monkeypatch.delitem(sys.modules, "throw_away", raising=False)
         return import_module("throw_away")
@@ -40,7 +40,7 @@ def made(tmp_path, monkeypatch):
 
 def code_of(thing):
     """The code of a section, whose steps are five."""
-    section = PAGE.read_text().split(f"## {thing} in five steps")[1].split("\n## ")[0]
+    section = PAGE.read_text(encoding="utf-8").split(f"## {thing} in five steps")[1].split("\n## ")[0]
     assert re.findall(r"^(\d)\.", section, re.M) == ["1", "2", "3", "4", "5"]
     (code,) = re.findall(r"```python\n(.*?)```", section, re.S)
     return textwrap.dedent(code)
@@ -68,7 +68,7 @@ def test_a_predictor_keeps_the_contract_is_named_and_takes_its_place_in_the_tabl
 def test_a_reader_is_recognised_and_counts_what_it_leaves_out(made, tmp_path, monkeypatch):
     reader = made("A reader").FORMAT
     monkeypatch.setitem(readers.FORMATS, reader.name, reader)
-    (tmp_path / "job.steps").write_text("# steps\n0 0.5\n1 0.25\n2\n")
+    (tmp_path / "job.steps").write_text("# steps\n0 0.5\n1 0.25\n2\n", encoding="utf-8")
     (trace,) = read_traces(tmp_path / "job.steps")
     assert trace.speed.ravel().tolist() == [2.0, 4.0]
     assert trace.meta["rows_dropped"] == "1"

@@ -22,12 +22,12 @@ pytestmark = pytest.mark.checkout
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
 def test_a_page_begins_with_its_title(page):
     """A page that was cut off in front, or emptied, would still hold its tables."""
-    assert page.read_text().startswith("# ")
+    assert page.read_text(encoding="utf-8").startswith("# ")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
 def test_every_link_of_a_page_leads_to_a_file_and_to_a_heading(page):
-    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()) if "://" not in link]
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")) if "://" not in link]
     for file, _, heading in (link.partition("#") for link in links):
         target = page.parent / file if file else page
         assert target.exists(), file
@@ -36,12 +36,12 @@ def test_every_link_of_a_page_leads_to_a_file_and_to_a_heading(page):
 
 def _headings(page):
     """The names by which a page's headings are linked: in small letters, with hyphens for spaces and no other signs."""
-    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles]
 
 
 def test_every_predictor_stands_in_the_table_and_no_other():
-    table = (CHECKOUT / "docs" / "reference" / "predictors.md").read_text().split("##")[0]
+    table = (CHECKOUT / "docs" / "reference" / "predictors.md").read_text(encoding="utf-8").split("##")[0]
     named = {name for line in table.splitlines() if line.startswith("| `") for name in _first_cell(line)}
     assert named == set(NAMES)
 
@@ -52,24 +52,24 @@ def _first_cell(line):
 
 @pytest.mark.parametrize("page", ["README.md", "docs/reference/commands.md"])
 def test_the_number_of_formats_is_that_of_the_registry(page):
-    counts = re.findall(r"\b(\d+)\s+(?:public |trace )?formats\b", (CHECKOUT / page).read_text())
+    counts = re.findall(r"\b(\d+)\s+(?:public |trace )?formats\b", (CHECKOUT / page).read_text(encoding="utf-8"))
     assert counts
     assert all(int(count) == len(FORMATS) for count in counts)
 
 
 def test_every_format_is_described():
-    page = (CHECKOUT / "docs" / "reference" / "formats.md").read_text()
+    page = (CHECKOUT / "docs" / "reference" / "formats.md").read_text(encoding="utf-8")
     assert [name for name in FORMATS if f"`{name}`" not in page] == []
 
 
 def test_all_files_agree_on_the_version():
-    version = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["version"]
-    assert f"\nversion: {version}\n" in (CHECKOUT / "CITATION.cff").read_text()
+    version = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert f"\nversion: {version}\n" in (CHECKOUT / "CITATION.cff").read_text(encoding="utf-8")
 
 
 def test_the_readmes_numbers_are_those_of_the_benchmark():
-    readme = (CHECKOUT / "README.md").read_text()
-    page = (CHECKOUT / "benchmarks" / "live.md").read_text()
+    readme = (CHECKOUT / "README.md").read_text(encoding="utf-8")
+    page = (CHECKOUT / "benchmarks" / "live.md").read_text(encoding="utf-8")
     sections = {"3 competing processes": "hogs", "half a core": "quota", "a quarter of a core": "bursty"}
     sections["no disturbance"] = "none"
     for words, name in sections.items():
@@ -85,6 +85,6 @@ def test_every_benchmarks_page_names_the_command_that_makes_it():
     pages = list((CHECKOUT / "benchmarks").glob("*.md"))
     assert pages
     for page in pages:
-        named = re.findall(r"python (benchmarks/\w+\.py)", page.read_text())
+        named = re.findall(r"python (benchmarks/\w+\.py)", page.read_text(encoding="utf-8"))
         assert named, f"{page.name} names no command"
         assert all((CHECKOUT / name).is_file() for name in named), page.name

@@ -271,7 +271,7 @@ def about(path: Path) -> Path:
 def write_csv(trace: Trace, path: Path) -> None:
     """Write a trace as tidy CSV, and its ``meta`` beside it: :func:`read_csv` reads both."""
     with written_whole(about(path)) as temporary:
-        temporary.write_text(json.dumps(dict(trace.meta), indent=2) + "\n")
+        temporary.write_text(json.dumps(dict(trace.meta), indent=2) + "\n", encoding="utf-8")
     with written_whole(path) as temporary:
         table = trace.to_frame().rename(columns=_as_text)
         table["worker"] = table["worker"].map(_as_text)

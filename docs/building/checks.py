@@ -18,7 +18,7 @@ class Page(HTMLParser):
     def __init__(self, path: Path):
         super().__init__()
         self.path, self.links, self.loaded, self.names = path, [], [], set()
-        self.feed(path.read_text())
+        self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Note what a tag links to, loads or names."""
@@ -63,7 +63,7 @@ def undocumented(pages: Path, site: Path) -> list[str]:
     """Return a sentence for each name whose documentation was asked for and is not there."""
     found = []
     for page in sorted(pages.rglob("*.md")):
-        asked = re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)
+        asked = re.findall(r"^::: (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
         if asked:
             built = Page(site / page.relative_to(pages).with_suffix(".html"))
             found += [f"{page.relative_to(pages)}: {name} was not found" for name in asked if name not in built.names]

@@ -30,7 +30,7 @@ def _section(module: str, seen: set[str]) -> str:
 
 def names(module: str) -> list[str]:
     """Return the classes and functions that a module lists in ``__all__``, read from its source."""
-    for node in ast.parse(_file(module).read_text()).body:
+    for node in ast.parse(_file(module).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and any(getattr(target, "id", "") == "__all__" for target in node.targets):
             return sorted(name for name in ast.literal_eval(node.value) if _is_documented(module, name))
     raise ValueError(f"{_file(module)} has no __all__: list there what it offers, or take it off the page")
@@ -43,7 +43,7 @@ def _file(module: str) -> Path:
 
 def _is_documented(module: str, name: str) -> bool:
     """Return whether a name is a class or a function: constants have no docstring of their own."""
-    for node in ast.parse(_file(module).read_text()).body:
+    for node in ast.parse(_file(module).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
             return True
         if isinstance(node, ast.ImportFrom) and node.module:

@@ -85,5 +85,5 @@ def listing(file: str) -> str:
         if one != path:
             blocks.append(f"## {one.name}\n")
         language = {".py": "python", ".md": "markdown"}.get(one.suffix, one.suffix[1:])
-        blocks.append(f"`````{language}\n{one.read_text().rstrip()}\n`````\n")
+        blocks.append(f"`````{language}\n{one.read_text(encoding='utf-8').rstrip()}\n`````\n")
     return "\n".join(blocks)

@@ -42,7 +42,8 @@ def assembled(folder: Path = PAGES) -> list[str]:
     sources = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md"), *(ROOT / one for one in OTHERS)]
     for source in sorted(sources):
         page = str(source.relative_to(ROOT))
-        _write(folder / site.place(page), with_equations(filled(site.rewritten(page, source.read_text()))))
+        text = site.rewritten(page, source.read_text(encoding="utf-8"))
+        _write(folder / site.place(page), with_equations(filled(text)))
     for room in ("docs", "benchmarks"):
         for file in (ROOT / room).rglob("*"):
             if file.suffix in COPIED:
@@ -55,6 +56,6 @@ def assembled(folder: Path = PAGES) -> list[str]:
 def _write(path: Path, content: str | bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(content, str):
-        path.write_text(content)
+        path.write_text(content, encoding="utf-8")
     else:
         path.write_bytes(content)

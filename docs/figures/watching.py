@@ -26,13 +26,13 @@ def main():
         run = Path(folder) / "run.jsonl"
         seen = {"watch": trained_and_watched(run)}
         seen["report"] = command("report", "run.jsonl", "--out", "report.html", cwd=folder)
-        header, *lines = run.read_text().splitlines()
+        header, *lines = run.read_text(encoding="utf-8").splitlines()
         seen["lines"] = "\n".join([header, lines[-1]])
-    text = PAGE.read_text()
+    text = PAGE.read_text(encoding="utf-8")
     for name, output in seen.items():
         pasted = f"<!-- {name} -->\n```text\n{output.strip()}\n```\n<!-- end -->"
         text = re.sub(rf"<!-- {name} -->.*?<!-- end -->", lambda _, pasted=pasted: pasted, text, flags=re.DOTALL)
-    PAGE.write_text(text)
+    PAGE.write_text(text, encoding="utf-8")
 
 
 def trained_and_watched(run):

@@ -86,7 +86,7 @@ class Kept:
             "complete": complete,
         }
         with written_whole(self.folder / STATE) as temporary:
-            temporary.write_text(json.dumps(about))
+            temporary.write_text(json.dumps(about), encoding="utf-8")
         self.complete, self._last = complete, time.monotonic()
 
     def path(self, shard: int) -> Path:
@@ -96,7 +96,7 @@ class Kept:
     def _loaded(self) -> bool:
         """Load the last note, cut off what was written after it, and return whether nothing is missing."""
         try:
-            about = json.loads((self.folder / STATE).read_text())
+            about = json.loads((self.folder / STATE).read_text(encoding="utf-8"))
             if about["identity"] != self._identity:
                 return False
             kind = np.load(self.folder / KIND, allow_pickle=False).dtype

@@ -32,7 +32,7 @@ def evil(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = tmp_path / f"evil{OSC}.csv"
     rows = "".join(f'"{EVIL}{w}",{k},8,{0.5 + w + k % 3},{k}\n' for k in range(60) for w in (0, 1))
-    path.write_text(f'worker,iteration,samples,seconds,"cpu{EVIL}"\n' + rows)
+    path.write_text(f'worker,iteration,samples,seconds,"cpu{EVIL}"\n' + rows, encoding="utf-8")
     return path
 
 
@@ -62,7 +62,9 @@ def test_names_of_a_file_reach_no_terminal(evil, monkeypatch, capsys, command):
 )
 def test_names_in_an_error_reach_no_terminal(tmp_path, monkeypatch, capsys, command):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / f"evil{OSC}.csv").write_text(f'worker,iteration,samples,seconds\n"{EVIL}",0,8,1\n"{EVIL}",0,8,2\n')
+    (tmp_path / f"evil{OSC}.csv").write_text(
+        f'worker,iteration,samples,seconds\n"{EVIL}",0,8,1\n"{EVIL}",0,8,2\n', encoding="utf-8"
+    )
     assert paceline(monkeypatch, *command, f"evil{OSC}.csv") == 2
     assert not unprintable(capsys.readouterr().err)
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.checkout
 
 def blocks(page):
     """The Python code of a page, block by block."""
-    text = (DOCS / page).read_text()
+    text = (DOCS / page).read_text(encoding="utf-8")
     return [textwrap.dedent(code) for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL)]
 
 
@@ -46,7 +46,7 @@ def test_the_examples_of_a_page_run_in_order(page, tmp_path):
             code = code.replace(left_open, filled)
         codes += [stage, code]
     script = tmp_path / "page.py"
-    script.write_text("\n".join([*codes, ""]))
+    script.write_text("\n".join([*codes, ""]), encoding="utf-8")
     run_script(1, script, folder=tmp_path)
 
 

@@ -31,7 +31,7 @@ DOCS = CHECKOUT / "docs"
 
 pytestmark = pytest.mark.checkout
 
-CONFIGURATION = yaml.safe_load((CHECKOUT / "mkdocs.yml").read_text())
+CONFIGURATION = yaml.safe_load((CHECKOUT / "mkdocs.yml").read_text(encoding="utf-8"))
 
 
 def entries(nav):
@@ -58,11 +58,11 @@ def test_every_page_is_in_the_navigation_once_and_no_other():
 
 
 def test_the_readme_leads_to_the_site():
-    assert "docs/index.md" in (CHECKOUT / "README.md").read_text()
+    assert "docs/index.md" in (CHECKOUT / "README.md").read_text(encoding="utf-8")
 
 
 def test_every_mark_of_a_page_is_known():
-    asked = [mark[1] for path in SOURCES.values() for mark in MARK.finditer(path.read_text())]
+    asked = [mark[1] for path in SOURCES.values() for mark in MARK.finditer(path.read_text(encoding="utf-8"))]
     assert set(asked) == set(MAKERS)
 
 
@@ -74,7 +74,7 @@ def test_links_lead_to_pages_of_the_site_and_to_listings_of_other_files():
     expected = "[work](work.md#limits) [live](../benchmarks/live.md) [code](../files/examples/ddp_after.py.md) [out](https://a.b)"
     assert site.rewritten("docs/howto/pytorch.md", text) == expected
     assert site.listed == {"examples/ddp_after.py"}
-    assert (ROOT / "examples/ddp_after.py").read_text().rstrip() in listing("examples/ddp_after.py")
+    assert (ROOT / "examples/ddp_after.py").read_text(encoding="utf-8").rstrip() in listing("examples/ddp_after.py")
 
 
 @pytest.mark.parametrize("module", [links, docstring_text], ids=lambda module: module.__name__)
@@ -108,7 +108,7 @@ def test_every_command_and_every_option_is_on_its_page():
 SHELL = [
     (path.name, line.strip())
     for path in SOURCES.values()
-    for block in re.findall(r"```(?:text|sh|bash)?\n(.*?)```", path.read_text(), re.DOTALL)
+    for block in re.findall(r"```(?:text|sh|bash)?\n(.*?)```", path.read_text(encoding="utf-8"), re.DOTALL)
     for line in block.splitlines()
     if re.match(r"\s*paceline [a-z]+", line) and "│" not in line
 ]
@@ -141,10 +141,12 @@ def test_a_docstring_with_an_example_has_a_heading_for_it():
 
 
 def test_links_of_a_built_site_are_followed(tmp_path):
-    (tmp_path / "a.html").write_text('<h1 id="top"></h1><a href="b.html#here">b</a><a href="a.html#top">a</a>')
-    (tmp_path / "b.html").write_text('<p id="here"></p><img src="https://elsewhere.org/x.png">')
+    (tmp_path / "a.html").write_text(
+        '<h1 id="top"></h1><a href="b.html#here">b</a><a href="a.html#top">a</a>', encoding="utf-8"
+    )
+    (tmp_path / "b.html").write_text('<p id="here"></p><img src="https://elsewhere.org/x.png">', encoding="utf-8")
     assert faults(tmp_path) == ["b.html loads https://elsewhere.org/x.png from another host"]
-    (tmp_path / "b.html").write_text('<a href="c.html">c</a>')
+    (tmp_path / "b.html").write_text('<a href="c.html">c</a>', encoding="utf-8")
     assert faults(tmp_path) == [
         "a.html: the link b.html#here leads to no heading of the page",
         "b.html: the link c.html leads to no file of the site",
@@ -153,7 +155,7 @@ def test_links_of_a_built_site_are_followed(tmp_path):
 
 def test_the_keys_that_files_hold_are_described(tmp_path):
     """Keys of real files; those whose values are names or numbers of a fleet have no keys of their own."""
-    described = set(re.findall(r"`(\w+)`", (DOCS / "reference" / "schemas.md").read_text()))
+    described = set(re.findall(r"`(\w+)`", (DOCS / "reference" / "schemas.md").read_text(encoding="utf-8")))
     with Recorder(tmp_path / "rank0.jsonl", "0", default_covariates()) as recorder, recorder.iteration(samples=1):
         pass
     balancer = LoadBalancer(EWMA(), workers=["a", "b"], global_batch=8)
@@ -162,8 +164,8 @@ def test_the_keys_that_files_hold_are_described(tmp_path):
     sink(Iteration.of(used, report, balancer.step(report)))
     sink.close()
     Trace(samples=[[1.0]], seconds=[[1.0]]).save(tmp_path / "job.parquet")
-    keys = set(json.loads((tmp_path / "rank0.jsonl").read_text().splitlines()[0]))
-    _, about, ended = map(json.loads, (tmp_path / "run.jsonl").read_text().splitlines())
+    keys = set(json.loads((tmp_path / "rank0.jsonl").read_text(encoding="utf-8").splitlines()[0]))
+    _, about, ended = map(json.loads, (tmp_path / "run.jsonl").read_text(encoding="utf-8").splitlines())
     keys |= set(about) | set(parquet.read_schema(tmp_path / "job.parquet").names)
     assert keys - described == set()
     assert set(ended) == {"ended"}
@@ -173,7 +175,9 @@ def test_the_keys_that_files_hold_are_described(tmp_path):
 def test_the_figures_are_drawn_anew(tmp_path):
     how_it_works.levels(tmp_path / "levels.svg")
     how_it_works.waiting(tmp_path / "waiting.svg")
-    assert all((tmp_path / name).read_text().startswith("<?xml") for name in ("levels.svg", "waiting.svg"))
+    assert all(
+        (tmp_path / name).read_text(encoding="utf-8").startswith("<?xml") for name in ("levels.svg", "waiting.svg")
+    )
     chosen = split(how_it_works.curves_of(how_it_works.SPEEDS_W), how_it_works.BATCH)
     assert chosen.sizes.tolist() == [101, 61, 30], "the page and its figure name these sizes"
     assert np.isclose(chosen.makespan, 1.0167, atol=1e-3)

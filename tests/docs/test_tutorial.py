@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from paceline.cli.main import app
 
 CHECKOUT = Path(__file__).parents[2]
-PAGE = (CHECKOUT / "docs" / "start" / "tutorial.md").read_text()
+PAGE = (CHECKOUT / "docs" / "start" / "tutorial.md").read_text(encoding="utf-8")
 
 pytestmark = pytest.mark.checkout
 
@@ -50,7 +50,8 @@ def test_the_replay_prints_the_rows_of_the_page():
 
 def test_the_two_scripts_differ_by_the_lines_of_the_page():
     before, after = (
-        (CHECKOUT / "examples" / name).read_text().splitlines() for name in ("ddp_before.py", "ddp_after.py")
+        (CHECKOUT / "examples" / name).read_text(encoding="utf-8").splitlines()
+        for name in ("ddp_before.py", "ddp_after.py")
     )
     (diff,) = re.findall(r"```diff\n(.*?)```", PAGE, re.DOTALL)
     for line in diff.splitlines():

@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "standin"))
 
 from standin import stand_in
 
-from paceline.recording import Recorder, merge
-from paceline.recording.torch import clocks, watch
+from paceline.recording import Recorder, clock_offset, merge
+from paceline.recording.torch import watch
 from paceline.recording.torch.busy_clock import LATEST, Clock
 from paceline.recording.torch.collective_time import listen
 from paceline.recording.torch.late import Late
@@ -212,7 +212,7 @@ def test_with_nccl_the_clock_is_read_when_the_question_has_come(monkeypatch):
         monkeypatch.setattr(distributed, name, call)
     made = []
     monkeypatch.setattr(torch, "zeros", lambda *size, device, **_: made.append(device) or Cell())
-    clocks.measure_offset(3, clock=wire.clock)
+    clock_offset.measure_offset(3, clock=wire.clock)
     assert made == ["cuda"]
     assert answers == [1.0, 2.0, 3.0]
 

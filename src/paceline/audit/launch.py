@@ -61,7 +61,7 @@ class Launcher:
         self.tell(f"run {self.runs}" + (", as one process" if alone else ""))
         folder = self.folder / str(self.runs)
         folder.mkdir()
-        (folder / "plan").write_text(plan.to_json())
+        (folder / "plan").write_text(plan.to_json(), encoding="utf-8")
         error = self._started(command, folder)
         return AuditRun(load_all(folder), str(folder), error)
 
@@ -69,7 +69,7 @@ class Launcher:
         """Run a command; return what it said last if it failed."""
         began = time.monotonic()
         limit = min(self.timeout, max(self.patience, 10 * self.longest)) if self.longest else self.timeout
-        with (folder / "log").open("w+") as log:
+        with (folder / "log").open("w+", encoding="utf-8", errors="replace") as log:
             process = subprocess.Popen(
                 command, stdout=log, stderr=subprocess.STDOUT, env=environment(folder), start_new_session=True
             )

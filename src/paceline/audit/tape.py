@@ -84,13 +84,13 @@ class Tape:
             "facts": self.facts,
         }
         written = folder / f"{self.rank}.json.part"
-        written.write_text(json.dumps(known))
+        written.write_text(json.dumps(known), encoding="utf-8")
         written.rename(folder / f"{self.rank}.json")
 
     @classmethod
     def load(cls, path: Path) -> Tape:
         """Read a tape that :meth:`save` wrote, by the path of its JSON file."""
-        known = json.loads(path.read_text())
+        known = json.loads(path.read_text(encoding="utf-8"))
         with np.load(path.with_suffix(".npz"), allow_pickle=False) as file:
             arrays = dict(file)
         streams = {

@@ -239,4 +239,4 @@ def _lineage(mount: Path, path: str) -> tuple[Path, ...]:
 
 
 def _lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if os.access(path, os.R_OK) else []
+    return path.read_text(encoding="utf-8").splitlines() if os.access(path, os.R_OK) else []

@@ -29,7 +29,7 @@ class Ended(BaseException):
 
 def begin() -> None:
     """Begin in a process whose environment says what to do."""
-    plan = AuditPlan.from_json(Path(os.environ["PACELINE_AUDIT_PLAN"]).read_text())
+    plan = AuditPlan.from_json(Path(os.environ["PACELINE_AUDIT_PLAN"]).read_text(encoding="utf-8"))
     recorder = StepRecorder(plan, Path(os.environ["PACELINE_AUDIT_FOLDER"]), end_process)
     patches = Patches(recorder)
     patches.apply(SEED + int(os.environ.get("RANK", "0")))
