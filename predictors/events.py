@@ -56,7 +56,7 @@ class PeriodicEvents(NestedPredictor):
     >>> from paceline.predictors import PeriodicEvents, Report
     >>> model = PeriodicEvents("ewma")
     >>> model.reset(["a"])
-    >>> for k in range(1, 100):
+    >>> for k in range(1, 125):
     ...     model.observe(Report(samples=[60], seconds=[3.0 if k % 25 == 0 else 1.0]))
     >>> model.predict().speed.round(), model.predict(horizon=2).speed.round()
     (array([20.]), array([60.]))
