@@ -22,7 +22,7 @@ from paceline.solver.micro_batches import Bins, Problem, search
 from paceline.solver.packing_bounds import equal_bounds, fewest_of_all, packing_bound
 from paceline.solver.padded_micro_batches import padded_count, search_padded
 
-ENOUGH = 2e-4
+ENOUGH = 1e-3
 """The search ends this close to the bound: a speed's forecast errs by more."""
 
 TOGETHER = 0.01
