@@ -51,7 +51,6 @@ check: .venv/installed  ## Formatting, lint, the direction of imports, and types
 	$(BIN)/ruff check .
 	PYTHONPATH=src $(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
-	$(BIN)/pyright
 
 format: .venv/installed  ## Format, and mend what can be mended.
 	$(BIN)/ruff format .

@@ -125,9 +125,8 @@ def _is_plain(kind: pa.DataType) -> bool:
     import pyarrow as pa
 
     is_a = pa.types
-    wanted = (is_a.is_integer, is_a.is_floating, is_a.is_boolean, is_a.is_null, is_a.is_dictionary)
-    wanted += (is_a.is_timestamp, is_a.is_duration)
-    return _is_text(kind) or any(is_kind(kind) for is_kind in wanted)
+    numbers = (is_a.is_integer, is_a.is_floating, is_a.is_boolean, is_a.is_timestamp, is_a.is_duration)
+    return _is_text(kind) or any(is_kind(kind) for is_kind in (*numbers, is_a.is_null, is_a.is_dictionary))
 
 
 def _too_large(most: int) -> str:

@@ -167,8 +167,8 @@ class PeriodicEvents(NestedPredictor):
         middle_W = np.sort(effect_WE, axis=1)[:, 1]
         spread_W = np.maximum.reduce(np.abs(effect_WE - middle_W[:, None]), axis=1)
         regular_W = (period_W == before_W) & (period_W >= SHORTEST) & (spread_W < MAX_SPREAD * np.abs(middle_W))
-        due_W = np.where(regular_W, when_WE[:, 0] + period_W, np.nan)
-        rows["due"], rows["due_effect"] = due_W, np.where(regular_W, middle_W, 0.0)
+        rows["due"] = np.where(regular_W, when_WE[:, 0] + period_W, np.nan)
+        rows["due_effect"] = np.where(regular_W, middle_W, 0.0)
         return np.asarray(hidden_W)
 
 

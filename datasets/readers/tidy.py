@@ -249,7 +249,7 @@ def is_table_with(names: Sequence[str], options: Mapping[str, object]) -> bool:
     Where they say what was measured, workers and iterations may go without columns.
 
     >>> named = {"worker": "rank", "seconds": "duration_ms", "samples": 32}
-    >>> is_table_with(["rank", "iteration", "duration_ms"], named), is_table_with(["rank", "iteration"], named)
+    >>> is_table_with(["rank", "iteration", "duration_ms"], named), is_table_with(["rank", "lr"], named)
     (True, False)
     >>> is_table_with(["iteration", "ms"], {"seconds": "ms", "samples": 32, "unit": "ms"})
     True

@@ -29,7 +29,7 @@ def fitting(tmp_path):
 def run(*arguments):
     result = runner.invoke(cli.app, list(arguments))
     assert result.exit_code == 0, result.output
-    return result.output
+    return result.stdout
 
 
 def fails(capsys, monkeypatch, *arguments):

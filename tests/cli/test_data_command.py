@@ -20,7 +20,7 @@ USAGE = "m_1,0,50,60,,,1,1,3\nm_2,10,70,63,1,2,3,4,5\n"
 def run(*arguments):
     result = runner.invoke(cli.app, ["data", *map(str, arguments)])
     assert result.exit_code == 0, result.output
-    return result.output
+    return result.stdout
 
 
 def fails(*arguments):

@@ -16,7 +16,7 @@ runner = CliRunner()
 def run(*arguments, code=0):
     result = runner.invoke(cli.app, ["simulate", *map(str, arguments)])
     assert result.exit_code == code, result.output
-    return result.output if code == 0 else str(result.exception)
+    return result.stdout if code == 0 else str(result.exception)
 
 
 @pytest.fixture

@@ -107,7 +107,7 @@ def _note(generator: Any) -> Any:
 
 def _generators() -> list[Any]:
     cuda = list(torch.cuda.default_generators) if torch.cuda.is_initialized() else []
-    known: list[Any] = [random._inst, np.random.mtrand._rand, torch.default_generator]  # type: ignore[attr-defined]
+    known: list[Any] = [random._inst, np.random.mtrand._rand, torch.default_generator]
     return known + cuda + _made
 
 

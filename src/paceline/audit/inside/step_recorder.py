@@ -183,10 +183,8 @@ class StepRecorder:
         """Note how large the gradients are: an optimizer that finds others had them changed by the script."""
         self._backward = self._norm()
         if self.plan.frozen:
-            found = [
-                one for one in self._known_parameters() if one.grad is not None and not hasattr(one, "full_tensor")
-            ]
-            self._raw = {id(one): folded(one.grad) for one in found}
+            unsharded = (one for one in self._known_parameters() if not hasattr(one, "full_tensor"))
+            self._raw = {id(one): folded(one.grad) for one in unsharded if one.grad is not None}
 
     def _norm(self) -> float:
         found = [one.grad for one in self._known_parameters() if one.grad is not None and not one.grad.is_sparse]
