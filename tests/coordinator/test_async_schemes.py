@@ -18,7 +18,7 @@ def push(server, worker, pulled, *gradient, **more):
     return server.push(worker, pulled.stamp, np.array(gradient), **more)
 
 
-def test_asp_applies_a_stale_gradient_as_it_is():
+def test_asp_applies_stale_gradients_in_full():
     server = server_of("asp")
     a, b = server.pull("a"), server.pull("b")
     push(server, "a", a, 1.0)
@@ -37,7 +37,7 @@ STALE_BY_TWO = {
 
 
 @pytest.mark.parametrize("rules", STALE_BY_TWO, ids=lambda rules: getattr(rules, "name", rules))
-def test_a_push_two_versions_stale_is_damped_as_published(rules):
+def test_damping_as_published(rules):
     server = server_of(rules)
     pulled = {worker: server.pull(worker) for worker in "abc"}
     push(server, "a", pulled["a"], 0.0)
@@ -47,7 +47,7 @@ def test_a_push_two_versions_stale_is_damped_as_published(rules):
     assert server.parameters == pytest.approx([1.0 - 0.1 * STALE_BY_TWO[rules]])
 
 
-def test_dc_asgd_c_adds_the_squared_gradient_times_the_way_gone():
+def test_dc_asgd_c_compensates():
     server = server_of("dc-asgd-c", start=(1.0, 1.0))
     a, b = server.pull("a"), server.pull("b")
     push(server, "a", a, 1.0, 0.0)  # to 0.9, 1.0
@@ -56,7 +56,7 @@ def test_dc_asgd_c_adds_the_squared_gradient_times_the_way_gone():
     assert server.parameters == pytest.approx([0.9 - 0.1 * first, 1.0 - 0.1 * 2.0])
 
 
-def test_dc_asgd_a_divides_its_strength_by_the_running_root_mean_square():
+def test_dc_asgd_a_adapts_its_strength():
     server = server_of("dc-asgd-a")
     a, b = server.pull("a"), server.pull("b")
     push(server, "a", a, 1.0)  # to 0.9
@@ -73,7 +73,7 @@ def test_dc_asgd_a_divides_its_strength_by_the_running_root_mean_square():
     assert server.parameters == pytest.approx([after - 0.1 * second])
 
 
-def test_bsp_waits_for_everybody_and_applies_the_mean():
+def test_bsp_applies_the_mean_of_all():
     server = server_of("bsp")
     pulled = {worker: server.pull(worker) for worker in "abc"}
     assert push(server, "a", pulled["a"], 1.0).outcome is Outcome.GATHERED
@@ -85,7 +85,7 @@ def test_bsp_waits_for_everybody_and_applies_the_mean():
     assert server.pull("a").stamp.version == 1
 
 
-def test_a_mean_weights_by_samples():
+def test_mean_weights_by_samples():
     server = server_of("bsp", workers="ab")
     a, b = server.pull("a"), server.pull("b")
     push(server, "a", a, 1.0, samples=10)
@@ -93,7 +93,7 @@ def test_a_mean_weights_by_samples():
     assert server.parameters == pytest.approx([1.0 - 0.1 * (10 * 1.0 + 5 * 4.0) / 15])
 
 
-def test_lb_bsp_gives_a_worker_of_half_the_speed_half_the_samples():
+def test_lb_bsp_balances_batches():
     from paceline.predictors import LastValue
 
     server = Server(
@@ -104,7 +104,7 @@ def test_lb_bsp_gives_a_worker_of_half_the_speed_half_the_samples():
     assert server.sizes.tolist() == [40, 20]
 
 
-def test_ssp_stops_who_is_more_than_the_slack_ahead_until_the_slowest_pushes():
+def test_ssp_stops_beyond_the_slack():
     server = server_of(Scheme(name="SSP", gate=Bounded(1)), workers="ab")
     b = server.pull("b")
     for _ in range(2):
@@ -114,7 +114,7 @@ def test_ssp_stops_who_is_more_than_the_slack_ahead_until_the_slowest_pushes():
     assert server.pull("a") is not None
 
 
-def test_dssp_lets_the_fastest_run_until_the_slowest_is_due_and_never_beyond_the_upper_bound():
+def test_dssp_runs_until_the_slowest_is_due():
     server = server_of(Scheme(name="DSSP", gate=Ranged(low=2, high=5)), workers="ab")
     for now in (4.0, 8.0):
         push(server, "b", server.pull("b"), 0.0, now=now)
@@ -132,7 +132,7 @@ def test_dssp_lets_the_fastest_run_until_the_slowest_is_due_and_never_beyond_the
     assert server.pull("a") is not None
 
 
-def test_dssp_grants_the_steps_that_bring_the_fastest_to_the_slowests_next_push():
+def test_dssp_grants_extra_steps():
     server = server_of(Scheme(name="DSSP", gate=Ranged(low=1, high=5)), workers="ab")
     for now in (0.0, 4.0):
         push(server, "b", server.pull("b"), 0.0, now=now)
@@ -144,7 +144,7 @@ def test_dssp_grants_the_steps_that_bring_the_fastest_to_the_slowests_next_push(
     assert server.pull("a") is None
 
 
-def test_k_sync_takes_the_first_k_and_gives_the_others_up_at_once():
+def test_k_sync_cancels_the_others():
     server = server_of(Scheme(name="2-sync", gathering=Mean(2), gate=SCHEMES["k-sync"](3).gate, bound=0, refresh=True))
     pulled = {worker: server.pull(worker) for worker in "abc"}
     push(server, "a", pulled["a"], 1.0)
@@ -156,7 +156,7 @@ def test_k_sync_takes_the_first_k_and_gives_the_others_up_at_once():
     assert server.parameters == pytest.approx([0.8])
 
 
-def test_with_backup_workers_who_is_late_has_worked_for_nothing_and_its_samples_come_back():
+def test_backup_workers_drop_late_pushes():
     server = server_of(Scheme(name="backup", gathering=Mean(-1), gate=SCHEMES["backup"](3).gate, bound=0))
     pulled = {worker: server.pull(worker) for worker in "abc"}
     push(server, "a", pulled["a"], 1.0)
@@ -166,7 +166,7 @@ def test_with_backup_workers_who_is_late_has_worked_for_nothing_and_its_samples_
     assert server.pull("a").drawn.rows.tolist() == pulled["c"].drawn.rows.tolist()
 
 
-def test_k_batch_async_takes_two_pushes_of_one_worker_and_k_async_does_not():
+def test_k_batch_async_and_k_async():
     for name, waits in (("k-batch-async", False), ("k-async", True)):
         server = server_of(SCHEMES[name](3, 2))
         push(server, "a", server.pull("a"), 1.0)
@@ -177,7 +177,7 @@ def test_k_batch_async_takes_two_pushes_of_one_worker_and_k_async_does_not():
             assert server.parameters == pytest.approx([1.0 - 0.1 * 2.0])
 
 
-def test_fed_buff_scales_each_push_and_divides_by_their_number():
+def test_fed_buff_scales_by_staleness():
     server = server_of(SCHEMES["fed-buff"](3, 2))
     a, b, c = (server.pull(worker) for worker in "abc")
     push(server, "a", a, 1.0)
@@ -188,7 +188,7 @@ def test_fed_buff_scales_each_push_and_divides_by_their_number():
     assert server.parameters == pytest.approx([0.8 - 0.1 * (4.0 * 2**-0.5 + 2.0) / 2])
 
 
-def test_saps_counts_a_push_by_its_samples_and_gathers_what_would_make_a_straggler_too_stale():
+def test_saps_gathers_at_the_bound():
     server = server_of(SCHEMES["saps"](3, bound=1))
     straggler = server.pull("c")
     assert push(server, "a", server.pull("a"), 1.0).outcome is Outcome.APPLIED
@@ -200,7 +200,7 @@ def test_saps_counts_a_push_by_its_samples_and_gathers_what_would_make_a_straggl
     assert server.parameters == pytest.approx([1.0 - 0.1 * (1.0 + 0.5 * 1.0 + 2.0)])
 
 
-def test_saps_gives_a_straggler_up_when_the_whole_fleet_has_pushed_once_more():
+def test_saps_gives_up_a_straggler():
     server = server_of(SCHEMES["saps"](3, bound=1))
     straggler = server.pull("c")
     push(server, "a", server.pull("a"), 0.0)
@@ -212,7 +212,7 @@ def test_saps_gives_a_straggler_up_when_the_whole_fleet_has_pushed_once_more():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEMES)
-def test_every_scheme_finds_the_minimum_of_a_parabola(name):
+def test_every_scheme_converges(name):
     server = server_of(name, start=(1.0, -2.0), rate=0.05, samples=3000)
     under_way = {}
     for turn in range(600):

@@ -34,7 +34,7 @@ def lived(kinds, speeds, noise=0.1, rounds=60, seed=0, data=320.0, per_round=Non
 @pytest.mark.parametrize("noise", [0.05, 0.2])
 @pytest.mark.parametrize("count", [2, 6])
 @pytest.mark.slow
-def test_equal_clients_that_train_by_epochs_do_not_run_away(count, noise):
+def test_epoch_clients_do_not_run_away(count, noise):
     for seed in range(2):
         _, sizes, _ = lived(["epochs"] * count, [100.0] * count, noise, rounds=100, seed=seed)
         late = np.array([list(each.values()) for each in sizes[-40:]])
@@ -45,7 +45,7 @@ def test_equal_clients_that_train_by_epochs_do_not_run_away(count, noise):
 @pytest.mark.parametrize("warm", [1.0, 3.0])
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.slow
-def test_clients_that_train_by_epochs_among_others_are_found_and_only_they(seed, warm):
+def test_epoch_clients_are_found(seed, warm):
     rng = np.random.default_rng(seed)
     kinds = ["epochs", "epochs", *["steps"] * 6]
     speeds = [20.0, 300.0, *np.exp(rng.uniform(np.log(40), np.log(250), 6))]
@@ -58,7 +58,7 @@ def test_clients_that_train_by_epochs_among_others_are_found_and_only_they(seed,
 
 
 @pytest.mark.slow
-def test_a_client_that_trains_by_epochs_is_warned_of_once_said_by_why_and_balanced_when_it_stops(caplog):
+def test_epoch_client_is_logged_and_returns(caplog):
     kinds = ["epochs", *["steps"] * 5]
     with caplog.at_level(logging.WARNING, "paceline.federated"):
         balancer, _, plans = lived(kinds, [20.0] + [100.0] * 5, noise=0.05)
@@ -76,7 +76,7 @@ def test_a_client_that_trains_by_epochs_is_warned_of_once_said_by_why_and_balanc
 
 
 @pytest.mark.slow
-def test_with_a_deadline_one_whose_time_does_not_follow_is_left_out_only_if_its_busy_time_is_too_long():
+def test_epoch_client_and_the_deadline():
     balancer, _, _ = lived(["epochs", *["steps"] * 5], [20.0] + [100.0] * 5, noise=0.05)
     for deadline, asked in ((30.0, True), (8.0, False)):
         hurried = FederatedBalancer(batch=32, local_steps=10, deadline=deadline)
@@ -89,9 +89,7 @@ def test_with_a_deadline_one_whose_time_does_not_follow_is_left_out_only_if_its_
 @pytest.mark.slow
 @LAWS
 @given(fleets, st.floats(0.2, 5.0), st.integers(20, 5000), st.integers(0, 9))
-def test_with_local_epochs_the_mean_client_passes_its_data_so_often_and_the_round_ends_together(
-    fleet, epochs, mean, seed
-):
+def test_local_epochs_set_the_steps(fleet, epochs, mean, seed):
     speed, comm = np.array(fleet).T
     data = np.random.default_rng(seed).integers(mean, 2 * mean, len(fleet))
     balancer = balancer_of(local_steps=None, local_epochs=epochs, batch=8)
@@ -107,13 +105,13 @@ def test_with_local_epochs_the_mean_client_passes_its_data_so_often_and_the_roun
     )
 
 
-def test_local_epochs_are_of_the_clients_whose_data_are_known():
+def test_local_epochs_use_known_data():
     balancer = balancer_of(local_steps=None, local_epochs=1, batch=8)
     balancer.join(["a", "b"], data=[80, 240])
     assert [balancer.plan(names).local_steps for names in (["a", "x"], ["a", "b", "x", "y"])] == [10, 20]
 
 
-def test_local_epochs_without_the_clients_data_or_beside_steps_are_refused_in_a_sentence():
+def test_wrong_local_epochs_are_refused():
     with pytest.raises(ValueError, match="local_epochs needs to know how many samples clients hold"):
         balancer_of(local_steps=None, local_epochs=1).plan(["a", "b"])
     for options in ({"local_epochs": 1}, {"local_steps": None}):
@@ -121,10 +119,3 @@ def test_local_epochs_without_the_clients_data_or_beside_steps_are_refused_in_a_
             balancer_of(**options)
     with pytest.raises(ValueError, match="local_epochs must be above 0"):
         balancer_of(local_steps=None, local_epochs=-1.0)
-
-
-def test_local_epochs_follow_the_mean_of_the_data_that_is_known():
-    balancer = balancer_of(local_steps=None, local_epochs=1, batch=8)
-    balancer.join(["a"], data=[80])
-    balancer.join(["b"])
-    assert balancer.plan(["a", "b"]).local_steps == 10

@@ -12,7 +12,7 @@ from paceline.predictors import LocalLevel
 
 @LAWS
 @given(fleets)
-def test_a_round_ends_together_up_to_a_sample_or_a_bound(fleet):
+def test_round_ends_together(fleet):
     speed, comm = np.array(fleet).T
     plan = played(balancer_of(), speed, comm)
     one_more = (plan.sizes + 1) * 5 / speed + comm
@@ -26,7 +26,7 @@ def test_a_round_ends_together_up_to_a_sample_or_a_bound(fleet):
 
 @LAWS
 @given(fleets)
-def test_sizes_sum_to_the_batch_for_each_one_asked_and_keep_their_bounds(fleet):
+def test_sizes_sum_to_the_batch(fleet):
     speed, comm = np.array(fleet).T
     plan = played(balancer_of(largest=8.0), speed, comm)
     assert plan.sizes.sum() == 32 * len(fleet)
@@ -36,7 +36,7 @@ def test_sizes_sum_to_the_batch_for_each_one_asked_and_keep_their_bounds(fleet):
 @pytest.mark.slow
 @LAWS
 @given(fleets, st.randoms(use_true_random=False))
-def test_the_order_of_the_clients_changes_nothing(fleet, random):
+def test_order_of_clients_does_not_matter(fleet, random):
     speed, comm = np.array(fleet).T
     balancer = balancer_of()
     plan = played(balancer, speed, comm)
@@ -51,7 +51,7 @@ def test_the_order_of_the_clients_changes_nothing(fleet, random):
 @pytest.mark.slow
 @LAWS
 @given(fleets, st.floats(1.0, 60.0))
-def test_with_a_deadline_nobody_is_planned_beyond_it_but_those_tried_again(fleet, deadline):
+def test_plans_keep_the_deadline(fleet, deadline):
     speed, comm = np.array(fleet).T
     plan = played(balancer_of(deadline=deadline), speed, comm, rounds=2)
     in_time = plan.reasons != Reason.TRIED_AGAIN
@@ -64,7 +64,7 @@ def test_with_a_deadline_nobody_is_planned_beyond_it_but_those_tried_again(fleet
 
 @LAWS
 @given(fleets)
-def test_a_faster_client_with_no_more_to_communicate_never_gets_less(fleet):
+def test_faster_client_never_gets_less(fleet):
     speed, _ = np.array(fleet).T
     plan = played(balancer_of(), speed, np.zeros(len(speed)))
     faster = speed[:, None] > speed * (1 + 1e-9)  # logarithms and back may part equal speeds by a rounding
@@ -74,7 +74,7 @@ def test_a_faster_client_with_no_more_to_communicate_never_gets_less(fleet):
 @pytest.mark.slow
 @LAWS
 @given(fleets)
-def test_planning_twice_gives_the_same_and_changes_nothing(fleet):
+def test_planning_is_pure(fleet):
     speed, comm = np.array(fleet).T
     balancer = balancer_of(deadline=20.0)
     played(balancer, speed, comm, rounds=2)
@@ -86,14 +86,14 @@ def test_planning_twice_gives_the_same_and_changes_nothing(fleet):
     assert "stranger" not in balancer
 
 
-def test_before_any_report_batches_are_equal_and_a_deadline_leaves_nobody_out():
+def test_first_round_is_equal():
     balancer = balancer_of(deadline=0.001)
     plan = balancer.plan(["a", "b"])
     assert plan.sizes.tolist() == [32, 32]
     assert plan.why("a") == "a gets 32 samples a step: nobody has reported yet."
 
 
-def test_data_and_memory_bound_a_batch_and_why_says_which():
+def test_data_and_memory_bound_a_batch():
     balancer = balancer_of()
     balancer.join(["c0", "c1", "c2", "c3"], data=[10, 1e6, 1e6, 0], memory=[64, 12, 64, 64])
     plan = played(balancer, [100.0, 100.0, 100.0, 100.0], [0.0] * 4)
@@ -104,7 +104,7 @@ def test_data_and_memory_bound_a_batch_and_why_says_which():
 
 
 @pytest.mark.slow
-def test_one_left_out_by_the_deadline_is_tried_again_so_that_it_is_not_starved():
+def test_client_left_out_is_tried_again():
     balancer = balancer_of(deadline=10.0, try_again=4)
     speed = np.array([100.0, 100.0, 0.1])
     asked = []
@@ -119,7 +119,7 @@ def test_one_left_out_by_the_deadline_is_tried_again_so_that_it_is_not_starved()
 
 
 @pytest.mark.slow
-def test_the_noisier_a_client_the_farther_from_the_deadline_it_is_planned():
+def test_noisy_client_is_planned_earlier():
     balancer = balancer_of(deadline=4.0, predictor=LocalLevel(0.2))
     for k in range(30):
         speed = np.array([20.0, 20.0 * (1.5 if k % 2 else 1 / 1.5)])
@@ -130,14 +130,14 @@ def test_the_noisier_a_client_the_farther_from_the_deadline_it_is_planned():
 
 
 @pytest.mark.slow
-def test_a_client_tried_again_is_back_once_it_is_fast():
+def test_client_tried_again_comes_back():
     balancer = balancer_of(deadline=10.0, try_again=2)
     played(balancer, [100.0, 100.0, 0.1], [0.0] * 3, rounds=1)
     plan = played(balancer, [100.0, 100.0, 100.0], [0.0] * 3, rounds=25)
     assert plan.sizes[2] > 20
 
 
-def test_the_summary_names_the_client_for_which_a_round_waits():
+def test_summary_names_the_last_client():
     plan = played(balancer_of(), [100.0, 100.0, 100.0], [1.0, 1.0, 20.0])
     assert plan.summary == (
         "3 clients asked, with 1 to 48 samples a step: all replies are expected after 20 s, the median after 3.4 s; "

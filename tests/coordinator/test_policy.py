@@ -1,8 +1,10 @@
+"""When sizes change, within which bounds, and how far noisy forecasts are followed."""
+
 import numpy as np
 import pytest
 
 from paceline.coordinator import LoadBalancer, Policy
-from paceline.predictors import BatchTime, Curves, LastValue, Report
+from paceline.predictors import EWMA, Auto, BatchTime, Calibrated, Curves, LastValue, Report
 from paceline.solver import split
 
 FLEET = ("gpu0", "gpu1", "gpu2")
@@ -26,7 +28,7 @@ def sizes(plans):
     return [plan.sizes.tolist() for plan in plans]
 
 
-def test_without_rules_every_forecast_is_followed():
+def test_without_costs_every_forecast_is_followed():
     assert sizes(run([(100, 100, 100), (100, 100, 50), (110, 90, 100)])) == [
         [200, 200, 200],
         [240, 240, 120],
@@ -34,12 +36,12 @@ def test_without_rules_every_forecast_is_followed():
     ]
 
 
-def test_warm_up_iterations_get_equal_batches():
+def test_warmup_is_equal():
     # The first plan was made before any report: with three warm-up iterations two more are equal.
     assert sizes(run([(100, 100, 50)] * 3, warmup=3)) == [[200, 200, 200], [200, 200, 200], [240, 240, 120]]
 
 
-def test_a_change_is_made_once_keeping_has_cost_more_than_a_change():
+def test_change_is_made_once_it_pays():
     # Keeping takes 200/90 s, the best split 600/290 s: a gain of 6.9 %.
     (plan,) = run([(100, 100, 90)], change_cost=0.06)
     assert plan.sizes.tolist() == [207, 207, 186]
@@ -49,7 +51,7 @@ def test_a_change_is_made_once_keeping_has_cost_more_than_a_change():
         assert acted == [False] * iterations + [True] + [False] * (7 - iterations)
 
 
-def test_what_is_forgone_counts_from_the_last_change_of_sizes_on():
+def test_regret_counts_from_the_last_change():
     slow, other = (100, 100, 90), (90, 100, 100)
     acted = [plan.acted for plan in run([slow, slow, other, other, other], change_cost=0.13)]
     assert acted == [False, True, False, True, False]
@@ -58,7 +60,7 @@ def test_what_is_forgone_counts_from_the_last_change_of_sizes_on():
 @pytest.mark.slow
 @pytest.mark.parametrize("cost", [0.02, 0.3, 2.0])
 @pytest.mark.parametrize("batch_multiple", [1, 50])
-def test_the_cheap_bound_does_not_change_what_is_forgone(cost, batch_multiple):
+def test_regret_is_that_of_the_solver(cost, batch_multiple):
     """With sizes so coarse that single samples would gain more, as much is forgone as the solver says."""
     rng = np.random.default_rng(0)
     balancer = LoadBalancer(
@@ -79,15 +81,9 @@ def test_the_cheap_bound_does_not_change_what_is_forgone(cost, batch_multiple):
     assert forgone < cost + 0.01
 
 
-def test_sizes_are_multiples_of_the_batch_multiple_within_the_bounds():
+def test_multiples_and_bounds():
     (plan,) = run([(100, 10, 300)], batch_multiple=8, lower={"gpu1": 40}, upper={"gpu2": 250})
     assert plan.sizes.tolist() == [312, 40, 248]
-
-
-def test_by_default_every_worker_gets_at_least_a_sample_and_no_more_if_it_is_that_slow():
-    for lower in (Policy().lower, {"gpu0": 20}):
-        (plan,) = run([(1000, 1000, 0.1)], lower=lower)
-        assert plan.sizes[2] == 1
 
 
 def test_risk_spares_the_noisy_worker():
@@ -100,29 +96,8 @@ def test_risk_spares_the_noisy_worker():
     assert last_size(1)[2] < 180
 
 
-def test_the_batch_multiple_is_blamed_for_nothing_that_single_samples_cost():
-    policy = Policy(**FREE)
-    balancer = LoadBalancer(LastValue(), workers=("a", "b"), global_batch=5, policy=policy)
-    plan = balancer.step(Report(balancer.plan.sizes, balancer.plan.sizes / np.array([1.0, 3.0])))
-    assert plan.sizes.tolist() == [1, 4]
-    assert "multiples" not in plan.why
-
-
-def test_after_a_change_nothing_is_tried_for_an_iteration():
-    class Curious(Proportional):
-        def probe(self, sizes, low, high, *, batch_multiple, iteration):
-            return sizes + np.array([1, -1, 0])
-
-    balancer = LoadBalancer(Curious(), workers=FLEET, global_batch=600, policy=Policy(**FREE))
-    tried = [
-        balancer.step(Report(balancer.plan.sizes, balancer.plan.sizes / np.array(speed))).sizes.tolist()
-        for speed in [(100, 100, 100), (100, 100, 50), (100, 100, 50)]
-    ]
-    assert tried == [[201, 199, 200], [240, 240, 120], [241, 239, 120]]
-
-
 @pytest.mark.parametrize(("probing", "still_wanted"), [(0.05, False), (0.0, True)])
-def test_probing_lets_a_predictor_tell_fixed_time_from_time_per_sample(probing, still_wanted):
+def test_probing_finds_the_fixed_time(probing, still_wanted):
     predictor = BatchTime(probing=probing)
     balancer = LoadBalancer(predictor, workers=FLEET, global_batch=600)
     for _ in range(40):
@@ -161,6 +136,54 @@ def test_fixed_times_are_balanced_in_two_changes():
         ({"risk": 3.0}, "risk must lie in"),
     ],
 )
-def test_a_policy_out_of_range_is_refused(arguments, sentence):
+def test_policy_out_of_range_is_refused(arguments, sentence):
     with pytest.raises(ValueError, match=sentence):
         Policy(**arguments)
+
+
+# -- risk="auto": forecasts are followed as far as that has paid --------------------------------------------------
+
+
+def reports(count, deviation, seed=0):
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        yield 100.0 * np.exp(rng.normal(0.0, deviation))
+
+
+def times(speeds, predictor=None, **rules):
+    """Time of each iteration over the best possible one."""
+    balancer = LoadBalancer(
+        predictor or Calibrated("ewma:smoothing=0.1"), workers=range(4), global_batch=4000, policy=Policy(**rules)
+    )
+    for speed_W in speeds:
+        sizes = balancer.plan.sizes
+        yield (sizes / speed_W).max() * speed_W.sum() / 4000
+        balancer.step(Report(sizes, sizes / speed_W))
+
+
+def late_ratio(speeds, predictor=None, **rules):
+    found = list(times(speeds, predictor, **rules))
+    return float(np.mean(found[len(found) // 2 :]))
+
+
+@pytest.mark.slow
+def test_unequal_noise_is_spared():
+    speeds = list(reports(300, [0.01, 0.01, 0.3, 0.3]))
+    assert late_ratio(speeds, change_cost=0) < 0.98 * late_ratio(speeds, change_cost=0, risk=0)
+
+
+@pytest.mark.parametrize("predictor", [LastValue, EWMA, Auto])
+@pytest.mark.parametrize("noise", [0.02, 0.1, 0.4])
+@pytest.mark.slow
+def test_pure_noise_ends_in_equal_batches(predictor, noise):
+    speeds = list(reports(300, [noise] * 4))
+    equal = np.mean([(1 / speed_W).max() * speed_W.sum() / 4 for speed_W in speeds[150:]])
+    assert late_ratio(speeds, predictor()) < 1.01 * equal
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("predictor", [LastValue, EWMA, Auto])
+def test_real_differences_are_followed(predictor):
+    speeds = [speed_W * [1.0, 0.5, 2.0, 1.0] for speed_W in reports(300, [0.03] * 4)]
+    plain = late_ratio(speeds, predictor(), change_cost=0, risk=0)
+    assert late_ratio(speeds, predictor()) < 1.01 * plain

@@ -31,7 +31,7 @@ def tried_all(curves, noise_scale, batches, **bounds):
     comm=st.sampled_from([0.0, 2.0]),
 )
 @settings(max_examples=60, deadline=None)
-def test_no_other_batch_has_a_higher_goodput(seed, workers, noise_scale, batch_multiple, comm):
+def test_batch_has_the_highest_goodput(seed, workers, noise_scale, batch_multiple, comm):
     curves = fleet(seed, workers)
     room = int(np.minimum(np.floor(curves.limit / batch_multiple) * batch_multiple, 60).sum())
     batches = range(batch_multiple, min(room, 60) // batch_multiple * batch_multiple + 1, batch_multiple)
@@ -43,22 +43,14 @@ def test_no_other_batch_has_a_higher_goodput(seed, workers, noise_scale, batch_m
 
 
 @pytest.mark.slow
-def test_a_real_size_problem_is_solved_exactly():
-    rng = np.random.default_rng(1)
-    curves = Curves(rng.uniform(0.05, 0.2, 8), rng.uniform(0.001, 0.004, 8), rng.uniform(0, 0.05, 8), np.full(8, 512.0))
-    chosen = best_batch(curves, 700.0, smallest=64, largest=8192, batch_multiple=8)
-    assert chosen.global_batch == tried_all(curves, 700.0, range(64, 4097, 8), batch_multiple=8)[1]
-
-
-@pytest.mark.slow
-def test_noisier_gradients_never_ask_for_a_smaller_batch():
+def test_noisier_gradients_ask_for_larger_batches():
     curves = Curves(np.array([0.2, 0.1]), np.array([0.001, 0.002]), np.array([0.1, 0.05]), np.full(2, np.inf))
     batches = [best_batch(curves, n, smallest=8, largest=2048).global_batch for n in (0, 10, 100, 1000, 1e5)]
     assert batches == sorted(batches)
     assert batches[0] < batches[-1]
 
 
-def test_the_reference_only_names_the_unit():
+def test_reference_only_changes_the_unit():
     curves = Curves.from_speed(np.array([100.0, 200.0]))
     one, other = (best_batch(curves, 50.0, smallest=10, largest=99, reference=r) for r in (10, 60))
     assert one.global_batch == other.global_batch == 12, (
@@ -68,31 +60,10 @@ def test_the_reference_only_names_the_unit():
     assert one.efficiency == pytest.approx(60 / 62)
 
 
-def test_the_batch_keeps_bounds_and_memory_limits():
+def test_bounds_and_memory_limits():
     curves = Curves(np.zeros(2), np.full(2, 0.001), np.full(2, 9.0), np.array([30.0, np.inf]))
     chosen = best_batch(curves, 1e9, smallest=8, largest=10_000, batch_multiple=8, upper=[1000, 50], lower=8)
     assert chosen.split.sizes.tolist() == [24, 48]
-
-
-@pytest.mark.parametrize(("noise_scale", "batch"), [(0.0, 12), (1e9, 20)])
-def test_the_smallest_and_the_largest_batch_are_those_of_the_bounds_rounded_inward(noise_scale, batch):
-    curves = Curves(np.zeros(2), np.array([0.001, 0.002]), np.full(2, 9.0), np.full(2, np.inf))
-    chosen = best_batch(curves, noise_scale, smallest=1, largest=99, batch_multiple=4, lower=[3, 5], upper=[15, 9])
-    assert chosen.global_batch == batch
-
-
-@pytest.mark.parametrize("batch_multiple", [1, 8])
-def test_a_range_of_one_batch_is_a_choice(batch_multiple):
-    curves = Curves.from_speed(np.array([100.0, 50.0, 50.0]))
-    assert best_batch(curves, 10.0, smallest=24, largest=24, batch_multiple=batch_multiple).global_batch == 24
-    bounds = {"lower": 8, "upper": 8}
-    assert best_batch(curves, 10.0, smallest=1, largest=99, batch_multiple=batch_multiple, **bounds).global_batch == 24
-
-
-def test_a_fleet_that_takes_no_time_gets_the_smallest_batch():
-    nothing = np.zeros(2)
-    chosen = best_batch(Curves(nothing, nothing, nothing, np.full(2, np.inf)), 5.0, smallest=8, largest=64)
-    assert (chosen.global_batch, chosen.goodput) == (8, np.inf)
 
 
 @pytest.mark.parametrize(
@@ -110,6 +81,6 @@ def test_a_fleet_that_takes_no_time_gets_the_smallest_batch():
         ({"upper": 2}, "the upper bounds and memory limits sum to 4, less than the global_batch 8"),
     ],
 )
-def test_what_cannot_be_chosen_from_is_said(arguments, sentence):
+def test_wrong_argument_is_named(arguments, sentence):
     with pytest.raises(ValueError, match=sentence):
         best_batch(Curves.from_speed(np.ones(2)), **{"noise_scale": 1.0, "smallest": 8, "largest": 64, **arguments})

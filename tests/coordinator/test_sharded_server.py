@@ -53,7 +53,7 @@ class Split:
 @pytest.mark.parametrize("name", ["saps", "saps-dc", "asp", "bsp", "k-batch-async", "dyn-sgd", "dc-asgd-c"])
 @given(turns=turns_of_workers, servers=st.integers(2, 7))
 @settings(max_examples=15)
-def test_in_the_same_order_several_servers_do_exactly_what_one_does(name, turns, servers):
+def test_several_servers_equal_one(name, turns, servers):
     one, several = Split(name, 1), Split(name, servers)
     for worker in turns:
         first, second = one.turn(worker), several.turn(worker)
@@ -64,7 +64,7 @@ def test_in_the_same_order_several_servers_do_exactly_what_one_does(name, turns,
     assert bound is None or several.server.ledger.largest_staleness <= bound
 
 
-def test_a_flaw_in_one_part_refuses_the_whole_gradient_and_changes_no_part():
+def test_flaw_in_one_part_refuses_all():
     split = Split("asp", 3)
     split.turn("a")
     before = split.server.parameters
@@ -76,7 +76,7 @@ def test_a_flaw_in_one_part_refuses_the_whole_gradient_and_changes_no_part():
 
 
 @pytest.mark.parametrize("name", ["dc-asgd-c", "dc-asgd-a"])
-def test_what_overflows_on_one_shard_when_it_is_compensated_leaves_no_trace_on_any(name):
+def test_overflow_on_one_shard_leaves_no_trace(name):
     split, spared = Split(name, 3), Split(name, 1)
     for worker in "abb":
         split.turn(worker)
@@ -93,45 +93,11 @@ def test_what_overflows_on_one_shard_when_it_is_compensated_leaves_no_trace_on_a
     assert (split.server.parameters == spared.server.parameters).all()
 
 
-def test_a_gradient_that_has_not_come_to_every_server_is_refused():
+def test_incomplete_gradient_is_refused():
     split = Split("asp", 2)
     pulled = split.server.pull("a")
     split.shards[0].hold("a", pulled.stamp.ticket, np.zeros(4))
     assert "has not come to every server" in split.server.push("a", pulled.stamp, np.empty(0)).reason
-
-
-def test_no_shard_keeps_parameters_for_a_step_that_is_over():
-    split = Split("dc-asgd-c", 3)
-    for worker in "abcab":
-        split.turn(worker)
-    assert [len(shard._store._lent) for shard in split.shards] == [1, 1, 1]
-    split.server.abandon("c")
-    assert [len(shard._store._lent) for shard in split.shards] == [0, 0, 0]
-
-
-def test_a_resumed_part_holds_no_gradient_from_before():
-    shard = Shard(np.zeros(2), SGD(0.1), None)
-    shard.read("a", 0)
-    shard.hold("a", 0, np.ones(2))
-    assert not shard.flaw("a", 0)
-    shard.load_state_dict({**shard.state_dict(), "place": np.array([7])})
-    assert (shard.version, "has not come" in shard.flaw("a", 0)) == (7, True)
-
-
-@pytest.mark.parametrize(("before", "after"), [(3, 2), (3, 1), (1, 3)])
-def test_a_state_resumes_on_any_number_of_servers(before, after):
-    split, again, straight = Split("asp", before), Split("asp", after), Split("asp", 1)
-    for worker in "abcabc" * 3:
-        split.turn(worker)
-        straight.turn(worker)
-    again.server.load_state_dict(split.server.state_dict())
-    straight.server.load_state_dict(straight.server.state_dict())
-    straight.at_work = {}
-    for worker in "aabbcc" * 3:
-        again.turn(worker)
-        straight.turn(worker)
-    assert again.server.version == straight.server.version
-    assert (again.server.parameters == straight.server.parameters).all()
 
 
 NOBODY_WAITS = ["asp", "sa-asgd", "dc-asgd-c", "dc-asgd-a", "saps", "saps-dc", "k-batch-async", "fed-buff"]
@@ -146,7 +112,7 @@ NOBODY_WAITS = ["asp", "sa-asgd", "dc-asgd-c", "dc-asgd-a", "saps", "saps-dc", "
     servers=st.lists(st.integers(1, 7), min_size=5, max_size=5),
 )
 @settings(max_examples=20, deadline=None)
-def test_a_training_that_is_killed_and_resumes_is_the_one_that_goes_on(name, turns, killed, servers):
+def test_resumes_on_any_number_of_servers(name, turns, killed, servers):
     straight, ours = Split(name, 1), Split(name, servers[0])
     for number, worker in enumerate(turns):
         if number in killed:

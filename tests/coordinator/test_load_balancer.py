@@ -1,4 +1,6 @@
+import copy
 import pickle
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -7,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.coordinator import LoadBalancer, Policy
-from paceline.coordinator.balanced import reasons as why
-from paceline.predictors import EWMA, Curves, LastValue, Report, checks
+from paceline.predictors import EWMA, Auto, BatchTime, Curves, LastValue, Report, checks
 from paceline.predictors.batch_time.probing import probed
 from paceline.solver import split
 
@@ -32,6 +33,12 @@ def report_at(plan, speed, **extra):
     return Report(plan.sizes, plan.sizes / np.array(speed, dtype=float), **extra)
 
 
+def warm(used, speed, iterations=8):
+    for _ in range(iterations):
+        used.step(report_at(used.plan, speed))
+    return used
+
+
 def random_reports(count, workers=4, seed=0):
     rng = np.random.default_rng(seed)
     for _ in range(count):
@@ -45,42 +52,21 @@ def same(one, other):
     return all(map(np.array_equal, *arrays)) and (one.gain, one.acted, one.why) == (other.gain, other.acted, other.why)
 
 
-# -- contract ----------------------------------------------------------------------------------------------------
-
-
-def test_before_the_first_report_the_split_is_equal():
+def test_first_plan_is_equal():
     plan = balancer(global_batch=513).plan
     assert sorted(plan.sizes) == [128, 128, 128, 129]
     assert not plan.acted
 
 
-def test_a_plan_that_changes_nothing_gains_nothing():
-    planner = balancer(**FREE)
-    assert (planner.plan.gain, planner.plan.drift_began) == (0.0, False)
-    assert planner.step(report_at(planner.plan, [100, 100, 100, 50])).gain > 0
-    assert planner.step(report_at(planner.plan, [100, 100, 100, 50])).gain == 0.0
-    planner.load_state_dict(planner.state_dict())
-    assert (planner.plan.gain, planner.plan.drift_began) == (0.0, False)
-    assert (planner.join("gpu9").gain, planner.plan.drift_began) == (0.0, False)
-
-
-def test_reports_that_a_worker_missed_are_counted_from_the_start():
-    planner = balancer(**FREE)
-    seconds = np.array([1.0, 1.0, 1.0, np.nan])
-    said = [planner.step(Report(planner.plan.sizes, seconds)).why for _ in range(why.SILENT)]
-    assert "missing" not in said[-2]
-    assert f"gpu3 was missing from the last {why.SILENT} reports" in said[-1]
-
-
 @pytest.mark.slow
-def test_the_same_reports_give_bit_identical_plans_on_every_rank():
+def test_same_reports_give_identical_plans():
     one, other = (balancer(EWMA(0.5), risk=0.5) for _ in range(2))
     plans = [(one.step(report), other.step(report)) for report in random_reports(200)]
     assert all(same(*pair) for pair in plans)
     assert sum(pair[0].acted for pair in plans) > 10
 
 
-def test_the_checksum_tells_workers_sizes_and_iteration_apart_and_survives_a_float64():
+def test_checksum_differs_between_plans():
     planner = balancer()
     report = report_at(planner.plan, [100, 100, 100, 100])
     plans = [
@@ -102,7 +88,7 @@ class Curious(EWMA):
         return probed(sizes, wanted, low, high, amount=0.05, batch_multiple=batch_multiple, iteration=iteration)
 
 
-def test_a_plan_that_is_sent_says_the_same_and_words_are_made_when_they_are_read():
+def test_plan_survives_pickling():
     used = balancer(EWMA(0.5))
     plans = [used.step(report) for report in random_reports(60)]
     first = plans[20].why
@@ -112,7 +98,7 @@ def test_a_plan_that_is_sent_says_the_same_and_words_are_made_when_they_are_read
 
 
 @pytest.mark.slow
-def test_a_saved_balancer_resumes_exactly():
+def test_resumes_exactly():
     reports = list(random_reports(120))
     first = balancer(Curious())
     for report in reports[:61]:
@@ -123,32 +109,12 @@ def test_a_saved_balancer_resumes_exactly():
     assert all(same(first.step(report), second.step(report)) for report in reports[61:])
 
 
-@pytest.mark.parametrize("steps", range(0, 61, 6))
-def test_a_resumed_plan_is_the_saved_one_and_no_new_act(steps):
-    first, second = balancer(Curious()), balancer(Curious(), workers=["someone", "else"])
-    for report in list(random_reports(60))[:steps]:
-        first.step(report)
-    second.load_state_dict(first.state_dict())
-    assert (second.plan.workers, second.plan.sizes.tolist()) == (first.plan.workers, first.plan.sizes.tolist())
-    assert (second.plan.acted, second.plan.gain) == (False, 0.0)
-    assert second.plan.why.startswith(f"Resumed after {steps} iterations")
-
-
-def test_a_state_is_a_snapshot():
-    used = balancer()
-    state = used.state_dict()
-    before = {name: value.tobytes() for name, value in state.items()}
-    for report in random_reports(30):
-        used.step(report)
-    assert before == {name: value.tobytes() for name, value in state.items()}
-
-
-def test_a_state_of_another_global_batch_is_refused():
+def test_state_of_another_batch_is_refused():
     with pytest.raises(ValueError, match="saved with a global batch of 512, but this balancer has 256"):
         balancer(global_batch=256).load_state_dict(balancer().state_dict())
 
 
-def test_sizes_saved_under_other_bounds_are_put_right_at_once():
+def test_resumed_sizes_follow_new_bounds():
     resumed = balancer(batch_multiple=8, upper=136)
     resumed.load_state_dict(warm(balancer(), [100, 100, 100, 110]).state_dict())
     assert resumed.plan.sizes.max() > 136
@@ -158,7 +124,7 @@ def test_sizes_saved_under_other_bounds_are_put_right_at_once():
     assert plan.seconds.max() == 1.28
 
 
-def test_a_joining_worker_gets_its_share_at_once_and_others_are_remembered():
+def test_joining_worker_gets_its_share_at_once():
     used = warm(balancer(), [100, 200, 100, 100])
     plan = used.join("gpu4")
     assert plan.workers == (*FLEET, "gpu4")
@@ -166,12 +132,7 @@ def test_a_joining_worker_gets_its_share_at_once_and_others_are_remembered():
     assert used.step(report_at(plan, [100, 200, 100, 100, 100])).sizes.tolist() == plan.sizes.tolist()
 
 
-def test_who_joins_when_the_warm_up_has_just_ended_gets_its_share_at_once():
-    used = warm(balancer(warmup=8, horizon=1), [100, 200, 100, 100], iterations=8)
-    assert used.join("gpu4").sizes.max() == 172  # equal ones would be 103 at most
-
-
-def test_the_samples_of_a_leaving_worker_go_to_the_others():
+def test_samples_of_a_leaving_worker_go_to_others():
     used = warm(balancer(), [100, 200, 100, 100])
     plan = used.leave("gpu0")
     assert plan.workers == FLEET[1:]
@@ -187,17 +148,12 @@ def test_the_samples_of_a_leaving_worker_go_to_the_others():
         (lambda b: b.leave("gpu2"), "upper bounds and memory limits sum to 510, less than the global_batch 512"),
     ],
 )
-def test_a_refused_change_of_the_fleet_changes_nothing(change, sentence):
+def test_refused_join_or_leave_changes_nothing(change, sentence):
     used, untouched = (warm(balancer(upper=170), [100, 120, 100, 100]) for _ in range(2))
     with pytest.raises(ValueError, match=sentence):
         change(used)
     assert used.workers == FLEET
     assert all(same(used.step(report), untouched.step(report)) for report in random_reports(10))
-
-
-def test_the_last_worker_cannot_leave():
-    with pytest.raises(ValueError, match="worker 'gpu0' is the last of the fleet and cannot leave"):
-        balancer(workers=["gpu0"]).leave("gpu0")
 
 
 def test_ranks_may_be_numbers():
@@ -206,7 +162,7 @@ def test_ranks_may_be_numbers():
     assert used.leave(3).workers == ("0", "1", "2")
 
 
-def test_the_horizon_is_asked_of_the_predictor():
+def test_horizon_reaches_the_predictor():
     noisy = list(random_reports(20))
     plans = [[used.step(report) for report in noisy][-1] for used in (balancer(horizon=1), balancer(horizon=2))]
     np.testing.assert_allclose(plans[1].forecast.spread, plans[0].forecast.spread * np.sqrt(2))
@@ -233,23 +189,18 @@ policies = st.fixed_dictionaries(
 @pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(reports, policies)
-def test_any_report_leaves_sum_batch_multiple_and_bounds_kept(reports, rules):
-    used = balancer(Curious(0.5), **rules)
-    lower = np.ceil(rules["lower"] / rules["batch_multiple"]) * rules["batch_multiple"]
-    upper = np.array([64 if name == "gpu1" else np.inf for name in FLEET]) if rules["upper"] else np.full(4, np.inf)
-    if rules["upper"] == 150:
-        upper = np.full(4, 150)
+def test_any_report_keeps_sum_multiple_and_bounds(reports, rules):
+    used, multiple = balancer(Curious(0.5), **rules), rules["batch_multiple"]
+    lower = np.ceil(rules["lower"] / multiple) * multiple
+    upper = {None: [np.inf] * 4, 150: [150] * 4}.get(rules["upper"] if not isinstance(rules["upper"], dict) else 0)
     for samples, seconds, out_of_memory in reports:
         plan = used.step(Report(samples, seconds, out_of_memory=out_of_memory))
         assert plan.sizes.sum() == 512
         assert plan.weights.sum() == pytest.approx(1)
-        assert (plan.sizes % rules["batch_multiple"] == 0).all()
-        assert (plan.sizes >= lower).all()
-        assert (plan.sizes <= upper).all()
+        assert ((plan.sizes % multiple == 0) & (plan.sizes >= lower)).all()
+        assert (plan.sizes <= (upper or [np.inf, 64, np.inf, np.inf])).all()
         assert np.isfinite(plan.seconds).all()
-        assert plan.why.endswith(".")
-        assert "nan" not in plan.why
-        assert "inf" not in plan.why
+        assert not re.search("nan|inf", plan.why)
 
 
 @pytest.mark.parametrize(
@@ -260,7 +211,7 @@ def test_any_report_leaves_sum_batch_multiple_and_bounds_kept(reports, rules):
         (Report([64] * 4, [0.5] * 4, out_of_memory=[True]), r"out_of_memory must hold one flag for each of the 4"),
     ],
 )
-def test_a_report_of_another_fleet_is_refused_and_changes_nothing(report, sentence):
+def test_report_of_another_fleet_is_refused(report, sentence):
     used, untouched = balancer(), balancer()
     with pytest.raises(ValueError, match=sentence):
         used.step(report)
@@ -268,7 +219,7 @@ def test_a_report_of_another_fleet_is_refused_and_changes_nothing(report, senten
 
 
 @pytest.mark.parametrize("where", ["sampled now", "in the report"])
-def test_covariates_of_another_shape_are_refused_and_change_nothing(where):
+def test_covariates_of_another_shape_are_refused(where):
     class Driven(LastValue):
         covariate_names = ("cpu_share", "cpu_busy")
 
@@ -294,7 +245,7 @@ def test_covariates_of_another_shape_are_refused_and_change_nothing(where):
         ({"workers": []}, "at least one worker"),
     ],
 )
-def test_what_cannot_be_balanced_is_refused_at_once(arguments, sentence):
+def test_impossible_arguments_are_refused(arguments, sentence):
     with pytest.raises(ValueError, match=sentence):
         balancer(**arguments)
 
@@ -302,7 +253,7 @@ def test_what_cannot_be_balanced_is_refused_at_once(arguments, sentence):
 # -- memory ------------------------------------------------------------------------------------------------------
 
 
-def test_a_worker_that_ran_out_of_memory_gets_less_and_stays_below():
+def test_out_of_memory_caps_a_worker():
     used = balancer(warmup=0)
     flags = np.array([False, True, False, False])
     plan = used.step(report_at(used.plan, [100] * 4, out_of_memory=flags))
@@ -312,7 +263,7 @@ def test_a_worker_that_ran_out_of_memory_gets_less_and_stays_below():
     assert plan.sizes[1] == 102
 
 
-def test_memory_limits_without_room_for_the_batch_are_ignored_and_said():
+def test_impossible_memory_limits_are_ignored():
     used = balancer(warmup=0)
     plan = used.step(report_at(used.plan, [100] * 4, out_of_memory=[True] * 4))
     assert plan.sizes.tolist() == [128] * 4
@@ -327,14 +278,14 @@ class KnowsItsMemory(LastValue):
         return replace(plain, batch_time=replace(plain.curves, limit=np.array([np.inf, 120, np.inf, np.inf])))
 
 
-def test_a_limit_that_the_predictor_learns_counts_instead():
+def test_learned_memory_limit_counts():
     used = balancer(KnowsItsMemory(), warmup=0)
     flags = np.array([False, True, False, False])
     plan = used.step(report_at(used.plan, [100] * 4, out_of_memory=flags))
     assert plan.sizes[1] == 120
 
 
-def test_token_weights_are_shares_of_tokens():
+def test_token_weights():
     plan = balancer().plan
     np.testing.assert_array_equal(plan.token_weights([10, 30, 0, 40]), [0.125, 0.375, 0.0, 0.5])
     for refused in ([1, 2, 3], [0, 0, 0, 0], [1, 1, 1, np.nan], [1, 1, 1, np.inf], [1, 1, 1, -1]):
@@ -371,7 +322,7 @@ def with_stragglers(iterations=300, seed=1):
 @pytest.mark.slow
 @pytest.mark.parametrize("speed_TW", [with_stragglers(), checks.example_trace(300).speed], ids=["random", "switching"])
 @pytest.mark.parametrize(("predictor", "share"), [(EWMA(0.5), 0.45), (LastValue(), 0.65)], ids=["ewma", "last"])
-def test_random_stragglers_are_not_chased(speed_TW, predictor, share):
+def test_random_stragglers_are_not_followed(speed_TW, predictor, share):
     without = changes(speed_TW, predictor, **FREE)
     assert without > 0.95 * len(speed_TW)
     assert changes(speed_TW, predictor) < share * without
@@ -383,7 +334,7 @@ def test_random_stragglers_are_not_chased(speed_TW, predictor, share):
 @pytest.mark.parametrize("factor", [0.5, 0.7, 1.5, 2.0])
 @pytest.mark.parametrize("worker", range(4))
 @pytest.mark.parametrize("recovers", [False, True], ids=["once", "and back"])
-def test_a_lasting_change_is_followed_within_five_iterations(predictor, factor, worker, recovers):
+def test_lasting_change_is_followed_in_5_iterations(predictor, factor, worker, recovers):
     speed_TW = np.tile([100.0, 200, 50, 100], (60, 1))
     speed_TW[20 : 40 if recovers else 60, worker] *= factor
     ratios = replayed(speed_TW, predictor)
@@ -392,80 +343,55 @@ def test_a_lasting_change_is_followed_within_five_iterations(predictor, factor, 
     assert (ratios[45:] < 1.05).all()
 
 
-# -- reasons -----------------------------------------------------------------------------------------------------
+def test_balancer_accepts_a_name():
+    used = LoadBalancer("ewma:smoothing=0.5", workers=["a", "b"], global_batch=90, policy=Policy(warmup=1))
+    assert warm(used, [100.0, 50.0], 6).plan.sizes.tolist() == [60, 30]
 
 
-def warm(used, speed, iterations=8):
-    for _ in range(iterations):
-        used.step(report_at(used.plan, speed))
-    return used
+@pytest.mark.parametrize(
+    ("predictor", "workers", "sentence"),
+    [
+        (Auto, ["a", "b"], "Auto\\(\\) makes one"),
+        (3, ["a", "b"], "predictor must be one such as"),
+        (EWMA(), 3, "names or ranks in order"),
+        (EWMA(), "gpu0", "names or ranks in order"),
+        (EWMA(), {"a", "b"}, "a set, whose order differs"),
+    ],
+)
+def test_balancer_refuses_mistakes(predictor, workers, sentence):
+    with pytest.raises(TypeError, match=sentence):
+        LoadBalancer(predictor, workers=workers, global_batch=9)
 
 
-EQUAL = [1280] * 4
-STRAGGLER = [1280, 1280, 1280, 640]
+def test_report_refuses_a_mapping():
+    report = Report(samples={"a": 5, "b": 4}, seconds={"a": 1.0, "b": 1.0})
+    with pytest.raises(TypeError, match="in the order of workers"):
+        report.speed  # noqa: B018
+    with pytest.raises(ValueError, match="each of the 2 workers"):
+        LoadBalancer("ewma", workers=["a", "b"], global_batch=9).step(report)
 
 
-def why_after(*speeds, predictor=None, horizon=1, out_of_memory=None, **rules):
-    used = balancer(predictor, horizon=horizon, **{**FREE, **rules})
-    for speed in speeds:
-        used.step(report_at(used.plan, speed, out_of_memory=out_of_memory))
-    return used.plan.why
+def test_shared_predictor_is_refused():
+    predictor = EWMA()
+    first = LoadBalancer(predictor, workers=["a0", "a1"], global_batch=120)
+    warm(first, [100.0, 50.0], 1)
+    second = LoadBalancer(predictor, workers=["b0", "b1"], global_batch=120)
+    warm(second, [50.0, 100.0], 1)
+    with pytest.raises(ValueError, match="a predictor of its own"):
+        warm(first, [100.0, 50.0], 1)
+    warm(copy.deepcopy(second), [50.0, 100.0], 1)
 
 
-REASONS = {
-    "nothing is known": (
-        lambda: balancer().plan.why,
-        "Equal batches: no iteration has been reported yet.",
-    ),
-    "warm-up": (
-        lambda: why_after(STRAGGLER, STRAGGLER, warmup=5),
-        "Equal batches: 2 of 5 warm-up iterations done.",
-    ),
-    "a straggler": (
-        lambda: why_after(STRAGGLER),
-        "Moved 55 samples from gpu3 (50 % slower than the median) to gpu0, gpu1 and gpu2: "
-        "the next iteration is expected to take 115 ms instead of 200 ms.",
-    ),
-    "a plan one iteration late, with caution": (
-        lambda: why_after(EQUAL, STRAGGLER, horizon=2, risk=1.0, predictor=Proportional()),
-        "Moved 95 samples from gpu3 (50 % slower than the median) to gpu0, gpu1 and gpu2: the iteration after the next "
-        "is planned, with caution, at 125 ms instead of 473 ms.",
-    ),
-    "nothing to gain": (
-        lambda: why_after(STRAGGLER, STRAGGLER),
-        "Kept the sizes: no split is expected to be faster.",
-    ),
-    "less than a change costs": (
-        lambda: why_after([1280, 1280, 1280, 1264], [1280, 1280, 1280, 1264], change_cost=0.03),
-        "Kept the sizes: the best split would gain at most 0.9 %; since they were chosen that sums to 1.9 % of an "
-        "iteration, and a change costs 3 %.",
-    ),
-    "out of memory": (
-        lambda: why_after(EQUAL, out_of_memory=[False, True, False, False]),
-        "Moved 26 samples from gpu1 to gpu0, gpu2 and gpu3: gpu1 has room for only 102 samples.",
-    ),
-    "no memory anywhere": (
-        lambda: why_after(EQUAL, out_of_memory=[True] * 4),
-        "Kept the sizes: no split is expected to be faster; "
-        "the memory limits leave no room for the global batch and are ignored.",
-    ),
-    "probing": (
-        lambda: why_after(EQUAL, predictor=Curious(), change_cost=0.02),
-        "Moved 6 samples for a while, to tell fixed time from time per sample; otherwise kept the sizes: "
-        "no split is expected to be faster.",
-    ),
-    "a worker joins": (
-        lambda: balancer().join("gpu4").why,
-        "gpu4 joined: 512 samples split again over 5 workers, 102 to 103 each.",
-    ),
-    "a worker leaves": (
-        lambda: balancer().leave("gpu1").why,
-        "gpu1 left: 512 samples split again over 3 workers, 170 to 171 each.",
-    ),
-}
-
-
-@pytest.mark.parametrize("situation", REASONS)
-def test_every_plan_says_why(situation):
-    ask, sentence = REASONS[situation]
-    assert ask() == sentence
+@pytest.mark.parametrize("make", [Auto, EWMA, BatchTime])
+def test_plan_is_read_only(make):
+    used = LoadBalancer(make(), workers=["a", "b", "c"], global_batch=512)
+    for _ in range(10):
+        plan = warm(used, [100.0, 100.0, 50.0], 1).plan
+        curves = plan.forecast.curves
+        arrays = [plan.sizes, plan.seconds, plan.forecast.speed, plan.forecast.spread, curves.slope, curves.intercept]
+        for values in arrays:
+            with pytest.raises(ValueError, match="read-only"):
+                values[0] = 1
+    state = used.state_dict()
+    state["sizes"][0] -= 5
+    assert used.plan.sizes.sum() == warm(used, [100.0, 100.0, 50.0], 1).plan.sizes.sum() == 512
