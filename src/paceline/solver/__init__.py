@@ -1,11 +1,10 @@
 """Forecasts in, batch sizes out, or samples of unequal cost assigned to ranks, or packed into their micro-batches."""
 
 from paceline.solver.assign import Assignment, AssignmentStatus, assign
+from paceline.solver.deadline import BatchTimeCurves
 from paceline.solver.goodput import Goodput, best_batch
-from paceline.solver.load import BatchTimeCurves
 from paceline.solver.pack import Packing, PackingStatus, TokenCost, pack
-from paceline.solver.risk import caution, cautious
-from paceline.solver.split import Split, Status, evaluate, split
+from paceline.solver.split import Split, Status, caution, evaluate, split
 
 __all__ = [
     "Assignment",
@@ -20,7 +19,6 @@ __all__ = [
     "assign",
     "best_batch",
     "caution",
-    "cautious",
     "evaluate",
     "pack",
     "split",

@@ -13,12 +13,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from paceline._arrays import Array, Sizes
-from paceline.solver.assign_arguments import Fleet, Samples, checked_fleet, checked_samples, sums
-from paceline.solver.load import BatchTimeCurves
-from paceline.solver.lower_bounds import least_padded_work, level, packed_bound
-from paceline.solver.orders import few_orders, order_bound
+from paceline.solver.deadline import BatchTimeCurves
+from paceline.solver.fleet import (
+    Fleet,
+    Samples,
+    checked_fleet,
+    checked_samples,
+    least_padded_work,
+    level,
+    packed_bound,
+    sums,
+)
 from paceline.solver.packed import packed
-from paceline.solver.padded import FINE
+from paceline.solver.padded import FINE, few_orders, order_bound
 from paceline.solver.padded import padded as padded_owners
 
 ENOUGH = 0.002

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from paceline.solver.bounds import whole
-from paceline.solver.load import BatchTimeCurves
-from paceline.solver.split import Split, split
+from paceline.solver.deadline import BatchTimeCurves
+from paceline.solver.split import Split, split, whole
 
 ROUNDING = 1 + 16 * float(np.finfo(np.float64).eps)
 """Factor that raises a bound, so that rounding never hides a better batch."""

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from paceline._arrays import Array, Mask, Sizes
-from paceline.solver.assign_arguments import Fleet, sums
+from paceline.solver.fleet import Fleet, sums
 
 PARTNERS = 8
 """Ranks with which the latest tries to exchange samples, the earliest first."""

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from paceline._arrays import Array, Mask, Sizes
-from paceline.solver.assign_arguments import Fleet, checked_fleet, sums
-from paceline.solver.load import BatchTimeCurves
+from paceline.solver.deadline import BatchTimeCurves
+from paceline.solver.fleet import Fleet, checked_fleet, sums
 from paceline.solver.micro_batches import Bins, Problem, search
 from paceline.solver.packing_bounds import equal_bounds, fewest_of_all, packing_bound
 from paceline.solver.padded_micro_batches import padded_count, search_padded

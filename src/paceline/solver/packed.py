@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from paceline._arrays import Array, Mask, Sizes
-from paceline.solver.assign_arguments import Fleet, Samples, sums
+from paceline.solver.fleet import Fleet, Samples, sums
 
 ALIKE = 0.7
 """Samples are given out together while the shortest of them costs at least this share of the longest: then the end of

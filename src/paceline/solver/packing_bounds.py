@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from paceline._arrays import Array
-from paceline.solver.assign_arguments import Samples
-from paceline.solver.lower_bounds import least_padded_cost, level, packed_bound
+from paceline.solver.fleet import Samples, least_padded_cost, level, packed_bound
 from paceline.solver.micro_batches import Problem
 
 COUNTS = 64

@@ -13,8 +13,7 @@ import heapq
 import numpy as np
 
 from paceline._arrays import Sizes
-from paceline.solver.assign_arguments import Samples
-from paceline.solver.lower_bounds import padded_cut
+from paceline.solver.fleet import Samples, padded_cut
 from paceline.solver.micro_batches import Bins, Problem, fill_empty
 
 FINE = 1e-3

@@ -12,10 +12,10 @@ from paceline._arrays import Array
 from paceline._curves import Curves, batch_seconds
 from paceline.predictors.forecast import Forecast
 from paceline.predictors.report import Report
-from paceline.solver.risk import log_caution
+from paceline.solver.split import log_caution
 
 CHOICES_C2 = np.array([[1.0, 0.0], [1.0, -0.5], [1.0, -1.0], [0.5, 0.0], [0.5, -0.25], [0.5, -0.5], [0.0, 0.0]])
-"""Choices: the factor of the differences between log speeds, and that of :func:`paceline.solver.risk.log_caution`.
+"""Choices: the factor of the differences between log speeds, and that of :func:`paceline.solver.split.log_caution`.
 
 A choice trusts all, half or none of the differences (none is equal batches), and spares noisy workers not at all,
 by half or fully."""

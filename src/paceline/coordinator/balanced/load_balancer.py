@@ -8,28 +8,242 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from paceline._arrays import Sizes
+from paceline._arrays import Array, Mask, Sizes
+from paceline._curves import Curves
 from paceline.coordinator.balanced import reasons as why
-from paceline.coordinator.balanced.decision import LOOK, Forgone, Situation, decide, gain_of
 from paceline.coordinator.balanced.fitted_range import FittedRange
 from paceline.coordinator.balanced.hedging import Hedging
-from paceline.coordinator.balanced.limits import Bounds, Limits, require_covariates, require_fleet
 from paceline.coordinator.balanced.plan import Plan
-from paceline.coordinator.balanced.policy import Policy
+from paceline.coordinator.balanced.policy import Bounds, Limits, Policy, require_covariates, require_fleet
 from paceline.predictors.fixed_part import FixedPart
 from paceline.predictors.forecast import Forecast
 from paceline.predictors.named import named
 from paceline.predictors.protocol import Predictor, Probes, require_predictor
 from paceline.predictors.report import Report
-from paceline.solver.decided import DecidedCurves, decided
-from paceline.solver.risk import caution
-from paceline.solver.split import Split
+from paceline.solver.split import Split, caution, evaluate, split
+
+SHOWS = 0.02
+"""A worker that ends less than this share before the last one is not reported as held back."""
+
+
+EXTREME, WORTH_AN_EXTREME = 0.75, 0.01
+"""Sizes that deviate from equal ones by more than this share are extreme: they must save this share of an iteration's
+time, or less extreme ones are taken. They cost memory on one worker and steady kernels on another."""
+
+LOOK, NOTICEABLE, NOTHING = 16, 0.1, 0.002
+"""Each so many iterations, sizes of which one deviates by a noticeable share from an equal batch are given up for equal
+ones, if these take no longer than by a share that is nothing."""
+
+
+@dataclass(eq=False, slots=True)
+class Forgone:
+    """Time that keeping the sizes is expected to have cost since they were chosen, in iterations.
+
+    The exact gain of the best split is asked of the solver only where a cheap upper bound might be too much to forgo.
+
+    Parameters
+    ----------
+    known
+        Sum of the gains.
+    bound
+        Sum of the upper bounds since the solver was asked.
+    """
+
+    known: float = 0.0
+    bound: float = 0.0
+
+
+@dataclass(eq=False, slots=True)
+class Situation:
+    """All inputs of a decision.
+
+    Parameters
+    ----------
+    policy, workers, global_batch, horizon
+        Settings of the load balancer.
+    forecast, curves
+        The forecast for the iteration to plan, and its curves.
+    spared
+        The curves to compare sizes under: those of the forecast, or hedged ones.
+    bounds
+        Fewest and most samples of each worker.
+    fits
+        Whether the sizes in use keep these bounds.
+    sizes
+        The sizes in use, ``[W]``.
+    forgone
+        Time that keeping them has cost; a decision adds to it.
+    known_before
+        Forecast from which the sizes in use were chosen.
+    equal
+        Sizes as equal as the bounds allow, ``[W]``.
+    looks
+        Whether to ask if equal or less extreme sizes are as good: only now and then, as it takes time.
+    """
+
+    policy: Policy
+    workers: tuple[str, ...]
+    global_batch: int
+    horizon: int
+    forecast: Forecast
+    curves: Curves
+    spared: Curves
+    bounds: Bounds
+    fits: bool
+    sizes: Sizes
+    forgone: Forgone
+    known_before: Forecast
+    equal: Sizes
+    looks: bool
+
+    def best(self) -> Split:
+        """Return the split that ends soonest under the curves to compare sizes under, if that is worth its extremes."""
+        best = self._within(np.inf)
+        while (far := float(np.abs(best.sizes - self.equal).max())) > EXTREME * self.global_batch / len(self.sizes):
+            nearer = self._within(far / 2)
+            if nearer.makespan > (1 + WORTH_AN_EXTREME) * best.makespan:
+                break
+            best = nearer
+        return best
+
+    def _within(self, far: float) -> Split:
+        """Return the best split whose sizes are so many samples away from equal ones at most."""
+        multiple = self.policy.batch_multiple
+        far = np.floor(far / multiple) * multiple
+        low, high = np.maximum(self.bounds.low, self.equal - far), np.minimum(self.bounds.high, self.equal + far)
+        return split(self.spared, self.global_batch, lower=low, upper=high, batch_multiple=multiple)
+
+    def nearer(self, kept: Split) -> Split | None:
+        """Return equal sizes, or less extreme ones, if those in use gain nothing over them."""
+        far, share = float(np.abs(self.sizes - self.equal).max()), self.global_batch / len(self.sizes)
+        if far <= NOTICEABLE * share:
+            return None
+        equal = evaluate(self.spared, self.equal)
+        if equal.makespan <= (1 + NOTHING) * kept.makespan:
+            return equal
+        if far <= EXTREME * share:
+            return None
+        less = self._within(far / 2)
+        return less if less.makespan <= (1 + WORTH_AN_EXTREME) * kept.makespan else None
+
+    def proven(self) -> bool:
+        """Return whether the sizes in use are the best without a search."""
+        return _proven(self.spared, self.sizes, self.policy.batch_multiple, self.bounds)
+
+    def expected(self, best: Split) -> Split:
+        """Return the best split with the times that the forecast itself expects."""
+        if self.spared is self.curves:
+            return best
+        expected = evaluate(self.curves, best.sizes)
+        return Split(best.sizes, expected.seconds, expected.makespan, best.status)
+
+    def moved(self, sizes: Sizes) -> why.Reason:
+        """Return the sentence about a change to these sizes."""
+        return why.moved, (self.workers, self.sizes, sizes, self.forecast.speed, self.known_before)
+
+
+def decide(now: Situation) -> tuple[Split, float, list[why.Reason]]:
+    """Return the split to use, its gain, and the reasons, by the rules of the policy.
+
+    Sizes that violate a bound are corrected at once; any other change must be worth it.
+    """
+    kept = evaluate(now.curves, now.sizes)
+    if not now.fits:
+        best = now.expected(now.best())
+        broken = (why.broken_bounds, (now.workers, now.sizes, now.bounds.high))
+        return best, gain_of(kept.makespan, best.makespan), [now.moved(best.sizes), broken]
+    chosen, gain, reasons = _weighted(now, kept)
+    if now.bounds.any_limited:
+        reasons.append((why.held_back, (now.workers, _held_back(now, chosen))))
+    return chosen, gain, reasons
+
+
+def _weighted(now: Situation, kept: Split) -> tuple[Split, float, list[why.Reason]]:
+    """Compare the best split with the sizes in use."""
+    plain, cost, forgone = now.spared is now.curves, now.policy.change_cost, now.forgone
+    in_use = kept if plain else evaluate(now.spared, now.sizes)
+    makespan = in_use.makespan
+    if now.looks and (nearer := now.nearer(in_use)) is not None:
+        return now.expected(nearer), 0.0, [now.moved(nearer.sizes), (why.no_extremes, ())]
+    # A cheap upper bound comes first: in a steady job it usually makes the solver's run unnecessary.
+    soonest = _soonest(now.spared, now.global_batch)
+    at_most = gain_of(makespan, soonest)
+    if at_most <= 0:
+        return kept, 0.0, [(why.nothing_to_gain, ())]
+    forgone.bound += at_most
+    if forgone.known + forgone.bound <= cost:
+        return kept, 0.0, [(why.too_little, ("at most ", at_most, forgone.known + forgone.bound, cost))]
+    best = None if now.proven() else now.best()
+    gain = 0.0 if best is None else max(gain_of(makespan, best.makespan), 0.0)
+    # Where only bounds are known, the gain is taken to have been as large a share of them as it is now.
+    forgone.known, forgone.bound = forgone.known + forgone.bound * gain / at_most, 0.0
+    if best is None or gain == 0:
+        return kept, 0.0, [(why.nothing_to_gain, ())]
+    if forgone.known <= cost:
+        return kept, 0.0, [(why.too_little, ("", gain, forgone.known, cost))]
+    expected = (why.expected, (best.makespan, makespan, now.horizon, not plain))
+    rounding = (why.rounded, (now.policy.batch_multiple, best.makespan, soonest))
+    return now.expected(best), gain, [now.moved(best.sizes), expected, rounding]
+
+
+def _held_back(now: Situation, chosen: Split) -> Mask:
+    """Return which workers memory keeps from taking more while they wait for others, ``[W]``."""
+    full_W = now.bounds.limited & (chosen.sizes + now.policy.batch_multiple > now.bounds.high)
+    early_W = chosen.seconds < (1 - SHOWS) * chosen.makespan
+    held_W: Mask = full_W & early_W
+    return held_W
+
+
+def _unlimited(forecast: Forecast) -> Curves:
+    """Return the curves of a forecast without their memory limits, which are part of the bounds."""
+    return replace(forecast.curves, limit=np.full(len(forecast.speed), np.inf))
+
+
+def _stretched(curves: Curves, factor_W: Array) -> Curves:
+    return Curves(curves.floor * factor_W, curves.slope * factor_W, curves.intercept * factor_W, curves.limit)
+
+
+def _soonest(curves: Curves, global_batch: int) -> float:
+    """Return a time, in seconds, before which no split ends; 0 if there is no easy bound.
+
+    Nothing ends sooner than if all workers ended together on their lines, with fractions of samples and without
+    floors or bounds.
+    """
+    with np.errstate(all="ignore"):
+        rate_W = 1.0 / curves.slope
+        together = float((global_batch + (curves.intercept * rate_W).sum()) / rate_W.sum())
+    return together if together >= curves.intercept.max() else 0.0  # level lines give NaN here
+
+
+def _proven(curves: Curves, sizes: Sizes, step: int, bounds: Bounds) -> bool:
+    """Return whether a glance proves that no split between these bounds ends sooner.
+
+    Any other split gives a worker at least one batch multiple more, and any better one takes some from all that end
+    last. So it is proven if no worker could end one batch multiple more any sooner, or if one that ends last has no
+    more to give.
+    """
+    now, more = evaluate(curves, sizes), sizes + step
+    last_W = now.seconds == now.makespan
+    later_W = curves.busy_seconds(more)[more <= bounds.high]
+    return bool((sizes[last_W] - step < bounds.low[last_W]).any() or now.makespan <= later_W.min(initial=np.inf))
+
+
+def gain_of(kept: float, proposed: float) -> float:
+    """Return the share of the time that a proposal saves, given the makespans of keeping and of changing.
+
+    Of no time nothing can be saved:
+
+    >>> gain_of(0.5, 0.375), gain_of(0.0, 0.0)
+    (0.25, 0.0)
+    """
+    return 1.0 - proposed / kept if kept > 0 else 0.0
 
 
 class LoadBalancer:
@@ -86,7 +300,7 @@ class LoadBalancer:
     _silent: bool
     _known_before: Forecast
     _fits_in: Bounds | None
-    _curves: DecidedCurves
+    _curves: Curves
 
     def __init__(
         self,
@@ -280,7 +494,7 @@ class LoadBalancer:
 
     def _next(self, forecast: Forecast) -> Plan:
         """Choose the sizes, and plan them with what the predictor wants to try."""
-        curves, bounds = decided(forecast.speed, forecast.batch_time), self._limits.bounds(forecast)
+        curves, bounds = _unlimited(forecast), self._limits.bounds(forecast)
         chosen, gain, reasons = self._chosen(forecast, curves, bounds)
         if not bounds.enough:
             reasons.append((why.no_room, ()))
@@ -297,9 +511,7 @@ class LoadBalancer:
         acted = _differ(chosen.sizes, self.plan.split.sizes)
         return self._planned(chosen, forecast, [*reasons, *news], acted=acted, gain=gain, drifts=bool(news))
 
-    def _chosen(
-        self, forecast: Forecast, curves: DecidedCurves, bounds: Bounds
-    ) -> tuple[Split, float, list[why.Reason]]:
+    def _chosen(self, forecast: Forecast, curves: Curves, bounds: Bounds) -> tuple[Split, float, list[why.Reason]]:
         """Return the split to use, its gain, and the reasons."""
         policy = self.policy
         if self._iterations < policy.warmup:
@@ -322,15 +534,13 @@ class LoadBalancer:
         )
         return decide(situation)
 
-    def _equal(
-        self, curves: DecidedCurves, bounds: Bounds, reason: why.Reason
-    ) -> tuple[Split, float, list[why.Reason]]:
+    def _equal(self, curves: Curves, bounds: Bounds, reason: why.Reason) -> tuple[Split, float, list[why.Reason]]:
         """Return sizes as equal as the bounds allow."""
         equal = self._equal_sizes(bounds)
         if not _differ(equal, self._sizes):
-            return curves.evaluate(self._sizes), 0.0, [reason]
-        chosen = curves.evaluate(equal)
-        return chosen, gain_of(curves.evaluate(self._sizes).makespan, chosen.makespan), [reason]
+            return evaluate(curves, self._sizes), 0.0, [reason]
+        chosen = evaluate(curves, equal)
+        return chosen, gain_of(evaluate(curves, self._sizes).makespan, chosen.makespan), [reason]
 
     def _equal_sizes(self, bounds: Bounds) -> Sizes:
         return self._limits.equal if bounds is self._limits.own else self._limits.equal_within(bounds)
@@ -345,16 +555,16 @@ class LoadBalancer:
             tried = self._probes.probe(
                 sizes, bounds.low, bounds.high, batch_multiple=batch_multiple, iteration=self._iterations
             )
-            chosen = self._curves.evaluate(tried) if _differ(tried, sizes) else chosen
+            chosen = evaluate(self._curves, tried) if _differ(tried, sizes) else chosen
         was, now = why.moved_samples(before, self.plan.sizes), why.moved_samples(sizes, chosen.sizes)
         return chosen, [(why.with_probing, (tuple(reasons), was, now))] if was or now else reasons
 
-    def _spared(self, curves: DecidedCurves, forecast: Forecast) -> DecidedCurves:
+    def _spared(self, curves: Curves, forecast: Forecast) -> Curves:
         """Return the curves to compare sizes under."""
         risk = self.policy.risk
         if isinstance(risk, str):
-            return curves.stretched(self._hedging.stretch(forecast)) if self._hedging.choice else curves
-        return curves.stretched(caution(forecast.spread, risk)) if risk else curves
+            return _stretched(curves, self._hedging.stretch(forecast)) if self._hedging.choice else curves
+        return _stretched(curves, caution(forecast.spread, risk)) if risk else curves
 
     def _forecast(self) -> Forecast:
         return self._served.predict(horizon=self.horizon)
@@ -375,17 +585,20 @@ class LoadBalancer:
     def _resplit(self, limits: Limits, event: str) -> Plan:
         forecast = self._start(limits)
         if self._iterations >= self.policy.warmup:
-            bounds, curves = limits.bounds(forecast), decided(forecast.speed, forecast.batch_time)
+            bounds, curves = limits.bounds(forecast), _unlimited(forecast)
             curves = self._spared(curves, forecast)
-            self._sizes = curves.split(self.global_batch, self.policy.batch_multiple, bounds.low, bounds.high).sizes
+            step = self.policy.batch_multiple
+            self._sizes = split(
+                curves, self.global_batch, lower=bounds.low, upper=bounds.high, batch_multiple=step
+            ).sizes
         facts = (event, self.workers, self._sizes, why.known_speed(forecast))
         self.plan = self._given(self._sizes, forecast, (why.split_again, facts), acted=True)
         return self.plan
 
     def _given(self, sizes: Sizes, forecast: Forecast, reason: why.Reason, *, acted: bool = False) -> Plan:
         """Return a plan with sizes that are given, not decided on."""
-        self._curves = decided(forecast.speed, forecast.batch_time)
-        return self._planned(self._curves.evaluate(sizes), forecast, [reason], acted=acted)
+        self._curves = _unlimited(forecast)
+        return self._planned(evaluate(self._curves, sizes), forecast, [reason], acted=acted)
 
     def _planned(
         self,
