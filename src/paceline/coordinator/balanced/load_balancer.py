@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from paceline._arrays import Array, Mask, Sizes
+from paceline._arrays import Array, Sizes
 from paceline._curves import Curves
 from paceline.coordinator.balanced import reasons as why
 from paceline.coordinator.balanced.fitted_range import FittedRange
@@ -29,176 +29,31 @@ from paceline.predictors.protocol import Predictor, Probes, require_predictor
 from paceline.predictors.report import Report
 from paceline.solver.split import Split, caution, evaluate, split
 
-SHOWS = 0.02
-"""A worker that ends less than this share before the last one is not reported as held back."""
-
-
-EXTREME, WORTH_AN_EXTREME = 0.75, 0.01
+EXTREME, MIN_EXTREME_GAIN = 0.75, 0.01
 """Sizes that deviate from equal ones by more than this share are extreme: they must save this share of an iteration's
 time, or less extreme ones are taken. They cost memory on one worker and steady kernels on another."""
 
-LOOK, NOTICEABLE, NOTHING = 16, 0.1, 0.002
-"""Each so many iterations, sizes of which one deviates by a noticeable share from an equal batch are given up for equal
-ones, if these take no longer than by a share that is nothing."""
-
 
 @dataclass(eq=False, slots=True)
-class Forgone:
-    """Time that keeping the sizes is expected to have cost since they were chosen, in iterations.
+class _Now:
+    """Inputs of a decision: the forecast, its curves, those to compare sizes under, bounds, and equal sizes."""
 
-    The exact gain of the best split is asked of the solver only where a cheap upper bound might be too much to forgo.
-
-    Parameters
-    ----------
-    known
-        Sum of the gains.
-    bound
-        Sum of the upper bounds since the solver was asked.
-    """
-
-    known: float = 0.0
-    bound: float = 0.0
-
-
-@dataclass(eq=False, slots=True)
-class Situation:
-    """All inputs of a decision.
-
-    Parameters
-    ----------
-    policy, workers, global_batch, horizon
-        Settings of the load balancer.
-    forecast, curves
-        The forecast for the iteration to plan, and its curves.
-    spared
-        The curves to compare sizes under: those of the forecast, or hedged ones.
-    bounds
-        Fewest and most samples of each worker.
-    fits
-        Whether the sizes in use keep these bounds.
-    sizes
-        The sizes in use, ``[W]``.
-    forgone
-        Time that keeping them has cost; a decision adds to it.
-    known_before
-        Forecast from which the sizes in use were chosen.
-    equal
-        Sizes as equal as the bounds allow, ``[W]``.
-    looks
-        Whether to ask if equal or less extreme sizes are as good: only now and then, as it takes time.
-    """
-
-    policy: Policy
-    workers: tuple[str, ...]
-    global_batch: int
-    horizon: int
     forecast: Forecast
     curves: Curves
-    spared: Curves
+    compared: Curves
     bounds: Bounds
-    fits: bool
-    sizes: Sizes
-    forgone: Forgone
-    known_before: Forecast
     equal: Sizes
-    looks: bool
 
-    def best(self) -> Split:
-        """Return the split that ends soonest under the curves to compare sizes under, if that is worth its extremes."""
-        best = self._within(np.inf)
-        while (far := float(np.abs(best.sizes - self.equal).max())) > EXTREME * self.global_batch / len(self.sizes):
-            nearer = self._within(far / 2)
-            if nearer.makespan > (1 + WORTH_AN_EXTREME) * best.makespan:
-                break
-            best = nearer
-        return best
-
-    def _within(self, far: float) -> Split:
-        """Return the best split whose sizes are so many samples away from equal ones at most."""
-        multiple = self.policy.batch_multiple
-        far = np.floor(far / multiple) * multiple
-        low, high = np.maximum(self.bounds.low, self.equal - far), np.minimum(self.bounds.high, self.equal + far)
-        return split(self.spared, self.global_batch, lower=low, upper=high, batch_multiple=multiple)
-
-    def nearer(self, kept: Split) -> Split | None:
-        """Return equal sizes, or less extreme ones, if those in use gain nothing over them."""
-        far, share = float(np.abs(self.sizes - self.equal).max()), self.global_batch / len(self.sizes)
-        if far <= NOTICEABLE * share:
-            return None
-        equal = evaluate(self.spared, self.equal)
-        if equal.makespan <= (1 + NOTHING) * kept.makespan:
-            return equal
-        if far <= EXTREME * share:
-            return None
-        less = self._within(far / 2)
-        return less if less.makespan <= (1 + WORTH_AN_EXTREME) * kept.makespan else None
-
-    def proven(self) -> bool:
-        """Return whether the sizes in use are the best without a search."""
-        return _proven(self.spared, self.sizes, self.policy.batch_multiple, self.bounds)
+    @property
+    def is_hedged(self) -> bool:
+        return self.compared is not self.curves
 
     def expected(self, best: Split) -> Split:
-        """Return the best split with the times that the forecast itself expects."""
-        if self.spared is self.curves:
+        """Return a split with the times that the forecast itself expects."""
+        if not self.is_hedged:
             return best
         expected = evaluate(self.curves, best.sizes)
         return Split(best.sizes, expected.seconds, expected.makespan, best.status)
-
-    def moved(self, sizes: Sizes) -> why.Reason:
-        """Return the sentence about a change to these sizes."""
-        return why.moved, (self.workers, self.sizes, sizes, self.forecast.speed, self.known_before)
-
-
-def decide(now: Situation) -> tuple[Split, float, list[why.Reason]]:
-    """Return the split to use, its gain, and the reasons, by the rules of the policy.
-
-    Sizes that violate a bound are corrected at once; any other change must be worth it.
-    """
-    kept = evaluate(now.curves, now.sizes)
-    if not now.fits:
-        best = now.expected(now.best())
-        broken = (why.broken_bounds, (now.workers, now.sizes, now.bounds.high))
-        return best, gain_of(kept.makespan, best.makespan), [now.moved(best.sizes), broken]
-    chosen, gain, reasons = _weighted(now, kept)
-    if now.bounds.any_limited:
-        reasons.append((why.held_back, (now.workers, _held_back(now, chosen))))
-    return chosen, gain, reasons
-
-
-def _weighted(now: Situation, kept: Split) -> tuple[Split, float, list[why.Reason]]:
-    """Compare the best split with the sizes in use."""
-    plain, cost, forgone = now.spared is now.curves, now.policy.change_cost, now.forgone
-    in_use = kept if plain else evaluate(now.spared, now.sizes)
-    makespan = in_use.makespan
-    if now.looks and (nearer := now.nearer(in_use)) is not None:
-        return now.expected(nearer), 0.0, [now.moved(nearer.sizes), (why.no_extremes, ())]
-    # A cheap upper bound comes first: in a steady job it usually makes the solver's run unnecessary.
-    soonest = _soonest(now.spared, now.global_batch)
-    at_most = gain_of(makespan, soonest)
-    if at_most <= 0:
-        return kept, 0.0, [(why.nothing_to_gain, ())]
-    forgone.bound += at_most
-    if forgone.known + forgone.bound <= cost:
-        return kept, 0.0, [(why.too_little, ("at most ", at_most, forgone.known + forgone.bound, cost))]
-    best = None if now.proven() else now.best()
-    gain = 0.0 if best is None else max(gain_of(makespan, best.makespan), 0.0)
-    # Where only bounds are known, the gain is taken to have been as large a share of them as it is now.
-    forgone.known, forgone.bound = forgone.known + forgone.bound * gain / at_most, 0.0
-    if best is None or gain == 0:
-        return kept, 0.0, [(why.nothing_to_gain, ())]
-    if forgone.known <= cost:
-        return kept, 0.0, [(why.too_little, ("", gain, forgone.known, cost))]
-    expected = (why.expected, (best.makespan, makespan, now.horizon, not plain))
-    rounding = (why.rounded, (now.policy.batch_multiple, best.makespan, soonest))
-    return now.expected(best), gain, [now.moved(best.sizes), expected, rounding]
-
-
-def _held_back(now: Situation, chosen: Split) -> Mask:
-    """Return which workers memory keeps from taking more while they wait for others, ``[W]``."""
-    full_W = now.bounds.limited & (chosen.sizes + now.policy.batch_multiple > now.bounds.high)
-    early_W = chosen.seconds < (1 - SHOWS) * chosen.makespan
-    held_W: Mask = full_W & early_W
-    return held_W
 
 
 def _unlimited(forecast: Forecast) -> Curves:
@@ -292,6 +147,9 @@ class LoadBalancer:
     48.1 ms instead of 80 ms.
     """
 
+    # Time that keeping the sizes is expected to have cost since they were chosen, in iterations: gains that the solver
+    # found, and upper bounds of gains since it was asked.
+    _regret: Array
     # The one owner of the decided sizes. The plan's sizes differ from them while a predictor probes, and a loader holds
     # a copy of the plan's. Only this attribute is ever changed.
     _sizes: Sizes
@@ -328,11 +186,14 @@ class LoadBalancer:
         # Asked once: to look for the optional part of a protocol takes longer than a forecast.
         self._probes = predictor if isinstance(predictor, Probes) else None
         self._iterations = 0
-        self._forgone = Forgone()
+        self._regret = np.zeros(2)
         self._hedging = Hedging(global_batch, horizon)
         self._drift = FittedRange.of(predictor)
         forecast = self._start(limits)
         self.plan = self._given(self._sizes, forecast, (why.nothing_reported, ()))
+
+    def __repr__(self) -> str:
+        return f"LoadBalancer({self.predictor!r}, workers={len(self.workers)}, global_batch={self.global_batch})"
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -438,7 +299,7 @@ class LoadBalancer:
             "missed": self._missed.copy(),
             "speed_before": why.known_speed(self._known_before),
             "memory_limits": self._limits.memory.copy(),
-            "forgone": np.array([self._forgone.known, self._forgone.bound]),
+            "regret": self._regret.copy(),
             **{f"hedging/{name}": value for name, value in self._hedging.state_dict().items()},
             **({} if self._drift is None else {f"drift/{n}": v for n, v in self._drift.state_dict().items()}),
             **predictor,
@@ -467,7 +328,7 @@ class LoadBalancer:
             raise
         # `get` with defaults below: states saved by older versions lack these entries.
         self._limits = limits
-        self._forgone = Forgone(*map(float, state.get("forgone", ())))
+        self._regret = np.array(state["regret"])
         self._hedging.load_state_dict({name[8:]: v for name, v in state.items() if name.startswith("hedging/")})
         self._drift = FittedRange.of(self.predictor)  # what it was fitted on came with its state
         if self._drift is not None:
@@ -501,7 +362,7 @@ class LoadBalancer:
         before, self._sizes = self._sizes, chosen.sizes
         if chosen.sizes is not before:
             self._known_before = forecast
-            self._forgone = Forgone()
+            self._regret = np.zeros(2)
         self._fits_in, self._curves = bounds, curves
         if self._probes is not None:
             chosen, reasons = self._probed(chosen, before, bounds, reasons)
@@ -516,23 +377,79 @@ class LoadBalancer:
         policy = self.policy
         if self._iterations < policy.warmup:
             return self._equal(curves, bounds, (why.equal_batches, (self._iterations, policy.warmup)))
-        situation = Situation(
-            policy=policy,
-            workers=self.predictor.workers,
-            global_batch=self.global_batch,
-            horizon=self.horizon,
-            forecast=forecast,
-            curves=curves,
-            spared=self._spared(curves, forecast),
-            bounds=bounds,
-            fits=bounds is self._fits_in or not bounds.broken_by(self._sizes, policy.batch_multiple),
-            sizes=self._sizes,
-            forgone=self._forgone,
-            known_before=self._known_before,
-            equal=self._equal_sizes(bounds),
-            looks=self._iterations % LOOK == 0,
-        )
-        return decide(situation)
+        now = _Now(forecast, curves, self._hedged(curves, forecast), bounds, self._equal_sizes(bounds))
+        kept = evaluate(curves, self._sizes)
+        if bounds is not self._fits_in and bounds.broken_by(self._sizes, policy.batch_multiple):
+            best = now.expected(self._best(now))
+            broken = (why.broken_bounds, (self.workers, self._sizes, bounds.high))
+            return best, gain_of(kept.makespan, best.makespan), [self._moved(best.sizes, forecast), broken]
+        chosen, gain, reasons = self._weighed(now, kept)
+        if bounds.any_limited:
+            # Workers that memory keeps from taking more while they wait: they end 2 % or more before the last one.
+            full_W = bounds.limited & (chosen.sizes + policy.batch_multiple > bounds.high)
+            reasons.append((why.held_back, (self.workers, full_W & (chosen.seconds < 0.98 * chosen.makespan))))
+        return chosen, gain, reasons
+
+    def _weighed(self, now: _Now, kept: Split) -> tuple[Split, float, list[why.Reason]]:
+        """Compare the best split with the sizes in use: a change must be worth it."""
+        cost, regret = self.policy.change_cost, self._regret
+        in_use = evaluate(now.compared, self._sizes) if now.is_hedged else kept
+        makespan = in_use.makespan
+        if self._iterations % 16 == 0 and (nearer := self._nearer(now, in_use)) is not None:  # seldom, as it takes time
+            return now.expected(nearer), 0.0, [self._moved(nearer.sizes, now.forecast), (why.no_extremes, ())]
+        # A cheap upper bound comes first: in a steady job it usually makes the solver's run unnecessary.
+        soonest = _soonest(now.compared, self.global_batch)
+        at_most = gain_of(makespan, soonest)
+        if at_most <= 0:
+            return kept, 0.0, [(why.nothing_to_gain, ())]
+        regret[1] += at_most
+        if regret[0] + regret[1] <= cost:
+            return kept, 0.0, [(why.too_little, ("at most ", at_most, float(regret[0] + regret[1]), cost))]
+        step = self.policy.batch_multiple
+        best = None if _proven(now.compared, self._sizes, step, now.bounds) else self._best(now)
+        gain = 0.0 if best is None else max(gain_of(makespan, best.makespan), 0.0)
+        # Where only bounds are known, the gain is taken to have been as large a share of them as it is now.
+        regret[:] = regret[0] + regret[1] * gain / at_most, 0.0
+        if best is None or gain == 0:
+            return kept, 0.0, [(why.nothing_to_gain, ())]
+        if regret[0] <= cost:
+            return kept, 0.0, [(why.too_little, ("", gain, float(regret[0]), cost))]
+        expected = (why.expected, (best.makespan, makespan, self.horizon, now.is_hedged))
+        rounding = (why.rounded, (step, best.makespan, soonest))
+        return now.expected(best), gain, [self._moved(best.sizes, now.forecast), expected, rounding]
+
+    def _best(self, now: _Now) -> Split:
+        """Return the split that ends soonest, or a less extreme one that takes at most 1 % longer."""
+        best, extreme = self._within(now, np.inf), EXTREME * self.global_batch / len(self._sizes)
+        while (distance := float(np.abs(best.sizes - now.equal).max())) > extreme:
+            nearer = self._within(now, distance / 2)
+            if nearer.makespan > (1 + MIN_EXTREME_GAIN) * best.makespan:
+                break
+            best = nearer
+        return best
+
+    def _nearer(self, now: _Now, in_use: Split) -> Split | None:
+        """Return equal sizes, or less extreme ones, if those in use gain nothing over them."""
+        distance, mean = float(np.abs(self._sizes - now.equal).max()), self.global_batch / len(self._sizes)
+        if distance <= 0.1 * mean:
+            return None
+        equal = evaluate(now.compared, now.equal)
+        if equal.makespan <= 1.002 * in_use.makespan:
+            return equal
+        if distance <= EXTREME * mean:
+            return None
+        nearer = self._within(now, distance / 2)
+        return nearer if nearer.makespan <= (1 + MIN_EXTREME_GAIN) * in_use.makespan else None
+
+    def _within(self, now: _Now, distance: float) -> Split:
+        """Return the best split whose sizes are at most this many samples away from equal ones."""
+        step = self.policy.batch_multiple
+        distance = np.floor(distance / step) * step
+        low, high = np.maximum(now.bounds.low, now.equal - distance), np.minimum(now.bounds.high, now.equal + distance)
+        return split(now.compared, self.global_batch, lower=low, upper=high, batch_multiple=step)
+
+    def _moved(self, sizes: Sizes, forecast: Forecast) -> why.Reason:
+        return why.moved, (self.workers, self._sizes, sizes, forecast.speed, self._known_before)
 
     def _equal(self, curves: Curves, bounds: Bounds, reason: why.Reason) -> tuple[Split, float, list[why.Reason]]:
         """Return sizes as equal as the bounds allow."""
@@ -559,7 +476,7 @@ class LoadBalancer:
         was, now = why.moved_samples(before, self.plan.sizes), why.moved_samples(sizes, chosen.sizes)
         return chosen, [(why.with_probing, (tuple(reasons), was, now))] if was or now else reasons
 
-    def _spared(self, curves: Curves, forecast: Forecast) -> Curves:
+    def _hedged(self, curves: Curves, forecast: Forecast) -> Curves:
         """Return the curves to compare sizes under."""
         risk = self.policy.risk
         if isinstance(risk, str):
@@ -572,7 +489,7 @@ class LoadBalancer:
     def _start(self, limits: Limits) -> Forecast:
         """Start with equal sizes and no memory of any change."""
         self._limits = limits
-        self._forgone = Forgone()
+        self._regret = np.zeros(2)
         self._hedging.start()
         if self._drift is not None:
             self._drift.start()
@@ -586,7 +503,7 @@ class LoadBalancer:
         forecast = self._start(limits)
         if self._iterations >= self.policy.warmup:
             bounds, curves = limits.bounds(forecast), _unlimited(forecast)
-            curves = self._spared(curves, forecast)
+            curves = self._hedged(curves, forecast)
             step = self.policy.batch_multiple
             self._sizes = split(
                 curves, self.global_batch, lower=bounds.low, upper=bounds.high, batch_multiple=step

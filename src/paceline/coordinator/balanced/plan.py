@@ -16,7 +16,7 @@ from paceline.predictors.forecast import Forecast
 from paceline.solver.split import Split, Status
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Plan:
     """The batch sizes of an iteration to come, with the forecast behind them and the reason. Its arrays are read-only.
 
@@ -64,6 +64,10 @@ class Plan:
     iteration: int = 0
     drift: float = float("nan")
     drift_began: bool = False
+
+    def __repr__(self) -> str:
+        sizes = self.sizes.tolist() if len(self.sizes) <= 8 else f"{self.sizes.min()} to {self.sizes.max()}"
+        return f"Plan(sizes={sizes}, makespan={self.makespan:.3g}, acted={self.acted}, why={self.why!r})"
 
     @property
     def why(self) -> str:
