@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from paceline.coordinator.asynchronous import SCHEMES, SGD, EpochSampler, Outcome, Scheme, Server, scheme
-from paceline.coordinator.asynchronous.rules import Bounded, Exponential, Mean, Polynomial, Ranged
+from paceline.coordinator.asynchronous.rules import Bounded, Mean, Polynomial, Ranged
 
 
 def server_of(rules, workers="abc", start=(1.0,), rate=0.1, batch=10, samples=10_000):
@@ -32,7 +32,6 @@ STALE_BY_TWO = {
     "dyn-sgd": 1 / 3,
     "con-sgd": 1 / 3,  # a fleet of three
     Scheme(name="polynomial", damping=Polynomial(0.5)): 3**-0.5,
-    Scheme(name="exponential", damping=Exponential(0.25)): math.exp(-0.5),
 }
 
 

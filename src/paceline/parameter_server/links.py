@@ -156,22 +156,18 @@ class LocalLink:
         self._pushed: Outcome | None = None
 
     def pull(self) -> Work:
-        """Start a step, and return it."""
         self.outcome, self._pushed = self._pushed, None
         return self.service.pull(self.worker, into=self._row)
 
     def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
-        """Pass a gradient to the server."""
         row = gradient.float().numpy()
         verdict = self.service.push(self.worker, stamp, row, samples, seconds=seconds, comm_seconds=comm_seconds)
         self._pushed = verdict.outcome
 
     def is_given_up(self, stamp: Stamp) -> bool:
-        """Return whether the server has given up a step."""
         return self.service.is_given_up(self.worker, stamp)
 
     def leave(self) -> None:
-        """Leave the job: the server gives this worker's samples to others."""
         self.service.leave(self.worker)
 
 
@@ -194,7 +190,6 @@ class GlooLink:
         self._answer_comes = False
 
     def pull(self) -> Work:
-        """Start a step, and return it; its parameters are overwritten by the next pull."""
         try:
             if not self._answer_comes:
                 self._say(Head(Ask.PULL, numbers=self.numbers))
@@ -211,7 +206,6 @@ class GlooLink:
         return Work(Stamp(head.version, head.ticket), self._down[FRONT:].numpy(), drawn, head.seconds / NANO)
 
     def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
-        """Send a gradient. The server answers with the next step at once: a pull must follow."""
         wire = list(WIRES.values()).index(gradient.dtype)
         times = round(seconds * NANO), round(comm_seconds * NANO)
         is_row = gradient.data_ptr() == self._up[FRONT:].data_ptr() and gradient.numel() == self.numbers
@@ -228,7 +222,6 @@ class GlooLink:
             raise _lost(error) from error
 
     def is_given_up(self, stamp: Stamp) -> bool:
-        """Ask the server whether it has given up a step."""
         try:
             self._say(Head(Ask.POLL, *stamp))
             answer = received(FRONT, torch.float32, SERVER, self.group)
@@ -237,7 +230,6 @@ class GlooLink:
             raise _lost(error) from error
 
     def leave(self) -> None:
-        """Leave the job: the server gives this worker's samples to others."""
         # The server may be sending a step: as long as nobody takes it, it would not hear of it.
         if self._answer_comes and self.pull().ended:
             return

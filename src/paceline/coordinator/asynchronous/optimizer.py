@@ -97,7 +97,6 @@ class SGD:
             raise ValueError(f"momentum must lie in [0, 1), got {self.momentum}")
 
     def step(self, parameters: Vector, gradient: Vector, factor: float, applied: int) -> None:
-        """Take a step along the gradient, ``[P]``, in place."""
         rate = self.rate(applied) if callable(self.rate) else self.rate
         if self.momentum and self._momentum_P is None:
             self._momentum_P = np.zeros_like(parameters)
@@ -117,11 +116,9 @@ class SGD:
         parameters -= np.multiply(gradient, rate * factor, out=scratch)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return the momentum, if there is one yet."""
         return {} if self._momentum_P is None else {"momentum": self._momentum_P.copy()}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume from what ``state_dict`` returned."""
         self._momentum_P = np.array(state["momentum"]) if "momentum" in state else None
 
 

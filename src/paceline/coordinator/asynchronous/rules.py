@@ -72,7 +72,6 @@ class Full:
     """Everybody takes a full batch."""
 
     def sizes(self, outlook: Outlook) -> Sizes:
-        """Return full batches, ``[W]``."""
         return np.full(len(outlook.sizes), outlook.batch, dtype=np.int64)
 
 
@@ -110,7 +109,6 @@ class ByForecast:
             raise ValueError(f"first must lie in (0, 1], got {self.first}")
 
     def sizes(self, outlook: Outlook) -> Sizes:
-        """Return full batches for most, and less for stragglers, ``[W]``."""
         sizes_W = np.full(len(outlook.sizes), self.first * outlook.batch)
         if (known := outlook.known).any():
             speed_W, spread_W = outlook.speed[known], outlook.spread[known]
@@ -131,7 +129,6 @@ class ByVersions:
     """
 
     def sizes(self, outlook: Outlook) -> Sizes:
-        """Return the sizes in use, scaled by the staleness allowed over that shown, ``[W]``."""
         allowed = len(outlook.sizes) - 1
         if not allowed:  # nobody else pushes: nothing is stale
             return Full().sizes(outlook)
@@ -155,7 +152,6 @@ class BalancedBatches:
     """
 
     def sizes(self, outlook: Outlook) -> Sizes:
-        """Return the split of the global batch, ``[W]``."""
         workers = len(outlook.sizes)
         return split(Curves.from_speed(outlook.speed), outlook.batch * workers, lower=1, comm=outlook.overhead).sizes
 
@@ -237,23 +233,20 @@ class Constant:
             raise ValueError(f"strength must be 0 or more, got {self.strength}")
 
     def start(self) -> Constant:
-        """Return the rule itself, which has no state."""
         return self
 
     def compensated(self, worker: str, gradient: Vector, parameters: Vector, pulled: Vector) -> Vector:
-        """Return the gradient to apply, ``[P]``."""
         change_P: Vector = self.strength * gradient * gradient * (parameters - pulled)
         return gradient + change_P
 
     def undo(self) -> None:
-        """Do nothing: there is no state."""
+        pass
 
     def state_dict(self) -> dict[str, Vector]:
-        """Return an empty state."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Vector]) -> None:
-        """Do nothing: there is no state."""
+        pass
 
 
 @dataclass(frozen=True)
@@ -284,7 +277,6 @@ class Adaptive:
             raise ValueError(f"memory must lie in [0, 1), got {self.memory}")
 
     def start(self) -> AdaptiveCompensator:
-        """Return a compensator that remembers the mean square of each worker."""
         return AdaptiveCompensator(self)
 
 
@@ -298,7 +290,6 @@ class AdaptiveCompensator:
     """Worker whose mean square was changed last, and its value before."""
 
     def compensated(self, worker: str, gradient: Vector, parameters: Vector, pulled: Vector) -> Vector:
-        """Return the gradient to apply, ``[P]``."""
         square_P: Vector = gradient * gradient
         before_P = self.squares.get(worker)
         mean_P: Vector = (1 - self.rule.memory) * square_P
@@ -309,7 +300,6 @@ class AdaptiveCompensator:
         return gradient + change_P
 
     def undo(self) -> None:
-        """Restore the mean square from before the last gradient, because it will not be applied."""
         worker, before_P = self._before
         if before_P is None:
             self.squares.pop(worker, None)
@@ -317,11 +307,9 @@ class AdaptiveCompensator:
             self.squares[worker] = before_P
 
     def state_dict(self) -> dict[str, Vector]:
-        """Return the mean square of each worker's gradients."""
         return {worker: square_P.copy() for worker, square_P in self.squares.items()}
 
     def load_state_dict(self, state: Mapping[str, Vector]) -> None:
-        """Resume from what ``state_dict`` returned."""
         self.squares = {worker: square_P.copy() for worker, square_P in state.items()}
         self._before = ("", None)
 
@@ -343,7 +331,6 @@ class Undamped:
     """
 
     def factor(self, staleness: int, workers: int) -> float:
-        """Return 1."""
         return 1.0
 
 
@@ -356,7 +343,6 @@ class Inverse:
     """
 
     def factor(self, staleness: int, workers: int) -> float:
-        """Return 1 / max(tau, 1)."""
         return 1.0 / max(staleness, 1)
 
 
@@ -369,7 +355,6 @@ class InverseNext:
     """
 
     def factor(self, staleness: int, workers: int) -> float:
-        """Return 1 / (tau + 1)."""
         return 1.0 / (staleness + 1)
 
 
@@ -382,7 +367,6 @@ class Share:
     """
 
     def factor(self, staleness: int, workers: int) -> float:
-        """Return 1 / W."""
         return 1.0 / max(workers, 1)
 
 
@@ -401,43 +385,7 @@ class Polynomial:
             raise ValueError(f"power must be 0 or more, got {self.power}")
 
     def factor(self, staleness: int, workers: int) -> float:
-        """Return (1 + tau) ** -power."""
         return float((1 + staleness) ** -self.power)
-
-
-@dataclass(frozen=True)
-class Exponential:
-    """exp(-decay tau): ours, beside the polynomial; it forgets old gradients sooner.
-
-    >>> round(Exponential(0.1).factor(staleness=10, workers=4), 3)
-    0.368
-    """
-
-    decay: float = 0.1
-
-    def __post_init__(self) -> None:
-        if not self.decay >= 0:
-            raise ValueError(f"decay must be 0 or more, got {self.decay}")
-
-    def factor(self, staleness: int, workers: int) -> float:
-        """Return exp(-decay tau)."""
-        return math.exp(-self.decay * staleness)
-
-
-@dataclass(frozen=True)
-class Beyond:
-    """W / (tau + 1) for what is staler than a fleet of W equal workers makes it, and 1 otherwise: ours.
-
-    Among W workers of one pace the staleness is W - 1. A rule that damps this too only rescales the learning rate of
-    everybody; this one leaves the usual push alone and damps stragglers.
-
-    >>> [Beyond().factor(staleness, workers=4) for staleness in (0, 3, 7)]
-    [1.0, 1.0, 0.5]
-    """
-
-    def factor(self, staleness: int, workers: int) -> float:
-        """Return min(1, W / (tau + 1))."""
-        return min(1.0, workers / (staleness + 1))
 
 
 class Gate(Protocol):
@@ -457,10 +405,9 @@ class Open:
     """Nobody waits."""
 
     def pushed(self, member: Member, fleet: Workers) -> None:
-        """Do nothing."""
+        pass
 
     def may_start(self, member: Member, fleet: Workers) -> bool:
-        """Return True."""
         return True
 
 
@@ -469,10 +416,9 @@ class Fresh:
     """Nobody starts twice from the same version: the barrier of BSP, and of K-sync."""
 
     def pushed(self, member: Member, fleet: Workers) -> None:
-        """Do nothing."""
+        pass
 
     def may_start(self, member: Member, fleet: Workers) -> bool:
-        """Return whether there is a version that the worker has not worked on."""
         return member.worked_on < fleet.version
 
 
@@ -492,10 +438,9 @@ class Bounded:
             raise ValueError(f"slack must be 0 steps or more, got {self.slack}")
 
     def pushed(self, member: Member, fleet: Workers) -> None:
-        """Do nothing."""
+        pass
 
     def may_start(self, member: Member, fleet: Workers) -> bool:
-        """Return whether the worker is at most ``slack`` steps ahead of the slowest."""
         return member.clock <= fleet.slowest.clock + self.slack
 
 
@@ -531,7 +476,6 @@ class Ranged:
             raise ValueError(f"low and high must be 0 or more and in this order, got {self.low} and {self.high}")
 
     def pushed(self, member: Member, fleet: Workers) -> None:
-        """Count an extra step, or grant some to the fastest when it passes the lower bound."""
         slowest = fleet.slowest
         if member.extra:
             member.extra -= 1
@@ -540,7 +484,6 @@ class Ranged:
             member.extra = self._extra(member, slowest)
 
     def may_start(self, member: Member, fleet: Workers) -> bool:
-        """Return whether the worker is within the lower bound, or has extra steps left."""
         return member.extra > 0 or member.clock <= fleet.slowest.clock + self.low
 
     def _extra(self, fast: Member, slow: Member) -> int:
@@ -583,7 +526,6 @@ class Each:
     mean: bool = False
 
     def ready(self, pushes: int, fleet: Workers, bound: int | None) -> bool:
-        """Return True."""
         return True
 
 
@@ -609,7 +551,6 @@ class Mean:
     mean: bool = True
 
     def ready(self, pushes: int, fleet: Workers, bound: int | None) -> bool:
-        """Return whether enough pushes are gathered."""
         wanted = self.pushes if self.pushes > 0 else len(fleet) + self.pushes
         return pushes >= max(min(wanted, len(fleet)), 1)
 
@@ -628,7 +569,6 @@ class Paced:
     mean: bool = False
 
     def ready(self, pushes: int, fleet: Workers, bound: int | None) -> bool:
-        """Return whether an update leaves all workers within the bound, or those beyond are to be given up."""
         if bound is None or (pushes >= len(fleet) and fleet.lost <= LOST * fleet.pushes):
             return True
         oldest = fleet.version - bound

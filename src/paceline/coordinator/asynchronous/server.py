@@ -205,149 +205,6 @@ class Verdict:
                 return f"{self.outcome.value.capitalize()} the push of {self.worker}: {self.reason}{back}"
 
 
-class Updates:
-    """Ends steps by the rules of a scheme, and books each in the ledger.
-
-    Parameters
-    ----------
-    scheme
-        The rules.
-    fleet, sampler, ledger, store
-        The server's own; nothing here remembers more than the pushes that wait for others.
-    batch, is_linear
-        Samples of a full batch, and whether the optimizer's steps grow with their gradients.
-    """
-
-    def __init__(
-        self,
-        scheme: Scheme,
-        fleet: Workers,
-        sampler: EpochSampler,
-        ledger: Ledger,
-        store: Store,
-        batch: int,
-        is_linear: bool,
-    ) -> None:
-        self.scheme, self.fleet, self.sampler, self.ledger, self.store = scheme, fleet, sampler, ledger, store
-        self.gathered = Gathered(scheme.gathering.mean, scheme.by_samples, batch, is_linear)
-
-    def take(self, member: Member, gradient: Vector, count: int, staleness: int, seconds: float) -> Verdict:
-        """Gather or apply a sound push, and let the samples that it left out go back."""
-        step = member.step
-        assert step is not None
-        factor = self.scheme.damping.factor(staleness, len(self.fleet))
-        push = Push(member.name, step.drawn.first(count), staleness, factor, seconds)
-        if wrong := self.store.take(member.name, step.stamp.ticket, gradient, self.gathered.weight(push)):
-            return self.waste(member, Outcome.REFUSED, wrong, seconds=seconds)
-        member.step = None
-        self.sampler.give_back(step.drawn.after(count))
-        self.gathered.pushes.append(push)
-        given_up = self.settle()
-        return Verdict(
-            worker=member.name,
-            outcome=Outcome.GATHERED if len(self.gathered) else counted(factor),
-            version=self.fleet.version,
-            samples=count,
-            staleness=staleness,
-            factor=factor,
-            given_up=given_up,
-        )
-
-    def waste(self, member: Member, outcome: Outcome, reason: str, staleness: int = -1, *, seconds: float) -> Verdict:
-        """End a step whose push is of no use."""
-        samples = self.close(member, outcome, staleness, seconds)
-        given_up = self.settle()
-        return Verdict(
-            worker=member.name,
-            outcome=outcome,
-            version=self.fleet.version,
-            samples=samples,
-            staleness=staleness,
-            reason=reason,
-            given_up=given_up,
-        )
-
-    def stray(self, worker: str, stamp: Stamp, *, issued: int) -> Verdict:
-        """Return the verdict on a push that belongs to no step under way. It changes no parameters.
-
-        Parameters
-        ----------
-        worker, stamp
-            Whose, and of which step.
-        issued
-            How many steps were begun so far.
-        """
-        member, outcome = self.fleet.members.get(worker), Outcome.REFUSED
-        if member is None:
-            reason = f"it is not one of the {len(self.fleet)} workers; let it join first"
-        elif member.late(stamp) is not None:
-            outcome, reason = Outcome.DROPPED, "its step was given up before it came"
-            member.abandoned = None
-        elif stamp.version > self.fleet.version or stamp.ticket >= issued:
-            reason = f"its stamp {tuple(stamp)} is from the future; the version is {self.fleet.version}"
-        else:
-            reason = f"its stamp {tuple(stamp)} is not that of a step under way; did it push twice?"
-        return Verdict(worker=worker, outcome=outcome, version=self.fleet.version, reason=reason)
-
-    @property
-    def held(self) -> list[Drawn]:
-        """Samples that workers hold or that are gathered: neither in the sampler nor applied."""
-        at_work = [member.step.drawn for member in self.fleet if member.step is not None]
-        return at_work + [push.drawn for push in self.gathered.pushes]
-
-    def restart(self, version: int) -> None:
-        """Continue from another version: steps under way and gathered pushes are lost."""
-        self.fleet.version, self.gathered.pushes = version, []
-        for member in self.fleet:
-            member.step, member.abandoned, member.worked_on = None, None, -1
-
-    def close(self, member: Member, outcome: Outcome, staleness: int = 0, seconds: float = math.nan) -> int:
-        """End a step as wasted, if there is one; return how many samples go back."""
-        step = member.step
-        if step is None:
-            return 0
-        self.store.forget(step.stamp.ticket)
-        self.sampler.give_back(step.drawn)
-        self.ledger.note(member.name, outcome, samples=len(step.drawn), staleness=staleness, seconds=seconds)
-        # It may start from the same version again: behind a barrier nothing would ever come of its share otherwise.
-        member.step, member.worked_on = None, step.stamp.version - 1
-        if outcome is Outcome.ABANDONED:
-            member.abandoned = step
-        return len(step.drawn)
-
-    def settle(self) -> tuple[str, ...]:
-        """Apply the gathered pushes, if it is time; return the workers whose steps were given up after that."""
-        if not len(self.gathered):
-            return ()
-        # At the very end there are too few pushes to come for a barrier, or for a buffer to fill.
-        last = self.sampler.empty and all(member.step is None for member in self.fleet)
-        if not last and not self.scheme.gathering.ready(len(self.gathered), self.fleet, self.scheme.bound):
-            self.store.keep()
-            return ()
-        # Many at one version are no more than a better mean: a longer way along it would leave where it holds.
-        factor = min(self.gathered.factor, float(max(len(self.fleet), 1)))
-        self.store.step(factor, self.sampler.applied, self.gathered.scale)
-        self.fleet.version += 1
-        for push in self.gathered.pushes:
-            self.sampler.apply(push.drawn)
-            outcome, samples = counted(push.factor), len(push.drawn)
-            self.ledger.note(push.worker, outcome, samples=samples, staleness=push.staleness, seconds=push.seconds)
-        self.gathered.pushes = []
-        return self._refresh()
-
-    def _refresh(self) -> tuple[str, ...]:
-        """Give up the steps that have passed the bound, if the scheme does not let them finish."""
-        if not self.scheme.refresh or self.scheme.bound is None:
-            return ()
-        oldest = self.fleet.version - self.scheme.bound
-        late = [one for one in self.fleet if one.step is not None and one.step.stamp.version < oldest]
-        for member in late:
-            assert member.step is not None
-            self.fleet.give_up(member.step)
-            self.close(member, Outcome.ABANDONED)
-        return tuple(member.name for member in late)
-
-
 def counted(factor: float) -> Outcome:
     """Return the outcome of a push that was applied."""
     return Outcome.DAMPED if factor < 1 else Outcome.APPLIED
@@ -448,8 +305,7 @@ class Server:
         self.ledger = Ledger()
         self.calibration = Calibration()
         self._ahead = Lookahead(self.fleet, scheme.sizing, batch, predictor, least)
-        linear = optimizer.is_linear
-        self._updates = Updates(scheme, self.fleet, sampler, self.ledger, self.store, batch, linear)
+        self._gathered = Gathered(scheme.gathering.mean, scheme.by_samples, batch, optimizer.is_linear)
         self._tickets = 0
         for worker in workers:
             self.join(worker)
@@ -468,10 +324,10 @@ class Server:
 
     def leave(self, worker: str) -> tuple[str, ...]:
         """Let a worker go: the samples that it held go back. Return whose steps an update due now gave up."""
-        self._updates.close(self._member(worker), Outcome.ABANDONED)
+        self._close(self._member(worker), Outcome.ABANDONED)
         del self.fleet.members[worker]
         self._ahead.leave(worker)
-        return self._updates.settle()
+        return self._settle()
 
     # -- pull and push -------------------------------------------------------------------------------------------
 
@@ -486,7 +342,7 @@ class Server:
             If the worker has not joined.
         """
         member = self._member(worker)
-        self._updates.close(member, Outcome.ABANDONED)
+        self._close(member, Outcome.ABANDONED)
         if self.sampler.empty or not self.scheme.gate.may_start(member, self.fleet):
             return None
         stamp = Stamp(self.version, self._tickets)
@@ -532,22 +388,22 @@ class Server:
             if late is not None and not miscounted(count := late.count(samples), len(late.drawn)):
                 # Its time is learnt all the same: a worker whose steps are given up needs the forecast most.
                 self.report(worker, count, seconds, comm_seconds)
-            return self._updates.stray(worker, stamp, issued=self._tickets)
+            return self._stray(worker, stamp)
         count = member.step.count(samples)
         if wrong := miscounted(count, len(member.step.drawn)) or self.store.flaw(worker, stamp.ticket, gradient):
-            return self._updates.waste(member, Outcome.REFUSED, wrong, seconds=seconds)
+            return self._waste(member, Outcome.REFUSED, wrong, seconds=seconds)
         staleness = self.fleet.lag(member)
         self._learn(member, staleness, now)
         self._ahead.report(worker, count, seconds, comm_seconds)
         if self.scheme.bound is not None and staleness > self.scheme.bound:
             reason = f"it is {staleness} versions stale, beyond the bound of {self.scheme.bound}"
-            return self._updates.waste(member, Outcome.DROPPED, reason, staleness, seconds=seconds)
-        return self._updates.take(member, gradient, count, staleness, seconds)
+            return self._waste(member, Outcome.DROPPED, reason, staleness, seconds=seconds)
+        return self._take(member, gradient, count, staleness, seconds)
 
     def abandon(self, worker: str) -> tuple[str, ...]:
         """Give up a worker's step, if it is at one: its samples go back. Return whose steps were given up with it."""
-        self._updates.close(self._member(worker), Outcome.ABANDONED)
-        return self._updates.settle()
+        self._close(self._member(worker), Outcome.ABANDONED)
+        return self._settle()
 
     def report(self, worker: str, samples: int, seconds: float, comm_seconds: float = 0.0) -> None:
         """Learn how long a worker took for samples of a step that it gave up half-way; a push reports by itself."""
@@ -579,7 +435,7 @@ class Server:
     @property
     def gathered(self) -> int:
         """Pushes that wait for others, to be applied with them."""
-        return len(self._updates.gathered)
+        return len(self._gathered)
 
     @property
     def finished(self) -> bool:
@@ -612,7 +468,7 @@ class Server:
 
         Workers join again after a restart, and forecasts are learnt anew within a few rounds.
         """
-        sampler = {f"sampler/{name}": value for name, value in self.sampler.state_dict(self._updates.held).items()}
+        sampler = {f"sampler/{name}": value for name, value in self.sampler.state_dict(self._held).items()}
         return {**self.store.state_dict(), **sampler, "place": np.array([self.version, self._tickets])}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -632,7 +488,7 @@ class Server:
         self.store.load_state_dict(state)
         self.sampler.load_state_dict(sampler)
         version, tickets = (int(value) for value in state["place"])
-        self._updates.restart(version)
+        self._restart(version)
         # Beyond all tickets that were handed out after the state was taken: none of those is to fit a step to come.
         self._tickets = tickets + TICKETS_OF_A_LIFE
 
@@ -654,3 +510,111 @@ class Server:
         if worker not in self.fleet.members:
             raise ValueError(f"worker must be one of {list(self.workers)}, got {worker!r}: let it join first")
         return self.fleet.members[worker]
+
+    def _take(self, member: Member, gradient: Vector, count: int, staleness: int, seconds: float) -> Verdict:
+        """Gather or apply a sound push, and let the samples that it left out go back."""
+        step = member.step
+        assert step is not None
+        factor = self.scheme.damping.factor(staleness, len(self.fleet))
+        push = Push(member.name, step.drawn.first(count), staleness, factor, seconds)
+        if wrong := self.store.take(member.name, step.stamp.ticket, gradient, self._gathered.weight(push)):
+            return self._waste(member, Outcome.REFUSED, wrong, seconds=seconds)
+        member.step = None
+        self.sampler.give_back(step.drawn.after(count))
+        self._gathered.pushes.append(push)
+        given_up = self._settle()
+        return Verdict(
+            worker=member.name,
+            outcome=Outcome.GATHERED if len(self._gathered) else counted(factor),
+            version=self.fleet.version,
+            samples=count,
+            staleness=staleness,
+            factor=factor,
+            given_up=given_up,
+        )
+
+    def _waste(self, member: Member, outcome: Outcome, reason: str, staleness: int = -1, *, seconds: float) -> Verdict:
+        """End a step whose push is of no use."""
+        samples = self._close(member, outcome, staleness, seconds)
+        given_up = self._settle()
+        return Verdict(
+            worker=member.name,
+            outcome=outcome,
+            version=self.fleet.version,
+            samples=samples,
+            staleness=staleness,
+            reason=reason,
+            given_up=given_up,
+        )
+
+    def _stray(self, worker: str, stamp: Stamp) -> Verdict:
+        """Return the verdict on a push that belongs to no step under way. It changes no parameters."""
+        member, outcome = self.fleet.members.get(worker), Outcome.REFUSED
+        if member is None:
+            reason = f"it is not one of the {len(self.fleet)} workers; let it join first"
+        elif member.late(stamp) is not None:
+            outcome, reason = Outcome.DROPPED, "its step was given up before it came"
+            member.abandoned = None
+        elif stamp.version > self.fleet.version or stamp.ticket >= self._tickets:
+            reason = f"its stamp {tuple(stamp)} is from the future; the version is {self.fleet.version}"
+        else:
+            reason = f"its stamp {tuple(stamp)} is not that of a step under way; did it push twice?"
+        return Verdict(worker=worker, outcome=outcome, version=self.fleet.version, reason=reason)
+
+    def _close(self, member: Member, outcome: Outcome, staleness: int = 0, seconds: float = math.nan) -> int:
+        """End a step as wasted, if there is one; return how many samples go back."""
+        step = member.step
+        if step is None:
+            return 0
+        self.store.forget(step.stamp.ticket)
+        self.sampler.give_back(step.drawn)
+        self.ledger.note(member.name, outcome, samples=len(step.drawn), staleness=staleness, seconds=seconds)
+        # It may start from the same version again: behind a barrier nothing would ever come of its share otherwise.
+        member.step, member.worked_on = None, step.stamp.version - 1
+        if outcome is Outcome.ABANDONED:
+            member.abandoned = step
+        return len(step.drawn)
+
+    def _settle(self) -> tuple[str, ...]:
+        """Apply the gathered pushes, if it is time; return the workers whose steps were given up after that."""
+        if not len(self._gathered):
+            return ()
+        # At the very end there are too few pushes to come for a barrier, or for a buffer to fill.
+        last = self.sampler.empty and all(member.step is None for member in self.fleet)
+        if not last and not self.scheme.gathering.ready(len(self._gathered), self.fleet, self.scheme.bound):
+            self.store.keep()
+            return ()
+        # Many at one version are no more than a better mean: a longer way along it would leave where it holds.
+        factor = min(self._gathered.factor, float(max(len(self.fleet), 1)))
+        self.store.step(factor, self.sampler.applied, self._gathered.scale)
+        self.fleet.version += 1
+        for push in self._gathered.pushes:
+            self.sampler.apply(push.drawn)
+            outcome, samples = counted(push.factor), len(push.drawn)
+            self.ledger.note(push.worker, outcome, samples=samples, staleness=push.staleness, seconds=push.seconds)
+        self._gathered.pushes = []
+        return self._give_up_stale()
+
+    def _give_up_stale(self) -> tuple[str, ...]:
+        """Give up the steps that have passed the bound, if the scheme does not let them finish."""
+        if not self.scheme.refresh or self.scheme.bound is None:
+            return ()
+        oldest = self.fleet.version - self.scheme.bound
+        late = [one for one in self.fleet if one.step is not None and one.step.stamp.version < oldest]
+        for member in late:
+            assert member.step is not None
+            self.fleet.give_up(member.step)
+            self._close(member, Outcome.ABANDONED)
+        return tuple(member.name for member in late)
+
+    @property
+    def _held(self) -> list[Drawn]:
+        """Samples that workers hold or that are gathered: neither in the sampler nor applied."""
+        at_work = [member.step.drawn for member in self.fleet if member.step is not None]
+        return at_work + [push.drawn for push in self._gathered.pushes]
+
+    def _restart(self, version: int) -> None:
+        """Continue from another version: steps under way and gathered pushes are lost."""
+        self.fleet.version, self._gathered.pushes = version, []
+        for member in self.fleet:
+            member.step, member.abandoned, member.worked_on = None, None, -1

@@ -109,11 +109,9 @@ class LocalStore:
 
     @property
     def parameters(self) -> Vector:
-        """The newest parameters, ``[P]``: a copy."""
         return self._parameters_P.copy()
 
     def lend(self, worker: str, ticket: int) -> Vector:
-        """Return the parameters for a step; a copy is kept where gradients are compensated."""
         if self._compensator is not None:
             self._lent[ticket] = self._parameters_P.copy()
         view_P = self._parameters_P.view()
@@ -121,11 +119,9 @@ class LocalStore:
         return view_P
 
     def flaw(self, worker: str, ticket: int, gradient: Vector) -> str:
-        """Return the flaw of a gradient; an empty text if it has none."""
         return flaw(gradient, self._parameters_P)
 
     def take(self, worker: str, ticket: int, gradient: Vector, weight: float) -> str:
-        """Gather a gradient, compensated where the scheme says so."""
         # One in half precision would overflow in a sum, and vanish beside a small learning rate.
         gradient = gradient.astype(np.result_type(gradient, self._parameters_P), copy=False)
         if self._compensator is not None:
@@ -141,16 +137,13 @@ class LocalStore:
         return ""
 
     def undo(self) -> None:
-        """Leave out the gradient taken last, which is neither kept nor applied yet, if there is one."""
         if self._gathered.undo() and self._compensator is not None:
             self._compensator.undo()
 
     def keep(self) -> None:
-        """Copy the gradient taken last."""
         self._gathered.keep()
 
     def step(self, factor: float, applied: int, scale: float = 1.0) -> None:
-        """Take a step, in place."""
         mean_P = self._gathered.mean()
         if scale != 1.0:
             mean_P = mean_P * mean_P.dtype.type(scale)
@@ -158,11 +151,9 @@ class LocalStore:
         self._gathered.clear()
 
     def forget(self, ticket: int) -> None:
-        """Drop the copy of the parameters with which a step started."""
         self._lent.pop(ticket, None)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return the parameters, and the states of the optimizer and the compensation."""
         state = {f"optimizer/{name}": value for name, value in self.optimizer.state_dict().items()}
         if self._compensator is not None:
             state |= {f"compensation/{name}": value for name, value in self._compensator.state_dict().items()}
@@ -290,38 +281,30 @@ class Shard:
         self._held[worker] = ticket, gradient
 
     def parameters(self) -> Vector:
-        """Return this part, ``[P]``, as it is now: a copy."""
         return self._store.parameters
 
     def flaw(self, worker: str, ticket: int) -> str:
-        """Return the flaw of a gradient that is held; an empty text if it has none."""
         held, gradient = self._held.get(worker, (-1, np.empty(0)))
         return self._store.flaw(worker, ticket, gradient) if held == ticket else NEVER_CAME
 
     def take(self, worker: str, ticket: int, weight: float) -> str:
-        """Gather a gradient that is held."""
         _, gradient = self._held.pop(worker)
         return self._store.take(worker, ticket, gradient, weight)
 
     def undo(self) -> None:
-        """Leave out the gradient taken last."""
         self._store.undo()
 
     def keep(self) -> None:
-        """Add the gradient taken last to the sum."""
         self._store.keep()
 
     def step(self, factor: float, applied: int, scale: float = 1.0) -> None:
-        """Apply the gathered gradients, which makes a new version."""
         self._store.step(factor, applied, scale)
         self.version += 1
 
     def forget(self, ticket: int) -> None:
-        """Drop what is held of a step that will not be applied."""
         self._store.forget(ticket)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return this part of the parameters, and the optimizer's state for it."""
         return self._store.state_dict()
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -381,38 +364,30 @@ class ShardedStore:
 
     @property
     def parameters(self) -> Vector:
-        """The newest parameters, ``[P]``, fetched from all shards."""
         return np.concatenate(self._everywhere("parameters"))
 
     def lend(self, worker: str, ticket: int) -> Vector:
-        """Return nothing, ``[0]``: workers read from the shards."""
         return np.empty(0)
 
     def flaw(self, worker: str, ticket: int, gradient: Vector) -> str:
-        """Return the first flaw that a shard sees in its part."""
         return next(filter(None, self._everywhere("flaw", worker, ticket)), "")
 
     def take(self, worker: str, ticket: int, gradient: Vector, weight: float) -> str:
-        """Gather a gradient on all shards, or on none."""
         wrong = next(filter(None, self._everywhere("take", worker, ticket, weight)), "")
         if wrong:
             self._everywhere("undo")
         return wrong
 
     def keep(self) -> None:
-        """Add the gradient taken last to the sums."""
         self._everywhere("keep")
 
     def step(self, factor: float, applied: int, scale: float = 1.0) -> None:
-        """Apply the gathered gradients on every shard, which makes a new version."""
         self._everywhere("step", factor, applied, scale)
 
     def forget(self, ticket: int) -> None:
-        """Drop what the shards hold of a step that will not be applied."""
         self._everywhere("forget", ticket)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return the state as one server would, so that it resumes on any number of servers."""
         states = self._everywhere("state_dict")
         return {name: _joined(name, states) for name in states[0]}
 
