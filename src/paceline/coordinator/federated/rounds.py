@@ -172,11 +172,6 @@ LAST = {
 }
 """Text added to the name of the client for which a round waits."""
 
-SPARED = "; it gets a smaller batch, as its speed may differ"
-
-WORTH_SAYING = 1.1
-"""Factor from which the sentence about a client says that it is planned as slower than forecast."""
-
 SOURCES = {
     ForecastSource.OWN: "by its own reports",
     ForecastSource.DEVICE: "as others of its device type, for it never reported",
@@ -184,70 +179,6 @@ SOURCES = {
     ForecastSource.NOTHING: "",
     ForecastSource.SILENCE: "at most, for it did not reply in the time that was waited",
 }
-
-
-def reason_of(
-    client: str,
-    reason: Reason,
-    *,
-    size: int,
-    mean: float,
-    local_steps: int,
-    speed: float,
-    source: int,
-    comm: float,
-    seconds: float,
-    deadline: float | None,
-    silent: int,
-    rejected: int,
-    is_reduced: bool = False,
-    caution: float = 1.0,
-) -> str:
-    """Return the sentence about one client; sizes in samples, times in seconds, speed in samples/s.
-
-    >>> print(reason_of("phone", Reason.DATA, size=8, mean=16.0, local_steps=10, speed=20.0, source=ForecastSource.OWN,
-    ...                 comm=1.0, seconds=5.0, deadline=None, silent=2, rejected=0))
-    phone gets 8 samples a step (50 % of the mean): 20 samples/s by its own reports and 1 s to communicate make 5 s for
-    10 local steps; that is all its data. It has not replied for 2 rounds.
-    """
-    limit = "" if deadline is None else duration(deadline)
-    if reason == Reason.NO_ROOM:
-        sentence = f"{client} is not asked: its data or its memory holds no sample."
-    elif reason == Reason.LEFT_OUT:
-        sentence = (
-            f"{client} is not asked: even with the smallest batch it would miss the deadline of {limit}, at "
-            f"{speed:.3g} samples/s {SOURCES[ForecastSource(source)]} and {duration(comm)} to communicate."
-        )
-    elif reason == Reason.TRIED_AGAIN:
-        sentence = (
-            f"{client} gets the smallest batch, {count(size, 'sample')}, though it may miss the deadline of "
-            f"{limit}: left out for long, its data would be starved and its speed never measured again."
-        )
-    elif reason == Reason.TESTED:
-        sentence = (
-            f"{client} gets {count(size, 'sample')} a step, to see whether its time follows its batch: of late it "
-            "did not, as if it trained by epochs."
-        )
-    elif reason == Reason.FLAT:
-        sentence = (
-            f"{client} gets {count(size, 'sample')} a step and is not balanced: its time, {duration(seconds)}, "
-            f"does not follow its batch, as if it trained by epochs instead of {count(local_steps, 'local step')}."
-        )
-    elif source == ForecastSource.NOTHING:
-        halved = "; as nobody has replied so far, it is less than the mean batch" if is_reduced else ""
-        sentence = f"{client} gets {count(size, 'sample')} a step: nobody has reported yet{halved}."
-    else:
-        sentence = (
-            f"{client} gets {count(size, 'sample')} a step ({percent(size / mean)} of the mean): "
-            f"{speed:.3g} samples/s {SOURCES[ForecastSource(source)]} and {duration(comm)} to communicate make "
-            f"{duration(seconds)} for {count(local_steps, 'local step')}{HELD.get(reason, '')}"
-            f"{SPARED if caution > WORTH_SAYING and reason == Reason.BALANCED else ''}."
-        )
-    if silent:
-        sentence += f" It has not replied for {count(silent, 'round')}."
-    if rejected:
-        sentence += f" It reported for {count(rejected, 'round')} a speed that cannot be, which is not used."
-    return sentence
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -333,23 +264,50 @@ class RoundPlan:
         i = self.place.get(str(client))
         if i is None:
             raise ValueError(f"client {str(client)!r} was not chosen for this round of {len(self.clients)}")
-        asked = self.sizes[self.asked]
-        return reason_of(
-            self.clients[i],
-            Reason(self.reasons[i]),
-            size=int(self.sizes[i]),
-            mean=float(asked.mean()) if len(asked) else float("nan"),
-            local_steps=self.local_steps,
-            speed=float(self.speed[i]),
-            source=int(self.source[i]),
-            comm=float(self.comm_seconds[i]),
-            seconds=float(self.seconds[i]),
-            deadline=self.deadline,
-            silent=int(self.silent[i]),
-            rejected=int(self.rejected[i]),
-            is_reduced=self.is_reduced,
-            caution=float(self.caution[i]),
-        )
+        reason, source, speed = Reason(self.reasons[i]), ForecastSource(self.source[i]), float(self.speed[i])
+        name, samples = self.clients[i], count(int(self.sizes[i]), "sample")
+        time, comm, steps = duration(self.seconds[i]), duration(self.comm_seconds[i]), self.local_steps
+        limit = "" if self.deadline is None else duration(self.deadline)
+        if reason == Reason.NO_ROOM:
+            sentence = f"{name} is not asked: its data or its memory holds no sample."
+        elif reason == Reason.LEFT_OUT:
+            sentence = (
+                f"{name} is not asked: even with the smallest batch it would miss the deadline of {limit}, at "
+                f"{speed:.3g} samples/s {SOURCES[source]} and {comm} to communicate."
+            )
+        elif reason == Reason.TRIED_AGAIN:
+            sentence = (
+                f"{name} gets the smallest batch, {samples}, though it may miss the deadline of {limit}: left out for "
+                "long, its data would be starved and its speed never measured again."
+            )
+        elif reason == Reason.TESTED:
+            sentence = (
+                f"{name} gets {samples} a step, to see whether its time follows its batch: of late it did not, as if "
+                "it trained by epochs."
+            )
+        elif reason == Reason.FLAT:
+            sentence = (
+                f"{name} gets {samples} a step and is not balanced: its time, {time}, does not follow its batch, as if "
+                f"it trained by epochs instead of {count(steps, 'local step')}."
+            )
+        elif source == ForecastSource.NOTHING:
+            halved = "; as nobody has replied so far, it is less than the mean batch" if self.is_reduced else ""
+            sentence = f"{name} gets {samples} a step: nobody has reported yet{halved}."
+        else:
+            mean = percent(self.sizes[i] / self.sizes[self.asked].mean())
+            # Named where the client was taken to be slower than its forecast by a tenth or more.
+            spared = self.caution[i] > 1.1 and reason == Reason.BALANCED
+            sentence = (
+                f"{name} gets {samples} a step ({mean} of the mean): {speed:.3g} samples/s {SOURCES[source]} and "
+                f"{comm} to communicate make {time} for {count(steps, 'local step')}{HELD.get(reason, '')}"
+                f"{'; it gets a smaller batch, as its speed may differ' if spared else ''}."
+            )
+        if self.silent[i]:
+            sentence += f" It has not replied for {count(int(self.silent[i]), 'round')}."
+        if self.rejected[i]:
+            rounds = count(int(self.rejected[i]), "round")
+            sentence += f" It reported for {rounds} a speed that cannot be, which is not used."
+        return sentence
 
     def as_plan(self) -> Plan:
         """Return the part that is asked as an iteration's plan, for metrics: its sizes are those of all local steps.
