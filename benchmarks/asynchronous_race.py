@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
-from paceline.coordinator.asynchronous import Drawn, EpochSampler, Optimizer, Scheme, Server, Stamp, Vector
+from paceline.coordinator.asynchronous import EpochSampler, Optimizer, SampleBatch, Scheme, Server, Stamp, Vector
 from paceline.eval.replay.asynchronous import Events, Times
 from paceline.predictors import EWMA
 
@@ -178,7 +178,7 @@ class Ran:
 @dataclass(eq=False)
 class _Step:
     stamp: Stamp
-    drawn: Drawn
+    assigned: SampleBatch
     gradient: Vector
     began: float
     turn: int
@@ -244,13 +244,13 @@ class Race:
             return
         self.waiting.discard(row)
         parameters_SP = pulled.parameters.reshape(len(self.seeds), -1)
-        gradient_SP = self.course.problem.gradient(parameters_SP, self._rows(pulled.drawn))
+        gradient_SP = self.course.problem.gradient(parameters_SP, self._rows(pulled.assigned))
         self.dead |= ~np.isfinite(gradient_SP).all(axis=1) | (np.abs(parameters_SP).max(axis=1) > BEYOND)
         gradient_SP[self.dead] = 0.0
         self.turns[row] += 1
-        self.steps[row] = _Step(pulled.stamp, pulled.drawn, gradient_SP.ravel(), self.events.now, self.turns[row])
+        self.steps[row] = _Step(pulled.stamp, pulled.assigned, gradient_SP.ravel(), self.events.now, self.turns[row])
         start = self.events.now + self.comm_W[row] / 2
-        took = self.course.times.seconds(row, self._cost(pulled.drawn), start)
+        took = self.course.times.seconds(row, self._cost(pulled.assigned), start)
         self.events.plan(took + self.comm_W[row], (row, self.turns[row]))
 
     def _push(self, row: int) -> None:
@@ -273,29 +273,29 @@ class Race:
         seconds = self.events.now - step.began - comm / 2
         if seconds > 0:
             # As a loop of micro-batches would: it knows how many samples are through, not what they cost.
-            costs = np.cumsum(self._costs(step.drawn))
+            costs = np.cumsum(self._costs(step.assigned))
             self.server.report(f"worker{row}", int(np.searchsorted(costs, done)), seconds, comm)
         self._pull(row)
 
-    def _rows(self, drawn: Drawn) -> Sizes:
+    def _rows(self, assigned: SampleBatch) -> Sizes:
         """Return the samples of every copy, ``[S, B]``: each has an order of its own in each epoch."""
-        rows_SB = np.empty((len(self.seeds), len(drawn)), np.int64)
-        for epoch in np.unique(drawn.epochs):
+        rows_SB = np.empty((len(self.seeds), len(assigned)), np.int64)
+        for epoch in np.unique(assigned.epochs):
             if epoch not in self.orders:
                 count = self.server.sampler.samples
                 orders = {
                     int(seed): np.random.default_rng((seed, epoch)).permutation(count) for seed in set(self.seeds)
                 }
                 self.orders[int(epoch)] = np.stack([orders[int(seed)] for seed in self.seeds])
-            here = drawn.epochs == epoch
-            rows_SB[:, here] = self.orders[int(epoch)][:, drawn.rows[here]]
+            here = assigned.epochs == epoch
+            rows_SB[:, here] = self.orders[int(epoch)][:, assigned.rows[here]]
         return rows_SB
 
-    def _costs(self, drawn: Drawn) -> Array:
-        return np.ones(len(drawn)) if self.course.costs is None else self.course.costs[drawn.rows]
+    def _costs(self, assigned: SampleBatch) -> Array:
+        return np.ones(len(assigned)) if self.course.costs is None else self.course.costs[assigned.rows]
 
-    def _cost(self, drawn: Drawn) -> float:
-        return float(self._costs(drawn).sum())
+    def _cost(self, assigned: SampleBatch) -> float:
+        return float(self._costs(assigned).sum())
 
     def _evaluated(self, budget: float) -> bool:
         """Evaluate if it is time; return whether the race is over."""

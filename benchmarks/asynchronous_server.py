@@ -139,7 +139,7 @@ def gloo_rank(rank: int, numbers: int, name: str, store: str, answer: multiproce
     def our_worker() -> None:
         for _ in range(steps):
             work = link.pull()
-            link.push(work.stamp, gradient, len(work.drawn), 0.01, 0.0)
+            link.push(work.stamp, gradient, len(work.assigned), 0.01, 0.0)
         link.leave()  # takes the answer to the last push
 
     loops = (bare_server, our_server) if rank == SERVER else (bare_worker, our_worker)
@@ -215,7 +215,7 @@ def on_ray(numbers: int, name: str) -> Taken:
 
     def ours() -> None:
         work = ray.get(server.pull.remote("rank1", 0))
-        note = Work(work.stamp, work.parameters[:0], work.drawn, 0.0)
+        note = Work(work.stamp, work.parameters[:0], work.assigned, 0.0)
         ray.get(server.push.remote("rank1", note, gradient, 0.01, 0.0))
 
     taken = by_turns((bare, ours), STEPS[numbers])

@@ -162,7 +162,7 @@ def test_backup_workers_drop_late_pushes():
     push(server, "b", pulled["b"], 3.0)
     assert server.version == 1
     assert push(server, "c", pulled["c"], 100.0).outcome is Outcome.DROPPED
-    assert server.pull("a").drawn.rows.tolist() == pulled["c"].drawn.rows.tolist()
+    assert server.pull("a").assigned.rows.tolist() == pulled["c"].assigned.rows.tolist()
 
 
 def test_k_batch_async_and_k_async():
@@ -206,7 +206,7 @@ def test_saps_gives_up_a_straggler():
     verdicts = [push(server, "b", server.pull("b"), 1.0) for _ in range(3)]
     assert [verdict.given_up for verdict in verdicts] == [(), (), ("c",)]
     assert server.parameters == pytest.approx([0.7])
-    assert server.pull("a").drawn.rows.tolist() == straggler.drawn.rows.tolist()
+    assert server.pull("a").assigned.rows.tolist() == straggler.assigned.rows.tolist()
 
 
 @pytest.mark.slow

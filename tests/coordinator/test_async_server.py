@@ -51,18 +51,18 @@ class Watched:
             self.waits += 1
             return
         self.pulls += 1
-        self.smallest = min(self.smallest, len(pulled.drawn))
+        self.smallest = min(self.smallest, len(pulled.assigned))
         self.under_way[worker] = pulled
         self.stamps.append((worker, pulled.stamp))
 
     def _push(self, what, worker, pulled):
         del self.under_way[worker]
         gradient = np.full(2, math.nan) if what == "nan" else np.ones(2)
-        count = max(len(pulled.drawn) // 2, 1) if what == "part" else len(pulled.drawn)
+        count = max(len(pulled.assigned) // 2, 1) if what == "part" else len(pulled.assigned)
         verdict = self.server.push(worker, pulled.stamp, gradient, count, seconds=count * (1 + ord(worker) % 4))
         self._given_up(verdict.given_up)
         if verdict.outcome in (Outcome.APPLIED, Outcome.DAMPED, Outcome.GATHERED):
-            self.gathered.append(pulled.drawn.first(count))
+            self.gathered.append(pulled.assigned.first(count))
         if self.server.gathered == 0:
             for hand in self.gathered:
                 self.applied.update(zip(hand.epochs.tolist(), hand.rows.tolist(), strict=True))
@@ -154,7 +154,7 @@ def test_bad_gradient_is_refused(fault):
     verdict = server.push("a", pulled.stamp, make(np.zeros(2)))
     assert verdict.why == f"Refused the push of a: {reason}; its 8 samples go back"
     assert (server.parameters.tolist(), server.version) == ([0.0, 0.0], 0)
-    assert server.pull("b").drawn.rows.tolist() == pulled.drawn.rows.tolist()
+    assert server.pull("b").assigned.rows.tolist() == pulled.assigned.rows.tolist()
 
 
 def test_invalid_pushes_change_nothing():
@@ -211,10 +211,10 @@ def test_staleness_forecast_and_smaller_batches():
             due[worker] = seconds[worker]
         for _ in range(300):
             worker = min(due, key=due.get)
-            took = seconds[worker] * len(under_way[worker].drawn) / BATCH
+            took = seconds[worker] * len(under_way[worker].assigned) / BATCH
             server.push(worker, under_way[worker].stamp, np.zeros(2), seconds=took)
             under_way[worker] = server.pull(worker)
-            due[worker] += seconds[worker] * len(under_way[worker].drawn) / BATCH
+            due[worker] += seconds[worker] * len(under_way[worker].assigned) / BATCH
         expected = [3.0, 3.0, 3.0, 3.0] if even else [1.625, 1.625, 4.25, 20.0]
         assert server.expected_staleness == pytest.approx(expected, abs=0.01)
         assert server.staleness == pytest.approx(expected, abs=1.1)

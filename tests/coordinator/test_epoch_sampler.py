@@ -27,20 +27,20 @@ def test_sampler_equals_a_plain_queue(acts, count, epochs, seed):
         if what == "draw":
             number = int(left) if 0 < left - number < least else number
             wanted = [back.popleft() if back else fresh.popleft() for _ in range(min(number, len(back) + len(fresh)))]
-            drawn = sampler.draw(number, least)
-            assert list(zip(drawn.epochs.tolist(), drawn.rows.tolist(), strict=True)) == wanted
-            held.append((drawn, wanted))
+            assigned = sampler.draw(number, least)
+            assert list(zip(assigned.epochs.tolist(), assigned.rows.tolist(), strict=True)) == wanted
+            held.append((assigned, wanted))
         elif what == "resume":
-            state = sampler.state_dict([drawn for drawn, _ in held])
+            state = sampler.state_dict([assigned for assigned, _ in held])
             sampler = EpochSampler(count, seed=seed, epochs=epochs)
             sampler.load_state_dict(state)
             back.extend(each for _, wanted in held for each in wanted)
             held = []
         elif held:
-            drawn, wanted = held.pop(0)
+            assigned, wanted = held.pop(0)
             kept = min(number, len(wanted))
-            sampler.apply(drawn.first(kept)) if what == "apply" else sampler.give_back(drawn.first(kept))
-            sampler.give_back(drawn.after(kept))
+            sampler.apply(assigned.first(kept)) if what == "apply" else sampler.give_back(assigned.first(kept))
+            sampler.give_back(assigned.after(kept))
             for epoch, _ in wanted[:kept] if what == "apply" else []:
                 applied[epoch] = applied.get(epoch, 0) + 1
             back.extend(wanted if what != "apply" else wanted[kept:])

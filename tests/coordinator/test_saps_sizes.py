@@ -73,9 +73,9 @@ def driven(rules, cost_N, pace_W, batch=8, steps=2500):
 
     def begin(row, now):
         pulled = server.pull(names[row])
-        pulls.update(zip(pulled.drawn.epochs.tolist(), pulled.drawn.rows.tolist(), strict=True))
+        pulls.update(zip(pulled.assigned.epochs.tolist(), pulled.assigned.rows.tolist(), strict=True))
         under_way[row] = pulled, now
-        took = pace_W[row] * cost_N[pulled.drawn.rows].sum()
+        took = pace_W[row] * cost_N[pulled.assigned.rows].sum()
         heapq.heappush(queue, (now + took, row, pulled.stamp.ticket))
 
     for row in range(len(names)):

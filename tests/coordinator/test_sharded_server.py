@@ -33,7 +33,7 @@ class Split:
                 self.at_work[worker] = pulled, self.read(worker, pulled)
             return None
         pulled, parameters_P = self.at_work.pop(worker)
-        gradient_P = parameters_P - 0.01 * len(pulled.drawn) + pulled.drawn.rows.mean() / 500
+        gradient_P = parameters_P - 0.01 * len(pulled.assigned) + pulled.assigned.rows.mean() / 500
         if spoil is not None:
             gradient_P[spoil] = np.nan
         if self.server.store.lend("nobody", -1).size:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from paceline.coordinator.asynchronous.epoch_sampler import Drawn
+from paceline.coordinator.asynchronous.epoch_sampler import SampleBatch
 from paceline.coordinator.asynchronous.server import Outcome
 from paceline.coordinator.asynchronous.workers import Stamp
 from paceline.parameter_server.links import (
@@ -65,7 +65,7 @@ class Recorded:
     def pull(self, worker, into):
         stamp, rows, waited = self.steps.pop(0)
         into[:] = np.arange(P) + stamp[0]
-        return Work(Stamp(*stamp), into, Drawn(rows, np.ones_like(rows)), waited)
+        return Work(Stamp(*stamp), into, SampleBatch(rows, np.ones_like(rows)), waited)
 
     def push(self, worker, stamp, gradient, samples, *, seconds, comm_seconds):
         self.pushed.append((worker, stamp, gradient.copy(), samples, seconds, comm_seconds))
@@ -116,8 +116,8 @@ def test_the_server_hears_of_a_step_what_the_worker_says_and_the_worker_its_outc
     for number, (stamp, rows, waited) in enumerate(steps):
         work = link.pull()
         assert link.outcome is (outcome if number else None)
-        assert (work.stamp, work.drawn.rows.tolist()) == (stamp, rows.tolist())
-        assert work.drawn.epochs.tolist() == [0] * len(rows)
+        assert (work.stamp, work.assigned.rows.tolist()) == (stamp, rows.tolist())
+        assert work.assigned.epochs.tolist() == [0] * len(rows)
         assert work.waited == pytest.approx(waited, abs=6e-10)
         assert work.parameters.tolist() == (np.arange(P) + np.float32(stamp[0])).astype(np.float32).tolist()
         if not number:
@@ -168,7 +168,7 @@ def test_a_gradient_of_another_length_is_for_the_server_to_refuse_unless_it_is_f
 def test_a_gradient_of_no_known_type_or_length_is_cut_off(announced, caplog):
     service = Recorded()
     link, thread = linked(service)
-    link._say(Head(Ask.PUSH_APART, **announced))
+    link._send_head(Head(Ask.PUSH_APART, **announced))
     thread.join(5)
     assert not thread.is_alive()
     assert caplog.messages[0].startswith(f"w is lost: it announces {announced['numbers']} numbers of type")

@@ -192,11 +192,11 @@ def misbehaving(rank):
         link.pull()  # as long as it holds samples, the others cannot end the training without it
         link.push(Stamp(99, 99), good, 8, 0.1, 0.0)  # from the future
         work = link.pull()
-        link.push(work.stamp, torch.zeros(7), len(work.drawn), 0.1, 0.0)  # too long
+        link.push(work.stamp, torch.zeros(7), len(work.assigned), 0.1, 0.0)  # too long
         work = link.pull()
-        link.push(work.stamp, good, len(work.drawn), 0.1, 0.0)
+        link.push(work.stamp, good, len(work.assigned), 0.1, 0.0)
         link.pull()
-        link.push(work.stamp, good, len(work.drawn), 0.1, 0.0)  # twice
+        link.push(work.stamp, good, len(work.assigned), 0.1, 0.0)  # twice
     for inputs, targets in job:
         optim.zero_grad()
         loss_of(model, inputs, targets).backward()

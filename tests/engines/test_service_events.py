@@ -34,5 +34,5 @@ def test_a_step_that_another_began_during_the_wait_is_not_given_up_at_its_end(mo
     if taken_back:
         assert (work.ended, given_up, waits) == (True, [("a", False), ("c", False)], [5.0, 5.0])
     else:
-        assert (work.ended, len(work.drawn), given_up) == (False, 5, [("a", False)])
+        assert (work.ended, len(work.assigned), given_up) == (False, 5, [("a", False)])
         assert service.is_given_up("a", held["a"].stamp)

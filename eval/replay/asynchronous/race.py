@@ -177,10 +177,10 @@ class _RunningRace:
             return
         if worker.waits_since is not None:
             worker.waited, worker.waits_since = worker.waited + now - worker.waits_since, None
-        worker.gradient = self.task.gradient(worker.pulled.parameters, worker.pulled.drawn.rows)
+        worker.gradient = self.task.gradient(worker.pulled.parameters, worker.pulled.assigned.rows)
         worker.began, worker.turn = now, worker.turn + 1
         start = now + self.times.comm_seconds / 2
-        took = self.times.seconds(worker.row, len(worker.pulled.drawn), start)
+        took = self.times.seconds(worker.row, len(worker.pulled.assigned), start)
         self.events.plan(took + self.times.comm_seconds, (name, worker.turn))
 
     def _push(self, name: str) -> None:

@@ -73,7 +73,7 @@ class AsyncJob:
         Any torch optimizer of the model. A copy of it works at the server; the one given is neither stepped nor to be
         changed in the loop.
     dataset
-        Drawn so that an epoch over all ranks covers every sample exactly once, whatever becomes of the workers.
+        SampleBatch so that an epoch over all ranks covers every sample exactly once, whatever becomes of the workers.
     batch
         Samples of a worker's full batch, the most that any step takes.
     epochs
@@ -224,7 +224,7 @@ class AsyncJob:
                 self._pull()
                 if self._work is None or self._work.ended:
                     break
-                yield self.collate([self.dataset[int(row)] for row in self._work.drawn.rows])
+                yield self.collate([self.dataset[int(row)] for row in self._work.assigned.rows])
                 if not self._pushed:
                     raise RuntimeError("call job.push() after loss.backward(), in place of optimizer.step()")
             self._end_epochs()
@@ -246,7 +246,7 @@ class AsyncJob:
         seconds = time.monotonic() - self._began
         require_unchanged(self._optimizer, self._settings)
         gradient = torch.from_numpy(self.flat.gather()).to(self.wire)
-        samples = len(self._work.drawn)
+        samples = len(self._work.assigned)
         self._pushed = True
         # How long this push takes is known when it is over: that of the last step stands in for it.
         self._link.push(self._work.stamp, gradient, samples, seconds, self._pull_seconds + self._push_seconds)
@@ -331,8 +331,8 @@ class AsyncJob:
             late = [thread for thread in late if thread.is_alive()]
             if len(late) == before:
                 names = ", ".join(thread.name.removeprefix(THREAD) for thread in late)
-                said = "%s did not come for the final parameters in %.0f s: the job ends without"
-                logger.warning(said, names, patience)
+                message = "%s did not come for the final parameters in %.0f s: the job ends without"
+                logger.warning(message, names, patience)
                 return
 
     def _linked(self, timeout: float) -> Link:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from paceline._arrays import Sizes
-from paceline.coordinator.asynchronous.epoch_sampler import Drawn
+from paceline.coordinator.asynchronous.epoch_sampler import SampleBatch
 from paceline.coordinator.asynchronous.server import Outcome
 from paceline.coordinator.asynchronous.workers import Stamp
 from paceline.parameter_server.service import Service, Work
@@ -192,7 +192,7 @@ class GlooLink:
     def pull(self) -> Work:
         try:
             if not self._answer_comes:
-                self._say(Head(Ask.PULL, numbers=self.numbers))
+                self._send_head(Head(Ask.PULL, numbers=self.numbers))
             self._answer_comes = False
             dist.recv(self._down, SERVER, group=self.group)
             head = Head.read(self._down)
@@ -202,8 +202,8 @@ class GlooLink:
             raise _lost(error) from error
         self.outcome = None if head.kind == NOTHING_PUSHED else OUTCOMES[head.kind]
         rows = torch.cat([rows_read(head.samples, self._down), more]).numpy()
-        drawn = Drawn(rows, np.zeros(len(rows), np.int64))
-        return Work(Stamp(head.version, head.ticket), self._down[FRONT:].numpy(), drawn, head.seconds / NANO)
+        assigned = SampleBatch(rows, np.zeros(len(rows), np.int64))
+        return Work(Stamp(head.version, head.ticket), self._down[FRONT:].numpy(), assigned, head.seconds / NANO)
 
     def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
         wire = list(WIRES.values()).index(gradient.dtype)
@@ -215,7 +215,7 @@ class GlooLink:
                 head.write(self._up)
                 sent(self._up, SERVER, self.group)
             else:
-                self._say(head)
+                self._send_head(head)
                 sent(gradient, SERVER, self.group)
             self._answer_comes = True
         except RuntimeError as error:
@@ -223,7 +223,7 @@ class GlooLink:
 
     def is_given_up(self, stamp: Stamp) -> bool:
         try:
-            self._say(Head(Ask.POLL, *stamp))
+            self._send_head(Head(Ask.POLL, *stamp))
             answer = received(FRONT, torch.float32, SERVER, self.group)
             return bool(Head.read(answer).samples)
         except RuntimeError as error:
@@ -234,11 +234,11 @@ class GlooLink:
         if self._answer_comes and self.pull().ended:
             return
         try:
-            self._say(Head(Ask.LEAVE))
+            self._send_head(Head(Ask.LEAVE))
         except RuntimeError as error:
             raise _lost(error) from error
 
-    def _say(self, head: Head) -> None:
+    def _send_head(self, head: Head) -> None:
         """Send a head alone."""
         message = torch.zeros(FRONT)
         head.write(message)
@@ -263,14 +263,14 @@ def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, nu
                 _reply(Head(last, numbers=numbers), out[:FRONT], rank, group)  # its room may be too small for more
                 raise ValueError(f"its model has {head.numbers} parameters, and that of rank {SERVER} {numbers}")
             if head.kind == Ask.PUSH:
-                last = OUTCOMES.index(_handed_in(service, worker, head, room[FRONT:]))
+                last = OUTCOMES.index(_push(service, worker, head, room[FRONT:]))
             elif head.kind == Ask.PUSH_APART:
-                last = OUTCOMES.index(_handed_in(service, worker, head, _apart(head, rank, group, numbers)))
+                last = OUTCOMES.index(_push(service, worker, head, _apart(head, rank, group, numbers)))
             if head.kind in (Ask.PULL, Ask.PUSH, Ask.PUSH_APART):
                 work = service.pull(worker, into=out[FRONT:].numpy())
-                more = rows_written(work.drawn.rows, out)
+                more = rows_written(work.assigned.rows, out)
                 waited = round(work.waited * NANO)
-                _reply(Head(last, *work.stamp, len(work.drawn), numbers, seconds=waited), out, rank, group)
+                _reply(Head(last, *work.stamp, len(work.assigned), numbers, seconds=waited), out, rank, group)
                 sent(more, rank, group)
                 if work.ended:
                     return
@@ -298,7 +298,7 @@ def _apart(head: Head, rank: int, group: dist.ProcessGroup, numbers: int) -> tor
     return received(head.numbers, list(WIRES.values())[head.wire], rank, group).float()
 
 
-def _handed_in(service: Service, worker: str, head: Head, gradient: torch.Tensor) -> Outcome:
+def _push(service: Service, worker: str, head: Head, gradient: torch.Tensor) -> Outcome:
     stamp, times = Stamp(head.version, head.ticket), (head.seconds / NANO, head.comm_seconds / NANO)
     row = gradient.numpy()
     return service.push(worker, stamp, row, head.samples, seconds=times[0], comm_seconds=times[1]).outcome

@@ -18,7 +18,7 @@ import numpy as np
 
 from paceline._whole import remove_leftovers, written_whole
 from paceline._wording import count, listed
-from paceline.coordinator.asynchronous.epoch_sampler import Drawn
+from paceline.coordinator.asynchronous.epoch_sampler import SampleBatch
 from paceline.coordinator.asynchronous.optimizer import Vector
 from paceline.coordinator.asynchronous.server import WASTED, Account, Outcome, Server, Verdict
 from paceline.coordinator.asynchronous.staleness import StalenessReport
@@ -82,19 +82,19 @@ class Work:
 
     stamp: Stamp
     parameters: Vector
-    drawn: Drawn
+    assigned: SampleBatch
     waited: float
 
     @property
     def ended(self) -> bool:
         """True if there are no samples left to compute on."""
-        return not len(self.drawn)
+        return not len(self.assigned)
 
 
 def nothing_to_do(parameters: Vector, waited: float = 0.0) -> Work:
     """Return the work of a worker when the training has ended: no samples, and the final parameters, ``[P]``."""
     none = np.empty(0, np.int64)
-    return Work(NO_STAMP, parameters, Drawn(none, none), waited)
+    return Work(NO_STAMP, parameters, SampleBatch(none, none), waited)
 
 
 @dataclass(eq=False)
@@ -282,7 +282,7 @@ class Service:
                     waited = time.monotonic() - began if asked else 0.0
                     self.waited[worker] = self.waited.get(worker, 0.0) + waited
                     self._events += 1
-                    return Work(pulled.stamp, _copied(pulled.parameters, into), pulled.drawn, waited)
+                    return Work(pulled.stamp, _copied(pulled.parameters, into), pulled.assigned, waited)
                 if self.server.finished:
                     return nothing_to_do(_copied(self.server.parameters, into), time.monotonic() - began)
                 asked, events = True, self._events
@@ -307,8 +307,8 @@ class Service:
             self.save()
         except OSError as error:
             if not self._is_unwritten:
-                said = "no checkpoint could be written to %s; the log says when one is written again: %s"
-                logger.error(said, self.checkpoint, error)
+                message = "no checkpoint could be written to %s; the log says when one is written again: %s"
+                logger.error(message, self.checkpoint, error)
             self._is_unwritten = True
             return
         if self._is_unwritten:
@@ -477,8 +477,8 @@ def _why(before: Standing, now: Standing, verdicts: Sequence[Verdict]) -> str:
     returned = now.wasted[Outcome.ABANDONED] - before.wasted[Outcome.ABANDONED]
     given_up = [worker for one in verdicts for worker in one.given_up]
     freed = [worker for worker in before.stragglers if worker in now.sizes and worker not in now.stragglers]
-    kept = [worker for worker in now.sizes if worker in before.sizes]
-    changed = [f"{w} {before.sizes[w]} to {now.sizes[w]}" for w in kept if before.sizes[w] != now.sizes[w]]
+    stayed = [worker for worker in now.sizes if worker in before.sizes]
+    changed = [f"{w} {before.sizes[w]} to {now.sizes[w]}" for w in stayed if before.sizes[w] != now.sizes[w]]
     parts = [
         *_named("Joined", [worker for worker in now.sizes if worker not in before.sizes]),
         *_named("Left", [worker for worker in before.sizes if worker not in now.sizes]),

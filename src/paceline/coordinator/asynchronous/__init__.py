@@ -4,7 +4,7 @@ The server is pure: no threads, files or clock. Schemes are the same server with
 :mod:`paceline.coordinator.asynchronous.schemes`.
 """
 
-from paceline.coordinator.asynchronous.epoch_sampler import Drawn, EpochSampler
+from paceline.coordinator.asynchronous.epoch_sampler import EpochSampler, SampleBatch
 from paceline.coordinator.asynchronous.optimizer import SGD, Optimizer, Vector
 from paceline.coordinator.asynchronous.schemes import SCHEMES, Scheme, saps, scheme
 from paceline.coordinator.asynchronous.server import Ledger, Outcome, Pulled, Server, Verdict
@@ -20,12 +20,12 @@ __all__ = [
     "SCHEMES",
     "SGD",
     "Calibration",
-    "Drawn",
     "EpochSampler",
     "Ledger",
     "Optimizer",
     "Outcome",
     "Pulled",
+    "SampleBatch",
     "Scheme",
     "Server",
     "StalenessReport",

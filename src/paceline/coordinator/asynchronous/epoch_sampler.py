@@ -15,7 +15,7 @@ from paceline._arrays import Sizes
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class SampleBatch:
     """Samples that one worker holds: their rows in the data set, and the epoch that each belongs to, ``[n]``."""
 
     rows: Sizes
@@ -25,13 +25,13 @@ class Drawn:
         """Return how many samples there are."""
         return len(self.rows)
 
-    def first(self, count: int) -> Drawn:
+    def first(self, count: int) -> SampleBatch:
         """Return the first samples, ``count`` of them."""
-        return Drawn(self.rows[:count], self.epochs[:count])
+        return SampleBatch(self.rows[:count], self.epochs[:count])
 
-    def after(self, count: int) -> Drawn:
+    def after(self, count: int) -> SampleBatch:
         """Return all samples but the first ``count``."""
-        return Drawn(self.rows[count:], self.epochs[count:])
+        return SampleBatch(self.rows[count:], self.epochs[count:])
 
 
 class EpochSampler:
@@ -82,12 +82,12 @@ class EpochSampler:
         self.seed = seed
         self.epochs = epochs
         self.applied = 0
-        self._returned: deque[Drawn] = deque()
+        self._returned: deque[SampleBatch] = deque()
         self._applied_of: dict[int, int] = {}
         self._whole = 0
         self._shuffle(0)
 
-    def draw(self, count: int, least: int = 1) -> Drawn:
+    def draw(self, count: int, least: int = 1) -> SampleBatch:
         """Return up to ``count`` samples; fewer, or none, only where a finite number of epochs has been drawn.
 
         Where fewer than ``least`` would be left at the end, they are assigned too: nobody could use them alone.
@@ -96,27 +96,27 @@ class EpochSampler:
             raise ValueError(f"count must be at least 1 sample, got {count}")
         if 0 < self.left - count < least:
             count = int(self.left)
-        draws: list[Drawn] = []
+        draws: list[SampleBatch] = []
         while count > 0 and not self.empty:
             draws.append(self._returned_up_to(count) if self._returned else self._fresh_up_to(count))
             count -= len(draws[-1])
         if len(draws) == 1:
             return draws[0]
         none = np.empty(0, np.int64)
-        return Drawn(
-            np.concatenate([none, *(drawn.rows for drawn in draws)]),
-            np.concatenate([none, *(drawn.epochs for drawn in draws)]),
+        return SampleBatch(
+            np.concatenate([none, *(assigned.rows for assigned in draws)]),
+            np.concatenate([none, *(assigned.epochs for assigned in draws)]),
         )
 
-    def give_back(self, drawn: Drawn) -> None:
+    def give_back(self, assigned: SampleBatch) -> None:
         """Take back samples that were assigned and not applied."""
-        if len(drawn):
-            self._returned.append(drawn)
+        if len(assigned):
+            self._returned.append(assigned)
 
-    def apply(self, drawn: Drawn) -> None:
+    def apply(self, assigned: SampleBatch) -> None:
         """Take note that samples were applied."""
-        self.applied += len(drawn)
-        for epoch, count in Counter(drawn.epochs.tolist()).items():
+        self.applied += len(assigned)
+        for epoch, count in Counter(assigned.epochs.tolist()).items():
             self._applied_of[epoch] = self._applied_of.get(epoch, 0) + count
 
     @property
@@ -144,15 +144,15 @@ class EpochSampler:
         self._whole = epoch
         return epoch
 
-    def state_dict(self, held: Sequence[Drawn] = ()) -> dict[str, NDArray[Any]]:
+    def state_dict(self, held: Sequence[SampleBatch] = ()) -> dict[str, NDArray[Any]]:
         """Return the state; samples in ``held``, which workers hold, are drawn again when it is resumed."""
         back = [*self._returned, *held]
         none = np.empty(0, np.int64)
         return {
             "size": np.array([self.samples, self.seed, -1 if self.epochs is None else self.epochs]),
             "place": np.array([self._epoch, self._place, self.applied]),
-            "returned_rows": np.concatenate([none, *(drawn.rows for drawn in back)]),
-            "returned_epochs": np.concatenate([none, *(drawn.epochs for drawn in back)]),
+            "returned_rows": np.concatenate([none, *(assigned.rows for assigned in back)]),
+            "returned_epochs": np.concatenate([none, *(assigned.epochs for assigned in back)]),
             "applied_epochs": np.array(list(self._applied_of), dtype=np.int64),
             "applied_counts": np.array(list(self._applied_of.values()), dtype=np.int64),
         }
@@ -170,7 +170,7 @@ class EpochSampler:
         self._shuffle(epoch)
         self._place = place
         self._returned = deque()
-        self.give_back(Drawn(state["returned_rows"].copy(), state["returned_epochs"].copy()))
+        self.give_back(SampleBatch(state["returned_rows"].copy(), state["returned_epochs"].copy()))
         counts = zip(state["applied_epochs"], state["applied_counts"], strict=True)
         self._applied_of = {int(epoch): int(count) for epoch, count in counts}
         self._whole = 0
@@ -202,16 +202,16 @@ class EpochSampler:
         self._epoch, self._place = epoch, 0
         self._order = np.random.default_rng((self.seed, epoch)).permutation(self.samples)
 
-    def _returned_up_to(self, count: int) -> Drawn:
-        drawn = self._returned.popleft()
-        if len(drawn) > count:
-            self._returned.appendleft(drawn.after(count))
-        return drawn.first(count)
+    def _returned_up_to(self, count: int) -> SampleBatch:
+        assigned = self._returned.popleft()
+        if len(assigned) > count:
+            self._returned.appendleft(assigned.after(count))
+        return assigned.first(count)
 
-    def _fresh_up_to(self, count: int) -> Drawn:
+    def _fresh_up_to(self, count: int) -> SampleBatch:
         rows = self._order[self._place : self._place + count]
-        drawn = Drawn(rows, np.full(len(rows), self._epoch))
+        assigned = SampleBatch(rows, np.full(len(rows), self._epoch))
         self._place += len(rows)
         if self._place == self.samples:
             self._shuffle(self._epoch + 1)
-        return drawn
+        return assigned

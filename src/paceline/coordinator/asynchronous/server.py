@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
 from paceline._wording import count
-from paceline.coordinator.asynchronous.epoch_sampler import Drawn, EpochSampler
+from paceline.coordinator.asynchronous.epoch_sampler import EpochSampler, SampleBatch
 from paceline.coordinator.asynchronous.optimizer import Optimizer, Vector, miscounted
 from paceline.coordinator.asynchronous.rules import Open
 from paceline.coordinator.asynchronous.schemes import Scheme
@@ -148,7 +148,7 @@ class Pulled:
 
     stamp: Stamp
     parameters: Vector
-    drawn: Drawn
+    assigned: SampleBatch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,10 +347,10 @@ class Server:
             return None
         stamp = Stamp(self.version, self._tickets)
         self._tickets += 1
-        drawn = self.sampler.draw(self._ahead.size(worker), self.least)
-        member.step = WorkerStep(stamp, drawn, self._ahead.expected(worker), self.fleet.pushes)
+        assigned = self.sampler.draw(self._ahead.size(worker), self.least)
+        member.step = WorkerStep(stamp, assigned, self._ahead.expected(worker), self.fleet.pushes)
         member.worked_on = self.version
-        return Pulled(stamp, self.store.lend(worker, stamp.ticket), member.step.drawn)
+        return Pulled(stamp, self.store.lend(worker, stamp.ticket), member.step.assigned)
 
     def push(
         self,
@@ -385,12 +385,12 @@ class Server:
         member = self.fleet.members.get(worker)
         if member is None or member.step is None or member.step.stamp != stamp:
             late = member.late(stamp) if member is not None else None
-            if late is not None and not miscounted(count := late.count(samples), len(late.drawn)):
+            if late is not None and not miscounted(count := late.count(samples), len(late.assigned)):
                 # Its time is learnt all the same: a worker whose steps are given up needs the forecast most.
                 self.report(worker, count, seconds, comm_seconds)
             return self._stray(worker, stamp)
         count = member.step.count(samples)
-        if wrong := miscounted(count, len(member.step.drawn)) or self.store.flaw(worker, stamp.ticket, gradient):
+        if wrong := miscounted(count, len(member.step.assigned)) or self.store.flaw(worker, stamp.ticket, gradient):
             return self._waste(member, Outcome.REFUSED, wrong, seconds=seconds)
         staleness = self.fleet.lag(member)
         self._learn(member, staleness, now)
@@ -516,11 +516,11 @@ class Server:
         step = member.step
         assert step is not None
         factor = self.scheme.damping.factor(staleness, len(self.fleet))
-        push = Push(member.name, step.drawn.first(count), staleness, factor, seconds)
+        push = Push(member.name, step.assigned.first(count), staleness, factor, seconds)
         if wrong := self.store.take(member.name, step.stamp.ticket, gradient, self._gathered.weight(push)):
             return self._waste(member, Outcome.REFUSED, wrong, seconds=seconds)
         member.step = None
-        self.sampler.give_back(step.drawn.after(count))
+        self.sampler.give_back(step.assigned.after(count))
         self._gathered.pushes.append(push)
         given_up = self._settle()
         return Verdict(
@@ -567,13 +567,13 @@ class Server:
         if step is None:
             return 0
         self.store.forget(step.stamp.ticket)
-        self.sampler.give_back(step.drawn)
-        self.ledger.note(member.name, outcome, samples=len(step.drawn), staleness=staleness, seconds=seconds)
+        self.sampler.give_back(step.assigned)
+        self.ledger.note(member.name, outcome, samples=len(step.assigned), staleness=staleness, seconds=seconds)
         # It may start from the same version again: behind a barrier nothing would ever come of its share otherwise.
         member.step, member.worked_on = None, step.stamp.version - 1
         if outcome is Outcome.ABANDONED:
             member.abandoned = step
-        return len(step.drawn)
+        return len(step.assigned)
 
     def _settle(self) -> tuple[str, ...]:
         """Apply the gathered pushes, if it is time; return the workers whose steps were given up after that."""
@@ -589,8 +589,8 @@ class Server:
         self.store.step(factor, self.sampler.applied, self._gathered.scale)
         self.fleet.version += 1
         for push in self._gathered.pushes:
-            self.sampler.apply(push.drawn)
-            outcome, samples = counted(push.factor), len(push.drawn)
+            self.sampler.apply(push.assigned)
+            outcome, samples = counted(push.factor), len(push.assigned)
             self.ledger.note(push.worker, outcome, samples=samples, staleness=push.staleness, seconds=push.seconds)
         self._gathered.pushes = []
         return self._give_up_stale()
@@ -608,10 +608,10 @@ class Server:
         return tuple(member.name for member in late)
 
     @property
-    def _held(self) -> list[Drawn]:
+    def _held(self) -> list[SampleBatch]:
         """Samples that workers hold or that are gathered: neither in the sampler nor applied."""
-        at_work = [member.step.drawn for member in self.fleet if member.step is not None]
-        return at_work + [push.drawn for push in self._gathered.pushes]
+        at_work = [member.step.assigned for member in self.fleet if member.step is not None]
+        return at_work + [push.assigned for push in self._gathered.pushes]
 
     def _restart(self, version: int) -> None:
         """Continue from another version: steps under way and gathered pushes are lost."""

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.coordinator.asynchronous.epoch_sampler import Drawn
+from paceline.coordinator.asynchronous.epoch_sampler import SampleBatch
 from paceline.coordinator.asynchronous.optimizer import Optimizer, Vector, flaw, is_finite
 from paceline.coordinator.asynchronous.rules import Compensation
 
@@ -104,7 +104,7 @@ class LocalStore:
         self.optimizer = optimizer
         self._parameters_P = parameters.copy() if copy else parameters
         self._compensator = None if compensation is None else compensation.start()
-        self._lent: dict[int, Vector] = {}
+        self._pulled: dict[int, Vector] = {}
         self._gathered = WeightedMean()
 
     @property
@@ -113,7 +113,7 @@ class LocalStore:
 
     def lend(self, worker: str, ticket: int) -> Vector:
         if self._compensator is not None:
-            self._lent[ticket] = self._parameters_P.copy()
+            self._pulled[ticket] = self._parameters_P.copy()
         view_P = self._parameters_P.view()
         view_P.flags.writeable = False
         return view_P
@@ -125,10 +125,10 @@ class LocalStore:
         # One in half precision would overflow in a sum, and vanish beside a small learning rate.
         gradient = gradient.astype(np.result_type(gradient, self._parameters_P), copy=False)
         if self._compensator is not None:
-            if ticket not in self._lent:
+            if ticket not in self._pulled:
                 return NEVER_PULLED
             with np.errstate(over="ignore", invalid="ignore"):  # refused in a sentence, not warned about
-                gradient = self._compensator.compensated(worker, gradient, self._parameters_P, self._lent[ticket])
+                gradient = self._compensator.compensated(worker, gradient, self._parameters_P, self._pulled[ticket])
             if not is_finite(gradient):
                 self._compensator.undo()
                 return OVERFLOWS
@@ -151,7 +151,7 @@ class LocalStore:
         self._gathered.clear()
 
     def forget(self, ticket: int) -> None:
-        self._lent.pop(ticket, None)
+        self._pulled.pop(ticket, None)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         state = {f"optimizer/{name}": value for name, value in self.optimizer.state_dict().items()}
@@ -177,7 +177,7 @@ class LocalStore:
             self._compensator.load_state_dict(part(state, "compensation"))
         self._parameters_P[:] = state["parameters"]  # in place: an optimizer may hold the same array
         self._gathered.clear()
-        self._lent = {}
+        self._pulled = {}
 
 
 class WeightedMean:
@@ -317,7 +317,7 @@ class Shard:
 class Everywhere(Protocol):
     """Calls a method of every shard, by its name, and returns when all have answered, with their answers."""
 
-    def __call__(self, name: str, *said: Any, each: Sequence[Any] | None = None) -> list[Any]:
+    def __call__(self, name: str, *arguments: Any, each: Sequence[Any] | None = None) -> list[Any]:
         """Call it with what is said to all, or with one of ``each``."""
         ...
 
@@ -325,10 +325,10 @@ class Everywhere(Protocol):
 def in_process(shards: Sequence[Shard]) -> Everywhere:
     """Return a way to reach shards in this process."""
 
-    def call(name: str, *said: Any, each: Sequence[Any] | None = None) -> list[Any]:
+    def call(name: str, *arguments: Any, each: Sequence[Any] | None = None) -> list[Any]:
         if each is not None:
             return [getattr(shard, name)(one) for shard, one in zip(shards, each, strict=True)]
-        return [getattr(shard, name)(*said) for shard in shards]
+        return [getattr(shard, name)(*arguments) for shard in shards]
 
     return call
 
@@ -438,7 +438,7 @@ class Push:
     """A push that was taken: its worker, its samples, its staleness, its weight for that, and its computing time."""
 
     worker: str
-    drawn: Drawn
+    assigned: SampleBatch
     staleness: int
     factor: float
     seconds: float = math.nan
@@ -466,7 +466,7 @@ class Gathered:
     >>> import numpy as np
     >>> gathered = Gathered(mean=True, by_samples=False, batch=30)
     >>> for samples, factor in ((30, 1.0), (10, 0.5)):
-    ...     drawn = Drawn(np.zeros(samples, np.int64), np.zeros(samples, np.int64))
+    ...     drawn = SampleBatch(np.zeros(samples, np.int64), np.zeros(samples, np.int64))
     ...     gathered.pushes.append(Push("a", drawn, 0, factor))
     >>> [gathered.weight(push) for push in gathered.pushes], gathered.factor
     ([30.0, 5.0], 0.875)
@@ -504,5 +504,5 @@ class Gathered:
 
     def _share(self, push: Push) -> float:
         if self.mean:
-            return float(len(push.drawn))
-        return len(push.drawn) / self.batch if self.by_samples else 1.0
+            return float(len(push.assigned))
+        return len(push.assigned) / self.batch if self.by_samples else 1.0

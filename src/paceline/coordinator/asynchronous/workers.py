@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from paceline.coordinator.asynchronous.epoch_sampler import Drawn
+from paceline.coordinator.asynchronous.epoch_sampler import SampleBatch
 
 SMOOTHING = 0.2
 """Weight of the newest staleness in a worker's average: about the last ten pushes count."""
@@ -28,7 +28,7 @@ class WorkerStep:
     """One piece of work under way: what a worker pulled, and the samples that it holds."""
 
     stamp: Stamp
-    drawn: Drawn
+    assigned: SampleBatch
     expected: float = math.nan
     """Staleness forecast when it was pulled, NaN without a forecast."""
     began: int = 0
@@ -36,7 +36,7 @@ class WorkerStep:
 
     def count(self, samples: int | None) -> int:
         """Return the number of samples that a push is the mean of: all that were assigned, unless it says otherwise."""
-        return len(self.drawn) if samples is None else samples
+        return len(self.assigned) if samples is None else samples
 
 
 @dataclass(eq=False)

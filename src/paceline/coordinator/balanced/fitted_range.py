@@ -75,9 +75,9 @@ class FittedRange:
 
     def news(self) -> tuple[why.Reason, ...]:
         """Return a remark if drift has begun since the last call."""
-        told, self._is_news = self._is_news, False
+        began, self._is_news = self._is_news, False
         of_changes, of_covariates = map(float, self._shares)
-        return ((why.left_fitted, (of_changes, of_covariates, MANY)),) if told else ()
+        return ((why.left_fitted, (of_changes, of_covariates, MANY)),) if began else ()
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return the state of the comparison."""

@@ -90,7 +90,7 @@ def _proven(curves: Curves, sizes: Sizes, step: int, bounds: Bounds) -> bool:
     return bool((sizes[last_W] - step < bounds.low[last_W]).any() or now.makespan <= later_W.min(initial=np.inf))
 
 
-def gain_of(kept: float, proposed: float) -> float:
+def gain_of(current: float, proposed: float) -> float:
     """Return the share of the time that a proposal saves, given the makespans of keeping and of changing.
 
     Of no time nothing can be saved:
@@ -98,7 +98,7 @@ def gain_of(kept: float, proposed: float) -> float:
     >>> gain_of(0.5, 0.375), gain_of(0.0, 0.0)
     (0.25, 0.0)
     """
-    return 1.0 - proposed / kept if kept > 0 else 0.0
+    return 1.0 - proposed / current if current > 0 else 0.0
 
 
 class LoadBalancer:
@@ -378,22 +378,22 @@ class LoadBalancer:
         if self._iterations < policy.warmup:
             return self._equal(curves, bounds, (why.equal_batches, (self._iterations, policy.warmup)))
         now = _Now(forecast, curves, self._hedged(curves, forecast), bounds, self._equal_sizes(bounds))
-        kept = evaluate(curves, self._sizes)
+        current = evaluate(curves, self._sizes)
         if bounds is not self._fits_in and bounds.broken_by(self._sizes, policy.batch_multiple):
             best = now.expected(self._best(now))
             broken = (why.broken_bounds, (self.workers, self._sizes, bounds.high))
-            return best, gain_of(kept.makespan, best.makespan), [self._moved(best.sizes, forecast), broken]
-        chosen, gain, reasons = self._weighed(now, kept)
+            return best, gain_of(current.makespan, best.makespan), [self._moved(best.sizes, forecast), broken]
+        chosen, gain, reasons = self._weighed(now, current)
         if bounds.any_limited:
             # Workers that memory keeps from taking more while they wait: they end 2 % or more before the last one.
             full_W = bounds.limited & (chosen.sizes + policy.batch_multiple > bounds.high)
             reasons.append((why.held_back, (self.workers, full_W & (chosen.seconds < 0.98 * chosen.makespan))))
         return chosen, gain, reasons
 
-    def _weighed(self, now: _Now, kept: Split) -> tuple[Split, float, list[why.Reason]]:
+    def _weighed(self, now: _Now, current: Split) -> tuple[Split, float, list[why.Reason]]:
         """Compare the best split with the sizes in use: a change must be worth it."""
         cost, regret = self.policy.change_cost, self._regret
-        in_use = evaluate(now.compared, self._sizes) if now.is_hedged else kept
+        in_use = evaluate(now.compared, self._sizes) if now.is_hedged else current
         makespan = in_use.makespan
         if self._iterations % 16 == 0 and (nearer := self._nearer(now, in_use)) is not None:  # seldom, as it takes time
             return now.expected(nearer), 0.0, [self._moved(nearer.sizes, now.forecast), (why.no_extremes, ())]
@@ -401,19 +401,19 @@ class LoadBalancer:
         soonest = _soonest(now.compared, self.global_batch)
         at_most = gain_of(makespan, soonest)
         if at_most <= 0:
-            return kept, 0.0, [(why.nothing_to_gain, ())]
+            return current, 0.0, [(why.nothing_to_gain, ())]
         regret[1] += at_most
         if regret[0] + regret[1] <= cost:
-            return kept, 0.0, [(why.too_little, ("at most ", at_most, float(regret[0] + regret[1]), cost))]
+            return current, 0.0, [(why.too_little, ("at most ", at_most, float(regret[0] + regret[1]), cost))]
         step = self.policy.batch_multiple
         best = None if _proven(now.compared, self._sizes, step, now.bounds) else self._best(now)
         gain = 0.0 if best is None else max(gain_of(makespan, best.makespan), 0.0)
         # Where only bounds are known, the gain is taken to have been as large a share of them as it is now.
         regret[:] = regret[0] + regret[1] * gain / at_most, 0.0
         if best is None or gain == 0:
-            return kept, 0.0, [(why.nothing_to_gain, ())]
+            return current, 0.0, [(why.nothing_to_gain, ())]
         if regret[0] <= cost:
-            return kept, 0.0, [(why.too_little, ("", gain, float(regret[0]), cost))]
+            return current, 0.0, [(why.too_little, ("", gain, float(regret[0]), cost))]
         expected = (why.expected, (best.makespan, makespan, self.horizon, now.is_hedged))
         rounding = (why.rounded, (step, best.makespan, soonest))
         return now.expected(best), gain, [self._moved(best.sizes, now.forecast), expected, rounding]

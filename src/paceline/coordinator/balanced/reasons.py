@@ -112,7 +112,7 @@ def moved(
     from_names, to_names = [workers[i] for i in givers], [workers[i] for i in takers]
     speed_before = None if known_before is None else known_speed(known_before)
     faster = _recovery(takers[0], givers[0], speed, speed_before)
-    other, than = _usual(workers, speed, givers[0])
+    other, than = _reference(workers, speed, givers[0])
     slower = 1 - float(speed[givers[0]]) / other
     if faster >= WORTH_NAMING:
         to_names[0] += f" ({percent(faster)} faster than before)"
@@ -130,7 +130,7 @@ def _recovery(taker: int, giver: int, speed: Array, before: Array | None) -> flo
     return float(gained - 1) if gained > lost else 0.0
 
 
-def _usual(workers: Sequence[str], speed: Array, one: int) -> tuple[float, str]:
+def _reference(workers: Sequence[str], speed: Array, one: int) -> tuple[float, str]:
     """Return the speed that a worker's speed is compared with, and a name for it."""
     if len(workers) == 2:  # the median of two would be half their own difference away from both
         return float(speed[1 - one]), workers[1 - one]
@@ -184,7 +184,7 @@ def with_probing(reasons: Iterable[Reason], before: int, now: int) -> str:
     return f"{reason}; {' and '.join(done)}"
 
 
-def expected(made: float, kept: float, horizon: int, hedged: bool) -> str:
+def expected(made: float, current: float, horizon: int, hedged: bool) -> str:
     """Return what a change is expected to save.
 
     >>> expected(0.041, 0.055, horizon=1, hedged=False)
@@ -193,7 +193,7 @@ def expected(made: float, kept: float, horizon: int, hedged: bool) -> str:
     named = {1: "the next iteration", 2: "the iteration after the next"}
     which = named.get(horizon, f"the iteration after the next {horizon - 1}")
     verb = "is planned, with caution, at" if hedged else "is expected to take"
-    return f": {which} {verb} {duration(made)} instead of {duration(kept)}"
+    return f": {which} {verb} {duration(made)} instead of {duration(current)}"
 
 
 def no_extremes() -> str:
@@ -269,15 +269,15 @@ def left_fitted(changes: float, covariates: float, least: float) -> str:
     >>> left_fitted(0.061, 0.0, least=0.05)
     '; speeds have left what the model was fitted on: of late 6.1 % of their changes are far from those it knows'
     """
-    said = []
+    parts = []
     if changes > least:
-        said.append(
+        parts.append(
             f"speeds have left what the model was fitted on: of late {percent(changes)} of their changes are far from "
             "those it knows"
         )
     if covariates > least:
-        said.append(f"{percent(covariates)} of the latest covariates are far from those that the model was fitted on")
-    return "".join(f"; {one}" for one in said)
+        parts.append(f"{percent(covariates)} of the latest covariates are far from those that the model was fitted on")
+    return "".join(f"; {one}" for one in parts)
 
 
 def _those(workers: Sequence[str], chosen: Mask) -> str:

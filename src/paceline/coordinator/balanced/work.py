@@ -243,8 +243,8 @@ def fitted(
 def _weights(residual_R: Array) -> Array:
     """Return the square root of each residual's weight: Huber's, and 0 for gross outliers."""
     size = np.maximum(np.abs(residual_R), 1e-12)
-    usual = max(float(np.median(size)), 1e-9)
-    weight: Array = np.where(size > GROSS * usual, 0.0, np.sqrt(np.minimum(1, HUBER * usual / size)))
+    typical = max(float(np.median(size)), 1e-9)
+    weight: Array = np.where(size > GROSS * typical, 0.0, np.sqrt(np.minimum(1, HUBER * typical / size)))
     return weight
 
 

@@ -181,7 +181,7 @@ AS_MANY = 2.0
 """So many clients of a type count as much for its deviation as that of all clients does."""
 
 
-def drawn(log_M: Array, device_M: Sizes, device_W: Sizes, prior: float) -> tuple[Array, Array, Sizes]:
+def prior_of(log_M: Array, device_M: Sizes, device_W: Sizes, prior: float) -> tuple[Array, Array, Sizes]:
     """Return mean and deviation of the log speed of a client of each device type, and its `ForecastSource`, ``[W]``.
 
     Where no client of the type has reported, those of all clients; where nobody has, the prior, infinitely uncertain.
@@ -189,7 +189,7 @@ def drawn(log_M: Array, device_M: Sizes, device_W: Sizes, prior: float) -> tuple
     Examples
     --------
     >>> log, device = np.log([10.0, 40.0, 500.0]), np.array([1, 1, 2])
-    >>> mean, deviation, source = drawn(log, device, np.array([1, 2, 0]), prior=0.0)
+    >>> mean, deviation, source = prior_of(log, device, np.array([1, 2, 0]), prior=0.0)
     >>> np.exp(mean).round(), deviation.round(1), source
     (array([ 20., 500.,  58.]), array([2.1, 2.8, 2.3]), array([1, 1, 2]))
     """
@@ -555,8 +555,8 @@ class Known:
         """
         counted, prior = PARTS[part]
         own_W = self.clients.taken(counted, rows) > 0
-        log_M, told = self._log_told(part)
-        mean_W, spread_W, source_W = drawn(log_M, self.clients.column("device")[told], device_W, np.log(prior))
+        log_M, reported = self._log_reported(part)
+        mean_W, spread_W, source_W = prior_of(log_M, self.clients.column("device")[reported], device_W, np.log(prior))
         speed_W, own = np.exp(mean_W), rows[own_W]
         if len(own):
             forecast = self._forecast_of(part)
@@ -574,15 +574,15 @@ class Known:
                 getattr(curves, name)[free_W] = getattr(forecast.curves, name)[rows[free_W]]
         return Expected(speed_W, spread_W, source_W, curves)
 
-    def usual(self, part: str) -> float:
+    def typical(self, part: str) -> float:
         """Return the geometric mean of the forecasts of all clients that ever reported; NaN if none did."""
-        log_M, _ = self._log_told(part)
+        log_M, _ = self._log_reported(part)
         return float(np.exp(log_M.mean())) if len(log_M) else float("nan")
 
-    def usual_spread(self) -> float:
+    def typical_spread(self) -> float:
         """Return the usual deviation of a log speed from its forecast, for clients that reported only once."""
-        told = np.flatnonzero(self.clients.column("computed"))
-        spread_M = self._forecast_of("speed").spread[told] if len(told) else np.empty(0)
+        reported = np.flatnonzero(self.clients.column("computed"))
+        spread_M = self._forecast_of("speed").spread[reported] if len(reported) else np.empty(0)
         compared_M = spread_M[np.isfinite(spread_M)]
         return float(np.sqrt(np.mean(np.square(compared_M)))) if len(compared_M) else UNKNOWN_SPREAD
 
@@ -629,10 +629,10 @@ class Known:
             self._forecast[part] = self.predictors[part].predict()
         return self._forecast[part]
 
-    def _log_told(self, part: str) -> tuple[Array, Rows]:
+    def _log_reported(self, part: str) -> tuple[Array, Rows]:
         """Return the log forecasts of all that ever reported, and their rows."""
-        told = np.flatnonzero(self.clients.column(PARTS[part][0]))
-        return (np.log(self._forecast_of(part).speed[told]) if len(told) else np.empty(0)), told
+        reported = np.flatnonzero(self.clients.column(PARTS[part][0]))
+        return (np.log(self._forecast_of(part).speed[reported]) if len(reported) else np.empty(0)), reported
 
 
 def _part(state: Mapping[str, NDArray[Any]], part: str) -> dict[str, NDArray[Any]]:
@@ -656,12 +656,12 @@ def summary_of(names: Sequence[str], size_W: Sizes, seconds_W: Array, source_W: 
         return f"{who}: equal batches, as nobody has reported yet."
     unseen = int(np.isin(source_W[asked_W], (ForecastSource.DEVICE, ForecastSource.FLEET)).sum())
     cold = f"; {unseen} of them never seen" if unseen else ""
-    end, usual = float(seconds_W.max()), float(np.median(seconds_W[asked_W]))
+    end, typical = float(seconds_W.max()), float(np.median(seconds_W[asked_W]))
     last = int(np.argmax(seconds_W))
-    late = f"; the last is {names[last]}{LAST.get(Reason(reason_W[last]), '')}" if end > WORTH_NAMING * usual else ""
+    late = f"; the last is {names[last]}{LAST.get(Reason(reason_W[last]), '')}" if end > WORTH_NAMING * typical else ""
     return (
         f"{who}{cold}, with {size_W[asked_W].min()} to {size_W.max()} samples a step: all replies are expected after "
-        f"{_wording.duration(end)}, the median after {_wording.duration(usual)}{late}."
+        f"{_wording.duration(end)}, the median after {_wording.duration(typical)}{late}."
     )
 
 
@@ -670,7 +670,7 @@ CLOCKS_SECONDS = 0.01
 """Two clocks may differ by this factor, and by this many seconds, and both be right."""
 
 
-def plausible_speeds(report: RoundReport, usual: float, plausible: float) -> Mask:
+def plausible_speeds(report: RoundReport, typical: float, plausible: float) -> Mask:
     """Return which speeds are plausible, ``[W]``: near those of others, and within the time that the server saw pass.
 
     Where the server measured the round trip, any slowness within it is accepted.
@@ -679,7 +679,7 @@ def plausible_speeds(report: RoundReport, usual: float, plausible: float) -> Mas
     ----------
     report
         What the clients sent.
-    usual
+    typical
         The mean speed of all clients so far, in samples/s; NaN before any report.
     plausible
         The largest factor between a client's speed and the usual one.
@@ -687,7 +687,7 @@ def plausible_speeds(report: RoundReport, usual: float, plausible: float) -> Mas
     Examples
     --------
     >>> report = RoundReport(clients="abc", samples=[100, 100, 1e9], seconds=[1.0, 2.0, 1.0])
-    >>> plausible_speeds(report, usual=math.nan, plausible=100.0)
+    >>> plausible_speeds(report, typical=math.nan, plausible=100.0)
     array([ True,  True, False])
     """
     speed_W = report.speed
@@ -696,27 +696,27 @@ def plausible_speeds(report: RoundReport, usual: float, plausible: float) -> Mas
         return usable_W
     with np.errstate(invalid="ignore"):
         usable_W &= ~(report.compute_seconds > _seen(report))
-    if math.isnan(usual):
+    if math.isnan(typical):
         # The lower of two medians: of two clients that disagree the faster is the one to doubt.
         known_W = np.sort(speed_W[np.isfinite(speed_W)])
-        usual = float(known_W[(len(known_W) - 1) // 2])
-    ratio_W = np.where(usable_W, speed_W, usual) / usual
+        typical = float(known_W[(len(known_W) - 1) // 2])
+    ratio_W = np.where(usable_W, speed_W, typical) / typical
     # A stalled client may be as slow as it likes, if the server saw that time pass.
     confirmed_W = np.isfinite(report.elapsed_seconds) | (ratio_W >= 1.0 / plausible)
     accepted_W: Mask = usable_W & (ratio_W <= plausible) & confirmed_W
     return accepted_W
 
 
-def plausible_comm(report: RoundReport, accepted_W: Mask, usual: float, plausible: float) -> Mask:
+def plausible_comm(report: RoundReport, accepted_W: Mask, typical: float, plausible: float) -> Mask:
     """Return which times to communicate are plausible, ``[W]``: within what the server saw pass, or not absurdly long.
 
-    ``accepted_W`` says which speeds are plausible, ``[W]``, and ``usual`` is the mean time so far, NaN before any
+    ``accepted_W`` says which speeds are plausible, ``[W]``, and ``typical`` is the mean time so far, NaN before any
     report. Where the time is the rest of a round trip after a computing time that cannot be, it cannot be either.
     """
     comm_W, seconds_W = report.communication, report.compute_seconds[accepted_W]
-    usual = max(np.nan_to_num(usual), float(np.median(seconds_W)) if len(seconds_W) else 0.0)
+    typical = max(np.nan_to_num(typical), float(np.median(seconds_W)) if len(seconds_W) else 0.0)
     seen_W = _seen(report)
-    most_W = np.where(np.isnan(seen_W), plausible * usual, seen_W)
+    most_W = np.where(np.isnan(seen_W), plausible * typical, seen_W)
     measured_W = np.isfinite(report.measured_comm) | accepted_W
     timed_W: Mask = measured_W & report.used & np.isfinite(comm_W) & (comm_W <= most_W)
     return timed_W
@@ -749,8 +749,8 @@ class RoundLearning:
     def learn(self, known: Known, plan: RoundPlan, report: RoundReport, rows: Rows, place: Rows) -> None:
         """Learn from the clients that replied; ``rows`` are those of the whole plan, ``place`` of the report in it."""
         rows = rows[place]
-        accepted_W = plausible_speeds(report, known.usual("speed"), self.plausible)
-        timed_W = plausible_comm(report, accepted_W, known.usual("comm"), self.plausible)
+        accepted_W = plausible_speeds(report, known.typical("speed"), self.plausible)
+        timed_W = plausible_comm(report, accepted_W, known.typical("comm"), self.plausible)
         samples_W, seconds_W = report.processed[accepted_W], report.compute_seconds[accepted_W]
         # A predictor of curves is to learn them over the samples of a step.
         known.observe("speed", rows[accepted_W], samples_W / plan.local_steps, seconds_W / plan.local_steps)

@@ -248,7 +248,7 @@ class FederatedBalancer:
             curves=curves,
             # The time of those that do not follow their batch is like one to communicate: it is there whatever they do.
             comm=comm_W + np.nan_to_num(flat_W),
-            spread=np.where(np.isfinite(speed.spread), speed.spread, self._known.usual_spread()),
+            spread=np.where(np.isfinite(speed.spread), speed.spread, self._known.typical_spread()),
             data=self._clients.taken("data", rows),
             memory=np.minimum(self._clients.taken("memory", rows), self._clients.taken("fits", rows)),
             due=self._clients.taken("left_out", rows) >= self.try_again,

@@ -79,7 +79,7 @@ class RayServer:
 
     def push(self, worker: str, work: Work, gradient: Vector, seconds: float, comm_seconds: float) -> Outcome:
         """Take a gradient."""
-        count = len(work.drawn)
+        count = len(work.assigned)
         times = {"seconds": seconds, "comm_seconds": comm_seconds}
         with self._whole():
             return self.service.push(worker, work.stamp, gradient, count, **times).outcome
@@ -143,11 +143,11 @@ class RayWorker:
             work: Any = ray.get(self.server.pull.remote(self.name, self.life))
             if work.ended:
                 return self.name
-            note = Work(work.stamp, work.parameters[:0], work.drawn, 0.0)  # its parameters need not travel back
+            note = Work(work.stamp, work.parameters[:0], work.assigned, 0.0)  # its parameters need not travel back
             try:
                 parameters = self._read(work, shards)
                 began = time.monotonic()
-                gradient = self.gradient(parameters, work.drawn.rows)
+                gradient = self.gradient(parameters, work.assigned.rows)
                 ended = time.monotonic()
                 comm_seconds = max(began - asked - work.waited, 0.0) + push_seconds
                 sent = self._held(work, shards, gradient)
