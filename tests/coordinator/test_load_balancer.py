@@ -395,3 +395,12 @@ def test_plan_is_read_only(make):
     state = used.state_dict()
     state["sizes"][0] -= 5
     assert used.plan.sizes.sum() == warm(used, [100.0, 100.0, 50.0], 1).plan.sizes.sum() == 512
+
+
+def test_state_is_readable_from_npz_without_pickle(tmp_path):
+    first, second = warm(LoadBalancer("auto", workers=FLEET, global_batch=512), [100, 200, 50, 100]), balancer("auto")
+    np.savez(tmp_path / "balancer.npz", **first.state_dict())
+    with np.load(tmp_path / "balancer.npz") as state:
+        second.load_state_dict(dict(state))
+    report = report_at(first.plan, [100, 200, 50, 100])
+    assert same(first.step(report), second.step(report))

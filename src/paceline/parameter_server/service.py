@@ -60,9 +60,6 @@ def tell(listeners: list[Callable[[News], None]], news: News, name: str) -> None
 
 NO_STAMP = Stamp(-1, -1)
 
-LONG = 3.0
-"""A step may take this many times as long as the one before it, and its worker still be at work."""
-
 
 @dataclass(frozen=True, eq=False)
 class Work:
@@ -216,7 +213,8 @@ class Service:
         """Seconds to wait for silent workers at the end: longer than the longest step of any worker."""
         with self._changed:
             pushed = [member.pushed for member in self.server.fleet if len(member.pushed) > 1]
-        return max([self._patience, *(LONG * (last - before) for before, last in pushed)])
+        # A step may take this many times as long as the one before it, and its worker still be at work.
+        return max([self._patience, *(3.0 * (last - before) for before, last in pushed)])
 
     @property
     def parameters(self) -> Vector:
@@ -350,9 +348,6 @@ def _copied(row: Vector, into: Vector | None) -> Vector:
     return into
 
 
-LEAST_SECONDS = 0.1
-"""Shorter rounds are recorded together, as short iterations are on the synchronous side."""
-
 NAMED = 3
 """Most sentences of one kind in a round's reason, and most names in one; the others are counted."""
 
@@ -412,7 +407,12 @@ class Rounds:
     """
 
     def __init__(
-        self, service: Service, on_round: Sequence[Callable[[Round], None]], *, least_seconds: float = LEAST_SECONDS
+        # Shorter rounds are recorded together, as short iterations are on the synchronous side.
+        self,
+        service: Service,
+        on_round: Sequence[Callable[[Round], None]],
+        *,
+        least_seconds: float = 0.1,
     ) -> None:
         self.service, self.on_round, self.least_seconds = service, list(on_round), least_seconds
         self._index = 0

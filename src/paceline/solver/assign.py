@@ -34,9 +34,6 @@ ENOUGH = 0.002
 TOGETHER = 0.01
 """A makespan this close to the bound counts as balanced."""
 
-BOUND_STATES = 8192
-"""The bound on padded batches takes the exact order of ranks into account up to this many partial ones: 20 ms."""
-
 
 class AssignmentStatus(Enum):
     """Reason for the time that the iteration takes, in a sentence to act on."""
@@ -102,7 +99,8 @@ class Assignment:
             return packed_bound(self._samples, self._fleet)
         least = least_padded_work(self._samples, len(self._fleet))
         bound = max(packed_bound(self._samples, self._fleet), level(self._fleet, least))
-        if few_orders(self._fleet, BOUND_STATES):
+        # The bound on padded batches takes the exact order of ranks into account up to this many partial ones: 20 ms.
+        if few_orders(self._fleet, 8192):
             return max(order_bound(self._samples, self._fleet, bound, self.makespan, FINE), bound)
         return bound
 

@@ -11,15 +11,6 @@ ALIKE = 0.7
 """Samples are given out together while the shortest of them costs at least this share of the longest: then the end of
 each can be foreseen from their mean. Tried from .5 to .9: smaller shares left ranks late, larger ones took longer."""
 
-AT_ONCE = 2
-"""No more than this many for each rank at once, for the same reason."""
-
-PARTNERS = 4
-"""Ranks with which the latest tries to exchange, the earliest first."""
-
-EXCHANGES = 64
-"""Exchanges after which the search ends. It rarely needs ten."""
-
 
 def packed(samples: Samples, fleet: Fleet, enough: float) -> Sizes:
     """Return the rank of each sample, ``[N]``; a makespan of ``enough`` seconds ends the search.
@@ -43,7 +34,8 @@ def _longest_first(samples: Samples, fleet: Fleet) -> Sizes:
     rising, first = -cost_N, 0
     while first < len(samples):
         alike = int(np.searchsorted(rising, ALIKE * rising[first], side="right"))
-        end = max(first + 1, min(alike, first + AT_ONCE * len(fleet)))
+        # At most two samples for each rank at once: more left ranks late.
+        end = max(first + 1, min(alike, first + 2 * len(fleet)))
         mean = cost_N[first:end].cumsum()[-1] / (end - first)
         owners = _slots(ends_W, mean * fleet.pace, end - first)
         owner_N[first:end] = owners
@@ -124,7 +116,8 @@ def _nobody_without(samples: Samples, fleet: Fleet, owner_N: Sizes) -> Sizes:
 def _exchanged(samples: Samples, fleet: Fleet, owner_N: Sizes, enough: float) -> Sizes:
     """Let the latest rank hand a sample to an early one, or swap two, as long as that ends the iteration sooner."""
     work_W = samples.works(owner_N, len(fleet))
-    for _ in range(EXCHANGES):
+    # Exchanges after which the search ends. It rarely needs ten.
+    for _ in range(64):
         ends_W = fleet.fixed + work_W * fleet.pace
         latest = int(np.where(work_W > 0, ends_W, 0.0).argmax())  # who has nothing does not run
         if ends_W[latest] <= enough:
@@ -146,7 +139,8 @@ def _best_exchange(
 ) -> tuple[int, int, int] | None:
     """Return which sample the latest rank gives, for which (-1: for none), and to whom; None if nothing helps."""
     own = np.flatnonzero(owner_N == latest)
-    for partner in np.argsort(ends_W, kind="stable")[:PARTNERS].tolist():
+    # Ranks with which the latest tries to exchange, the earliest first.
+    for partner in np.argsort(ends_W, kind="stable")[:4].tolist():
         if ends_W[partner] >= ends_W[latest]:
             break
         theirs = np.append(np.flatnonzero(owner_N == partner), -1)  # falling in cost, and last: nothing, for nothing

@@ -133,8 +133,6 @@ def _layers(counts: tuple[int, ...]) -> Layers:
 FINE = 1e-3
 """Bisection ends at this relative width."""
 
-WINDOW = 8
-"""Ranks among which the next is chosen so that little of its time is left over: more took longer and gained nothing."""
 
 STATES = 512
 """Most partial orders of the ranks for which the best is found exactly: always with 9 ranks."""
@@ -205,7 +203,9 @@ class Cuts:
         """Return a cut that chooses each next rank, among a few in this order, by the least time left over."""
         cut, first, rest = [], 0, list(order)
         while rest:
-            count, place = self._sparing(rest[:WINDOW], first, len(rest) - 1, until)
+            # Ranks among which the next is chosen so that little of its time is left over: more took longer and gained
+            # nothing.
+            count, place = self._sparing(rest[:8], first, len(rest) - 1, until)
             if count < self.lower:
                 return None
             cut.append((rest.pop(place), count))

@@ -18,15 +18,6 @@ from paceline.solver import split
 PRICE = 0.05
 """Share of the samples a second, of those with full batches, that smaller batches may cost: each pays for its wire."""
 
-SPREADS = 1.0
-"""Two speeds are told apart by this many standard deviations of their ratio."""
-
-FRESHEST = 1e-6
-"""Versions. The smoothed staleness of a worker that pushes alone fades towards 0; below this it counts as this."""
-
-HALVINGS = 20
-"""Steps of the search for the shortest times at that price."""
-
 
 @dataclass(frozen=True, eq=False)
 class Outlook:
@@ -132,7 +123,8 @@ class ByVersions:
         allowed = len(outlook.sizes) - 1
         if not allowed:  # nobody else pushes: nothing is stale
             return Full().sizes(outlook)
-        ratio_W = np.where(outlook.staleness > 0, allowed / np.maximum(outlook.staleness, FRESHEST), 1.0)
+        # Versions. The smoothed staleness of a worker that pushes alone fades towards 0; below this it counts as this.
+        ratio_W = np.where(outlook.staleness > 0, allowed / np.maximum(outlook.staleness, 1e-6), 1.0)
         # Half the way in the logarithm: a smoothed staleness answers late, and the full way would swing.
         sizes_W = np.asarray(outlook.sizes * np.sqrt(ratio_W), dtype=np.float64)
         # The largest is a full batch: staleness shows ratios only, and all sizes together would drift.
@@ -160,7 +152,8 @@ def _certainly_slower(speed_W: Array, spread_W: Array) -> Array:
     """Return how many times slower than the fastest each worker is at least, ``[W]``: 1 or more."""
     fastest = int(speed_W.argmax())
     unsure_W = np.hypot(spread_W, spread_W[fastest])
-    slower_W: Array = np.maximum(speed_W[fastest] / speed_W * np.exp(-SPREADS * unsure_W), 1.0)
+    # Speeds within one standard deviation of their ratio count as equal.
+    slower_W: Array = np.maximum(speed_W[fastest] / speed_W * np.exp(-unsure_W), 1.0)
     return slower_W
 
 
@@ -181,7 +174,8 @@ def _affordable(slower_W: Array, full_W: Array, wire_W: Array) -> Array:
     if is_affordable(1.0):
         return slower_W
     low, high = 0.0, float(np.log(slower_W.max()))
-    for _ in range(HALVINGS):
+    # Steps of the search for the shortest times at that price.
+    for _ in range(20):
         middle = (low + high) / 2
         low, high = (low, middle) if is_affordable(float(np.exp(middle))) else (middle, high)
     return divided(float(np.exp(high)))
@@ -502,10 +496,6 @@ class Ranged:
         return min(range(self.high - self.low + 1), key=wait)
 
 
-LOST = 0.025
-"""Nothing more is given up while this share of all steps has been lost like that."""
-
-
 class Gathering(Protocol):
     """Decides when the pushes gathered so far become an update."""
 
@@ -569,7 +559,8 @@ class Paced:
     mean: bool = False
 
     def ready(self, pushes: int, fleet: Workers, bound: int | None) -> bool:
-        if bound is None or (pushes >= len(fleet) and fleet.lost <= LOST * fleet.pushes):
+        # Nothing more is given up while this share of all steps has been lost like that.
+        if bound is None or (pushes >= len(fleet) and fleet.lost <= 0.025 * fleet.pushes):
             return True
         oldest = fleet.version - bound
         return all(member.step is None or member.step.stamp.version > oldest for member in fleet)

@@ -23,8 +23,6 @@ Three are the usual limit for outliers. The share is ours: it keeps a fleet whos
 its last member a straggler.
 """
 
-NORMAL = 1.4826
-"""A normal distribution's standard deviation, over its median absolute deviation."""
 
 COVERAGE, STEP = 0.9, 0.05
 """Share of pushes for which the upper limit is to hold, and its move after each push, as a share of the forecast."""
@@ -59,7 +57,8 @@ def straggler_bound(staleness: Array) -> float:
         return math.inf
     median = float(np.median(known))
     fresher = known[known <= median]
-    spread = NORMAL * float(np.median(np.abs(fresher - np.median(fresher))))
+    # A normal distribution's standard deviation, over its median absolute deviation.
+    spread = 1.4826 * float(np.median(np.abs(fresher - np.median(fresher))))
     return median + max(SPREADS * spread, LEAST_SPREAD * median, 1.0)
 
 
@@ -200,10 +199,6 @@ def staleness_reports(
     ]
 
 
-SMOOTHING = 0.2
-"""Weight of the newest overhead in a worker's average."""
-
-
 class Speeds:
     """Turns pushes, which come one by one, into the iterations that predictors learn from.
 
@@ -267,7 +262,8 @@ class Speeds:
             self._samples_W[row] += samples
             self._seconds_W[row] += seconds
         if 0 <= comm_seconds < math.inf:
-            self._overhead_W[row] += SMOOTHING * (comm_seconds - self._overhead_W[row])
+            # Weight of the newest overhead in a worker's average.
+            self._overhead_W[row] += 0.2 * (comm_seconds - self._overhead_W[row])
         if self._pushes < len(self._rows):
             return False
         if self.predictor is not None:

@@ -9,9 +9,6 @@ from typing import NamedTuple
 
 from paceline.coordinator.asynchronous.epoch_sampler import SampleBatch
 
-SMOOTHING = 0.2
-"""Weight of the newest staleness in a worker's average: about the last ten pushes count."""
-
 
 class Stamp(NamedTuple):
     """Version and ticket that a pull hands out and the push hands back.
@@ -75,7 +72,8 @@ class Member:
     def note(self, staleness: int, now: float) -> None:
         """Note a push: its staleness, and its time."""
         known = not math.isnan(self.staleness)
-        self.staleness = self.staleness + SMOOTHING * (staleness - self.staleness) if known else float(staleness)
+        # Weight of the newest staleness in a worker's average: about the last ten pushes count.
+        self.staleness = self.staleness + 0.2 * (staleness - self.staleness) if known else float(staleness)
         self.clock += 1
         self.pushed = (*self.pushed[-1:], now)
 

@@ -15,12 +15,6 @@ from paceline.predictors.protocol import Predictor
 from paceline.predictors.reference import MANY, Reference, changes
 from paceline.predictors.report import Report
 
-SMOOTHING = 0.01
-"""Weight of the newest iteration in the shares: the last hundred count, and one jump of a whole fleet is not drift."""
-
-OVER = 0.5
-"""Drift ends below this share of what it began at, so that it is not reported again and again at the threshold."""
-
 
 class FittedRange:
     """Tracks which share of the latest reports is unlike what the predictor was fitted on.
@@ -65,7 +59,8 @@ class FittedRange:
         if report.covariates is not None and known.covariates:
             covariates_WD = np.asarray(report.covariates, dtype=np.float64)
             self._move(1, known.unknown_covariates(covariates_WD), covariates_WD)
-        lasted, least = self.lasts, MANY * OVER if self.lasts else MANY
+        # Drift ends below this share of what it began at, so that it is not reported again and again at the threshold.
+        lasted, least = self.lasts, MANY * 0.5 if self.lasts else MANY
         self.lasts = bool(self._shares.max() > least)
         self._is_news |= self.lasts and not lasted
 
@@ -93,4 +88,6 @@ class FittedRange:
     def _move(self, place: int, unknown: Mask, values: Array) -> None:
         known = unknown[np.isfinite(values)]
         if known.size:
-            self._shares[place] += SMOOTHING * (known.mean() - self._shares[place])
+            # Weight of the newest iteration in the shares: the last hundred count, and one jump of a whole fleet is
+            # not drift.
+            self._shares[place] += 0.01 * (known.mean() - self._shares[place])

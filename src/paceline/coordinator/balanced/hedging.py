@@ -30,12 +30,6 @@ FIRST_C = np.where(np.arange(len(CHOICES_C2)) > 0, 0.1, 0.0)
 """Added to the costs where they are compared: the forecast itself is followed until another choice would have saved a
 tenth of an iteration in the last 50 or so. Less is luck."""
 
-SUDDEN = 2.0
-"""A time of more than so many times the forecast one is a pause or a jump: what goes beyond does not follow sizes."""
-
-LEAST_SLOPE = 1e-3
-"""Least time per sample, relative to the time of an equal batch: a level curve has no size for a given end."""
-
 
 class Hedging:
     """Follows the choice whose sizes would recently have made the workers wait least.
@@ -138,7 +132,9 @@ class Hedging:
         elif len(ran_W) < 2:
             return
         expected_W = batch_seconds(curves, ran_W)
-        most_W = np.minimum(seconds_W, SUDDEN * expected_W)
+        # A time of more than so many times the forecast one is a pause or a jump: what goes beyond does not follow
+        # sizes.
+        most_W = np.minimum(seconds_W, 2.0 * expected_W)
         taken_CW = batch_seconds(curves, size_CW) * (most_W / expected_W) + (seconds_W - most_W)
         taken_C = np.maximum.reduce(taken_CW, axis=1)
         wait_C = np.log(taken_C / np.minimum.reduce(taken_C))
@@ -164,7 +160,8 @@ def fluid_sizes(equal_CW: Array, start_W: Array | None, size: float) -> Array:
         return np.asarray(speed_CW * (size * workers / np.add.reduce(speed_CW, axis=1))[:, None])
     least = min(1.0, size)
     start_CW = equal_CW * start_W
-    rate_CW = size / np.maximum(equal_CW - start_CW, LEAST_SLOPE * equal_CW)
+    # Least time per sample, relative to the time of an equal batch: a level curve has no size for a given end.
+    rate_CW = size / np.maximum(equal_CW - start_CW, 1e-3 * equal_CW)
     free_CW, room_C = np.ones_like(rate_CW), np.full(len(rate_CW), size * workers)
     for _ in range(3):  # a worker that would get less than the least gets that, and the others share the rest
         rate_C = np.add.reduce(free_CW * rate_CW, axis=1)

@@ -103,10 +103,6 @@ def default_batch_multiple(global_batch: int, workers: int) -> int:
     return batch_multiple
 
 
-SHRINK = 0.8
-"""A worker that ran out of memory gets at most this share of the batch that was too large."""
-
-
 class Bounds(NamedTuple):
     """Fewest and most samples of each worker, ``[W]``, multiples of ``batch_multiple``."""
 
@@ -165,7 +161,8 @@ class Limits:
         held = np.where(np.isfinite(samples) & (samples > 0), samples, sizes)
         # A predictor of curves may learn the limit from the same report; shrinking twice would waste memory.
         shrinks = ran_out & ~(forecast.curves.limit < held)
-        return replace(self, memory=np.where(shrinks, np.minimum(self.memory, SHRINK * held), self.memory))
+        # A worker that ran out of memory gets at most this share of the batch that was too large.
+        return replace(self, memory=np.where(shrinks, np.minimum(self.memory, 0.8 * held), self.memory))
 
     def bounds(self, forecast: Forecast) -> Bounds:
         """Return the bounds of sizes, with the memory limits of the forecast's curves if it has any."""

@@ -14,14 +14,9 @@ from paceline.predictors.forecast import Forecast
 Reason: TypeAlias = tuple[Callable[..., str], tuple[Any, ...]]
 """A part of a sentence and the facts that it needs: a plan holds these, and its words are made when they are read."""
 
-SILENT = 3
-"""Missing reports in a row from which on a worker is called silent: one or two may be late."""
 
 WORTH_NAMING = 0.01
 """A worker that is slower by less than this share is not called slow."""
-
-WORTH_A_WORD = 0.03
-"""Rounding that costs less than this is not mentioned."""
 
 
 def sentence(reasons: Iterable[Reason]) -> str:
@@ -86,7 +81,8 @@ def rounded(batch_multiple: int, made: float, soonest: float) -> str:
     ('; in multiples of 8 samples, which costs at most 4.1 %', '', '')
     """
     lost = 1 - soonest / made if made > 0 else 0.0
-    if batch_multiple == 1 or lost < WORTH_A_WORD:
+    # Rounding that costs less than this is not mentioned.
+    if batch_multiple == 1 or lost < 0.03:
         return ""
     return f"; in multiples of {batch_multiple} samples, which costs at most {percent(lost)}"
 
@@ -250,7 +246,8 @@ def silent(workers: Sequence[str], missed: Sizes) -> str:
     >>> silent(["g0", "g1"], np.array([0, 28])), silent(["g0", "g1"], np.array([0, 1]))
     ('; g1 was missing from the last 28 reports, so its size follows its own last one', '')
     """
-    quiet = missed >= SILENT
+    # Missing reports in a row from which on a worker is called silent: one or two may be late.
+    quiet = missed >= 3
     if not quiet.any():
         return ""
     # Reports, not iterations: a running job may report several iterations at once.

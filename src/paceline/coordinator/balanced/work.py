@@ -38,11 +38,6 @@ FAR = 0.4
 LEAST = 16
 """Times below which nothing is concluded."""
 
-APART = 0.02
-"""Least variation of features relative to the first: below it batches are too much alike to tell costs apart."""
-
-DOUBT = 1e-3
-"""Weight of the prior, relative to that of all times."""
 
 HUBER = 1.5
 """Residuals above so many times the usual one count less: a worker's speed jumped in that iteration."""
@@ -286,7 +281,8 @@ def not_negative(design_RF: Array, target_R: Array, prior_F: Array) -> Array:
     size = len(prior_F)
     gram = design_RF.T @ design_RF
     # Each feature is doubted in its own unit, so that none is favoured.
-    doubt = np.diag(DOUBT * np.maximum(gram.diagonal(), 1e-12))
+    # Weight of the prior, relative to that of all times.
+    doubt = np.diag(1e-3 * np.maximum(gram.diagonal(), 1e-12))
     gram, right = gram + doubt, design_RF.T @ target_R + doubt @ prior_F
     best, least = np.zeros(size), 0.0
     for count in range(1, size + 1):
@@ -302,4 +298,5 @@ def not_negative(design_RF: Array, target_R: Array, prior_F: Array) -> Array:
 def _alike(features_RF: Array) -> bool:
     """Return whether all batches have nearly the same mix of features."""
     ratio_RF = features_RF[:, 1:] / features_RF[:, :1]
-    return bool((ratio_RF.std(axis=0) < APART * ratio_RF.mean(axis=0)).all())
+    # Least variation of features relative to the first: below it batches are too much alike to tell costs apart.
+    return bool((ratio_RF.std(axis=0) < 0.02 * ratio_RF.mean(axis=0)).all())

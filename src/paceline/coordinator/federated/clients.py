@@ -21,27 +21,21 @@ from paceline.predictors import Curves, Forecast, Predictor, Report
 
 Rows = NDArray[np.intp]
 
-NEVER = -1
-"""The round of a reply that never was."""
 
 UNKNOWN_DEVICE = ""
 """The device type of a client that did not say."""
 
-MOST_DEVICES = 10_000
-"""Device types that are kept apart: they are names that clients send, so their number must be bounded."""
-
-FORGOTTEN_AT_ONCE = 0.01
-"""Share of the rows that is freed when they run out: looking for the oldest costs a look at all."""
 
 MOMENTS = ("fit_count", "fit_x", "fit_y", "fit_xx", "fit_xy", "fit_yy")
 """Of the fit of a client's time against its samples; see `Following`."""
 
+# -1: the client has never replied
 COLUMNS: dict[str, tuple[type, float]] = {
     "data": (np.float64, np.nan),
     "memory": (np.float64, np.inf),
     "fits": (np.float64, np.inf),
     "device": (np.int64, 0),
-    "seen": (np.int64, NEVER),
+    "seen": (np.int64, -1),
     "planned": (np.int64, 0),
     "replied": (np.int64, 0),
     "silent": (np.int64, 0),
@@ -133,7 +127,8 @@ class Clients:
             return []
         spared = set(names)
         others = [name for name in self._row if name not in spared]
-        count = min(max(surplus, int(FORGOTTEN_AT_ONCE * self.most)), len(others))
+        # Share of the rows that is freed when they run out: looking for the oldest costs a look at all.
+        count = min(max(surplus, int(0.01 * self.most)), len(others))
         oldest = np.argsort(self._columns["seen"][self.rows(others)], kind="stable")[:count]
         return [others[i] for i in oldest]
 
@@ -148,7 +143,8 @@ class Clients:
         """Return the index of each device type, ``[W]``; one not met before gets the next while there are any."""
         known = self.devices
         for device in devices:
-            if device not in known and len(known) < MOST_DEVICES:
+            # Device types that are kept apart: they are names that clients send, so their number must be bounded.
+            if device not in known and len(known) < 10_000:
                 known[device] = len(known)
         return np.array([known.get(device, known[UNKNOWN_DEVICE]) for device in devices], dtype=np.int64)
 
@@ -329,11 +325,6 @@ FOLLOWS, SUSPECT = 0.1, 0.5
 Steps that cost as much besides their samples as nine batches follow by a tenth.
 """
 
-APART = 0.1
-"""Deviation of the batches, in the log, from which on a fit says anything."""
-
-NOTICEABLE = 1.3
-"""Factor between a client's batch and the mean batch, either way, from which a wrong fit does noticeable harm."""
 
 CONTRAST = 2.0
 """Factor between the two batches of a test, towards the mean batch."""
@@ -392,7 +383,8 @@ class Following:
         state_W, turn_W = column("state")[rows], column("turn")[rows] + 1
         trusted_W, tested_W = state_W == State.TRUSTED, state_W == State.TESTED
         astray_W = np.abs(np.log(size_W / batch))
-        fits_ill_W = apart_W & (most_W < SUSPECT) & (astray_W >= np.log(NOTICEABLE))
+        # Factor between a client's batch and the mean batch, either way, from which a wrong fit does noticeable harm.
+        fits_ill_W = apart_W & (most_W < SUSPECT) & (astray_W >= np.log(1.3))
         # Where the batch hardly moves no fit means anything: a client far from the mean is tested all the same, rarely.
         unknown_W = ~apart_W & (astray_W >= np.log(CONTRAST))
         due_W, rested_W = turn_W >= FEWEST, turn_W >= self.again - RARELY * self.again
@@ -443,20 +435,19 @@ def _fit(moment_6W: Array) -> tuple[Array, Array, Mask]:
     """Return the slope of the log time over the log samples, its deviation, and who has batches apart, ``[W]``."""
     count_W, x_W, y_W, xx_W, xy_W, yy_W = moment_6W
     sxx_W, sxy_W, syy_W = xx_W - x_W * x_W / count_W, xy_W - x_W * y_W / count_W, yy_W - y_W * y_W / count_W
-    apart_W: Mask = sxx_W > APART**2 * count_W
+    # Deviation of the batches, in the log, from which on a fit says anything.
+    apart_W: Mask = sxx_W > 0.1**2 * count_W
     slope_W = np.where(apart_W, sxy_W / np.where(apart_W, sxx_W, 1.0), 0.0)
     rest_W = np.maximum(syy_W - slope_W * sxy_W, 0.0) / np.maximum(count_W - 2.0, 1.0)
     error_W = np.sqrt(np.maximum(rest_W, NOISE**2) / np.where(apart_W, sxx_W, 1e-9))
     return slope_W, error_W, apart_W
 
 
-PRIOR_SPEED = 1.0
-"""Speed in samples/s before anybody reported: only ratios count, and all are equal."""
-
 BRIEFEST_COMM = 1e-6
 """Communication is forecast as a speed, in models a second, so a time of 0 counts as this many seconds."""
 
-PARTS = {"speed": ("computed", PRIOR_SPEED), "comm": ("communicated", 1.0 / BRIEFEST_COMM)}
+# Speed in samples/s before anybody reported: only ratios count, and all are equal.
+PARTS = {"speed": ("computed", 1.0), "comm": ("communicated", 1.0 / BRIEFEST_COMM)}
 """The two predictors by name, with the column that counts their reports and the forecast before any."""
 
 
@@ -639,10 +630,6 @@ def _part(state: Mapping[str, NDArray[Any]], part: str) -> dict[str, NDArray[Any
     return {name[len(part) + 1 :]: value for name, value in state.items() if name.startswith(f"{part}/")}
 
 
-WORTH_NAMING = 1.2
-"""A client expected this many times as late as the median is named in the summary of the round."""
-
-
 def summary_of(names: Sequence[str], size_W: Sizes, seconds_W: Array, source_W: Sizes, reason_W: Sizes) -> str:
     """Return a sentence about a round: clients asked, their samples, the time of replies, and the slowest client."""
     asked_W = size_W > 0
@@ -658,7 +645,8 @@ def summary_of(names: Sequence[str], size_W: Sizes, seconds_W: Array, source_W: 
     cold = f"; {unseen} of them never seen" if unseen else ""
     end, typical = float(seconds_W.max()), float(np.median(seconds_W[asked_W]))
     last = int(np.argmax(seconds_W))
-    late = f"; the last is {names[last]}{LAST.get(Reason(reason_W[last]), '')}" if end > WORTH_NAMING * typical else ""
+    # A client expected this many times as late as the median is named in the summary of the round.
+    late = f"; the last is {names[last]}{LAST.get(Reason(reason_W[last]), '')}" if end > 1.2 * typical else ""
     return (
         f"{who}{cold}, with {size_W[asked_W].min()} to {size_W.max()} samples a step: all replies are expected after "
         f"{_wording.duration(end)}, the median after {_wording.duration(typical)}{late}."
@@ -666,8 +654,6 @@ def summary_of(names: Sequence[str], size_W: Sizes, seconds_W: Array, source_W: 
 
 
 CLOCKS = 1.01
-CLOCKS_SECONDS = 0.01
-"""Two clocks may differ by this factor, and by this many seconds, and both be right."""
 
 
 def plausible_speeds(report: RoundReport, typical: float, plausible: float) -> Mask:
@@ -724,7 +710,8 @@ def plausible_comm(report: RoundReport, accepted_W: Mask, typical: float, plausi
 
 def _seen(report: RoundReport) -> Array:
     """Return the time that the server saw pass, with room for clocks that differ, ``[W]``; NaN if not measured."""
-    return CLOCKS * report.elapsed_seconds + CLOCKS_SECONDS
+    # Two clocks may differ by this factor, and by this many seconds, and both be right.
+    return CLOCKS * report.elapsed_seconds + 0.01
 
 
 logger = logging.getLogger("paceline.federated")
@@ -734,9 +721,6 @@ NOT_FOLLOWING = (
     "batch that they are asked for, and not epochs"
 )
 FOLLOWING = "the time of %s follows the batch by now, which is balanced"
-
-SHRINK = 0.8
-"""A client that ran out of memory gets at most this share of the batch that it ran out with."""
 
 
 @dataclass(frozen=True)
@@ -795,6 +779,7 @@ def _count_rejected(known: Known, plan: RoundPlan, report: RoundReport, rows: Ro
 def _limit_memory(known: Known, plan: RoundPlan, report: RoundReport, rows: Rows, place: Rows) -> None:
     """Hold clients that ran out of memory below the batch that they ran out with."""
     ran_out_W = report.ran_out
-    held_W = np.maximum(SHRINK * plan.sizes[place[ran_out_W]], 1.0)
+    # A client that ran out of memory gets at most this share of the batch that it ran out with.
+    held_W = np.maximum(0.8 * plan.sizes[place[ran_out_W]], 1.0)
     fits = known.clients.column("fits")
     fits[rows[ran_out_W]] = np.minimum(fits[rows[ran_out_W]], held_W)

@@ -36,9 +36,6 @@ from paceline.coordinator.federated.rounds import (
 from paceline.predictors import Curves, LocalLevel, Predictor
 from paceline.predictors.protocol import require_predictor
 
-NO_TIME = 1e-12
-"""Seconds of a sample for a client whose time does not follow its samples."""
-
 
 class FederatedBalancer:
     """Sizes the batches of federated clients so that a round's replies come together (LB-BSP, the federated setting).
@@ -378,7 +375,8 @@ class FederatedBalancer:
 
 def _of_all_steps(curves: Curves, steps: int, is_flat_W: Mask) -> Curves:
     """Return the curves of all local steps together; next to nothing where the time does not follow the samples."""
-    times_W = np.where(is_flat_W, NO_TIME, float(steps))
+    # Seconds of a sample for a client whose time does not follow its samples.
+    times_W = np.where(is_flat_W, 1e-12, float(steps))
     return Curves(curves.floor * times_W, curves.slope * times_W, curves.intercept * times_W, curves.limit)
 
 
