@@ -49,9 +49,7 @@ THREAD = "paceline-"
 class JobSamples(Protocol):
     """A data set with a length, whose samples are reached by their rows."""
 
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        ...
+    def __len__(self) -> int: ...
 
     def __getitem__(self, row: int, /) -> Any:
         """Return a sample."""
@@ -282,13 +280,11 @@ class AsyncJob:
             self._link.leave()
 
     def __enter__(self) -> Self:
-        """Return the job."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave the job if the block failed."""
         if kind is not None:
             self.close()
 

@@ -35,7 +35,6 @@ class Fleet:
     floor: Array
 
     def __len__(self) -> int:
-        """Return the number of ranks."""
         return len(self.pace)
 
     def seconds(self, work_W: Array) -> Array:
@@ -69,7 +68,6 @@ class Samples:
     lower: int
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return len(self.costs)
 
     def works(self, owner_N: Sizes, ranks: int) -> Array:

@@ -22,7 +22,6 @@ class SampleBatch:
     epochs: Sizes
 
     def __len__(self) -> int:
-        """Return how many samples there are."""
         return len(self.rows)
 
     def first(self, count: int) -> SampleBatch:

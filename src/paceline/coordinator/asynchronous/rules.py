@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -308,67 +308,35 @@ class AdaptiveCompensator:
         self._before = ("", None)
 
 
-class Damping(Protocol):
-    """Rule for the factor that multiplies the learning rate for one push."""
-
-    def factor(self, staleness: int, workers: int) -> float:
-        """Return the factor, in (0, 1], for a push of this staleness in a fleet of this size."""
-        ...
+Damping: TypeAlias = Callable[[int, int], float]
+"""Factor of the learning rate, in (0, 1], for a push of some staleness in a fleet of some size."""
 
 
-@dataclass(frozen=True)
-class Undamped:
-    """Every gradient counts in full, as in asynchronous SGD without a bound (ASP; Recht et al., NIPS 2011).
-
-    >>> Undamped().factor(staleness=9, workers=4)
-    1.0
-    """
-
-    def factor(self, staleness: int, workers: int) -> float:
-        return 1.0
+def undamped(staleness: int, workers: int) -> float:
+    """Return 1, as in asynchronous SGD without a bound (ASP; Recht et al., NIPS 2011)."""
+    return 1.0
 
 
-@dataclass(frozen=True)
-class Inverse:
-    """1 / tau, and 1 for a fresh gradient (staleness-aware ASGD; Zhang et al., IJCAI 2016, section 3).
-
-    >>> [Inverse().factor(staleness, workers=4) for staleness in (0, 1, 4)]
-    [1.0, 1.0, 0.25]
-    """
-
-    def factor(self, staleness: int, workers: int) -> float:
-        return 1.0 / max(staleness, 1)
+def inverse(staleness: int, workers: int) -> float:
+    """Return 1 / tau, and 1 for a fresh gradient (staleness-aware ASGD; Zhang et al., IJCAI 2016, section 3)."""
+    return 1.0 / max(staleness, 1)
 
 
-@dataclass(frozen=True)
-class InverseNext:
-    """1 / (tau + 1) (DynSGD; Jiang et al., SIGMOD 2017, section 5).
-
-    >>> [InverseNext().factor(staleness, workers=4) for staleness in (0, 1, 4)]
-    [1.0, 0.5, 0.2]
-    """
-
-    def factor(self, staleness: int, workers: int) -> float:
-        return 1.0 / (staleness + 1)
+def inverse_next(staleness: int, workers: int) -> float:
+    """Return 1 / (tau + 1) (DynSGD; Jiang et al., SIGMOD 2017, section 5)."""
+    return 1.0 / (staleness + 1)
 
 
-@dataclass(frozen=True)
-class Share:
-    """1 / W of a fleet of W workers, whatever the staleness (ConSGD; Jiang et al., SIGMOD 2017, section 4).
-
-    >>> Share().factor(staleness=9, workers=4)
-    0.25
-    """
-
-    def factor(self, staleness: int, workers: int) -> float:
-        return 1.0 / max(workers, 1)
+def equal_share(staleness: int, workers: int) -> float:
+    """Return 1 / W, whatever the staleness (ConSGD; Jiang et al., SIGMOD 2017, section 4)."""
+    return 1.0 / max(workers, 1)
 
 
 @dataclass(frozen=True)
 class Polynomial:
     """(1 + tau) ** -power (FedAsync; Xie et al., 2019, section 5.2; FedBuff takes the power 0.5).
 
-    >>> [Polynomial(0.5).factor(staleness, workers=4) for staleness in (0, 3)]
+    >>> [Polynomial(0.5)(staleness, workers=4) for staleness in (0, 3)]
     [1.0, 0.5]
     """
 
@@ -378,7 +346,7 @@ class Polynomial:
         if not self.power >= 0:
             raise ValueError(f"power must be 0 or more, got {self.power}")
 
-    def factor(self, staleness: int, workers: int) -> float:
+    def __call__(self, staleness: int, workers: int) -> float:
         return float((1 + staleness) ** -self.power)
 
 

@@ -22,19 +22,19 @@ from paceline.coordinator.asynchronous.rules import (
     Full,
     Gate,
     Gathering,
-    Inverse,
-    InverseNext,
     Mean,
     Open,
     Paced,
     Polynomial,
     Ranged,
-    Share,
     Sizing,
-    Undamped,
+    equal_share,
+    inverse,
+    inverse_next,
+    undamped,
 )
 
-PASS, EACH, OPEN, FULL = Undamped(), Each(), Open(), Full()
+EACH, OPEN, FULL = Each(), Open(), Full()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class Scheme:
     """
 
     name: str
-    damping: Damping = PASS
+    damping: Damping = undamped
     compensation: Compensation | None = None
     gathering: Gathering = EACH
     gate: Gate = OPEN
@@ -157,17 +157,17 @@ def dssp(workers: int, low: int = 3, high: int = 15) -> Scheme:
 
 def con_sgd(workers: int) -> Scheme:
     """Return ConSGD: every update scaled by 1 / W (Jiang et al., SIGMOD 2017), under the slack of SSP."""
-    return Scheme(name="ConSGD", damping=Share(), gate=Bounded(3))
+    return Scheme(name="ConSGD", damping=equal_share, gate=Bounded(3))
 
 
 def dyn_sgd(workers: int) -> Scheme:
     """Return DynSGD: updates scaled by 1 / (tau + 1) (Jiang et al., SIGMOD 2017), under the slack of SSP."""
-    return Scheme(name="DynSGD", damping=InverseNext(), gate=Bounded(3))
+    return Scheme(name="DynSGD", damping=inverse_next, gate=Bounded(3))
 
 
 def sa_asgd(workers: int) -> Scheme:
     """Return staleness-aware ASGD: the learning rate over tau (Zhang et al., IJCAI 2016)."""
-    return Scheme(name="SA-ASGD", damping=Inverse())
+    return Scheme(name="SA-ASGD", damping=inverse)
 
 
 def dc_asgd_c(workers: int) -> Scheme:

@@ -515,7 +515,7 @@ class Server:
         """Gather or apply a sound push, and let the samples that it left out go back."""
         step = member.step
         assert step is not None
-        factor = self.scheme.damping.factor(staleness, len(self.fleet))
+        factor = self.scheme.damping(staleness, len(self.fleet))
         push = Push(member.name, step.assigned.first(count), staleness, factor, seconds)
         if wrong := self.store.take(member.name, step.stamp.ticket, gradient, self._gathered.weight(push)):
             return self._waste(member, Outcome.REFUSED, wrong, seconds=seconds)

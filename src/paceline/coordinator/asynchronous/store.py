@@ -479,7 +479,6 @@ class Gathered:
     pushes: list[Push] = field(default_factory=list)
 
     def __len__(self) -> int:
-        """Return the number of pushes."""
         return len(self.pushes)
 
     def weight(self, push: Push) -> float:

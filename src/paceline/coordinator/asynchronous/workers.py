@@ -102,11 +102,9 @@ class Workers:
     members: dict[str, Member] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """Return the number of workers."""
         return len(self.members)
 
     def __iter__(self) -> Iterator[Member]:
-        """Go through the workers."""
         return iter(self.members.values())
 
     @property

@@ -85,11 +85,9 @@ class Clients:
         self._columns: dict[str, NDArray[Any]] = {name: np.empty(0, kind) for name, (kind, _) in COLUMNS.items()}
 
     def __len__(self) -> int:
-        """Return how many are known."""
         return len(self._row)
 
     def __contains__(self, name: str) -> bool:
-        """Return whether a client is known."""
         return name in self._row
 
     @property

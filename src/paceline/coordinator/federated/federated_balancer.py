@@ -149,11 +149,9 @@ class FederatedBalancer:
     # -- known clients -------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Return how many clients are known."""
         return len(self._clients)
 
     def __contains__(self, client: object) -> bool:
-        """Return whether a client is known."""
         return str(client) in self._clients
 
     @property
