@@ -259,5 +259,5 @@ def test_steps_have_the_fewest_samples(name, turns, least):
 
 @pytest.mark.parametrize(("least", "batch", "samples"), [(0, 8, 50), (9, 8, 50), (3, 8, 2)])
 def test_too_few_samples_are_refused(least, batch, samples):
-    with pytest.raises(ValueError, match="batch must be at least"):
+    with pytest.raises(ValueError, match="batch and the number of samples must be at least"):
         Server(np.zeros(2), SGD(0.01), scheme("asp", 1), EpochSampler(samples), batch=batch, least=least)

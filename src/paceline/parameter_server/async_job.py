@@ -237,10 +237,10 @@ class AsyncJob:
         Raises
         ------
         RuntimeError
-            If there is no batch to hand in, or the optimizer has changed since the job was made.
+            If there is no batch, or the optimizer has changed since the job was made.
         """
         if self._work is None or self._pushed:
-            raise RuntimeError("push() hands in the gradient of one batch: call it once for each batch of the loop")
+            raise RuntimeError("push() sends the gradient of one batch: call it once for each batch of the loop")
         seconds = time.monotonic() - self._began
         require_unchanged(self._optimizer, self._settings)
         gradient = torch.from_numpy(self.flat.gather()).to(self.wire)
@@ -273,10 +273,10 @@ class AsyncJob:
 
     def close(self) -> None:
         """Leave the job before its end, at most once; the others get the samples that this rank held."""
-        if self._left:  # nobody listens any more: a second message would wait for ever
+        if self._left:  # the server no longer listens: a second message would wait forever
             return
         self._left, self._work = True, None
-        with suppress(LostServerError):  # it is often called because of that, and nobody is left to be told
+        with suppress(LostServerError):  # often the reason for leaving
             self._link.leave()
 
     def __enter__(self) -> Self:

@@ -68,7 +68,7 @@ class Work:
     Parameters
     ----------
     stamp
-        To be handed back with the push.
+        To be repeated in the push.
     parameters
         The parameters, ``[P]``; the final ones where the training has ended.
     hand
@@ -144,7 +144,7 @@ class Service:
         self._events = 0
 
     def join(self, worker: str) -> None:
-        """Let a worker take part, or begin anew."""
+        """Let a worker take part, or start again."""
         with self._changed:
             self._require_sound()
             with self._updating():  # what it held goes back, and an update may have waited for that
@@ -249,7 +249,7 @@ class Service:
             with written_whole(self.checkpoint) as temporary:
                 try:
                     save_file(state, temporary)
-                except SafetensorError as error:  # what it says of a full disk is no OSError
+                except SafetensorError as error:  # its error for a full disk is no OSError
                     raise OSError(str(error)) from error
 
     def resume(self) -> bool:
@@ -337,7 +337,7 @@ class Service:
             logger.warning("%s was given up: the last samples have been with it for too long", member.name)
             with self._updating():
                 self.server.abandon(member.name)
-        # Where steps simply take longer, each worker would otherwise give up the others' for ever.
+        # Where steps simply take longer, each worker would otherwise give up the others' forever.
         self._patience *= 2
 
 

@@ -19,7 +19,7 @@ from paceline.coordinator.asynchronous.optimizer import Vector
 Row = NDArray[np.float32]
 
 FRONT = 128
-"""Numbers of room before a row, 512 bytes: what a message says of a row travels in front of it, in one message."""
+"""Numbers of room before a row, 512 bytes: the head of a message travels in front of its row, in one message."""
 
 
 class FlatModel:
@@ -126,7 +126,7 @@ HAND_OVER = "hand the scheduler over as schedule=, or give schedule= a function 
 
 
 class Ticks:
-    """A copied scheduler, stepped once for every so many applied samples.
+    """A copied scheduler, stepped once for a fixed number of applied samples.
 
     What it does follows from the applied samples alone, so a training that resumes goes on exactly.
 
@@ -332,7 +332,7 @@ class TorchOptimizer:
         Raises
         ------
         ValueError
-            If it is the state of another kind of optimizer: torch would take it, and begin anew without a word.
+            If it is the state of another kind of optimizer: torch would load it silently, and start from scratch.
         """
         own = type(self.optimizer).__name__
         remembered = dict(state)

@@ -81,7 +81,7 @@ def sums(values_N: Array, owner_N: Sizes, ranks: int) -> Array:
 
 
 def checked_fleet(speeds: ArrayLike | BatchTimeCurves, fixed: ArrayLike) -> Fleet:
-    """Return the fleet of these speeds or curves, or say which argument is wrong."""
+    """Return the fleet of these speeds or curves; an error names a wrong argument."""
     if hasattr(speeds, "slope"):
         return _of_curves(speeds, fixed)  # type: ignore[arg-type]  # narrowed by its attribute
     speed_W = np.array(speeds, dtype=np.float64)
@@ -141,7 +141,7 @@ CELLS = 512
 A length is rounded down to its cell's, so the bound stays one."""
 
 STEPS = 14
-"""Halvings of the price of a group: the bound holds for every price, and changes no more after so many."""
+"""Halvings of the price of a group: the bound holds for every price, and no longer changes after these."""
 
 
 def packed_bound(samples: Samples, fleet: Fleet) -> float:

@@ -61,7 +61,7 @@ def _slots(ends_W: Array, each_W: Array, count: int) -> Sizes:
 
 
 def _fluid(ends_W: Array, each_W: Array, count: int) -> float:
-    """Return when so many like samples would be done if they could be divided."""
+    """Return when ``count`` equal samples would be done if they could be divided."""
     order = np.argsort(ends_W, kind="stable")
     end_W, rate_W = ends_W[order], 1 / each_W[order]
     late_W, rate_W = (rate_W * end_W).cumsum(), rate_W.cumsum()
@@ -129,7 +129,7 @@ def _exchanged(samples: Samples, fleet: Fleet, owner_N: Sizes, enough: float) ->
         owner_N[sample] = partner
         if other >= 0:
             owner_N[other] = latest
-        for rank in (latest, partner):  # summed anew, in the order of samples: no rounding adds up
+        for rank in (latest, partner):  # summed again in the order of samples, so that rounding does not accumulate
             work_W[rank] = samples.costs[owner_N == rank].cumsum()[-1] if (owner_N == rank).any() else 0.0
     return owner_N
 

@@ -118,7 +118,7 @@ def _of_kinds(kinds: Sequence[int], kind_W: Sizes) -> list[int]:
 
 @lru_cache(maxsize=8)
 def _layers(counts: tuple[int, ...]) -> Layers:
-    """Return the states of so many ranks of each kind, by the number of ranks served; the first layer left out."""
+    """Return the states of ``counts`` ranks of each kind, by the number of ranks served; the first layer left out."""
     shape = [count + 1 for count in counts]
     served_SK = np.array(list(product(*map(range, shape))), dtype=np.int64)
     strides_K = np.array([prod(shape[kind + 1 :]) for kind in range(len(shape))], dtype=np.int64)

@@ -20,7 +20,7 @@ LARGEST_BATCH = 2**53
 
 
 class Status(Enum):
-    """Reason for the time that the iteration takes, in one sentence that says what to do."""
+    """Reason for the time that the iteration takes, in a sentence with what to do."""
 
     BALANCED = "Balanced: the workers end together, up to one batch multiple."
     HELD_BY_UPPER = (

@@ -34,7 +34,7 @@ class SampleBatch:
 
 
 class EpochSampler:
-    """Shuffles the samples anew for each epoch and assigns them, those that came back first.
+    """Shuffles the samples for each epoch and assigns them, returned ones first.
 
     A new epoch is drawn as soon as the last one has been drawn, so that nobody waits at its end; what comes back
     late still counts for the epoch that it was assigned in.

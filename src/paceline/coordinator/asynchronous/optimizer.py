@@ -144,10 +144,12 @@ def miscounted(samples: int, assigned: int) -> str:
     """Return the flaw in the number of samples that a push claims; an empty text if it has none.
 
     >>> miscounted(samples=9, assigned=8)
-    'it says to be the mean of 9 samples, and 8 were assigned'
+    'it claims to be the mean of 9 samples, and 8 were assigned'
     """
     return (
-        "" if 1 <= samples <= assigned else f"it says to be the mean of {samples} samples, and {assigned} were assigned"
+        ""
+        if 1 <= samples <= assigned
+        else f"it claims to be the mean of {samples} samples, and {assigned} were assigned"
     )
 
 

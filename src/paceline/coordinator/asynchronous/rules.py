@@ -83,13 +83,13 @@ class ByForecast:
     Examples
     --------
     >>> nothing, full, speed = np.zeros(3), np.array([32, 32, 32]), np.array([80.0, 40.0, 10.0])
-    >>> told = {"staleness": nothing, "speed": speed, "known": speed > 0, "spread": nothing}
-    >>> ByForecast().sizes(Outlook(32, full, overhead=nothing, **told))
+    >>> known = {"staleness": nothing, "speed": speed, "known": speed > 0, "spread": nothing}
+    >>> ByForecast().sizes(Outlook(32, full, overhead=nothing, **known))
     array([32, 16,  4])
 
     A wire as long as the fastest computes:
 
-    >>> ByForecast().sizes(Outlook(32, full, overhead=np.full(3, 0.4), **told))
+    >>> ByForecast().sizes(Outlook(32, full, overhead=np.full(3, 0.4), **known))
     array([32, 28,  7])
     """
 
@@ -495,7 +495,7 @@ class Mean:
     ----------
     pushes
         How many; 0 or less counts from the fleet's size: 0 is everybody (BSP), -2 all but two (two backup workers).
-        Never more than there are workers: those that are left when others have gone would wait for ever.
+        Never more than there are workers: those that are left when others have gone would wait forever.
 
     Examples
     --------

@@ -139,7 +139,7 @@ class Pulled:
     Parameters
     ----------
     stamp
-        To be handed back with the push.
+        To be repeated in the push.
     parameters
         A read-only view, ``[P]``, which the next update changes: copy it, or send it, before anybody pushes.
     hand
@@ -293,7 +293,7 @@ class Server:
     ) -> None:
         if not 1 <= least <= min(batch, sampler.samples):
             raise ValueError(
-                f"batch must be at least {max(least, 1)}, and so many samples must there be, as a step takes no fewer; "
+                f"batch and the number of samples must be at least {max(least, 1)}, the fewest of a step; "
                 f"got least={least}, batch={batch} and {sampler.samples} samples"
             )
         self.store: Store = store or LocalStore(parameters, optimizer, scheme.compensation, copy=copy)
@@ -313,7 +313,7 @@ class Server:
     # -- workers -------------------------------------------------------------------------------------------------
 
     def join(self, worker: str) -> None:
-        """Let a worker take part; one that comes back after it died starts afresh."""
+        """Let a worker take part; one that comes back after it died starts again."""
         if worker in self.fleet.members:
             self.abandon(worker)
             return
@@ -466,7 +466,7 @@ class Server:
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return parameters, version, optimizer and sampler, as arrays; steps under way count as given up.
 
-        Workers join again after a restart, and forecasts are learnt anew within a few rounds.
+        Workers join again after a restart, and forecasts are learned again within a few rounds.
         """
         sampler = {f"sampler/{name}": value for name, value in self.sampler.state_dict(self._held).items()}
         return {**self.store.state_dict(), **sampler, "place": np.array([self.version, self._tickets])}
@@ -489,7 +489,7 @@ class Server:
         self.sampler.load_state_dict(sampler)
         version, tickets = (int(value) for value in state["place"])
         self._restart(version)
-        # Beyond all tickets that were handed out after the state was taken: none of those is to fit a step to come.
+        # Beyond all tickets issued after the state was saved: none of those may fit a later step.
         self._tickets = tickets + TICKETS_OF_A_LIFE
 
     # -- inside --------------------------------------------------------------------------------------------------

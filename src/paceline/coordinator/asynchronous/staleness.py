@@ -162,7 +162,7 @@ class StalenessReport:
 
     @property
     def why(self) -> str:
-        """Sentence that says how stale the worker is, and how many samples it takes."""
+        """How stale the worker is, and how many samples it takes, in a sentence."""
         kind = f"{self.worker} is {'a straggler' if self.is_straggler else 'no straggler'}"
         parts = []
         if math.isfinite(self.staleness):
@@ -237,7 +237,7 @@ class Speeds:
             self.predictor.reset(list(workers))
 
     def join(self, worker: str) -> None:
-        """Add a worker at the end; the round under way begins anew."""
+        """Add a worker at the end; the round under way starts again."""
         self._rows[worker] = len(self._rows)
         self._overhead_W = np.append(self._overhead_W, 0.0)
         self._known_W = np.append(self._known_W, False)
@@ -246,7 +246,7 @@ class Speeds:
             self.predictor.join(worker)
 
     def leave(self, worker: str) -> None:
-        """Remove a worker; the round under way begins anew."""
+        """Remove a worker; the round under way starts again."""
         row = self._rows.pop(worker)
         self._overhead_W, self._known_W = np.delete(self._overhead_W, row), np.delete(self._known_W, row)
         self._rows = {name: row for row, name in enumerate(self._rows)}
@@ -255,7 +255,7 @@ class Speeds:
             self.predictor.leave(worker)
 
     def report(self, worker: str, samples: int, seconds: float, comm_seconds: float) -> bool:
-        """Take in a push; return whether it ended a round. Times that are not known, or nonsense, are left out."""
+        """Take in a push; return whether it ended a round. Times that are not known, or invalid, are left out."""
         row = self._rows[worker]
         self._pushes += 1
         if 0 < seconds < math.inf:

@@ -229,7 +229,7 @@ class WeightedMean:
         return self._sum_P
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Start again."""
         self._new, self._weight = None, 0.0
         if self._sum_P is not None:
             self._sum_P.fill(0.0)
@@ -277,7 +277,7 @@ class Shard:
         return self._store.lend(worker, ticket).copy()
 
     def hold(self, worker: str, ticket: int, gradient: Vector) -> None:
-        """Keep this part of a step's gradient until the lead says what becomes of it."""
+        """Keep this part of a step's gradient until the lead decides about it."""
         self._held[worker] = ticket, gradient
 
     def parameters(self) -> Vector:

@@ -11,7 +11,7 @@ from paceline.coordinator.asynchronous.epoch_sampler import SampleBatch
 
 
 class Stamp(NamedTuple):
-    """Version and ticket that a pull hands out and the push hands back.
+    """Version and ticket that a pull returns and the push must repeat.
 
     The version alone does not tell two steps apart: a worker whose gradient is gathered may pull the same one twice.
     """
@@ -32,7 +32,7 @@ class WorkerStep:
     """Pushes of the whole fleet when it was pulled."""
 
     def count(self, samples: int | None) -> int:
-        """Return the number of samples that a push is the mean of: all that were assigned, unless it says otherwise."""
+        """Return the number of samples that a push is the mean of: all that were assigned by default."""
         return len(self.assigned) if samples is None else samples
 
 
@@ -113,7 +113,7 @@ class Workers:
         return min(self, key=lambda member: member.clock)
 
     def give_up(self, step: WorkerStep) -> None:
-        """Count what is lost with a step: in its time each worker pushed so many times in the mean."""
+        """Count what is lost with a step: the mean number of pushes of a worker in its time."""
         self.lost += (self.pushes - step.began) / max(len(self), 1)
 
     def lag(self, member: Member) -> int:

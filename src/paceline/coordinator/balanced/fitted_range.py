@@ -65,7 +65,7 @@ class FittedRange:
         self._is_news |= self.lasts and not lasted
 
     def start(self) -> None:
-        """Start afresh after a change of the fleet: the next speeds are not compared with earlier ones."""
+        """Start again after a change of the fleet: the next speeds are not compared with earlier ones."""
         self._speed_W = None
 
     def news(self) -> tuple[why.Reason, ...]:
@@ -80,7 +80,7 @@ class FittedRange:
         return {"shares": self._shares.copy(), "lasts": np.array([self.lasts, self._is_news]), **speed}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume the comparison; a state saved without one starts it afresh."""
+        """Resume the comparison; a state saved without one starts a new one."""
         self._shares = np.array(state.get("shares", np.zeros(2)))
         self.lasts, self._is_news = map(bool, state.get("lasts", (False, False)))
         self._speed_W = np.array(state["speed"]) if "speed" in state else None

@@ -24,7 +24,7 @@ FADING = 0.98
 """Factor by which the cost of past iterations fades in each: about 50 count."""
 
 LARGEST = 3.0
-"""The most that one iteration counts for, in log time: a single stall says nothing about the next choice."""
+"""The most that one iteration counts for, in log time: a single stall is no evidence for the next choice."""
 
 FIRST_C = np.where(np.arange(len(CHOICES_C2)) > 0, 0.1, 0.0)
 """Added to the costs where they are compared: the forecast itself is followed until another choice would have saved a
@@ -97,7 +97,7 @@ class Hedging:
         return {"cost": self._cost_C.copy(), "choice": np.array(self.choice), "sizes": np.array(self._planned)}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume; a state saved without hedging, or by a version that judged otherwise, starts what it lacks afresh."""
+        """Resume; what the state lacks starts from scratch."""
         self._cost_C = np.array(state.get("cost", np.zeros(len(CHOICES_C2))))
         self.choice = int(state.get("choice", 0))
         self._planned = list(np.array(state.get("sizes", ())))
@@ -132,8 +132,7 @@ class Hedging:
         elif len(ran_W) < 2:
             return
         expected_W = batch_seconds(curves, ran_W)
-        # A time of more than so many times the forecast one is a pause or a jump: what goes beyond does not follow
-        # sizes.
+        # A time of more than twice the forecast is a pause or a jump: the excess does not depend on the size.
         most_W = np.minimum(seconds_W, 2.0 * expected_W)
         taken_CW = batch_seconds(curves, size_CW) * (most_W / expected_W) + (seconds_W - most_W)
         taken_C = np.maximum.reduce(taken_CW, axis=1)

@@ -100,7 +100,7 @@ class Plan:
         return self.split.status
 
     def of_step(self, micro_batches: int) -> Plan:
-        """Return the plan of a step of so many micro-batches, each of which this plan is for: sizes, times, reason."""
+        """Return the plan of a step of ``micro_batches`` micro-batches, given that this plan is for one of them."""
         of_step = Split(
             self.sizes * micro_batches, self.seconds * micro_batches, self.makespan * micro_batches, self.status
         )

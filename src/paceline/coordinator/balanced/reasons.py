@@ -198,7 +198,7 @@ def no_extremes() -> str:
 
 
 def of_step(reasons: Iterable[Reason], micro_batches: int) -> tuple[Reason, ...]:
-    """Return the reasons for a micro-batch with the samples and times of a step of so many.
+    """Return the reasons for a micro-batch scaled to a step of ``micro_batches`` micro-batches.
 
     >>> sentence(of_step([(expected, (0.041, 0.055, 1, False))], 2))
     ': the next iteration is expected to take 82 ms instead of 110 ms.'
@@ -264,12 +264,12 @@ def left_fitted(changes: float, covariates: float, least: float) -> str:
     """Return which share of the latest speeds or covariates is unlike what the model was fitted on.
 
     >>> left_fitted(0.061, 0.0, least=0.05)
-    '; speeds have left what the model was fitted on: of late 6.1 % of their changes are far from those it knows'
+    '; speeds have left what the model was fitted on: recently 6.1 % of their changes are far from those it knows'
     """
     parts = []
     if changes > least:
         parts.append(
-            f"speeds have left what the model was fitted on: of late {percent(changes)} of their changes are far from "
+            f"speeds have left what the model was fitted on: recently {percent(changes)} of their changes are far from "
             "those it knows"
         )
     if covariates > least:

@@ -40,11 +40,11 @@ LEAST = 16
 
 
 HUBER = 1.5
-"""Residuals above so many times the usual one count less: a worker's speed jumped in that iteration."""
+"""Residuals above this multiple of the median count less: a worker's speed jumped in that iteration."""
 
 
 GROSS = 8.0
-"""Residuals above so many times the usual one do not count: a checkpoint fell into it, or a speed halved."""
+"""Residuals above this multiple of the median do not count: a checkpoint fell into it, or a speed halved."""
 
 
 class WorkStatus(Enum):
@@ -61,8 +61,8 @@ class WorkStatus(Enum):
 class WorkModel:
     """Learns the cost of samples that all workers share, apart from how fast each worker is.
 
-    A worker's busy time are ``(features @ coefficients) / speed + fixed``. Speeds change at any time and are nobody's
-    business here: costs are told from how a worker's times differ between iterations that lie close together.
+    A worker's busy time are ``(features @ coefficients) / speed + fixed``. Speeds may change at any time:
+    costs follow from how a worker's times differ between iterations that lie close together.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ class WorkModel:
         features_WF
             Features of each worker's batch, ``[W, F]``.
         seconds_W
-            Busy time of each worker for it, ``[W]``; NaN, or any nonsense, where it is not known.
+            Busy time of each worker for it, ``[W]``; NaN, or any invalid number, where it is not known.
         """
         features, seconds = np.asarray(features_WF, dtype=np.float64), np.asarray(seconds_W, dtype=np.float64)
         if features.shape != (len(seconds), len(self.coefficients)):

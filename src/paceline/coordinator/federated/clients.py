@@ -23,7 +23,7 @@ Rows = NDArray[np.intp]
 
 
 UNKNOWN_DEVICE = ""
-"""The device type of a client that did not say."""
+"""The device type of a client that reported none."""
 
 
 MOMENTS = ("fit_count", "fit_x", "fit_y", "fit_xx", "fit_xy", "fit_yy")
@@ -433,7 +433,7 @@ def _fit(moment_6W: Array) -> tuple[Array, Array, Mask]:
     """Return the slope of the log time over the log samples, its deviation, and who has batches apart, ``[W]``."""
     count_W, x_W, y_W, xx_W, xy_W, yy_W = moment_6W
     sxx_W, sxy_W, syy_W = xx_W - x_W * x_W / count_W, xy_W - x_W * y_W / count_W, yy_W - y_W * y_W / count_W
-    # Deviation of the batches, in the log, from which on a fit says anything.
+    # Smallest deviation of the batches, in the log, that makes a fit meaningful.
     apart_W: Mask = sxx_W > 0.1**2 * count_W
     slope_W = np.where(apart_W, sxy_W / np.where(apart_W, sxx_W, 1.0), 0.0)
     rest_W = np.maximum(syy_W - slope_W * sxy_W, 0.0) / np.maximum(count_W - 2.0, 1.0)
@@ -694,7 +694,7 @@ def plausible_speeds(report: RoundReport, typical: float, plausible: float) -> M
 def plausible_comm(report: RoundReport, accepted_W: Mask, typical: float, plausible: float) -> Mask:
     """Return which times to communicate are plausible, ``[W]``: within what the server saw pass, or not absurdly long.
 
-    ``accepted_W`` says which speeds are plausible, ``[W]``, and ``typical`` is the mean time so far, NaN before any
+    ``accepted_W`` masks the plausible speeds, ``[W]``, and ``typical`` is the mean time so far, NaN before any
     report. Where the time is the rest of a round trip after a computing time that cannot be, it cannot be either.
     """
     comm_W, seconds_W = report.communication, report.compute_seconds[accepted_W]
@@ -723,7 +723,7 @@ FOLLOWING = "the time of %s follows the batch by now, which is balanced"
 
 @dataclass(frozen=True)
 class RoundLearning:
-    """Settings that say how replies are read: see `FederatedBalancer`."""
+    """Settings for reading replies: see `FederatedBalancer`."""
 
     batch: int
     plausible: float

@@ -68,12 +68,12 @@ class FederatedBalancer:
         what a client that lies about its speed can do at worst.
     predictor
         What forecasts speeds, and the speeds of links: any that keeps the contract. Of a client that is not asked in a
-        round it is told nothing. Unless given, `LocalLevel`, in which a report counts more after a gap.
+        round it gets no report. Unless given, `LocalLevel`, in which a report counts more after a gap.
     risk
         How much less a client gets whose speed is uncertain, because it never reported or is noisy, from 0 to 2: 1
         makes the expected time of a round least where computing is in proportion to samples and links take no time.
     try_again
-        After so many rounds left out in a row because of the deadline a client is asked with the smallest batch,
+        A client that the deadline has left out for this many rounds in a row is asked with the smallest batch,
         so that its data count and its speed is measured again.
     plausible
         A report of a speed this many times above or below the mean of all clients is not accepted; one below is, if the
@@ -191,7 +191,7 @@ class FederatedBalancer:
         if devices is not None and len(devices) != len(names):
             raise ValueError(f"devices must have one entry for each of the {len(names)} clients, got {len(devices)}")
         if len(set(names)) != len(names):
-            raise ValueError("clients must not repeat an id: say of each only once what is known of it")
+            raise ValueError("clients must not repeat an id: list each only once")
         rows = self._known.join(names, self.rounds)
         for name, given_W in facts.items():
             if given_W is not None:

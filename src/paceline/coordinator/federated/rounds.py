@@ -282,7 +282,7 @@ class RoundPlan:
             )
         elif reason == Reason.TESTED:
             sentence = (
-                f"{name} gets {samples} a step, to see whether its time follows its batch: of late it did not, as if "
+                f"{name} gets {samples} a step, to see whether its time follows its batch: recently it did not, as if "
                 "it trained by epochs."
             )
         elif reason == Reason.FLAT:
@@ -332,7 +332,7 @@ LEAST_SPREAD, MOST_SPREAD = 0.05, 1.0
 """Nobody's next speed is known better than so; and what a speed that has jumped leaves behind counts for no more."""
 
 GROUPS = 8
-"""Clients are told apart by their spread as finely as this, so that a thousand cost no more than ten."""
+"""Clients are grouped by their spread into this many groups, so that a thousand cost no more than ten."""
 
 QUANTILES_Z: Array = np.linspace(0.0, 4.0, 21)
 """Normal scores to choose from; of a thousand clients the slowest is expected 3.2 deviations from the mean."""
