@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests" / "loops"))
 
 TOLERANCE = 1e-9
-SECONDS = 25
+SECONDS = 8
 """After which a collective that waits for a rank ends with an error."""
 
 
@@ -48,6 +48,7 @@ def ranks(out: Path, first: int, last: int, rate: float) -> None:
             gc.freeze()  # to look through what imports left again and again takes half of all the time
         if found["verdict"] == "SILENT":
             found["smallest"] = shrunk(parts)
+        found |= with_the_line(parts, found)
         if dist.get_rank() == 0:
             with out.open("a") as file:
                 file.write(json.dumps({"seed": seed, "ranks": dist.get_world_size(), **found, "parts": parts}) + "\n")
@@ -55,6 +56,17 @@ def ranks(out: Path, first: int, last: int, rate: float) -> None:
             os._exit(3)  # the groups are out of step
     dist.barrier()
     faulthandler.cancel_dump_traceback_later()
+
+
+def with_the_line(parts, found):
+    """Return what becomes of a refused loop once it has the lines that its refusals print, one after the other."""
+    from composed import mended
+
+    lines, verdict = [], found
+    while verdict["verdict"] == "refused" and (more := mended(parts, " ".join(verdict["errors"]))) is not None:
+        lines.append({name: value for name, value in more.items() if parts[name] != value})
+        parts, verdict = more, verdict_of(more)
+    return {"lines": lines, "mended": verdict["verdict"], "after": {**verdict}} if lines else {}
 
 
 def verdict_of(parts: dict[str, object]) -> dict[str, object]:

@@ -8,23 +8,15 @@ import torch
 import torch.distributed as dist
 from job import FREE, Job, Restless, Samples
 from shapes_tokens import Sequences
+from shapes_wrappers import sharded
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.predictors import Forecast
 from paceline.torch import attach, gather_rows
 
 PARTS = {
-    "kind": [
-        "samples",
-        "loss_terms",
-        "counted",
-        "sum",
-        "loss",
-        "scaled loss of terms",
-        "plain sum",
-        "own loader",
-        "sums of an own loader",
-    ],
+    "kind": ["samples", "tokens", "scaled", "plain sum", "own loader"],
+    "rows": ["as they are", "concatenated", "graphs", "views", "parts", "random parts", "time first"],
     "sizes": ["restless", "steady"],
     "workers": [0, 1],
     "accumulate": [1, 2, 3, "micro-batches"],
@@ -43,30 +35,82 @@ PARTS = {
     "peek": [False, True],
     "clip": [False, True],
     "optimizer": ["sgd", "adam", "scaled"],
-    "wrapper": ["plain", "static graph", "views", "unused", "buckets", "forward"],
+    "wrapper": [
+        "plain",
+        "static graph",
+        "views",
+        "unused",
+        "buckets",
+        "forward",
+        "sparse",
+        "unfrozen later",
+        "FSDP1",
+        "FSDP2",
+        "HSDP",
+        "replicate",
+    ],
     "models": ["one", "apart", "two"],
     "beside": [False, True],
     "by hand": ["nothing", "steps", "head"],
     "gathers": ["nothing", "scalars", "rows", "rows by torch"],
+    "line": ["none"],
 }
 """What loops are made of. The first of each is what a plain loop does."""
 
 PLAIN = {name: values[0] for name, values in PARTS.items()}
-OWN = ("own loader", "sums of an own loader")
-OF_TERMS = ("loss_terms", "counted", "sum", "scaled loss of terms", *OWN)
-SUMS = ("sum", "sums of an own loader")
+ENGINES = ("FSDP1", "FSDP2", "HSDP", "replicate")
+LINES = {
+    "balance.scale(loss, count)": {"line": "scale"},
+    "in place of torch.autograd.grad": {"by hand": "backward"},
+    "paceline.torch.gather_rows": {"gathers": "rows"},
+    "again after requires_grad_(True)": {"wrapper": "plain"},
+    "or give accumulate= a number": {"accumulate": 2},
+    "make them part of the model": {"by hand": "nothing"},
+    "scale every loss": {"line": "scale"},
+    "the optimizer steps on gradients of this rank alone": {"by hand": "backward"},
+}
+"""What a refusal tells its reader to write, and the part that does so."""
+
+
+def mended(parts, error):
+    """Return the parts of a loop with the line that a refusal printed; None if it printed none."""
+    for line, change in LINES.items():
+        if line in error and differs({**parts, **change}) != differs(parts):
+            return {**parts, **change}
+    return None
 
 
 def composition(seed, rate=0.3):
     """Return the parts of a loop: most are plain."""
     chance = random.Random(seed)
-    parts = {name: chance.choice(values[1:]) if chance.random() < rate else values[0] for name, values in PARTS.items()}
-    if chance.random() < 0.5:  # kinds of losses matter most
-        parts["kind"] = chance.choice(PARTS["kind"])
-    if parts["kind"] in OWN:
+    parts = {
+        name: chance.choice(values[1:] or values) if chance.random() < rate else values[0]
+        for name, values in PARTS.items()
+    }
+    if chance.random() < 0.5:  # kinds of losses, rows and engines matter most
+        name = chance.choice(("kind", "rows", "wrapper"))
+        parts[name] = chance.choice(PARTS[name])
+    if parts["kind"] == "own loader":
         parts |= {name: PLAIN[name] for name in ("sizes", "workers", "peek")}
         parts["accumulate"] = 2 if parts["accumulate"] == "micro-batches" else parts["accumulate"]
         parts |= {"models": "one", "gathers": "nothing"}
+    if parts["wrapper"] in (*ENGINES, "sparse"):
+        parts |= {name: PLAIN[name] for name in ("models", "by hand", "beside", "kept in the model", "dropped")}
+        parts["accumulate"] = 2 if parts["accumulate"] == "micro-batches" else parts["accumulate"]
+        parts["optimizer"] = "sgd"
+        parts["rows"] = PLAIN["rows"] if parts["wrapper"] == "sparse" else parts["rows"]
+        parts["penalty"] = "none" if parts["wrapper"] == "sparse" else parts["penalty"]
+        parts["clip"] = parts["clip"] and parts["wrapper"] != "sparse"
+        # An engine that gathers parameters waits for all ranks in every pass, and keeps none between two of them.
+        parts |= {name: PLAIN[name] for name in ("penalty", "evaluation", "output", "second pass")}
+    if parts["rows"] != PLAIN["rows"]:
+        parts |= {
+            name: PLAIN[name] for name in ("models", "beside", "output", "kept in the model", "penalty", "gathers")
+        }
+        parts |= {"second pass": "none", "by hand": "nothing", "inputs": "as they are"}
+        parts["kind"] = "samples" if parts["kind"] in ("plain sum", "tokens", "own loader") else parts["kind"]
+        if parts["accumulate"] == "micro-batches" or (parts["rows"] in PIECES and parts["wrapper"] in ENGINES):
+            parts["rows"] = "views"
     if (
         parts["accumulate"] == "micro-batches"
     ):  # ranks have different numbers of micro-batches, so they cannot gather in each
@@ -75,13 +119,16 @@ def composition(seed, rate=0.3):
         parts["by hand"] = "nothing"
     if parts["by hand"] == "steps" and parts["optimizer"] == "scaled":
         parts["optimizer"] = "sgd"
-    if parts["by hand"] == "steps" and (parts["accumulate"] != 1 or parts["kind"] in (*SUMS, *OWN)):
+    if parts["by hand"] == "steps" and (parts["accumulate"] != 1 or parts["kind"] == "own loader"):
         parts["by hand"] = "nothing"
     if parts["second pass"] == "none":
         parts["backward"] = "one"
         if parts["fetch"] == "between passes":
             parts["fetch"] = "before backward"
     return parts
+
+
+PIECES = ("parts", "random parts")
 
 
 def differs(parts):
@@ -121,8 +168,12 @@ class Network(torch.nn.Module):
         self.inner, self.parts, self.loss_of = inner, parts, loss_of
         if parts["wrapper"] == "unused":
             self.spare = torch.nn.Linear(2, 2).double()
+        if parts["wrapper"] == "sparse":
+            self.table = torch.nn.Embedding(20, 6, sparse=True).double()
 
     def forward(self, inputs, labels=None, beside=None):
+        if self.parts["wrapper"] == "sparse":
+            inputs = inputs + self.table((10 * inputs[..., 0].abs()).long().clamp(max=19))
         rows = self.inner(inputs)
         if self.parts["kept in the model"]:
             self.kept = rows
@@ -167,10 +218,13 @@ class Composed:
 
     def __init__(self, job, parts):
         self.job, self.parts, self.kind = job, parts, parts["kind"]
-        self.terms = self.kind in OF_TERMS
+        self.terms = self.kind in ("tokens", "own loader")
+        self.scaled = self.terms or self.kind == "scaled" or parts["line"] == "scale"
         self.data = Sequences() if self.terms else Samples()
         self.every = parts["accumulate"] if isinstance(parts["accumulate"], int) else 1
-        self.k = 1 if job.alone and self.terms else self.every
+        self.k = 1 if self.scaled else self.every
+        self.chance = random.Random(job.rank)
+        self.counted = 0
         self.heads, self.losses = [], 2 if parts["models"] == "two" else 1
         self.models = self._models()
         self.loader, self.balance = self._attached()
@@ -200,7 +254,15 @@ class Composed:
         }.get(self.parts["wrapper"], {})
 
         def made(**sizes):
-            return self.job.ddp(Network(self.job.network(**sizes), self.parts, self.reduced_loss), **options)
+            network = Network(self.job.network(**sizes), self.parts, self.reduced_loss)
+            if self.parts["wrapper"] in ENGINES:
+                return sharded(self.job, network, self.parts["wrapper"])
+            if self.parts["wrapper"] == "unfrozen later":
+                network.inner[0].requires_grad_(False)
+                model = self.job.ddp(network, **options)
+                network.inner[0].requires_grad_(True)
+                return model
+            return self.job.ddp(network, **options)
 
         if self.parts["models"] == "apart":
             return [made(outputs=5), made(inputs=5)]
@@ -208,27 +270,19 @@ class Composed:
 
     def _attached(self):
         job, parts, data = self.job, self.parts, self.data
-        counts = {"loss_terms": count} if self.kind in ("counted", "sum", *OWN) else {}
-        sums = dict.fromkeys(("plain sum", "sum", "sums of an own loader"), "sum")
-        losses = {"loss": "scaled", "scaled loss of terms": "scaled", **sums}
-        options = {"loss": losses.get(self.kind, "mean"), **counts}
-        if self.kind in OWN:
-            loader = job.own_loader(data)
-            batches = job.terms(self.models[0], loader, accumulate=self.every, **options)
-            return batches, None
+        if self.kind == "own loader":
+            return job.own_loader(data), job.scaling(self.models[0])
         settings = {"num_workers": parts["workers"], "global_batch": 24}
         if parts["accumulate"] == "micro-batches":
             settings |= {"micro_batch": 4}
-        elif parts["accumulation is said"] or self.terms:
+        elif parts["accumulation is said"]:
             settings |= {"accumulate": self.every}
-        if self.kind in ("loss_terms", "scaled loss of terms"):
-            settings |= {"loss_terms": data.loss_terms}
         loader = job.loader(data, **settings)
         predictor = Steady() if parts["sizes"] == "steady" else Restless()
-        balance = job.attach(self.models[0], loader, predictor=predictor, policy=FREE, **options)
+        balance = job.attach(self.models[0], loader, predictor=predictor, policy=FREE)
         for model in self.models[1:]:
             if not job.alone:
-                attach(model, loader, **options)
+                attach(model, loader)
         return loader, balance
 
     def reduced(self, values, labels):
@@ -239,9 +293,17 @@ class Composed:
             return values.mean()
         counts = (labels >= 0).double()
         total = (values * counts).sum()
-        if self.kind in SUMS and not self.job.alone:
-            return total
         return total / counts.sum().clamp(min=float(bool(self.heads)))  # 0 / 0 where all are ignored, but for heads
+
+    def scale(self, loss, count, times=1):
+        """Return a loss with the line that scales it, if the loop has it; several backward passes are their sum."""
+        if self.kind == "plain sum" and not self.scaled:
+            return self.balance.scale(loss)
+        return self.balance.scale(loss * (1 if self.job.alone else times), count) if self.scaled else loss
+
+    def count(self, labels):
+        """Return how many samples or tokens the loss of a batch is a mean over."""
+        return (labels >= 0).sum() if self.terms else len(labels)
 
     def reduced_loss(self, rows, labels):
         targets = labels if not self.terms else 1.0
@@ -263,13 +325,21 @@ class Composed:
     def loss(self, inputs, labels, number=0):
         """Return the loss of one forward pass."""
         parts = self.parts
+        if parts["rows"] != PLAIN["rows"]:
+            return self.loss_of_rows(inputs, labels, number)
         if parts["penalty"] == "slope":
             inputs = inputs.clone().requires_grad_()
         if parts["output"] == "loss" and parts["models"] != "apart":
             loss = self.models[number](inputs, labels)
         elif parts["beside"] and parts["models"] != "apart":
             rows, others = self.models[number](inputs, beside=self.unlabelled(len(labels)))
-            loss = self.reduced_loss(rows, labels) + others.square().mean()
+            loss = self.reduced_loss(rows, labels)
+            if self.scaled:  # a mean over both
+                first, second = self.count(labels), len(others)
+                loss = (loss.nan_to_num() * first + others.square().mean() * second) / (first + second)
+                self.counted = first + second
+            else:
+                loss = loss + others.square().mean()
         else:
             rows = self.rows(inputs, number)
             for head in self.heads:
@@ -281,9 +351,28 @@ class Composed:
                 loss = loss + 0.1 * self.reduced(slope.square().sum(-1), labels)
         if parts["kept in the model"]:
             loss = loss + 0.1 * self.reduced(self.networks[number].kept.square().sum(-1), labels)
-        if parts["penalty"] == "parameters" and self.kind not in ("plain sum", *SUMS):
+        if parts["penalty"] == "parameters" and self.kind != "plain sum":
             loss = loss + 0.01 * sum(p.square().sum() for p in self.networks[number].parameters())
         return loss
+
+    def loss_of_rows(self, inputs, labels, number):
+        """Return the loss of inputs whose rows are not this rank's samples."""
+        way, model = self.parts["rows"], self.models[number]
+        if way == "views":
+            return mean(self.computed(model, torch.cat([inputs, -inputs])), torch.cat([labels, -labels]))
+        if way in PIECES:
+            return mean(self.computed(model, inputs), labels)
+        if way == "time first":
+            return mean(self.computed(model, torch.stack([inputs, 2 * inputs, 3 * inputs])).mean(0), labels)
+        counts = 1 + (inputs[:, 0].abs() * 1000).long() % 4  # rows of each sample
+        of = torch.repeat_interleave(torch.arange(len(inputs)), counts)
+        place = torch.arange(len(of)) - (counts.cumsum(0) - counts)[of]
+        rows = self.computed(model, inputs[of] * (1 + place)[:, None])
+        if way == "graphs":  # a loss of samples
+            pooled = torch.zeros_like(labels).index_add(0, of, rows)
+            return mean(pooled, labels)
+        self.counted = len(of)
+        return mean(rows, labels[of])
 
     def unlabelled(self, seed):
         everybody = self.data.inputs[:10]
@@ -302,13 +391,9 @@ class Composed:
 
     # -- one batch ---------------------------------------------------------------------------------------------------
 
-    def backward(self, loss):
+    def backward(self, loss, count, times=1):
         """Compute gradients."""
-        if self.kind not in SUMS:
-            loss = loss / self.k
-        if self.kind in ("loss", "scaled loss of terms"):
-            loss = self.balance.scale(loss)
-        self.scaler.scale(loss).backward()
+        self.scaler.scale(self.scale(loss / self.k, count, times)).backward()
 
     def batch(self, batch, ahead, syncs):
         """Compute one batch: one forward pass or two, with a backward pass for both or each."""
@@ -323,10 +408,15 @@ class Composed:
 
     def passes(self, inputs, labels, ahead, syncs, number):
         second, way = self.parts["second pass"], self.parts["backward"]
+        if self.parts["rows"] in PIECES and not self.job.alone:
+            self.pieces(inputs, labels, ahead, syncs, number)
+            return
+        times = 1 if way == "one" else 2
         with self.syncing(syncs and way != "each"):
             loss = self.loss(inputs, labels, number)
+            count = self.counted or self.count(labels)
             if way != "one":
-                self.backward(loss)
+                self.backward(loss, count, times)
         ahead.at("between passes")
         with self.syncing(syncs):
             if second != "none":
@@ -334,14 +424,25 @@ class Composed:
                 other = self.loss(again, labels, number)
                 loss = loss + other if way == "one" else other
             ahead.at("before backward")
-            self.backward(loss)
+            self.backward(loss, count, times)
+
+    def pieces(self, inputs, labels, ahead, syncs, number):
+        """Compute a batch in parts."""
+        size = 4 if self.parts["rows"] == "parts" else self.chance.randint(1, len(inputs))
+        some = list(zip(inputs.split(size), labels.split(size), strict=True))
+        for place, (few, wanted) in enumerate(some, 1):
+            with self.syncing(syncs and place == len(some)):
+                loss = mean(self.computed(self.models[number], few), wanted)
+                ahead.at("before backward")
+                self.backward(loss if self.scaled else loss * len(few) / len(inputs), len(few))
 
     def syncing(self, syncs):
         """The context of a backward pass that sums gradients over the ranks, or not."""
-        if self.job.alone or syncs:
+        if self.job.alone or (syncs and self.parts["wrapper"] not in ENGINES):
             return nullcontext()
-        stack = [model.no_sync() for model in self.models]
-        return _Stack(stack)
+        if syncs:
+            return self.job.no_sync(self.models[0], True)
+        return _Stack([self.job.no_sync(model) for model in self.models])
 
     # -- one step ----------------------------------------------------------------------------------------------------
 
@@ -350,9 +451,12 @@ class Composed:
         inputs, labels, _ = batch
         parameters = [p for network in self.networks for p in network.parameters()]
         loss = sum(self.loss(inputs, labels, number) for number in range(self.losses))
-        if self.kind in ("loss", "scaled loss of terms"):
-            loss = self.balance.scale(loss)
-        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        loss = self.scale(loss, self.counted or self.count(labels))
+        if self.parts["by hand"] == "backward":
+            loss.backward()
+            gradients = [None if one.grad is None else one.grad.clone() for one in parameters]
+        else:
+            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = None if gradient is None else self.job.all_reduce(gradient) / self.job.world_size
 
@@ -391,7 +495,7 @@ class Composed:
     def run(self):
         """Run the loop."""
         for epoch in range(2):
-            if self.kind not in OWN:
+            if self.kind != "own loader":
                 self.loader.set_epoch(epoch)
                 if self.parts["peek"]:
                     next(iter(self.loader))
@@ -408,7 +512,7 @@ class Composed:
                 ahead.skip(count)
             elif self.parts["dropped"] != "no" and self.steps % 3 == 1:
                 self.dropped(ahead, count)
-            elif self.parts["by hand"] == "steps" and self.steps % 2:
+            elif self.parts["by hand"] in ("steps", "backward") and self.steps % 2:
                 self.by_hand(ahead.take()[0])
                 self.stepped()
             else:
@@ -428,7 +532,7 @@ class Composed:
 
     def step(self, ahead, count):
         """Train on a step's batches; alone, on their union where terms of all of them count alike."""
-        if self.job.alone and self.terms:
+        if self.job.alone and self.scaled:
             group = [ahead.take()[0] for _ in range(count)]
             self.batch([torch.cat(column) for column in zip(*group, strict=True)], ahead, True)
         else:
@@ -457,9 +561,9 @@ class _Stack:
             context.__exit__(*about)
 
 
-def count(batch):
-    """Return how many labels of a batch count."""
-    return (batch[1] >= 0).sum()
+def mean(outputs, targets):
+    """The mean loss over rows."""
+    return (outputs - targets).square().sum(-1).mean()
 
 
 def run_composed(parts):

@@ -11,11 +11,12 @@ from contextlib import nullcontext
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
 from paceline.predictors import Forecast
-from paceline.torch import BalancedLoader, Costs, StreamLoader, attach, weight_terms
+from paceline.torch import BalancedLoader, Costs, StreamLoader, attach
 
 SAMPLES, GLOBAL_BATCH, EPOCHS = 103, 24, 2
 FREE = Policy(warmup=0, change_cost=0, risk=0)
@@ -165,7 +166,7 @@ def with_costs(options):
 class Alone:
     """The balance of a job that has only one process."""
 
-    def scale(self, loss):
+    def scale(self, loss, count=None):
         return loss
 
     def accumulating(self):
@@ -243,14 +244,13 @@ class Job:
         self.loaders.append(loader)
         return loader
 
-    def terms(self, model, loader, **options):
-        """Weight by the terms of the loss; return what the loop takes batches from."""
+    def scaling(self, model):
+        """Attach without a loader: losses are scaled."""
         if self.alone:
-            loader.count = lambda terms: None
-            return loader
-        weights = weight_terms(model, loader, **options)
-        self.balances.append(weights)
-        return weights
+            return Alone()
+        scaling = attach(model)
+        self.balances.append(scaling)
+        return scaling
 
     def attach(self, model, loader, **options):
         """Attach, with sizes that change before every step."""
@@ -267,6 +267,9 @@ class Job:
 
     def no_sync(self, model, last=False):
         """Accumulate gradients without summing them, but for a step's last micro-batch."""
+        if hasattr(model, "set_requires_gradient_sync"):
+            model.set_requires_gradient_sync(last)
+            return nullcontext()
         return nullcontext() if self.alone or last else model.no_sync()
 
     def all_reduce(self, tensor):
@@ -288,6 +291,9 @@ class Job:
 
     def parameters(self):
         """What the run ended with."""
+        if any(isinstance(network, FullyShardedDataParallel) for network in self.models):
+            with FullyShardedDataParallel.summon_full_params(self.models[0]):
+                return [one.detach().clone().cpu().numpy() for one in self.models[0].parameters()]
         return [
             getattr(parameter, "full_tensor", lambda parameter=parameter: parameter)().detach().cpu().numpy().copy()
             for network in self.models

@@ -1,21 +1,29 @@
 """What the loss is made of."""
 
 import torch
-from job import DEVICE, EPOCHS, GLOBAL_BATCH, mse
+from job import DEVICE, EPOCHS, GLOBAL_BATCH, Samples, mse
 from shapes_order import begun
 from verdicts import exact, refused, warned
 
 
-def trained(job, loss_of, *, network=None, kind="mean", epochs=EPOCHS, **options):
-    """Train with the loss that ``loss_of(model, inputs, targets)`` returns."""
+def trained(job, loss_of, *, network=None, scaled=None, epochs=EPOCHS, **options):
+    """Train with the loss that ``loss_of(model, inputs, targets)`` returns, which ``scaled(balance, loss, n)`` scales."""
     model, loader = job.ddp(network or job.network(), **options), job.loader()
-    balance, optimizer = job.attach(model, loader, loss=kind), job.sgd(model, rate=0.05)
+    balance, optimizer = job.attach(model, loader), job.sgd(model, rate=0.05)
     for _ in range(epochs):
         for inputs, targets, _ in loader:
             optimizer.zero_grad()
             loss = loss_of(model, inputs, targets)
-            (balance.scale(loss) if kind == "scaled" else loss).backward()
+            (scaled(balance, loss, len(inputs)) if scaled else loss).backward()
             optimizer.step()
+
+
+def by_samples(balance, loss, count):
+    return balance.scale(loss, count)
+
+
+def plainly(balance, loss, count):
+    return balance.scale(loss)
 
 
 def summed(job):
@@ -53,7 +61,7 @@ def a_summed_loss(job):
 
 @exact
 def a_summed_loss_averaged_plainly(job):
-    trained(job, summed(job), kind="sum")
+    trained(job, summed(job), scaled=plainly)
 
 
 @warned("grow with its number of samples")
@@ -63,30 +71,57 @@ def tokens_normalised_over_all_ranks(job):
 
 @exact
 def tokens_normalised_over_all_ranks_averaged_plainly(job):
-    trained(job, per_token(job), kind="sum")
-
-
-@warned("do not grow with its number of samples")
-def a_mean_loss_averaged_plainly(job):
-    trained(job, lambda model, inputs, targets: mse(model(inputs), targets), kind="sum", epochs=4)
-
-
-@warned("grow faster than its number of samples")
-def a_summed_loss_that_is_scaled(job):
-    trained(job, summed(job), kind="scaled", epochs=4)
+    trained(job, per_token(job), scaled=plainly)
 
 
 @exact(ranks=(2, 4))
-def a_weighted_loss(job):
-    trained(job, lambda model, inputs, targets: mse(model(inputs), targets), kind="scaled")
+def a_scaled_loss(job):
+    trained(job, lambda model, inputs, targets: mse(model(inputs), targets), scaled=by_samples)
 
 
-@refused("needs balance.scale(loss)")
-def a_weighted_loss_that_is_not_scaled(job):
+@refused("some of this step's losses are scaled and others are not")
+def losses_of_which_some_are_scaled(job):
+    """In another backward pass of the step."""
     model, loader = job.ddp(job.network()), job.loader()
-    job.attach(model, loader, loss="scaled")
+    balance = job.attach(model, loader)
     for inputs, targets, _ in loader:
-        mse(model(inputs), targets).backward()
+        with job.no_sync(model):
+            balance.scale(mse(model(inputs), targets), len(inputs)).backward()
+        model(inputs).square().mean().backward()
+
+
+@refused("losses that balance.scale() has scaled and others that it has not")
+def a_term_of_the_loss_that_is_not_scaled(job):
+    model, loader = job.ddp(job.network()), job.loader()
+    balance = job.attach(model, loader)
+    for inputs, targets, _ in loader:
+        (balance.scale(mse(model(inputs), targets), len(inputs)) + model(inputs).square().mean()).backward()
+
+
+@refused("losses that balance.scale() has scaled and others that it has not")
+def a_penalty_that_is_not_scaled(job):
+    model, loader = job.ddp(job.network()), job.loader()
+    balance = job.attach(model, loader)
+    for inputs, targets, _ in loader:
+        penalty = sum(one.square().sum() for one in model.parameters())
+        (balance.scale(mse(model(inputs), targets), len(inputs)) + penalty).backward()
+
+
+@refused("scaled and others are not, or not on every rank")
+def a_loss_that_only_one_rank_scales(job):
+    model, loader = job.ddp(job.network()), job.loader()
+    balance = job.attach(model, loader)
+    for inputs, targets, _ in loader:
+        loss = mse(model(inputs), targets)
+        (balance.scale(loss, len(inputs)) if job.rank else loss).backward()
+
+
+@refused("scale each loss once")
+def a_loss_that_is_scaled_twice(job):
+    model, loader = job.ddp(job.network()), job.loader()
+    balance = job.attach(model, loader)
+    for inputs, targets, _ in loader:
+        balance.scale(balance.scale(mse(model(inputs), targets), len(inputs)), len(inputs)).backward()
 
 
 @exact
@@ -146,12 +181,18 @@ def two_forward_passes_over_one_batch(job):
     trained(job, loss_of)
 
 
-@exact
-def two_views_of_a_batch_in_one_forward_pass(job):
-    def loss_of(model, inputs, targets):
-        return mse(model(torch.cat([inputs, -inputs])), torch.cat([targets, -targets]))
+def two_views(model, inputs, targets):
+    return mse(model(torch.cat([inputs, -inputs])), torch.cat([targets, -targets]))
 
-    trained(job, loss_of)
+
+@refused("write loss = balance.scale(loss, count)")
+def two_views_of_a_batch_in_one_forward_pass(job):
+    trained(job, two_views)
+
+
+@exact
+def two_views_of_a_batch_in_one_scaled_loss(job):
+    trained(job, two_views, scaled=by_samples)
 
 
 @exact
@@ -199,15 +240,21 @@ class TimeFirst(torch.nn.Module):
         return self.inner(sequence.mean(0))
 
 
-@exact
+def in_time(model, inputs, targets):
+    return mse(model(torch.stack([inputs, 2 * inputs, 3 * inputs])), targets)
+
+
+@refused("write loss = balance.scale(loss, count)")
 def time_comes_first_in_the_inputs(job):
-    def loss_of(model, inputs, targets):
-        return mse(model(torch.stack([inputs, 2 * inputs, 3 * inputs])), targets)
-
-    trained(job, loss_of, network=TimeFirst(job.network()))
+    trained(job, in_time, network=TimeFirst(job.network()))
 
 
 @exact
+def time_comes_first_in_the_inputs_of_a_scaled_loss(job):
+    trained(job, in_time, network=TimeFirst(job.network()), scaled=by_samples)
+
+
+@refused("write loss = balance.scale(loss, count)")
 def time_comes_first_with_as_many_steps_as_samples(job):
     def loss_of(model, inputs, targets):
         steps = GLOBAL_BATCH // 2  # each of two ranks has as many samples at first
@@ -230,7 +277,7 @@ def a_list_of_images(job):
 
 
 @exact
-def inputs_in_which_no_size_can_be_seen(job):
+def inputs_in_an_object(job):
     class Graph:
         def __init__(self, nodes):
             self.nodes = nodes
@@ -270,9 +317,75 @@ def both_towers(job):
 
 @exact(ranks=(2, 4))
 def a_contrastive_loss_over_all_ranks(job):
-    trained(job, both_towers(job), kind="scaled")
-
-
-@refused("a collective inside the backward pass")
-def a_contrastive_loss_whose_gradients_are_weighted(job):
     trained(job, both_towers(job))
+
+
+@exact
+def a_scaled_contrastive_loss_over_all_ranks(job):
+    trained(job, both_towers(job), scaled=by_samples)
+
+
+class Concatenated(torch.utils.data.Dataset):
+    """Samples of several rows each."""
+
+    def __init__(self):
+        self.counts = [2 + index % 7 for index in range(103)]
+
+    def __len__(self):
+        return len(self.counts)
+
+    def __getitem__(self, index):
+        chance = torch.Generator().manual_seed(index)
+        rows = torch.randn(self.counts[index], 9, generator=chance, dtype=torch.float64)
+        return rows[:, :6], rows[:, 6:], index
+
+
+def concatenated(samples):
+    return torch.cat([one[0] for one in samples]), torch.cat([one[1] for one in samples]), [one[2] for one in samples]
+
+
+def of_rows(job, scaled):
+    """A mean over the rows of all samples."""
+    data = Concatenated()
+    model, loader = job.ddp(job.network()), job.loader(Samples())
+    balance, optimizer = job.attach(model, loader), job.sgd(model)
+    for _, _, numbers in loader:
+        inputs, targets, _ = concatenated([data[number] for number in numbers.tolist()])
+        optimizer.zero_grad()
+        loss = mse(model(inputs), targets)
+        (balance.scale(loss, len(inputs)) if scaled else loss).backward()
+        optimizer.step()
+
+
+@refused("write loss = balance.scale(loss, count)")
+def concatenated_rows(job):
+    of_rows(job, False)
+
+
+@exact(ranks=(2, 4))
+def concatenated_rows_of_a_scaled_loss(job):
+    of_rows(job, True)
+
+
+def in_parts(job, scaled, size=4):
+    """The batch of a rank in parts of some rows, of which ranks have different numbers."""
+    model, loader = job.ddp(job.network()), job.loader()
+    balance, optimizer = job.attach(model, loader), job.sgd(model)
+    for inputs, targets, _ in loader:
+        optimizer.zero_grad()
+        parts = [(inputs, targets)] if job.alone else list(zip(inputs.split(size), targets.split(size), strict=True))
+        for number, (some, wanted) in enumerate(parts, 1):
+            with job.no_sync(model, number == len(parts)):
+                loss = mse(model(some), wanted)
+                (balance.scale(loss, len(some)) if scaled else loss * len(some) / len(inputs)).backward()
+        optimizer.step()
+
+
+@refused("write loss = balance.scale(loss, count)")
+def a_batch_in_parts(job):
+    in_parts(job, False)
+
+
+@exact(ranks=(2, 4))
+def a_batch_in_scaled_parts(job):
+    in_parts(job, True)

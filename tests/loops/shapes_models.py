@@ -102,7 +102,7 @@ def unlabelled(job):
         yield samples.inputs[rows]
 
 
-@warned("which the balanced loader did not hand out")
+@refused("write loss = balance.scale(loss, count)")
 def a_second_plain_loader_in_the_same_forward_pass(job):
     model, loader = job.ddp(job.network()), job.loader()
     job.attach(model, loader)
@@ -114,7 +114,7 @@ def a_second_plain_loader_in_the_same_forward_pass(job):
         optimizer.step()
 
 
-@warned("One backward pass covers batches of")
+@refused("write loss = balance.scale(loss, count)")
 def a_second_plain_loader_in_the_same_backward_pass(job):
     model, loader = job.ddp(job.network()), job.loader()
     job.attach(model, loader)
@@ -126,19 +126,22 @@ def a_second_plain_loader_in_the_same_backward_pass(job):
 
 
 @exact
-def a_second_plain_loader_with_a_weighted_loss(job):
+def a_second_plain_loader_with_scaled_losses(job):
+    """The mean over the rows of both."""
     model, loader = job.ddp(job.network()), job.loader()
-    balance, optimizer = job.attach(model, loader, loss="scaled"), job.sgd(model)
+    balance, optimizer = job.attach(model, loader), job.sgd(model)
     for (inputs, targets, _), other in zip(loader, unlabelled(job), strict=False):
         optimizer.zero_grad()
-        labelled = balance.scale(mse(model(inputs), targets))
-        (labelled + model(other).square().mean()).backward()
+        own, others = mse(model(inputs), targets), model(other).square().mean()
+        if job.alone:
+            (own * len(inputs) + others * len(other)).div(len(inputs) + len(other)).backward()
+        else:
+            (balance.scale(own, len(inputs)) + balance.scale(others, len(other))).backward()
         optimizer.step()
 
 
-@warned("which the balanced loader did not hand out", although_exact=True)
+@refused("write loss = balance.scale(loss, count)")
 def steps_on_a_second_plain_loader_in_turns(job):
-    """The gradients are those of the mean over all rows."""
     model, loader = job.ddp(job.network()), job.loader()
     job.attach(model, loader)
     optimizer = job.sgd(model)
@@ -149,7 +152,7 @@ def steps_on_a_second_plain_loader_in_turns(job):
         optimizer.step()
 
 
-@warned("which the balanced loader did not hand out")
+@refused("write loss = balance.scale(loss, count)")
 def steps_on_a_second_plain_loader_in_place_of_batches(job):
     model, loader = job.ddp(job.network()), job.loader()
     job.attach(model, loader)
@@ -163,7 +166,7 @@ def steps_on_a_second_plain_loader_in_place_of_batches(job):
         optimizer.step()
 
 
-@warned("belong to no attached model")
+@exact
 def a_head_beside_the_model(job):
     model, loader = job.ddp(job.network()), job.loader()
     head = job.keep(torch.nn.Linear(3, 3).double())

@@ -94,9 +94,9 @@ def fetching_ahead_while_gradients_accumulate(job):
 
 
 @exact
-def fetching_ahead_with_a_weighted_loss(job):
+def fetching_ahead_with_a_scaled_loss(job):
     model, loader = job.ddp(job.network()), job.loader()
-    balance, optimizer = job.attach(model, loader, loss="scaled"), job.sgd(model)
+    balance, optimizer = job.attach(model, loader), job.sgd(model)
     for _ in range(EPOCHS):
         batches = iter(loader)
         batch = next(batches)
@@ -104,7 +104,7 @@ def fetching_ahead_with_a_weighted_loss(job):
             outputs, targets = model(batch[0]), batch[1]
             batch = next(batches, None)
             optimizer.zero_grad()
-            balance.scale(mse(outputs, targets)).backward()
+            balance.scale(mse(outputs, targets), len(targets)).backward()
             optimizer.step()
 
 
@@ -181,9 +181,9 @@ def batches_that_are_skipped(job):
             step(model, optimizer, batch)
 
 
-@exact
+@refused("write loss = balance.scale(loss, count)")
 def the_loader_in_a_cycle(job):
-    """Every batch comes again and again, long after it has become known that the loop takes no other data."""
+    """Every batch comes again and again, long after the loader's loop is over."""
     model, loader, optimizer = begun(job)
     for _ in range(EPOCHS):
         for batch in loader:
@@ -367,7 +367,7 @@ def a_checkpoint_while_a_batch_is_fetched_ahead(job):
             balance.state_dict()
 
 
-@warned("where all ranks compute them in the same order")
+@refused("the ranks' shares of this step sum to")
 def batches_computed_in_another_order_on_one_rank(job):
     """When a rank reports must not depend on what it has seen of its batches."""
     model, loader = job.ddp(job.network()), job.loader()

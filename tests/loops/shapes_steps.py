@@ -8,12 +8,12 @@ from shapes_order import begun, step
 from verdicts import exact, refused
 
 
-def accumulated(job, model, loader, optimizer, *, every, weighted=lambda loss: loss, sync=False):
+def accumulated(job, model, loader, optimizer, *, every, sync=False):
     for _ in range(EPOCHS):
         for number, (inputs, targets, _) in enumerate(loader, 1):
             last = number % every == 0 or number == len(loader)
             with job.no_sync(model, last or sync):
-                weighted(mse(model(inputs), targets) / every).backward()
+                (mse(model(inputs), targets) / every).backward()
             if last:
                 optimizer.step()
                 optimizer.zero_grad()
@@ -44,11 +44,31 @@ def gradients_accumulate_in_views_of_the_buckets(job):
     accumulated(job, model, loader, job.sgd(model), every=2)
 
 
-@exact
-def gradients_accumulate_with_a_weighted_loss(job):
+@exact(ranks=(2, 4))
+def scaled_losses_of_micro_batches(job, sync=False):
+    """The mean over all samples of a step."""
     model, loader = job.ddp(job.network()), job.loader(accumulate=3)
-    balance = job.attach(model, loader, loss="scaled")
-    accumulated(job, model, loader, job.sgd(model), every=3, weighted=balance.scale)
+    balance, optimizer = job.attach(model, loader), job.sgd(model)
+    for _ in range(EPOCHS):
+        step = []
+        for number, batch in enumerate(loader, 1):
+            last = number % 3 == 0 or number == len(loader)
+            step.append(batch)
+            if job.alone and last:
+                inputs, targets, _ = (torch.cat(column) for column in zip(*step, strict=True))
+                mse(model(inputs), targets).backward()
+            elif not job.alone:
+                with job.no_sync(model, last or sync):
+                    balance.scale(mse(model(batch[0]), batch[1]), len(batch[0])).backward()
+            if last:
+                step = []
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+@exact
+def scaled_losses_that_are_summed_every_time(job):
+    scaled_losses_of_micro_batches(job, sync=True)
 
 
 @exact

@@ -19,7 +19,6 @@ class Sequences(torch.utils.data.Dataset):
         counts = (chance.random((SAMPLES, LONGEST)) < 0.6) & (np.arange(LONGEST) < self.lengths[:, None])
         counts &= chance.random((SAMPLES, 1)) < 0.35
         self.labels = torch.tensor(np.where(counts, chance.integers(0, 3, counts.shape), -100))
-        self.loss_terms = counts.sum(axis=1)
 
     def __len__(self):
         return SAMPLES
@@ -39,18 +38,21 @@ def masked_loss(outputs, labels):
     return (losses * counts).sum() / counts.sum()
 
 
-def trained(job, loss_of=token_loss, *, model=None, kind="mean", clip=0.0, data=None, **options):
-    """Train on sequences; the loader knows how many labels count."""
+def counted(labels):
+    """How many labels count."""
+    return (labels >= 0).sum()
+
+
+def trained(job, loss_of=token_loss, *, model=None, clip=0.0, data=None, **options):
+    """Train on sequences, with the mean over all labels that count."""
     data = data or Sequences()
     model = job.ddp(model or job.network())
-    options = {"loss_terms": data.loss_terms, "lengths": data.lengths, **options}
-    loader = job.loader(data, **options)
-    balance, optimizer = job.attach(model, loader, loss=kind), job.sgd(model)
+    loader = job.loader(data, **{"lengths": data.lengths, **options})
+    balance, optimizer = job.attach(model, loader), job.sgd(model)
     for _ in range(EPOCHS):
         for inputs, labels, _ in loader:
             optimizer.zero_grad()
-            loss = loss_of(model(inputs), labels)
-            (balance.scale(loss) if kind == "scaled" else loss).backward()
+            balance.scale(loss_of(model(inputs), labels), counted(labels)).backward()
             if clip:
                 torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
             optimizer.step()
@@ -68,24 +70,19 @@ def a_mean_over_tokens_taken_by_hand_on_ranks_without_any(job):
 
 @exact
 def tokens_of_batches_of_which_the_first_are_skipped(job):
-    """As when a job resumes: sizes stay as they are, and only their numbers of terms tell batches apart."""
+    """As when a job resumes."""
     data = Sequences()
     model = job.ddp(job.network())
-    loader = job.loader(data, loss_terms=data.loss_terms, lengths=data.lengths)
-    job.attach(model, loader)
+    loader = job.loader(data, lengths=data.lengths)
+    balance = job.attach(model, loader)
     optimizer = job.sgd(model)
     for epoch in range(EPOCHS + 2):
         for number, (inputs, labels, _) in enumerate(loader):
             if not epoch and number < 2:
                 continue
             optimizer.zero_grad()
-            token_loss(model(inputs), labels).backward()
+            balance.scale(token_loss(model(inputs), labels), counted(labels)).backward()
             optimizer.step()
-
-
-@exact(ranks=(2, 4))
-def a_weighted_mean_over_tokens(job):
-    trained(job, masked_loss, kind="scaled")
 
 
 @exact(ranks=(2, 4))
@@ -97,7 +94,6 @@ def a_mean_over_tokens_with_clipping(job):
 def global_batches_whose_labels_are_all_ignored(job):
     data = Sequences()
     data.labels[:50] = -100
-    data.loss_terms[:50] = 0
     trained(job, data=data, shuffle=False)
 
 
@@ -128,13 +124,12 @@ def a_mean_over_tokens_in_a_model_that_returns_its_loss(job):
 
     data = Sequences()
     model = job.ddp(WithLoss(job.network()))
-    loader = job.loader(data, loss_terms=data.loss_terms, lengths=data.lengths)
-    job.attach(model, loader)
-    optimizer = job.sgd(model)
+    loader = job.loader(data, lengths=data.lengths)
+    balance, optimizer = job.attach(model, loader), job.sgd(model)
     for _ in range(EPOCHS):
         for inputs, labels, _ in loader:
             optimizer.zero_grad()
-            model(inputs, labels=labels)["loss"].backward()
+            balance.scale(model(inputs, labels=labels)["loss"], counted(labels)).backward()
             optimizer.step()
 
 
@@ -148,12 +143,12 @@ def steps_of(loader, every):
             step = []
 
 
-def accumulated(job, loss_of, *, every=3, kind="mean", sync=False, network=None):
-    """Accumulate as loops do, dividing by the number of micro-batches; alone, the mean over all tokens of the step."""
+def accumulated(job, loss_of, *, every=3, sync=False, network=None, known=True):
+    """Accumulate; alone, the mean over all tokens of the step."""
     data = Sequences()
     model = job.ddp(network or job.network())
-    loader = job.loader(data, loss_terms=data.loss_terms, lengths=data.lengths, accumulate=every, global_batch=16)
-    balance, optimizer = job.attach(model, loader, loss=kind), job.sgd(model)
+    loader = job.loader(data, lengths=data.lengths, accumulate=every if known else 1, global_batch=16)
+    balance, optimizer = job.attach(model, loader), job.sgd(model)
     for _ in range(EPOCHS):
         if job.alone:
             for parts in steps_of(loader, every):
@@ -165,8 +160,7 @@ def accumulated(job, loss_of, *, every=3, kind="mean", sync=False, network=None)
         for number, (inputs, labels, _) in enumerate(loader, 1):
             last = number % every == 0 or number == len(loader)
             with job.no_sync(model, last or sync):
-                loss = loss_of(model(inputs), labels) / every
-                (balance.scale(loss) if kind == "scaled" else loss).backward()
+                balance.scale(loss_of(model(inputs), labels), counted(labels)).backward()
             if last:
                 optimizer.step()
                 optimizer.zero_grad()
@@ -182,9 +176,9 @@ def tokens_of_accumulated_batches_taken_by_hand(job):
     accumulated(job, masked_loss)
 
 
-@exact(ranks=(2, 4))
-def tokens_of_accumulated_batches_with_a_weighted_loss(job):
-    accumulated(job, masked_loss, kind="scaled")
+@exact
+def tokens_of_accumulated_batches_that_the_loader_does_not_know(job):
+    accumulated(job, masked_loss, known=False)
 
 
 @exact
@@ -227,16 +221,16 @@ def samples_of_unequal_cost_loaded_ahead(job):
     by_samples(job, num_workers=1)
 
 
-def in_micro_batches(job, loss_of=mse, data=None, *, kind="mean", model=None, clip=0.0, **options):
+def in_micro_batches(job, loss_of=mse, data=None, *, count=None, model=None, clip=0.0, **options):
     """Ranks with different numbers of micro-batches; nothing is divided by how many they are."""
     model = job.ddp(model or job.network())
     loader = job.loader(data, **{"micro_batch": 4, "global_batch": 32, **options})
-    balance, optimizer = job.attach(model, loader, loss=kind), job.sgd(model)
+    balance, optimizer = job.attach(model, loader), job.sgd(model)
     for _ in range(EPOCHS):
         for inputs, targets, _ in loader:
             with balance.accumulating():
                 loss = loss_of(model(inputs), targets)
-                (balance.scale(loss) if kind == "scaled" else loss).backward()
+                (balance.scale(loss, count(targets)) if count else loss).backward()
             if loader.step_ends:
                 if clip:
                     torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
@@ -255,8 +249,8 @@ def micro_batches_of_which_the_last_are_partial(job):
 
 
 @exact
-def micro_batches_with_a_weighted_loss_and_clipping(job):
-    in_micro_batches(job, kind="scaled", clip=0.1)
+def micro_batches_with_a_scaled_loss_and_clipping(job):
+    in_micro_batches(job, count=len, clip=0.1)
 
 
 @exact
@@ -267,13 +261,7 @@ def micro_batches_loaded_ahead_and_collated_by_hand(job):
 @exact(ranks=(2, 4))
 def micro_batches_of_tokens(job):
     data = Sequences()
-    in_micro_batches(job, masked_loss, data, loss_terms=data.loss_terms, lengths=data.lengths)
-
-
-@exact
-def micro_batches_of_tokens_with_a_weighted_loss(job):
-    data = Sequences()
-    in_micro_batches(job, masked_loss, data, loss_terms=data.loss_terms, lengths=data.lengths, kind="scaled")
+    in_micro_batches(job, masked_loss, data, lengths=data.lengths, count=counted)
 
 
 @refused("put forward and backward into `with balance.accumulating():`")
@@ -289,7 +277,7 @@ def micro_batches_under_fsdp(job):
     from torch.distributed.fsdp import fully_shard
 
     model, loader = fully_shard(job.network()), job.loader(micro_batch=2)
-    job.attach(model, loader, loss="scaled")
+    job.attach(model, loader)
 
 
 @refused("every rank wait in every forward pass", ranks=(2, 4))
@@ -299,18 +287,18 @@ def micro_batches_under_hsdp(job):
 
     mesh = init_device_mesh("cpu", (2, job.world_size // 2), mesh_dim_names=("replicas", "shards"))
     model, loader = fully_shard(job.network(), mesh=mesh), job.loader(micro_batch=2)
-    job.attach(model, loader, loss="scaled")
+    job.attach(model, loader)
 
 
-def from_a_stream(job, loss_of=mse, data=None, **options):
+def from_a_stream(job, loss_of=mse, data=None, count=None, **options):
     data = data or Samples()
     model, loader = job.ddp(job.network()), job.stream(data, window=20, **options)
-    job.attach(model, loader)
-    optimizer = job.sgd(model)
+    balance, optimizer = job.attach(model, loader), job.sgd(model)
     for _ in range(EPOCHS):
         for inputs, targets, _ in loader:
             optimizer.zero_grad()
-            loss_of(model(inputs), targets).backward()
+            loss = loss_of(model(inputs), targets)
+            (balance.scale(loss, count(targets)) if count else loss).backward()
             optimizer.step()
 
 
@@ -326,7 +314,4 @@ def samples_of_a_stream_whose_cost_is_learned(job):
 
 @exact
 def tokens_of_a_stream(job):
-    def terms(sample):
-        return int((sample[1] >= 0).sum())
-
-    from_a_stream(job, token_loss, Sequences(), loss_terms=terms, cost=lambda sample: 1 + sample[-1] % 13)
+    from_a_stream(job, token_loss, Sequences(), counted, cost=lambda sample: 1 + sample[-1] % 13)

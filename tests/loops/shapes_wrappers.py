@@ -7,18 +7,19 @@ import torch
 import torch.distributed as dist
 from job import EPOCHS, mse
 from shapes_order import step
+from shapes_tokens import Sequences, masked_loss
 from torch.utils.checkpoint import checkpoint
 from verdicts import exact, refused
 
 
-def trained(job, model, **options):
+def trained(job, model, *, scaled=False):
     loader = job.loader()
-    balance, optimizer = job.attach(model, loader, **options), job.sgd(model)
+    balance, optimizer = job.attach(model, loader), job.sgd(model)
     for _ in range(EPOCHS):
         for inputs, targets, _ in loader:
             optimizer.zero_grad()
             loss = mse(model(inputs), targets)
-            (balance.scale(loss) if options.get("loss") == "scaled" else loss).backward()
+            (balance.scale(loss, len(inputs)) if scaled else loss).backward()
             optimizer.step()
 
 
@@ -104,20 +105,14 @@ def a_model_that_was_pickled_and_copied(job):
         step(model, optimizer, batch)
 
 
-@refused("communication hook")
+@exact(ranks=(2, 4))
 def a_communication_hook_of_the_users_own(job):
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
     model = job.ddp(job.network())
-    model.register_comm_hook(None, fp16_compress_hook)
-    job.attach(model, job.loader())
-
-
-@refused("takes only one, which balancing needs")
-def a_communication_hook_after_attaching(job):
-    model = job.ddp(job.network())
-    job.attach(model, job.loader())
-    model.register_comm_hook(None, lambda state, bucket: None)
+    if not job.alone:
+        model.register_comm_hook(None, allreduce_hook)
+    trained(job, model, scaled=True)
 
 
 @refused("call the model that was given to attach() (not model.module)")
@@ -224,73 +219,179 @@ def synchronised(job):
 
 @exact(ranks=(2, 4))
 def batch_normalisation_over_all_ranks(job):
-    trained(job, synchronised(job), loss="scaled")
-
-
-@refused("a collective inside the backward pass")
-def batch_normalisation_over_all_ranks_whose_gradients_are_weighted(job):
     trained(job, synchronised(job))
+
+
+@exact
+def batch_normalisation_over_all_ranks_and_a_scaled_loss(job):
+    trained(job, synchronised(job), scaled=True)
+
+
+def sharded(job, network, how="fully_shard"):
+    """In FSDP2, HSDP, FSDP1 or composable replicate, on several ranks."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+
+    if job.alone:
+        return job.keep(network)
+    if how == "FSDP1":
+        return job.keep(FullyShardedDataParallel(network, device_id=torch.device("cpu"), use_orig_params=True))
+    job.keep(network)
+    if how == "replicate":
+        from torch.distributed._composable.replicate import replicate
+
+        return replicate(network)
+    mesh = (
+        init_device_mesh("cpu", (2, job.world_size // 2), mesh_dim_names=("replicas", "shards"))
+        if how == "HSDP"
+        else None
+    )
+    for layer in getattr(network, "inner", network)[::2]:
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(network, mesh=mesh)
 
 
 @exact(ranks=(2, 4))
 def fully_sharded(job):
-    from torch.distributed.fsdp import fully_shard
-
-    network = job.keep(job.network())
-    if not job.alone:
-        for layer in network[::2]:
-            fully_shard(layer)
-        fully_shard(network)
-    trained(job, network, loss="scaled")
-
-
-@exact
-def fully_sharded_with_tokens_normalised_over_all_ranks(job):
-    from torch.distributed.fsdp import fully_shard
-
-    model, loader = job.keep(job.network()), job.loader()
-    if not job.alone:
-        fully_shard(model)
-    job.attach(model, loader, loss="sum")
-    optimizer = job.sgd(model)
-    for _ in range(EPOCHS):
-        for inputs, targets, _ in loader:
-            optimizer.zero_grad()
-            tokens = job.all_reduce(torch.tensor(float(targets.numel())))
-            ((model(inputs) - targets).square().sum() * job.world_size / tokens).backward()
-            optimizer.step()
-
-
-@refused("needs balance.scale(loss)")
-def fully_sharded_without_scaling_the_loss(job):
-    from torch.distributed.fsdp import fully_shard
-
-    network = job.keep(job.network())
-    fully_shard(network)
-    loader = job.loader()
-    job.attach(network, loader, loss="scaled")
-    for batch in loader:
-        step(network, job.sgd(network), batch)
-
-
-@refused("DistributedDataParallel")
-def a_bare_model(job):
-    job.attach(job.keep(job.network()), job.loader())
+    trained(job, sharded(job, job.network()))
 
 
 @exact(ranks=(2, 4))
-def gradients_averaged_by_hand(job):
+def fully_sharded_and_a_scaled_loss(job):
+    trained(job, sharded(job, job.network()), scaled=True)
+
+
+@exact(ranks=(4,))
+def hybrid_sharded(job):
+    trained(job, sharded(job, job.network(), "HSDP"))
+
+
+@exact(ranks=(4,))
+def hybrid_sharded_and_a_scaled_loss(job):
+    trained(job, sharded(job, job.network(), "HSDP"), scaled=True)
+
+
+@exact(ranks=(2, 4))
+def sharded_by_fsdp1(job):
+    trained(job, sharded(job, job.network(), "FSDP1"))
+
+
+@exact
+def sharded_by_fsdp1_and_a_scaled_loss(job):
+    trained(job, sharded(job, job.network(), "FSDP1"), scaled=True)
+
+
+@exact(ranks=(2, 4))
+def replicated(job):
+    trained(job, sharded(job, job.network(), "replicate"))
+
+
+@exact(ranks=(2, 4))
+def replicated_and_a_scaled_loss(job):
+    trained(job, sharded(job, job.network(), "replicate"), scaled=True)
+
+
+def tokens_of_ranks_without_any(job, model, *, every=1, clip=0.05):
+    """A mean over tokens that count, in steps of several micro-batches."""
+    loader = job.loader(Sequences())
+    balance, optimizer = job.attach(model, loader), job.sgd(model)
+    for _ in range(EPOCHS):
+        step = []
+        for number, batch in enumerate(loader, 1):
+            last = number % every == 0 or number == len(loader)
+            step.append(batch)
+            if job.alone and last:
+                inputs, labels, _ = (torch.cat(column) for column in zip(*step, strict=True))
+                masked_loss(model(inputs), labels).backward()
+            elif not job.alone:
+                with job.no_sync(model, last):
+                    loss = masked_loss(model(batch[0]), batch[1])
+                    balance.scale(loss, (batch[1] >= 0).sum()).backward()
+            if last:
+                step = []
+                torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+@exact(ranks=(2, 4))
+def tokens_on_ranks_without_any(job):
+    tokens_of_ranks_without_any(job, job.ddp(job.network()), every=2)
+
+
+@exact(ranks=(2, 4))
+def tokens_on_fully_sharded_ranks_without_any(job):
+    tokens_of_ranks_without_any(job, sharded(job, job.network()))
+
+
+@exact(ranks=(2, 4))
+def tokens_of_micro_batches_on_fully_sharded_ranks(job):
+    tokens_of_ranks_without_any(job, sharded(job, job.network()), every=3)
+
+
+@exact(ranks=(4,))
+def tokens_on_hybrid_sharded_ranks_without_any(job):
+    tokens_of_ranks_without_any(job, sharded(job, job.network(), "HSDP"), every=2)
+
+
+@exact
+def tokens_on_replicated_ranks_without_any(job):
+    tokens_of_ranks_without_any(job, sharded(job, job.network(), "replicate"))
+
+
+@exact
+def tokens_of_sparse_gradients_on_ranks_without_any(job):
+    model, loader = job.ddp(Clicks(job.network())), job.loader(Sequences())
+    balance, optimizer = job.attach(model, loader), torch.optim.SGD(model.parameters(), lr=0.1)
+    for inputs, labels, _ in loader:
+        optimizer.zero_grad()
+        loss = masked_loss(model(inputs.flatten(0, 1)).unflatten(0, labels.shape), labels)
+        balance.scale(loss, (labels >= 0).sum()).backward()
+        optimizer.step()
+
+
+@refused("were frozen when it wrapped the model")
+def parameters_that_are_unfrozen_later(job):
+    network = job.network()
+    network[0].requires_grad_(False)
+    model, loader = job.ddp(network), job.loader()
+    job.attach(model, loader)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in loader:
+        network[0].requires_grad_(True)
+        step(model, optimizer, batch)
+
+
+@refused("ranks are all data-parallel", ranks=(4,))
+def tensor_parallel_beside_data_parallel(job):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    network = parallelize_module(job.network(), mesh["tensor"], {"0": ColwiseParallel()})
+    job.attach(fully_shard(network, mesh=mesh["data"]), job.loader())
+
+
+@exact(ranks=(2, 4))
+def gradients_averaged_by_hand(job, scaled=False):
     model, loader = job.keep(job.network()), job.loader()
-    balance, optimizer = job.attach(model, loader, loss="scaled"), job.sgd(model)
+    balance, optimizer = job.attach(model, loader), job.sgd(model)
     for _ in range(EPOCHS):
         for inputs, targets, _ in loader:
             optimizer.zero_grad()
-            balance.scale(mse(model(inputs), targets)).backward()
+            loss = mse(model(inputs), targets)
+            (balance.scale(loss, len(inputs)) if scaled else loss).backward()
             if not job.alone:
                 for parameter in model.parameters():
                     dist.all_reduce(parameter.grad)
                     parameter.grad /= dist.get_world_size()
             optimizer.step()
+
+
+@exact
+def gradients_of_a_scaled_loss_averaged_by_hand(job):
+    gradients_averaged_by_hand(job, scaled=True)
 
 
 @refused("DataLoader")

@@ -8,14 +8,13 @@ require("torch", needed_by="paceline.torch", extra="torch")
 
 from paceline.recording.records import Iteration  # noqa: E402 (the sentence about a missing torch comes first)
 from paceline.torch.attach import attach  # noqa: E402
-from paceline.torch.balance import Balance  # noqa: E402
+from paceline.torch.balance import Balance, Scaling  # noqa: E402
 from paceline.torch.costs import Costs  # noqa: E402
+from paceline.torch.counting import BalanceWarning, LoopError  # noqa: E402
 from paceline.torch.exchange import LostRankError  # noqa: E402
 from paceline.torch.gather import gather_rows  # noqa: E402
 from paceline.torch.loader import BalancedLoader  # noqa: E402
 from paceline.torch.stream_loader import StreamLoader  # noqa: E402
-from paceline.torch.weighting.listener import BalanceWarning  # noqa: E402
-from paceline.torch.weighting.terms import Terms, weight_terms  # noqa: E402
 
 __all__ = [
     "Balance",
@@ -23,13 +22,13 @@ __all__ = [
     "BalancedLoader",
     "Costs",
     "Iteration",
+    "LoopError",
     "LostRankError",
+    "Scaling",
     "StreamLoader",
-    "Terms",
     "attach",
     "audit",
     "gather_rows",
-    "weight_terms",
 ]
 
 

@@ -1,4 +1,4 @@
-"""Agreement of the ranks before they balance: on library version, data, policy, predictor and weighting."""
+"""Agreement of the ranks before they balance: on library version, data, policy and predictor."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import hashlib
 import os
 import re
 import socket
+import sys
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from paceline._version import __version__
 from paceline.coordinator.balanced.policy import Policy
@@ -19,8 +23,17 @@ from paceline.torch.exchange import Exchange
 from paceline.torch.loader_protocol import Loader
 from paceline.torch.reports import COLUMNS
 
+MOST_COMPARED = 64
+"""Numbers of a sample, or of a subset, that are compared: enough to tell two parts of a dataset apart, and quick."""
 
-def facts_of(loader: Loader, predictor: Predictor, policy: Policy, loss: str, timeout: float | None) -> dict[str, str]:
+DIFFERENT = (
+    "The ranks have different data: {what} is not the same on each. Samples are assigned to ranks by their numbers, so "
+    "most of what only one rank has would never come. Give every rank the whole dataset, not its own part of it "
+    "(Subset, shard, split_dataset_by_node)."
+)
+
+
+def facts_of(loader: Loader, predictor: Predictor, policy: Policy, timeout: float | None) -> dict[str, str]:
     """Return all facts that plans depend on, except reports, each under a name that reads well in an error."""
     about_data = {f"{name} of the loader": str(value) for name, value in loader.settings().items()}
     return {
@@ -30,7 +43,6 @@ def facts_of(loader: Loader, predictor: Predictor, policy: Policy, loss: str, ti
         "policy": repr(policy),
         # Python's default repr holds the object's address, which differs in every process.
         "predictor": re.sub(r" at 0x\w+", "", repr(predictor)) + f" with state {_hash(predictor.state_dict())}",
-        "loss": loss,
         "timeout": str(timeout),
         # Reports of unequal length end a process inside gloo, without a sentence.
         "covariates": str(list(predictor.covariate_names)),
@@ -85,3 +97,48 @@ def _hash(state: Mapping[str, NDArray[Any]]) -> str:
         digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()
+
+
+def different(exchange: Exchange, dataset: Any) -> str:
+    """Return a warning if the ranks hold different data; nothing if they do not, or it cannot be seen.
+
+    A dataset of the user's own class is not inspected: loading a sample may take long, draw random numbers, or open
+    files that loading processes must open themselves.
+    """
+    what, seen = checksum_of(dataset)
+    told_W = exchange.gather([what, seen])
+    return DIFFERENT.format(what=what) if any(told != told_W[0] for told in told_W) else ""
+
+
+def checksum_of(dataset: Any) -> tuple[str, int]:
+    """Return the name of the part that was looked at, and its checksum.
+
+    >>> whole = TensorDataset(torch.arange(8.0))
+    >>> [checksum_of(Subset(whole, range(first, 8, 2))) for first in (0, 1)]
+    [('the subset', 3304528020), ('the subset', 690315313)]
+    >>> checksum_of(["of one's own"])
+    ('', 0)
+    """
+    if isinstance(dataset, Subset):
+        return "the subset", _checksum(np.asarray(dataset.indices[:MOST_COMPARED])) ^ checksum_of(dataset.dataset)[1]
+    if isinstance(dataset, ConcatDataset):
+        parts: list[Any] = dataset.datasets
+        return checksum_of(next(part for part in parts if len(part)))
+    if isinstance(dataset, TensorDataset):
+        return checksum_of(dataset.tensors[0])
+    if isinstance(dataset, torch.Tensor | np.ndarray):
+        return "sample 0", _checksum(dataset[0])
+    kind = getattr(sys.modules.get("datasets"), "Dataset", ())  # Hugging Face's, if anybody has imported them
+    if isinstance(dataset, kind):
+        return "sample 0", zlib.crc32(repr(dataset.with_format("arrow")[0].to_pydict()).encode())
+    return "", 0
+
+
+def _checksum(row: Any) -> int:
+    """Return a checksum of a few numbers, to three digits: processors may round the last ones differently."""
+    if isinstance(row, torch.Tensor):
+        row = row.detach().to_dense().reshape(-1)[:MOST_COMPARED].tolist()  # not by numpy, which has no bfloat16
+    numbers = np.ravel(row)[:MOST_COMPARED]
+    if numbers.dtype.kind not in "biufc":  # objects may print their address
+        return 0
+    return zlib.crc32(" ".join(f"{number:.3g}" for number in numbers.tolist()).encode())

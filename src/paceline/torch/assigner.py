@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
-from paceline.torch.global_batch import GlobalBatch
+from paceline.torch.global_batch import GlobalBatch, RankBatch
 from paceline.torch.order import Order, Samples
-from paceline.torch.weighting.rank_batch import RankBatch
 
 State = Mapping[str, NDArray[Any]]
 
@@ -81,9 +80,9 @@ class Assigner(ABC):
         """Move to the place of another rank, in the middle of a loop."""
         self.load_state_dict(state)
 
-    def about(self, samples: Any) -> tuple[float, tuple[float, ...]]:
-        """Return the loss terms of samples of this rank, one each if unknown, and the features of their work."""
-        return float(len(samples)), ()
+    def features(self, samples: Any) -> tuple[float, ...]:
+        """Return the features of the work of samples of this rank; nothing where samples have no costs."""
+        return ()
 
     def settings(self) -> dict[str, object]:
         """Return what must be the same on every rank, beside the order and the rule, by readable names."""
@@ -113,7 +112,7 @@ class EpochAssigner(Assigner):
         self.order = order
         self._least = rule.least
         self._unique = False
-        self._rank_batch = RankBatch.plain(rule.equal(), rank)
+        self._rank_batch = RankBatch(rule.equal())
         self.end()
 
     @abstractmethod

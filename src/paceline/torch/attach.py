@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, overload
 from weakref import WeakKeyDictionary, ref
 
 import torch
 import torch.distributed as dist
 
 from paceline.coordinator.balanced.load_balancer import LoadBalancer
-from paceline.coordinator.balanced.policy import Policy
+from paceline.coordinator.balanced.policy import Policy, default_batch_multiple
 from paceline.predictors import Auto, Predictor
 from paceline.predictors.protocol import require_predictor
 from paceline.recording.allowance import Allowance
 from paceline.recording.covariates import Covariate
 from paceline.recording.torch.busy_clock import Clock
 from paceline.recording.torch.marks import CPUMarks, marks_of
-from paceline.torch.agreement import agree, facts_of
-from paceline.torch.balance import Balance
-from paceline.torch.checked import refuse_mixing_layers
+from paceline.torch.agreement import agree, different, facts_of
+from paceline.torch.balance import Balance, Scaling
+from paceline.torch.counting import BalanceWarning
 from paceline.torch.exchange import Exchange
-from paceline.torch.likeness import different
 from paceline.torch.loader_protocol import Loader
+from paceline.torch.optimizers import Optimizers
 from paceline.torch.sampled import covariates_for
-from paceline.torch.usual import policy_for, say_unknown_bounds
-from paceline.torch.weighting.hooks import CommHook, averaging, ddp_of
-from paceline.torch.weighting.listener import Loss, weights_loss
-from paceline.torch.weighting.terms import TermCount
+from paceline.torch.sharded import gathers_parameters, group_of
+from paceline.torch.weighting import Weighting
 
 ONE_MODEL = (
     "micro_batch= takes one model: ranks have different numbers of micro-batches, and torch builds the buckets "
@@ -40,50 +40,54 @@ _balances: WeakKeyDictionary[Any, ref[Balance]] = WeakKeyDictionary()
 """The balance of each loader, shared by all models that train on it. Weak, because the models' hooks keep it alive."""
 
 
+@overload
+def attach(model: torch.nn.Module, loader: None = None) -> Scaling: ...
+
+
+@overload
 def attach(
     model: torch.nn.Module,
     loader: Loader,
     *,
     predictor: Predictor | None = None,
     policy: Policy | None = None,
-    loss: Loss = "mean",
-    loss_terms: TermCount | None = None,
     timeout: float | None = None,
     workers: Sequence[str] | None = None,
     covariates: Sequence[Covariate] | None = None,
-    hook: Callable[..., Any] | None = None,
-    hook_state: object = None,
-) -> Balance:
+) -> Balance: ...
+
+
+def attach(
+    model: torch.nn.Module,
+    loader: Loader | None = None,
+    *,
+    predictor: Predictor | None = None,
+    policy: Policy | None = None,
+    timeout: float | None = None,
+    workers: Sequence[str] | None = None,
+    covariates: Sequence[Covariate] | None = None,
+) -> Any:
     """Let every rank's batch size follow its speed, so that no rank waits for another.
 
-    Every rank of the job calls it once, after wrapping the model and before the first batch. From then on each rank's
-    gradients are weighted by its share of the samples that the model was given, so that a step equals that of one
-    process on the union of all batches, for any sizes. If two models train on the same batches, such as a generator and
-    its discriminator, attach both to the same loader.
+    Every rank of the job calls it once, after wrapping the model and before the first batch. From then on a backward
+    pass counts this rank's share of the samples that the model was given, so that a step equals that of one process on
+    the union of all batches, for any sizes. Where that cannot be counted, or the loss is no mean over the rank's
+    samples, the loop calls :meth:`Balance.scale`. If two models train on the same batches, such as a generator and its
+    discriminator, attach both to the same loader.
 
     Parameters
     ----------
     model
-        The model, in ``DistributedDataParallel``; with ``loss="scaled"`` it may also be sharded by ``fully_shard``, or
-        not wrapped at all.
+        The model, whose gradients are averaged over the ranks: by ``DistributedDataParallel``, ``fully_shard``
+        (FSDP2, HSDP), FSDP1, ``replicate``, or by hand.
     loader
-        A :class:`BalancedLoader` or a :class:`StreamLoader`. For a loader of your own, whose batches stay as they are,
-        there is :func:`weight_terms`.
+        A :class:`BalancedLoader` or a :class:`StreamLoader`. None for a loader of your own, whose batches stay as they
+        are, of any sizes: every loss is then scaled by :meth:`Scaling.scale`.
     predictor
         Forecasts the ranks' speeds, fitted if it needs fitting; ``Auto()`` by default.
     policy
         When to change sizes, and by how much at once. By default sizes are multiples of a power of two that divides the
         batch, at most a thirtieth of a rank's share: libraries choose and tune their kernels again for every new size.
-    loss
-        The loss on each rank. ``"mean"``: a mean over the rank's batch; its gradients are weighted, and the loop stays
-        as it is. ``"sum"``: a sum, or one divided by a number that all ranks share, such as all tokens of the global
-        batch; the plain average is right. ``"scaled"``: a mean that the loop gives to ``balance.scale(loss)``, for
-        models whose gradients are not summed by ``DistributedDataParallel``, and for those whose forward or backward
-        pass mixes the samples of all ranks.
-    loss_terms
-        A function of a batch that returns how many terms its loss has, where the loader cannot know: labels that are
-        masked at random, say. The loss is their mean or their sum; the step is the mean over the terms of all ranks and
-        micro-batches, which are summed beside the gradients. Do not divide sums by micro-batches.
     timeout
         Seconds after which a rank that does not answer counts as lost, which ends every rank with an error. It also
         applies to the model's process group. None keeps that group's timeout: by default 30 minutes with gloo, 10 with
@@ -94,23 +98,20 @@ def attach(
         Samplers for the predictor's covariates, such as the CPU share; by default those that
         :func:`paceline.recording.covariates.default_covariates` offers under the predictor's names. A covariate
         that nothing samples is NaN.
-    hook, hook_state
-        A communication hook of your own, which averages gradients over the ranks, and its state, as in
-        ``model.register_comm_hook(hook_state, hook)``: ``fp16_compress_hook``, ``bf16_compress_hook``,
-        ``powerSGD_hook``. It gets the gradients weighted; a further model of the same loader may have another.
 
     Returns
     -------
     Balance
-        A handle to watch the job and save its state; you may ignore it.
+        A handle to scale losses, watch the job and save its state; you may ignore it. Without a loader a
+        :class:`Scaling`, which scales losses alone.
 
     Raises
     ------
     TypeError
-        If the model needs ``DistributedDataParallel`` and is not in it, or the loader cannot be balanced.
+        If the loader cannot be balanced.
     ValueError
         If the ranks do not agree on the library's version, the data, the policy or the predictor, an argument is
-        out of range, or the model mixes samples of all ranks in a way that needs ``loss="scaled"``.
+        out of range, or ranks of the model must get the same samples (tensor parallelism).
 
     Examples
     --------
@@ -128,39 +129,38 @@ def attach(
     Equal batches: 4 of 5 warm-up iterations done.
     >>> dist.destroy_process_group()
     """
+    if loader is None:
+        return _scaling(model, (predictor, policy, timeout, workers, covariates))
     _require_loader(loader)
-    _require_loss(model, loss, loss_terms)
-    _require_loss_terms(loader, loss_terms)
-    if loader.micro_batch and ddp_of(model) is None:
+    if loader.micro_batch and gathers_parameters(model):
         raise TypeError(
             f"micro_batch= needs DistributedDataParallel, got {type(model).__name__}: layers that gather their "
             "parameters (FSDP, HSDP) make every rank wait in every forward pass, so all need as many micro-batches"
         )
-    if weights_loss(loss, loss_terms):
-        refuse_mixing_layers(model)
-    average = None if hook is None else averaging(hook, hook_state)
-    if average is not None and ddp_of(model) is None:
-        raise TypeError(f"hook= needs DistributedDataParallel, got {type(model).__name__}, which has no such hooks")
     if loader in _balances and (known := _balances[loader]()) is not None and not known.closed:
         if loader.micro_batch:
             raise ValueError(ONE_MODEL)
-        return _joined(known, model, (predictor, policy, timeout, workers, covariates), loss, average)
+        if any(option is not None for option in (predictor, policy, timeout, workers, covariates)):
+            raise ValueError(
+                "this loader is attached already, and a further model shares its balance: give options only in the "
+                "first call"
+            )
+        known.add(model)
+        return known
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout must be above 0 seconds, got {timeout}")
     predictor = Auto() if predictor is None else predictor
     if isinstance(predictor, type) or not hasattr(predictor, "predict"):  # one's own may have no more than a job calls
         require_predictor(predictor)
-    policy = policy_for(model, loader, policy)
+    policy = _policy_for(model, loader, policy)
     if not isinstance(policy.lower, Mapping):
         loader.least_samples = max(int(policy.lower), 1)
     sampled = covariates_for(predictor, covariates)
-    ddp = ddp_of(model)
-    group: dist.ProcessGroup = dist.group.WORLD if ddp is None else ddp.process_group  # type: ignore[assignment]
+    group = group_of(model)
     exchange = Exchange(group, timeout)
-    kind = loss if loss_terms is None else f"{loss} over terms that a function counts"
     # The exchange stays open if the ranks disagree: another rank may not have received the facts yet.
-    names = agree(exchange, loader, facts_of(loader, predictor, policy, kind, timeout), workers)
-    say_unknown_bounds(policy, names)
+    names = agree(exchange, loader, facts_of(loader, predictor, policy, timeout), workers)
+    _warn_of_unknown_bounds(policy, names)
     warning = different(exchange, getattr(loader, "dataset", None))
     marks = marks_of(model)
     # A GPU's time is not the quota's, and a process that waits for one may use CPU time.
@@ -170,9 +170,8 @@ def attach(
     balancer = LoadBalancer(
         predictor, workers=names, global_batch=loader.global_batch, policy=policy, horizon=1 + clock.delay
     )
-    how: dict[str, Any] = {"loss": loss, "count": loss_terms}
-    balance = Balance(balancer, loader, exchange, clock, workers=names, covariates=sampled, **how)
-    balance.add(model, average)
+    balance = Balance(balancer, loader, exchange, clock, workers=names, covariates=sampled)
+    balance.add(model)
     if warning:
         balance.warn("data", warning)
     if timeout is not None:
@@ -181,54 +180,56 @@ def attach(
     return balance
 
 
-def _joined(
-    balance: Balance, model: torch.nn.Module, options: tuple[object, ...], loss: Loss, average: CommHook | None
-) -> Balance:
-    """Add a further model that trains on an attached loader to its balance."""
-    if any(option is not None for option in options) or loss != balance.loss:
-        raise ValueError(
-            "this loader is attached already, and a further model shares its balance: give options only in the first "
-            f"call, and loss={balance.loss!r} in both"
-        )
-    balance.add(model, average)
-    return balance
+def _scaling(model: torch.nn.Module, options: tuple[object, ...]) -> Scaling:
+    """Attach a model to a loader that is not ours."""
+    if any(option is not None for option in options):
+        raise TypeError("options of attach() are about a balanced loader: give one, or leave them out")
+    weighting = Weighting(Exchange(group_of(model)))
+    scaling = Scaling(weighting, Optimizers(weighting))
+    scaling.add(model)
+    return scaling
 
 
 def _require_loader(loader: object) -> None:
     if isinstance(loader, torch.utils.data.DataLoader):
         raise TypeError(
             "loader must be a BalancedLoader, got a DataLoader, whose batches are fixed, by its batch_sampler too: "
-            "replace it and its sampler with BalancedLoader(dataset, global_batch=...); or keep it, and "
-            "weight by loss terms alone with weight_terms(model, loader, loss_terms)"
+            "replace it and its sampler with BalancedLoader(dataset, global_batch=...); or keep it, attach(model) "
+            "alone, and write loss = balance.scale(loss, count)"
         )
     missing = [name for name in ("global_batch", "shares", "settings", "position") if not hasattr(loader, name)]
     if missing:
         raise TypeError(f"loader must be a BalancedLoader, got {type(loader).__name__}, which has no {missing[0]}")
 
 
-def _require_loss(model: torch.nn.Module, loss: str, loss_terms: object) -> None:
-    """Refuse an unknown kind of loss, and a model whose gradients cannot be weighted for this kind."""
-    if loss not in ("mean", "sum", "scaled"):
-        raise ValueError(f'loss must be "mean", "sum" or "scaled", got {loss!r}')
-    if loss == "scaled" and loss_terms is not None:
+def _policy_for(model: torch.nn.Module, loader: Loader, policy: Policy | None) -> Policy:
+    """Return the policy, with a lower bound that the model needs for training."""
+    # Samples of unequal cost make every batch another size anyway, so a batch multiple would only make shares coarse.
+    costs = loader.coefficients is not None
+    batch_multiple = 1 if costs else default_batch_multiple(loader.global_batch, loader.world_size)
+    if loader.micro_batch and loader.global_batch % loader.micro_batch == 0:
+        # Whole micro-batches: fixed shapes, as compilers like them, and no time for a rest. Costs cut their own.
+        batch_multiple = 1 if costs else loader.micro_batch
+    wanted = policy or Policy(batch_multiple=batch_multiple)
+    bounds = wanted.lower.values() if isinstance(wanted.lower, Mapping) else [wanted.lower]
+    if any(bound < 1 for bound in bounds):
         raise ValueError(
-            'loss_terms are summed beside the gradients, which loss="scaled" leaves alone: use loss="mean", or give '
-            "the "
-            "loader loss_terms=, which every rank knows beforehand"
+            f"policy.lower must be at least 1 sample, as an empty batch has no mean loss, got {wanted.lower}"
         )
-    if weights_loss(loss, loss_terms) and ddp_of(model) is None:
-        raise TypeError(
-            f"model must be in DistributedDataParallel, got {type(model).__name__}: wrap it, or use "
-            'attach(..., loss="scaled") and balance.scale(loss)'
-        )
+    # _BatchNorm is private, but it is the only base class that all batch normalisations share.
+    normalises = any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in model.modules())
+    if normalises and wanted.lower == 1 and loader.global_batch >= 2 * loader.world_size:
+        return replace(wanted, lower=2)  # batch normalisation needs two samples for a variance
+    return wanted
 
 
-def _require_loss_terms(loader: Loader, loss_terms: object) -> None:
-    """Refuse to count loss terms twice."""
-    if loss_terms is None:
-        return
-    if not callable(loss_terms):
-        raise TypeError(f"loss_terms must be a function of a batch with a BalancedLoader, got {loss_terms!r}")
-    known = loader.settings()
-    if known.get("loss_terms") or "loss_terms" in str(known.get("numbers of a sample", "")):
-        raise ValueError("the loader knows its loss terms already: give them to one of the two")
+def _warn_of_unknown_bounds(policy: Policy, names: Sequence[str]) -> None:
+    """Warn of bounds for unknown workers: names are easily mistyped, and a bound may be there to keep memory free."""
+    bounds = [name for given in (policy.lower, policy.upper) if isinstance(given, Mapping) for name in given]
+    if unknown := sorted(set(bounds) - set(names)):
+        warnings.warn(
+            f"policy.lower or policy.upper bounds {unknown}, who are not among the workers {list(names)}: these bounds "
+            "change nothing",
+            BalanceWarning,
+            stacklevel=3,  # where attach() is called
+        )

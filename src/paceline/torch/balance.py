@@ -17,28 +17,90 @@ from paceline.recording.covariates import Covariate
 from paceline.recording.records import Iteration
 from paceline.recording.torch.busy_clock import Clock
 from paceline.recording.torch.collective_time import listen
+from paceline.torch.counting import is_attached
 from paceline.torch.equal_shapes import EqualShapes
 from paceline.torch.exchange import Exchange
 from paceline.torch.loader_protocol import Loader
-from paceline.torch.passes import Passes
+from paceline.torch.optimizers import Optimizers
 from paceline.torch.planning import Planning
 from paceline.torch.sampled import Sampled
 from paceline.torch.steps import Steps
-from paceline.torch.weighting.hooks import CommHook, ddp_of, ignored
-from paceline.torch.weighting.listener import Loss
-from paceline.torch.weighting.terms import TermCount
-from paceline.torch.weighting.weighting import Weighting
+from paceline.torch.weighting import Model, Weighting
 
 
-class Balance:
+class Scaling:
+    """Weighs the losses of a job whose batches stay as its loader makes them. :func:`attach` makes it.
+
+    Every loss is given to :meth:`scale` before its backward pass.
+    """
+
+    def __init__(self, weighting: Weighting, optimizers: Optimizers) -> None:
+        self._weighting, self._optimizers = weighting, optimizers
+        self._end = weakref.finalize(self, _call_all, optimizers.watch(), weighting.exchange.close)
+        self._end.atexit = False  # when the interpreter ends, torch has taken its groups down
+
+    @property
+    def models(self) -> tuple[torch.nn.Module, ...]:
+        """The attached models."""
+        return tuple(one.model for one in self._weighting.models)
+
+    @property
+    def closed(self) -> bool:
+        """True if it has been taken off the models."""
+        return not self._end.alive
+
+    def add(self, model: torch.nn.Module) -> None:
+        """Attach a further model that trains on the same batches."""
+        weighting = self._weighting
+        if is_attached(model):
+            raise ValueError("the model is attached already: close() that balance before attaching it again")
+        weighting.models.append(Model(model, weighting))
+
+    def scale(self, loss: torch.Tensor, count: float | torch.Tensor | None = None) -> torch.Tensor:
+        """Return the loss times what it is a mean over, for ``backward()``.
+
+        The step's gradient is then the mean over the samples or tokens of all ranks and micro-batches: counts are
+        summed over the ranks beside the gradients, which are divided by the sum. Scale every loss of a step. A loop
+        that gives all its losses needs nothing else: rows of batches are not counted then.
+
+        Parameters
+        ----------
+        loss
+            A mean over the rank's own samples, tokens, boxes or nodes; several means over the same ones may be added
+            up first. Where there are none, it may be NaN. Not divided by the number of micro-batches.
+        count
+            How many these are, 0 where there are none. None for a loss that is divided already by a count over all
+            ranks, such as the tokens of the global batch: it is averaged plainly.
+
+        Raises
+        ------
+        ValueError
+            If the count is negative or not finite.
+
+        Examples
+        --------
+        >>> loss = balance.scale(cross_entropy(outputs, labels), (labels != -100).sum())  # doctest: +SKIP
+        >>> loss.backward()  # doctest: +SKIP
+        """
+        return self._weighting.scale(loss, count)
+
+    def close(self) -> None:
+        """Take everything off the models: gradients are averaged plainly from now on. Every rank calls it."""
+        if self.closed:
+            return
+        for model in self._weighting.models:
+            model.close()
+        self._weighting.models.clear()  # a cycle, in which the model would wait for the garbage collector
+        self._end()
+
+
+class Balance(Scaling):
     """Keeps the ranks of one training job in step. :func:`attach` makes it.
 
     Attributes
     ----------
     on_iteration
         Called with an :class:`paceline.recording.records.Iteration` after each exchange of reports, on every rank.
-    loss
-        What the loss of a rank is: see :func:`attach`.
     balancer
         The load balancer: the same on every rank.
     work
@@ -56,27 +118,22 @@ class Balance:
         *,
         workers: Sequence[str],
         covariates: Sequence[Covariate] = (),
-        loss: Loss = "mean",
-        count: TermCount | None = None,
     ) -> None:
-        self.loss: Loss = loss
         self.balancer = balancer
         self.workers = tuple(workers)
-        self._loader, self._exchange, self._clock = loader, exchange, clock
-        self._planning = Planning(balancer, loader, exchange, workers, len(covariates))
-        self.work: WorkModel | None = self._planning.work
-        self._passes = Passes(loader, clock, loss, count)
+        self._loader, self._clock = loader, clock
+        self._planning = planning = Planning(balancer, loader, exchange, workers, len(covariates))
+        self.work: WorkModel | None = planning.work
         self._covariates = Sampled(covariates)
-        self._steps = Steps(loader, self._planning, exchange, self._passes, clock, self._covariates)
-        self.on_iteration: list[Callable[[Iteration], None]] = self._steps.observers
-        self.warn = self._passes.warn
-        self._passes.report, self._passes.backward_ends = self._steps.send, self._steps.backward_ends
+        self._steps = steps = Steps(loader, planning, exchange, clock, self._covariates)
+        self.on_iteration: list[Callable[[Iteration], None]] = steps.observers
+        self.warn = steps.warn
+        super().__init__(steps, Optimizers(steps, lambda: planning.plan.sizes))
         # Ended with it: a job that drops its model and loader drops the balance too.
-        passes, ranks = weakref.ref(self._passes), dist.get_process_group_ranks(exchange.group)
-        equal_shapes = EqualShapes(loader, lambda: bool((one := passes()) and one.to_come.waits), ranks)
-        stop_listening = listen(self._passes, equal_shapes)
-        self._end = weakref.finalize(self, _call_all, stop_listening, self._steps.optimizers.watch(), exchange.close)
-        self._end.atexit = False  # when the interpreter ends, torch has taken its groups down
+        known, ranks = weakref.ref(steps), dist.get_process_group_ranks(exchange.group)
+        equal_shapes = EqualShapes(loader, lambda: bool((one := known()) and one.to_come.waits), ranks)
+        self._stop_listening = weakref.finalize(self, listen(clock, equal_shapes))
+        self._stop_listening.atexit = False
 
     @property
     def plan(self) -> Plan:
@@ -92,40 +149,12 @@ class Balance:
         """
         return self._steps.overhead_seconds
 
-    @property
-    def models(self) -> tuple[torch.nn.Module, ...]:
-        """The models that are balanced."""
-        return self._steps.optimizers.models
-
-    @property
-    def closed(self) -> bool:
-        """True if the balance has been taken off the models."""
-        return not self._end.alive
-
-    def add(self, model: torch.nn.Module, average: CommHook | None = None) -> None:
-        """Balance a further model that trains on the same batches, with a communication hook of its own."""
-        weighting = Weighting(model, self._passes, self._exchange, average)
-        if not self._passes.weightings:
+    def add(self, model: torch.nn.Module) -> None:
+        """Balance a further model that trains on the same batches."""
+        super().add(model)
+        if len(self._steps.models) == 1:
             self._steps.handle = self  # the model's hooks keep it alive until it is closed
-            _connect(self._loader, self._steps, self._passes, self._clock)
-        self._passes.weightings.append(weighting)
-
-    def scale(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the mean loss of a micro-batch times ``x_i W / X``, so that plain averaging over ranks is exact.
-
-        The factor is the weight of the batch that the loss was computed from. A loss without an attached model gets
-        that of the last batch of the loader that an attached model was given.
-
-        Raises
-        ------
-        RuntimeError
-            If ``attach`` was not given ``loss="scaled"``, or the loss is one of two batches.
-        """
-        if self._passes.scaling is None:
-            raise RuntimeError(
-                'the gradients are weighted already: leave the loss alone, or attach(..., loss="scaled")'
-            )
-        return self._passes.scaling.scale(loss)
+            self._steps.connect()
 
     def accumulating(self) -> AbstractContextManager[object]:
         """Return the context for a forward and backward pass of a loader with ``micro_batch=``.
@@ -136,9 +165,9 @@ class Balance:
         if self._loader.step_ends:
             return nullcontext()
         stack = ExitStack()
-        for model in self.models:
-            if (ddp := ddp_of(model)) is not None:
-                stack.enter_context(ddp.no_sync())
+        for one in self._steps.models:
+            if one.ddp is not None:
+                stack.enter_context(one.ddp.no_sync())
         return stack
 
     def measured(self, seconds: float) -> None:
@@ -161,22 +190,16 @@ class Balance:
         for observe in self.on_iteration:
             if hasattr(observe, "close"):
                 observe.close()
-        for weighting in self._passes.weightings:
-            weighting.close()
-        # Cycles, in which the model and the loader would wait for the garbage collector.
-        self._passes.weightings.clear()
-        self._passes.report = self._passes.backward_ends = ignored
         self._steps.handle = None
-        loader = self._loader
-        loader.before_batch = loader.after_batch = loader.on_start = loader.before_state = None
-        loader.before_load = loader.after_load = None
-        self._end()
+        self._steps.disconnect()
+        super().close()
+        self._stop_listening()
         self._covariates.close()  # this object may wait long for the garbage collector
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """Return everything learnt and decided, and where the data stands: the same on every rank, save it once."""
         self._steps.finish()
-        records = {"index": self._passes.index}
+        records = {"index": self._steps.index}
         return {**self._planning.state_dict(), "loader": self._loader.state_dict(), "records": records}
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Any]], *, skip_rest: bool = False) -> None:
@@ -193,31 +216,7 @@ class Balance:
         self._steps.finish()
         self._loader.load_state_dict(state["loader"], skip_rest=skip_rest)
         self._planning.load_state_dict(state)
-        self._passes.index = int(state.get("records", {}).get("index", -1))  # records go on counting
-        self._steps.look_at_process()
-
-
-def _connect(loader: Loader, steps: Steps, passes: Passes, clock: Clock) -> None:
-    """Connect the loader's callbacks by weak references.
-
-    The balance holds the loader, and the model's hooks hold the balance. If the loader held the balance too, the cycle
-    would delay the end of the loader's worker processes until the next garbage collection.
-    """
-
-    def weakly(method: Any) -> Callable[..., None]:
-        known, function = weakref.ref(method.__self__), method.__func__  # WeakMethod is Python, for every batch
-
-        def call(*arguments: Any) -> None:
-            if (alive := known()) is not None:
-                function(alive, *arguments)
-
-        return call
-
-    loader.before_batch = weakly(steps.begin)
-    loader.after_batch = weakly(passes.hand_out)
-    loader.on_start = weakly(passes.start_loop)
-    loader.before_state = weakly(passes.say_what_is_fetched)
-    loader.before_load, loader.after_load = weakly(clock.load_begins), weakly(clock.load_ends)
+        self._steps.index = int(state.get("records", {}).get("index", -1))  # records go on counting
 
 
 def _call_all(*calls: Callable[[], object]) -> None:

@@ -8,9 +8,8 @@ import numpy as np
 
 from paceline._arrays import Sizes
 from paceline.torch.assigner import EpochAssigner
-from paceline.torch.global_batch import GlobalBatch
+from paceline.torch.global_batch import GlobalBatch, RankBatch
 from paceline.torch.order import Order, Samples
-from paceline.torch.weighting.rank_batch import RankBatch
 
 AHEAD = 32
 """Batches that a buffer holds beyond the next one, while the order lasts.
@@ -57,7 +56,7 @@ class BufferAssigner(EpochAssigner):
         """Return facts about the next batch, and this rank's samples."""
         sizes_W = self.rule.sizes(self.remaining, shares_W)
         if sizes_W is not self._rank_batch.sizes:
-            self._rank_batch = RankBatch.plain(sizes_W, self.rank)
+            self._rank_batch = RankBatch(sizes_W)
         self.reserve(sizes_W)
         # Another rank may have been given this buffer's end: what comes there later has not been asked for.
         self._reach = min(self._reach, self._taken + len(self.buffers[self.rank]))

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from paceline._arrays import Sizes
 from paceline.solver import Assignment
-from paceline.torch.assigner import State
-from paceline.torch.costs import Costs, SampleCosts, assigned_by_terms
-from paceline.torch.global_batch import GlobalBatch
+from paceline.torch.costs import Costs, SampleCosts
+from paceline.torch.global_batch import GlobalBatch, RankBatch
 from paceline.torch.order import Order, Samples
 from paceline.torch.sliced import SliceAssigner
-from paceline.torch.weighting.rank_batch import RankBatch
 
 
 class CostAssigner(SliceAssigner):
@@ -41,7 +37,6 @@ class CostAssigner(SliceAssigner):
         self.costs, self.table = costs, table
         self.coefficients, self.varies = table.prior, costs.global_tokens is not None
         self._known: dict[tuple[int, bytes, bytes], Assignment] = {}
-        self._step_terms = 0.0
         self._counted = (-1, 0)
         super().__init__(order, rule, rank)
 
@@ -55,12 +50,7 @@ class CostAssigner(SliceAssigner):
         """Return facts about the next batch, and this rank's samples."""
         self._shares_W = shares_W
         samples = self.part(self.place)
-        own, batch = self.table[samples], self.table[self.settled()]
-        if self.batches % accumulate == 0:
-            self._step_terms = self._terms_of(accumulate)
-        sizes_W = self._assignment(self.place).counts
-        terms = (batch.terms, self._step_terms)
-        return assigned_by_terms(sizes_W, self.rank, own, *terms, accumulate, self.costs.work(own)), samples
+        return RankBatch(self._assignment(self.place).counts, self.features(samples)), samples
 
     def advance(self) -> None:
         """Count the next batch as taken."""
@@ -79,10 +69,9 @@ class CostAssigner(SliceAssigner):
         """Return this rank's samples of the global batch that begins at this place, if shares stay as they are."""
         return self._slice(place)[self._assignment(place).of(self.rank)]
 
-    def about(self, samples: Samples) -> tuple[float, tuple[float, ...]]:
-        """Return the loss terms of these samples of one rank, and the features of their work."""
-        own = self.table[samples]
-        return own.terms, self.costs.work(own)
+    def features(self, samples: Samples) -> tuple[float, ...]:
+        """Return the features of the work of samples of this rank."""
+        return self.costs.work(self.table[samples])
 
     def batches_in(self, epoch: int) -> int:
         """Return the batches of a whole epoch: of the one under way, or else of this one."""
@@ -100,27 +89,11 @@ class CostAssigner(SliceAssigner):
         """Return what must be the same on every rank, beside the order and the rule."""
         return {"costs of the samples": self.table.digest, **self.costs.settings()}
 
-    def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return the place in the epoch."""
-        return {**super().state_dict(), "step_terms": np.array(self._step_terms)}
-
-    def load_state_dict(self, state: State) -> None:
-        """Move to the place of a saved state, with any number of ranks."""
-        super().load_state_dict(state)
-        self._step_terms = float(state.get("step_terms", 0.0))
-
     def _stand(self, numbers: Samples, place: int) -> None:
         super()._stand(numbers, place)
         self._known = {}
         if self.costs.global_tokens:
             self._until_N1 = np.concatenate([[0.0], self.table.tokens[numbers].cumsum()])
-
-    def _terms_of(self, batches: int) -> float:
-        """Return the loss terms of the next global batches, as many as there are, together."""
-        end = self.place
-        for _ in range(batches):
-            end = self.after(end) or end
-        return self.table[self.numbers[self.place : end]].terms
 
     def _ends(self) -> Sizes:
         """Return where the global batches of this epoch end that have not been taken."""

@@ -13,15 +13,11 @@ from paceline._arrays import Array
 Numbers = ArrayLike | str | Callable[[Any], float]
 """An array of one number for each sample, the name of a column, or what returns the number of a sample."""
 
-IGNORED = -100
-"""The label that torch's and Hugging Face's losses leave out."""
 
+def numbers_of(dataset: Any, given: Numbers, name: str) -> Array:
+    """Return the numbers of all samples, above 0, or refuse the argument of this name.
 
-def numbers_of(dataset: Any, given: Numbers, name: str, *, zero: bool = False) -> Array:
-    """Return the numbers of all samples, above 0 or at least 0, or refuse the argument of this name.
-
-    The column of a Hugging Face dataset is read without its rows. A column of lists counts as their lengths, and for
-    ``loss_terms`` as the number of labels that are not -100. A function is called with every sample, once.
+    The column of a Hugging Face dataset is read without its rows. A column of lists counts as their lengths. A function is called with every sample, once.
 
     Raises
     ------
@@ -48,18 +44,16 @@ def numbers_of(dataset: Any, given: Numbers, name: str, *, zero: bool = False) -
         raise ValueError(
             f"{name} must hold one number for each of the {len(dataset)} samples, got the shape {values.shape}"
         )
-    require_in_range(values, name, zero=zero)
+    require_in_range(values, name)
     values.flags.writeable = False
     return values
 
 
-def require_in_range(values_N: Array, name: str, *, zero: bool = False, first: int = 0, of: str = "") -> None:
-    """Refuse numbers that are not finite, or below 0, or 0 where that makes no sense; the sample is named.
+def require_in_range(values_N: Array, name: str, *, first: int = 0, of: str = "") -> None:
+    """Refuse numbers that are not finite and above 0; the sample is named.
 
     Parameters
     ----------
-    zero
-        Whether 0 makes sense: a sample may have no term of the loss, but costs something.
     first, of
         The number of the first sample, and of what.
 
@@ -67,10 +61,10 @@ def require_in_range(values_N: Array, name: str, *, zero: bool = False, first: i
     Traceback (most recent call last):
     ValueError: lengths must be finite and above 0, got 0 for sample 41 of the stream
     """
-    fine = np.isfinite(values_N) & ((values_N >= 0) if zero else (values_N > 0))
+    fine = np.isfinite(values_N) & (values_N > 0)
     if not fine.all():
-        place, wanted = int(np.argmin(fine)), "not negative" if zero else "above 0"
-        raise ValueError(f"{name} must be finite and {wanted}, got {values_N[place]:g} for sample {first + place}{of}")
+        place = int(np.argmin(fine))
+        raise ValueError(f"{name} must be finite and above 0, got {values_N[place]:g} for sample {first + place}{of}")
 
 
 def _column(dataset: Any, column: str, name: str) -> Array:
@@ -87,7 +81,4 @@ def _column(dataset: Any, column: str, name: str) -> Array:
     values = dataset.with_format("arrow").select_columns([column])[:][column].combine_chunks()
     if not (pa.types.is_list(values.type) or pa.types.is_large_list(values.type)):
         return np.array(values.to_numpy(zero_copy_only=False), dtype=np.float64)
-    if name != "loss_terms":
-        return np.array(pc.list_value_length(values), dtype=np.float64)
-    rows, labels = pc.list_parent_indices(values).to_numpy(), pc.list_flatten(values).to_numpy(zero_copy_only=False)
-    return np.bincount(rows[labels != IGNORED], minlength=len(values)).astype(np.float64)
+    return np.array(pc.list_value_length(values), dtype=np.float64)

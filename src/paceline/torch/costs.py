@@ -1,4 +1,4 @@
-"""Costs and loss terms of the samples of a dataset or stream. Axes: N samples, W ranks, F features."""
+"""Costs of the samples of a dataset or stream. Axes: N samples, W ranks, F features."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from paceline._arrays import Array, Sizes
 from paceline.coordinator.balanced.work import sum_of_products
 from paceline.solver import Assignment, assign
 from paceline.torch.cost_column import Numbers, numbers_of, require_in_range
-from paceline.torch.weighting.rank_batch import RankBatch
 
 STEADY = 0.05
 """Padded batches keep the ranks' order where that takes at most so much longer. Seen live with two equal ranks: when
@@ -23,7 +22,7 @@ the long end went now here, now there, the errors of costs looked like changing 
 class Costs:
     """Costs of samples: the loader draws the same global batches, but divides them so that ranks end together.
 
-    ``lengths``, ``cost`` and ``loss_terms`` are arrays of N numbers, names of a dataset's columns, or functions of a
+    ``lengths`` and ``cost`` are arrays of N numbers, names of a dataset's columns, or functions of a
     sample; for a stream functions of a sample.
 
     Parameters
@@ -32,9 +31,6 @@ class Costs:
         Length of each sample; what a length costs is learned while training, unless ``cost`` says.
     cost
         Cost of each sample, used as it is, in any unit.
-    loss_terms
-        Terms of the loss that each sample has: of a column of labels, those that are not -100. A rank then weights by
-        its share of the step's terms, in place of its samples.
     cap
         Most tokens of a rank in a batch, in units of ``lengths``, or else of ``cost``: its memory.
     global_tokens
@@ -56,7 +52,6 @@ class Costs:
 
     lengths: Numbers | None = None
     cost: Numbers | None = None
-    loss_terms: Numbers | None = None
     cap: float | None = None
     global_tokens: float | None = None
     padded: bool = False
@@ -70,34 +65,30 @@ class Costs:
                 raise ValueError(f"{name} is about samples of unequal cost: give cost= or lengths= too")
             if name != "padded" and value is not None and not 0 < value < np.inf:
                 raise ValueError(f"{name} must be above 0 tokens and finite, got {value}")
-        if not unequal and self.loss_terms is None:
-            raise ValueError("Costs says nothing of any sample: give lengths=, cost= or loss_terms=")
+        if not unequal:
+            raise ValueError("Costs says nothing of any sample: give lengths= or cost=")
 
     def of_dataset(self, dataset: Any) -> SampleCosts:
         """Return the costs of all samples, each feature scaled to the mean 1; refuse numbers that are out of range."""
         numbers = {
-            name: None if given is None else numbers_of(dataset, given, name, zero=name == "loss_terms")
-            for name, given in (("lengths", self.lengths), ("cost", self.cost), ("loss_terms", self.loss_terms))
+            name: None if given is None else numbers_of(dataset, given, name)
+            for name, given in (("lengths", self.lengths), ("cost", self.cost))
         }
         known = self._known(numbers, len(dataset))
-        if known.loss_terms is not None and not known.loss_terms.any():
-            raise ValueError(
-                "loss_terms are 0 for every sample: there is no loss to train on. Do they count the right labels?"
-            )
-        return SampleCosts(_scaled(known.features), known.tokens, known.loss_terms)
+        return SampleCosts(_scaled(known.features), known.tokens)
 
     def of_drawn(self, samples: list[Any], first: int) -> SampleCosts:
         """Return the costs of samples drawn from a stream, the first of which has this number; not scaled."""
-        numbers: dict[str, Array | None] = dict.fromkeys(("lengths", "cost", "loss_terms"))
+        numbers: dict[str, Array | None] = dict.fromkeys(("lengths", "cost"))
         for name in numbers:
             if (given := getattr(self, name)) is not None:
                 values = numbers[name] = np.array([given(sample) for sample in samples], dtype=np.float64)
-                require_in_range(values, name, zero=name == "loss_terms", first=first, of=" of the stream")
+                require_in_range(values, name, first=first, of=" of the stream")
         return self._known(numbers, len(samples), first, " of the stream")
 
     def require_functions(self) -> None:
         """Refuse numbers that are not a function of a sample: samples of a stream cannot be looked up."""
-        for name in ("cost", "lengths", "loss_terms"):
+        for name in ("cost", "lengths"):
             given = getattr(self, name)
             if given is not None and not callable(given):
                 raise TypeError(
@@ -128,11 +119,11 @@ class Costs:
     def settings(self) -> dict[str, object]:
         """Return the rules, which must be the same on every rank."""
         names = ("cap", "global_tokens", "padded")
-        return {**{name: getattr(self, name) for name in names}, "loss_terms": self.loss_terms is not None}
+        return {name: getattr(self, name) for name in names}
 
     def _known(self, numbers: dict[str, Array | None], samples: int, first: int = 0, of: str = "") -> SampleCosts:
         """Return the numbers of some samples: a given cost is used as it is, and the costs of lengths are learned."""
-        length_N, cost_N, terms_N = numbers["lengths"], numbers["cost"], numbers["loss_terms"]
+        length_N, cost_N = numbers["lengths"], numbers["cost"]
         ones_N = np.ones(samples)
         token_N = next((one for one in (length_N, cost_N) if one is not None), ones_N)
         if self.cap is not None and (token_N > self.cap).any():
@@ -145,7 +136,7 @@ class Costs:
         if cost_N is None and length_N is not None:
             with np.errstate(over="ignore"):
                 columns = [length_N, length_N**2, ones_N]
-        return SampleCosts(np.stack(columns, axis=1), token_N, terms_N)
+        return SampleCosts(np.stack(columns, axis=1), token_N)
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,13 +150,10 @@ class SampleCosts:
         1, whose coefficients are learned.
     tokens
         What each sample takes of the cap and of a budget, ``[N]``: its length, or else its cost.
-    loss_terms
-        Terms of the loss of each sample, ``[N]``; None where each counts as one.
     """
 
     features: Array
     tokens: Array
-    loss_terms: Array | None = None
 
     @property
     def prior(self) -> Array:
@@ -174,45 +162,14 @@ class SampleCosts:
         return first
 
     @property
-    def terms(self) -> float:
-        """Loss terms of all these samples."""
-        return float(len(self.tokens)) if self.loss_terms is None else float(self.loss_terms.sum())
-
-    @property
     def digest(self) -> str:
         """A checksum of all numbers."""
-        parts = [self.features, self.tokens] + ([] if self.loss_terms is None else [self.loss_terms])
-        return hashlib.blake2b(
-            b"".join(np.ascontiguousarray(part).tobytes() for part in parts), digest_size=8
-        ).hexdigest()
+        parts = (np.ascontiguousarray(part).tobytes() for part in (self.features, self.tokens))
+        return hashlib.blake2b(b"".join(parts), digest_size=8).hexdigest()
 
     def __getitem__(self, samples: Sizes) -> SampleCosts:
         """Return the numbers of these samples."""
-        return SampleCosts(
-            self.features[samples], self.tokens[samples], None if self.loss_terms is None else self.loss_terms[samples]
-        )
-
-
-def assigned_by_terms(
-    sizes_W: Sizes,
-    rank: int,
-    own: SampleCosts,
-    of_batch: float,
-    of_step: float,
-    accumulate: int,
-    work: tuple[float, ...],
-) -> RankBatch:
-    """Return the facts about a batch of which this rank has these samples, with such work.
-
-    Loss terms are given of all ranks in this global batch, and in all of the step's. There are ``accumulate`` of them:
-    loops divide by that, which the weights take back.
-    """
-    plain = RankBatch.plain(sizes_W, rank)
-    if own.loss_terms is None:
-        return RankBatch(sizes_W, plain.weight, plain.part, features=work)
-    part = own.terms / of_batch if of_batch else plain.part
-    each = accumulate / of_step if of_step else 0.0
-    return RankBatch(sizes_W, own.terms * each, part, of_batch * each, work)
+        return SampleCosts(self.features[samples], self.tokens[samples])
 
 
 def _scaled(features_NF: Array) -> Array:

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
 from paceline.torch.assigner import Assigner, State, require_same
-from paceline.torch.costs import Costs, SampleCosts, assigned_by_terms
-from paceline.torch.global_batch import GlobalBatch
-from paceline.torch.weighting.rank_batch import RankBatch
+from paceline.torch.costs import Costs, SampleCosts
+from paceline.torch.global_batch import GlobalBatch, RankBatch
 
 LOOKED_AT = 128
 """Values at each end of a large array that its fingerprint is made of: all of them would cost as much as decoding."""
@@ -62,7 +61,7 @@ class StreamAssigner(Assigner):
         """Return facts about the next batch, and this rank's samples."""
         drawn = self._batch or self._draw()
         if self.costs is None:
-            rank_batch = RankBatch.plain(self.rule.sizes(len(drawn), shares_W), self.rank)
+            rank_batch = RankBatch(self.rule.sizes(len(drawn), shares_W))
             known, owner_N = np.zeros(0), np.repeat(np.arange(len(shares_W)), rank_batch.sizes)
         else:
             known, rank_batch, owner_N = self._divided(self.costs, drawn, shares_W)
@@ -82,7 +81,7 @@ class StreamAssigner(Assigner):
         known: dict[str, object] = {"window": self.window, "seed": self.seed}
         if self.costs is None:
             return known
-        asked = [name for name in ("cost", "lengths", "loss_terms") if getattr(self.costs, name) is not None]
+        asked = [name for name in ("cost", "lengths") if getattr(self.costs, name) is not None]
         return {**known, **self.costs.settings(), "numbers of a sample": asked}
 
     def check(self, state: State, *, with_rest: bool) -> None:
@@ -134,11 +133,10 @@ class StreamAssigner(Assigner):
         known = costs.of_drawn(drawn, self._drawn)
         if not len(self._scale):  # an average sample of the first batch costs 1: the same on every rank
             self._scale = known.features.cumsum(axis=0)[-1] / len(drawn)
-        scaled = SampleCosts(known.features / self._scale, known.tokens, known.loss_terms)
+        scaled = SampleCosts(known.features / self._scale, known.tokens)
         assert self.coefficients is not None
         found = costs.divided(scaled, shares_W, self.coefficients, self.least_samples)
-        own, terms = scaled[found.of(self.rank)], scaled.terms
-        rank_batch = assigned_by_terms(found.counts, self.rank, own, terms, terms, 1, costs.work(own))
+        rank_batch = RankBatch(found.counts, costs.work(scaled[found.of(self.rank)]))
         return known.features, rank_batch, found.owner
 
 

@@ -44,7 +44,7 @@ class Exchange:
     Attributes
     ----------
     under_way
-        Whether a report was sent and the others' have not been received yet.
+        Whether a row was sent and the others' have not been received yet.
     """
 
     def __init__(self, group: dist.ProcessGroup, timeout: float | None = None) -> None:
@@ -63,25 +63,26 @@ class Exchange:
         self.world_size = len(ranks)
         self.timeout = timeout
         self._first = ranks[0]
-        # Buffers are made by the first report and reused: an exchange runs in nearly every iteration.
-        self._rows: list[torch.Tensor] = []
+        # Buffers are made by the first row of a length and reused: an exchange runs in every iteration.
+        self._buffers: dict[int, tuple[torch.Tensor, torch.Tensor, list[torch.Tensor], Array, Array]] = {}
         self._work: dist.Work | None = None
         self.under_way = False
         # torch's own, without its Python checks, and without those who listen for waits and gathered rows.
         self._all_gather, self._wait = unwrap(dist.ProcessGroup.allgather), unwrap(dist.Work.wait)
 
-    def send(self, report_F: Sequence[float]) -> None:
-        """Start to gather, and return at once. Every report must have as many numbers as the first."""
-        if not self._rows:
-            self._own = torch.zeros(len(report_F), dtype=torch.float64)
-            self._all = torch.zeros(self.world_size, len(report_F), dtype=torch.float64)
-            self._rows = list(self._all)
-            self._own_F, self._all_WF = self._own.numpy(), self._all.numpy()
-        self._own_F[:] = report_F
-        self._work, self.under_way = self._all_gather(self.group, [self._rows], [self._own]), True
+    def send(self, row_F: Sequence[float]) -> None:
+        """Start to gather rows, which are of one length on all ranks, and return at once."""
+        buffers = self._buffers.get(len(row_F))
+        if buffers is None:
+            own = torch.zeros(len(row_F), dtype=torch.float64)
+            of_all = torch.zeros(self.world_size, len(row_F), dtype=torch.float64)
+            buffers = self._buffers[len(row_F)] = own, of_all, list(of_all), own.numpy(), of_all.numpy()
+        own, _, rows, own_F, self._row_WF = buffers
+        own_F[:] = row_F
+        self._work, self.under_way = self._all_gather(self.group, [rows], [own]), True
 
     def receive(self) -> Array:
-        """Return the reports of all ranks, ``[W, F]``, as soon as the last has arrived.
+        """Return the rows of all ranks, ``[W, F]``, as soon as the last has arrived.
 
         Raises
         ------
@@ -94,7 +95,7 @@ class Exchange:
             self._wait(work)
         except RuntimeError as error:
             raise self.lost(error) from error
-        return self._all_WF.copy()  # the next exchange overwrites the buffer
+        return self._row_WF.copy()  # the next exchange overwrites the buffer
 
     def gather(self, thing: object) -> list[Any]:
         """Return every rank's JSON value, in the order of ranks; waits for all."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,37 @@ from numpy.typing import NDArray
 from paceline._arrays import Sizes
 from paceline.predictors import Curves
 from paceline.solver import split
+
+
+@dataclass(frozen=True, eq=False)
+class RankBatch:
+    """One global batch, as one rank sees it.
+
+    Parameters
+    ----------
+    sizes
+        Samples of each rank, ``[W]``.
+    features
+        Features of the work of this rank's part; empty where samples have no costs.
+    rows
+        Samples handed out at once, where the rank's part comes in micro-batches; -1 where it comes as a whole.
+    last
+        Whether it is the step's last micro-batch on this rank.
+    """
+
+    sizes: Sizes
+    features: tuple[float, ...] = ()
+    rows: int = -1
+    last: bool = True
+
+    def own(self, rank: int) -> int:
+        """Return the samples of this rank that are handed out together."""
+        return self.rows if self.rows >= 0 else int(self.sizes[rank])
+
+    @functools.cached_property
+    def total(self) -> int:
+        """The samples of all ranks."""
+        return sum(self.sizes.tolist())  # plain numbers: a call of numpy costs more than the sum of a fleet
 
 
 @dataclass(frozen=True)

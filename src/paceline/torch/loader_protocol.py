@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
-from paceline.torch.weighting.rank_batch import RankBatch
+from paceline.torch.global_batch import RankBatch
 
 
 class Loader(Protocol):
@@ -94,11 +94,6 @@ class Loader(Protocol):
     @property
     def looping(self) -> bool:
         """True if a loop over the loader is under way: the same on every rank, wherever the script stands."""
-        ...
-
-    @property
-    def weight(self) -> float:
-        """Weight of this rank in the mean gradient of the batch handed out last."""
         ...
 
     @property

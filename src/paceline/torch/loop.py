@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from paceline.torch.global_batch import RankBatch
     from paceline.torch.rank_loader import RankLoader
-    from paceline.torch.weighting.rank_batch import RankBatch
 
 
 class Loop:

@@ -9,9 +9,9 @@ from typing import Any
 
 from paceline.torch.assigner import Assigner
 from paceline.torch.chunks import Collate
+from paceline.torch.global_batch import RankBatch
 from paceline.torch.order import Samples
 from paceline.torch.rows import cut
-from paceline.torch.weighting.rank_batch import RankBatch
 
 
 class Collated(list[Any]):
@@ -39,14 +39,13 @@ def micro_batches(
 ) -> list[tuple[RankBatch, Any]]:
     """Return the micro-batches of a rank that has these samples, each with its facts.
 
-    Weights add up to the part's: a step is the mean over all samples, or loss terms, whatever the number of
-    micro-batches. The part stays the whole part's, as only sums over the ranks are compared, once a step.
+    Each counts its own rows of the whole global batch: a step is the mean over all samples, whatever the number of
+    micro-batches.
     """
-    all_terms, parts = assigner.about(own)[0], []
+    parts = []
     for number, (first, end) in enumerate(_borders(len(own), size)):
-        terms, features = assigner.about(own[first:end])
-        weight = rank_batch.weight * (terms / all_terms if all_terms else (end - first) / len(own))
-        known = replace(rank_batch, weight=weight, features=features, rows=end - first, last=end == len(own))
+        features = assigner.features(own[first:end])
+        known = replace(rank_batch, features=features, rows=end - first, last=end == len(own))
         parts.append((known, batch[number] if isinstance(batch, Collated) else cut(batch, slice(first, end))))
     return parts
 

@@ -1,18 +1,19 @@
-"""Checks before every step of an optimizer: for gradients that let ranks diverge, or that nothing weights."""
+"""Checks before every step of an optimizer: for gradients that let ranks diverge, or that nothing weighs."""
 
 from __future__ import annotations
 
+import gc
+import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from paceline.torch.checked import living, of_the_process
-from paceline.torch.weighting.listener import Listener
-from paceline.torch.weighting.weighting import Weighting
+from paceline.torch.counting import LoopError, was_attached
+from paceline.torch.weighting import Model, Weighting
 
 STEP_ALONE = (
     "the optimizer steps on gradients of this rank alone, so the ranks' models part, even with equal batches: call the "
@@ -21,16 +22,26 @@ STEP_ALONE = (
 )
 
 BY_HAND = (
-    "An optimizer steps on gradients that no backward pass of its model has summed since its last step. Those that are "
-    "taken by torch.autograd.grad and averaged by hand are weighted by nobody: samples count more on a rank with few "
-    "of "
-    'them. Call backward(), or use attach(..., loss="scaled") and average gradients of balance.scale(loss).'
+    "an optimizer steps on gradients that no backward pass of its model has summed since its last step. Those that are "
+    "taken by torch.autograd.grad are weighed by nobody, and samples count more on a rank with few of them: call "
+    "loss.backward() in place of torch.autograd.grad(loss, parameters)"
 )
 
-BESIDE = (
-    "An optimizer steps {names} that belong to no attached model, and nothing weights their gradients: averaged "
-    "plainly, samples count more on a rank with few of them. Make them part of the model, wrap them in "
-    'DistributedDataParallel and attach them too, or use attach(..., loss="scaled") and balance.scale(loss).'
+FURTHER = (
+    "A further model in DistributedDataParallel ({model}) trains in this process and is not balanced: if it trains on "
+    "batches of the balanced loader by itself, its gradients are averaged with wrong weights. Attach it to the same "
+    "loader too: attach(model, loader)."
+)
+
+SCHEDULER = (
+    "Accelerate steps a prepared scheduler once per process, because it expects a loader that counts the batches of one "
+    "rank, but this one counts batches of all ranks. Use prepare() and BalancedLoader of "
+    "paceline.integrations.accelerate, or Accelerator(split_batches=True)."
+)
+
+LBFGS = (
+    "LBFGS chooses its step by the loss of each rank's own batch, so the ranks diverge, even with equal batches. Use an "
+    "optimizer that evaluates the loss once per step"
 )
 
 
@@ -39,29 +50,17 @@ class Optimizers:
 
     Parameters
     ----------
-    listener
-        Says how gradients are weighted, and warns.
-    weightings
-        The hooks on the models that are weighted; the list may grow.
-    counts_all
-        Whether the loader's length is in batches of all ranks.
-
-    Attributes
-    ----------
-    uneven
-        Whether batches may differ in size: before, nothing can be weighted wrongly.
-    accepted
-        Raises an error if the step under way is refused for another reason; None if there is no such check.
+    weighting
+        The weighting of the models of a loader.
+    sizes
+        Returns the sizes of the plan; as long as they stay nothing can be weighed wrongly.
     """
 
-    def __init__(
-        self, listener: Listener, weightings: Sequence[Weighting], *, counts_all: bool, uneven: bool = False
-    ) -> None:
-        self.uneven = uneven
-        self.accepted: Callable[[], None] | None = None
-        self._listener, self._weightings, self._counts_all = listener, weightings, counts_all
-        self._averages = listener.loss == "sum" and not listener.weights_loss
-        self._audited: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+    def __init__(self, weighting: Weighting, sizes: Callable[[], Any] = lambda: None) -> None:
+        self.uneven = weighting.loader is None
+        self._weighting, self._sizes, self._first_sizes = weighting, sizes, sizes()
+        self._counts_all = getattr(weighting.loader, "counts_all", True)
+        self._seen: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 
     def watch(self) -> Callable[[], None]:
         """Look at all steps from now on, until the returned function is called or nobody holds this object."""
@@ -75,63 +74,62 @@ class Optimizers:
         return stop
 
     def before_step(self, optimizer: torch.optim.Optimizer, *, closure: bool) -> None:
-        """Refuse a step that makes ranks diverge, even with equal batches; warn of gradients that nothing weights."""
-        alone, unsummed = [], []
-        for weighting in self._weightings:
-            if weighting.refusal.error is not None and not weighting.in_backward:
-                weighting.refusal.raise_error()
-            if weighting.refusal.waits:
-                weighting.refusal.raise_of_device()
+        """Refuse a step that makes ranks diverge, even with equal batches, or on gradients that nothing weighs."""
+        weighting = self._weighting
+        if weighting.error is not None and not any(one.in_backward for one in weighting.models):
+            weighting.raise_error()
+        alone: list[Model] = []
+        unsummed: list[Model] = []
+        for one in weighting.models:
             if not closure:  # it computes gradients within the step
-                if weighting.alone:
-                    alone.append(weighting.model)
-                if not weighting.summed_for(optimizer):
-                    unsummed.append(weighting.model)
-        if self.accepted is not None:
-            self.accepted()
-        if isinstance(optimizer, torch.optim.LBFGS) and _steps(optimizer, self.models):
-            raise RuntimeError(
-                "LBFGS chooses its step by the loss of each rank's own batch, so the ranks diverge, even with equal "
-                "batches. Use an optimizer that evaluates the loss once per step"
-            )
+                if one.ddp is not None and (one.in_backward or one.unsummed):
+                    alone.append(one)
+                if not one.summed_for(optimizer):
+                    unsummed.append(one)
+        weighting.accepted()
+        if isinstance(optimizer, torch.optim.LBFGS) and _steps(optimizer, weighting.models):
+            raise RuntimeError(LBFGS)
         # To look at the parameters takes long, and nearly no step does.
         if alone and _steps(optimizer, alone):
             raise RuntimeError(STEP_ALONE)
-        if unsummed and self.uneven and not self._averages and _steps(optimizer, unsummed):
-            self._listener.warn("by hand", BY_HAND)
-        if self.uneven and self._listener.weights_loss and optimizer not in self._audited:
-            self._audited.add(optimizer)
-            self.look_at_process()
-            for sentence in _beside(optimizer, self.models):
-                self._listener.warn(sentence, sentence)
+        self.uneven = self.uneven or self._sizes() is not self._first_sizes
+        if unsummed and self.uneven and _steps(optimizer, unsummed):
+            raise LoopError(BY_HAND)
+        if self.uneven and optimizer not in self._seen:
+            self._seen.add(optimizer)
+            self._look_at_process()
+        for one in weighting.models:
+            one.require_summed_parameters()
 
-    def look_at_process(self) -> None:
+    def _look_at_process(self) -> None:
         """Warn of other objects in this process that do not suit unequal batches."""
-        for sentence in of_the_process(self.models, averages=self._averages, counts_all=self._counts_all):
-            self._listener.warn(sentence, sentence)
+        models = self._weighting.models  # composable replicate makes a wrapper of its own around their parameters
+        others = [
+            ddp
+            for ddp in _living(DistributedDataParallel)
+            if not was_attached(ddp) and _trains(ddp) and not any(one.has(ddp.parameters()) for one in models)
+        ]
+        if others:
+            self._weighting.warn("further", FURTHER.format(model=type(others[0].module).__name__))
+        scheduler = getattr(sys.modules.get("accelerate.scheduler"), "AcceleratedScheduler", None)
+        if self._counts_all and scheduler is not None and any(not one.split_batches for one in _living(scheduler)):
+            self._weighting.warn("scheduler", SCHEDULER)
 
-    @property
-    def models(self) -> tuple[torch.nn.Module, ...]:
-        """The models that are weighted."""
-        return tuple(weighting.model for weighting in self._weightings)
 
-
-def _steps(optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module]) -> bool:
+def _steps(optimizer: torch.optim.Optimizer, models: Sequence[Model]) -> bool:
     """Return whether the optimizer steps parameters of these models that have a gradient."""
-    ours = {id(parameter) for model in models for parameter in model.parameters()}
-    return any(id(parameter) in ours for parameter in _stepped(optimizer))
-
-
-def _beside(optimizer: torch.optim.Optimizer, models: Sequence[torch.nn.Module]) -> Iterator[str]:
-    """Yield a warning if the optimizer steps parameters of no model whose gradients are summed."""
-    stepped = {id(one): one for one in _stepped(optimizer)}
-    ours = {id(one) for model in models for one in model.parameters()}
-    # Other models' gradients are summed by DistributedDataParallel: another warning covers these.
-    summed = {id(one) for ddp in living(DistributedDataParallel) for one in ddp.parameters()}
-    beside = [one for number, one in stepped.items() if number not in ours and number not in summed]
-    if beside:
-        yield BESIDE.format(names=f"{len(beside)} parameters (such as one of shape {list(beside[0].shape)})")
+    return any(model.has(_stepped(optimizer)) for model in models)
 
 
 def _stepped(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [one for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
+
+
+def _living(kind: type) -> list[Any]:
+    """Return all objects of this class that this process holds."""
+    # DistributedDataParallel keeps no list of its instances. `isinstance` would trigger lazy proxies to load.
+    return [thing for thing in gc.get_objects() if type(thing) is kind]
+
+
+def _trains(ddp: DistributedDataParallel) -> bool:
+    return ddp.training and any(parameter.grad is not None for parameter in ddp.parameters())

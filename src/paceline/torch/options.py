@@ -22,9 +22,7 @@ INSTEAD = {
     "in_order": "batches come in order, so leave it out",
     "pin_memory_device": "memory is pinned for the current CUDA device, so give pin_memory= alone",
     "num_replicas": "give world_size, the number of ranks",
-    **dict.fromkeys(
-        ("lengths", "cost", "loss_terms", "cap", "global_tokens", "padded"), "it is a part of costs=Costs(...)"
-    ),
+    **dict.fromkeys(("lengths", "cost", "cap", "global_tokens", "padded"), "it is a part of costs=Costs(...)"),
 }
 """Options of torch's loaders and samplers that this one has not, and what to do about it."""
 

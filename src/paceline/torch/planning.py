@@ -13,7 +13,6 @@ from paceline._arrays import Array, Sizes
 from paceline.coordinator.balanced.load_balancer import LoadBalancer
 from paceline.coordinator.balanced.work import WorkModel
 from paceline.predictors import Report
-from paceline.torch import checked as audit
 from paceline.torch.exchange import Exchange
 from paceline.torch.loader_protocol import Loader
 from paceline.torch.reports import RankReports, at_shares
@@ -101,7 +100,7 @@ class Planning:
         """Raise an error if ranks have looped differently: samples are lost and repeated, and no plan can mend that."""
         places = rows.places(assigned=rows.agreed)  # other plans assign other batches
         if not (places == places[0]).all():
-            raise RuntimeError(audit.apart(self.balancer.workers, places))
+            raise RuntimeError(_diverged(self.balancer.workers, places))
 
     def settle(self, rows: RankReports, iteration: int) -> None:
         """Give all ranks the state of the first, because their plans differ.
@@ -200,3 +199,24 @@ def apart(one_W: Array, other_W: Array) -> float:
 def _work_of(loader: Loader) -> WorkModel | None:
     """Return a model of what the loader's samples cost, if they have costs."""
     return None if loader.coefficients is None else WorkModel(len(loader.coefficients))
+
+
+def _diverged(workers: Sequence[str], places: Array) -> str:
+    """Return the error message for ranks at different epochs and batches, ``[W, 2 or more]``."""
+    epoch, batches = places[0, :2]
+    if (places[:, :2] == places[0, :2]).all():
+        return (
+            f"the ranks had different samples by batch {batches:.0f} of epoch {epoch:.0f}. The cause is a sampler= "
+            "that orders them differently on each rank (seed its generator alike, and leave out a DistributedSampler, "
+            "which yields one rank's part), a stream that is divided among the ranks (leave out split_dataset_by_node) "
+            "or augments at random (give StreamLoader a key=), or a loop that differs"
+        )
+    said = [
+        f"{worker} is at batch {place[1]:.0f} of epoch {place[0]:.0f}"
+        for worker, place in zip(workers, places, strict=True)
+    ]
+    return (
+        f"the ranks are not at the same place of the data: {', '.join(said)}. "
+        "Every rank must loop over the loader in the same way. Taking a batch on one rank only removes it from the "
+        "epoch: to look at a sample, use loader.dataset[0]"
+    )

@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 from paceline._arrays import Array, Sizes
 from paceline.torch.assigner import Assigner
 from paceline.torch.epoch_position import Progress
-from paceline.torch.global_batch import GlobalBatch
+from paceline.torch.global_batch import GlobalBatch, RankBatch
 from paceline.torch.loop import Loop
 from paceline.torch.micro import micro_batches
 from paceline.torch.options import UNKNOWN, whole
 from paceline.torch.source import BatchSource
 from paceline.torch.state import from_torch, to_torch
-from paceline.torch.weighting.rank_batch import RankBatch
 
 
 class RankLoader:
@@ -42,7 +41,7 @@ class RankLoader:
         self._shares = rule.checked(rule.equal())
         self.batch_sizes = self._shares
         self.since_uneven = math.inf
-        self.rank_batch = RankBatch.plain(self._shares, rank)
+        self.rank_batch = RankBatch(self._shares)
         self.step_ends = True
         self.before_batch: Callable[[], None] | None = None
         self.after_batch: Callable[[Sizes, Any], None] | None = None
@@ -104,11 +103,6 @@ class RankLoader:
         self._assigner.least_samples = samples
 
     # -- where it stands -------------------------------------------------------------------------------------------
-
-    @property
-    def weight(self) -> float:
-        """Weight of this rank in the mean gradient of the batch handed out last: its share of samples or loss terms."""
-        return self.rank_batch.weight
 
     @property
     def looping(self) -> bool:

@@ -25,8 +25,6 @@ COLUMNS = (
     "batches",
     "assigned",
     "log_norm",
-    "total",
-    "foreign",
     "buffers",
 )
 """The columns of a row; the covariates follow."""
@@ -44,7 +42,7 @@ _TOGETHER = slice(_PLAN, _AT["assigned"] + 1)
 
 _SAMPLES, _PARTS, _STEPS, _SECONDS = (_AT[name] for name in ("samples", "micro_batches", "steps", "seconds"))
 _MEASURED = slice(_SAMPLES, _SECONDS + 1)
-_TOTAL, _FOREIGN, _RAN_OUT = _AT["total"], _AT["foreign"], _AT["out_of_memory"]
+_RAN_OUT = _AT["out_of_memory"]
 
 
 class RankReports:
@@ -63,8 +61,6 @@ class RankReports:
     ----------
     together
         Whether all ranks used the same plan, at the same place in the data.
-    any_foreign
-        Whether a rank trained on data from elsewhere, or ranks attributed their inputs to different batches.
     has_norms, has_buffers
         Whether gradients, and buffers, were looked at.
 
@@ -72,7 +68,7 @@ class RankReports:
     --------
     Two ranks took two micro-batches; the second took longer:
 
-    >>> rest = [0, 0, 1, 0, 1, 1, 0, 96, 0, 0]
+    >>> rest = [0, 0, 1, 0, 1, 1, 0, 0]
     >>> rows = RankReports(np.array([[64, 2, 1, 0.5, *rest], [32, 2, 1, 0.7, *rest]]))
     >>> report = rows.report(None)
     >>> report.samples, report.seconds
@@ -84,14 +80,11 @@ class RankReports:
         self.features = features
         # Plain numbers: comparing columns of a few ranks takes numpy several times as long.
         told = report_WF.tolist()
-        first, self.together, self.any_foreign, self._any_ran_out = told[0], True, False, False
+        first, self.together, self._any_ran_out = told[0], True, False
         unmeasured = []
         for rank, row in enumerate(told):
             if row[_TOGETHER] != first[_TOGETHER]:
                 self.together = False
-            # A mark of its own, or inputs that were taken for other batches than on other ranks.
-            if row[_FOREIGN] or row[_TOTAL] != first[_TOTAL]:
-                self.any_foreign = True
             if row[_RAN_OUT]:
                 self._any_ran_out = True
             if not (

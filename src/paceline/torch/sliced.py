@@ -8,9 +8,8 @@ import numpy as np
 
 from paceline._arrays import Sizes
 from paceline.torch.assigner import EpochAssigner
-from paceline.torch.global_batch import GlobalBatch
+from paceline.torch.global_batch import GlobalBatch, RankBatch
 from paceline.torch.order import Order, Samples
-from paceline.torch.weighting.rank_batch import RankBatch
 
 
 class SliceAssigner(EpochAssigner):
@@ -81,4 +80,4 @@ class SliceAssigner(EpochAssigner):
         self._cut_for = sizes_W = self.rule.sizes(self.remaining, shares_W)  # the shares themselves, if it is full
         sizes = sizes_W.tolist()
         self._first, self._own, self._total = sum(sizes[: self.rank]), sizes[self.rank], sum(sizes)
-        self._rank_batch, self._bytes = RankBatch.plain(sizes_W, self.rank), sizes_W.astype("<i8").tobytes()
+        self._rank_batch, self._bytes = RankBatch(sizes_W), sizes_W.astype("<i8").tobytes()

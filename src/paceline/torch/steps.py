@@ -1,4 +1,4 @@
-"""Steps of a job: each rank's measurements are sent, those of all are received, and new sizes are set.
+"""Steps of a job: batches are handed out, this rank's time is measured, reports are exchanged, and new sizes are set.
 
 Axis: W workers.
 """
@@ -8,32 +8,51 @@ from __future__ import annotations
 import math
 import threading
 import time
+import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+import torch
 
 from paceline._arrays import Array, Sizes
 from paceline.recording.records import Iteration
 from paceline.recording.torch.busy_clock import Clock
+from paceline.recording.torch.forward_work import tell
 from paceline.torch.buffers import Buffers
-from paceline.torch.checked import OTHER_THREAD
+from paceline.torch.counting import Pass
+from paceline.torch.equal_shapes import SumsToCome
 from paceline.torch.exchange import Exchange
+from paceline.torch.global_batch import RankBatch
 from paceline.torch.loader_protocol import Loader
-from paceline.torch.optimizers import Optimizers
-from paceline.torch.passes import Passes
+from paceline.torch.loss_kind import LossKind
 from paceline.torch.planning import Planning
 from paceline.torch.records import record
-from paceline.torch.reports import RankReports
+from paceline.torch.reports import LEAST, RankReports
 from paceline.torch.sampled import Sampled
+from paceline.torch.weighting import Model, Weighting
 
-TRUSTED = 3
-"""Exchanges in which every rank trained on the loader's batches alone, before weights are taken to sum to one. They
-also show how often this loop sums gradients in a step."""
+OTHER_THREAD = (
+    "the balanced loader is read by another thread than the one that called attach(): fetch batches in the thread that "
+    "trains, and use num_workers= to load them ahead"
+)
+"""Error for batches fetched in another thread: by chance it would get one plan or the next."""
+
+FETCHED = (
+    "Batches have been fetched but not computed when this state was saved: a job that resumes from it goes on after "
+    "them. Save it where the loop has computed all that it fetched."
+)
+
+SKIPPED = (
+    "The loop took {taken} batches, and gave the model {computed} of them. If it leaves out batches of another size "
+    "than one it expects, it leaves out nearly all: balanced batches differ in size. To leave out an epoch's last, "
+    "incomplete one, give the loader drop_last=True."
+)
 
 
-class Steps:
-    """Exchanges reports once in a step, and plans the next.
+class Steps(Weighting):
+    """The weighting of models on a balanced loader, which also reports and plans once in a step.
 
     Parameters
     ----------
@@ -43,8 +62,6 @@ class Steps:
         Learns from reports, and plans.
     exchange
         Carries the reports between ranks.
-    passes
-        Observes the passes of this rank's models.
     clock
         Measures this rank's busy time.
     covariates
@@ -56,119 +73,213 @@ class Steps:
         Called with the record of every iteration.
     overhead_seconds
         Seconds that balancing took of the last iteration.
-    optimizers
-        Checks before every step of an optimizer.
     out_of_memory
         Whether this rank's batch did not fit.
+    index
+        The iteration under way.
     rows
         Reports that have arrived since the loader was last asked for a batch; None before.
+    uneven
+        Whether batches may differ in size: before, nothing can be weighed wrongly.
+    to_come
+        Whether the loop, after its end, has gradients still to be summed.
     handle
         The balance, kept alive by the model's hooks even if the script has dropped it.
     """
 
     def __init__(
-        self, loader: Loader, planning: Planning, exchange: Exchange, passes: Passes, clock: Clock, covariates: Sampled
+        self, loader: Loader, planning: Planning, exchange: Exchange, clock: Clock, covariates: Sampled
     ) -> None:
+        super().__init__(exchange, loader)
         self.observers: list[Callable[[Iteration], None]] = []
         self.overhead_seconds = 0.0
-        self.optimizers = Optimizers(passes, passes.weightings, counts_all=getattr(loader, "counts_all", True))
         self.out_of_memory = False
+        self.index = -1
         self.rows: RankReports | None = None
+        self.uneven = False
+        self.to_come = SumsToCome(loader.accumulate)
         self.handle: object = None
-        self._loader, self._planning, self._exchange = loader, planning, exchange
-        self._passes, self._clock, self._covariates, self._buffers = passes, clock, covariates, Buffers()
+        self.late = bool(clock.delay)
+        self._planning, self._clock, self._covariates, self._buffers = planning, clock, covariates, Buffers()
+        self._kind = LossKind(late=self.late)
+        # Samples of unequal cost say nothing by their number; micro-batches of ranks are all of one size.
+        self._compares = not (loader.coefficients is not None or loader.micro_batch)
+        self._least = LEAST * loader.global_batch
         self._thread = threading.get_ident()
-        self._foreign = False
         self._exchanges = 0
         self._sizes: deque[Sizes | None] = deque([None, None], maxlen=2)  # of the last two steps
-        self._first_sizes = planning.plan.sizes
+        self._batch: RankBatch | None = None  # computed last
+        self._fresh = self._reported = False
+        self._diverged: RankReports | None = None
+        self._spent = 0.0
         self._started = self._wall_seconds = math.nan
+
+    # -- in the loader -----------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Let the loader cut the next batch by the newest plan, and call the observers of the iteration before it."""
         if threading.get_ident() != self._thread:
             raise RuntimeError(OTHER_THREAD)
-        passes, began = self._passes, time.perf_counter()
+        began = time.perf_counter()
         self._wall_seconds, self._started = began - self._started, began
-        if self._exchanges < TRUSTED:
-            passes.usual_sums = max(passes.usual_sums, passes.sums)
-        passes.sums = 0
+        self._reported = False
         self.finish()
 
-    def send(self) -> None:
-        """Send what this rank has measured."""
-        measure, began = self._clock.report(), time.perf_counter()
-        passes, planning, buffers = self._passes, self._planning, self._buffers
-        if self._loader.micro_batch:  # plans are about steps, whose micro-batches differ in number
+    def hand_out(self, sizes_W: Sizes, batch: object) -> None:
+        """Note a batch that the loop is given."""
+        rank_batch = self.loader.rank_batch
+        self.batches.hand_out(rank_batch)
+        self._clock.batch(rank_batch.own(self.loader.rank))
+        if self.loader.step_ends:
+            self.to_come.hand_out()
+
+    def start_loop(self) -> None:
+        """Forget the batches of a loop that is over; warn if it trained on the lesser part of them."""
+        taken, computed = self.batches.handed_out, self.batches.passes
+        if 0 < 2 * computed < taken:
+            self.warn("skipped", SKIPPED.format(taken=taken, computed=computed))
+        self.to_come.start()
+        self.batches.clear()
+        self._clock.forget_batches()
+
+    def saves(self) -> None:
+        """Warn, when a state is saved, of batches that a job would miss that resumes from it."""
+        if self.to_come.waits:
+            self.warn("state", FETCHED)
+
+    # -- in the model's hooks ----------------------------------------------------------------------------------------
+
+    def forward(self, one: Pass) -> None:
+        """Find the batch that a model is given, and start the clock if it is a new one."""
+        began = time.thread_time()
+        self.batches.passes += 1
+        batches, model = self.batches, one.owner()
+        one.batch, new = batches.next(model) if self.scales else batches.of(one.rows, model)
+        if (batch := one.batch) is not None:
+            if new:
+                self._new(batch)
+            if batch.features:
+                coefficients = self.loader.coefficients.tolist()  # a recorder's hook on the module inside comes next
+                tell(sum(part * each for part, each in zip(batch.features, coefficients, strict=True)))
+        self._spent += time.thread_time() - began
+
+    def _new(self, batch: RankBatch) -> None:
+        self._fresh = True
+        if self._compares and not self._kind.full:
+            self.looks = self._kind.looks = self._kind.wants(batch.sizes)
+        self._batch = batch
+        own = batch.own(self.loader.rank)
+        self._clock.forward(own, counts=batch.total >= self._least, features=batch.features)
+
+    def look(self, made: Sequence[torch.Tensor], model: Model) -> None:
+        """Look at the gradients of what a model has made of a batch."""
+        if self._batch is not None:
+            self._kind.watch(made, self._batch.own(self.loader.rank), model.first_parameter)
+
+    # -- in the backward pass ----------------------------------------------------------------------------------------
+
+    def ready(self) -> Any:
+        """Stop the clock: this rank's gradients are there, and those of the others are awaited."""
+        self.to_come.sent()
+        return self._clock.ready()
+
+    def all_there(self, wait: Any) -> None:
+        """Note that the gradients of all ranks are averaged."""
+        self._clock.summed(wait)
+
+    def send(self, counts: list[float]) -> None:
+        """Send counts, at the first sum since the loader was asked for a batch with what this rank has measured.
+
+        Reports are sent at a moment that must not depend on what this rank alone has seen: a rank that sends none
+        leaves the others waiting for ever. All ranks sum gradients alike, so sums are counted.
+        """
+        began = time.perf_counter()
+        if self._fresh:
+            self._fresh = self.looks = self._kind.looks = False
+            self.index += 1
+        if self._reported:
+            self.exchange.send(counts)
+            return
+        self._reported = True
+        measure, planning = self._clock.report(), self._planning
+        if self.loader.micro_batch:  # plans are about steps, whose micro-batches differ in number
             measure = measure.by_steps()
-        computed = passes.handed.sizes
-        total = 0 if computed is None else sum(computed.tolist())  # a call of numpy takes longer here
         if began >= self._covariates.next:
             self._covariates.take()
         features = (self._clock.features or [math.nan] * planning.features) if planning.features else []
-        place = (self.out_of_memory, planning.checksum, *self._loader.position)
-        summed = math.nan if buffers.apart else buffers.sum(self.optimizers.models, self._exchanges)
-        norms = passes.kind.norms
+        place = (self.out_of_memory, planning.checksum, *self.loader.position)
+        buffers, norms = self._buffers, self._kind.norms
+        summed = math.nan if buffers.apart else buffers.sum([one.model for one in self.models], self._exchanges)
         log_norm = norms.take() if norms.logs or norms.late else math.nan
-        seen = (log_norm, total, passes.foreign, summed)
-        self._sizes.append(computed)
-        self._exchange.send([*measure, *place, *seen, *self._covariates.values, *features])
-        passes.spent += time.perf_counter() - began
+        self._sizes.append(None if self._batch is None else self._batch.sizes)
+        self._reports = True
+        self.exchange.send([*counts, *measure, *place, log_norm, summed, *self._covariates.values, *features])
+        self._spent += time.perf_counter() - began
         if began >= self._clock.next_look:
             self._clock.look()  # now, while the other ranks are awaited
-        self.out_of_memory, passes.foreign = False, False
+        self.out_of_memory = False
 
-    def backward_ends(self) -> None:
-        """Plan the next iteration: the reports arrive with the gradients, for which the backward pass waits anyway."""
-        if self._exchange.under_way and not self._clock.delay:
-            self._receive()
+    _reports = False
+    """Whether what is under way holds reports."""
 
-    def _receive(self) -> None:
-        """Receive the reports of all ranks, and plan, unless the ranks have diverged."""
-        self._clock.wait_begins()  # for the slowest rank, if its report is not there yet
-        report_WF = self._exchange.receive()
+    def receive(self) -> None:
+        """Receive the counts of all ranks, and their reports; plan, unless the ranks have diverged."""
+        self._clock.wait_begins()  # for the slowest rank, if its row is not there yet
+        row_WF = self.exchange.receive()
         self._clock.wait_ends()
-        began, planning = time.perf_counter(), self._planning
+        began, counts = time.perf_counter(), 2 * len(self.models)
+        reports, self._reports = self._reports, False
+        if reports:
+            self._plan(row_WF[:, counts:])
+        self.judge(row_WF[:, :counts])
+        self.overhead_seconds = self._spent + time.perf_counter() - began
+
+    def _plan(self, report_WF: Array) -> None:
+        planning = self._planning
         self.rows = rows = RankReports(report_WF if planning.in_order else report_WF[planning.order], planning.features)
         self._used = planning.plan
         self._exchanges += 1
-        self._foreign = self._foreign or rows.any_foreign
-        self._passes.mixes = self._foreign or self._exchanges < TRUSTED
         if rows.together:
             planning.learn(rows)
         else:  # all ranks step next: one that has fetched its next batch would wait for others that are refused theirs
-            self.optimizers.accepted = lambda: planning.require_one_place(rows)
-        self.overhead_seconds = self._passes.spent + time.perf_counter() - began
+            self._diverged = rows
+
+    # -- at the end of a step ----------------------------------------------------------------------------------------
+
+    def accepted(self) -> None:
+        """Raise an error before an optimizer's step if ranks have looped differently."""
+        if self._diverged is not None:
+            self._planning.require_one_place(self._diverged)
 
     def finish(self) -> None:
         """Make all ranks continue from one plan, check their reports, and call the observers."""
-        if self._exchange.under_way:
-            self._receive()
+        if self.exchange.under_way:
+            self.receive()
+        if self.error is not None and not any(one.unsummed for one in self.models):
+            self.raise_error()
         rows, self.rows = self.rows, None
         if rows is None:
             return
         planning = self._planning
         if not rows.together:
-            self.optimizers.accepted = None
-            planning.settle(rows, self._passes.index)
+            self._diverged = None
+            planning.settle(rows, self.index)
             planning.learn(rows)
         planning.hand_over()
         if not rows.together:  # whatever ranks would plan from the same state, all use the first one's sizes
-            self._loader.adopt(self._exchange.from_first(self._loader.place()))
-        if rows.has_norms and (sentence := self._passes.kind.learn(self._normed(rows), rows["log_norm"])):
-            self._passes.warn(sentence, sentence)
+            self.loader.adopt(self.exchange.from_first(self.loader.place()))
+        if rows.has_norms and (sentence := self._kind.learn(self._normed(rows), rows["log_norm"])):
+            self.warn(sentence, sentence)
         if rows.has_buffers and (parted := self._buffers.learn(rows["buffers"], uneven=bool(np.ptp(rows["samples"])))):
-            self._passes.warn(parted, parted)
-        if not self.optimizers.uneven:
-            self.look_at_process()
-        self._passes.spent = 0.0
+            self.warn(parted, parted)
+        self._spent = 0.0
         if self.observers:
             self.tell(rows)
 
     def _normed(self, rows: RankReports) -> Array:
         """Return the samples whose gradients' norms were reported, ``[W]``."""
         before_W = self._sizes[0]
-        if before_W is None or not self._clock.delay:
+        if before_W is None or not self.late:
             return rows["samples"]
         # A device's norms are those of the step before, and its report may be of several steps.
         samples_W: Array = before_W[self._planning.order].astype(np.float64)
@@ -176,24 +287,45 @@ class Steps:
 
     def tell(self, rows: RankReports) -> None:
         """Call the observers with the iteration that is over."""
-        handed_W, used, planning = self._passes.handed.sizes, self._used, self._planning
+        used, planning, accumulate = self._used, self._planning, self.loader.accumulate
         iteration = record(
             rows,
             used,
-            used.sizes if handed_W is None else handed_W[planning.order],
-            self._loader.accumulate,
+            used.sizes if self._batch is None else self._batch.sizes[planning.order],
+            accumulate,
             planning.work,
-            index=self._passes.index,
-            worker=planning.workers[self._loader.rank],
+            index=self.index,
+            worker=planning.workers[self.loader.rank],
             wall_seconds=self._wall_seconds,
             overhead_seconds=self.overhead_seconds,
-            plan=planning.plan if self._loader.accumulate == 1 else planning.plan.of_step(self._loader.accumulate),
+            plan=planning.plan if accumulate == 1 else planning.plan.of_step(accumulate),
         )
         for observe in self.observers:
             observe(iteration)
 
-    def look_at_process(self) -> None:
-        """Warn of what nothing weights; with equal batches nothing can be weighted wrongly, so later is soon enough."""
-        if not (self.optimizers.uneven or np.array_equal(self._planning.plan.sizes, self._first_sizes)):
-            self.optimizers.uneven = True
-            self.optimizers.look_at_process()
+    def connect(self) -> None:
+        """Connect the loader's callbacks by weak references.
+
+        The balance holds the loader, and the model's hooks hold the balance. If the loader held the balance too, the
+        cycle would delay the end of the loader's worker processes until the next garbage collection.
+        """
+
+        def weakly(method: Any) -> Callable[..., None]:
+            known, function = weakref.ref(method.__self__), method.__func__  # WeakMethod is Python, for every batch
+
+            def call(*arguments: Any) -> None:
+                if (alive := known()) is not None:
+                    function(alive, *arguments)
+
+            return call
+
+        loader, clock = self.loader, self._clock
+        loader.before_batch, loader.after_batch = weakly(self.begin), weakly(self.hand_out)
+        loader.on_start, loader.before_state = weakly(self.start_loop), weakly(self.saves)
+        loader.before_load, loader.after_load = weakly(clock.load_begins), weakly(clock.load_ends)
+
+    def disconnect(self) -> None:
+        """Take the callbacks off the loader."""
+        loader = self.loader
+        loader.before_batch = loader.after_batch = loader.on_start = loader.before_state = None
+        loader.before_load = loader.after_load = None

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 
 from paceline._arrays import Array, Sizes
-from paceline.torch.norms import Norms
-from paceline.torch.weighting.batch import Turn
-from paceline.torch.weighting.listener import Loss
+from paceline.recording.torch.late import Late
 
 UNEVEN = 1.2
 """Steps whose sizes differ by less than this ratio say too little about how gradients grow with the size."""
@@ -30,28 +30,67 @@ standard errors."""
 LARGEST_LOG = 750.0
 """No float64 but 0 has a logarithm farther from 0."""
 
-BORDERS = {"mean": 0.25, "sum": 0.25, "scaled": 1.25}
+BORDER = 1.25
 """Border between right and wrong losses, as the power of a rank's samples n with which its gradients grow. The norm of
 gradients summed over the rows of the model's output is constant for a mean loss (power 0), and grows with n for a sum
-(power 1). If a model's output has no rows, the norm of its parameters' gradients is used: for a mean loss its power is
-between -0.5 (all noise) and 0 (all signal), for a sum one more. ``scale()`` adds one power."""
+(power 1). If a model's output has no rows, the norm of a parameter's gradient is used: for a mean loss its power is
+between -0.5 (all noise) and 0 (all signal), for a sum one more. Their weights add one power."""
 
-SENTENCES = {
-    "mean": (
-        "The gradients of a rank grow with its number of samples, as for a loss that is a sum, or that is divided by a "
-        "count over all ranks. attach(...) expects means: take the mean over the batch of the rank, or say "
-        'attach(..., loss="sum"), which averages gradients plainly.'
-    ),
-    "sum": (
-        "The gradients of a rank do not grow with its number of samples, as for a mean loss. "
-        'attach(..., loss="sum") averages them plainly, so that samples count more on a rank with few of them: say '
-        'loss="mean", the default.'
-    ),
-    "scaled": (
-        "The gradients of a rank grow faster than its number of samples: the loss given to balance.scale() seems to be "
-        'a sum. Give it the mean over the batch of the rank, or say attach(..., loss="sum").'
-    ),
-}
+SENTENCE = (
+    "The gradients of a rank grow with its number of samples, as for a loss that is a sum, or that is divided by a "
+    "count over all ranks. Losses are taken for means over the batch of the rank: give a mean, or write loss = "
+    "balance.scale(loss, count), where count is what the loss is a mean over; balance.scale(loss) averages a loss "
+    "plainly that is divided by a count over all ranks already."
+)
+
+TINY = 1e-300
+"""A gradient of which even the logarithm is finite."""
+
+
+class Norms:
+    """The norms of the step under way; :meth:`take` ends it.
+
+    Parameters
+    ----------
+    late
+        Whether a device computes them. Then :meth:`take` returns those of the step before, and NaN if the device has
+        not passed that one yet: nothing waits for it.
+
+    Attributes
+    ----------
+    late
+        Whether a device computes them.
+    logs
+        Those of the step under way, one of each micro-batch.
+
+    Examples
+    --------
+    >>> norms = Norms(late=False)
+    >>> norms.add(torch.tensor(1.0)), norms.add(torch.tensor(math.e))
+    (None, None)
+    >>> round(norms.take(), 3), norms.take()
+    (0.5, nan)
+    """
+
+    def __init__(self, late: bool) -> None:
+        self.late = late
+        self.logs: list[Any] = []
+        self._before = Late()
+
+    def add(self, norm: torch.Tensor) -> None:
+        """Add the norm of a micro-batch's gradients."""
+        self.logs.append(norm.double().clamp(min=TINY).log() if self.late else math.log(max(float(norm), TINY)))
+
+    def take(self) -> float:
+        """Return the mean log norm of the step, or of the step before if late; NaN if it is not known."""
+        logs, self.logs = self.logs, []
+        if not self.late:
+            return sum(logs) / len(logs) if logs else math.nan
+        before = self._before.take()
+        self._before.forget()  # what has not arrived is too late: all ranks tell of the same step
+        if logs:
+            self._before.fetch(torch.stack(logs).mean())
+        return math.nan if before is None else before
 
 
 class LossKind:
@@ -59,8 +98,6 @@ class LossKind:
 
     Parameters
     ----------
-    loss
-        Kind of the loss, as given to ``attach``.
     late
         Whether a device computes the gradients: then what is said of a step is known one step later.
 
@@ -75,16 +112,15 @@ class LossKind:
 
     Examples
     --------
-    >>> kind = LossKind("mean")
+    >>> kind = LossKind()
     >>> for step in range(20):  # a summed loss
     ...     sizes = np.array([8.0, 24.0]) if step % 2 else np.array([16.0, 6.0])
-    ...     if sentence := kind.learn(sizes, np.log(sizes) + 0.1 * np.sin([step, 2 * step])):
+    ...     if sentence := kind.learn(sizes, 2 * np.log(sizes) + 0.1 * np.sin([step, 2 * step])):
     ...         print(step, sentence[:56])
     5 The gradients of a rank grow with its number of samples,
     """
 
-    def __init__(self, loss: Loss, *, late: bool = False) -> None:
-        self.loss = loss
+    def __init__(self, *, late: bool = False) -> None:
         self.looks = self.full = False
         self.norms = Norms(late)
         self._x: list[Array] = []
@@ -97,19 +133,20 @@ class LossKind:
         sizes = sizes_W.tolist()  # runs in every step, and plain numbers are several times as fast as numpy here
         return bool(max(sizes) >= UNEVEN * min(sizes))
 
-    def watch(self, made: Sequence[torch.Tensor], turn: Turn) -> None:
-        """Look at the gradients of what a model has made of the batch."""
-        for tensor in made:
-            if tensor.requires_grad:
-                tensor.register_hook(partial(self._look, turn.samples))
-
-    def look_at_parameters(self, gradients: torch.Tensor) -> None:
-        """Look at the gradients of the parameters, where a model that returns its loss has shown no rows."""
-        self.norms.add(gradients.norm())
+    def watch(self, made: Sequence[torch.Tensor], samples: int, parameter: torch.Tensor | None) -> None:
+        """Look at the gradients of what a model has made of a batch, or else of one of its parameters."""
+        shown = [one for one in made if one.requires_grad and one.dim() and one.shape[0] % samples == 0]
+        for tensor in shown:
+            tensor.register_hook(partial(self._look, samples))
+        if not shown and parameter is not None:
+            handle = parameter.register_hook(lambda gradient: (handle.remove(), self._add(gradient.norm()))[-1])
 
     def _look(self, samples: int, gradient: torch.Tensor) -> None:
-        if self.looks and gradient.dim() and gradient.shape[0] % samples == 0:
-            self.norms.add(gradient.abs().mean() * samples)
+        self._add(gradient.abs().mean() * samples)
+
+    def _add(self, norm: torch.Tensor) -> None:
+        if self.looks and norm.dtype.is_floating_point:
+            self.norms.add(norm.detach())
 
     def learn(self, samples_W: Array, log_norm_W: Array) -> str:
         """Take the log norms of each rank's gradients; return a warning once it is certain that they do not fit."""
@@ -124,11 +161,9 @@ class LossKind:
         if len(self._x) % FEWEST:
             return ""
         power, error = self._growth()
-        above = power - BORDERS[self.loss]
-        wrong = -above if self.loss == "sum" else above
-        if error < CLEAR and wrong > SURE * error:
+        if error < CLEAR and power - BORDER > SURE * error:
             self.full = True  # the warning comes only once
-            return SENTENCES[self.loss]
+            return SENTENCE
         return ""
 
     def _growth(self) -> tuple[float, float]:

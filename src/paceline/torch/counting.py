@@ -1,0 +1,477 @@
+"""How many samples a gradient is of: rows of forward passes, batches that are out, and what a backward pass goes through.
+
+A weight needs only how many, never which. A forward pass of an attached model counts the rows that it was given; they
+must be those of a batch that was handed out. A backward pass multiplies its gradient by this rank's share of that
+batch, so that a plain average over the ranks is the mean over all samples; or it goes through losses that
+``balance.scale(loss, count)`` has multiplied by what they are means over.
+
+Autograd numbers the nodes that a thread makes, so a forward pass is a range of these numbers: whatever class its output
+has, and whatever a loss, a penalty or a second model makes of it, the graph shows the passes behind it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import warnings
+import weakref
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from paceline.torch.global_batch import RankBatch
+
+MOST_PASSES = 1024
+"""Passes that are remembered: more than any step goes back through."""
+
+MOST_BATCHES = 64
+"""Batches that may be out: the oldest are forgotten."""
+
+LOSS_NODES = 64
+"""Nodes of a loss's graph that are kept finite where the loss has no terms: division and reduction come first."""
+
+DEEPEST = 4
+"""Levels of containers and objects that are looked into for tensors."""
+
+LINE = (
+    "write loss = balance.scale(loss, count) before backward(), where count is the number of samples or tokens that "
+    "this rank's loss is a mean over (a step is then the mean over those of all ranks and micro-batches: do not divide "
+    "by the number of micro-batches as well)"
+)
+
+
+class LoopError(RuntimeError):
+    """The gradients of a step have no right weight; the message says which line to add."""
+
+
+class BalanceWarning(UserWarning):
+    """Something in the data or in the measured gradients is suspicious."""
+
+
+class Warnings:
+    """Warns of each thing once."""
+
+    def __init__(self) -> None:
+        self._given: set[str] = set()
+
+    def __call__(self, about: str, sentence: str) -> None:
+        """Warn, if there was no warning about this yet."""
+        if about not in self._given:
+            self._given.add(about)
+            warnings.warn(sentence, BalanceWarning, stacklevel=3)
+
+
+# -- rows and batches ----------------------------------------------------------------------------------------------
+
+
+def tensors_in(thing: Any, depth: int = DEEPEST) -> list[torch.Tensor]:
+    """Return the tensors of a model's inputs or output, also inside sequences, mappings and objects.
+
+    >>> [tensor.item() for tensor in tensors_in({"loss": torch.tensor(1), "parts": [torch.tensor(2), None]})]
+    [1, 2]
+    """
+    if isinstance(thing, torch.Tensor):
+        return [thing]
+    if isinstance(thing, Mapping):
+        inside: Any = thing.values()
+    elif isinstance(thing, (list, tuple)):
+        inside = thing
+    elif thing is None or isinstance(thing, (str, bytes, int, float, complex, torch.nn.Module, type)):
+        return []
+    else:
+        slots = [name for kind in type(thing).__mro__ for name in vars(kind).get("__slots__", ())]
+        inside = [*getattr(thing, "__dict__", {}).values(), *(getattr(thing, name, None) for name in slots)]
+    found: list[torch.Tensor] = []
+    for value in inside:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif depth:
+            found += tensors_in(value, depth - 1)
+    return found
+
+
+def rows_of(
+    args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor]
+) -> tuple[tuple[int, ...], set[int]]:
+    """Return how many rows the inputs of a model may have, and how many other ones have that do not agree.
+
+    They lie along the first axis of the first tensor, or in a list of tensors; a further tensor agrees if it has as
+    many, one, or a single axis.
+
+    >>> images = [torch.zeros(3, 8, 8), torch.zeros(3, 9, 9)]
+    >>> rows_of((images,), {}, images)
+    ((3, 2), set())
+    >>> rows_of(images, {}, [torch.zeros(3, 8), torch.zeros(5, 8)])
+    ((3,), {5})
+    """
+    first = args[0] if args else next(iter(kwargs.values()), None)
+    lengths = [tensor.shape[0] for tensor in tensors if tensor.dim()][:1]
+    if isinstance(first, (list, tuple)) and first and isinstance(first[0], torch.Tensor):
+        return (*lengths, len(first)), set()
+    others = {tensor.shape[0] for tensor in tensors if tensor.dim() > 1}
+    return tuple(lengths), others - {1, *lengths}
+
+
+class BatchesOut:
+    """This rank's batches that were handed out and may still be computed, the one being computed first.
+
+    Which of them a pass was given matters only where two have as many rows of this rank, and not as many of all ranks,
+    as an epoch's last batch may. Then the loop is taken to go on to the next one after a backward pass; where it does
+    not, the ranks' shares do not sum to one, and the step is refused.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> out = BatchesOut(rank=0)
+    >>> out.hand_out(RankBatch(np.array([3, 5])))
+    >>> out.of((3,))[0].sizes, out.of((4,))
+    (array([3, 5]), (None, False))
+    """
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.handed_out = self.passes = 0
+        """Batches of the loop under way, and passes in training."""
+        self._out: list[RankBatch] = []
+        self._used = self._fetched = False
+        self._backed: set[int] = set()  # models whose gradients the first of them was computed for
+
+    def hand_out(self, batch: RankBatch) -> None:
+        """Add a batch that the loop is given."""
+        self._out.append(batch)
+        self.handed_out += 1
+        self._fetched = True
+        if len(self._out) > MOST_BATCHES:
+            del self._out[0]
+            self._used = False
+
+    def clear(self) -> None:
+        """Forget the batches of a loop that is over."""
+        self._out.clear()
+        self.handed_out = self.passes = 0
+        self._used = self._fetched = False
+        self._backed.clear()
+
+    def of(self, rows: Sequence[int], model: object = None) -> tuple[RankBatch | None, bool]:
+        """Return a batch of so many rows of this rank, or None, and whether it is a new one; leave out those before it.
+
+        A model leaves the batch that its gradients were computed of, once a further one was handed out.
+        """
+        out = self._out
+        places = list(range(len(out)))
+        if self._used and id(model) in self._backed and len(out) > 1:
+            places[:2] = [1] if self._fetched else [1, 0]
+        for wanted in rows:
+            for place in places:
+                batch = out[place]
+                if batch.own(self.rank) == wanted:
+                    new = place > 0 or not self._used
+                    if new:
+                        del out[:place]
+                        self._used, self._fetched = True, False
+                        self._backed.clear()
+                    return batch, new
+        return None, False
+
+    def backed(self, batch: RankBatch, model: object) -> None:
+        """Note a backward pass of a model through this batch."""
+        if self._out and self._out[0] is batch:
+            self._backed.add(id(model))
+
+    def next(self, model: object) -> tuple[RankBatch | None, bool]:
+        """Return the batch that a loop is taken to compute whose rows say nothing, and whether it is a new one."""
+        out = self._out
+        if not out:
+            return None, False
+        place = int(self._used and id(model) in self._backed and len(out) > 1)
+        return self.of([out[place].own(self.rank)], model)
+
+    @property
+    def rows(self) -> list[int]:
+        """Rows of this rank's batches that are out."""
+        return sorted({batch.own(self.rank) for batch in self._out})
+
+
+# -- passes and the graph ------------------------------------------------------------------------------------------
+
+
+class Owner(Protocol):
+    """An attached model, as backward passes see it."""
+
+    model: torch.nn.Module
+
+    @property
+    def trains(self) -> bool:
+        """True if a parameter of the model gets a gradient."""
+        ...
+
+    def has(self, tensors: Iterable[Any]) -> bool:
+        """Return whether one of these tensors is a parameter of the model."""
+        ...
+
+    @property
+    def weighting(self) -> Any:
+        """The weighting of all models that train on one loader."""
+        ...
+
+
+class Pass:
+    """A forward pass with gradients: its model, its rows, and the passes that made its inputs.
+
+    Parameters
+    ----------
+    owner
+        Its model's.
+    args, kwargs
+        Its inputs.
+    """
+
+    __slots__ = ("batch", "begin", "beside", "end", "others", "owner", "rows", "through")
+
+    def __init__(self, owner: Owner, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        tensors = tensors_in([*args, *kwargs.values()] if kwargs else args)
+        self.owner: weakref.ref[Any] = weakref.ref(owner)
+        self.rows, self.others = rows_of(args, kwargs, tensors)
+        self.batch: RankBatch | None = None
+        made = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+        behind = Reached(made) if made else None
+        self.through: list[Pass] = list(behind.passes) if behind else []
+        self.beside: list[torch.Tensor] = behind.leaves if behind else []
+        self.begin: int = number_now()
+        self.end: float = math.inf  # a forward pass may hold a backward pass, as Lightning's training steps do
+        if len(_passes) >= MOST_PASSES:
+            del _passes[: MOST_PASSES // 2], _begins[: MOST_PASSES // 2]
+        _passes.append(self)
+        _begins.append(self.begin)
+
+    def ends(self) -> None:
+        """Note the end of the forward pass."""
+        self.end = number_now()
+        if self.end == self.begin and self in _passes:  # nothing in it has gradients
+            place = _passes.index(self)
+            del _passes[place], _begins[place]
+
+
+_passes: list[Pass] = []
+_begins: list[int] = []
+_owners: weakref.WeakSet[Any] = weakref.WeakSet()
+_torch_backward = torch.autograd.backward
+
+number_now: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]
+"""Return the number of the next node that this thread makes."""
+
+
+class Reached:
+    """What gradients at these nodes go back through, up to the first pass on every way.
+
+    Attributes
+    ----------
+    passes
+        All forward passes.
+    plain
+        Those that are reached otherwise than through a scaled loss.
+    scaled
+        The scaled losses.
+    leaves
+        Parameters that are reached otherwise than through a pass or a scaled loss, as by a penalty.
+    beside
+        Parameters that are reached through a scaled loss and no pass, or that made the inputs of a pass.
+    """
+
+    def __init__(self, nodes: Iterable[Any]) -> None:
+        self.passes: dict[Pass, None] = {}
+        self.plain: dict[Pass, None] = {}
+        self.scaled: list[Any] = []
+        self.leaves: list[torch.Tensor] = []
+        self.beside: list[torch.Tensor] = []
+        waiting = [(node, False) for node in nodes]
+        known = {(None, False), (None, True)}
+        while waiting:
+            node, scaled = waiting.pop()
+            if (node, scaled) in known:
+                continue
+            known.add((node, scaled))
+            number = node._sequence_nr()
+            place = bisect_right(_begins, number) - 1
+            if type(node) is _SCALED:
+                if scaled:
+                    raise LoopError("balance.scale() was given a loss that it had scaled already: scale each loss once")
+                self.scaled.append(node)
+                waiting += [(following, True) for following, _ in node.next_functions]
+            elif place >= 0 and number < _passes[place].end:
+                one = _passes[place]
+                found = [one, *one.through]
+                self.passes.update(dict.fromkeys(found))
+                self.beside += one.beside
+                if not scaled:
+                    self.plain.update(dict.fromkeys(found))
+            elif node.next_functions:
+                waiting += [(following, scaled) for following, _ in node.next_functions]
+            elif isinstance(leaf := getattr(node, "variable", None), torch.nn.Parameter):
+                (self.beside if scaled else self.leaves).append(leaf)
+
+
+class _Scaled(torch.autograd.Function):
+    """A loss times what it is a mean over; no count leaves it as it is, and 0 makes it 0 even if it is NaN."""
+
+    @staticmethod
+    def forward(ctx: Any, loss: torch.Tensor, count: float | None, unit: float) -> torch.Tensor:
+        ctx.count, ctx.factor = count, 1.0 if count is None else count * unit
+        return loss * ctx.factor if ctx.factor else torch.zeros_like(loss)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return gradients[0] * ctx.factor, None, None
+
+
+_SCALED = _Scaled._backward_cls  # type: ignore[attr-defined]
+
+
+def scaled(loss: torch.Tensor, count: float | None, unit: float) -> torch.Tensor:
+    """Return the loss times its count, in units that keep it near the loss itself."""
+    if count == 0 and loss.grad_fn is not None:
+        _keep_finite(loss.grad_fn)
+    return _Scaled.apply(loss, count, unit)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _keep_finite(root: Any) -> None:
+    """Let the nodes of a loss without terms send zeros where they would send 0 / 0."""
+
+    def finite(sent: Sequence[torch.Tensor | None], got: Any) -> tuple[torch.Tensor | None, ...]:
+        return tuple(one if one is None or one.is_sparse else one.nan_to_num(0.0, 0.0, 0.0) for one in sent)
+
+    waiting, known = [root], {None, root}
+    for node in waiting:
+        node.register_hook(finite)
+        for following, _ in node.next_functions:
+            if following not in known and len(known) < LOSS_NODES and not hasattr(following, "variable"):
+                known.add(following)
+                waiting.append(following)
+
+
+# -- backward passes -----------------------------------------------------------------------------------------------
+
+
+_ever_attached: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
+
+
+def was_attached(model: torch.nn.Module) -> bool:
+    """Return whether a model is or was attached."""
+    return model in _ever_attached
+
+
+def is_attached(model: torch.nn.Module) -> bool:
+    """Return whether a model is attached, to whatever loader."""
+    return any(owner.model is model for owner in _owners)
+
+
+def watch(owner: Owner) -> Callable[[], None]:
+    """Weigh backward passes through this model, until the returned function is called."""
+    torch.autograd.backward = _backward
+    _owners.add(owner)
+    _ever_attached.add(owner.model)
+    return functools.partial(_unwatch, weakref.ref(owner))
+
+
+def _unwatch(known: weakref.ref[Any]) -> None:
+    if (owner := known()) is not None:
+        _owners.discard(owner)
+    if not _owners:
+        torch.autograd.backward = _torch_backward
+        _passes.clear()
+        _begins.clear()
+
+
+@functools.wraps(_torch_backward)
+def _backward(
+    tensors: Any,
+    grad_tensors: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    grad_variables: Any = None,
+    inputs: Any = None,
+) -> None:
+    """Compute gradients as torch does, each model's times this rank's share of the samples behind them."""
+    options = {"retain_graph": retain_graph, "create_graph": create_graph, "inputs": inputs}
+    gradients = grad_variables if grad_tensors is None else grad_tensors
+    # A pass within another one recomputes activations: its gradients are the outer one's.
+    if not _owners or torch._C._current_graph_task_id() != -1:
+        _torch_backward(tensors, gradients, **options)
+        return
+    roots = [tensors] if isinstance(tensors, torch.Tensor | torch.autograd.graph.GradientEdge) else list(tensors)
+    nodes = [root.grad_fn if isinstance(root, torch.Tensor) else root.node for root in roots]
+    reached, error = None, None
+    try:
+        reached = Reached(nodes)
+    except LoopError as twice:
+        reached, error = Reached(()), twice
+        reached.passes = dict.fromkeys(one for one in _passes[-1:])
+    owners: dict[Any, None] = {}
+    for one in reached.passes:
+        if (owner := one.owner()) is not None and owner in _owners and owner.trains:
+            owners[owner] = None
+    if inputs is not None:  # gradients of nothing else are kept, such as those of an adversarial example
+        wanted = [inputs] if isinstance(inputs, torch.Tensor) else list(getattr(inputs, "values", lambda: inputs)())
+        owners = {owner: None for owner in owners if owner.has(wanted)}
+    if not owners:
+        _torch_backward(tensors, gradients, **options)
+        return
+    weightings = dict.fromkeys(owner.weighting for owner in owners)
+    factors = {weighting.begins(reached, list(owners), error) for weighting in weightings}
+    factor = factors.pop()
+    if factors:
+        for weighting in weightings:
+            weighting.refuse(LoopError(f"one backward pass covers batches of several balanced loaders: {LINE}"))
+        factor = math.nan
+    handles = _call_at_end(nodes, weightings)
+    try:
+        if factor != 1.0:
+            gradients = _times(roots, gradients, factor)
+        _torch_backward(roots, gradients, **options)
+    except BaseException:
+        for weighting in weightings:
+            weighting.failed()
+        raise
+    finally:
+        for handle in handles:
+            handle.remove()
+    for weighting in weightings:
+        weighting.ended()
+
+
+def _call_at_end(nodes: Iterable[Any], weightings: Iterable[Any]) -> list[Any]:
+    """Let weightings know when all gradients of this rank are there, before anybody waits for those of others.
+
+    The engine runs callbacks in the order in which they were queued, and those of DistributedDataParallel and of
+    sharded models, which wait, are queued later than this one.
+    """
+    begun = []
+
+    def begins(gradients: Any) -> None:
+        if not begun:
+            begun.append(True)
+            for weighting in weightings:
+                torch.autograd.Variable._execution_engine.queue_callback(weighting.own_gradients_ready)
+
+    return [node.register_prehook(begins) for node in dict.fromkeys(nodes) if node is not None]
+
+
+def _times(roots: Sequence[Any], gradients: Any, factor: float) -> list[torch.Tensor]:
+    """Return the gradients of these roots times a factor."""
+    given = [None] * len(roots) if gradients is None else gradients
+    given = [given] if isinstance(given, torch.Tensor) else list(given)
+    found = []
+    for root, gradient in zip(roots, given, strict=True):
+        if gradient is not None:
+            found.append(gradient * factor)
+            continue
+        if isinstance(root, torch.Tensor):
+            if root.numel() != 1:
+                raise RuntimeError("grad can be implicitly created only for scalar outputs")
+            found.append(torch.full_like(root, factor, requires_grad=False))
+        else:
+            about = root.node._input_metadata[root.output_nr]
+            found.append(torch.full(about.shape, factor, dtype=about.dtype, device=about.device))
+    return found

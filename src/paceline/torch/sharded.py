@@ -1,0 +1,82 @@
+"""How the gradients of a model are averaged over the ranks: DistributedDataParallel, FSDP1, FSDP2, HSDP, replicate, or by hand."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+TENSOR_PARALLEL = (
+    "{model} is split over ranks that must get the same samples (tensor or pipeline parallelism), and a balanced loader "
+    "gives every rank samples of its own: attach a model whose ranks are all data-parallel (DistributedDataParallel, "
+    "FSDP, HSDP)"
+)
+
+UNFROZEN = (
+    "{count} parameters of the model need gradients that DistributedDataParallel does not sum, as they were frozen when "
+    "it wrapped the model: the ranks' models would part, with equal batches too. Wrap the model in "
+    "DistributedDataParallel again after requires_grad_(True), and attach it"
+)
+
+
+def ddp_of(model: torch.nn.Module) -> DistributedDataParallel | None:
+    """Return the model as DistributedDataParallel, also from inside ``torch.compile``; None for any other model."""
+    inside = getattr(model, "_orig_mod", model)
+    return inside if isinstance(inside, DistributedDataParallel) else None
+
+
+def group_of(model: torch.nn.Module) -> dist.ProcessGroup:
+    """Return the group of the ranks that train together.
+
+    Raises
+    ------
+    ValueError
+        If some of them must get the same samples.
+    """
+    ddp = ddp_of(model)
+    group: Any = dist.group.WORLD if ddp is None else ddp.process_group
+    sizes = {one.mesh_info.mesh.size() for one in _param_groups(model)}
+    split = bool(sizes) and sizes != {dist.get_world_size(group)}
+    if not sizes and (DTensor := getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)) is not None:
+        split = any(isinstance(one, DTensor) for one in model.parameters())
+    if split:
+        raise ValueError(TENSOR_PARALLEL.format(model=type(model).__name__))
+    return group  # type: ignore[no-any-return]
+
+
+def gathers_parameters(model: torch.nn.Module) -> bool:
+    """Return whether ranks wait for each other in every forward pass, to gather their shards of the parameters."""
+    return bool(_param_groups(model)) or hasattr(model, "_sync_gradients")
+
+
+def averages(model: torch.nn.Module) -> bool | None:
+    """Return whether the backward pass under way averages gradients over the ranks; None if no engine does so."""
+    if groups := _param_groups(model):
+        return bool(groups[-1].reduce_grads)
+    if (fully_sharded := getattr(model, "_sync_gradients", None)) is not None:  # FSDP1
+        return bool(fully_sharded)
+    return None
+
+
+def _param_groups(model: torch.nn.Module) -> list[Any]:
+    """Return the groups of parameters that ``fully_shard`` made."""
+    states = [module._get_fsdp_state() for module in model.modules() if hasattr(module, "_get_fsdp_state")]
+    groups = [getattr(state, "_fsdp_param_groups", [getattr(state, "_fsdp_param_group", None)]) for state in states]
+    return [one for some in groups for one in some if one is not None]
+
+
+def gradients_of(parameters: list[torch.nn.Parameter]) -> list[torch.Tensor]:
+    """Return the gradients of these parameters; of sharded ones this rank's shards."""
+    gradients = [one.grad for one in parameters if one.grad is not None]
+    return [getattr(one, "_local_tensor", one) for one in gradients]
+
+
+def unfrozen(ddp: DistributedDataParallel) -> str:
+    """Return an error message if more parameters need gradients than DistributedDataParallel sums."""
+    summed = ddp._get_ddp_logging_data().get("num_parameter_tensors", 0)
+    ignored: Any = ddp.parameters_to_ignore
+    wanted = sum(one.requires_grad and name not in ignored for name, one in ddp.module.named_parameters())
+    return UNFROZEN.format(count=wanted - summed) if wanted > summed else ""

@@ -1,0 +1,514 @@
+"""Weights of the models that train on one loader: counts are compared and summed over the ranks beside the gradients.
+
+A backward pass multiplies its gradients by this rank's share of the batch, times the number of ranks, so that the
+average that any engine takes is the mean over all samples. The shares of all ranks must sum to one: every rank learns
+from the same exchange whether they do, or whether a rank refuses, and all raise the same error, so that none waits.
+
+A loop that scales its losses says counts of its own: gradients are those of sums, and are divided by the sum of counts
+over the ranks once the engine has averaged them, before anybody clips or steps.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline._arrays import Array
+from paceline.torch.counting import LINE, BatchesOut, LoopError, Pass, Reached, Warnings, scaled, tensors_in, watch
+from paceline.torch.exchange import Exchange
+from paceline.torch.sharded import averages, ddp_of, gradients_of, unfrozen
+
+ROUNDING = 1e-9
+"""Difference of summed shares from one that is rounding."""
+
+OTHER_ROWS = "the model was given {rows} rows, and this rank's batches that are out have {known}: {line}"
+
+UNREADABLE = "how many rows the model was given cannot be read from its inputs: {line}"
+
+DIFFERENT_ROWS = "one backward pass goes through forward passes of {rows} rows: {line}"
+
+SOME_SCALED = (
+    "one backward pass has losses that balance.scale() has scaled and others that it has not: scale every loss of a "
+    "step, penalties included"
+)
+
+BESIDE = (
+    "a scaled loss has {names} that belong to no attached model, and nothing would divide their gradients by the counts "
+    "of all ranks: make them part of the model, or wrap them in DistributedDataParallel and attach them"
+)
+
+SOME_STEPS_SCALED = "some of this step's losses are scaled and others are not, or not on every rank: scale every loss"
+
+OTHER_BATCHES = (
+    "the ranks' shares of this step sum to {total:.6g} in place of 1: they computed different batches, or rows that "
+    "were no batch's: {line}"
+)
+
+NO_LOADER = "attach() was given no loader whose batches could be counted: {line}"
+
+SUMMED_TOO_EARLY = (
+    "with micro_batch= ranks have different numbers of micro-batches, and gradients were about to be summed "
+    "before this rank's last: put forward and backward into `with balance.accumulating():`, and step where "
+    "loader.step_ends is true"
+)
+
+
+class Only(functools.partial[None]):
+    """A hook that only one module runs: copies and pickles of the module carry it along, but it does nothing there."""
+
+    def __new__(cls, call: Callable[..., None]) -> Only:
+        """Hide a hook from the compiler: numbers of nodes are those of the run, not of the trace."""
+        return super().__new__(cls, torch.compiler.disable(call))  # an optimizer imports dynamo anyway
+
+    def __reduce__(self) -> Any:
+        """Copy and pickle as a hook that does nothing."""
+        return _nothing, ()
+
+
+def _nothing() -> Callable[..., None]:
+    return ignored
+
+
+def ignored(*arguments: Any) -> None:
+    """Do nothing."""
+
+
+class Model:
+    """One attached model: its hooks, and what it has counted since gradients were summed.
+
+    Parameters
+    ----------
+    model
+        The model that the loop calls.
+    weighting
+        The weighting of all models of a loader.
+
+    Attributes
+    ----------
+    sums, backwards
+        How often its gradients were summed over the ranks, and backward passes since then.
+    unsummed
+        Whether it has gradients of this rank alone.
+    residue
+        How far this rank's shares are from those of so many global batches, since the last sum; NaN refuses.
+    counted
+        Counts of scaled losses since the last sum; NaN if losses were not scaled, -1 if they are to be averaged plainly.
+    """
+
+    def __init__(self, model: torch.nn.Module, weighting: Weighting) -> None:
+        self.model, self.weighting = model, weighting
+        self.ddp = ddp_of(model)
+        self.sums, self.unsummed, self.in_backward = 0, False, False
+        self.backwards, self.residue, self.counted = 0, 0.0, math.nan
+        self._handles: list[Any] = []
+        self._parameters = list(model.parameters())
+        self._frozen = [] if self.ddp is None else [one for one in self._parameters if not one.requires_grad]
+        self.require_summed_parameters()
+        self._expects = False  # whether the next backward pass sums, as torch prepared it in a forward pass
+        self._total = 0.0  # counts of all ranks in the sums of this step so far, by which gradients were divided
+        self._mark: tuple[torch.nn.Parameter, int, int] | None = None
+        self._depth = 0
+        self._pass: Pass | None = None
+        self._summed_for: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[int, Any]] = (
+            weakref.WeakKeyDictionary()
+        )
+        # The module inside DistributedDataParallel, so that model.forward(x) is seen like model(x). A compiled wrapper
+        # is looked at from outside, because hooks inside would break its graph.
+        self._inside: torch.nn.Module = self.ddp.module if self.ddp is model and self.ddp is not None else model
+        # The first pre-hook, so that a recorder's hook, which takes the work told here, runs after it. The other hook
+        # runs after errors too, so that the depth of calls is right in the next forward pass.
+        self._handles = [
+            self._inside.register_forward_pre_hook(Only(self._before_forward), with_kwargs=True, prepend=True),
+            self._inside.register_forward_hook(Only(self._after_forward), always_call=True, with_kwargs=True),
+        ]
+        self._unwatch = watch(self)
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        for handle in self._handles:
+            handle.remove()
+        self._unwatch()
+
+    @property
+    def trains(self) -> bool:
+        """True if a parameter gets a gradient: a critic is often frozen while its generator trains."""
+        return any(one.requires_grad for one in self._parameters)
+
+    @property
+    def first_parameter(self) -> torch.nn.Parameter | None:
+        """The first parameter that gets a gradient."""
+        return next((one for one in self._parameters if one.requires_grad), None)
+
+    def has(self, tensors: Iterable[Any]) -> bool:
+        """Return whether one of these tensors is a parameter of the model."""
+        own = {id(one) for one in self._parameters}
+        return any(id(one) in own for one in tensors)
+
+    def _before_forward(self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        # A copy has the hook as well, and a recomputed pass belongs to the one before it.
+        if module is not self._inside or not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
+            return
+        self._depth += 1
+        if self._depth > 1:  # a module that calls itself, as Lightning's do
+            return
+        self._pass = one = Pass(self, args, kwargs)
+        if self.ddp is not None and self.ddp.require_backward_grad_sync:
+            active: Any = DistributedDataParallel._active_ddp_module
+            self._expects = self._expects or active is self.ddp or self._inside is not self.ddp.module
+        # Trainers may leave the wrapper in evaluation mode after validation while the model inside trains.
+        if module.training or self.model.training:
+            self.weighting.forward(one)
+
+    def _after_forward(self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], output: Any) -> None:
+        if module is not self._inside or not torch.is_grad_enabled() or torch._C._current_graph_task_id() != -1:
+            return
+        self._depth = max(self._depth - 1, 0)
+        if self._depth or self._pass is None:
+            return
+        self._pass.ends()
+        if self.weighting.looks and self._pass.batch is not None:
+            self.weighting.look(tensors_in(output), self)
+        self._pass = None
+
+    def averaged(self) -> bool:
+        """Return whether the backward pass under way, which has computed this rank's gradients, averages them."""
+        if self.ddp is None:
+            engine = averages(self.model)
+            return self.weighting.averaged_by_hand(self) if engine is None else engine
+        if self._expects:
+            return True
+        try:  # a trainer may have prepared the sum by itself
+            self.ddp.reducer._check_reducer_finalized()
+        except RuntimeError:
+            return True
+        return False
+
+    def begins(self, residue: float, counted: float) -> None:
+        """Count a backward pass."""
+        if counted == counted and self._mark is not None:
+            self._reopen()
+        if residue == residue and self.residue == self.residue:
+            if (counted != counted) != (self.counted != self.counted) and (self.residue or self.unsummed):
+                residue = math.nan
+                self.weighting.refuse(LoopError(SOME_STEPS_SCALED))
+            elif counted == counted:
+                self.counted = counted if self.counted != self.counted else self.counted + counted
+            else:
+                self.counted = math.nan
+        self.residue += residue
+        self.backwards += 1
+        self.in_backward = True
+
+    def _reopen(self) -> None:
+        """Multiply gradients by the counts that divided them, to add more; forget the counts of dropped ones."""
+        assert self._mark is not None
+        parameter, place, version = self._mark
+        gradient = parameter.grad
+        if gradient is not None and (gradient.data_ptr(), gradient._version) != (place, version):
+            kept = any(bool(one.any()) for one in gradients_of(self._parameters))
+        else:
+            kept = gradient is not None
+        self._mark = None
+        if not kept:
+            self._total, self.counted, self.unsummed = 0.0, math.nan, False
+        elif self._total:
+            _multiply(gradients_of(self._parameters), self._total / self.weighting.world_size)
+
+    def ends(self) -> None:
+        """Note the end of a backward pass of scaled losses."""
+        self.in_backward = False
+        if self.counted == self.counted or self._total:
+            parameter = next((one for one in self._parameters if one.grad is not None and not one.grad.is_sparse), None)
+            if parameter is not None and (gradient := parameter.grad) is not None:
+                self._mark = parameter, gradient.data_ptr(), gradient._version
+
+    def summed(self, counted: float) -> None:
+        """Divide averaged gradients by the counts of all ranks, if losses were scaled."""
+        if counted == counted and counted >= 0:
+            self._total += counted
+            if self._total:  # else no rank has any term, and all gradients are 0
+                _multiply(gradients_of(self._parameters), self.weighting.world_size / self._total)
+        else:
+            self._total = 0.0
+
+    def sent(self) -> None:
+        """Note that the gradients were handed to the network."""
+        self.sums += 1
+        self.backwards, self.residue, self.counted = 0, 0.0, math.nan
+        self._expects = self.unsummed = False
+
+    def require_summed_parameters(self) -> None:
+        """Refuse parameters that were unfrozen after DistributedDataParallel had been built, which it does not sum."""
+        if self.ddp is not None and (not self._handles or any(one.requires_grad for one in self._frozen)):
+            if sentence := unfrozen(self.ddp):
+                raise ValueError(sentence)
+
+    def summed_for(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Return whether gradients were summed since this optimizer's last step, or are still those of that step."""
+        before, known = self._summed_for.get(optimizer, (0, None))
+        first = next((one for group in optimizer.param_groups for one in group["params"] if one.grad is not None), None)
+        now = None if first is None else (id(first.grad), first.grad._version)
+        self._summed_for[optimizer] = self.sums, now
+        return self.ddp is None or self.sums > before or now == known
+
+
+def _multiply(gradients: list[torch.Tensor], factor: float) -> None:
+    dense = [one for one in gradients if not one.is_sparse]
+    if dense:
+        torch._foreach_mul_(dense, factor)
+    for one in gradients:
+        if one.is_sparse:
+            one.mul_(factor)
+
+
+class Weighting:
+    """Weighs the gradients of all models that train on one loader, and refuses steps that have no right weight.
+
+    Parameters
+    ----------
+    exchange
+        Carries counts between ranks.
+    loader
+        The loader; None if its batches are not ours.
+
+    Attributes
+    ----------
+    models
+        The attached models.
+    looks
+        Whether the kind of the loss is looked at.
+    scales
+        Whether the last sum was of scaled losses.
+    """
+
+    looks = scales = False
+
+    def __init__(self, exchange: Exchange, loader: Any = None) -> None:
+        self.exchange, self.loader = exchange, loader
+        self.world_size = exchange.world_size
+        self.models: list[Model] = []
+        self.warn = Warnings()
+        self.batches = BatchesOut(exchange.rank)
+        self.unit = 1.0 if loader is None else self.world_size / loader.global_batch
+        self.error: RuntimeError | None = None
+        self._key = 0
+        self._under_way: list[Model] = []
+        self._sent: list[Model] = []
+        self._wait: Any = None
+
+    # -- what a run of a loop adds: see Steps ------------------------------------------------------------------------
+
+    def forward(self, one: Pass) -> None:
+        """Find the batch that a model is given in training, if there is one of as many rows."""
+        one.batch, _ = self.batches.of(one.rows, one.owner())
+
+    def look(self, made: Sequence[torch.Tensor], model: Model) -> None:
+        """Look at the gradients of what a model has made of a batch."""
+
+    def ready(self) -> Any:
+        """Note that this rank's gradients are there, and those of the others are awaited."""
+
+    def all_there(self, wait: Any) -> None:
+        """Note that the gradients of all ranks are averaged."""
+
+    def send(self, counts: list[float]) -> None:
+        """Send counts to all ranks, with a report if one is due."""
+        self.exchange.send(counts)
+
+    def receive(self) -> None:
+        """Receive the counts of all ranks."""
+        self.judge(self.exchange.receive())
+
+    def averaged_by_hand(self, model: Model) -> bool:
+        """Return whether the backward pass under way is taken for the last of a step, if no engine averages."""
+        if self.loader is None:
+            return True
+        # Not by what this rank has seen of its batches: ranks that disagree wait for each other.
+        scaled = model.counted == model.counted
+        return bool(self.loader.step_ends) and (scaled or model.backwards >= self.loader.accumulate)
+
+    def accepted(self) -> None:
+        """Raise an error before an optimizer's step if ranks have looped differently."""
+
+    late = False
+    """Whether counts are looked at later, so that nothing waits while a device computes."""
+
+    # -- scaled losses -----------------------------------------------------------------------------------------------
+
+    def scale(self, loss: torch.Tensor, count: Any) -> torch.Tensor:
+        """Return the loss times what it is a mean over."""
+        if count is not None:
+            count = float(count)
+            if not 0 <= count < math.inf:
+                raise ValueError(f"count must be a finite number of at least 0 samples or tokens, got {count:g}")
+        return scaled(loss, count, self.unit)
+
+    # -- backward passes ---------------------------------------------------------------------------------------------
+
+    def begins(self, reached: Reached, owners: Sequence[Model], error: LoopError | None) -> float:
+        """Count a backward pass, and return by what its gradients are to be multiplied; NaN to refuse it."""
+        self._under_way = [one for one in owners if one.weighting is self]
+        factor, residue, counted = 1.0, 0.0, math.nan
+        try:
+            if error is not None:
+                raise error
+            if reached.scaled:
+                counted = self._counted(reached)
+            else:
+                factor, residue = self._share(reached)
+        except LoopError as refusal:
+            self.refuse(refusal)
+            factor = residue = math.nan
+        for passed in reached.passes:
+            if passed.batch is not None and self._is_ours(passed):
+                self.batches.backed(passed.batch, passed.owner())
+        for one in self._under_way:
+            one.begins(residue, counted)
+        return factor if self.error is None else math.nan
+
+    def _counted(self, reached: Reached) -> float:
+        if any(self._is_ours(one) for one in reached.plain):
+            raise LoopError(SOME_SCALED)
+        if reached.leaves and any(model.has(reached.leaves) for model in self.models):
+            raise LoopError(SOME_SCALED)
+        beside = [one for one in reached.beside if not any(model.has([one]) for model in self.models)]
+        if beside:
+            raise LoopError(BESIDE.format(names=f"{len(beside)} parameters (one of shape {list(beside[0].shape)})"))
+        counts = [node.count for node in reached.scaled]
+        if None in counts:
+            if any(count is not None for count in counts):
+                raise LoopError("one backward pass has losses with a count and others without: give each a count")
+            return -1.0
+        return sum(counts) * self.unit
+
+    def _share(self, reached: Reached) -> tuple[float, float]:
+        """Return this rank's share times the number of ranks, and how far that is from this pass's part of it."""
+        passes = [one for one in reached.passes if self._is_ours(one)]
+        if self.loader is None:
+            raise LoopError(NO_LOADER.format(line=LINE))
+        shares = {}
+        for one in passes:
+            batch = None if self.scales else one.batch  # which was found by its place where losses were scaled
+            batch = batch or self.batches.of(one.rows, one.owner())[0]
+            if batch is None:
+                if not one.rows:
+                    raise LoopError(UNREADABLE.format(line=LINE))
+                rows = " or ".join(map(str, one.rows))
+                raise LoopError(OTHER_ROWS.format(rows=rows, known=self.batches.rows, line=LINE))
+            if one.others:
+                rows = " and ".join(map(str, sorted({one.rows[0], *one.others})))
+                raise LoopError(f"the model was given inputs of {rows} rows: {LINE}")
+            one.batch = batch
+            shares[batch.own(self.exchange.rank), batch.total] = batch
+        if len(shares) > 1:
+            rows = " and ".join(str(own) for own, _ in shares)
+            raise LoopError(DIFFERENT_ROWS.format(rows=rows, line=LINE))
+        ((own, total),) = shares
+        share = own * self.world_size / total
+        batch = shares[own, total]
+        return share, share - (1.0 if batch.last else 0.0)
+
+    def _is_ours(self, one: Pass) -> bool:
+        owner = one.owner()
+        return owner is not None and owner.weighting is self
+
+    def own_gradients_ready(self) -> None:
+        """Send the counts of a backward pass whose gradients are averaged now, and look at all ranks' afterwards."""
+        sums = [one for one in self._under_way if one.averaged()]
+        for one in self._under_way:
+            one.unsummed = True
+        if not sums:
+            return
+        if self.loader is not None and not self.loader.step_ends and self.loader.micro_batch:
+            self.refuse(RuntimeError(SUMMED_TOO_EARLY))
+            for one in sums:
+                one.residue = math.nan
+        self._wait = self.ready()
+        if self.exchange.under_way:  # of a sum before, on a device
+            self.receive()
+        self._sent = sums
+        sent = [(one.residue, one.counted) if one in sums else (0.0, math.nan) for one in self.models]
+        self._key += 1
+        self.send([number for pair in sent for number in pair])
+        self.scales = any(counted >= 0 for _, counted in sent)
+        for one in sums:
+            one.sent()
+        torch.autograd.Variable._execution_engine.queue_callback(self._gradients_averaged)
+
+    def _gradients_averaged(self) -> None:
+        self.all_there(self._wait)
+        if self.exchange.under_way and (self.scales or not self.late):
+            self.receive()
+
+    def judge(self, count_WF: Array) -> None:
+        """Look at the counts of all ranks: refuse the step if a rank did, and divide by the counts of scaled losses."""
+        for place, model in enumerate(self.models[: count_WF.shape[1] // 2]):
+            if model not in self._sent:
+                continue
+            residues, counts = count_WF[:, 2 * place].tolist(), count_WF[:, 2 * place + 1].tolist()
+            residue, total = sum(residues), sum(counts)
+            if residue != residue:
+                self.refuse(LoopError(f"another rank refused this step: {self._cause()}"))
+            elif total != total and any(count == count for count in counts):
+                self.refuse(LoopError(SOME_STEPS_SCALED))
+            elif min(counts) < 0 <= max(counts):
+                self.refuse(LoopError("a loss has a count on some ranks only: give each a count, or none"))
+            elif abs(residue) > ROUNDING * self.world_size:
+                self.refuse(LoopError(OTHER_BATCHES.format(total=1 + residue / self.world_size, line=LINE)))
+            else:
+                model.summed(total)
+        self._sent = []
+
+    def ended(self) -> None:
+        """Note that a backward pass is over, and raise the error if its step is refused."""
+        for one in self._under_way:
+            one.ends()
+        waits = any(one.unsummed for one in self._under_way)  # until they are summed the other ranks do not know
+        self._under_way = []
+        if self.error is not None and not waits:
+            self.raise_error()
+
+    def failed(self) -> None:
+        """Note that an error ended a backward pass."""
+        for one in self._under_way:
+            one.in_backward = False
+        self._under_way = []
+
+    # -- refusals ----------------------------------------------------------------------------------------------------
+
+    def refuse(self, error: RuntimeError) -> None:
+        """Refuse the step under way; the other ranks learn of it with the counts."""
+        if self.error is not None:
+            return
+        self.error = error
+        # Through the store, not a collective: the other ranks are on their way into the sum of gradients.
+        with suppress(RuntimeError, ValueError):
+            dist.distributed_c10d._get_default_store().set(f"{self._store_key}/{self._key + 1}", str(error))
+
+    def _cause(self) -> str:
+        with suppress(RuntimeError, ValueError):
+            store = dist.distributed_c10d._get_default_store()
+            for number in (self._key, self._key + 1):
+                if store.check([key := f"{self._store_key}/{number}"]):
+                    return str(store.get(key).decode())
+        return "its own message says why"
+
+    @property
+    def _store_key(self) -> str:
+        return f"paceline/{self.exchange.group.group_name}"
+
+    def raise_error(self) -> None:
+        """Raise the error of a refused step, once."""
+        error, self.error = self.error, None
+        for one in self.models:
+            one.residue, one.counted = 0.0, math.nan
+        if error is not None:
+            raise error
