@@ -52,7 +52,7 @@ def ranks(out: Path, first: int, last: int, rate: float) -> None:
         if dist.get_rank() == 0:
             with out.open("a") as file:
                 file.write(json.dumps({"seed": seed, "ranks": dist.get_world_size(), **found, "parts": parts}) + "\n")
-        if found["verdict"] == "hang":
+        if "hang" in (found["verdict"], found.get("mended")):
             os._exit(3)  # the groups are out of step
     dist.barrier()
     faulthandler.cancel_dump_traceback_later()
@@ -169,7 +169,8 @@ def search(world_size: int, loops: int, seed: int, chunk: int, rate: float, out:
 
 
 def _hung(out: Path) -> bool:
-    return bool(json.loads(out.read_text().splitlines()[-1])["verdict"] == "hang")
+    found = json.loads(out.read_text().splitlines()[-1])
+    return "hang" in (found["verdict"], found.get("mended"))
 
 
 def read(out: Path) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ SAYS = {
     "accumulation is said": "the loader is told of the accumulation",
     "summed": "micro-batches whose gradients are summed over the ranks",
     "fetch": "the next batch is fetched",
+    "rows": "rows that the model is given",
     "second pass": "a second forward pass over the batch, with inputs",
     "backward": "backward passes of the two",
     "inputs": "the model is given the batch",
@@ -29,7 +30,7 @@ SAYS = {
     "peek": "a look at a batch before every epoch",
     "clip": "gradients are clipped",
     "optimizer": "optimizer",
-    "wrapper": "DistributedDataParallel",
+    "wrapper": "how the model is wrapped",
     "models": "models",
     "beside": "rows that are not the loader's beside the batch in a forward pass",
     "by hand": "gradients taken and averaged by hand",
@@ -39,14 +40,10 @@ SAYS = {
 
 KINDS = {
     "samples": "mean over samples",
-    "loss_terms": "mean over tokens, counted by the loader",
-    "counted": "mean over tokens, counted by a function",
-    "sum": 'sum over tokens, `loss="sum"`',
-    "loss": 'mean over samples, `loss="scaled"`',
-    "scaled loss of terms": 'mean over tokens, `loss="scaled"`',
-    "plain sum": 'sum over samples, `loss="sum"`',
-    "own loader": "mean over tokens of a loader of one's own",
-    "sums of an own loader": "sum over tokens of a loader of one's own",
+    "tokens": "mean over tokens, `scale(loss, count)`",
+    "scaled": "mean over samples, `scale(loss, count)`",
+    "plain sum": "divided by a number of all ranks, `scale(loss)`",
+    "own loader": "mean over tokens of a loader of one's own, `scale(loss, count)`",
 }
 
 VALUES = {
@@ -57,6 +54,8 @@ VALUES = {
     "unused": "find_unused_parameters",
     "buckets": "many buckets",
     "views": "gradient_as_bucket_view",
+    "sparse": "sparse gradients",
+    "unfrozen later": "parameters unfrozen after wrapping",
     "forward": "called as model.forward(x)",
     "apart": "an encoder and a decoder, wrapped apart",
     "two": "two, each with a loss of its own",

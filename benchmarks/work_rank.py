@@ -127,9 +127,9 @@ class Contestant:
             return DataLoader(self.data, batch_sampler=sampler, collate_fn=collate), None
         costs: Costs | None = None
         if scheme in ("cost", "both"):
-            costs = Costs(lengths=self.lengths, loss_terms=self.lengths, padded=True)
+            costs = Costs(lengths=self.lengths, padded=True)
         if scheme == "oracle":
-            costs = Costs(cost=profiled, loss_terms=self.lengths, padded=True)
+            costs = Costs(cost=profiled, padded=True)
         loader = BalancedLoader(self.data, GLOBAL_BATCH, collate_fn=collate, costs=costs)
         balance = None
         if scheme in ("speed", "both", "cost"):
@@ -154,7 +154,10 @@ class Contestant:
         while True:
             for inputs, labels in self.loader:
                 self.optimizer.zero_grad()
-                cross_entropy(self.model(inputs).flatten(0, 1), labels.flatten()).backward()
+                loss = cross_entropy(self.model(inputs).flatten(0, 1), labels.flatten())
+                if self.balance is not None:
+                    loss = self.balance.scale(loss, (labels != -100).sum())
+                loss.backward()
                 self.optimizer.step()
                 self.losses.append(int(torch.count_nonzero(labels != -100)))
                 yield

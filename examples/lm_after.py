@@ -52,10 +52,10 @@ torch.set_num_threads(1)
 dataset = functions()
 
 model = DistributedDataParallel(Model())
-lengths = [len(text) - 1 for text in dataset]  # what a length costs is learned; each byte but the first is a loss term
-costs = Costs(lengths=lengths, loss_terms=lengths, padded=True)
+lengths = [len(text) - 1 for text in dataset]  # what a length costs is learned
+costs = Costs(lengths=lengths, padded=True)
 loader = BalancedLoader(dataset, global_batch=32, costs=costs, collate_fn=collate)
-attach(model, loader)
+balance = attach(model, loader)
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 
 for epoch in range(1):
@@ -63,7 +63,7 @@ for epoch in range(1):
     for inputs, labels in loader:
         optimizer.zero_grad()
         loss = cross_entropy(model(inputs).flatten(0, 1), labels.flatten())
-        loss.backward()
+        balance.scale(loss, (labels != -100).sum()).backward()  # a mean over the bytes of all ranks
         optimizer.step()
 
 if dist.get_rank() == 0:

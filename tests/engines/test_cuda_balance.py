@@ -23,7 +23,7 @@ from paceline.lab.experiment_worker import Contestant
 from paceline.predictors import RLS, LastValue
 from paceline.torch import BalancedLoader, attach
 from paceline.torch.buffers import Buffers
-from paceline.torch.norms import Norms
+from paceline.torch.loss_kind import Norms
 
 HERE = Path(__file__).parents[1]
 sys.path[:0] = [str(HERE / "standin"), str(HERE / "loops")]

@@ -13,7 +13,6 @@ from paceline.torch.source import OnDemand
 
 SAMPLES, BATCH = 83, 16
 LENGTHS = [1 + number * 7 % 13 for number in range(SAMPLES)]
-TERMS = [number * 5 % 4 for number in range(SAMPLES)]
 
 
 class Rows(list):
@@ -24,10 +23,6 @@ def length(sample):
     return LENGTHS[sample]
 
 
-def terms(sample):
-    return TERMS[sample]
-
-
 DATASETS = {
     "slices": {},
     "in order, without the rest": {"shuffle": False, "drop_last": True},
@@ -35,15 +30,15 @@ DATASETS = {
     "micro-batches": {"micro_batch": 3},
     "loaded ahead": {"num_workers": 1},
     "a sampler": {"sampler": [*range(0, SAMPLES, 2), 4, 4, 4]},
-    "costs": {"costs": Costs(cost=LENGTHS, loss_terms=TERMS), "accumulate": 2},
+    "costs": {"costs": Costs(cost=LENGTHS), "accumulate": 2},
     "lengths": {"costs": Costs(lengths=LENGTHS, cap=160.0), "micro_batch": 4},
     "padded": {"costs": Costs(lengths=LENGTHS, padded=True)},
-    "budget": {"costs": Costs(cost=LENGTHS, global_tokens=90.0, loss_terms=TERMS), "global_batch": None},
+    "budget": {"costs": Costs(cost=LENGTHS, global_tokens=90.0), "global_batch": None},
 }
 STREAMS = {
     "stream": {},
     "mixed stream": {"window": 9, "seed": 3},
-    "stream of costs": {"window": 4, "costs": Costs(lengths=length, loss_terms=terms)},
+    "stream of costs": {"window": 4, "costs": Costs(lengths=length)},
 }
 
 

@@ -182,15 +182,6 @@ def test_a_budget_of_tokens_makes_global_batches_of_as_many_samples_as_fit():
         assert np.mean(tokens[:-1]) > 500 - 2 * lengths.mean()
 
 
-def test_the_weight_is_the_share_of_loss_terms_and_sums_to_the_micro_batches_of_a_step():
-    loss_terms = np.random.default_rng(0).integers(0, 5, 90).astype(float)
-    loaders = fleet(range(90), 3, global_batch=9, loss_terms=loss_terms, accumulate=2)
-    weights = []
-    for parts in batches_of(loaders):
-        own = [loss_terms[part].sum() for part in parts]
-        assert [loader.rank_batch.part for loader in loaders] == pytest.approx(np.array(own) / sum(own))
-        weights.append(sum(loader.weight for loader in loaders))
-    assert [sum(weights[step : step + 2]) for step in range(0, 10, 2)] == pytest.approx([2.0] * 5)
 
 
 # Run apart: from a checkout, the folder of this library's own datasets is found in place of the package.
@@ -199,7 +190,7 @@ import os
 os.environ["HF_HOME"] = os.getcwd()
 import datasets
 from paceline.torch.cost_column import numbers_of
-from paceline.torch.likeness import likeness
+from paceline.torch.agreement import checksum_of
 
 class Unread(datasets.Dataset):
     def __getitem__(self, key):
@@ -213,11 +204,10 @@ data = data.select([5, 4, 3, 2, 1, 0])
 data.__class__ = Unread
 for column in ("input_ids", "length"):
     assert numbers_of(data, column, "lengths").tolist() == [9, 5, 1, 4, 1, 3]
-assert numbers_of(data, "labels", "loss_terms", zero=True).tolist() == [8, 0, 1, 4, 0, 2]
 
 data.__class__ = datasets.Dataset
 first, second = (data.shard(2, index) for index in (0, 1))
-assert likeness(data) == likeness(data.with_transform(lambda rows: 1 / 0)) == likeness(first) != likeness(second)
+assert checksum_of(data) == checksum_of(data.with_transform(lambda rows: 1 / 0)) == checksum_of(first) != checksum_of(second)
 """
 
 
@@ -235,21 +225,16 @@ def test_a_column_of_a_hugging_face_dataset_is_read_without_the_rows(tmp_path):
         ({"cost": [1.0] * 9 + [np.nan]}, "cost must be finite and above 0, got nan for sample 9"),
         ({"cost": [1.0, 0.0] * 5}, "cost must be finite and above 0, got 0 for sample 1"),
         ({"lengths": [1.0, -2.0] * 5}, "lengths must be finite and above 0, got -2 for sample 1"),
-        ({"loss_terms": [1.0, -2.0] * 5}, "loss_terms must be finite and not negative, got -2 for sample 1"),
         ({"cost": [1.0, 9.0] * 5, "cap": 8}, "sample 1 takes 9 tokens, more than the cap of 8 for a rank"),
         ({"cost": [4.0] * 10, "cap": 5}, "global batch 0 of this epoch holds 16 tokens, more than 2 ranks may"),
         ({"cost": [1e-300] * 5 + [1e300] * 5}, "samples 0 and 5 are too unequal for floating point, 1e-300 and 1e"),
         ({"lengths": [1.0] * 9 + [1e200]}, "samples 0 and 9 are too unequal for floating point, 1 and 1e"),
         ({"lengths": [0.0] + [1.0] * 9}, "lengths must be finite and above 0, got 0 for sample 0"),
-        (
-            {"lengths": [1.0] * 10, "loss_terms": [0] * 10},
-            "loss_terms are 0 for every sample: there is no loss to train on",
-        ),
         ({"sampler": [3]}, "the sampler yields 1 samples, too few for 2 ranks"),
         ({"sampler": [], "lengths": [1.0] * 10}, "the sampler yields 0 samples, too few for 2 ranks"),
         ({"cap": 8}, "cap is about samples of unequal cost: give cost= or lengths= too"),
         ({"global_tokens": 8, "global_batch": None}, "global_tokens is about samples of unequal cost"),
-        ({"padded": False}, "Costs says nothing of any sample: give lengths=, cost= or loss_terms="),
+        ({"padded": False}, "Costs says nothing of any sample: give lengths= or cost="),
         ({"cost": [1.0] * 10, "cap": 0}, "cap must be above 0 tokens and finite, got 0"),
         ({"cost": [1.0] * 10, "global_tokens": 8}, "global_batch and global_tokens exclude each other"),
         (

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, default_collate
 from paceline.torch import BalancedLoader, Costs, options, source
 from paceline.torch.buffered import BufferAssigner
 from paceline.torch.cost_column import numbers_of, require_in_range
-from paceline.torch.costs import SampleCosts, assigned_by_terms
+from paceline.torch.costs import SampleCosts
 from paceline.torch.global_batch import GlobalBatch
 from paceline.torch.micro import Collated, Pieces
 from paceline.torch.options import Loading, place, require_samples, whole
@@ -125,10 +125,10 @@ def test_an_epoch_without_a_full_batch_is_empty_also_under_a_cap():
 
 def test_costs_are_compared_by_a_short_checksum_of_all_their_numbers():
     def said(**more):
-        numbers = {"features": np.ones((2, 1)), "tokens": np.ones(2), "loss_terms": None, **more}
+        numbers = {"features": np.ones((2, 1)), "tokens": np.ones(2), **more}
         return SampleCosts(**numbers).digest
 
-    others = [{"features": np.full((2, 1), 2.0)}, {"tokens": np.full(2, 2.0)}, {"loss_terms": np.ones(2)}]
+    others = [{"features": np.full((2, 1), 2.0)}, {"tokens": np.full(2, 2.0)}]
     assert said() == said()
     assert len({said(), *(said(**one) for one in others)}) == 4
     assert len(said()) == 16
@@ -170,9 +170,6 @@ def test_a_column_counts_numbers_truths_lengths_and_labels():
     assert numbers_of(Table([True, True]), "x", "cost").tolist() == [1, 1]
     assert numbers_of(Table([[1, 2], [-100]]), "x", "lengths").tolist() == [2, 1]
     labels = Table([[1, -100], [-100], [5, 6, 0]])
-    assert numbers_of(labels, "x", "loss_terms", zero=True).tolist() == [1, 0, 3]
-    assert numbers_of(Table([[-100], [1], [-100]]), "x", "loss_terms", zero=True).tolist() == [0, 1, 0]
-    assert numbers_of(Table([[0.5, -100.0]] * 2), "x", "loss_terms").dtype == np.float64
     with pytest.raises(ValueError, match="cost must be finite and above 0, got nan for sample 1"):
         numbers_of(Table([1.0, None]), "x", "cost")
     with pytest.raises(TypeError, match="cost='y' names a column, which Table does not have"):
@@ -205,15 +202,6 @@ def test_numbers_out_of_range_are_refused_and_the_first_is_named(values, zero, s
         require_in_range(np.array(values), "x", zero=zero)
 
 
-def test_loss_terms_set_the_weight_of_a_rank_and_without_any_it_has_none():
-    features_NF, sizes_W = np.ones((3, 1)), np.array([3, 1])
-    own = SampleCosts(features_NF, np.ones(3), np.array([2.0, 0.0, 4.0]))
-    known = assigned_by_terms(sizes_W, 0, own, 8.0, 12.0, 2, (5.0,))
-    assert (known.weight, known.part, known.whole, known.features) == (6 * 2 / 12, 6 / 8, 8 * 2 / 12, (5.0,))
-    none = assigned_by_terms(sizes_W, 0, own, 0.0, 0.0, 2, ())
-    assert (none.weight, none.part, none.whole) == (0.0, 0.75, 0.0)
-    plain = assigned_by_terms(sizes_W, 1, SampleCosts(features_NF, np.ones(3)), 8.0, 12.0, 2, (5.0,))
-    assert (plain.weight, plain.part, plain.whole, plain.features) == (0.25, 0.25, 1.0, (5.0,))
 
 
 def test_rows_without_any_and_texts_of_bytes():

@@ -23,7 +23,7 @@ from paceline.torch.global_batch import GlobalBatch
 from paceline.torch.options import Loading
 from paceline.torch.rank_loader import RankLoader
 from paceline.torch.rows import cut, joined, runs
-from paceline.torch.weighting.rank_batch import RankBatch
+from paceline.torch.global_batch import RankBatch
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4)), min_size=1, max_size=9))
@@ -167,7 +167,7 @@ def test_a_loader_asks_for_sizes_between_steps_and_counts_batches_since_they_wer
     def following(shares, number):
         assert (shares is loader.shares, number) == (True, accumulate)
         order.append("next")
-        return RankBatch.plain(np.array(next(batches)), 0), "samples"
+        return RankBatch(np.array(next(batches))), "samples"
 
     def advance():
         order.append("advance")

@@ -21,7 +21,7 @@ def test_a_stream_says_what_it_asks_of_a_sample_and_has_as_many_coefficients_as_
     def made(**costs):
         return StreamLoader(range(9), 2, rank=0, world_size=2, costs=Costs(**costs), seed=2, window=3)
 
-    both = made(lengths=float, cost=float, loss_terms=float, cap=9.0, padded=True)
+    both = made(lengths=float, cost=float, cap=9.0, padded=True)
     assert both.settings() == {
         "global_batch": 2,
         "world_size": 2,
@@ -30,12 +30,10 @@ def test_a_stream_says_what_it_asks_of_a_sample_and_has_as_many_coefficients_as_
         "cap": 9.0,
         "global_tokens": None,
         "padded": True,
-        "loss_terms": True,
-        "numbers of a sample": ["cost", "lengths", "loss_terms"],
+        "numbers of a sample": ["cost", "lengths"],
     }
     assert both.coefficients.tolist() == [1.0]
     assert made(lengths=float).coefficients.tolist() == [1.0, 0.0, 0.0]
-    assert made(loss_terms=float).coefficients.tolist() == [1.0]
     state = made(lengths=float).state_dict()
     with pytest.raises(ValueError, match="saved with seed=2, but this loader has 0"):
         StreamLoader(range(9), 2, rank=0, world_size=2, window=3).load_state_dict(state)

@@ -22,12 +22,11 @@ from paceline.predictors import EWMA, RLS, Auto, LastValue
 from paceline.recording.torch.busy_clock import Clock
 from paceline.recording.torch.marks import CPUMarks
 from paceline.torch import BalancedLoader, Costs, agreement, attach
-from paceline.torch.passes import Passes
 from paceline.torch.planning import Planning
 from paceline.torch.reports import COLUMNS, RankReports
 from paceline.torch.sampled import Sampled
 from paceline.torch.steps import Steps
-from paceline.torch.weighting.listener import BalanceWarning
+from paceline.torch import BalanceWarning
 
 GLOBAL_BATCH, SPEEDS = 48, (100.0, 50.0, 200.0, 80.0)
 LIES = (math.nan, -1.0, 0.0, 1e300, -1e300, math.inf, -math.inf)
@@ -54,6 +53,7 @@ class Seat:
     """One rank's exchange over a table; its next report says ``lie``, a column and a number, if it has one."""
 
     def __init__(self, table, rank):
+        self.world_size = len(table.row_of)
         self.table, self.rank, self.lie, self.heard = table, rank, None, 0
         self.under_way = False
 
@@ -96,9 +96,7 @@ class Member:
         balancer = LoadBalancer(predictor, workers=names, global_batch=GLOBAL_BATCH, policy=Policy(warmup=1))
         self.planning = Planning(balancer, self.loader, self.seat, names, len(covariates))
         self.clock = Clock(CPUMarks())
-        self.passes = Passes(self.loader, self.clock, "mean", None)
-        self.steps = Steps(self.loader, self.planning, self.seat, self.passes, self.clock, Sampled(covariates))
-        self.steps.optimizers.uneven = True  # there are none to look at
+        self.steps = Steps(self.loader, self.planning, self.seat, self.clock, Sampled(covariates))
         self.steps.observers.append(self.seen.append)
         self.loader.before_batch = self.steps.begin
         self.batches = iter(self.loader)
@@ -111,9 +109,9 @@ class Member:
         self.clock.forward(len(self.batch), features=features)
         self.clock.measured((features[0] if features else len(self.batch)) / SPEEDS[self.rank])
         self.clock.ready()
-        self.passes.kind.norms.logs.append(0.5)
+        self.steps._kind.norms.logs.append(0.5)
         self.seat.lie = lie
-        self.steps.send()
+        self.steps.send([])
 
 
 def ran(ranks, kind, costly, liar=0, lies=()):
@@ -134,7 +132,7 @@ def ran(ranks, kind, costly, liar=0, lies=()):
         for member in members:
             member.compute(lies.get(k) if member.rank == liar else None)
         for member in members:
-            member.steps.backward_ends()
+            member.steps.receive()
         assert len({member.planning.checksum for member in members if member.steps.rows.together}) <= 1
     for one in members[0].seen:
         assert (one.sizes >= 0).all()
@@ -190,7 +188,7 @@ def test_a_rank_that_says_it_stands_elsewhere_in_the_data_ends_the_job_on_all_ra
         member.take()
         member.compute((COLUMNS.index(column), lie) if member.rank == 1 else None)
     for member in members:
-        member.steps.backward_ends()
+        member.steps.receive()
     for member in members:
         with pytest.raises(RuntimeError, match=r"the ranks (are not|had different)") as caught:
             member.take()
@@ -310,7 +308,7 @@ def job(predictor=None, **options):
 
 def lies_sent(balance, rank):
     """Let the second rank's next reports say what the returned list holds: places and numbers, or nothing."""
-    lies, send = [], balance._exchange.send
+    lies, send = [], balance._steps.exchange.send
 
     def sent(row):
         row, lie = list(row), lies.pop() if lies else None
@@ -318,7 +316,7 @@ def lies_sent(balance, rank):
             row[lie[0]] = lie[1]
         send(row)
 
-    balance._exchange.send = sent
+    balance._steps.exchange.send = sent
     return lies
 
 

@@ -11,7 +11,7 @@ from paceline.predictors.report import LARGEST, SHORTEST
 from paceline.torch.records import record
 from paceline.torch.reports import COLUMNS, LEAST, LEAST_OWN, RankReports, at_shares
 
-ONE = dict(zip(COLUMNS, [8.0, 4.0, 2.0, 0.5, 0.25, 0.0, 7.0, 3.0, 5.0, 9.0, 0.75, 96.0, 0.0, 2.5], strict=True))
+ONE = dict(zip(COLUMNS, [8.0, 4.0, 2.0, 0.5, 0.25, 0.0, 7.0, 3.0, 5.0, 9.0, 0.75, 2.5], strict=True))
 MEASURED = ("samples", "micro_batches", "steps", "seconds")
 
 

@@ -8,8 +8,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
 from paceline.predictors import EWMA
-from paceline.torch import BalancedLoader, attach
-from paceline.torch.weighting.listener import BalanceWarning
+from paceline.torch import BalancedLoader, BalanceWarning, attach
 
 
 @pytest.fixture

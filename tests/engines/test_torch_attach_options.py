@@ -15,8 +15,7 @@ from paceline.predictors import Auto, LastValue
 from paceline.recording.allowance import Allowance
 from paceline.recording.torch.busy_clock import Clock
 from paceline.recording.torch.marks import CPUMarks
-from paceline.torch import BalancedLoader, attach
-from paceline.torch.weighting.listener import BalanceWarning
+from paceline.torch import BalancedLoader, BalanceWarning, attach
 
 module = import_module(attach.__module__)
 
@@ -38,38 +37,17 @@ def test_what_is_no_loader_is_refused_by_the_first_that_it_lacks(missing):
         attach(torch.nn.Linear(1, 1), torch.utils.data.DataLoader([1, 2]))
 
 
-@pytest.mark.slow
-def test_kinds_of_loss_and_models_that_do_not_fit_are_refused(script):
+
+
+
+
+def test_options_that_do_not_fit_are_refused(script):
     model, loader = script
-    micro = BalancedLoader(torch.randn(40, 4), 8, micro_batch=4)
-    refused = [
-        (ValueError, 'loss must be "mean", "sum" or "scaled", got \'max\'', model, loader, {"loss": "max"}),
-        (
-            ValueError,
-            "loss_terms are summed beside the gradients",
-            model,
-            loader,
-            {"loss": "scaled", "loss_terms": len},
-        ),
-        (TypeError, "model must be in DistributedDataParallel, got Linear", model.module, loader, {}),
-        (TypeError, "must be in DistributedDataParallel", model.module, loader, {"loss": "sum", "loss_terms": len}),
-        (TypeError, "micro_batch= needs DistributedDataParallel, got Linear", model.module, micro, {"loss": "sum"}),
-        (ValueError, "timeout must be above 0 seconds, got 0", model, loader, {"timeout": 0}),
-        (ValueError, "timeout must be above 0 seconds, got -1", model, loader, {"timeout": -1.0}),
-    ]
-    for kind, sentence, one, other, options in refused:
-        with pytest.raises(kind, match=sentence):
-            attach(one, other, **options)
-    for loss in ("sum", "scaled"):
-        attach(model.module, loader, loss=loss).close()
-
-
-@pytest.mark.parametrize("loss", ["mean", "sum", "scaled"])
-def test_layers_that_mix_samples_are_refused_where_gradients_carry_weights(script, loss, monkeypatch):
-    asked = []
-    monkeypatch.setattr(module, "refuse_mixing_layers", asked.append)
-    attach(*script, loss=loss).close()
-    assert asked == ([script[0]] if loss == "mean" else [])
+    for timeout in (0, -1.0):
+        with pytest.raises(ValueError, match="timeout must be above 0 seconds"):
+            attach(model, loader, timeout=timeout)
+    with pytest.raises(TypeError, match=r"options of attach\(\) are about a balanced loader"):
+        attach(model, timeout=3.0)
 
 
 OPTIONS = [
@@ -78,7 +56,6 @@ OPTIONS = [
     {"timeout": 9.0},
     {"workers": ["a"]},
     {"covariates": []},
-    {"loss": "sum"},
 ]
 
 
@@ -86,12 +63,12 @@ def test_a_further_model_shares_the_balance_and_its_options(script):
     (model, loader), further = script, DistributedDataParallel(torch.nn.Linear(4, 1))
     balance = attach(model, loader)
     for options in OPTIONS:
-        with pytest.raises(ValueError, match=r"this loader is attached already.*and loss='mean' in both"):
+        with pytest.raises(ValueError, match="this loader is attached already"):
             attach(further, loader, **options)
     assert attach(further, loader) is balance
     assert balance.models == (model, further)
     balance.close()
-    assert attach(model, loader, loss="sum") is not balance
+    assert attach(model, loader) is not balance
 
 
 def test_micro_batches_take_one_model_until_its_balance_is_closed(script):
@@ -109,7 +86,7 @@ def test_the_time_that_ranks_have_to_answer_holds_for_reports_and_gradients(scri
     monkeypatch.setattr(dist.distributed_c10d, "_set_pg_timeout", lambda *of: told.append(of))
     balance = attach(*script, timeout=timeout)
     assert told == ([] if timeout is None else [(timedelta(seconds=timeout), script[0].process_group)])
-    assert balance._exchange.timeout == timeout
+    assert balance._steps.exchange.timeout == timeout
     balance.close()
 
 
@@ -158,14 +135,6 @@ def test_the_quota_of_a_cpu_is_none_of_a_devices(script, monkeypatch):
     assert made[0][1] is None
 
 
-@pytest.mark.parametrize("loss", ["mean", "sum"])
-@pytest.mark.parametrize("count", [None, len])
-def test_ranks_must_agree_on_the_loss_and_that_its_terms_are_counted(script, monkeypatch, loss, count):
-    told, facts_of = [], module.facts_of
-    monkeypatch.setattr(module, "facts_of", lambda *of: told.append(of[1:]) or facts_of(*of))
-    predictor, policy = LastValue(), Policy()
-    attach(*script, predictor=predictor, policy=policy, loss=loss, loss_terms=count, timeout=3.0).close()
-    assert told == [(predictor, policy, loss + " over terms that a function counts" * bool(count), 3.0)]
 
 
 @pytest.mark.parametrize("sentence", ["", "The data differ."])
@@ -182,20 +151,3 @@ def test_data_that_differ_between_ranks_are_said_once(script, monkeypatch, sente
     balance.close()
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_a_model_gets_the_hook_that_was_given_for_it(script, own):
-    seen = []
-
-    def hook(state, bucket):
-        seen.append(state)
-        return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda one: one.value()[0])
-
-    options = {"hook": hook, "hook_state": "state"} if own else {}
-    balance = attach(*script, **options)
-    further = DistributedDataParallel(torch.nn.Linear(4, 1))
-    attach(further, script[1], hook=hook, hook_state="other")
-    for model in (script[0], further):
-        model(next(iter(script[1]))).mean().backward()
-    balance.close()
-    assert seen == ["state"] * own + ["other"]
-    assert balance.closed

@@ -7,20 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.torch import BalancedLoader, attach
-from paceline.torch.checked import refuse_mixing_layers
-from paceline.torch.likeness import likeness
-from paceline.torch.weighting.loss_kind import CLEAR, FEWEST, MOST, SENTENCES, SURE, LossKind
+from paceline.torch.agreement import checksum_of
+from paceline.torch.loss_kind import MOST, LossKind
 
 
-def sentences(loss, power, noise, seed, ranks=2):
-    """What is said of gradients that grow with this power of the samples."""
-    rng, kind = np.random.default_rng(seed), LossKind(loss)
+def sentences(power, noise, seed, ranks=2):
+    """What is said of gradients that grow with this power of the samples, weights included."""
+    rng, kind = np.random.default_rng(seed), LossKind()
     said = []
     for _ in range(MOST):
         sizes = rng.integers(4, 40, ranks).astype(float)
@@ -31,22 +28,10 @@ def sentences(loss, power, noise, seed, ranks=2):
 
 @pytest.mark.parametrize("ranks", [2, 8])
 @pytest.mark.parametrize("noise", [0.02, 0.15])
-@pytest.mark.parametrize(
-    ("loss", "power", "wrong"),
-    [
-        ("mean", 0.0, False),
-        ("mean", -0.5, False),
-        ("mean", 1.0, True),
-        ("sum", 1.0, False),
-        ("sum", 0.0, True),
-        ("scaled", 1.0, False),
-        ("scaled", 0.5, False),
-        ("scaled", 2.0, True),
-    ],
-)
+@pytest.mark.parametrize(("power", "wrong"), [(1.0, False), (0.5, False), (2.0, True)])
 @pytest.mark.slow
-def test_a_loss_of_the_wrong_kind_is_said_once_and_of_the_right_kind_never(loss, power, wrong, noise, ranks):
-    said = [len(sentences(loss, power, noise, seed, ranks)) for seed in range(50)]
+def test_a_summed_loss_is_warned_of_once_and_a_mean_never(power, wrong, noise, ranks):
+    said = [len(sentences(power, noise, seed, ranks)) for seed in range(50)]
     assert said == [int(wrong)] * 50
 
 
@@ -54,69 +39,32 @@ def test_norms_of_a_step_that_nobody_knows_are_forgotten():
     """A size or a norm that is not known, or beyond all bounds, leaves the line through the others."""
     said = []
     for spoilt in ([], [([8.0, np.nan], [1.0, 2.0])], [([8.0, 9.0], [1.0, np.inf]), ([8.0, 0.0], [1.0, 2.0])]):
-        rng, kind = np.random.default_rng(0), LossKind("mean")
+        rng, kind = np.random.default_rng(0), LossKind()
         for sizes, norms in spoilt:
             assert kind.learn(np.array(sizes), np.array(norms)) == ""
         found = []
         for _ in range(MOST):
             sizes = rng.integers(4, 40, 2).astype(float)
-            found.append(kind.learn(sizes, np.log(sizes) + 0.02 * rng.standard_normal(2)))
+            found.append(kind.learn(sizes, 2 * np.log(sizes) + 0.02 * rng.standard_normal(2)))
         said.append(found)
     assert said[0] == said[1] == said[2]
     assert sum(map(bool, said[0])) == 1
 
 
-def fitted(x, y, steps):
-    """Slope and standard error of a least-squares line through points of which each step has its own constant."""
-    x, y = (column.reshape(steps, -1) - column.reshape(steps, -1).mean(axis=1, keepdims=True) for column in (x, y))
-    (slope,), rest, *_ = np.linalg.lstsq(x.reshape(-1, 1), y.ravel(), rcond=None)
-    return slope, np.sqrt((rest[0] + 1e-3) / (x.size - steps - 1) / (x**2).sum())
-
-
-@settings(max_examples=25)
-@given(
-    st.sampled_from(["mean", "sum", "scaled"]),
-    st.sampled_from([-0.5, 0.0, 0.2, 0.3, 1.0, 1.2, 1.3, 2.0]),
-    st.sampled_from([0.01, 0.1, 0.5]),
-    st.integers(2, 5),
-    st.integers(0, 99),
-)
-def test_a_loss_is_of_the_wrong_kind_once_the_line_through_its_norms_is_surely_beyond_the_border(
-    loss, power, noise, ranks, seed
-):
-    rng, kind, x, y = np.random.default_rng(seed), LossKind(loss), [], []
-    border, side = {"mean": (0.25, 1), "sum": (0.25, -1), "scaled": (1.25, 1)}[loss]
-    for step in range(1, MOST + 3):
-        sizes = rng.integers(4, 40, ranks).astype(float)
-        norms = power * np.log(sizes) + noise * rng.standard_normal(ranks) + step
-        full, sentence = kind.full, kind.learn(sizes, norms)
-        x, y = [*x, *np.log(sizes)], [*y, *norms]
-        assert full == (step > MOST)
-        if step % FEWEST or full:
-            assert not sentence
-            continue
-        slope, error = fitted(np.array(x), np.array(y), step)
-        assert bool(sentence) == (error < CLEAR and side * (slope - border) > SURE * error)
-        if sentence:
-            assert sentence == SENTENCES[loss]
-            assert kind.full
-            return
-
-
 def test_a_step_of_which_a_rank_knows_no_norm_or_that_is_hardly_unequal_says_nothing():
-    kind, sizes = LossKind("mean"), np.array([8.0, 16.0])
+    kind, sizes = LossKind(), np.array([8.0, 16.0])
     for samples, norms in [([0.0, 8.0], [1.0, 2.0]), ([8.0, 9.0], [-751.0, 1.0]), ([8.0, 9.0], [np.nan, 1.0])]:
         assert not any(kind.learn(np.array(samples), np.array(norms)) for _ in range(2 * MOST))
         assert not kind.full
     assert not any(kind.learn(np.ones(2), np.array([1.0, 5.0])) for _ in range(MOST)), "no line through one size"
     assert kind.full
     assert not kind.wants(sizes)
-    fresh = LossKind("mean")
+    fresh = LossKind()
     assert [fresh.wants(np.array([10, most])) for most in (11, 12)] == [False, True]
 
 
 def test_nothing_is_said_without_unequal_batches_or_of_nonsense():
-    kind = LossKind("mean")
+    kind = LossKind()
     assert not kind.wants(np.array([10, 11]))
     assert not kind.wants(None)
     assert not any(kind.learn(np.array([10.0, np.nan]), np.array([1.0, 2.0])) for _ in range(100))
@@ -125,21 +73,16 @@ def test_nothing_is_said_without_unequal_batches_or_of_nonsense():
 def test_datasets_are_alike_where_their_samples_are_and_only_where_they_can_be_seen():
     whole = torch.utils.data.TensorDataset(torch.arange(1.0, 41.0).reshape(10, 4), torch.arange(10))
     shards = [torch.utils.data.Subset(whole, range(first, 10, 2)) for first in (0, 1)]
-    assert likeness(shards[0]) == likeness(torch.utils.data.Subset(whole, list(range(0, 10, 2))))
-    assert likeness(shards[0]) != likeness(shards[1])
+    assert checksum_of(shards[0]) == checksum_of(torch.utils.data.Subset(whole, list(range(0, 10, 2))))
+    assert checksum_of(shards[0]) != checksum_of(shards[1])
     rounded = np.nextafter(whole.tensors[0].numpy(), np.inf)
-    assert likeness(whole) == likeness(rounded) == likeness(torch.utils.data.ConcatDataset([whole, shards[0]]))
-    assert likeness(whole) != likeness(whole.tensors[0] + 1)
-    assert likeness([1, 2]) == likeness([3, 4])
+    assert checksum_of(whole) == checksum_of(rounded) == checksum_of(torch.utils.data.ConcatDataset([whole, shards[0]]))
+    assert checksum_of(whole) != checksum_of(whole.tensors[0] + 1)
+    assert checksum_of([1, 2]) == checksum_of([3, 4])
     for kind in (torch.arange(6).bfloat16(), torch.eye(3).to_sparse(), np.array(["a", "b"]), np.array([{}, {}])):
-        assert likeness(kind)[0] == "sample 0"
+        assert checksum_of(kind)[0] == "sample 0"
 
 
-def test_layers_that_mix_the_samples_of_all_ranks_need_a_scaled_loss():
-    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.SyncBatchNorm(4))
-    with pytest.raises(ValueError, match=r'synchronised batch normalisation \(1\).*loss="scaled"'):
-        refuse_mixing_layers(model)
-    refuse_mixing_layers(model[:1])
 
 
 def held():

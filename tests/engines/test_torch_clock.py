@@ -252,16 +252,15 @@ def slow_rank(rank, way):
     if way == "buffers":  # DistributedDataParallel waits for the others in forward, to broadcast them
         layers.insert(1, torch.nn.BatchNorm1d(512))
     net = torch.nn.Sequential(*layers)
-    loss_is = "mean"
     if way == "fsdp":
         from torch.distributed.fsdp import fully_shard
 
-        model, loss_is = fully_shard(torch.nn.Sequential(*(fully_shard(layer) for layer in net))), "scaled"
+        model = fully_shard(torch.nn.Sequential(*(fully_shard(layer) for layer in net)))
     else:
         model = DistributedDataParallel(net)
     data = torch.utils.data.TensorDataset(torch.randn(5120, 256))
     loader = BalancedLoader(data, 256)
-    balance = attach(model, loader, predictor=EWMA(), policy=Policy(warmup=1000), loss=loss_is, timeout=30)
+    balance = attach(model, loader, predictor=EWMA(), policy=Policy(warmup=1000), timeout=30)
     own, wall = [], []
     balance.on_iteration.append(lambda one: (own.append(one.seconds), wall.append(one.wall_seconds)))
     with slowed() if rank == 1 and way != "between" else contextlib.nullcontext():
@@ -269,7 +268,7 @@ def slow_rank(rank, way):
             loss = model(inputs).square().mean()
             if way == "gathered":
                 dist.all_reduce(loss.detach())
-            (loss if loss_is == "mean" else balance.scale(loss)).backward()
+            loss.backward()
             model.zero_grad()
             if rank == 1 and way == "between":
                 burn_for(0.02)

@@ -1,24 +1,17 @@
-"""Facts about batches against slow definitions: measurements, weights by loss terms, micro-batches, token budgets."""
-
-from types import SimpleNamespace
+"""Facts about batches against slow definitions: measurements, token budgets."""
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.predictors.report import LARGEST, SHORTEST
 from paceline.torch.by_cost import CostAssigner
-from paceline.torch.costs import Costs, SampleCosts, assigned_by_terms
+from paceline.torch.costs import Costs
 from paceline.torch.global_batch import GlobalBatch
-from paceline.torch.micro import Pieces, micro_batches
 from paceline.torch.order import Order
-from paceline.torch.passes import Passes
 from paceline.torch.reports import COLUMNS, RankReports
 from paceline.torch.sliced import SliceAssigner
-from paceline.torch.weighting.memory import address_of, lies_in, places_of
-from paceline.torch.weighting.rank_batch import RankBatch
 
 BELOW = float(np.nextafter(LARGEST, 0))
 SAID = {
@@ -53,45 +46,8 @@ def test_a_rank_that_says_what_none_can_measure_has_measured_nothing(told, featu
     assert (reports.has_norms, reports.has_buffers) == (first["log_norm"] == 0.5, first["buffers"] == 0.5)
 
 
-@given(
-    st.lists(st.integers(1, 9), min_size=1, max_size=4),
-    st.none() | st.lists(st.integers(0, 3), min_size=1, max_size=5),
-    st.sampled_from([0.0, 2.0, 8.0]),
-    st.sampled_from([0.0, 16.0]),
-    st.integers(1, 3),
-)
-def test_a_rank_counts_by_its_loss_terms_or_else_by_its_samples(sizes, terms, of_batch, of_step, accumulate):
-    """By the terms of the whole step, times the batches by which loops divide; its part is of this batch alone."""
-    ones = np.ones(len(terms or [1]))
-    own = SampleCosts(ones[:, None], ones, None if terms is None else np.array(terms, dtype=float))
-    rank = len(sizes) - 1
-    told = assigned_by_terms(np.array(sizes), rank, own, of_batch, of_step, accumulate, (3.0, 4.0))
-    share = sizes[rank] / sum(sizes)
-    weight = part = share
-    whole = 1.0
-    if terms is not None:
-        part = sum(terms) / of_batch if of_batch else share
-        weight, whole = (n * accumulate / of_step if of_step else 0.0 for n in (sum(terms), of_batch))
-    assert (told.weight, told.part, told.whole) == pytest.approx((weight, part, whole))
-    assert (told.sizes.tolist(), told.features, told.rows, told.last) == (sizes, (3.0, 4.0), -1, True)
 
 
-@given(st.lists(st.integers(0, 3), min_size=1, max_size=9), st.integers(1, 10), st.booleans())
-def test_micro_batches_share_the_weight_of_their_part_by_terms_or_else_by_rows(terms, size, collated):
-    terms_N, rows = np.array(terms, dtype=float), torch.arange(len(terms)) * 10
-    assigner = SimpleNamespace(about=lambda own: (terms_N[own].sum(), (float(own.sum()),)))
-    whole, own = RankBatch(np.array([9, 9]), 0.75, 0.5, 1.25, (7.0,)), np.arange(len(terms))
-    batch = Pieces(lambda each: torch.tensor(each), size)(rows.tolist()) if collated else rows
-    found = micro_batches(assigner, whole, own, batch, size)
-    firsts = list(range(0, len(terms), size))
-    assert [part.tolist() for _, part in found] == [rows[first : first + size].tolist() for first in firsts]
-    for first, (facts, _) in zip(firsts, found, strict=True):
-        of = terms_N[first : first + size]
-        share = of.sum() / terms_N.sum() if terms_N.any() else len(of) / len(terms)
-        assert facts.weight == pytest.approx(0.75 * share)
-        assert (facts.sizes is whole.sizes, facts.part, facts.whole) == (True, 0.5, 1.25)
-        assert facts.features == (float(own[first : first + size].sum()),)
-        assert (facts.rows, facts.last) == (len(of), first == firsts[-1])
 
 
 def cut(tokens, budget, ranks):
@@ -161,36 +117,7 @@ def test_samples_that_are_expected_are_those_that_come_while_shares_stay(ranks, 
     assert (len(came), assigner.remaining < (rule.samples if drop_last else 1)) == (rule.batches(samples), True)
 
 
-@given(st.lists(st.integers(1, 4), min_size=1, max_size=3), st.data())
-def test_a_tensor_lies_from_its_first_number_to_its_last_while_its_memory_exists(shape, data):
-    base = torch.zeros([2 * length + 1 for length in shape])
-    steps = [data.draw(st.integers(1, 2)) for _ in shape]
-    view = base[tuple(slice(1, None, step) for step in steps)]
-    view = view.transpose(0, -1) if data.draw(st.booleans()) else view
-    offsets = np.arange(base.numel()).reshape(base.shape)[tuple(slice(1, None, step) for step in steps)]
-    first, last = (base.data_ptr() + 4 * int(offset) for offset in (offsets.min(), offsets.max() + 1))
-    (place,) = places = places_of([torch.zeros(0), view, torch.eye(2).to_sparse()])
-    assert place[:2] == (first, last)
-    assert (place[2]() is base, place[3]() is view) == (True, True)
-    assert [lies_in(places, at) for at in (first - 1, first, last - 1, last)] == [False, True, True, False]
-    assert (address_of(view), address_of(torch.eye(2).to_sparse())) == (first, 0)
-    del view
-    assert lies_in(places, first), "its memory is the base's"
-    del base
-    assert not lies_in(places, first)
 
 
-@pytest.mark.parametrize("adds_parts", [False, True])
-@pytest.mark.parametrize("mixes", [False, True])
-@pytest.mark.parametrize("sums", [0, 1, 2])
-def test_shares_are_summed_until_a_loop_has_shown_that_it_trains_on_the_loaders_batches_alone(adds_parts, mixes, sums):
-    passes = SimpleNamespace(adds_parts=adds_parts, mixes=mixes, sums=sums, usual_sums=1)
-    assert Passes.sums_shares.fget(passes) == (adds_parts or mixes or sums > 0)
 
 
-@pytest.mark.parametrize(
-    ("micro_batch", "loss", "divides"), [(None, "mean", 3), (4, "mean", np.inf), (None, "sum", np.inf)]
-)
-def test_loops_divide_a_mean_by_the_micro_batches_of_a_step_where_their_number_is_given(micro_batch, loss, divides):
-    passes = SimpleNamespace(_loader=SimpleNamespace(micro_batch=micro_batch, accumulate=3), loss=loss)
-    assert Passes.micro_batches.fget(passes) == divides

@@ -102,9 +102,6 @@ LOADERS = {
     "lengths": lambda **ranks: BalancedLoader(
         range(50), 8, costs=Costs(lengths=[1 + n % 5 for n in range(50)], padded=True), **ranks
     ),
-    "terms": lambda **ranks: BalancedLoader(
-        range(50), 8, costs=Costs(loss_terms=[n % 3 for n in range(50)]), accumulate=2, **ranks
-    ),
     "stream": lambda **ranks: StreamLoader(range(50), 8, costs=Costs(lengths=lambda n: 1 + n % 5), window=7, **ranks),
 }
 

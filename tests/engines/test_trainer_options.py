@@ -12,7 +12,6 @@ from paceline.integrations.huggingface_options import (
     _of_arguments,
     _of_sharding,
     costs_for,
-    refuse_loss_terms,
     shuffles,
 )
 from paceline.integrations.lightning import _loader_of
@@ -110,23 +109,14 @@ def test_arguments_that_leave_the_samples_to_the_balanced_loader_are_taken_and_o
         assert list(_of_arguments(SimpleNamespace(**plain))) == []
 
 
-def test_costs_hold_the_numbers_of_all_samples_and_zero_loss_terms_are_numbers():
-    costs = Costs(lengths=lambda sample: int(sample[0]) + 1, loss_terms=lambda sample: int(sample[0]) % 3, cap=90.0)
-    found = costs_for(DATA, costs, 1)
+def test_costs_hold_the_numbers_of_all_samples():
+    costs = Costs(lengths=lambda sample: int(sample[0]) + 1, cap=90.0)
+    found = costs_for(DATA, costs)
     assert list(found.lengths) == [k + 1 for k in range(24)]
-    assert list(found.loss_terms) == [k % 3 for k in range(24)]
     assert found.cap == 90.0
-    assert costs_for(DATA, None, 3) is None
-    with pytest.raises(ValueError, match="need gradient_accumulation_steps=1"):
-        costs_for(DATA, costs, 2)
+    assert costs_for(DATA, None) is None
     with pytest.raises(ValueError, match="lengths"):
-        costs_for(DATA, Costs(lengths=lambda sample: int(sample[0])), 1)
-    for loss, terms in product(["mean", "sum", "scaled"], [None, Costs(lengths=[1]), costs]):
-        if loss == "sum" and terms is costs:
-            with pytest.raises(ValueError, match="leave loss_terms out"):
-                refuse_loss_terms(loss, terms)
-        else:
-            refuse_loss_terms(loss, terms)
+        costs_for(DATA, Costs(lengths=lambda sample: int(sample[0])))
 
 
 def test_an_epoch_has_an_order_of_its_own_unless_samples_are_asked_for_in_sequence():

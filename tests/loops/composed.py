@@ -109,6 +109,8 @@ def composition(seed, rate=0.3):
         }
         parts |= {"second pass": "none", "by hand": "nothing", "inputs": "as they are"}
         parts["kind"] = "samples" if parts["kind"] in ("plain sum", "tokens", "own loader") else parts["kind"]
+        if parts["rows"] in PIECES:  # ranks have different numbers of them
+            parts["evaluation"] = "none"
         if parts["accumulate"] == "micro-batches" or (parts["rows"] in PIECES and parts["wrapper"] in ENGINES):
             parts["rows"] = "views"
     if (
@@ -121,6 +123,9 @@ def composition(seed, rate=0.3):
         parts["optimizer"] = "sgd"
     if parts["by hand"] == "steps" and (parts["accumulate"] != 1 or parts["kind"] == "own loader"):
         parts["by hand"] = "nothing"
+    if parts["beside"]:  # terms of other rows, whose counts differ
+        parts |= {"kept in the model": False, "accumulate": 1}
+    parts["clip"] = parts["clip"] and parts["wrapper"] != "FSDP1"  # whose norms are those of shards
     if parts["second pass"] == "none":
         parts["backward"] = "one"
         if parts["fetch"] == "between passes":
@@ -336,7 +341,8 @@ class Composed:
             loss = self.reduced_loss(rows, labels)
             if self.scaled:  # a mean over both
                 first, second = self.count(labels), len(others)
-                loss = (loss.nan_to_num() * first + others.square().mean() * second) / (first + second)
+                own = loss * first if first else 0.0 * rows.sum()  # 0 / 0 without terms
+                loss = (own + others.square().mean() * second) / (first + second)
                 self.counted = first + second
             else:
                 loss = loss + others.square().mean()

@@ -24,7 +24,7 @@ class Cause(Enum):
 
     TERMS = (
         "each batch's loss is divided by something that the batch itself holds",
-        "divide by the sum over all ranks and micro-batches of the step, or let the loader count: Costs(loss_terms=)",
+        "divide by the sum over all ranks and micro-batches of the step, or write loss = balance.scale(loss, count)",
         "terms",
     )
     ROWS = (
@@ -62,7 +62,7 @@ class Cause(Enum):
     )
     SUM = (
         "the loss is a sum, or is divided by a number that does not follow the batch",
-        'give a mean; or say attach(..., loss="sum") for sums',
+        'give a mean; or balance.scale(loss) for a loss that is divided by a number of all ranks',
         "sums",
     )
     TIMES_RANKS = (

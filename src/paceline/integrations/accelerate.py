@@ -222,8 +222,8 @@ def _require_plain(accelerator: Any) -> None:
         said = "a ParallelismConfig" if parallelism is not None else kind
         raise ValueError(
             f"the accelerator trains with {said}, but batches can be balanced only where each process has the whole "
-            "model, in DistributedDataParallel, and samples of its own. For fully_shard without Accelerate see "
-            'attach(..., loss="scaled")'
+            "model, in DistributedDataParallel, and samples of its own. fully_shard without Accelerate can be balanced: "
+            "attach(model, loader)"
         )
 
 
@@ -268,5 +268,5 @@ def _attached(prepared: Iterable[Any], loader: GlobalLoader, options: dict[str, 
         raise TypeError("prepare() needs the model beside the BalancedLoader: give both in one call")
     balance: Balance = attach(trained[0], loader, **options)
     for model in trained[1:]:
-        attach(model, loader, loss=balance.loss)
+        attach(model, loader)
     return balance

@@ -26,8 +26,7 @@ def attach(model: torch.nn.Module, loader: BalancedLoader, **options: Any) -> Ba
     loader
         A :class:`BalancedLoader`, made after ``fabric.launch()``.
     **options
-        Options of :func:`paceline.torch.attach`. For a strategy that shards the model by ``fully_shard``,
-        give ``loss="scaled"``, and call ``fabric.backward(balance.scale(loss))`` in the loop.
+        Options of :func:`paceline.torch.attach`.
 
     Returns
     -------

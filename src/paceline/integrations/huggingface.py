@@ -17,13 +17,10 @@ from paceline.integrations.huggingface_options import (
     costs_for,
     loading,
     refuse_ignored,
-    refuse_loss_terms,
     shuffles,
 )
 from paceline.recording import Target, sinks
 from paceline.torch import Balance, BalancedLoader, Costs, attach
-from paceline.torch.weighting.listener import Loss
-from paceline.torch.weighting.recognition import Recognition, lengths
 
 FILE = "paceline.pt"
 """The file in a checkpoint's folder that holds the balancer's state."""
@@ -36,7 +33,7 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
     """A mixin that, put before a ``transformers.Trainer``, lets every rank's batch size follow its speed.
 
     ``per_device_train_batch_size`` becomes a mean: the global batch is that times the number of ranks, and a step
-    equals that of one process on the global batch. Gradients are weighted by samples, or averaged plainly if the
+    equals that of one process on the global batch. Gradients are weighed by samples, or averaged plainly if the
     Trainer divides the loss by the number of tokens of all ranks. With a single rank, the Trainer is unchanged.
     Checkpoints hold the balancer's state and the place in the data, and resume exactly. Options that cannot be honoured
     are refused.
@@ -46,8 +43,7 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
     *arguments, **options
         Arguments of the Trainer.
     balancing
-        Options of :func:`paceline.torch.attach`, such as ``predictor`` or ``policy``. The mixin chooses
-        ``loss``, if it is not given; with ``loss="scaled"``, ``compute_loss`` calls ``self.balance.scale(loss)``.
+        Options of :func:`paceline.torch.attach`, such as ``predictor`` or ``policy``.
     costs
         What samples cost, if they cost differently: a :class:`Costs`. Names of columns are those of ``train_dataset``,
         also of columns that the model does not take.
@@ -89,7 +85,7 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
         self._made_of: Any = None
         self._made_for: tuple[int, ...] = ()
         self._attached_to: tuple[Any, ...] = ()
-        self._labelled = False
+        self._labelled, self._kind = False, "mean"
         self._batches_left: int | None = None
         super().__init__(*arguments, **options)
 
@@ -118,9 +114,16 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
         share = self._feed.next_share()
         self._require_kind(num_items_in_batch)
         loss = super().training_step(model, inputs, num_items_in_batch)
-        if self.balance.loss != "mean":
-            return loss
-        return loss * share if share else torch.zeros_like(loss)  # a mean over no terms is NaN
+        return loss * share if self._kind == "mean" else loss
+
+    def compute_loss(self, model: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
+        """Return the loss; in training, one that is divided by the tokens of all ranks is averaged plainly."""
+        result = super().compute_loss(model, inputs, *arguments, **options)
+        if self.balance is None or self._kind != "sum" or not torch.is_grad_enabled() or not model.training:
+            return result
+        loss, *rest = result if isinstance(result, tuple) else (result,)
+        scaled = self.balance.scale(loss)
+        return (scaled, *rest) if isinstance(result, tuple) else scaled
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
@@ -140,7 +143,7 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
             accumulate=arguments.gradient_accumulation_steps,
             collate_fn=collate,
             **loading(arguments),
-            costs=costs_for(self.train_dataset, self._costs, arguments.gradient_accumulation_steps),
+            costs=costs_for(self.train_dataset, self._costs),
         )
 
     def _columns(self) -> tuple[Any, Any]:
@@ -171,16 +174,16 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
         """Attach the balancer when the first batch has arrived, and pass it this batch."""
         assert self._feed is not None
         self._labelled = has_labels(batch)
-        self._attach(self._balancing.get("loss") or loss_of(self, batch))
+        self._attach(loss_of(self, batch))
         assert self._feed.loader.after_batch is not None
         self._feed.loader.after_batch(sizes_W, batch)  # attach has replaced it with the balance's callback
 
-    def _attach(self, loss: Loss) -> None:
+    def _attach(self, kind: str) -> None:
         """Attach the balancer to the model, which the Trainer has wrapped by then."""
         assert self._feed is not None
-        refuse_loss_terms(loss, self._costs)
+        self._kind = kind
         self._attached_to = (self.model_wrapped, self._feed.loader)
-        self.balance = balance = attach(*self._attached_to, **{**self._balancing, "loss": loss})
+        self.balance = balance = attach(*self._attached_to, **self._balancing)
         balance.on_iteration.extend(self._sinks)
 
     @property
@@ -205,7 +208,7 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
         if self.balance is None:
             return
         state = self.balance.state_dict()  # on every rank, because it receives pending reports from all of them
-        kind = {"loss": self.balance.loss, "labelled": self._labelled}
+        kind = {"loss": self._kind, "labelled": self._labelled}
         if self.args.should_save:
             torch.save({**state, **kind}, Path(output_dir) / FILE)
 
@@ -221,7 +224,7 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
             )
         state = torch.load(saved, weights_only=True)
         if not self._is_attached:
-            self._attach(self._balancing.get("loss", state["loss"]))
+            self._attach(state["loss"])
         assert self.balance is not None
         self.balance.load_state_dict(state)
         self._labelled = state["labelled"]
@@ -281,8 +284,8 @@ class Feed:
         self.begin()
         self._shares.clear()
         for batch in self.loader:
-            self._require_seen(batch)
-            self._shares.append(self.loader.weight * self.loader.world_size)
+            sizes_W = self.loader.batch_sizes
+            self._shares.append(float(sizes_W[self.loader.rank]) * len(sizes_W) / float(sizes_W.sum()))
             yield self.send(batch)
 
     def set_epoch(self, epoch: int) -> None:
@@ -292,13 +295,3 @@ class Feed:
     def next_share(self) -> float:
         """Return the weight of the next batch to compute, relative to equal weights."""
         return self._shares.popleft()
-
-    def _require_seen(self, batch: Any) -> None:
-        """Refuse a batch that the balancer could not recognise in the model's inputs."""
-        samples = int(self.loader.batch_sizes[self.loader.rank])
-        if not Recognition().fits(samples, *lengths((batch,), {})):
-            raise ValueError(
-                f"a batch of {samples} samples has no axis of this length, perhaps because a collator packs them into "
-                "one row. The balancer needs such an axis to find out which batch the model was given: pad samples "
-                "instead"
-            )

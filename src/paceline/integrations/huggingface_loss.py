@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from paceline.torch import BalanceWarning
-from paceline.torch.weighting.listener import Loss
 
 COUNT = 64.0
 """A number of tokens to try; a loss divided by it is half as large with twice the number."""
@@ -24,8 +23,8 @@ loss is divided by tokens, above the second it ignores them, and in between a pa
 hundredth is the rounding of ratios in bfloat16."""
 
 
-def loss_of(trainer: Any, batch: Any) -> Loss:
-    """Return the kind of the loss for such batches; the answer is the same on all ranks.
+def loss_of(trainer: Any, batch: Any) -> str:
+    """Return the kind of the loss for such batches, ``"mean"`` or ``"sum"``: the same on all ranks.
 
     Losses divided by the number of tokens of all ranks suit any sizes and are averaged plainly. Means over the rank's
     own batch are weighted by its samples.

@@ -20,7 +20,7 @@ ASSIGNING = ("_get_train_sampler", "_get_dataloader", "get_train_dataloader")
 """Methods of the Trainer that decide which samples a rank trains on. The mixin overrides the last one, so only
 overrides in classes after the mixin would be ignored."""
 
-NUMBERS = ("lengths", "cost", "loss_terms")
+NUMBERS = ("lengths", "cost")
 """Parts of costs that hold a number for each sample."""
 
 ASSIGNED_BY_ACCELERATE = {"split_batches": (False,), "dispatch_batches": (None, False), "use_seedable_sampler": (True,)}
@@ -64,7 +64,7 @@ def loading(arguments: Any) -> dict[str, Any]:
     return options
 
 
-def costs_for(dataset: Any, costs: Costs | None, micro_batches: int) -> Costs | None:
+def costs_for(dataset: Any, costs: Costs | None) -> Costs | None:
     """Return the loader's costs, with the numbers of all samples of this dataset.
 
     They are read here because the loader gets a dataset without the columns that the model does not take.
@@ -78,27 +78,11 @@ def costs_for(dataset: Any, costs: Costs | None, micro_batches: int) -> Costs | 
         return None
     if costs.global_tokens is not None:
         raise ValueError("global_tokens of costs must be left out: the Trainer says how many samples a step has")
-    if costs.loss_terms is not None and micro_batches > 1:
-        raise ValueError(
-            "loss_terms of costs need gradient_accumulation_steps=1: the Trainer divides the last step of an epoch "
-            "by fewer micro-batches, so that its terms would count more. Give a larger batch, or a loss that is "
-            "divided by num_items_in_batch, which needs no loss_terms"
-        )
     numbers = {name: given for name in NUMBERS if (given := getattr(costs, name)) is not None}
     read: dict[str, Any] = {
-        name: numbers_of(dataset, given, name, zero=name == "loss_terms") for name, given in numbers.items()
+        name: numbers_of(dataset, given, name) for name, given in numbers.items()
     }
     return replace(costs, **read)
-
-
-def refuse_loss_terms(loss: str, costs: Costs | None) -> None:
-    """Refuse numbers of loss terms for a loss that needs none."""
-    if loss == "sum" and costs is not None and costs.loss_terms is not None:
-        raise ValueError(
-            "the loss is divided by the tokens of all ranks already (num_items_in_batch), so that no rank has to "
-            "weight "
-            "by its terms: leave loss_terms out"
-        )
 
 
 def _seeding(arguments: Any) -> Any:
@@ -123,8 +107,8 @@ def _of_sharding(trainer: Any) -> Iterator[str]:
         if taken:
             yield (
                 f"the Trainer is set to use {way}, but batches can be balanced only where each rank has the whole "
-                "model, in DistributedDataParallel. Without the Trainer, fully_shard can be balanced: see "
-                'attach(..., loss="scaled")'
+                "model, in DistributedDataParallel. Without the Trainer, fully_shard can be balanced: "
+                "attach(model, loader)"
             )
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
-import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline._require import require
@@ -18,7 +17,7 @@ def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) ->
     """Return a callback for a Lightning ``Trainer`` that lets every rank's batch size follow its speed.
 
     The module's ``train_dataloader`` must return a :class:`BalancedLoader`, and the Trainer's strategy must wrap the
-    module in ``DistributedDataParallel``. Every loss is weighted just before its backward pass, so that a step equals
+    module in ``DistributedDataParallel``. Every backward pass counts the rank's samples, so that a step equals
     that of one process on the global batch: with automatic and manual optimization, several optimizers, gradient
     accumulation, and layers that mix the samples of all ranks, such as those of ``sync_batchnorm=True``. Checkpoints
     hold the balancer's state and the place in the data. With a single rank the callback does nothing.
@@ -28,9 +27,8 @@ def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) ->
     metrics
         Where to write metrics, as :func:`paceline.recording.sinks` takes it: ``"run.jsonl"``, or a list.
     **options
-        Options of :func:`paceline.torch.attach`, such as ``predictor`` or ``policy``. ``loss`` is
-        ``"scaled"`` by default, for losses that are means over the rank's batch; ``loss="sum"`` is for losses that are
-        sums, or divided by a count over all ranks.
+        Options of :func:`paceline.torch.attach`, such as ``predictor`` or ``policy``. A training step whose loss is no
+        mean over the rank's samples calls ``scale(loss, count)`` of the callback's ``balance``.
 
     Returns
     -------
@@ -62,7 +60,7 @@ def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) ->
             if trainer.world_size == 1:
                 return
             model, loader = _model_of(trainer), _loader_of(trainer)
-            self.balance = balance = attach(model, loader, **{"loss": "scaled", **options})
+            self.balance = balance = attach(model, loader, **options)
             balance.on_iteration.extend(sinks(*targets))
             if self.saved is not None:
                 balance.load_state_dict(self.saved)
@@ -76,12 +74,6 @@ def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) ->
             """Set the wrapper to training mode: validation leaves it in evaluation mode."""
             if self.balance is not None:
                 trainer.strategy.model.training = True
-
-        def on_before_backward(self, trainer: Any, pl_module: Any, loss: torch.Tensor) -> None:
-            """Weight the loss by its gradient: Lightning logs the loss itself, and has scaled it for half precision."""
-            if self.balance is not None and self.balance.loss == "scaled":
-                share = self.balance.scale(torch.ones((), dtype=loss.dtype, device=loss.device))
-                loss.register_hook(lambda gradient: gradient * share)
 
         def state_dict(self) -> dict[str, Any]:
             """Return the balancer's state; empty with a single rank."""
@@ -111,7 +103,7 @@ def _model_of(trainer: Any) -> DistributedDataParallel:
         raise ValueError(
             "strategy must be one of ddp, in which each rank has the whole model, got "
             f"{type(trainer.strategy).__name__}: use strategy='ddp', or for fully_shard a loop of your own with "
-            'attach(..., loss="scaled")'
+            "attach(model, loader)"
         )
     return model
 

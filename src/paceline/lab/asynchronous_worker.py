@@ -64,7 +64,7 @@ def train_turn(
 ) -> AsyncTurn | None:
     """Train from the start for the seconds of a turn; return the results on the rank with the server."""
     torch.manual_seed(setting.seed)
-    task = live_task(setting.model).task
+    task = live_task(setting.model)
     dataset, snapshots = TensorDataset(task.inputs, task.targets), Snapshots(setting.seconds)
     optimizer = torch.optim.Adam(task.model.parameters(), lr=2e-3)  # as the synchronous contestants
     job = AsyncJob(

@@ -430,9 +430,9 @@ def _backward(
         if factor != 1.0:
             gradients = _times(roots, gradients, factor)
         _torch_backward(roots, gradients, **options)
-    except BaseException:
+    except BaseException as error:
         for weighting in weightings:
-            weighting.failed()
+            weighting.failed(error)
         raise
     finally:
         for handle in handles:

@@ -12,8 +12,8 @@ def gather_rows(rows: torch.Tensor, group: dist.ProcessGroup | None = None) -> t
     """Return the rows of all ranks, in the order of ranks; the number of rows may differ between ranks.
 
     ``torch.distributed.all_gather`` needs the same number of rows on all ranks, which balanced batches do not have.
-    Gradients flow back to the ranks that the rows came from, summed over all ranks. A contrastive loss uses it with
-    ``attach(..., loss="scaled")``: it is the mean over the rank's own rows, each compared with the rows of all ranks.
+    Gradients flow back to the ranks that the rows came from, summed over all ranks. A contrastive loss uses it: the
+    mean over the rank's own rows, each compared with the rows of all ranks.
 
     Parameters
     ----------

@@ -213,7 +213,7 @@ class Steps(Weighting):
         log_norm = norms.take() if norms.logs or norms.late else math.nan
         self._sizes.append(None if self._batch is None else self._batch.sizes)
         self._reports = True
-        self.exchange.send([*counts, *measure, *place, log_norm, summed, *self._covariates.values, *features])
+        self.exchange.send([*measure, *place, log_norm, summed, *self._covariates.values, *features, *counts])
         self._spent += time.perf_counter() - began
         if began >= self._clock.next_look:
             self._clock.look()  # now, while the other ranks are awaited
@@ -227,11 +227,11 @@ class Steps(Weighting):
         self._clock.wait_begins()  # for the slowest rank, if its row is not there yet
         row_WF = self.exchange.receive()
         self._clock.wait_ends()
-        began, counts = time.perf_counter(), 2 * len(self.models)
+        began, counts = time.perf_counter(), row_WF.shape[1] - 2 * len(self.models)
         reports, self._reports = self._reports, False
         if reports:
-            self._plan(row_WF[:, counts:])
-        self.judge(row_WF[:, :counts])
+            self._plan(row_WF[:, :counts])
+        self.judge(row_WF[:, counts:])
         self.overhead_seconds = self._spent + time.perf_counter() - began
 
     def _plan(self, report_WF: Array) -> None:
@@ -239,6 +239,7 @@ class Steps(Weighting):
         self.rows = rows = RankReports(report_WF if planning.in_order else report_WF[planning.order], planning.features)
         self._used = planning.plan
         self._exchanges += 1
+        self.divides = not rows.agreed  # batches are cut by different plans
         if rows.together:
             planning.learn(rows)
         else:  # all ranks step next: one that has fetched its next batch would wait for others that are refused theirs

@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from paceline._arrays import Array
 from paceline.torch.counting import LINE, BatchesOut, LoopError, Pass, Reached, Warnings, scaled, tensors_in, watch
-from paceline.torch.exchange import Exchange
+from paceline.torch.exchange import Exchange, LostRankError
 from paceline.torch.sharded import averages, ddp_of, gradients_of, unfrozen
 
 ROUNDING = 1e-9
@@ -117,9 +117,7 @@ class Model:
         self._mark: tuple[torch.nn.Parameter, int, int] | None = None
         self._depth = 0
         self._pass: Pass | None = None
-        self._summed_for: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[int, Any]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._summed_for: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
         # The module inside DistributedDataParallel, so that model.forward(x) is seen like model(x). A compiled wrapper
         # is looked at from outside, because hooks inside would break its graph.
         self._inside: torch.nn.Module = self.ddp.module if self.ddp is model and self.ddp is not None else model
@@ -253,11 +251,13 @@ class Model:
 
     def summed_for(self, optimizer: torch.optim.Optimizer) -> bool:
         """Return whether gradients were summed since this optimizer's last step, or are still those of that step."""
-        before, known = self._summed_for.get(optimizer, (0, None))
-        first = next((one for group in optimizer.param_groups for one in group["params"] if one.grad is not None), None)
-        now = None if first is None else (id(first.grad), first.grad._version)
-        self._summed_for[optimizer] = self.sums, now
-        return self.ddp is None or self.sums > before or now == known
+        before, self._summed_for[optimizer] = self._summed_for.get(optimizer, 0), self.sums
+        stepped = (one.grad for group in optimizer.param_groups for one in group["params"])
+        first: Any = next((gradient for gradient in stepped if gradient is not None), None)
+        again = first is not None and getattr(first, "stepped_at", None) == first._version
+        if first is not None:
+            first.stepped_at = first._version
+        return self.ddp is None or self.sums > before or again
 
 
 def _multiply(gradients: list[torch.Tensor], factor: float) -> None:
@@ -287,9 +287,11 @@ class Weighting:
         Whether the kind of the loss is looked at.
     scales
         Whether the last sum was of scaled losses.
+    divides
+        Whether shares that do not sum to one are divided by their sum, and not refused.
     """
 
-    looks = scales = False
+    looks = scales = divides = False
 
     def __init__(self, exchange: Exchange, loader: Any = None) -> None:
         self.exchange, self.loader = exchange, loader
@@ -303,6 +305,7 @@ class Weighting:
         self._under_way: list[Model] = []
         self._sent: list[Model] = []
         self._wait: Any = None
+        self._waits = False
 
     # -- what a run of a loop adds: see Steps ------------------------------------------------------------------------
 
@@ -431,7 +434,7 @@ class Weighting:
             self.refuse(RuntimeError(SUMMED_TOO_EARLY))
             for one in sums:
                 one.residue = math.nan
-        self._wait = self.ready()
+        self._wait, self._waits = self.ready(), True
         if self.exchange.under_way:  # of a sum before, on a device
             self.receive()
         self._sent = sums
@@ -445,6 +448,7 @@ class Weighting:
 
     def _gradients_averaged(self) -> None:
         self.all_there(self._wait)
+        self._waits = False
         if self.exchange.under_way and (self.scales or not self.late):
             self.receive()
 
@@ -461,6 +465,8 @@ class Weighting:
                 self.refuse(LoopError(SOME_STEPS_SCALED))
             elif min(counts) < 0 <= max(counts):
                 self.refuse(LoopError("a loss has a count on some ranks only: give each a count, or none"))
+            elif abs(residue) > ROUNDING * self.world_size and self.divides:
+                model.summed(self.world_size + residue)
             elif abs(residue) > ROUNDING * self.world_size:
                 self.refuse(LoopError(OTHER_BATCHES.format(total=1 + residue / self.world_size, line=LINE)))
             else:
@@ -476,11 +482,14 @@ class Weighting:
         if self.error is not None and not waits:
             self.raise_error()
 
-    def failed(self) -> None:
-        """Note that an error ended a backward pass."""
+    def failed(self, error: BaseException) -> None:
+        """Note that an error ended a backward pass: while gradients are awaited, it is that of a lost rank."""
         for one in self._under_way:
             one.in_backward = False
         self._under_way = []
+        waited, self._waits = self._waits, False
+        if waited and type(error) is not LostRankError and isinstance(error, RuntimeError):
+            raise self.exchange.lost(error) from error
 
     # -- refusals ----------------------------------------------------------------------------------------------------
 
