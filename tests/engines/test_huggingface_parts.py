@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from paceline.integrations.huggingface import BalancedTrainerMixin, Feed
 from paceline.integrations.huggingface_loss import HALVED, SAME, has_labels, loss_of
-from paceline.torch import BalancedLoader
-from paceline.torch import BalanceWarning
+from paceline.torch import BalancedLoader, BalanceWarning
 
 LABELLED = {"labels": torch.ones(2), "x": torch.ones(2)}
 

@@ -182,8 +182,6 @@ def test_a_budget_of_tokens_makes_global_batches_of_as_many_samples_as_fit():
         assert np.mean(tokens[:-1]) > 500 - 2 * lengths.mean()
 
 
-
-
 # Run apart: from a checkout, the folder of this library's own datasets is found in place of the package.
 COLUMNS = """
 import os
@@ -207,7 +205,8 @@ for column in ("input_ids", "length"):
 
 data.__class__ = datasets.Dataset
 first, second = (data.shard(2, index) for index in (0, 1))
-assert checksum_of(data) == checksum_of(data.with_transform(lambda rows: 1 / 0)) == checksum_of(first) != checksum_of(second)
+assert checksum_of(data) == checksum_of(data.with_transform(lambda rows: 1 / 0)) == checksum_of(first)
+assert checksum_of(first) != checksum_of(second)
 """
 
 

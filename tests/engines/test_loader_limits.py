@@ -169,7 +169,6 @@ def test_a_column_counts_numbers_truths_lengths_and_labels():
     assert numbers_of(Table([3, 1]), "x", "cost").tolist() == [3, 1]
     assert numbers_of(Table([True, True]), "x", "cost").tolist() == [1, 1]
     assert numbers_of(Table([[1, 2], [-100]]), "x", "lengths").tolist() == [2, 1]
-    labels = Table([[1, -100], [-100], [5, 6, 0]])
     with pytest.raises(ValueError, match="cost must be finite and above 0, got nan for sample 1"):
         numbers_of(Table([1.0, None]), "x", "cost")
     with pytest.raises(TypeError, match="cost='y' names a column, which Table does not have"):
@@ -200,8 +199,6 @@ def test_numbers_out_of_range_are_refused_and_the_first_is_named(values, zero, s
         return
     with pytest.raises(ValueError, match=exactly(said)):
         require_in_range(np.array(values), "x", zero=zero)
-
-
 
 
 def test_rows_without_any_and_texts_of_bytes():

@@ -19,11 +19,10 @@ from paceline.torch import BalancedLoader
 from paceline.torch import costs as costs_made
 from paceline.torch.costs import Costs, SampleCosts
 from paceline.torch.epoch_position import Progress
-from paceline.torch.global_batch import GlobalBatch
+from paceline.torch.global_batch import GlobalBatch, RankBatch
 from paceline.torch.options import Loading
 from paceline.torch.rank_loader import RankLoader
 from paceline.torch.rows import cut, joined, runs
-from paceline.torch.global_batch import RankBatch
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4)), min_size=1, max_size=9))

@@ -21,12 +21,11 @@ from paceline.coordinator import LoadBalancer, Policy
 from paceline.predictors import EWMA, RLS, Auto, LastValue
 from paceline.recording.torch.busy_clock import Clock
 from paceline.recording.torch.marks import CPUMarks
-from paceline.torch import BalancedLoader, Costs, agreement, attach
+from paceline.torch import BalancedLoader, BalanceWarning, Costs, agreement, attach
 from paceline.torch.planning import Planning
 from paceline.torch.reports import COLUMNS, RankReports
 from paceline.torch.sampled import Sampled
 from paceline.torch.steps import Steps
-from paceline.torch import BalanceWarning
 
 GLOBAL_BATCH, SPEEDS = 48, (100.0, 50.0, 200.0, 80.0)
 LIES = (math.nan, -1.0, 0.0, 1e300, -1e300, math.inf, -math.inf)

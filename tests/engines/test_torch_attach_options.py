@@ -37,10 +37,6 @@ def test_what_is_no_loader_is_refused_by_the_first_that_it_lacks(missing):
         attach(torch.nn.Linear(1, 1), torch.utils.data.DataLoader([1, 2]))
 
 
-
-
-
-
 def test_options_that_do_not_fit_are_refused(script):
     model, loader = script
     for timeout in (0, -1.0):
@@ -135,8 +131,6 @@ def test_the_quota_of_a_cpu_is_none_of_a_devices(script, monkeypatch):
     assert made[0][1] is None
 
 
-
-
 @pytest.mark.parametrize("sentence", ["", "The data differ."])
 def test_data_that_differ_between_ranks_are_said_once(script, monkeypatch, sentence):
     seen = []
@@ -149,5 +143,3 @@ def test_data_that_differ_between_ranks_are_said_once(script, monkeypatch, sente
     assert told == [sentence or "again"]
     assert seen == [script[1].dataset]
     balance.close()
-
-

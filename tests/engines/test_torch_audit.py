@@ -83,8 +83,6 @@ def test_datasets_are_alike_where_their_samples_are_and_only_where_they_can_be_s
         assert checksum_of(kind)[0] == "sample 0"
 
 
-
-
 def held():
     """Open descriptors, threads and balances of this process."""
     gc.collect()

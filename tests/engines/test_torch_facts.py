@@ -46,10 +46,6 @@ def test_a_rank_that_says_what_none_can_measure_has_measured_nothing(told, featu
     assert (reports.has_norms, reports.has_buffers) == (first["log_norm"] == 0.5, first["buffers"] == 0.5)
 
 
-
-
-
-
 def cut(tokens, budget, ranks):
     """Return the samples of each global batch of these tokens, one sample after the other."""
     counts = []
@@ -115,9 +111,3 @@ def test_samples_that_are_expected_are_those_that_come_while_shares_stay(ranks, 
     assert expected[: len(came)] == came
     assert not any(expected[len(came) :]), "nothing comes after the end"
     assert (len(came), assigner.remaining < (rule.samples if drop_last else 1)) == (rule.batches(samples), True)
-
-
-
-
-
-

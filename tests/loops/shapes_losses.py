@@ -7,7 +7,7 @@ from verdicts import exact, refused, warned
 
 
 def trained(job, loss_of, *, network=None, scaled=None, epochs=EPOCHS, **options):
-    """Train with the loss that ``loss_of(model, inputs, targets)`` returns, which ``scaled(balance, loss, n)`` scales."""
+    """Train with the loss that ``loss_of(model, inputs, targets)`` returns, scaled by ``scaled(balance, loss, n)``."""
     model, loader = job.ddp(network or job.network(), **options), job.loader()
     balance, optimizer = job.attach(model, loader), job.sgd(model, rate=0.05)
     for _ in range(epochs):

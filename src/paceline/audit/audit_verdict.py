@@ -62,7 +62,7 @@ class Cause(Enum):
     )
     SUM = (
         "the loss is a sum, or is divided by a number that does not follow the batch",
-        'give a mean; or balance.scale(loss) for a loss that is divided by a number of all ranks',
+        "give a mean; or balance.scale(loss) for a loss that is divided by a number of all ranks",
         "sums",
     )
     TIMES_RANKS = (

@@ -222,8 +222,8 @@ def _require_plain(accelerator: Any) -> None:
         said = "a ParallelismConfig" if parallelism is not None else kind
         raise ValueError(
             f"the accelerator trains with {said}, but batches can be balanced only where each process has the whole "
-            "model, in DistributedDataParallel, and samples of its own. fully_shard without Accelerate can be balanced: "
-            "attach(model, loader)"
+            "model, in DistributedDataParallel, and samples of its own. Without Accelerate, attach(model, loader) "
+            "takes fully_shard too"
         )
 
 

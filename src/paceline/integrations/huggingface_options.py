@@ -79,9 +79,7 @@ def costs_for(dataset: Any, costs: Costs | None) -> Costs | None:
     if costs.global_tokens is not None:
         raise ValueError("global_tokens of costs must be left out: the Trainer says how many samples a step has")
     numbers = {name: given for name in NUMBERS if (given := getattr(costs, name)) is not None}
-    read: dict[str, Any] = {
-        name: numbers_of(dataset, given, name) for name, given in numbers.items()
-    }
+    read: dict[str, Any] = {name: numbers_of(dataset, given, name) for name, given in numbers.items()}
     return replace(costs, **read)
 
 

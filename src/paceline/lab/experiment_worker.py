@@ -12,7 +12,7 @@ import os
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,7 @@ class Contestant:
 
     def __init__(self, scheme: str, setting: Setting) -> None:
         torch.manual_seed(setting.seed)
-        chosen = live_task(setting.model)
-        task = chosen.task
+        task = live_task(setting.model)
         samples = len(task.inputs) // setting.global_batch * setting.global_batch
         data = TensorDataset(task.inputs[:samples], task.targets[:samples])
         self.loss_of = task.loss
@@ -57,17 +56,14 @@ class Contestant:
         self.model = DistributedDataParallel(task.model.to(setting.device))
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=2e-3)
         self.loader = BalancedLoader(data, setting.global_batch, seed=setting.seed)
-        self._scale: Callable[[torch.Tensor], torch.Tensor] = lambda loss: loss
         self.losses: list[torch.Tensor] = []
         self.weights: list[float] = []
         self.records: list[Iteration] = []
         if scheme != EQUAL:
             predictor = LastValue() if scheme == CONTROL else named(scheme)
             policy = Policy(warmup=2**40) if scheme == CONTROL else None  # sizes stay equal forever
-            balance = attach(self.model, self.loader, predictor=predictor, policy=policy, loss=chosen.loss)
+            balance = attach(self.model, self.loader, predictor=predictor, policy=policy)
             balance.on_iteration.append(self.records.append)
-            if chosen.loss == "scaled":
-                self._scale = balance.scale
         self._steps = self._train()
 
     def step(self) -> None:
@@ -85,10 +81,11 @@ class Contestant:
                 self.optimizer.zero_grad()
                 with self._precision:
                     loss = self.loss_of(self.model(self._to_device(inputs)), self._to_device(targets))
-                self._scale(loss).backward()
+                loss.backward()
                 self.optimizer.step()
                 self.losses.append(loss.detach())  # reading it now would synchronize
-                self.weights.append(self.loader.weight)
+                sizes_W = self.loader.batch_sizes
+                self.weights.append(float(sizes_W[self.loader.rank] / sizes_W.sum()))
                 yield
 
     def _to_device(self, part: torch.Tensor) -> torch.Tensor:

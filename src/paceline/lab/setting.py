@@ -13,35 +13,25 @@ from paceline.predictors import named
 if TYPE_CHECKING:
     import torch
 
-    from paceline.torch.weighting.listener import Loss
 
-
-@dataclass(frozen=True)
-class LiveTask:
-    """A task, and the kind of its loss for a balancer."""
-
-    task: Task
-    loss: Loss = "mean"
-
-
-def live_task(name: str) -> LiveTask:
+def live_task(name: str) -> Task:
     """Return the task of this name, a key of ``TASKS``."""
     if name in MODELS:
-        return LiveTask(MODELS[name]())
+        return MODELS[name]()
     return _COMMUNICATING[name]()
 
 
-def _batch_norm() -> LiveTask:
+def _batch_norm() -> Task:
     from torch import nn
 
-    return LiveTask(_convolutional(nn.BatchNorm2d))
+    return _convolutional(nn.BatchNorm2d)
 
 
-def _sync_batch_norm() -> LiveTask:
-    return LiveTask(_convolutional(_synchronized), loss="scaled")
+def _sync_batch_norm() -> Task:
+    return _convolutional(_synchronized)
 
 
-def _contrastive() -> LiveTask:
+def _contrastive() -> Task:
     """CLIP's loss: find the upper half of an image that belongs to a lower half, among those of all ranks."""
     import torch
     from torch import nn
@@ -69,7 +59,7 @@ def _contrastive() -> LiveTask:
 
     digits = MODELS["digits-mlp"]()
     numbers = torch.arange(len(digits.inputs))
-    return LiveTask(Task(Halves(), digits.inputs, numbers, loss), loss="scaled")
+    return Task(Halves(), digits.inputs, numbers, loss)
 
 
 def _convolutional(norm: Callable[[int], torch.nn.Module]) -> Task:
@@ -103,7 +93,7 @@ def _synchronized(channels: int) -> torch.nn.Module:
     return SyncBatchNorm()
 
 
-_COMMUNICATING: dict[str, Callable[[], LiveTask]] = {
+_COMMUNICATING: dict[str, Callable[[], Task]] = {
     "digits-batch-norm": _batch_norm,
     "digits-sync-batch-norm": _sync_batch_norm,
     "digits-contrastive": _contrastive,

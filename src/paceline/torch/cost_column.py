@@ -17,7 +17,8 @@ Numbers = ArrayLike | str | Callable[[Any], float]
 def numbers_of(dataset: Any, given: Numbers, name: str) -> Array:
     """Return the numbers of all samples, above 0, or refuse the argument of this name.
 
-    The column of a Hugging Face dataset is read without its rows. A column of lists counts as their lengths. A function is called with every sample, once.
+    The column of a Hugging Face dataset is read without its rows. A column of lists counts as their lengths. A
+    function is called with every sample, once.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""How many samples a gradient is of: rows of forward passes, batches that are out, and what a backward pass goes through.
+"""How many samples a gradient is of: rows of forward passes, batches that are out, and what backward goes through.
 
 A weight needs only how many, never which. A forward pass of an attached model counts the rows that it was given; they
 must be those of a batch that was handed out. A backward pass multiplies its gradient by this rank's share of that
@@ -115,7 +115,7 @@ def rows_of(
 
 
 class BatchesOut:
-    """This rank's batches that were handed out and may still be computed, the one being computed first.
+    """Batches of this rank that were handed out and may still be computed, the one being computed first.
 
     Which of them a pass was given matters only where two have as many rows of this rank, and not as many of all ranks,
     as an epoch's last batch may. Then the loop is taken to go on to the next one after a backward pass; where it does

@@ -34,14 +34,14 @@ FURTHER = (
 )
 
 SCHEDULER = (
-    "Accelerate steps a prepared scheduler once per process, because it expects a loader that counts the batches of one "
-    "rank, but this one counts batches of all ranks. Use prepare() and BalancedLoader of "
+    "Accelerate steps a prepared scheduler once per process, because it expects a loader that counts the batches of "
+    "one rank, but this one counts batches of all ranks. Use prepare() and BalancedLoader of "
     "paceline.integrations.accelerate, or Accelerator(split_batches=True)."
 )
 
 LBFGS = (
-    "LBFGS chooses its step by the loss of each rank's own batch, so the ranks diverge, even with equal batches. Use an "
-    "optimizer that evaluates the loss once per step"
+    "LBFGS chooses its step by the loss of each rank's own batch, so the ranks diverge, even with equal batches. Use "
+    "an optimizer that evaluates the loss once per step"
 )
 
 
@@ -93,7 +93,8 @@ class Optimizers:
         if alone and _steps(optimizer, alone):
             raise RuntimeError(STEP_ALONE)
         self.uneven = self.uneven or self._sizes() is not self._first_sizes
-        if unsummed and self.uneven and _steps(optimizer, unsummed):
+        again = _steps_again(optimizer)
+        if unsummed and self.uneven and not again and _steps(optimizer, unsummed):
             raise LoopError(BY_HAND)
         if self.uneven and optimizer not in self._seen:
             self._seen.add(optimizer)
@@ -119,6 +120,17 @@ class Optimizers:
 def _steps(optimizer: torch.optim.Optimizer, models: Sequence[Model]) -> bool:
     """Return whether the optimizer steps parameters of these models that have a gradient."""
     return any(model.has(_stepped(optimizer)) for model in models)
+
+
+def _steps_again(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether the gradients are those of the step before, and note that they are stepped on now."""
+    stepped = (one.grad for group in optimizer.param_groups for one in group["params"])
+    first: Any = next((gradient for gradient in stepped if gradient is not None), None)
+    if first is None:
+        return False
+    again = getattr(first, "stepped_at", None) == first._version
+    first.stepped_at = first._version
+    return again
 
 
 def _stepped(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""How the gradients of a model are averaged over the ranks: DistributedDataParallel, FSDP1, FSDP2, HSDP, replicate, or by hand."""
+"""How the gradients of a model are averaged: by DistributedDataParallel, FSDP1, FSDP2, HSDP, replicate, or by hand."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 TENSOR_PARALLEL = (
-    "{model} is split over ranks that must get the same samples (tensor or pipeline parallelism), and a balanced loader "
-    "gives every rank samples of its own: attach a model whose ranks are all data-parallel (DistributedDataParallel, "
+    "{model} is split over ranks that must get the same samples (tensor or pipeline parallelism), and a balanced "
+    "loader gives every rank samples of its own: attach a model whose ranks are all data-parallel (DistributedDataParallel, "
     "FSDP, HSDP)"
 )
 
 UNFROZEN = (
-    "{count} parameters of the model need gradients that DistributedDataParallel does not sum, as they were frozen when "
-    "it wrapped the model: the ranks' models would part, with equal batches too. Wrap the model in "
+    "{count} parameters of the model need gradients that DistributedDataParallel does not sum, as they were frozen "
+    "when it wrapped the model: the ranks' models would part, with equal batches too. Wrap the model in "
     "DistributedDataParallel again after requires_grad_(True), and attach it"
 )
 

@@ -41,8 +41,8 @@ SOME_SCALED = (
 )
 
 BESIDE = (
-    "a scaled loss has {names} that belong to no attached model, and nothing would divide their gradients by the counts "
-    "of all ranks: make them part of the model, or wrap them in DistributedDataParallel and attach them"
+    "a scaled loss has {names} that belong to no attached model, and nothing would divide their gradients by the "
+    "counts of all ranks: make them part of the model, or wrap them in DistributedDataParallel and attach them"
 )
 
 SOME_STEPS_SCALED = "some of this step's losses are scaled and others are not, or not on every rank: scale every loss"
@@ -100,7 +100,7 @@ class Model:
     residue
         How far this rank's shares are from those of so many global batches, since the last sum; NaN refuses.
     counted
-        Counts of scaled losses since the last sum; NaN if losses were not scaled, -1 if they are to be averaged plainly.
+        Counts of scaled losses since the last sum; NaN if losses were not scaled, below 0 if they are averaged plainly.
     """
 
     def __init__(self, model: torch.nn.Module, weighting: Weighting) -> None:
@@ -245,19 +245,15 @@ class Model:
 
     def require_summed_parameters(self) -> None:
         """Refuse parameters that were unfrozen after DistributedDataParallel had been built, which it does not sum."""
-        if self.ddp is not None and (not self._handles or any(one.requires_grad for one in self._frozen)):
-            if sentence := unfrozen(self.ddp):
-                raise ValueError(sentence)
+        if self.ddp is None or (self._handles and not any(one.requires_grad for one in self._frozen)):
+            return
+        if sentence := unfrozen(self.ddp):
+            raise ValueError(sentence)
 
     def summed_for(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Return whether gradients were summed since this optimizer's last step, or are still those of that step."""
+        """Return whether gradients were summed since this optimizer's last step, and note that it steps now."""
         before, self._summed_for[optimizer] = self._summed_for.get(optimizer, 0), self.sums
-        stepped = (one.grad for group in optimizer.param_groups for one in group["params"])
-        first: Any = next((gradient for gradient in stepped if gradient is not None), None)
-        again = first is not None and getattr(first, "stepped_at", None) == first._version
-        if first is not None:
-            first.stepped_at = first._version
-        return self.ddp is None or self.sums > before or again
+        return self.ddp is None or self.sums > before
 
 
 def _multiply(gradients: list[torch.Tensor], factor: float) -> None:
