@@ -11,8 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 TENSOR_PARALLEL = (
     "{model} is split over ranks that must get the same samples (tensor or pipeline parallelism), and a balanced "
-    "loader gives every rank samples of its own: attach a model whose ranks are all data-parallel (DistributedDataParallel, "
-    "FSDP, HSDP)"
+    "loader gives every rank samples of its own: attach a model whose ranks are all data-parallel "
+    "(DistributedDataParallel, FSDP, HSDP)"
 )
 
 UNFROZEN = (
