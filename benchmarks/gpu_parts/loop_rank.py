@@ -13,7 +13,6 @@ if "PACELINE_NCCL" in os.environ:  # NCCL takes two ranks on one card for two ho
     os.environ.update(NCCL_IB_DISABLE="1", NCCL_SOCKET_IFNAME="lo")
 
 import copy
-import inspect
 import json
 import time
 from contextlib import nullcontext
@@ -54,6 +53,7 @@ LOOPS: dict[str, dict[str, Any]] = {
     "torch.compile": {"compile": True},
     "scaled by the loop": {"scaled": True},
     "FSDP2": {"fsdp": True},
+    "FSDP2, scaled by the loop": {"fsdp": True, "scaled": True},
     "FSDP2, accumulation": {"fsdp": True, "accumulate": 2},
     "FSDP2, clipped": {"fsdp": True, "clip": 0.05},
     "FSDP2, bfloat16": {"fsdp": True, "bf16": True, "dtype": torch.float32, "near": 0.02},
@@ -139,15 +139,16 @@ class Loop:
             fully_shard(layer, **options)
         return fully_shard(self.bare, **options)
 
-    def step(self, model, optimizer, scaler, inputs_M, scale) -> None:
-        """Train on the micro-batches of a step."""
+    def step(self, model, optimizer, scaler, inputs_M, scale=None) -> None:
+        """Train on the micro-batches of a step; ``scale`` weighs losses by their counts, where the loop does so."""
         choices = self.choices
         optimizer.zero_grad()
         for number, inputs in enumerate(inputs_M):
             quiet = choices.get("no_sync") and number < len(inputs_M) - 1 and hasattr(model, "no_sync")
             with model.no_sync() if quiet else nullcontext():
-                loss = self.loss(model, inputs) / len(inputs_M)
-                scaler.scale(scale(loss)).backward()
+                loss = self.loss(model, inputs)
+                loss = scale(loss, len(inputs)) if scale else loss / len(inputs_M)
+                scaler.scale(loss).backward()
         if choices.get("clip"):
             scaler.unscale_(optimizer)
             nn.utils.clip_grad_norm_(model.parameters(), choices["clip"])
@@ -190,12 +191,9 @@ class Loop:
         workers = {"num_workers": self.choices["workers"], "pin_memory": True} if "workers" in self.choices else {}
         loader = BalancedLoader(data, global_batch=GLOBAL, accumulate=self.accumulate, seed=0, **workers)
         model = self.distributed()
-        scaled = self.fsdp or bool(self.choices.get("scaled"))
         options: dict[str, Any] = {}
-        if scaled and "loss" in inspect.signature(attach).parameters:
-            options["loss"] = "scaled"
         if not self.follow:
-            options |= {"predictor": Restless(), "policy": Policy(warmup=0, change_cost=0, risk=0)}
+            options = {"predictor": Restless(), "policy": Policy(warmup=0, change_cost=0, risk=0)}
         balance = attach(model, loader, **options)
         run = torch.compile(model, backend="aot_eager") if self.choices.get("compile") else model
         optimizer, scaler = self.optimizer(model), self.scaler()
@@ -206,7 +204,7 @@ class Loop:
             inputs_M.append(inputs)
             steps[-1].append(numbers.tolist())
             if len(inputs_M) == self.accumulate:
-                self.step(run, optimizer, scaler, inputs_M, balance.scale if scaled else lambda loss: loss)
+                self.step(run, optimizer, scaler, inputs_M, balance.scale if self.choices.get("scaled") else None)
                 inputs_M = []
             if self.choices.get("evaluate"):
                 model.eval()
@@ -222,7 +220,7 @@ class Loop:
         for parts_R in zip(*steps_R, strict=True):
             unions = [[i for part in parts for i in part] for parts in zip(*parts_R, strict=True)]
             inputs_M = [data.inputs[union].to(self.device) for union in unions]
-            self.step(model, optimizer, scaler, inputs_M, lambda loss: loss)
+            self.step(model, optimizer, scaler, inputs_M)
 
 
 def deviation(model: nn.Module, expected: nn.Module) -> float:

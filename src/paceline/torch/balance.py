@@ -17,6 +17,7 @@ from paceline.recording.covariates import Covariate
 from paceline.recording.records import Iteration
 from paceline.recording.torch.busy_clock import Clock
 from paceline.recording.torch.collective_time import listen
+from paceline.recording.torch.fsdp_waits import FSDPWaits
 from paceline.torch.counting import is_attached
 from paceline.torch.equal_shapes import EqualShapes
 from paceline.torch.exchange import Exchange
@@ -125,6 +126,7 @@ class Balance(Scaling):
         self._planning = planning = Planning(balancer, loader, exchange, workers, len(covariates))
         self.work: WorkModel | None = planning.work
         self._covariates = Sampled(covariates)
+        self._waits: list[FSDPWaits] = []
         self._steps = steps = Steps(loader, planning, exchange, clock, self._covariates)
         self.on_iteration: list[Callable[[Iteration], None]] = steps.observers
         self.warn = steps.warn
@@ -151,6 +153,8 @@ class Balance(Scaling):
 
     def add(self, model: torch.nn.Module) -> None:
         """Balance a further model that trains on the same batches."""
+        if self._clock.delay and not is_attached(model):  # a device: its waits for other ranks block no call
+            self._waits.append(FSDPWaits(model, self._clock))  # before the hooks that begin a lap
         super().add(model)
         if len(self._steps.models) == 1:
             self._steps.handle = self  # the model's hooks keep it alive until it is closed
@@ -193,6 +197,8 @@ class Balance(Scaling):
         self._steps.handle = None
         self._steps.disconnect()
         super().close()
+        for waits in self._waits:
+            waits.close()
         self._stop_listening()
         self._covariates.close()  # this object may wait long for the garbage collector
 
