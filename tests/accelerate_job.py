@@ -15,7 +15,6 @@ from trainers import (
     NORM,
     RATE,
     SEED,
-    TERMS,
     MeanNet,
     OwnTokensNet,
     Samples,
@@ -34,13 +33,14 @@ def loader_of(dataset=None, **options):
     )
 
 
-def train(accelerator, model, optimizer, loader, *, scheduler=None, stop=None, loss_of=lambda loss: loss):
+def train(accelerator, model, optimizer, loader, *, scheduler=None, stop=None, scale=None):
     """The loop of Accelerate's own examples; return the learning rate of every step."""
     rates = []
     for _ in range(EPOCHS):
         for number, batch in enumerate(loader, 1):
             with accelerator.accumulate(model):
-                accelerator.backward(loss_of(model(**batch)["loss"]))
+                loss = model(**batch)["loss"]
+                accelerator.backward(scale(loss, batch) if scale else loss)
                 if accelerator.sync_gradients:
                     accelerator.clip_grad_norm_(model.parameters(), NORM)
                     rates.append(optimizer.param_groups[0]["lr"])
@@ -53,8 +53,8 @@ def train(accelerator, model, optimizer, loader, *, scheduler=None, stop=None, l
     return rates
 
 
-def trained(net=MeanNet, *, accumulate=1, folder=None, options=None, costs=None, by_tokens=False, **settings):
-    """Train with ``prepare``; return what came out."""
+def trained(net=MeanNet, *, accumulate=1, folder=None, costs=None, by_tokens=False, count=None, **settings):
+    """Train with ``prepare``; return what came out. ``count`` of a batch is what its loss is a mean over."""
     accelerator = Accelerator(
         cpu=True, gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=accumulate), **settings
     )
@@ -62,10 +62,10 @@ def trained(net=MeanNet, *, accumulate=1, folder=None, options=None, costs=None,
     optimizer = torch.optim.SGD(network.parameters(), RATE)
     metrics = str(folder / "run.jsonl") if folder else ()
     model, optimizer, loader = prepare(
-        accelerator, network, optimizer, loader_of(costs=costs), metrics=metrics, **restless(**options or {})
+        accelerator, network, optimizer, loader_of(costs=costs), metrics=metrics, **restless()
     )
-    scales = loader.balance.loss == "scaled"
-    rates = train(accelerator, model, optimizer, loader, loss_of=loader.balance.scale if scales else lambda loss: loss)
+    scale = count and (lambda loss, batch: loader.balance.scale(loss, count(batch)))
+    rates = train(accelerator, model, optimizer, loader, scale=scale)
     found = trainers.compared(
         network, network.seen, net, accumulate=accumulate, of_whole_steps=True, by_tokens=by_tokens
     )
@@ -291,10 +291,14 @@ def main(folder):
     return {
         "plain": trained(folder=folder),
         "accumulated": trained(accumulate=3, dataloader_config=assigning),
-        "loss": trained(SynchronisedNet, accumulate=3, options={"loss": "scaled"}),
+        "scaled": trained(SynchronisedNet, accumulate=3, count=lambda batch: len(batch["x"])),
         "costs": trained(costs=Costs(lengths=LENGTHS, cap=60.0)),
-        "costs and terms": trained(
-            OwnTokensNet, accumulate=3, costs=Costs(cost=LENGTHS, loss_terms=TERMS), by_tokens=True
+        "costs and tokens": trained(
+            OwnTokensNet,
+            accumulate=3,
+            costs=Costs(cost=LENGTHS),
+            by_tokens=True,
+            count=lambda batch: (batch["labels"] != -100).sum(),
         ),
         "micro-batches": in_micro_batches(),
         "two models": two_models(),

@@ -105,24 +105,17 @@ def sharded():
     model = fabric.setup_module(network)
     optimizer = fabric.setup_optimizers(torch.optim.SGD(model.parameters(), RATE))
     loader = loader_of()
-    unweighted = trainers.refusal(lambda: attach(model, loader, **restless()))
-    balance = attach(model, loader, **restless(loss="scaled"))
+    balance = attach(model, loader, **restless())
     for _ in range(EPOCHS):
         for batch in loader:
-            fabric.backward(balance.scale(model(**batch)["loss"]))
+            fabric.backward(model(**batch)["loss"])
             optimizer.step()
             optimizer.zero_grad()
     seen_R = trainers.seen_by_all(network.seen)
     found = trainers.weights_of(trainers.alone(MeanNet, seen_R, norm=0)[0])
     full = torch.cat([parameter.full_tensor().flatten() for parameter in network.parameters()])
-
-    def unscaled():
-        for batch in loader:
-            fabric.backward(model(**batch)["loss"])
-
-    refused = {"gradients": unweighted, "no scale": trainers.refusal(unscaled)}
     balance.close()
-    return {"distance": float((full - found).abs().max()), "uneven": trainers.uneven(seen_R), "refused": refused}
+    return {"distance": float((full - found).abs().max()), "uneven": trainers.uneven(seen_R)}
 
 
 def shard(module, mesh):

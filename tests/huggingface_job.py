@@ -15,7 +15,6 @@ from trainers import (
     NORM,
     RATE,
     SEED,
-    TERMS,
     MeanNet,
     OwnTokensNet,
     Samples,
@@ -86,7 +85,7 @@ def trained(folder, net, *, stop=None, resume=None, before=(), alone=None, compa
     if stop:
         trainer.add_callback(Stop(stop))
     trainer.train(resume_from_checkpoint=resume)
-    found = {"steps": trainer.state.global_step, "loss": trainer.balance.loss}
+    found = {"steps": trainer.state.global_step}
     found["logged"] = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     network.seen = [*before, *network.seen]
     if compare:
@@ -153,18 +152,15 @@ def ordered(folder):
 
 
 class Scaled(Balanced):
-    """Weights the loss itself."""
+    """Has a loss that is a mean over the tokens of the rank's own batch, and scales it."""
 
     def compute_loss(self, model, inputs, *arguments, **options):
-        return self.balance.scale(super().compute_loss(model, inputs, *arguments, **options))
+        count = (inputs["labels"] != -100).sum()
+        return self.balance.scale(super().compute_loss(model, inputs, *arguments, **options), count)
 
 
 def length_of(sample):
     return LENGTHS[int(sample["number"])]
-
-
-def terms_of(sample):
-    return int((sample["labels"] != -100).sum())
 
 
 # -- models of the library -------------------------------------------------------------------------------------------
@@ -223,7 +219,7 @@ def classified(folder, classes):
         optimizer.step()
         optimizer.zero_grad()
     told = sorted({str(one.message) for one in caught if one.category.__name__ == "BalanceWarning"})
-    found = {"distance": trainers.distance(network, expected), "loss": trainer.balance.loss, "warned": told}
+    found = {"distance": trainers.distance(network, expected), "warned": told}
     trainer.balance.close()
     return found
 
@@ -310,10 +306,7 @@ def refusals(folder):
         "a loader": refused(folder, kind=BalancedLoading),
         "a loader above": refused(folder, kind=PlainLoading),
         "a collective": refused(folder, SynchronisedNet),
-        "no scale": refused(folder, balancing={"loss": "scaled"}),
         "a packed batch": refused(folder, collate=packed),
-        "terms with accumulation": refused(folder, costs=Costs(loss_terms=TERMS), gradient_accumulation_steps=3),
-        "terms twice": refused(folder, TokenNet, costs=Costs(loss_terms=TERMS)),
         "a budget": refused(folder, costs=Costs(lengths=LENGTHS, global_tokens=50)),
         "a checkpoint": missing(folder.parent / "resumed", MeanNet),
     }
@@ -376,11 +369,11 @@ def main(folder):
         ),
         "costs": case("costs", MeanNet, costs=Costs(lengths=LENGTHS, cap=60.0)),
         "costs, tokens": case("costs-tokens", TokenNet, by_tokens, costs=Costs(cost=length_of, padded=True)),
-        "costs and terms": case(
-            "loss_terms", OwnTokensNet, by_tokens, costs=Costs(lengths=LENGTHS, loss_terms=terms_of)
-        ),
+        "own tokens": case("own-tokens", OwnTokensNet, by_tokens, kind=Scaled, costs=Costs(lengths=LENGTHS)),
         "compiled": case("compiled", MeanNet, torch_compile_backend="eager", max_steps=4),
-        "scaled": case("scaled", SynchronisedNet, kind=Scaled, balancing={"loss": "scaled"}),
+        "own tokens, accumulated": case(
+            "scaled", OwnTokensNet, {**by_tokens, "accumulate": 3}, kind=Scaled, gradient_accumulation_steps=3
+        ),
         "resumed": resumed(folder / "resumed", MeanNet),
         "options": case("options", MeanNet, {"accumulate": 2, "batches": 7}, gradient_accumulation_steps=2, **kept),
         "twice": twice(folder / "twice"),

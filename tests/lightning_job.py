@@ -62,13 +62,18 @@ class WithUnused(Module):
         self.spare = torch.nn.Linear(2, 2).double()
 
 
+def scale_of(module):
+    """Return ``scale`` of the callback that balances."""
+    return next(one.balance.scale for one in module.trainer.callbacks if getattr(one, "balance", None))
+
+
 class Tokens(Module):
     """A loss divided by the tokens of all ranks."""
 
     def training_step(self, batch, _):
         tokens = (batch["labels"] != -100).sum()
         torch.distributed.all_reduce(tokens)
-        return self.net.losses(**batch).sum() * self.trainer.world_size / tokens
+        return scale_of(self)(self.net.losses(**batch).sum() * self.trainer.world_size / tokens)
 
 
 class OwnTokens(Module):
@@ -76,6 +81,9 @@ class OwnTokens(Module):
 
     def __init__(self, **options):
         super().__init__(trainers.OwnTokensNet, **options)
+
+    def training_step(self, batch, _):
+        return scale_of(self)(self.net(**batch)["loss"], (batch["labels"] != -100).sum())
 
 
 class Manual(Module):
@@ -131,9 +139,9 @@ def generator_loss(generator, critic, x):
     return bce(fooled, torch.ones_like(fooled))
 
 
-def trainer_of(folder, *callbacks, options=None, clip=NORM, **settings):
+def trainer_of(folder, *callbacks, clip=NORM, **settings):
     """Return a Trainer and the callback that balances."""
-    balance = balance_callback(metrics=str(folder / "run.jsonl"), **restless(**options or {}))
+    balance = balance_callback(metrics=str(folder / "run.jsonl"), **restless())
     fixed = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "num_sanity_val_steps": 1}
     settings = {
         "strategy": DDPStrategy(process_group_backend="gloo"),
@@ -259,7 +267,7 @@ def refusals(folder):
         "micro-batches": refused(Module(micro_batch=2)),
         "a budget of tokens": refused(Budget(costs=Costs(lengths=trainers.LENGTHS, global_tokens=50.0))),
         "a backward pass of one's own": refused(Unscaled()),
-        "a collective": refused(Module(SynchronisedNet), options={"loss": "mean"}),
+        "a collective": refused(Module(SynchronisedNet)),
     }
 
 
@@ -271,7 +279,6 @@ def alone_in_the_world():
     callback.on_train_start(trainer, module)
     callback.on_train_epoch_start(trainer, module)
     callback.on_train_batch_start(trainer, module, None, 0)
-    callback.on_before_backward(trainer, module, loss)
     loss.backward()
     callback.teardown(trainer, module, "fit")
     return [callback.balance, callback.state_dict(), module.training, float(module.weight.grad)]
@@ -294,12 +301,11 @@ def main(folder):
             val_check_interval=3,
         )[0],
         "limited": trained(folder, alone={"batches": 5}, limit_train_batches=5)[0],
-        "by gradients": trained(folder, options={"loss": "mean"})[0],
-        "tokens": trained(folder, Tokens(), alone={"by_tokens": True}, options={"loss": "sum"})[0],
+        "tokens": trained(folder, Tokens(), alone={"by_tokens": True})[0],
         "costs": trained(folder, Module(costs=Costs(lengths=trainers.LENGTHS, cap=60.0)))[0],
-        "costs and terms": trained(
+        "costs and tokens": trained(
             folder,
-            OwnTokens(costs=Costs(cost=trainers.LENGTHS, loss_terms=trainers.TERMS)),
+            OwnTokens(costs=Costs(cost=trainers.LENGTHS)),
             alone={**thirds, "by_tokens": True},
             accumulate_grad_batches=3,
         )[0],

@@ -23,7 +23,7 @@ def outcomes(folder):
 
 @pytest.mark.parametrize(
     ("case", "steps"),
-    [("plain", 16), ("accumulated", 6), ("loss", 6), ("costs", 16), ("costs and terms", 6), ("micro-batches", 16)],
+    [("plain", 16), ("accumulated", 6), ("scaled", 6), ("costs", 16), ("costs and tokens", 6), ("micro-batches", 16)],
 )
 def test_a_prepared_job_trains_as_one_process_does_on_the_global_batch(outcomes, case, steps):
     found = outcomes[case]

@@ -21,26 +21,29 @@ def outcomes(folder):
 
 
 @pytest.mark.parametrize(
-    ("case", "loss", "steps"),
+    ("case", "steps"),
     [
-        ("mean", "mean", 16),
-        ("tokens", "sum", 16),
-        ("mean, accumulated", "mean", 6),
-        ("tokens, accumulated", "sum", 6),
-        ("scaled", "scaled", 16),
-        ("costs", "mean", 16),
-        ("costs, tokens", "sum", 16),
-        ("costs and terms", "mean", 16),
-        ("compiled", "mean", 4),
-        ("resumed", "mean", 6),
-        ("options", "mean", 8),
+        ("mean", 16),
+        ("tokens", 16),
+        ("mean, accumulated", 6),
+        ("tokens, accumulated", 6),
+        ("own tokens", 16),
+        ("own tokens, accumulated", 6),
+        ("costs", 16),
+        ("costs, tokens", 16),
+        ("compiled", 4),
+        ("resumed", 6),
+        ("options", 8),
     ],
 )
-def test_a_balanced_trainer_trains_as_one_process_does_on_the_global_batch(outcomes, case, loss, steps):
+def test_a_balanced_trainer_trains_as_one_process_does(outcomes, case, steps):
     found = outcomes[case]
     runs.assert_exact(found)
-    assert (found["loss"], found["steps"]) == (loss, steps)
-    assert found["logged"] == pytest.approx(found["losses"], rel=1e-4), "what is logged is not the global batch's loss"
+    assert found["steps"] == steps
+    if not case.startswith("own tokens"):  # the Trainer logs the scaled loss
+        assert found["logged"] == pytest.approx(found["losses"], rel=1e-4), (
+            "what is logged is not the global batch's loss"
+        )
 
 
 def test_the_step_at_the_end_of_an_epoch_is_taken_after_resuming_in_the_middle_of_it(outcomes):
@@ -52,7 +55,6 @@ def test_the_step_at_the_end_of_an_epoch_is_taken_after_resuming_in_the_middle_o
 @pytest.mark.parametrize("case", ["classes", "numbers"])
 def test_a_model_that_takes_a_number_of_tokens_and_leaves_it_unused_is_weighted_by_samples(outcomes, case):
     found = outcomes[case]
-    assert found["loss"] == "mean"
     assert found["distance"] < runs.EXACT
 
 
@@ -100,10 +102,7 @@ def test_sizes_differ_between_ranks_and_change_and_all_of_it_is_written(outcomes
         ("a loader", "Loading.get_train_dataloader chooses the samples"),
         ("a loader above", "PlainLoading trains on batches that are not balanced"),
         ("a collective", "a collective inside the backward pass"),
-        ("no scale", "needs balance.scale(loss)"),
         ("a packed batch", "has no axis of this length"),
-        ("terms with accumulation", "loss_terms of costs need gradient_accumulation_steps=1"),
-        ("terms twice", "divided by the tokens of all ranks already"),
         ("a budget", "global_tokens of costs must be left out"),
         ("a checkpoint", "holds no paceline.pt"),
     ],

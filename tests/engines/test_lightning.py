@@ -28,10 +28,9 @@ def outcomes(folder):
         ("scheduled", 6),
         ("options", 16),
         ("limited", 10),
-        ("by gradients", 16),
         ("tokens", 16),
         ("costs", 16),
-        ("costs and terms", 6),
+        ("costs and tokens", 6),
         ("manual", 6),
     ],
 )
@@ -105,10 +104,3 @@ def test_balanced_fabric_trains_as_one_process_does_on_the_global_batch(outcomes
 
 def test_fabric_does_not_take_the_loader_and_so_cannot_assign_it_anew(outcomes):
     assert "Only PyTorch DataLoader" in outcomes["fabric"]["set up"]
-
-
-@pytest.mark.parametrize(
-    ("case", "says"), [("gradients", "must be in DistributedDataParallel"), ("no scale", "needs balance.scale(loss)")]
-)
-def test_a_model_sharded_by_fabric_needs_weighted_losses(outcomes, case, says):
-    assert says in outcomes["fabric"]["sharded"]["refused"][case]

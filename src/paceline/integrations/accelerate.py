@@ -267,6 +267,7 @@ def _attached(prepared: Iterable[Any], loader: GlobalLoader, options: dict[str, 
     if not trained:
         raise TypeError("prepare() needs the model beside the BalancedLoader: give both in one call")
     balance: Balance = attach(trained[0], loader, **options)
+    balance.loss_divisor = loader.accumulate  # accelerator.backward() divides by it
     for model in trained[1:]:
         attach(model, loader)
     return balance

@@ -113,6 +113,10 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
             )
         share = self._feed.next_share()
         self._require_kind(num_items_in_batch)
+        if self._kind == "mean":  # the Trainer divides it; a subclass may scale it
+            self.balance.loss_divisor = getattr(
+                self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps
+            )
         loss = super().training_step(model, inputs, num_items_in_batch)
         return loss * share if self._kind == "mean" else loss
 

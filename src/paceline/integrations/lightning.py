@@ -61,6 +61,8 @@ def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) ->
                 return
             model, loader = _model_of(trainer), _loader_of(trainer)
             self.balance = balance = attach(model, loader, **options)
+            if pl_module.automatic_optimization:
+                balance.loss_divisor = loader.accumulate
             balance.on_iteration.extend(sinks(*targets))
             if self.saved is not None:
                 balance.load_state_dict(self.saved)

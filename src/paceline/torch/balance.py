@@ -46,6 +46,15 @@ class Scaling:
         return tuple(one.model for one in self._weighting.models)
 
     @property
+    def loss_divisor(self) -> int:
+        """By what a trainer divides every loss, such as its number of micro-batches: scaled losses undo it."""
+        return self._weighting.loss_divisor
+
+    @loss_divisor.setter
+    def loss_divisor(self, divisor: int) -> None:
+        self._weighting.loss_divisor = divisor
+
+    @property
     def closed(self) -> bool:
         """True if it has been taken off the models."""
         return not self._end.alive

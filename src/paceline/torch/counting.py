@@ -317,8 +317,8 @@ class _Scaled(torch.autograd.Function):
     """A loss times what it is a mean over; no count leaves it as it is, and 0 makes it 0 even if it is NaN."""
 
     @staticmethod
-    def forward(ctx: Any, loss: torch.Tensor, count: float | None, unit: float) -> torch.Tensor:
-        ctx.count, ctx.factor = count, 1.0 if count is None else count * unit
+    def forward(ctx: Any, loss: torch.Tensor, count: float | None, factor: float) -> torch.Tensor:
+        ctx.count, ctx.factor = count, factor
         return loss * ctx.factor if ctx.factor else torch.zeros_like(loss)
 
     @staticmethod
@@ -329,11 +329,11 @@ class _Scaled(torch.autograd.Function):
 _SCALED = _Scaled._backward_cls  # type: ignore[attr-defined]
 
 
-def scaled(loss: torch.Tensor, count: float | None, unit: float) -> torch.Tensor:
-    """Return the loss times its count, in units that keep it near the loss itself."""
+def scaled(loss: torch.Tensor, count: float | None, factor: float) -> torch.Tensor:
+    """Return the loss times a factor, and let the graph remember the count behind it."""
     if count == 0 and loss.grad_fn is not None:
         _keep_finite(loss.grad_fn)
-    return _Scaled.apply(loss, count, unit)  # type: ignore[no-any-return, no-untyped-call]
+    return _Scaled.apply(loss, count, factor)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _keep_finite(root: Any) -> None:

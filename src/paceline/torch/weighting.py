@@ -289,6 +289,9 @@ class Weighting:
 
     looks = scales = divides = False
 
+    loss_divisor = 1
+    """By what a trainer divides every loss, as Accelerate does by the number of micro-batches."""
+
     def __init__(self, exchange: Exchange, loader: Any = None) -> None:
         self.exchange, self.loader = exchange, loader
         self.world_size = exchange.world_size
@@ -348,7 +351,8 @@ class Weighting:
             count = float(count)
             if not 0 <= count < math.inf:
                 raise ValueError(f"count must be a finite number of at least 0 samples or tokens, got {count:g}")
-        return scaled(loss, count, self.unit)
+        # In units that keep it near the loss itself.
+        return scaled(loss, count, 1.0 if count is None else count * self.unit * self.loss_divisor)
 
     # -- backward passes ---------------------------------------------------------------------------------------------
 
