@@ -280,7 +280,6 @@ def refusals():
         "a stream": trainers.refusal(lambda: prepare(accelerator, network, StreamLoader(Samples(), GLOBAL_BATCH))),
         "no model": trainers.refusal(lambda: prepare(accelerator, loader_of())),
         "counts all": trainers.refusal(lambda: prepare(accelerator, network, GlobalLoader(Samples(), GLOBAL_BATCH))),
-        "collective": trainers.refusal(lambda: trained(SynchronisedNet)),
         "counts one": trainers.refusal(lambda: prepare(Accelerator(cpu=True, dataloader_config=split), loader_of())),
     }
 
@@ -291,7 +290,7 @@ def main(folder):
     return {
         "plain": trained(folder=folder),
         "accumulated": trained(accumulate=3, dataloader_config=assigning),
-        "scaled": trained(SynchronisedNet, accumulate=3, count=lambda batch: len(batch["x"])),
+        "scaled": trained(SynchronisedNet, count=lambda batch: len(batch["x"])),
         "costs": trained(costs=Costs(lengths=LENGTHS, cap=60.0)),
         "costs and tokens": trained(
             OwnTokensNet,

@@ -18,7 +18,6 @@ from trainers import (
     MeanNet,
     OwnTokensNet,
     Samples,
-    SynchronisedNet,
     TokenNet,
 )
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
@@ -305,7 +304,6 @@ def refusals(folder):
         "a sampler": refused(folder, kind=BalancedSampling),
         "a loader": refused(folder, kind=BalancedLoading),
         "a loader above": refused(folder, kind=PlainLoading),
-        "a collective": refused(folder, SynchronisedNet),
         "a packed batch": refused(folder, collate=packed),
         "a budget": refused(folder, costs=Costs(lengths=LENGTHS, global_tokens=50)),
         "a checkpoint": missing(folder.parent / "resumed", MeanNet),

@@ -231,16 +231,6 @@ class Sharded(Module):
         fully_shard(self.net, mesh=self.device_mesh["data_parallel"])
 
 
-class Unscaled(Module):
-    """Runs its backward pass past Lightning."""
-
-    automatic_optimization = False
-
-    def training_step(self, batch, _):
-        self.net(**batch)["loss"].backward()
-        self.optimizers().step()
-
-
 class Budget(Module):
     def train_dataloader(self):
         ranks = {"rank": self.trainer.global_rank, "world_size": self.trainer.world_size}
@@ -266,8 +256,6 @@ def refusals(folder):
         "accumulate": refused(Module(accumulate=2), accumulate_grad_batches=3),
         "micro-batches": refused(Module(micro_batch=2)),
         "a budget of tokens": refused(Budget(costs=Costs(lengths=trainers.LENGTHS, global_tokens=50.0))),
-        "a backward pass of one's own": refused(Unscaled()),
-        "a collective": refused(Module(SynchronisedNet)),
     }
 
 

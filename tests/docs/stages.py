@@ -7,7 +7,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-from paceline.torch import BalancedLoader, Costs, attach, weight_terms
+from paceline.torch import BalancedLoader, Costs, attach
 
 if not dist.is_initialized():
     dist.init_process_group("gloo")
@@ -44,7 +44,6 @@ def collate(rows):
 
 dataset = Texts()
 lengths = [1 + index % 7 for index in range(512)]
-labels_per_sample = [0 if index % 3 == 0 else 1 + index % 7 for index in range(512)]
 model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Embedding(5, 4), torch.nn.Linear(4, 3)))
 """
 

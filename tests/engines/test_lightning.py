@@ -89,8 +89,6 @@ def test_without_other_ranks_the_callback_does_nothing(outcomes):
         ("accumulate", "accumulate_grad_batches=3, but the loader accumulate=2"),
         ("micro-batches", "the same number of batches on every rank"),
         ("a budget of tokens", "Lightning reads the number of batches once"),
-        ("a backward pass of one's own", "needs balance.scale(loss)"),
-        ("a collective", "a collective inside the backward pass"),
     ],
 )
 def test_what_cannot_be_balanced_is_refused(outcomes, case, says):
