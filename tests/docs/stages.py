@@ -47,6 +47,12 @@ lengths = [1 + index % 7 for index in range(512)]
 model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Embedding(5, 4), torch.nn.Linear(4, 3)))
 """
 
+SCALED = """
+balance = attach(model, loader)
+inputs, targets = next(iter(loader))
+loss, count = criterion(model(inputs), targets), len(inputs)
+"""
+
 ONE_MODEL = """
 import torch
 
@@ -121,14 +127,14 @@ STAGES = {
     "howto/federated.md": {3: FEDERATED},
     "howto/pytorch.md": {
         1: TORCH,
-        2: TORCH,
+        2: f"{TORCH}\n{SCALED}",
         3: f"{TORCH}\nbalance = attach(model, loader)\n{TRAINED}\npath = 'state.pt'",
     },
     "howto/recording.md": {2: f"{TORCH}\n{RECORDED}", 4: ANY_LOOP},
     "howto/simulate.md": {1: ""},
     "howto/training.md": {1: TRACES, 3: f"{MODELS}\n{TORCH}"},
     "howto/watching.md": {1: TORCH, 2: TRAINED, 3: ""},
-    "howto/work.md": {1: f"{TORCH}\n{TEXTS}", 4: TORCH, 5: "saved_epoch, epochs = 0, 2"},
+    "howto/work.md": {1: f"{TORCH}\n{TEXTS}", 3: TORCH, 4: "saved_epoch, epochs = 0, 2"},
     "reference/formats.md": {2: FRAME},
     "reference/schemas.md": {1: ""},
 }
@@ -137,11 +143,7 @@ STAGES = {
 FILLED = {
     ("howto/federated.md", 3): ("clients=..., samples=..., seconds=..., comm_seconds=...", "**replies"),
     ("howto/pytorch.md", 3): ('"model": ...', '"model": model.state_dict()'),
-    ("howto/pytorch.md", 2): (
-        "...\n",
-        "inputs, targets = next(iter(loader))\nloss = criterion(model(inputs), targets)\n",
-    ),
-    ("howto/work.md", 4): ("loss_of", "criterion"),
+    ("howto/work.md", 3): ("loss_of", "criterion"),
 }
 """Text in a block that is left to its reader, and what is put in its place."""
 
@@ -152,6 +154,10 @@ ELSEWHERE = {
     ("howto/embedding.md", 2): "tests/runs/test_metrics.py",
     ("howto/federated.md", 1): "tests/engines/test_flower.py",
     ("howto/federated.md", 2): "tests/engines/test_flower.py",
+    ("howto/packing.md", 1): "tests/engines/test_packing_example.py",
+    ("howto/packing.md", 2): "tests/solver/test_pack.py",
+    ("howto/packing.md", 3): "tests/solver/test_pack.py",
+    ("howto/packing.md", 4): "tests/solver/test_pack.py",
     ("howto/profiling.md", 1): "tests/datasets/test_profiles.py",
     ("howto/profiling.md", 2): "tests/datasets/test_profiles.py",
     ("howto/recording.md", 1): "tests/recording/test_recorder.py",
@@ -161,8 +167,7 @@ ELSEWHERE = {
     ("howto/trainers.md", 3): "tests/engines/test_lightning.py",
     ("howto/trainers.md", 4): "tests/engines/test_lightning.py",
     ("howto/training.md", 2): "tests/training/test_fit_beyond.py",
-    ("howto/work.md", 2): "tests/engines/test_torch_work.py",
-    ("howto/work.md", 3): "tests/engines/test_torch_work.py",
+    ("howto/work.md", 2): "tests/loops/test_loops.py",
     ("reference/formats.md", 1): "tests/datasets/test_readers_layouts.py",
 }
 """Tests that run what a block shows, where it needs several ranks, another environment or files that are not here."""

@@ -43,7 +43,7 @@ def test_metrics_may_be_one_name_or_several(tmp_path, several):
         ({"predictor": "oracle"}, "oracle"),
         ({"samples": 0}, "samples must be at least 1, got 0"),
         ({"epochs": 0}, "epochs must be at least 1"),
-        ({"batch": 0}, "batch must be at least 1"),
+        ({"batch": 0}, "must be at least 1"),
         ({"workers": 0}, "workers must be at least 1"),
         ({"servers": 4}, "servers must be from 1 to"),
         ({"checkpoint_every": 100}, "needs a file"),

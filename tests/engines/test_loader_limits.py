@@ -10,8 +10,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from paceline.torch import BalancedLoader, Costs, options, source
 from paceline.torch.buffered import BufferAssigner
-from paceline.torch.cost_column import numbers_of, require_in_range
-from paceline.torch.costs import SampleCosts
+from paceline.torch.cost_column import numbers_of
 from paceline.torch.global_batch import GlobalBatch
 from paceline.torch.micro import Collated, Pieces
 from paceline.torch.options import Loading, place, require_samples, whole
@@ -77,14 +76,6 @@ def test_options_of_loading_at_their_limits():
             Loading(1, **told)
 
 
-def test_a_loader_knows_the_shares_and_the_weight_of_its_first_batch_before_it_comes():
-    loader = made(world_size=2, rank=1, global_batch=7)
-    assert (loader.shares.tolist(), loader.batch_sizes is loader.shares) == ([4, 3], True)
-    assert (loader.weight, loader.rank_batch.sizes.tolist(), loader.step_ends) == (3 / 7, [4, 3], True)
-    assert (loader.since_uneven, loader.looping, loader.ended) == (np.inf, False, False)
-    assert (loader.accumulate, loader.micro_batch, loader.counts_all) == (1, None, True)
-
-
 def test_the_fewest_samples_of_a_rank_are_kept_where_work_is_divided_by_cost():
     sizes = []
     for least in (1, 3):
@@ -121,17 +112,6 @@ def test_an_epoch_without_a_full_batch_is_empty_also_under_a_cap():
     ):
         next(iter(capped))
     assert len(list(made(range(4), 2, world_size=1, costs=Costs(cost=[2.0] * 4, cap=4)))) == 2
-
-
-def test_costs_are_compared_by_a_short_checksum_of_all_their_numbers():
-    def said(**more):
-        numbers = {"features": np.ones((2, 1)), "tokens": np.ones(2), **more}
-        return SampleCosts(**numbers).digest
-
-    others = [{"features": np.full((2, 1), 2.0)}, {"tokens": np.full(2, 2.0)}]
-    assert said() == said()
-    assert len({said(), *(said(**one) for one in others)}) == 4
-    assert len(said()) == 16
 
 
 class Table:
@@ -180,25 +160,6 @@ def test_numbers_of_samples_are_the_loaders_own_and_read_only():
     for found in (numbers_of([7, 8], given, "cost"), numbers_of([1.0, 2.0], float, "cost")):
         assert (found.tolist(), found.flags.writeable, found is given) == ([1.0, 2.0], False, False)
     assert given.flags.writeable
-
-
-@pytest.mark.parametrize(
-    ("values", "zero", "said"),
-    [
-        ([5e-324, 1], False, None),
-        ([0.0, 1], True, None),
-        ([1, 0.0], False, "x must be finite and above 0, got 0 for sample 1"),
-        ([1, -5e-324], True, "x must be finite and not negative, got -4.94066e-324 for sample 1"),
-        ([np.inf, 1], True, "x must be finite and not negative, got inf for sample 0"),
-        ([1, np.nan, 0.0], False, "x must be finite and above 0, got nan for sample 1"),
-    ],
-)
-def test_numbers_out_of_range_are_refused_and_the_first_is_named(values, zero, said):
-    if said is None:
-        require_in_range(np.array(values), "x", zero=zero)
-        return
-    with pytest.raises(ValueError, match=exactly(said)):
-        require_in_range(np.array(values), "x", zero=zero)
 
 
 def test_rows_without_any_and_texts_of_bytes():

@@ -254,7 +254,7 @@ def test_own_and_communication_seconds_are_measured_in_every_iteration(ranks):
         assert {worker.split(":")[1] for _, worker, *_ in records} == {str(rank)}
         for index, _, sizes, seconds, comm_seconds, forecast_seconds in records:
             assert sizes.sum() == GLOBAL_BATCH
-            assert (seconds > 0).all()
+            assert (np.isnan(seconds) | (seconds > 0)).all()
             assert (comm_seconds > 0).all() or index == 0
             assert (forecast_seconds > 0).all()
 
@@ -263,7 +263,8 @@ def test_covariates_sampled_at_the_end_of_an_iteration_are_those_of_now_and_then
     (before, now), other = ranks["driven"]
     assert (before[1:], now) == (other[0][1:], other[1])
     assert np.isnan(before[0]).all()
-    assert before[1:] == now[:-1]
+    asked = iter(now)
+    assert all(one in asked for one in before[1:]), "a report has the covariates that its forecast had"
     counts = np.array(now)[..., 0] - [0, 100]  # how often each rank's covariate had been sampled
     assert (counts[0] == 1).all()
     # A covariate that takes long, for iterations as short as these, serves for several.

@@ -82,14 +82,6 @@ def test_drop_last_leaves_out_what_does_not_fill_a_global_batch():
     assert len(loader) == 2
 
 
-def test_weights_are_the_share_of_the_batch_also_of_the_last():
-    loader = BalancedLoader(range(18), 10, rank=0, world_size=2)
-    loader.sizes = np.array([7, 3])
-    weights = [loader.weight for _ in loader]
-    assert weights == [0.7, 0.75]
-    assert loader.batch_sizes.tolist() == [6, 2]
-
-
 @pytest.mark.parametrize(
     ("samples", "sizes", "last"), [(24, [18, 2], [2, 2]), (24, [19, 1], [3, 1]), (23, [18, 2], [2, 1])]
 )
@@ -162,14 +154,12 @@ def test_micro_batches_make_up_the_very_part_that_comes_as_a_whole(most, collate
     change_sizes([whole, loader], seed=3)
     parts = iter(loader)
     for batch in whole:
-        numbers, weights = [], []
+        numbers = []
         while not numbers or not loader.step_ends:
             part = next(parts).tolist()
             assert 1 <= len(part) <= most
             numbers += part
-            weights.append(loader.weight)
         assert numbers == batch.tolist()
-        assert sum(weights) == pytest.approx(whole.weight)
         assert loader.position == whole.position
     assert next(parts, None) is None
 

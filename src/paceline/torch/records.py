@@ -15,7 +15,7 @@ from paceline.torch.reports import RankReports
 
 
 def record(
-    rows: RankReports, used: Plan, handed_W: Sizes, accumulate: int, work: WorkModel | None, **own: Any
+    rows: RankReports, used: Plan, batch_W: Sizes, accumulate: int, work: WorkModel | None, **own: Any
 ) -> Iteration:
     """Return the record of an iteration.
 
@@ -25,17 +25,17 @@ def record(
         The reports of all ranks.
     used
         The plan in use.
-    handed_W
-        Samples of each worker in the batch that was computed last, for those that have not reported, ``[W]``.
+    batch_W
+        Samples of each worker in the batch that was computed last, for those whose times are not known, ``[W]``.
     accumulate
-        Micro-batches of a step, likewise.
+        Such batches in a step.
     work
         What samples cost; None where they have no costs.
     **own
         What this rank knows by itself: other fields of :class:`Iteration`.
     """
     steps_W, known_W = rows["steps"], np.isfinite(rows["samples"])  # a device may not have finished yet
-    sizes_W = np.where(known_W, rows["samples"] / steps_W, handed_W)
+    sizes_W = np.where(known_W, rows["samples"] / steps_W, batch_W * accumulate)
     parts_W = np.where(known_W, rows["micro_batches"] / steps_W, accumulate)
     work_W = sizes_W if work is None else work.work(rows.features_WF) / steps_W
     return Iteration(
