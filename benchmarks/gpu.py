@@ -28,7 +28,7 @@ PARTS = {
     "item_cost": (100, "Samples that cost the ranks different times"),
     "event_clocks": (45, "Event clocks against a busy loop of known length"),
     "added_time": (45, "Time that balancing adds to a step"),
-    "step_curves": (75, "Batch time curves"),
+    "step_curves": (120, "Batch time curves"),
     "device_fits": (60, "Networks fitted on the device and on the CPU"),
     "recording": (60, "A job recorded without a change"),
 }
