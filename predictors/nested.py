@@ -64,8 +64,8 @@ class NestedPredictor(FleetPredictor):
 
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
         """Fit the inner predictors to traces that may be read more than once and never all at once."""
-        for i, inner in enumerate(self._inner):
-            fit_with(inner, traces, fitting.part(f"inner{i}"))
+        for inner in self._inner:
+            fit_with(inner, traces, fitting)
         self._read = self._split = None
         self.reset(self.workers)
         return self

@@ -16,40 +16,12 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-from fit_cases import folder_of, learnt
+from fit_cases import folder_of
 
 from paceline.coordinator.asynchronous import SGD, EpochSampler, Server, scheme
 from paceline.parameter_server.service import Service
-from paceline.predictors import NARX, Training
-from paceline.training import fit, load_model, save_model
 
 FORK = multiprocessing.get_context("fork")
-
-
-class Fit:
-    """Goes on to the same weights."""
-
-    share = 0.1
-    """Share of what it takes without a kill after which it is killed at the latest."""
-
-    memory = 8000
-    """So little that windows go to files: they are kept beside the weights."""
-
-    def prepare(self, place):
-        folder_of(place / "jobs", 2, iterations=120)
-        save_model(fit(self.narx(), place / "jobs", memory=self.memory), place / "whole")
-
-    def narx(self):
-        training = Training(epochs=4, batch_size=16, closed_loop=2)
-        return NARX(lags=3, covariate_lags=1, hidden=4, training=training)
-
-    def run(self, place, out):
-        options = {"checkpoint": out / "fit", "checkpoint_seconds": 0.0, "memory": self.memory}
-        save_model(fit(self.narx(), place / "jobs", **options), out / "model")
-
-    def check(self, place, out, ended):
-        if (out / "model").exists() or ended:
-            assert learnt(load_model(out / "model")) == learnt(load_model(place / "whole"))
 
 
 class Tune:
@@ -191,7 +163,7 @@ class Live:
             assert (out / "loss.png").read_bytes().endswith(b"IEND\xaeB`\x82")
 
 
-CASES = {case.__name__.lower(): case for case in (Fit, Tune, Report, SaPS, Federated, Live)}
+CASES = {case.__name__.lower(): case for case in (Tune, Report, SaPS, Federated, Live)}
 
 
 def quietly(run, place, out):

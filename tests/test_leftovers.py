@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fit_cases import QUICK, wavy
 
 from paceline import _whole
 from paceline._whole import TemporaryFolder, remove_left_folders, remove_leftovers, written_whole
@@ -17,8 +16,6 @@ from paceline.coordinator.asynchronous.optimizer import SGD
 from paceline.coordinator.asynchronous.schemes import scheme
 from paceline.coordinator.asynchronous.server import Server
 from paceline.parameter_server.service import Service
-from paceline.predictors import NARX
-from paceline.training import fit
 
 WRITES = """
 import sys, time
@@ -115,17 +112,6 @@ def test_a_folder_that_others_remove_before_it_is_locked_is_made_again(tmp_path,
     with TemporaryFolder(tmp_path) as folder:
         remove_left_folders(tmp_path)
         assert [str(path) for path in tmp_path.iterdir()] == [folder]
-
-
-def test_a_fit_removes_what_a_killed_one_left_of_its_checkpoint(tmp_path, writer):
-    narx = NARX(lags=3, hidden=4, training=QUICK)
-    fit(narx, [wavy(0)], checkpoint=tmp_path)
-    files = [file for file in tmp_path.rglob("*") if file.is_file()]
-    for file in files:
-        killed(writer(file))
-    fit(narx, [wavy(0)], checkpoint=tmp_path)
-    assert files
-    assert [file for file in tmp_path.rglob("*") if file.is_file()] == files
 
 
 def test_a_server_removes_what_a_killed_one_left_of_its_checkpoint(tmp_path, writer):

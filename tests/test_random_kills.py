@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from kill_cases import CASES
 
-SOON = ["fit", "saps"]
+SOON = ["saps"]
 """Those of which a few kills are quick."""
 
 TESTS = Path(__file__).parent

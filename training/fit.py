@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import json
 import logging
 import math
 import os
-import shutil
 import time
 import warnings
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -150,8 +147,6 @@ def fit(
     *,
     start: FleetPredictor | str | Path | None = None,
     hold_out: float | Collection[str] = 0.0,
-    checkpoint: str | Path | None = None,
-    checkpoint_seconds: float = 60.0,
     strict: bool = False,
     progress: bool | Callable[[Moment], None] = False,
     device: str = "cpu",
@@ -174,10 +169,6 @@ def fit(
     hold_out
         Share of the workers, or their names, that are never fitted: networks decide by their last iterations when to
         stop. The same seed holds out the same names on every day. By default the end of every worker decides.
-    checkpoint
-        A folder. A fit that is killed and called again in the same way goes on there, to the same weights to the bit.
-    checkpoint_seconds
-        Seconds between two checkpoints.
     strict
         Whether a file that cannot be read is an error; otherwise it is left out, with a warning.
     progress
@@ -200,7 +191,7 @@ def fit(
     ValueError
         If there is no trace, a trace has no speeds at all, measured speeds and speeds derived from a model of resource
         usage are mixed, an argument is out of range, ``start`` is
-        another kind of predictor, the checkpoint is of another fit, or a loss is not finite: the sentence names the
+        another kind of predictor, or a loss is not finite: the sentence names the
         batch and the files.
 
     Examples
@@ -221,11 +212,7 @@ def fit(
     """
     require_predictor(predictor)
     fitted = copy.deepcopy(predictor)
-    _check(hold_out, checkpoint_seconds, memory, device)
-    if checkpoint is not None and "://" in str(checkpoint):
-        raise ValueError("checkpoint must be a local folder, got an address")
-    if checkpoint is not None and Path(checkpoint).exists() and not Path(checkpoint).is_dir():
-        raise ValueError(f"checkpoint must be a folder, got the file {checkpoint}: name another place")
+    _check(hold_out, memory, device)
     if distributed:
         _join_processes()
     if start is not None:
@@ -241,30 +228,20 @@ def fit(
             show(moment)
 
         is_held = held_out_by(hold_out, seed)
-        folder = None if checkpoint is None else Path(checkpoint)
-        given = Fitting(folder=folder, distributed=distributed)
-        place = None if folder is None else given.reading("traces")
-        held = hold_out if isinstance(hold_out, int | float) else sorted(hold_out)
-        survey = surveyed(source, is_held, _teller(source, tell), place, repr((held, seed)), checkpoint_seconds)
+        survey = surveyed(source, is_held, _teller(source, tell))
         held_out = held_workers(hold_out, survey.workers, seed)
         if held_out != frozenset(filter(is_held, survey.workers)):  # so few workers that the share was none, or all
-            held = sorted(held_out)
-            survey = surveyed(
-                source, held_out.__contains__, _teller(source, tell), place, repr((held, seed)), checkpoint_seconds
-            )
+            survey = surveyed(source, held_out.__contains__, _teller(source, tell))
         fitting = Fitting(
             survey=survey,
             warm=start is not None,
             held_out=_checked_share(held_out, survey, hold_out) if hold_out else None,
-            folder=folder,
-            checkpoint_seconds=checkpoint_seconds,
             device=device,
             distributed=distributed,
             memory=memory,
             tell=tell,
         )
-        fit_with(fitted, source, replace(fitting, identity=_identity(fitted, source, fitting)))
-        _forget_reading(given)
+        fit_with(fitted, source, fitting)
         _refer(fitted, survey)
         _say_ignored(fitting, survey, hold_out, trained="training" in stages)
     if warn:
@@ -273,13 +250,11 @@ def fit(
     return fitted
 
 
-def _check(hold_out: float | Collection[str], checkpoint_seconds: float, memory: int, device: str) -> None:
+def _check(hold_out: float | Collection[str], memory: int, device: str) -> None:
     if isinstance(hold_out, str) or (isinstance(hold_out, int | float) and not 0.0 <= hold_out < 1.0):
         raise ValueError(f"hold_out must be a share in [0, 1) or a list of workers' names, got {hold_out!r}")
-    if checkpoint_seconds < 0 or memory < 1:
-        raise ValueError(
-            f"checkpoint_seconds must be at least 0 s and memory at least 1 byte, got {checkpoint_seconds} and {memory}"
-        )
+    if memory < 1:
+        raise ValueError(f"memory must be at least 1 byte, got {memory}")
     if device != "cpu":
         require("torch", needed_by=f"fitting on {device}", extra="torch")
         import torch
@@ -352,16 +327,6 @@ def _checked_share(held_out: frozenset[str], survey: Survey, hold_out: float | C
     return held_out
 
 
-def _identity(fitted: Predictor, source: Source, fitting: Fitting) -> str:
-    """Return a digest of everything that the weights depend on."""
-    learnt = fitted.state_dict() if fitting.warm else {}
-    start = {name: hashlib.sha256(value.tobytes()).hexdigest() for name, value in learnt.items()}
-    traces = [fact.digest for fact in source.facts]
-    options = [sorted(fitting.held_out or ()), fitting.memory, fitting.device]
-    params = repr(fitted.get_params(deep=False)) if isinstance(fitted, FleetPredictor) else repr(fitted)
-    return hashlib.sha256(json.dumps([params, start, traces, options]).encode()).hexdigest()
-
-
 def _join_processes() -> None:
     require("torch", needed_by="fit(..., distributed=True)", extra="torch")
     import torch.distributed as dist
@@ -385,24 +350,10 @@ def _teller(source: Source, tell: Callable[[Moment], None]) -> Callable[[Trace],
     return told
 
 
-def _forget_reading(fitting: Fitting) -> None:
-    """Remove the notes about reading the traces, now that the predictor is fitted."""
-    if fitting.folder is None:
-        return
-    name = fitting.reading("").name
-    # Not rglob: it raises when another process removes a folder of its own under it; os.walk passes over it.
-    for folder, inside, _ in os.walk(fitting.folder):
-        if name in inside:
-            shutil.rmtree(Path(folder, name), ignore_errors=True)
-
-
 def _say_ignored(fitting: Fitting, survey: Survey, hold_out: float | Collection[str], trained: bool) -> None:
     """Warn of options that changed nothing."""
-    # A finished fit that is resumed trains no more, but left its checkpoint.
-    trained = trained or (fitting.folder is not None and fitting.folder.is_dir() and any(fitting.folder.iterdir()))
-    asked = {"checkpoint": fitting.folder, "device": fitting.device != "cpu"}
-    if not trained and (ignored := [name for name, given in asked.items() if given]):
-        warnings.warn(f"{' and '.join(ignored)} changed nothing: only networks are trained so", stacklevel=3)
+    if not trained and fitting.device != "cpu":
+        warnings.warn("device changed nothing: only networks are trained on it", stacklevel=3)
     unknown = [] if isinstance(hold_out, int | float) else sorted(set(hold_out) - set(survey.workers))
     if unknown:
         warnings.warn(f"hold_out names {unknown[:5]}, who are in none of the traces", stacklevel=3)

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -18,12 +17,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from paceline._whole import TemporaryFolder, written_whole
+from paceline._whole import TemporaryFolder
 from paceline.datasets import Trace
 from paceline.datasets.columns import MEASURED
 from paceline.datasets.readers.reader_registry import jobs_of, read_job
 from paceline.predictors.fitting.survey import Survey, Surveying
-from paceline.predictors.reference import Spread
 
 Load = Callable[[], Iterator[Trace]]
 Given = Iterable[Trace | str | Path] | Trace | str | Path
@@ -107,10 +105,7 @@ class Source:
         self._left_out: dict[str, LeftOut] = {}
         self._usable: dict[int, int] = {}
         self._remembered: dict[int, list[Trace]] = {}
-        self._derived: list[Fact] = []
         self._read = False
-        self._begin_at = 0
-        self._place = 0
         self._loads = self._loads_of(traces)
 
     def __iter__(self) -> Iterator[Trace]:
@@ -126,53 +121,14 @@ class Source:
         """The files that are not fitted to, and why; complete after the first pass."""
         return tuple(self._left_out.values())
 
-    # -- going on after a kill -----------------------------------------------------------------------------------
-
-    @property
-    def at_first_of_file(self) -> bool:
-        """True if the trace that came last is the first one of its file."""
-        return self._usable.get(self._place) == 1
-
-    def so_far(self) -> dict[str, Any]:
-        """Return the findings of the first pass in the files before the present one, for :meth:`resume`."""
-        facts = self.facts[: -self._usable[self._place]]
-        return {
-            "stamps": [_stamp(load) for _, load in self._loads[: self._place]],
-            "usable": [self._usable[place] for place in range(self._place)],
-            "facts": [asdict(fact) for fact in facts],
-            "derived": [facts.index(fact) for fact in self._derived if fact in facts],
-            "left_out": [asdict(left) for left in self._left_out.values()],
-        }
-
-    def resume(self, found: dict[str, Any]) -> bool:
-        """Skip the files of an interrupted first pass, if they are unchanged; return whether they are."""
-        stamps = [_stamp(load) for _, load in self._loads[: len(found["stamps"])]]
-        if stamps != found["stamps"] or None in stamps:
-            return False
-        self.facts = [Fact(**fact) for fact in found["facts"]]
-        self._derived = [self.facts[k] for k in found["derived"]]
-        self._usable = dict(enumerate(found["usable"]))
-        self._left_out = {left["file"]: LeftOut(**left) for left in found["left_out"]}
-        self._begin_at = len(stamps)
-        return True
-
-    def after(self, count: int) -> Iterator[Trace]:
-        """Pass over the traces after the first ones; files of these alone are not read again."""
-        if not self._read:
-            yield from islice(self, count, None)
-            return
-        yield from self._again(count)
-
     # -- passes --------------------------------------------------------------------------------------------------
 
     def _first(self) -> Iterator[Trace]:
-        if not self._begin_at:
-            self.facts, self._usable, self._derived = [], {}, []
-        self._remembered = {}
-        derived = self._derived
+        self.facts, self._usable, self._remembered = [], {}, {}
+        derived: list[Fact] = []
         room = REMEMBERED
-        for place, (file, load) in enumerate(self._loads[self._begin_at :], self._begin_at):
-            self._place, self._usable[place] = place, 0
+        for place, (file, load) in enumerate(self._loads):
+            self._usable[place] = 0
             passed: list[Trace] = []
             for trace in self._readable(file, load):
                 fact = Fact.of(trace, file)
@@ -193,21 +149,16 @@ class Source:
         if not self.facts:
             why = "".join(f"; {left}" for left in self.left_out[:3])
             raise ValueError(f"traces must hold at least one trace to fit, got none{why}")
-        self._read, self._begin_at = True, 0
+        self._read = True
 
-    def _again(self, after: int = 0) -> Iterator[Trace]:
+    def _again(self) -> Iterator[Trace]:
         for place, (file, load) in enumerate(self._loads):
-            usable = self._usable[place]
-            skipped = min(after, usable)
-            after -= skipped
-            if skipped == usable:
-                continue
             if place in self._remembered:
-                yield from self._remembered[place][skipped:]
-                continue
-            with_speed = (trace for trace in load() if _has_speed(trace))
-            for trace in islice(with_speed, skipped, usable):
-                yield _labelled(trace, file)
+                yield from self._remembered[place]
+            elif usable := self._usable[place]:
+                with_speed = (trace for trace in load() if _has_speed(trace))
+                for trace in islice(with_speed, usable):
+                    yield _labelled(trace, file)
 
     def _readable(self, file: str, load: Load) -> Iterator[Trace]:
         """Yield the traces of a file up to the first error; what is wrong is raised or noted."""
@@ -258,16 +209,6 @@ class Source:
             raise FileNotFoundError(f"there is no file or folder {path}")
         jobs = jobs_of(path, left_out=self._leave_out, options=self.options)
         return [(str(files[0]), partial(read_job, chosen, files, **self.options)) for chosen, files in jobs]
-
-
-def _stamp(load: Load) -> list[list[Any]] | None:
-    """Return the names, sizes and times of the files of a load; ``None`` if it is of none on this machine."""
-    if not isinstance(load, partial) or load.func is not read_job:
-        return None
-    try:
-        return [[str(file), (stat := file.stat()).st_size, stat.st_mtime_ns] for file in load.args[1]]
-    except OSError:
-        return None
 
 
 def digest_of(trace: Trace) -> str:
@@ -350,18 +291,8 @@ def _restored(path: Path) -> Trace:
         return Trace(**panels, **json.loads(str(stored["about"])))
 
 
-FILE = "survey.json"
-
-
-def surveyed(
-    source: Source,
-    held_out: Callable[[str], bool],
-    tell: Callable[[Trace], None],
-    folder: Path | None,
-    identity: str,
-    checkpoint_seconds: float,
-) -> Survey:
-    """Return the survey of the traces, made in one pass that can be resumed.
+def surveyed(source: Source, held_out: Callable[[str], bool], tell: Callable[[Trace], None]) -> Survey:
+    """Return the survey of the traces, made in one pass.
 
     Parameters
     ----------
@@ -369,46 +300,9 @@ def surveyed(
         The traces, and whether a worker of this name is left out of the spreads.
     tell
         Called with each trace.
-    folder
-        Where it is noted how far the pass is; ``None`` notes nothing. Only files of this machine are noted, and read
-        again if they changed.
-    identity
-        What else the result depends on.
-    checkpoint_seconds
-        Seconds between two notes; each is made between two files.
     """
-    path = None if folder is None else folder / FILE
-    noted = {} if path is None else _noted(path, identity)
-    begun = _restored_survey(noted["survey"]) if noted and source.resume(noted["source"]) else None
-    surveying, last = Surveying(held_out, begun), time.monotonic()
+    surveying = Surveying(held_out)
     for trace in source:
-        between_files = source.at_first_of_file and len(source.facts) > 1
-        if path is not None and between_files and time.monotonic() - last >= checkpoint_seconds:
-            about = {"identity": identity, "source": source.so_far(), "survey": asdict(surveying.survey(Survey))}
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with written_whole(path) as temporary:
-                temporary.write_text(json.dumps(about))
-            last = time.monotonic()
         surveying.add(trace)
         tell(trace)
     return surveying.survey(Survey)
-
-
-def _noted(path: Path, identity: str) -> dict[str, Any]:
-    """Return the last note, empty if there is none, or of another fit: it only saves time."""
-    try:
-        about: dict[str, Any] = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return about if about.get("identity") == identity else {}
-
-
-def _restored_survey(about: dict[str, Any]) -> Survey:
-    return Survey(
-        lengths=tuple(about["lengths"]),
-        speeds=about["speeds"],
-        workers=tuple(about["workers"]),
-        covariates={name: Spread(**spread) for name, spread in about["covariates"].items()},
-        change=Spread(**about["change"]),
-        shared=tuple(about["shared"]),
-    )

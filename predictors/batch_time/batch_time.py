@@ -166,7 +166,7 @@ class BatchTime(FleetPredictor):
         self.curves_ |= curves_of_traces(traces, self._device, near=self.near)
         # The relative speed is a speed of its own, so what is known of the traces' covariates is looked up again.
         relatives = [self._relative_of(trace) for trace in traces]
-        fit_with(self._relative, relatives, replace(fitting.part("relative_speed"), survey=None, held_out=None))
+        fit_with(self._relative, relatives, replace(fitting, survey=None, held_out=None))
         self.reset(self.workers)
         return self
 

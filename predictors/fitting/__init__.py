@@ -1,4 +1,4 @@
-"""Fits of predictors: on streams of traces, with checkpoints, held-out workers, a device, and progress."""
+"""Fits of predictors: on streams of traces, with held-out workers, a device, and progress."""
 
 from paceline.predictors.fitting.how import Fitting, Moment, Streams, as_traces, fit_with
 from paceline.predictors.fitting.survey import Survey

@@ -1,14 +1,12 @@
-"""Options of a fit, beside the traces: checkpoints, held-out workers, a device, and a callback for progress.
+"""Options of a fit, beside the traces: held-out workers, a device, and a callback for progress.
 
 Axes: W workers.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast, runtime_checkable
 
 import numpy as np
@@ -24,9 +22,6 @@ if TYPE_CHECKING:
     from paceline.datasets import Trace
 
 P = TypeVar("P", bound=Predictor)
-
-READING = "reading"
-"""Name of the folders, within those of checkpoints, of what was read so far."""
 
 MEMORY = 100 << 20
 """Bytes of training windows held at once; more than that go to files, which are read one at a time.
@@ -106,12 +101,6 @@ class Fitting:
     held_out
         Names of the workers whose speeds are never fitted, only used to decide when to stop; ``None`` holds out the
         end of every trace instead.
-    folder
-        Where checkpoints are kept; ``None`` keeps none.
-    checkpoint_seconds
-        Seconds between two checkpoints; 0 writes one after every batch.
-    identity
-        What a checkpoint must have been made from to be resumed.
     device
         ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
     distributed
@@ -125,22 +114,10 @@ class Fitting:
     survey: Survey | None = None
     warm: bool = False
     held_out: frozenset[str] | None = None
-    folder: Path | None = None
-    checkpoint_seconds: float = 60.0
-    identity: str = ""
     device: str = "cpu"
     distributed: bool = False
     memory: int = MEMORY
     tell: Callable[[Moment], None] = field(default=lambda moment: None)
-
-    def reading(self, what: str) -> Path:
-        """Return the folder that keeps what this process has read, until the fit ends."""
-        assert self.folder is not None, "a fit without a folder keeps nothing"
-        return self.folder / f"{READING}-{os.environ.get('RANK', '0') if self.distributed else '0'}" / what
-
-    def part(self, name: str) -> Fitting:
-        """Return these options for a predictor inside another one, with checkpoints of its own."""
-        return replace(self, folder=None if self.folder is None else self.folder / name)
 
     def surveyed(self, traces: Iterable[Trace]) -> Survey:
         """Return the survey of the traces."""

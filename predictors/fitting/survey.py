@@ -128,17 +128,15 @@ class Surveying:
     ----------
     held_out
         Returns whether a worker of this name is left out of the spreads.
-    begun
-        What was surveyed before, to go on from it.
     """
 
-    def __init__(self, held_out: Callable[[str], bool], begun: Survey | None = None) -> None:
+    def __init__(self, held_out: Callable[[str], bool]) -> None:
         self._held_out = held_out
-        self._lengths: list[int] = [] if begun is None else list(begun.lengths)
-        self._workers: dict[str, None] = {} if begun is None else dict.fromkeys(begun.workers)
-        self._covariates: dict[str, Spread] = {} if begun is None else dict(begun.covariates)
-        self._shared: list[str] | None = None if begun is None else list(begun.shared)
-        self._speeds, self._change = (0, Spread()) if begun is None else (begun.speeds, begun.change)
+        self._lengths: list[int] = []
+        self._workers: dict[str, None] = {}
+        self._covariates: dict[str, Spread] = {}
+        self._shared: list[str] | None = None
+        self._speeds, self._change = 0, Spread()
 
     def add(self, trace: Trace) -> None:
         """Survey one more trace."""

@@ -80,7 +80,7 @@ class BarrierHead(GatedNARX):
 
         if not self.weights_:
             raise ValueError("the head must have weights: call fit first")
-        survey, fitting = fitting.surveyed(traces), fitting.part("groups")
+        survey = fitting.surveyed(traces)
         windows = collected(traces, survey, fitting, partial(self._barrier_examples, fitting))
         groups = windows.mapped(self._grouped)
         require_both(groups, fitting, survey, f"groups of {GROUP}")

@@ -1,4 +1,4 @@
-"""The one training loop of all networks: batches from shuffled windows, early stopping, checkpoints, several processes.
+"""The one training loop of all networks: batches from shuffled windows, early stopping, several processes.
 
 Imported only when a network is fitted. Axis: N windows.
 """
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from paceline._arrays import Array
 from paceline.predictors.fitting import Fitting, Moment
 from paceline.predictors.networks import processes
-from paceline.predictors.networks.checkpoint import Position, Saved
 from paceline.predictors.networks.neural import Training
 from paceline.predictors.networks.training_windows import Records, Windows
 
@@ -69,9 +68,8 @@ def descend(
         If the loss is no longer finite; the sentence names the batch and the traces that its windows come from.
     """
     run = _Descent(weights, loss, tuple(columns), windows, training, fitting, generator, augment, weight)
-    saved = Saved(fitting.folder, fitting.identity, checkpoint_seconds=fitting.checkpoint_seconds)
     with one_thread():
-        return run.to_the_end(saved)
+        return run.to_the_end()
 
 
 @contextmanager
@@ -88,6 +86,17 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@dataclass
+class Position:
+    """Position of a training: its epoch, the batches and windows of it that are done, and the least loss so far."""
+
+    epoch: int = 0
+    batch: int = 0
+    windows: int = 0
+    waited: int = 0
+    best_loss: float = float("inf")
 
 
 @dataclass(eq=False)
@@ -107,7 +116,7 @@ class _Descent:
     told: float = 0.0
     cached: dict[int, Records] = field(default_factory=dict)
 
-    def to_the_end(self, saved: Saved) -> dict[str, Array]:
+    def to_the_end(self) -> dict[str, Array]:
         for weight in self.weights.values():
             weight.data = weight.data.to(self.fitting.device)
             weight.requires_grad_()
@@ -116,67 +125,41 @@ class _Descent:
             self.weights.values(), lr=options.learning_rate, weight_decay=options.weight_decay
         )
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=options.epochs)
-        if (found := saved.load(self.weights, optimizer, schedule, self.generator)) is not None:
-            self.at, self.best = found
         self.began = (time.perf_counter(), self._done())
-        if not self.at.finished:  # told before the first loss, which takes a pass over the windows that validate
-            self.fitting.tell(Moment("training", self._done(), self._total))
-        if found is None:
-            # The start is a candidate too: training that only makes things worse leaves the weights unchanged.
-            self.best, self.at.best_loss = numbers(self.weights), self._agreed_loss()
-        while not self.at.finished:
-            self._epoch(saved, optimizer, schedule)
+        # Told before the first loss, which takes a pass over the windows that validate.
+        self.fitting.tell(Moment("training", self._done(), self._total))
+        # The start is a candidate too: training that only makes things worse leaves the weights unchanged.
+        self.best, self.at.best_loss = numbers(self.weights), self._agreed_loss()
+        while self.at.epoch < options.epochs and self.at.waited < options.patience:
+            self._epoch(optimizer, schedule)
         return self.best
 
-    def _epoch(
-        self, saved: Saved, optimizer: torch.optim.Optimizer, schedule: torch.optim.lr_scheduler.LRScheduler
-    ) -> None:
+    def _epoch(self, optimizer: torch.optim.Optimizer, schedule: torch.optim.lr_scheduler.LRScheduler) -> None:
+        at = self.at
         for batch, source_N in self._batches():
             optimizer.zero_grad()
             self._backward(batch, source_N)
             optimizer.step()
-            self.at.batch += 1
-            if saved.due():
-                saved.save(self.at, self.best, self.weights, optimizer, schedule, self.generator)
+            at.batch += 1
         schedule.step()
-        now, at = self._agreed_loss(), self.at
+        now = self._agreed_loss()
         better = now < at.best_loss
         if better:
             self.best, at.best_loss = numbers(self.weights), now
-        at.next_epoch(0 if better else at.waited + 1)
-        at.finished = at.waited >= self.training.patience or at.epoch >= self.training.epochs
-        if at.finished or saved.due():
-            saved.save(at, self.best, self.weights, optimizer, schedule, self.generator)
+        at.epoch, at.batch, at.windows = at.epoch + 1, 0, 0
+        at.waited = 0 if better else at.waited + 1
 
     def _batches(self) -> Iterator[tuple[Batch, Sources]]:
-        """Yield the batches of this epoch that are still to come, and the traces that their windows come from."""
-        at, shards = self.at, len(self.windows.shards)
-        resumed = at.begun
-        now = self.generator.get_state()
-        if resumed:
-            self.generator.set_state(at.epoch_state)
-        else:
-            at.epoch_state = now
+        """Yield the batches of an epoch, and the traces that their windows come from."""
+        shards, size = len(self.windows.shards), self.training.batch_of(self._each)
         # One shard draws nothing, so that few windows are fitted in the same order wherever they are kept.
-        order = torch.randperm(shards, generator=self.generator).tolist() if shards > 1 else [0]
-        while at.shard < shards:
-            records, row_N = self._loaded(order[at.shard], validates=False)
-            if resumed:
-                self.generator.set_state(at.shard_state)
-            else:
-                at.shard_state = self.generator.get_state()
+        for shard in torch.randperm(shards, generator=self.generator).tolist() if shards > 1 else [0]:
+            records, row_N = self._loaded(shard, validates=False)
             row_N = row_N[torch.randperm(len(row_N), generator=self.generator)]
-            if resumed:  # what augmenting drew in the batches before the checkpoint was drawn already
-                self.generator.set_state(now)
-            at.begun, resumed = True, False
-            size = self.training.batch_of(self._each)
-            for begin in range(at.batch * size, len(row_N), size):
+            for begin in range(0, len(row_N), size):
                 chosen = row_N[begin : begin + size]
                 yield self._batch(records, chosen), records["source"][chosen.numpy()]
             del records  # before the next shard is read
-            at.shard, at.batch = at.shard + 1, 0
-            # A checkpoint between two shards finds the next one not begun: see Position.
-        at.begun = False
 
     def _loaded(self, shard: int, validates: bool) -> tuple[Records, torch.Tensor]:
         """Return the windows of a shard, and the places of those that validate, or of those that do not."""

@@ -213,7 +213,7 @@ class GatedNARX(Network):
             self.weights_ = {}
         # Measured inputs first: an unfitted network's own forecasts would be useless inputs to learn from.
         for closed_loop in sorted({1, self.training.closed_loop}):
-            self._fit_weights(traces, survey, fitting.part(f"ahead-{closed_loop}"), closed_loop)
+            self._fit_weights(traces, survey, fitting, closed_loop)
         self.reset(self.workers)
         return self
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from paceline.predictors.fitting import Fitting, Moment, Survey
-from paceline.predictors.fitting.kept import Kept
 from paceline.predictors.networks.training_windows import Part, Windows, windows_of
 
 if TYPE_CHECKING:
@@ -24,26 +22,14 @@ def collected(
 ) -> Windows:
     """Return the windows of all traces, at most ``per_speed`` for each measured speed."""
     total, began = len(survey.lengths), time.perf_counter()
-    kept = (
-        None
-        if fitting.folder is None
-        else Kept(fitting.reading("windows"), fitting.identity, fitting.checkpoint_seconds)
-    )
-    before = 0 if kept is None else total if kept.complete else len(kept.names)
 
     def each() -> Iterator[tuple[str, Iterable[Part]]]:
-        for done, trace in enumerate(_after(traces, before), before):
+        for done, trace in enumerate(traces, 1):
             yield trace.meta.get("file", trace.name), parts_of(trace)
-            fitting.tell(Moment("windows", done + 1, total, (done + 1 - before) / (time.perf_counter() - began)))
+            fitting.tell(Moment("windows", done, total, done / (time.perf_counter() - began)))
 
     # A missing speed makes no window, and a worker's first speeds make none yet.
-    return windows_of(each(), per_speed * survey.speeds, memory=fitting.memory, seed=0, kept=kept)
-
-
-def _after(traces: Iterable[Trace], count: int) -> Iterator[Trace]:
-    """Return the traces after the first ones, whose files need not be read again."""
-    skip = getattr(traces, "after", None)
-    return iter(skip(count)) if skip else islice(traces, count, None)
+    return windows_of(each(), per_speed * survey.speeds, memory=fitting.memory, seed=0)
 
 
 def require_both(windows: Windows, fitting: Fitting, survey: Survey, what: str = "") -> None:

@@ -12,13 +12,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline._whole import TemporaryFolder
-from paceline.predictors.fitting.kept import Kept
 from paceline.predictors.networks.neural import Examples, Sequences
 
 Part = Examples | Sequences
@@ -80,23 +79,19 @@ class Windows:
         return Windows([partial(_made, function, shard) for shard in self.shards], self.names, counts, validating, kind)
 
 
-def windows_of(
-    parts: Iterable[tuple[str, Iterable[Part]]], expected: int, *, memory: int, seed: int, kept: Kept | None = None
-) -> Windows:
+def windows_of(parts: Iterable[tuple[str, Iterable[Part]]], expected: int, *, memory: int, seed: int) -> Windows:
     """Collect windows, trace by trace.
 
     Parameters
     ----------
     parts
-        For each trace its name, and its windows part by part; without the traces that ``kept`` names.
+        For each trace its name, and its windows part by part.
     expected
         At most so many windows will come, which decides into how many shards they are spread.
     memory
-        Bytes of windows to hold at once.
+        Bytes of windows to hold at once; where there are more, they are written to temporary files.
     seed
         Decides which shard a window goes to.
-    kept
-        Where windows outlive a kill. Without it only those that do not fit into memory are written, to temporary files.
 
     Examples
     --------
@@ -105,20 +100,15 @@ def windows_of(
     >>> len(windows), len(windows.shards), windows.validating
     (4, 1, 2)
     """
-    names: list[str] = [] if kept is None else kept.names
-    blocks = _blocks(parts, names, expected, memory, kept)
-    kind = None if kept is None else kept.kind
-    if kind is None:
-        first = next(blocks, None)
-        if first is None:
-            return Windows([], names, [], 0, np.dtype([]))
-        kind, blocks = first.dtype, _chained(first, blocks)
+    names: list[str] = []
+    blocks = _blocks(parts, names, expected, memory)
+    first = next(blocks, None)
+    if first is None:
+        return Windows([], names, [], 0, np.dtype([]))
+    kind, blocks = first.dtype, _chained(first, blocks)
     shards = min(-(-expected * kind.itemsize // memory), MOST_FILES)
-    if shards > 1 or kept is not None:
-        windows = _spilled(blocks, kind, names, max(shards, 1), np.random.default_rng(seed), kept)
-        if shards > 1:
-            return windows
-        blocks = iter([windows.shards[0]()] if windows.shards else [np.empty(0, dtype=kind)])
+    if shards > 1:
+        return _spilled(blocks, kind, names, shards, np.random.default_rng(seed))
     records = _whole(list(blocks))
     return Windows([partial(_itself, records)], names, [len(records)], int(records["validates"].sum()), kind)
 
@@ -136,48 +126,33 @@ def grouped(records: Records, rows_NG: NDArray[np.int64]) -> Records:
 
 
 def _spilled(
-    blocks: Iterable[Records],
-    kind: np.dtype[np.void],
-    names: list[str],
-    shards: int,
-    rng: np.random.Generator,
-    kept: Kept | None,
+    blocks: Iterable[Records], kind: np.dtype[np.void], names: list[str], shards: int, rng: np.random.Generator
 ) -> Windows:
-    place = None
-    if kept is None:
-        # The folder lives as long as the windows do, and goes with them even after an error.
-        place = TemporaryFolder()
-        # In a folder within: it begins by removing what lies there, and the lock of the temporary one must stay.
-        kept = Kept(Path(place.name, "windows"), identity="", checkpoint_seconds=np.inf)
+    # The folder lives as long as the windows do, and goes with them even after an error.
+    place = TemporaryFolder()
+    paths = [Path(place.name, f"{shard:03}.records") for shard in range(shards)]
+    counts, validating = np.zeros(shards, dtype=np.int64), 0
     with ExitStack() as stack:
-        files: list[BinaryIO] = [stack.enter_context(kept.path(shard).open("ab")) for shard in range(shards)]
-        kept.begin(kind, files, rng)
+        files = [stack.enter_context(path.open("wb")) for path in paths]
         for block in blocks:
-            kept.validating += int(block["validates"].sum())
+            validating += int(block["validates"].sum())
             shard_N = rng.integers(shards, size=len(block))
             own = np.bincount(shard_N, minlength=shards)
             # In the order of arrival, so that they lie alike however they came in blocks.
             sorted_N = np.argsort(shard_N, kind="stable")
             for file, rows in zip(files, np.split(block[sorted_N], np.cumsum(own)[:-1]), strict=True):
                 file.write(rows.tobytes())
-            kept.counts += own
-        if place is None:
-            kept.note(complete=True)
-    held = [shard for shard in range(shards) if kept.counts[shard]]
-    readers = [partial(_stored, kept.path(shard), kind) for shard in held]
-    windows = Windows(readers, names, [int(kept.counts[shard]) for shard in held], kept.validating, kind)
-    if place is not None:
-        weakref.finalize(windows.shards[0], place.cleanup)
-    return windows
+            counts += own
+    held = np.flatnonzero(counts)
+    readers = [partial(_stored, paths[shard], kind) for shard in held]
+    weakref.finalize(readers[0], place.cleanup)
+    return Windows(readers, names, counts[held].tolist(), validating, kind)
 
 
 def _blocks(
-    parts: Iterable[tuple[str, Iterable[Part]]], names: list[str], expected: int, memory: int, kept: Kept | None
+    parts: Iterable[tuple[str, Iterable[Part]]], names: list[str], expected: int, memory: int
 ) -> Iterator[Records]:
-    """Yield records in blocks of some size, all in one if they fit into memory, and note the name of each trace.
-
-    Where they are kept, whoever takes a block has written it by the time that the next one is asked for.
-    """
+    """Yield records in blocks of some size, all in one if they fit into memory, and note the name of each trace."""
     block, count = np.empty(0, dtype=bool), 0
     for name, own in parts:
         names.append(name)
@@ -188,15 +163,10 @@ def _blocks(
                 if count:
                     yield block[:count]
                 kind = _kind(part)
-                size = expected if expected * kind.itemsize <= memory and kept is None else BLOCK
+                size = expected if expected * kind.itemsize <= memory else BLOCK
                 block, count = np.empty(max(size, more), dtype=kind), 0
             _fill(block[count : count + more], part, len(names) - 1)
             count += more
-        if kept is not None and kept.due():
-            if count:
-                yield block[:count]
-            block, count = block[:0], 0
-            kept.note()
     if count:
         yield block[:count]
 

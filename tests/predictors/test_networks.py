@@ -22,7 +22,7 @@ from paceline.predictors import (
     Training,
     checks,
 )
-from paceline.predictors.fitting import Moment, kept
+from paceline.predictors.fitting import Moment
 from paceline.predictors.networks import training_windows
 from paceline.predictors.networks.neural import Examples
 from paceline.training import fit
@@ -80,28 +80,6 @@ def test_what_holds_arrays_is_compared_by_identity_and_can_be_a_key():
         if any("Array" in str(field.type) or "NDArray" in str(field.type) for field in dataclasses.fields(kind)):
             assert kind.__eq__ is object.__eq__, kind
             assert kind.__hash__ is object.__hash__, kind
-
-
-def saved(folder, seconds):
-    pytest.importorskip("torch", reason="checkpoints hold tensors")
-    from paceline.predictors.networks.checkpoint import Saved
-
-    return Saved(folder, "one", seconds)
-
-
-@pytest.mark.parametrize("make", [saved, lambda folder, seconds: kept.Kept(folder, "one", seconds)])
-def test_the_next_note_is_due_once_its_time_has_passed_and_not_before(tmp_path, monkeypatch, make):
-    now = [1000.0]
-    monkeypatch.setattr("time.monotonic", lambda: now[0])
-    one = make(tmp_path, 60.0)
-    for later, due in ((0.0, False), (59.9, False), (60.0, True), (100.0, True)):
-        now[0] = 1000.0 + later
-        assert one.due() is due
-
-
-def test_without_a_folder_no_checkpoint_is_ever_due(tmp_path):
-    assert not saved(None, 0.0).due()
-    assert saved(tmp_path / "deep" / "folder", 0.0).due()
 
 
 def test_progress_is_told_at_most_five_times_a_second(monkeypatch):

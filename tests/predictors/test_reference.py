@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from paceline.predictors.fitting import Survey
 from paceline.predictors.fitting import survey as surveys
-from paceline.predictors.fitting.survey import Surveying
 from paceline.predictors.reference import FAR, Reference, Spread, changes
 
 FEW = settings(max_examples=30)
@@ -91,19 +90,3 @@ def surveyed_trace(rows):
 
     speed_TW = np.array(rows)
     return Trace(np.ones_like(speed_TW), 1.0 / speed_TW, covariates=speed_TW[..., None], covariate_names=["speed"])
-
-
-@FEW
-@given(SPEEDS.filter(len), SPEEDS.filter(len))
-def test_a_survey_goes_on_from_an_earlier_one_and_leaves_out_whom_it_is_told_to(one, other):
-    traces = [surveyed_trace(one), surveyed_trace(other)]
-    whole, begun = Survey.of(traces, "1".__eq__), Surveying("1".__eq__, Survey.of(traces[:1], "1".__eq__))
-    begun.add(traces[1])
-    later = begun.survey(Survey)
-    names = ("lengths", "speeds", "workers", "shared")
-    assert [getattr(later, name) for name in names] == [getattr(whole, name) for name in names]
-    first_T = [trace.speed[:, :1] for trace in traces]
-    equal(later.change, sum((Spread.of(changes(speed)) for speed in first_T), Spread()))
-    equal(later.covariates["speed"], Spread.of(np.concatenate(first_T)))
-    assert whole.speeds == sum(int(np.isfinite(trace.speed).sum()) for trace in traces)
-    assert whole.reference(("speed", "other")) == Reference(whole.change, (whole.covariates["speed"], Spread()))

@@ -1,4 +1,4 @@
-"""A survey says what all traces hold, in one pass, wherever it was interrupted."""
+"""A survey says what all traces hold, in one pass."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from paceline.datasets import Trace
 from paceline.predictors.fitting import Survey, survey
-from paceline.predictors.fitting.survey import Surveying
 from paceline.predictors.reference import Spread
 
 
@@ -29,23 +28,17 @@ TRACES = st.lists(
 
 
 @pytest.mark.slow
-@given(TRACES, st.sets(st.sampled_from("abcde")), st.integers(1, 8), st.integers(0, 4))
+@given(TRACES, st.sets(st.sampled_from("abcde")), st.integers(1, 8))
 @settings(max_examples=60)
-def test_a_survey_says_what_all_traces_hold_however_often_it_was_interrupted(made, held_out, block, at):
+def test_a_survey_says_what_all_traces_hold(made, held_out, block):
     traces = [trace(k, tuple(w), tuple(n), iterations) for k, (w, n, iterations) in enumerate(made)]
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(survey, "BLOCK", block)
-        begun = Surveying(held_out.__contains__)
-        for one in traces[:at]:
-            begun.add(one)
-        rest = Surveying(held_out.__contains__, begun.survey(Survey)) if traces[:at] else begun
-        for one in traces[at:]:
-            rest.add(one)
         if not traces:
             with pytest.raises(ValueError, match="at least one trace to fit, got none"):
-                rest.survey(Survey)
+                Survey.of(traces, held_out.__contains__)
             return
-        found = rest.survey(Survey)
+        found = Survey.of(traces, held_out.__contains__)
     assert found.lengths == tuple(map(len, traces))
     assert found.speeds == sum(int(np.isfinite(one.speed).sum()) for one in traces)
     assert found.workers == tuple(dict.fromkeys(w for one in traces for w in one.workers))
@@ -69,17 +62,6 @@ def require_spread(spread, values):
     if known:
         assert spread.mean == pytest.approx(np.mean(known), abs=1e-12)
         assert spread.squares == pytest.approx(np.sum(np.square(known - np.mean(known))), abs=1e-12)
-
-
-def test_a_survey_goes_on_from_another_without_changing_it():
-    one = Survey.of([trace(0, names=("load", "busy"))])
-    before = repr(one)
-    going = Surveying(lambda worker: False, one)
-    going.add(trace(1, ("c",), names=("busy", "load", "new")))
-    assert repr(one) == before
-    assert going.survey(Survey) == Survey.of(
-        [trace(0, names=("load", "busy")), trace(1, ("c",), names=("busy", "load", "new"))]
-    )
 
 
 def test_covariates_are_those_wanted_or_those_that_are_there():

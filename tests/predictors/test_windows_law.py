@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline._whole import remove_left_folders
-from paceline.predictors.fitting.kept import Kept
 from paceline.predictors.networks import training_windows
 from paceline.predictors.networks.neural import Examples, Sequences
 from paceline.predictors.networks.training_windows import grouped, windows_of
@@ -39,19 +38,16 @@ def jobs(counts):
 LISTS = st.lists(st.lists(st.integers(0, 9), max_size=4), max_size=5)
 
 
-@given(LISTS, st.integers(60, 700), st.integers(0, 9), st.integers(1, 12), st.integers(0, 3), st.booleans())
+@given(LISTS, st.integers(60, 700), st.integers(0, 9), st.integers(1, 12), st.integers(0, 3))
 @settings(max_examples=40)
-def test_every_window_is_in_the_shard_that_is_drawn_for_it_in_the_order_of_arrival(
-    tmp_path_factory, counts, memory, more, block, seed, keeps
-):
-    """So that a fit is the same however the windows came in blocks, and whether they are kept."""
+def test_every_window_is_in_the_shard_that_is_drawn_for_it_in_the_order_of_arrival(counts, memory, more, block, seed):
+    """So that a fit is the same however the windows came in blocks."""
     made = jobs([(f"job {k}", own) for k, own in enumerate(counts)])
     total = sum(map(sum, counts))
     expected = total + more
-    kept = Kept(tmp_path_factory.mktemp("kept") / "new", "one", 0.0) if keeps else None
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(training_windows, "BLOCK", block)
-        windows = windows_of(made, expected, memory=memory, seed=seed, kept=kept)
+        windows = windows_of(made, expected, memory=memory, seed=seed)
     shards = min(-(-expected * ITEM // memory), 500)
     validates_N = np.arange(total) % 3 == 0
     source_N = np.repeat(np.arange(len(counts)), [sum(own) for own in counts]).astype(int)
@@ -73,9 +69,6 @@ def test_every_window_is_in_the_shard_that_is_drawn_for_it_in_the_order_of_arriv
             np.testing.assert_array_equal(records["inputs"], np.stack([rows, -rows], axis=1))
             np.testing.assert_array_equal(records["validates"], validates_N[rows])
             np.testing.assert_array_equal(records["source"], source_N[rows])
-    if kept is not None and total:
-        assert kept.complete
-        assert (kept.names, kept.validating) == (windows.names, windows.validating)
 
 
 def test_there_are_at_most_five_hundred_shards():

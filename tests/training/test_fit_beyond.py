@@ -20,7 +20,7 @@ import torch.distributed as dist
 from paceline.training import fit, save_model
 folder, out = sys.argv[1:]
 for n, predictor in enumerate(networks()):
-    fitted = fit(predictor, folder, distributed=True, checkpoint=f"{out}/fit{n}")
+    fitted = fit(predictor, folder, distributed=True)
     save_model(fitted, f"{out}/model{n}-rank{dist.get_rank()}.safetensors")
 dist.destroy_process_group()
 """

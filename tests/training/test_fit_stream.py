@@ -148,16 +148,9 @@ def test_the_same_names_are_held_out_on_every_day():
     assert 120 < len(told[0]) < 190
 
 
-def test_what_was_asked_for_and_changed_nothing_is_warned_about(tmp_path):
-    with pytest.warns(UserWarning, match="checkpoint changed nothing: only networks are trained so"):
-        fit(EWMA(smoothing=None), [wavy(0)], checkpoint=tmp_path / "fit")
+def test_what_was_asked_for_and_changed_nothing_is_warned_about():
     with pytest.warns(UserWarning, match=r"hold_out names \['nobody'\], who are in none of the traces"):
         fit(EWMA(smoothing=None), [wavy(0)], hold_out=["a", "nobody"])
-
-
-def test_a_finished_network_that_is_resumed_warns_of_nothing(tmp_path):
-    for _ in range(2):
-        fit(NARX(lags=2, hidden=2, training=QUICK), [wavy(0)], checkpoint=tmp_path / "fit")
 
 
 def test_one_trace_is_a_list_of_one():
@@ -174,12 +167,6 @@ def test_what_is_no_trace_is_refused_with_what_makes_one(wrap):
 def test_what_is_no_predictor_is_refused_with_what_makes_one(no_predictor):
     with pytest.raises(TypeError, match="predictor must be one such as EWMA"):
         fit(no_predictor, [wavy(0)])
-
-
-def test_a_checkpoint_that_is_a_file_is_refused(tmp_path):
-    (tmp_path / "notes").write_text("kept")
-    with pytest.raises(ValueError, match=r"checkpoint must be a folder, got the file .*notes"):
-        fit(networks()[0], [wavy(0)], checkpoint=tmp_path / "notes")
 
 
 def test_holding_out_nobody_is_refused():

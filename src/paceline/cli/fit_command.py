@@ -48,14 +48,13 @@ def fit(
     ] = Path("model.safetensors"),
     start: Annotated[str | None, typer.Option(help="A model to go on from, such as yesterday's.")] = None,
     hold_out: Annotated[float, typer.Option(help="Share of the workers that decide when to stop.")] = 0.0,
-    checkpoint: Annotated[Path | None, typer.Option(help="Folder of checkpoints: called again, it goes on.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at a file that cannot be read.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     tensorboard: Annotated[Path | None, typer.Option(help="Folder of event files for TensorBoard.")] = None,
 ) -> None:
     """Fit a predictor to traces and write a model file. Under [cyan]torchrun[/], all its processes fit together.
 
-    Example: [cyan]paceline fit narx -f traces/ --checkpoint fit/ --out narx.safetensors[/]
+    Example: [cyan]paceline fit narx -f traces/ --out narx.safetensors[/]
     """
     from paceline.cli import named_sources as sources
     from paceline.training import Bar, Moment, Scalars, fit, save_model
@@ -78,7 +77,6 @@ def fit(
             source,
             start=None if start is None else sources.predictor(start),
             hold_out=hold_out,
-            checkpoint=checkpoint,
             progress=tell,
             device=device,
             distributed=together,
