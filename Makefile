@@ -30,8 +30,8 @@ quick: .venv/installed  ## In a minute, while you work: without other processes,
 
 # Flower pins versions that others here cannot share, so it has an environment of its own.
 test-flower: .venv-flower/installed  ## The tests of the Flower strategy, in an environment of its own.
-	@OMP_NUM_THREADS=1 .venv-flower/bin/python -m pytest -q tests/coordinator/test_federated_*.py tests/engines/test_flower.py \
-	    tests/engines/test_flower_live.py 'tests/test_random_kills.py::test_a_hundred_kills[federated]' \
+	@OMP_NUM_THREADS=1 .venv-flower/bin/python -m pytest -q tests/coordinator/test_federated_*.py tests/integrations/test_flower.py \
+	    tests/integrations/test_flower_live.py 'tests/test_random_kills.py::test_a_hundred_kills[federated]' \
 	    src/paceline/coordinator/federated src/paceline/integrations/flower
 
 soak: .venv/installed  ## Long live runs and long fuzzing, outside CI.
