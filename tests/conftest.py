@@ -104,3 +104,13 @@ def made(tmp_path):
         return path
 
     return write
+
+
+@pytest.fixture
+def alone():
+    """A job of one rank, in this process."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
