@@ -109,7 +109,7 @@ def test_a_loss_needs_nothing_that_stays_behind_in_main_memory(network, monkeypa
     """Tensors on torch's device without numbers mix with no others, as those of a GPU do not; their graph is real."""
     computed = []
 
-    def on_meta(run, saved):
+    def on_meta(run):
         kept = descent.numbers(run.weights)
         batch, _ = next(run._batches())
         without_numbers(run)

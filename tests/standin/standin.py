@@ -18,6 +18,10 @@ CYCLES = 1e9
 """Cycles of the stand-in's clock in a second, as of ``torch.cuda._sleep``."""
 
 
+ACCELERATORS = hasattr(torch, "accelerator")
+"""Whether this torch has a module for accelerators of any kind."""
+
+
 class StandIn:
     """The stand-in of one process.
 
@@ -50,6 +54,10 @@ class StandIn:
         for name, replaced in self._calls().items():
             self._before[name] = getattr(torch.cuda, name)
             setattr(torch.cuda, name, replaced)
+        # Builds of torch for CUDA ask the driver, which may not be there, for graphs that are captured.
+        self._accelerator = getattr(torch.accelerator, "current_accelerator", None) if ACCELERATORS else None
+        if self._accelerator is not None:
+            torch.accelerator.current_accelerator = lambda check_available=False: None
         if self._tensors is not None:
             self._tensors.install()
         return self
@@ -61,6 +69,8 @@ class StandIn:
         for name, original in self._before.items():
             setattr(torch.cuda, name, original)
         self._before.clear()
+        if self._accelerator is not None:
+            torch.accelerator.current_accelerator = self._accelerator
 
     def _calls(self) -> dict[str, object]:
         streams, memory = self.streams, self.memory

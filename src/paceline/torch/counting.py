@@ -135,7 +135,7 @@ class BatchesOut:
         self.handed_out = self.passes = 0
         """Batches of the loop under way, and passes in training."""
         self._out: list[RankBatch] = []
-        self._used = self._fetched = False
+        self._used = self._fetched = self._in_turns = False
         self._backed: set[int] = set()  # models whose gradients the first of them was computed for
 
     def hand_out(self, batch: RankBatch) -> None:
@@ -157,12 +157,17 @@ class BatchesOut:
     def of(self, rows: Sequence[int], model: object = None) -> tuple[RankBatch | None, bool]:
         """Return a batch of so many rows of this rank, or None, and whether it is a new one; leave out those before it.
 
-        A model leaves the batch that its gradients were computed of, once a further one was handed out.
+        A model leaves the batch that its gradients were computed of, once a further one was handed out. A second model
+        does so where models take turns, as earlier batches have shown.
         """
         out = self._out
         places = list(range(len(out)))
-        if self._used and id(model) in self._backed and len(out) > 1:
-            places[:2] = [1] if self._fetched else [1, 0]
+        if self._moves_on(model):
+            places[:2] = [1] if self._fetched and id(model) in self._backed else [1, 0]
+        if len(out) > 1 and self._backed and id(model) not in self._backed and out[0].total == out[1].total:
+            owns = [batch.own(self.rank) for batch in out[:2]]
+            if owns[0] != owns[1] and any(own in rows for own in owns):
+                self._in_turns = owns[1] in rows
         for wanted in rows:
             for place in places:
                 batch = out[place]
@@ -185,8 +190,12 @@ class BatchesOut:
         out = self._out
         if not out:
             return None, False
-        place = int(self._used and id(model) in self._backed and len(out) > 1)
-        return self.of([out[place].own(self.rank)], model)
+        return self.of([out[int(self._moves_on(model))].own(self.rank)], model)
+
+    def _moves_on(self, model: object) -> bool:
+        """Return whether a model is taken to go on from the first batch to the second."""
+        backed = id(model) in self._backed or (self._in_turns and self._fetched and bool(self._backed))
+        return self._used and backed and len(self._out) > 1
 
     @property
     def rows(self) -> list[int]:
