@@ -102,7 +102,7 @@ SIZES = st.lists(st.integers(1, 5), min_size=1, max_size=25)
 
 @pytest.mark.parametrize("kind", [BufferAssigner, SliceAssigner])
 @pytest.mark.parametrize("rank", [0, 1])
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=60)
 @given(data=st.data(), sizes=SIZES, depth=st.integers(1, 4), samples=st.integers(2, 60), single=st.booleans())
 def test_batches_are_those_samples_and_nothing_is_read_twice_or_kept_that_will_not_come(
     kind, rank, data, sizes, depth, samples, single

@@ -65,7 +65,8 @@ class BufferAssigner(EpochAssigner):
     def expected(self, asked: int) -> tuple[Samples, int]:
         """Return the next samples of the buffer, up to the end of a batch; their count begins with the loop."""
         buffer, size = self.buffers[self.rank], self._rank_batch.own(self.rank)
-        first = min(asked, self._reach) - self._taken
+        # What came back from another rank can be taken without having been asked for again.
+        first = max(0, min(asked, self._reach) - self._taken)
         self._reach = self._taken + len(buffer)
         samples = buffer[first : (first // size + 1) * size]
         return samples, self._taken + first + len(samples)

@@ -124,9 +124,11 @@ class Prefetcher:
 
     def _next_request(self) -> Request:
         """Return the samples to ask for next; there may be none."""
-        samples, self._asked = self.assigner.expected(self._asked)
-        self._under_way.update(samples.tolist())
-        return self.generation, samples
+        expected, self._asked = self.assigner.expected(self._asked)
+        # What another rank was given near the end of the epoch can come back: it has been asked for already.
+        samples = [sample for sample in expected.tolist() if sample not in self._under_way]
+        self._under_way.update(samples)
+        return self.generation, np.array(samples, dtype=expected.dtype)
 
 
 class Requests:
