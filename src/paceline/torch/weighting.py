@@ -114,6 +114,7 @@ class Model:
         self.require_summed_parameters()
         self._expects = False  # whether the next backward pass sums, as torch prepared it in a forward pass
         self._total = 0.0  # counts of all ranks in the sums of this step so far, by which gradients were divided
+        self._divided = False  # whether they still are
         self._mark: tuple[torch.nn.Parameter, int, int] | None = None
         self._depth = 0
         self._pass: Pass | None = None
@@ -217,8 +218,9 @@ class Model:
         self._mark = None
         if not kept:
             self._total, self.counted, self.unsummed = 0.0, math.nan, False
-        elif self._total:
+        elif self._divided:
             _multiply(gradients_of(self._parameters), self._total / self.weighting.world_size)
+        self._divided = False
 
     def ends(self) -> None:
         """Note the end of a backward pass of scaled losses."""
@@ -234,8 +236,9 @@ class Model:
             self._total += counted
             if self._total:  # else no rank has any term, and all gradients are 0
                 _multiply(gradients_of(self._parameters), self.weighting.world_size / self._total)
+                self._divided = True
         else:
-            self._total = 0.0
+            self._total, self._divided = 0.0, False
 
     def sent(self) -> None:
         """Note that the gradients were handed to the network."""
