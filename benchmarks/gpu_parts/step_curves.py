@@ -144,7 +144,7 @@ def part(place: Place, found: Found) -> None:
     rows = [["model", "largest size", "its step, ms", "mean error on held-out sizes", "of lines between sizes"]]
     curves = []
     for name, (make, sizes) in MODELS.items() if place.real else ():
-        curve = profile(make, sizes, device=place.device, model=name)
+        curve = profile(make, sizes, device=place.device, model=name, warmup=2, max_passes=7)
         error, lines = held_out_errors(curve)
         rows.append(
             [name, f"{curve.batch.iloc[-1]:.0f}", f"{1e3 * curve.seconds.iloc[-1]:.2f}", f"{error:.1%}", f"{lines:.1%}"]

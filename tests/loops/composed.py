@@ -69,6 +69,7 @@ LINES = {
     "scale every loss": {"line": "scale"},
     "the optimizer steps on gradients of this rank alone": {"by hand": "backward"},
     "`with balance.accumulating():`": {"summed": "last"},
+    "fetch no batch ahead": {"fetch": "in turn"},
 }
 """What a refusal tells its reader to write, and the part that does so."""
 
@@ -127,8 +128,8 @@ def composition(seed, rate=0.3):
     if parts["beside"]:  # terms of other rows, whose counts differ
         parts |= {"kept in the model": False, "accumulate": 1}
     parts["clip"] = parts["clip"] and parts["wrapper"] != "FSDP1"  # whose norms are those of shards
-    if parts["wrapper"] == "static graph" and parts["penalty"] == "slope":  # without balancing torch is as wrong
-        parts["wrapper"] = "plain"
+    if parts["wrapper"] == "static graph" and (parts["penalty"] == "slope" or parts["output"] in ("object", "slots")):
+        parts["wrapper"] = "plain"  # torch is as wrong without balancing
     if parts["second pass"] == "none":
         parts["backward"] = "one"
         if parts["fetch"] == "between passes":

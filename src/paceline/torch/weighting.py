@@ -57,7 +57,7 @@ NO_LOADER = "attach() was given no loader whose batches could be counted: {line}
 SUMMED_TOO_EARLY = (
     "with micro_batch= ranks have different numbers of micro-batches, and gradients were about to be summed "
     "before this rank's last: put forward and backward into `with balance.accumulating():`, and step where "
-    "loader.step_ends is true"
+    "loader.step_ends is true, of the batch just computed: fetch no batch ahead of that"
 )
 
 
