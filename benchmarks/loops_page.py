@@ -75,6 +75,7 @@ least form is listed. A hang or a crash is noted, and the search goes on with ne
 
 The table comes from `python benchmarks/loops.py --ranks 2 --loops N --seed S --out F` and `--page F ...`, here of
 {runs}.
+A refused loop is run again with the lines that its refusals print.
 `tests/loops/composed.py` composes the loops; `make soak` runs 360 others, and `pytest tests/loops` 24.
 
 ## Verdicts
