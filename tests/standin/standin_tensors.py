@@ -108,7 +108,7 @@ class Tensors:
             return False
         try:
             return tensor.untyped_storage().data_ptr() not in self._host
-        except RuntimeError:  # sparse, or without numbers, for which torch raises NotImplementedError, one of its kind
+        except RuntimeError:  # sparse and meta tensors have no data pointer
             return False
         except ValueError:  # a parameter of a layer that does not know its size yet
             return True

@@ -295,7 +295,7 @@ class Reached:
         self.scaled: list[Any] = []
         self.leaves: list[torch.Tensor] = []
         self.beside: list[torch.Tensor] = []
-        waiting = [(node, False) for node in nodes]
+        waiting: list[tuple[Any, bool]] = [(node, False) for node in nodes]
         known = {(None, False), (None, True)}
         while waiting:
             node, scaled = waiting.pop()
@@ -335,7 +335,7 @@ class _Scaled(torch.autograd.Function):
         return gradients[0] * ctx.factor, None, None
 
 
-_SCALED = _Scaled._backward_cls  # type: ignore[attr-defined]
+_SCALED: Any = _Scaled._backward_cls
 
 
 def scaled(loss: torch.Tensor, count: float | None, factor: float) -> torch.Tensor:
@@ -409,7 +409,8 @@ def _backward(
     if not _owners or torch._C._current_graph_task_id() != -1:
         _torch_backward(tensors, gradients, **options)
         return
-    roots = [tensors] if isinstance(tensors, torch.Tensor | torch.autograd.graph.GradientEdge) else list(tensors)
+    single = isinstance(tensors, torch.Tensor | torch.autograd.graph.GradientEdge)
+    roots: list[Any] = [tensors] if single else list(tensors)
     nodes = [root.grad_fn if isinstance(root, torch.Tensor) else root.node for root in roots]
     reached, error = None, None
     try:
@@ -456,7 +457,7 @@ def _call_at_end(nodes: Iterable[Any], weightings: Iterable[Any]) -> list[Any]:
     The engine runs callbacks in the order in which they were queued, and those of DistributedDataParallel and of
     sharded models, which wait, are queued later than this one.
     """
-    begun = []
+    begun: list[bool] = []
 
     def begins(gradients: Any) -> None:
         if not begun:

@@ -139,7 +139,12 @@ class LossKind:
         for tensor in shown:
             tensor.register_hook(partial(self._look, samples))
         if not shown and parameter is not None:
-            handle = parameter.register_hook(lambda gradient: (handle.remove(), self._add(gradient.norm()))[-1])
+
+            def once(gradient: torch.Tensor) -> None:
+                handle.remove()
+                self._add(gradient.norm())
+
+            handle = parameter.register_hook(once)
 
     def _look(self, samples: int, gradient: torch.Tensor) -> None:
         self._add(gradient.abs().mean() * samples)

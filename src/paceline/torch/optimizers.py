@@ -128,7 +128,7 @@ def _steps_again(optimizer: torch.optim.Optimizer) -> bool:
     first: Any = next((gradient for gradient in stepped if gradient is not None), None)
     if first is None:
         return False
-    again = getattr(first, "stepped_at", None) == first._version
+    again: bool = getattr(first, "stepped_at", None) == first._version
     first.stepped_at = first._version
     return again
 

@@ -63,7 +63,8 @@ def averages(model: torch.nn.Module) -> bool | None:
 
 def _param_groups(model: torch.nn.Module) -> list[Any]:
     """Return the groups of parameters that ``fully_shard`` made."""
-    states = [module._get_fsdp_state() for module in model.modules() if hasattr(module, "_get_fsdp_state")]
+    modules: list[Any] = [module for module in model.modules() if hasattr(module, "_get_fsdp_state")]
+    states = [module._get_fsdp_state() for module in modules]
     groups = [getattr(state, "_fsdp_param_groups", [getattr(state, "_fsdp_param_group", None)]) for state in states]
     return [one for some in groups for one in some if one is not None]
 

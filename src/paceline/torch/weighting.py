@@ -57,7 +57,7 @@ NO_LOADER = "attach() was given no loader whose batches could be counted: {line}
 SUMMED_TOO_EARLY = (
     "with micro_batch= ranks have different numbers of micro-batches, and gradients were about to be summed "
     "before this rank's last: put forward and backward into `with balance.accumulating():`, and step where "
-    "loader.step_ends is true, of the batch just computed: fetch no batch ahead of that"
+    "loader.step_ends is true; fetch no batch ahead, as step_ends is that of the last batch fetched"
 )
 
 
@@ -393,7 +393,7 @@ class Weighting:
             if any(count is not None for count in counts):
                 raise LoopError("one backward pass has losses with a count and others without: give each a count")
             return -1.0
-        return sum(counts) * self.unit
+        return float(sum(counts)) * self.unit
 
     def _share(self, reached: Reached) -> tuple[float, float]:
         """Return this rank's share times the number of ranks, and how far that is from this pass's part of it."""
