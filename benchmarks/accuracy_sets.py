@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from accuracy_hosted import KINDS as HOSTED
+from accuracy_hosted import hosted_fleet
 from accuracy_scalars import cm_dare, sync_switch
 from numpy.typing import NDArray
 
 from paceline.datasets import Trace, read_traces, recorded
 from paceline.datasets.synthetic import KINDS as SYNTHETIC
 from paceline.datasets.synthetic import oracle_speed, synthetic_fleet
-from paceline.datasets.synthetic.hosted import KINDS as HOSTED
-from paceline.datasets.synthetic.hosted import hosted_fleet
 
 Array = NDArray[np.float64]
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.datasets.columns import COLUMNS, LARGEST, MEASURED, WORK
-from paceline.datasets.units import seconds_of
+from paceline.datasets.columns import COLUMNS, LARGEST, MEASURED, WORK, seconds_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,6 +1,6 @@
 """Health of a trace: gaps, repeats, outliers, clocks, covariates, and whether there is anything to predict.
 
-Axes: T iterations, W workers, H lags.
+Axes: T iterations, W workers, D covariates, H lags, R runs of rows with equal covariates.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline._arrays import Array
+from paceline._arrays import Array, Sizes
 from paceline._wording import count
-from paceline.datasets.frozen import frozen, sentence
 from paceline.datasets.trace import Trace
 
 LAGS = 10
@@ -35,6 +34,16 @@ HALF_WINDOW = 5
 
 CLOCK_GAP = 10.0
 """A clock gap is longer than this many times a worker's usual interval."""
+
+
+LEAST_FROZEN = 20
+"""A shorter stretch does not count as frozen: load averages and shares of memory often repeat."""
+
+TIMES_USUAL = 10.0
+"""A frozen stretch is this many times as long as the worker's other stretches without a change."""
+
+MOST_NAMED = 5
+"""Workers that a sentence names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,7 +300,7 @@ def _concerns(found: Health, trace: Trace) -> Iterator[str]:
     if found.clock_gaps:
         yield f"the clock jumps over {CLOCK_GAP:g} or more usual intervals {found.clock_gaps} times"
     if still := frozen(trace):
-        yield f"{sentence(still)}, and change otherwise: what measured them may have stopped"
+        yield f"{frozen_sentence(still)}, and change otherwise: what measured them may have stopped"
     for one in found.series:
         yield from _about_series(one, "speed" if one.name == "speed" else f"covariate {one.name}", found.workers)
 
@@ -335,3 +344,54 @@ def _about_series(one: Series, name: str, workers: int) -> Iterator[str]:
 
 def _of(count: int, workers: int) -> str:
     return "all workers" if count == workers else f"{count} of {workers} workers"
+
+
+def frozen(trace: Trace) -> dict[str, int]:
+    """Return for how many iterations all covariates of a worker stand still; other workers are left out.
+
+    A single covariate that rests, such as used memory, is nothing unusual while others move. A worker whose covariates
+    never change has no frozen stretch.
+
+    Examples
+    --------
+    A load that is measured for 50 iterations, and stays at its last value for 30 more:
+
+    >>> load_T = np.append(np.sin(np.arange(50)), np.full(30, np.sin(49)))
+    >>> ones = np.ones((80, 1))
+    >>> frozen(Trace(ones, ones, workers=["a"], covariates=load_T[:, None, None], covariate_names=["load"]))
+    {'a': 31}
+    """
+    if trace.covariates is None or len(trace) <= LEAST_FROZEN:
+        return {}
+    rows_W = _frozen_rows(trace.covariates)
+    return {name: int(rows) for name, rows in zip(trace.workers, rows_W, strict=True) if rows}
+
+
+def frozen_sentence(rows: dict[str, int]) -> str:
+    """Return the counts of :func:`frozen` in words.
+
+    >>> frozen_sentence({"a": 31, "b": 20})
+    'all covariates stand still for 31 iterations of a, 20 iterations of b'
+    """
+    named = [f"{count} iterations of {name}" for name, count in rows.items()]
+    more = [f"and others of {len(named) - MOST_NAMED} more workers"] if len(named) > MOST_NAMED else []
+    return "all covariates stand still for " + ", ".join([*named[:MOST_NAMED], *more])
+
+
+def _frozen_rows(covariates_TWD: Array) -> Sizes:
+    iterations, workers, _ = covariates_TWD.shape
+    known_TWD = np.isfinite(covariates_TWD)
+    equal_TWD = (covariates_TWD[1:] == covariates_TWD[:-1]) | ~(known_TWD[1:] | known_TWD[:-1])
+    new_TW = np.ones((iterations, workers), dtype=bool)
+    new_TW[1:] = ~equal_TWD.all(axis=2)
+    start_R = np.flatnonzero(new_TW.T)  # the workers' rows end to end
+    length_R = np.diff(start_R, append=iterations * workers)
+    kept_R = known_TWD.any(axis=2).T.ravel()[start_R]
+    worker_R, length_R = start_R[kept_R] // iterations, length_R[kept_R]
+    runs_W = np.bincount(worker_R, minlength=workers)
+    longest_W = np.zeros(workers, dtype=np.int64)
+    np.maximum.at(longest_W, worker_R, length_R)
+    others_W = np.bincount(worker_R, weights=length_R, minlength=workers) - longest_W
+    least_W = np.maximum(LEAST_FROZEN, TIMES_USUAL * others_W / np.maximum(runs_W - 1, 1))
+    frozen_R = (length_R >= least_W[worker_R]) & (runs_W[worker_R] > 1)
+    return np.bincount(worker_R[frozen_R], weights=length_R[frozen_R], minlength=workers).astype(np.int64)

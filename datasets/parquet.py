@@ -1,18 +1,27 @@
-"""Traces as self-describing Parquet files, which contain schema version, units and meta."""
+"""Traces as self-describing Parquet files, and Parquet files of others, read within bounds.
+
+A few bytes of Parquet may stand for billions of rows, so the metadata of a file is checked before it is read, and the
+size of its columns while they are read.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline._whole import written_whole
-from paceline.datasets.bounded_parquet import read_frame
 from paceline.datasets.columns import UNITS
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetFile
+
+FREE_BYTES, MOST_TIMES = 64 << 20, 200
+"""A compressed file of any size may grow to 64 MB while it is read, and a larger one to 200 times its size."""
 
 SCHEMA_VERSION = 1
 
@@ -65,3 +74,124 @@ def _about(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
 
 def _are_names(names: Any) -> bool:
     return isinstance(names, list) and all(isinstance(name, str) for name in names)
+
+
+def most_bytes(path: Path) -> int:
+    """Return the bytes to which a file may grow while it is read: a larger one is an accident or an attack."""
+    return max(FREE_BYTES, MOST_TIMES * path.stat().st_size)
+
+
+MOST_COLUMNS = 4096
+"""Each column costs a millisecond and more, whatever it holds."""
+
+BATCH, BATCH_NUMBERS = 1 << 16, 1 << 21
+"""Rows that are read at once; of a table with few columns, as many as hold two million numbers."""
+
+PORTION_NUMBERS = 1 << 19
+"""Numbers of the columns that are read before they are converted, at least of one column."""
+
+
+def read_table(path: Path, columns: Sequence[str]) -> pa.Table:
+    """Return some columns of a Parquet file; texts are read as dictionaries.
+
+    Raises
+    ------
+    ValueError
+        If it is not a complete Parquet file, has columns of lists or other nested types, or grows to more than 64 MB
+        and 200 times its size.
+    """
+    with _checked(path) as file:
+        return _read_columns(file, columns, most_bytes(path))
+
+
+def read_frame(path: Path) -> tuple[pd.DataFrame, dict[bytes, bytes]]:
+    """Return all columns of a Parquet file as a frame, and its metadata; texts become categories.
+
+    The metadata of pandas is not obeyed: it may ask for anything. Raises what :func:`read_table` does.
+    """
+    import pandas as pd
+
+    with _checked(path) as file:
+        left, frames = most_bytes(path), []
+        for columns in _portions(file):
+            table = _read_columns(file, columns, left)
+            left -= table.nbytes
+            frames.append(table.to_pandas(ignore_metadata=True))
+        return pd.concat(frames, axis=1) if len(frames) > 1 else frames[0], file.schema_arrow.metadata or {}
+
+
+@contextmanager
+def _checked(path: Path) -> Iterator[ParquetFile]:
+    """Open a file whose metadata holds; whatever pyarrow finds wrong with it while it is read is a ValueError."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            _check_metadata(path, file)
+            texts = [field.name for field in file.schema_arrow if _is_text(field.type)]
+        # A text in a dictionary is kept once, and not again for every row.
+        with pq.ParquetFile(path, read_dictionary=texts) as file:
+            yield file
+    except (pa.ArrowException, OSError, MemoryError, KeyError, TypeError, UnicodeDecodeError, OverflowError) as error:
+        raise ValueError(f"not a whole Parquet file (cut off while writing, or another format): {error}") from error
+
+
+def _portions(file: ParquetFile) -> list[list[str]]:
+    """Return the columns in portions: of a long table each alone, so that only one is in memory twice.
+
+    Memory that is used for the first time costs more than reading.
+    """
+    names = file.schema_arrow.names
+    if len(set(names)) < len(names) or any("." in name for name in names):
+        return [names]  # such names would choose more columns than their own
+    each = max(PORTION_NUMBERS // max(file.metadata.num_rows, 1), 1)
+    return [names[k : k + each] for k in range(0, len(names), each)] or [[]]
+
+
+def _check_metadata(path: Path, file: ParquetFile) -> None:
+    """Refuse a file that says itself that it is too large."""
+    about, most = file.metadata, most_bytes(path)
+    if about.num_columns > MOST_COLUMNS:
+        raise ValueError(f"has {about.num_columns} columns; at most {MOST_COLUMNS} are read")
+    nested = [field.name for field in file.schema_arrow if not _is_plain(field.type)]
+    if nested:
+        raise ValueError(f"columns {nested} must hold plain numbers, texts or times, not lists or other nested types")
+    groups = [about.row_group(k) for k in range(about.num_row_groups)]
+    unpacked = sum(max(group.total_byte_size, 0) for group in groups)
+    if max(about.num_rows * max(about.num_columns, 1) * 8, unpacked) > most:
+        raise ValueError(_too_large(most))
+
+
+def _read_columns(file: ParquetFile, columns: Sequence[str], most: int) -> pa.Table:
+    import pyarrow as pa
+
+    batches, grown = [], 0
+    rows = max(BATCH, BATCH_NUMBERS // max(file.metadata.num_columns, 1))
+    for batch in file.iter_batches(rows, columns=list(columns), use_threads=False):
+        grown += batch.nbytes
+        if grown > most:
+            raise ValueError(_too_large(most))
+        batches.append(batch)
+    empty = pa.schema([field for field in file.schema_arrow if field.name in columns])
+    schema = batches[0].schema if batches else empty
+    return pa.Table.from_batches(batches, schema).unify_dictionaries()
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    is_a = pa.types
+    numbers = (is_a.is_integer, is_a.is_floating, is_a.is_boolean, is_a.is_timestamp, is_a.is_duration)
+    return _is_text(kind) or any(is_kind(kind) for is_kind in (*numbers, is_a.is_null, is_a.is_dictionary))
+
+
+def _too_large(most: int) -> str:
+    times = f"over {MOST_TIMES} times its size"
+    return f"grows to more than {most} bytes in memory, {times}; if that is meant, split it"

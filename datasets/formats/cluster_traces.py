@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paceline.datasets.bounded_parquet import read_table
+from paceline.datasets.columns import TIMES
 from paceline.datasets.frame import require_dense
+from paceline.datasets.parquet import read_table
 from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frame, frames, headed, header_of
 from paceline.datasets.readers.files import head, json_of, numbered_lines, opened
 from paceline.datasets.readers.files import head as head_of
 from paceline.datasets.readers.format import MADE, Format, real
 from paceline.datasets.readers.panel import Layout, Rows, usage_traces
 from paceline.datasets.readers.restarts import continued, runs_of_rows
-from paceline.datasets.readers.tables import TableFile, csv_table
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.readers.timestamps import seconds_since_1970
 from paceline.datasets.trace import Trace
-from paceline.datasets.units import TIMES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,71 +84,6 @@ def _rows_alibaba_2018(path: Path, names: Sequence[str], covariates: list[str], 
 def _is_alibaba_2018(table: str, path: Path, head: str) -> bool:
     first, names = header_of(head), ALIBABA_2018_COLUMNS[table]
     return first == list(names) or (path.name.startswith(table) and len(first) == len(names))
-
-
-# --- Jobs, instances and their mean usage: Alibaba's GPU trace of 2020 (``cluster-trace-gpu-v2020``).
-
-CORES, GPUS, GIGABYTES = "percent of one core", "percent of one GPU", "GB"
-ALIBABA_GPU_COLUMNS = {
-    "sensor": "job_name task_name worker_name inst_id machine gpu_name cpu_usage gpu_wrk_util avg_mem max_mem "
-    "avg_gpu_wrk_mem max_gpu_wrk_mem read write read_count write_count",
-    "machine_metric": "worker_name machine start_time end_time machine_cpu_iowait machine_cpu_kernel machine_cpu_usr "
-    "machine_gpu machine_load_1 machine_net_receive machine_num_worker machine_cpu",
-}
-FILES = {"sensor": "pai_sensor_table", "machine_metric": "pai_machine_metric"}
-ALIBABA_GPU_COVARIATES = {
-    "sensor": {
-        "cpu_usage": CORES,
-        "gpu_wrk_util": GPUS,
-        "avg_mem": GIGABYTES,
-        "max_mem": GIGABYTES,
-        "avg_gpu_wrk_mem": GIGABYTES,
-        "max_gpu_wrk_mem": GIGABYTES,
-        "read": "bytes",
-        "write": "bytes",
-        "read_count": "operations",
-        "write_count": "operations",
-    },
-    "machine_metric": {
-        "machine_cpu_iowait": "percent",
-        "machine_cpu_kernel": "percent",
-        "machine_cpu_usr": "percent",
-        "machine_gpu": "percent",
-        "machine_load_1": "load average of a minute",
-        "machine_net_receive": "bytes/s",
-        "machine_num_worker": "instances",
-        "machine_cpu": "percent",
-    },
-}
-
-
-def read_alibaba_gpu(table: str, paths: Sequence[Path], *, workers: Sequence[str] | None = None) -> Iterator[Trace]:
-    """Yield traces of a single iteration: the averages over the whole life of each instance (``worker_name``)."""
-    layout = Layout(
-        covariates=ALIBABA_GPU_COVARIATES[table],
-        period=1.0,
-        meta={
-            "source": "github.com/alibaba/clusterdata, cluster-trace-gpu-v2020",
-            "licence": "CC BY 4.0",
-            "format": f"alibaba_gpu_{table}",
-            "averages": "one iteration: the mean over an instance's life, not a series",
-        },
-    )
-    tally = Tally()
-    blocks = (rows for path in paths for rows in _rows_alibaba_gpu(path, table, tally))
-    yield from usage_traces(paths, blocks, layout, tally, workers=workers)
-
-
-def _rows_alibaba_gpu(path: Path, table: str, tally: Tally) -> Iterator[Rows]:
-    covariates, names = list(ALIBABA_GPU_COVARIATES[table]), ALIBABA_GPU_COLUMNS[table].split()
-    columns = {"worker_name": TEXT, **dict.fromkeys(covariates, NUMBER)}
-    for block in frames(path, columns, tally, names=names, skip=int(headed(path, names))):
-        yield Rows(block["worker_name"], np.zeros(len(block)), block[covariates].to_numpy())
-
-
-def _is_alibaba_gpu(table: str, path: Path, head: str) -> bool:
-    first, names = header_of(head), ALIBABA_GPU_COLUMNS[table].split()
-    return first == names or (path.name.startswith(FILES[table]) and len(first) == len(names))
 
 
 # --- Mini-batch times of production training jobs: ``mini-batch-time`` of Alibaba's GPU trace of 2020.
@@ -243,7 +177,6 @@ GOOGLE_COVARIATES = {
     "sample_rate": "share of seconds that were sampled",
 }
 KEYS = ("start_time", "collection_id", "instance_index")
-EVENT = ("time", "machine_id", "type", "capacity.cpus", "capacity.memory", "switch_id", "platform_id")
 NEVER = float(2**63 - 1)
 """The time of events after the end of the trace; 0 is the time of events before its start."""
 
@@ -266,13 +199,6 @@ def read_google(
     )
     blocks = (rows for path in paths for rows in (_json_rows if _is_json(path) else _csv_rows)(path, tally))
     yield from usage_traces(paths, blocks, layout, tally, period=period, workers=workers)
-
-
-def read_events(path: Path) -> pd.DataFrame:
-    """Return the machine events of a file of JSON lines, one row each; times are microseconds."""
-    import pandas as pd
-
-    return pd.DataFrame([{name: _nested(one, name) for name in EVENT} for _, one in _objects(path)])
 
 
 def _is_json(path: Path) -> bool:
@@ -537,8 +463,6 @@ PHILLY_COLUMNS = {
 }
 UNITS = {"cpu": "percent", "mem": "as in the file", "gpu": "percent"}
 PHILLY_META = {"source": "github.com/msr-fiddle/philly-traces", "licence": "CC BY 4.0"}
-JOB_LOG_BYTES = 1 << 30
-"""Largest job log: it is one JSON list, which is read as a whole."""
 
 
 def read_philly(
@@ -582,36 +506,6 @@ def _ends_with_comma(head: str, names: Sequence[str], headed: bool) -> bool:
 def _is_philly(kind: str, path: Path, head: str) -> bool:
     named = path.name.startswith(f"cluster_{kind}_util") and len(header_of(head)) - len(PHILLY_COLUMNS[kind]) in (0, 1)
     return named or _headed(head, PHILLY_COLUMNS[kind])
-
-
-def read_job_log(path: Path) -> pd.DataFrame:
-    """Return one row per attempt of each job: status, times as written, and numbers of GPUs and hosts.
-
-    Raises
-    ------
-    ValueError
-        If the file is not a JSON list of jobs; the message names the unexpected job.
-    """
-    import pandas as pd
-
-    jobs = json_of(path, JOB_LOG_BYTES, "cut it into lists of jobs")
-    if not isinstance(jobs, list):
-        raise ValueError(f"{path}: must hold a JSON list of jobs, got a {type(jobs).__name__}")
-    return pd.DataFrame([row for k, job in enumerate(jobs) for row in _attempts(path, k, job)])
-
-
-def _attempts(path: Path, k: int, job: Any) -> Iterator[dict[str, object]]:
-    try:
-        about = {name: job.get(name) for name in ("jobid", "user", "vc", "status", "submitted_time")}
-        for attempt in job["attempts"]:
-            hosts = attempt["detail"]
-            gpus = sum(len(host["gpus"]) for host in hosts)
-            times = {name: attempt.get(name) for name in ("start_time", "end_time")}
-            yield {**about, **times, "hosts": len(hosts), "gpus": gpus}
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(
-            f"{path}: job {k} must be an object with 'attempts', each with a 'detail' of hosts with 'gpus'; {error!r}"
-        ) from error
 
 
 # --- CPU and GPU series of jobs: the MIT Supercloud dataset.
@@ -876,19 +770,6 @@ FORMATS = (
         )
         for table in ALIBABA_2018_COLUMNS
     ),
-    *tuple(
-        Format(
-            name=f"alibaba_gpu_{table}",
-            about=f"mean usage over the life of each instance, {table.replace('_', ' ')}s (Alibaba GPU 2020)",
-            files=f"{FILES[table]}.csv without a header",
-            gives="usage",
-            seen=MADE,
-            read=partial(read_alibaba_gpu, table),
-            columns=tuple(ALIBABA_GPU_COLUMNS[table].split()),
-            recognises=partial(_is_alibaba_gpu, table),
-        )
-        for table in ALIBABA_GPU_COLUMNS
-    ),
     Format(
         name="pai_minibatch",
         about="mini-batch time of the workers of a production job, every few seconds",
@@ -1004,71 +885,4 @@ FORMATS = (
         columns=FEDSCALE_COLUMNS,
         recognises=_is_fedscale,
     ),
-)
-
-
-TABLES = (
-    csv_table(
-        "alibaba_machine_meta",
-        "machine_meta*.csv",
-        "machine_id time_stamp failure_domain_1 failure_domain_2 cpu_num mem_size status",
-        texts="machine_id failure_domain_1 failure_domain_2 status",
-    ),
-    csv_table(
-        "alibaba_container_meta",
-        "container_meta*.csv",
-        "container_id machine_id time_stamp app_du status cpu_request cpu_limit mem_size",
-        texts="container_id machine_id app_du status",
-    ),
-    csv_table(
-        "alibaba_gpu_job",
-        "pai_job_table*.csv",
-        "job_name inst_id user status start_time end_time",
-        texts="job_name inst_id user status",
-    ),
-    csv_table(
-        "alibaba_gpu_task",
-        "pai_task_table*.csv",
-        "job_name task_name inst_num status start_time end_time plan_cpu plan_mem plan_gpu gpu_type",
-        texts="job_name task_name status gpu_type",
-    ),
-    csv_table(
-        "alibaba_gpu_instance",
-        "pai_instance_table*.csv",
-        "job_name task_name inst_name worker_name inst_id status start_time end_time machine",
-        texts="job_name task_name inst_name worker_name inst_id status machine",
-    ),
-    csv_table(
-        "alibaba_gpu_group_tag",
-        "pai_group_tag_table*.csv",
-        "inst_id user gpu_type_spec group workload",
-        texts="inst_id user gpu_type_spec group workload",
-    ),
-    csv_table(
-        "alibaba_gpu_machine_spec",
-        "pai_machine_spec*.csv",
-        "machine gpu_type cap_cpu cap_mem cap_gpu",
-        texts="machine gpu_type",
-    ),
-    TableFile(
-        name="google_machine_events",
-        files="machine_events*.json",
-        read=read_events,
-        columns=("time", "machine_id", "type"),
-    ),
-    csv_table(
-        "azure_vmtable",
-        "vmtable*.csv",
-        "vmid subscriptionid deploymentid vmcreated vmdeleted maxcpu avgcpu p95maxcpu vmcategory vmcorecountbucket "
-        "vmmemorybucket",
-        texts="vmid subscriptionid deploymentid vmcategory vmcorecountbucket vmmemorybucket",  # buckets can read ">24"
-    ),
-    csv_table("azure_deployments", "deployments*.csv", "deploymentid deploymentsize", texts="deploymentid"),
-    csv_table(
-        "philly_machine_list",
-        "cluster_machine_list*",
-        "machineId gpus gpu_memory",
-        texts="machineId gpu_memory",
-    ),
-    TableFile(name="philly_job_log", files="cluster_job_log*", read=read_job_log, columns=("jobid", "attempts")),
 )

@@ -12,8 +12,8 @@ from paceline.datasets.readers.arrangement import Arrangement
 from paceline.datasets.readers.csv_rows import NUMBER, frame, header_of
 from paceline.datasets.readers.files import head
 from paceline.datasets.readers.format import MADE, QUOTED, Format
+from paceline.datasets.readers.hint import names_in
 from paceline.datasets.readers.json_tables import prometheus_table
-from paceline.datasets.readers.nearest import names_in
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.readers.tidy import traces_of
 from paceline.datasets.trace import Trace

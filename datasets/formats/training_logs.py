@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
+from paceline.datasets.columns import seconds_of
 from paceline.datasets.frame import require_dense
 from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frame, header_of
 from paceline.datasets.readers.files import head as head_of
@@ -21,7 +22,6 @@ from paceline.datasets.readers.hint import span_unit
 from paceline.datasets.readers.restarts import continued, increments, runs_of
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
-from paceline.datasets.units import seconds_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,12 +6,10 @@ other, so that files larger than memory can be read. The trace's ``meta`` counts
 
 from paceline.datasets.readers.reader_registry import (
     FORMATS,
-    TABLES,
     Format,
     iter_traces,
-    read_table,
     read_traces,
     recognise,
 )
 
-__all__ = ["FORMATS", "TABLES", "Format", "iter_traces", "read_table", "read_traces", "recognise"]
+__all__ = ["FORMATS", "Format", "iter_traces", "read_traces", "recognise"]

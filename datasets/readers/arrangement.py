@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paceline.datasets.columns import MEASURED
+from paceline.datasets.columns import MEASURED, seconds_of
 from paceline.datasets.frame import REQUIRED, in_seconds, numbers_in, renamed
 from paceline.datasets.readers.hint import advice
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.readers.timestamps import seconds_since_1970
-from paceline.datasets.units import seconds_of
 
 if TYPE_CHECKING:
     import pandas as pd

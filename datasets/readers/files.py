@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from paceline.datasets import growth
+from paceline.datasets.parquet import MOST_TIMES, most_bytes
 
 HEAD = 1 << 16
 """Bytes at the start of a file that are used to recognise its format."""
@@ -59,18 +59,18 @@ def head(path: Path) -> str:
         return file.read(HEAD).decode("utf-8-sig", errors="replace")
 
 
-def json_of(path: Path, most_bytes: int, advice: str) -> Any:
+def json_of(path: Path, limit: int, advice: str) -> Any:
     """Return the content of a JSON file.
 
     Raises
     ------
     ValueError
-        If it is larger than ``most_bytes`` (the message then ends with ``advice``), or not a complete JSON file.
+        If it is larger than ``limit`` (the message then ends with ``advice``), or not a complete JSON file.
     """
     with opened(path) as file:
-        text = file.read(most_bytes + 1)
-    if len(text) > most_bytes:
-        raise ValueError(f"{path}: is larger than {most_bytes} bytes; {advice}")
+        text = file.read(limit + 1)
+    if len(text) > limit:
+        raise ValueError(f"{path}: is larger than {limit} bytes; {advice}")
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
@@ -132,7 +132,7 @@ class Unzipped(io.RawIOBase):
     def __init__(self, path: Path, plain: BinaryIO) -> None:
         self._path = path
         self._file = gzip.GzipFile(fileobj=plain)
-        self._most = growth.most_bytes(path)
+        self._most = most_bytes(path)
         self._grown = 0
 
     def readable(self) -> bool:
@@ -146,7 +146,7 @@ class Unzipped(io.RawIOBase):
         if self._grown > self._most:
             raise ValueError(
                 f"{self._path}: grows to more than {self._most} bytes when it is decompressed, over "
-                f"{growth.MOST_TIMES} times its size; if this is intended, decompress it yourself first"
+                f"{MOST_TIMES} times its size; if this is intended, decompress it yourself first"
             )
         buffer[: len(data)] = data
         return len(data)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.datasets.bounded_parquet import MOST_COLUMNS
+from paceline.datasets.parquet import MOST_COLUMNS
 from paceline.datasets.readers.files import head, json_of, numbered_lines
 from paceline.datasets.readers.tally import Tally
 

@@ -7,33 +7,26 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paceline.datasets.formats import cluster_traces, gpu_logs, monitoring, profilers, tables, training_logs
 from paceline.datasets.frame import REQUIRED
-from paceline.datasets.frozen import frozen, sentence
+from paceline.datasets.health import frozen, frozen_sentence
 from paceline.datasets.readers import tidy
 from paceline.datasets.readers.csv_rows import delimiter_of, header_of
 from paceline.datasets.readers.files import head
 from paceline.datasets.readers.format import OWN, Format
-from paceline.datasets.readers.hint import advice
+from paceline.datasets.readers.hint import advice, nearest
 from paceline.datasets.readers.json_tables import is_json
-from paceline.datasets.readers.nearest import nearest
 from paceline.datasets.readers.per_rank import are_ranks, job_of, joined, rank_of
-from paceline.datasets.readers.tables import TableFile
 from paceline.datasets.trace import Trace
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = [
     "FORMATS",
-    "TABLES",
     "Format",
     "iter_traces",
     "jobs_of",
     "read_job",
-    "read_table",
     "read_traces",
     "recognise",
 ]
@@ -46,9 +39,6 @@ FORMATS: dict[str, Format] = {
     for one in module.FORMATS
 }
 """Every format by its name."""
-
-TABLES: dict[str, TableFile] = {one.name: one for one in cluster_traces.TABLES}
-"""Tables that describe machines and jobs, by their names."""
 
 
 def read_traces(path: str | Path, format: str | None = None, **options: Any) -> list[Trace]:  # noqa: A002
@@ -128,44 +118,8 @@ def _with_origin(trace: Trace, chosen: Format) -> Trace:
     """Return the trace with what its reader was tried on, and its frozen covariates, in ``meta``."""
     meta = dict(trace.meta) if chosen.seen == OWN else {"reader_seen": chosen.seen, **trace.meta}
     if counts := frozen(trace):
-        meta["frozen"] = sentence(counts)
+        meta["frozen"] = frozen_sentence(counts)
     return trace if meta == trace.meta else replace(trace, meta=meta)
-
-
-def read_table(path: str | Path, name: str | None = None) -> pd.DataFrame:
-    r"""Return a table that describes machines or jobs, without series, as a frame.
-
-    Parameters
-    ----------
-    path
-        The file.
-    name
-        A name of :data:`TABLES`; without it the table is recognised from the file's name.
-
-    Raises
-    ------
-    ValueError
-        If the table is not known or not recognised, or a row is not as expected.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = Path(folder) / "pai_machine_spec.csv"
-    ...     _ = file.write_text("m1,V100,96,512,8\n")
-    ...     read_table(file)
-      machine gpu_type  cap_cpu  cap_mem  cap_gpu
-    0      m1     V100     96.0    512.0      8.0
-    """
-    path = Path(path)
-    if name is not None and name not in TABLES:
-        raise ValueError(f"there is no table {name!r}; there are {list(TABLES)}")
-    text = head(path)
-    fitting = [one for one in TABLES.values() if one.name == name or (name is None and one.fits(path, text))]
-    if len(fitting) != 1:
-        near = nearest(text, {one.name: one.columns for one in TABLES.values()})
-        raise ValueError(f"{path}: name the table, one of {list(TABLES)}; its name and columns do not show it. {near}")
-    return fitting[0].read(path)
 
 
 def recognise(path: str | Path, options: Mapping[str, object] | None = None) -> Format:
@@ -188,8 +142,6 @@ def recognise(path: str | Path, options: Mapping[str, object] | None = None) -> 
         fitting = [one for one in fitting if not tidy.is_table_with(names, options)]  # they describe a plain table
     if not fitting and tidy.is_table_with(names, options or {}):
         return FORMATS["json" if is_json(text) else "parquet" if tidy.is_parquet(text) else "csv"]
-    if described := [one.name for one in TABLES.values() if not fitting and one.fits(path, text)]:
-        raise ValueError(f"{path}: is the table {described[0]}, which holds no series; read it with read_table")
     if len(fitting) > 1:
         raise ValueError(f"{path}: could be {[one.name for one in fitting]}; name the format")
     if not fitting and (told := profilers.instead(text)):

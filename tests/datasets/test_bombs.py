@@ -3,13 +3,9 @@
 The bounds are multiples of the files' sizes plus what every process needs, set on a process of its own.
 """
 
-import os
-
 import numpy as np
 import pytest
 from bounded import bounded
-
-from paceline.datasets import bounded_parquet, growth
 
 READ = """
 import sys
@@ -106,23 +102,3 @@ def test_flipped_bits_of_parquet_raise_only_sentences(tmp_path):
             except ValueError as error:
                 if "flipped.parquet" not in str(error):
                     raise
-
-
-def test_a_table_may_grow_to_its_limit_and_not_beyond(tmp_path):
-    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    path = tmp_path / "table.parquet"
-    pq.write_table(pa.table({"a": np.arange(1000.0), "b": np.arange(1000)}), path)
-    file = pq.ParquetFile(path)
-    size = sum(batch.nbytes for batch in file.iter_batches())
-    assert len(bounded_parquet._read(file, ["a", "b"], size)) == 1000
-    with pytest.raises(ValueError, match=r"unpacked|larger|more|bytes"):
-        bounded_parquet._read(file, ["a", "b"], size - 1)
-
-
-@pytest.mark.parametrize("times", [0.5, 2.0])
-def test_a_large_file_may_grow_in_proportion(tmp_path, times):
-    path = tmp_path / "sparse"
-    path.touch()
-    os.truncate(path, int(times * growth.FREE_BYTES / growth.MOST_TIMES))
-    grown = growth.MOST_TIMES * path.stat().st_size
-    assert growth.most_bytes(path) == max(growth.FREE_BYTES, grown)

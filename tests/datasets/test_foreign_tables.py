@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from paceline.cli.main import app
 from paceline.datasets import Trace, read_profiles, read_traces
-from paceline.datasets.readers.hint import own_times, unambiguous
-from paceline.datasets.readers.tidy import write_csv
 from paceline.report import read_page
 
 
@@ -160,20 +160,6 @@ def test_no_reader_passes_on_what_a_parser_raised(made, read, text):
     assert not {"tokenizing", "Expecting", "Traceback"} & set(str(error.value).split())
 
 
-NEVER = ["wait_time_ms", "comm_time", "data_time", "eval_seconds", "elapsed_time", "all_reduce_ms", "forward_ms"]
-
-
-@given(st.permutations([*NEVER, "step", "rank", "step_time_ms", "loss"]))
-def test_a_rank_own_time_is_chosen_in_any_order(names):
-    assert own_times(names) == ["step_time_ms"]
-    assert unambiguous(names)["seconds"] == "step_time_ms"
-
-
-@pytest.mark.parametrize("name", NEVER)
-def test_no_other_time_is_proposed(name):
-    assert own_times([name]) == []
-
-
 def test_clear_table_is_read_and_reported(made, caplog):
     path = made("a.csv", "step,rank,wait_time_ms,step_time_ms\n0,0,3,100\n0,1,43,50\n")
     with caplog.at_level(logging.WARNING):
@@ -290,7 +276,10 @@ def test_names_are_no_formulas_for_a_spreadsheet(tmp_path):
         covariates=np.ones((2, len(NAMES), 1)),
         covariate_names=["=HYPERLINK()"],
     )
-    write_csv(trace, tmp_path / "a.csv")
+    trace.save(tmp_path / "a.parquet")
+    CliRunner().invoke(
+        app, ["data", "convert", str(tmp_path / "a.parquet"), str(tmp_path / "a.csv")], catch_exceptions=False
+    )
     with (tmp_path / "a.csv").open(newline="") as file:
         cells = [cell for row in csv.reader(file) for cell in row]
     assert not [cell for cell in cells if cell[:1] in "=+-@\t\r" and cell]

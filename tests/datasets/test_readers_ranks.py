@@ -5,8 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from paceline.datasets import frame, read_traces
-from paceline.datasets.formats.profilers import alone
+from paceline.datasets import read_traces
 from paceline.datasets.readers import recognise
 
 
@@ -183,28 +182,6 @@ def test_profiles_that_do_not_tell_are_refused(tmp_path):
         path.write_text(json.dumps(made))
         with pytest.raises(ValueError, match=f"has no {missing}"):
             read_traces(path)
-
-
-def test_time_alone_is_that_of_a_count_over_every_moment():
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        collective, computing = (np.sort(rng.integers(0, 60, size=(k, 2)), axis=1).astype(float) for k in (4, 3))
-        moments = np.arange(10, 50) + 0.5
-        inside = [
-            ((spans[:, :1] <= moments) & (moments < spans[:, 1:])).any(axis=0) for spans in (collective, computing)
-        ]
-        assert alone(collective, computing, 10.0, 50.0) == (inside[0] & ~inside[1]).sum()
-
-
-def test_timers_of_other_ranks_in_each_block_are_a_panel_that_would_be_nearly_empty(tmp_path, monkeypatch):
-    monkeypatch.setattr(frame, "FREE_PLACES", 8)
-    monkeypatch.setattr(frame, "EMPTIEST", 1)
-    block = "times across ranks (ms):\n  forward-compute:\n     rank  {0}: 10\n  backward-compute:\n     rank  {0}: 1\n"
-    (tmp_path / "log.txt").write_text("".join(block.format(rank) for rank in (0, 1)))
-    assert only(tmp_path / "log.txt").workers == ("0", "1")
-    (tmp_path / "log.txt").write_text("".join(block.format(rank) for rank in (0, 1, 2)))
-    with pytest.raises(ValueError, match="6 rows name 3 workers and 3 iterations, a panel that would be nearly empty"):
-        read_traces(tmp_path / "log.txt")
 
 
 def test_megatrons_global_batch_is_read(tmp_path):

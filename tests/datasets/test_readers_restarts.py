@@ -115,8 +115,6 @@ WITHOUT = {
     "nvrx_scores": "a report carries no counter",
     "megatron_timers": "a block of times carries no counter",
     "torch_profiler": "a profile holds some steps of one run",
-    "alibaba_gpu_sensor": ONE,
-    "alibaba_gpu_machine_metric": ONE,
     "prometheus": CLOCK,
     "wandb_chart": "a row is an iteration, whatever its step",
     "pai_variation": "a row is a job and its columns are the iterations",
@@ -253,12 +251,3 @@ def test_steps_that_begin_anew_with_an_epoch_are_no_restart(name, line, tmp_path
     (trace,) = read_traces(tmp_path / "log.txt", name)
     assert "restarts" not in trace.meta
     assert len(trace.speed) == len(places)
-
-
-@pytest.mark.slow
-def test_logs_of_one_long_and_thousands_of_short_workers_do_not_fill_memory(tmp_path):
-    nodes = [*range(5000), *([0] * 2500)]
-    line = "{node}: TRAIN [0][{step}/99]\tTime 0.5 (0.3)\n"
-    (tmp_path / "log.txt").write_text("".join(line.format(node=node, step=k) for k, node in enumerate(nodes)))
-    with pytest.raises(ValueError, match=r"7500 rows name 5000 workers and 2501 iterations, a panel .* nearly empty"):
-        list(read_traces(tmp_path / "log.txt", "pytorch_log"))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from readings import only
 
 from paceline.cli.named_sources import option
-from paceline.datasets.readers.hint import advice, suggested
-from paceline.datasets.units import TIMES
+from paceline.datasets.columns import TIMES
+from paceline.datasets.readers.hint import advice
 
 BEGAN = 1746090360.0
 
@@ -259,11 +259,3 @@ def test_a_tidy_table_that_lacks_a_column_is_told_which_may_stand_for_it(made):
         ValueError, match=r"\['samples', 'seconds'\] are missing.*seconds=took_ms --with unit=ms .*\['duration_ms'\]"
     ):
         only(path)
-
-
-@pytest.mark.parametrize(
-    "columns", [["a", "b"], ["rank", "step", "time"], [], ["timestamp", "value"], ["loss", "lr", "acc"]]
-)
-def test_columns_that_tell_nothing_suggest_nothing(columns):
-    assert suggested(columns) == {}
-    assert advice(columns) == ""

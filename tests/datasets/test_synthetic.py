@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from paceline.datasets.synthetic import HOSTED, KINDS, hosted_fleet, oracle_speed, synthetic_fleet
+from paceline.datasets.synthetic import KINDS, oracle_speed, synthetic_fleet
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -41,25 +41,10 @@ def test_an_unknown_kind_or_an_empty_fleet_is_refused():
         synthetic_fleet("walk", workers=0)
 
 
-@pytest.mark.parametrize("kind", [*KINDS, *HOSTED])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_fleet_has_a_worker_and_an_iteration_at_least(kind):
-    make = synthetic_fleet if kind in KINDS else hosted_fleet
-    one = make(kind, workers=1, iterations=1)
+    one = synthetic_fleet(kind, workers=1, iterations=1)
     assert one.seconds.shape == (1, 1)
     for size in ({"workers": 0}, {"iterations": 0}, {"workers": -1, "iterations": 5}):
         with pytest.raises(ValueError, match=r"^workers and iterations must be at least 1, got"):
-            make(kind, **{"workers": 3, "iterations": 3, **size})
-
-
-@pytest.mark.slow
-def test_a_fleet_has_a_hundred_workers_unless_asked():
-    for made, iterations in (
-        (synthetic_fleet("walk").seconds, 2000),
-        (oracle_speed("walk"), 2000),
-        (hosted_fleet("seasons").seconds, 1000),
-    ):
-        assert made.shape == (iterations, 100)
-    small = {"workers": 2, "iterations": 3}
-    assert np.array_equal(synthetic_fleet("walk", **small).seconds, synthetic_fleet("walk", **small, seed=0).seconds)
-    assert np.array_equal(oracle_speed("walk", **small), oracle_speed("walk", **small, seed=0))
-    assert np.array_equal(hosted_fleet("misled", **small).seconds, hosted_fleet("misled", **small, seed=0).seconds)
+            synthetic_fleet(kind, **{"workers": 3, "iterations": 3, **size})

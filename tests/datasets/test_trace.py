@@ -1,4 +1,7 @@
+"""What a trace makes of its arguments: types, defaults, names, parts, and the sentence for each mistake."""
+
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -8,8 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from paceline.datasets import Trace, from_frame, load, save, to_frame
-from paceline.datasets.readers.tidy import write_csv
-from paceline.datasets.trace import _covariate_panel
+from paceline.datasets.columns import MEASURED
 
 
 @st.composite
@@ -77,13 +79,6 @@ def test_a_trace_cannot_be_changed():
 def test_speed_is_missing_where_no_time_was_taken_or_reported():
     trace = Trace(samples=[[10, 10, 0, 10]], seconds=[[2, 0, 1, np.nan]])
     np.testing.assert_array_equal(trace.speed, [[5, np.nan, np.nan, np.nan]])
-
-
-def test_numbered_workers_come_back_in_the_order_of_their_numbers():
-    frame = pd.DataFrame({"worker": ["10", "9", "2"], "iteration": 0, "samples": 1, "seconds": [10.0, 9.0, 2.0]})
-    trace = from_frame(frame)
-    assert trace.workers == ("2", "9", "10")
-    np.testing.assert_array_equal(trace.seconds, [[2, 9, 10]])
 
 
 def test_covariates_are_found_by_name_and_missing_ones_are_nan():
@@ -176,15 +171,6 @@ def test_iterations_reach_up_to_what_a_float_tells_apart_and_no_further(sign, ki
         from_frame(FRAME.assign(iteration=np.array([last, beyond], dtype=kind)))
 
 
-def test_what_stands_beside_a_csv_has_a_line_for_each_entry(tmp_path):
-    trace = Trace([[1.0]], [[1.0]], meta={"job": "made", "unit": "s"})
-    write_csv(trace, tmp_path / "trace.csv")
-    kept = (tmp_path / "trace.csv.meta.json").read_text()
-    assert kept.splitlines()[0] == "{"
-    assert '  "job": "made",' in kept.splitlines()
-    assert kept.endswith("\n}\n")
-
-
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
     path = save(Trace([[1.0]], [[1.0]]), tmp_path / "trace.parquet")
 
@@ -196,11 +182,6 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
         save(Trace([[2.0]], [[2.0]]), path)
     assert [file.name for file in tmp_path.iterdir()] == ["trace.parquet"]
     assert load(path).samples[0, 0] == 1.0
-
-
-@pytest.mark.parametrize("name", ["9" * 30, "9" * 900, "\u00b2"])
-def test_a_worker_may_be_named_by_more_digits_than_a_number_can_hold(name):
-    assert set(Trace.from_frame(FRAME.assign(worker=["0", name])).workers) == {"0", name}
 
 
 @given(st.permutations(["a", "b", "c", "d"]), st.integers(1, 5), st.randoms(use_true_random=False))
@@ -220,7 +201,72 @@ def test_rows_in_any_order_make_the_same_trace(workers, iterations, random):
     np.testing.assert_array_equal(straight.select(workers=workers).seconds, trace.seconds)
 
 
-def test_infinite_covariates_are_missing_and_others_stay():
-    panel = _covariate_panel(np.array([[[np.inf, 1.0]], [[2.0, -np.inf]]]), (2, 1), ("a", "b"))
-    np.testing.assert_array_equal(panel, [[[np.nan, 1.0]], [[2.0, np.nan]]])
-    np.testing.assert_array_equal(_covariate_panel([[[3.0]]], (1, 1), ("a",)), [[[3.0]]])
+NAN = float("nan")
+FOUR = [[8, 8], [8, 8]]
+
+
+def whole(iterations=3, workers=2, **changed):
+    """A trace with every panel, each of its own numbers."""
+    rng, shape = np.random.default_rng(0), (iterations, workers)
+    panels = {name: rng.uniform(1, 9, shape) for name in MEASURED}
+    names = [f"w{w}" for w in range(workers)]
+    return Trace(
+        **{
+            **panels,
+            "covariates": rng.uniform(1, 9, (*shape, 2)),
+            "covariate_names": ["cpu", "memory"],
+            "workers": names,
+            "meta": {"job": "made"},
+            **changed,
+        }
+    )
+
+
+def test_names_and_meta_become_text_and_workers_are_numbered_where_they_have_no_name():
+    trace = Trace(FOUR, FOUR, workers=[3, 5], meta={"seed": 7}, covariates=np.ones((2, 2, 1)), covariate_names=[9])
+    assert (trace.workers, dict(trace.meta), trace.covariate_names) == (("3", "5"), {"seed": "7"}, ("9",))
+    plain = Trace([[1, 2, 3]], [[1, 2, 3]])
+    assert (plain.workers, dict(plain.meta), plain.covariate_names) == (("0", "1", "2"), {}, ())
+    assert [getattr(plain, name) for name in (*MEASURED[2:], "covariates")] == [None] * 5
+
+
+@given(st.lists(st.tuples(*[st.sampled_from([NAN, 0.0, 1e-300, 2.0, 1e15])] * 2), min_size=1, max_size=6))
+@settings(max_examples=40)
+def test_speed_is_samples_over_seconds_where_that_is_a_positive_number(cells):
+    samples, seconds = np.array(cells).T[:, None, :]
+    expected = [n / s if s > 0 and 0 < n / s < np.inf else NAN for n, s in cells]
+    np.testing.assert_array_equal(Trace(samples, seconds).speed, [expected])
+
+
+@given(st.slices(4), st.permutations(["w0", "w1", "w2"]), st.integers(1, 3))
+@settings(max_examples=40)
+def test_a_part_has_the_iterations_and_workers_asked_for_in_that_order(iterations, names, count):
+    trace, asked = whole(4, 3), names[:count]
+    if not len(range(4)[iterations]):
+        with pytest.raises(ValueError, match="at least one iteration"):
+            trace.select(iterations, asked)
+        return
+    part = trace.select(iterations, asked)
+    at = [trace.workers.index(name) for name in asked]
+    assert (part.workers, part.covariate_names, part.meta) == (tuple(asked), trace.covariate_names, trace.meta)
+    for name in (*MEASURED, "covariates"):
+        np.testing.assert_array_equal(getattr(part, name), getattr(trace, name)[iterations][:, at])
+    np.testing.assert_array_equal(trace.select(iterations).work, trace.work[iterations])
+
+
+def test_a_file_gives_workers_back_in_their_own_order_and_one_without_names_in_that_of_the_frame(tmp_path):
+    trace = replace(whole(2, 3), workers=["b", "c", "a"])
+    path = trace.save(tmp_path / "t.parquet")
+    again = Trace.load(path)
+    assert (again.workers, dict(again.meta)) == (("b", "c", "a"), {"job": "made"})
+    np.testing.assert_array_equal(again.work, trace.work)
+    trace.to_frame().to_parquet(tmp_path / "plain.parquet")
+    assert Trace.load(tmp_path / "plain.parquet").workers == ("a", "b", "c")
+
+
+def test_the_meta_of_a_frame_is_what_is_given_and_what_was_found():
+    frame = pd.DataFrame({"worker": "a", "iteration": [0, 2], "samples": 1, "seconds": 1})
+    trace = Trace.from_frame(frame, meta={"job": "x", "absent": "unknown"})
+    assert dict(trace.meta) == {"job": "x", "absent": "1 of 3 iterations, for all workers"}
+    assert dict(Trace.from_frame(frame[:1], meta={"job": "x"}).meta) == {"job": "x"}
+    assert dict(Trace.from_frame(frame[:1]).meta) == {}

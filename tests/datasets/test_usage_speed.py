@@ -41,21 +41,6 @@ def test_measured_speeds_are_not_replaced():
         speed_from_usage(one, "cpu")
 
 
-@pytest.mark.parametrize(
-    ("wrong", "sentence"),
-    [
-        ({"covariate": "gpu"}, "has no covariate 'gpu'"),
-        ({"needed": 200}, "least <= needed <= capacity"),
-        ({"least": 0}, "least <= needed <= capacity"),
-        ({"full_speed": 0}, "must be positive"),
-        ({"batch": NAN}, "must be positive"),
-    ],
-)
-def test_arguments_out_of_range_are_named(wrong, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        speed_from_usage(usage([[50.0]]), **{"covariate": "cpu", **wrong})
-
-
 def test_the_speed_is_the_share_of_the_need_that_others_leave():
     trace = speed_from_usage(usage([[0, 50, 50.5, 75, 95, 96, 200]]), "cpu")
     np.testing.assert_allclose(trace.speed, [[100, 100, 99, 50, 10, 10, 10]])
@@ -64,12 +49,6 @@ def test_the_speed_is_the_share_of_the_need_that_others_leave():
     other = speed_from_usage(usage([[1.0, NAN]]), "cpu", capacity=4, needed=4, least=4, full_speed=7, batch=2)
     np.testing.assert_allclose(other.speed, [[7, NAN]])
     np.testing.assert_array_equal(other.samples, [[2, NAN]])
-
-
-def test_the_covariate_that_is_named_counts():
-    both = Trace([[NAN]], [[NAN]], covariates=[[[0.0, 75.0]]], covariate_names=["gpu", "cpu"])
-    assert speed_from_usage(both, "cpu").speed.item() == pytest.approx(50)
-    assert speed_from_usage(both, "gpu").speed.item() == pytest.approx(100)
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ ELSEWHERE = {
     ("howto/trainers.md", 4): "tests/integrations/test_lightning.py",
     ("howto/training.md", 2): "tests/training/test_fit_beyond.py",
     ("howto/work.md", 2): "tests/loops/test_loops.py",
-    ("reference/formats.md", 1): "tests/datasets/test_readers_layouts.py",
+    ("reference/formats.md", 1): "tests/datasets/test_formats_speed.py",
 }
 """Tests that run what a block shows, where it needs several ranks, another environment or files that are not here."""
 

@@ -48,13 +48,13 @@ MOST_DESCRIBED = 50
 
 @data_app.command("list")
 def data_list(
-    what: Annotated[str, typer.Argument(help="shipped, formats or tables.")] = "shipped",
+    what: Annotated[str, typer.Argument(help="shipped or formats.")] = "shipped",
     as_json: AsJson = False,
 ) -> None:
-    """List the traces that come with the library, the formats it reads, or the kinds of tables."""
+    """List the traces that come with the library, or the formats it reads."""
     from paceline.cli.show import print_rows
 
-    listed = {"shipped": _shipped, "formats": _formats, "tables": _tables}
+    listed = {"shipped": _shipped, "formats": _formats}
     if what not in listed:
         raise ValueError(f"there is no list of {what!r}; there are {list(listed)}")
     rows = listed[what]()
@@ -274,12 +274,6 @@ def _formats() -> list[dict[str, Any]]:
     from paceline.datasets.readers import FORMATS
 
     return [{"name": one.name, "gives": one.gives, "about": one.about, "files": one.files} for one in FORMATS.values()]
-
-
-def _tables() -> list[dict[str, Any]]:
-    from paceline.datasets.readers import TABLES
-
-    return [{"name": one.name, "files": one.files} for one in TABLES.values()]
 
 
 def _summary(trace: Trace) -> dict[str, Any]:

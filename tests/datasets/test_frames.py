@@ -1,6 +1,5 @@
 """Frames with times, gaps, names and units of their own become traces, or are refused in a sentence."""
 
-import io
 from dataclasses import replace
 
 import numpy as np
@@ -12,10 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.datasets import Trace, from_frame, read_traces
-from paceline.datasets.bounded_parquet import read_frame
-from paceline.datasets.frame import panels_of, require_dense
+from paceline.datasets.columns import MEASURED
 from paceline.datasets.health import health
-from paceline.datasets.readers.plain import plain_table
 
 FRAME = pd.DataFrame({"worker": "a", "iteration": [0, 1], "samples": 8.0, "seconds": [0.5, 0.25]})
 
@@ -32,17 +29,6 @@ def test_timedeltas_are_seconds_and_datetimes_seconds_since_1970():
     np.testing.assert_allclose(from_frame(objects).start, trace.start)
     in_berlin = frame.assign(start=began.dt.tz_localize("Europe/Berlin"))
     np.testing.assert_allclose(from_frame(in_berlin).start, trace.start - 3600)
-
-
-@pytest.mark.parametrize("precision", ["s", "ms", "us", "ns"])
-def test_a_time_is_the_same_in_every_precision_of_numpy(precision):
-    frame = FRAME.assign(
-        seconds=np.array([2, 4], dtype="timedelta64[s]").astype(f"timedelta64[{precision}]"),
-        start=np.array([10, 20], dtype="datetime64[s]").astype(f"datetime64[{precision}]"),
-    )
-    trace = from_frame(frame)
-    np.testing.assert_array_equal(trace.seconds, [[2], [4]])
-    np.testing.assert_array_equal(trace.start, [[10], [20]])
 
 
 def test_a_missing_time_is_no_report():
@@ -82,37 +68,9 @@ def test_every_iteration_stands_as_far_from_the_first_as_its_number(numbers):
     assert (rows + min(numbers)).tolist() == sorted(numbers)
 
 
-@pytest.mark.parametrize("number", [1e30, 2.0**63, 2.0**53 + 2, -1e19, np.inf])
-def test_iterations_beyond_what_a_whole_number_can_hold_are_refused(number):
-    with pytest.raises(ValueError, match="'iteration' must hold whole numbers of at most 9007199254740992, but row 1"):
-        from_frame(FRAME.assign(iteration=[0.0, number]))
-
-
 def test_a_gap_that_would_fill_memory_is_refused():
     with pytest.raises(ValueError, match="a panel that would be nearly empty"):
         from_frame(FRAME.assign(iteration=[0, 10**12]))
-
-
-@given(st.integers(1, 300_000), st.integers(1, 1000))
-def test_a_panel_may_have_a_hundred_places_for_each_row_or_ten_million_and_not_one_more(rows, workers):
-    most = max(10_000_000, 100 * rows) // workers
-    require_dense(rows, most, workers)
-    with pytest.raises(ValueError, match=f"{rows} rows name {workers} workers and {most + 1} iterations"):
-        require_dense(rows, most + 1, workers)
-
-
-@pytest.mark.parametrize(
-    ("column", "value", "said"),
-    [
-        ("iteration", 0.5, "row 1 holds 0.5"),
-        ("iteration", np.nan, "row 1 holds nan"),
-        ("seconds", "x", "row 1 holds 'x'"),
-        ("start", 1e18, r"row 1 holds 1e\+18, after"),
-    ],
-)
-def test_a_cell_that_is_refused_is_shown_as_it_was_written(column, value, said):
-    with pytest.raises(ValueError, match=said):
-        from_frame(FRAME.assign(**{column: [0, value]}))
 
 
 def test_columns_and_units_are_mapped():
@@ -165,63 +123,6 @@ def test_columns_that_are_numbered_are_covariates():
     assert trace.covariate_names == ("7",)
 
 
-CELLS = [
-    "1",
-    "2.5",
-    "007",
-    "-3e2",
-    "",
-    "NA",
-    "nan",
-    "inf",
-    "0x1F",
-    "1_0",
-    " 4",
-    "a",
-    "b c",
-    '"d, e"',
-    "TRUE",
-    "1\n",
-    "9" * 20,
-]
-
-
-@pytest.mark.slow
-@given(st.lists(st.lists(st.sampled_from(CELLS), min_size=3, max_size=5), min_size=1, max_size=4), st.booleans())
-@settings(max_examples=300, derandomize=True)
-def test_plain_csv_is_read_as_pandas_reads_it_or_left_to_pandas(rows, numbers_only):
-    if numbers_only:  # otherwise nearly every table would be left to pandas
-        rows = [[row[0], "3", *["0.5" if cell in CELLS[4:] else cell for cell in row[2:4]]] for row in rows]
-    header = ["worker", "iteration", "seconds", "load"][: max(map(len, rows))]
-    text = "\n".join([",".join(header), *(",".join(row) for row in rows)]) + "\n"
-    found = plain_table(io.BytesIO(text.encode()), len(text), header, "worker")
-    if found is None:
-        return
-    expected = pd.read_csv(io.StringIO(text))
-    assert list(found.columns) == list(expected.columns)
-    assert list(found["worker"].astype(str)) == list(expected["worker"].astype(str))
-    for name in header[1:]:
-        np.testing.assert_array_equal(found[name].to_numpy(float), expected[name].to_numpy(float))
-
-
-def test_plain_csv_is_not_left_to_pandas():
-    text = "iteration,worker,samples,seconds,load\n0,a,8,0.5,\n0,b,8,1e-3,1\n"
-    found = plain_table(io.BytesIO(text.encode()), len(text), text.splitlines()[0].split(","), "worker")
-    assert list(found["worker"]) == ["a", "b"]
-    np.testing.assert_array_equal(found["load"], [np.nan, 1.0])
-
-
-@given(st.lists(st.sampled_from(["a", "b", "c d", "é", "10", "9"]), min_size=1, max_size=60), st.integers(1, 8))
-@settings(max_examples=60, derandomize=True)
-def test_the_workers_of_plain_csv_are_known_in_any_order_and_block(names, rounds):
-    text = "worker,load\n" + "".join(f"{name},{n}\n" for n, name in enumerate(names * rounds))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("paceline.datasets.readers.plain.BLOCK_BYTES", 64)
-        found = plain_table(io.BytesIO(text.encode()), len(text), ["worker", "load"], "worker")
-    assert found["worker"].tolist() == names * rounds
-    assert found["load"].tolist() == list(range(len(names) * rounds))
-
-
 def test_columns_of_one_name_are_refused_in_frames_and_files(tmp_path):
     for name in ("start", "samples", "iteration"):
         frame = FRAME.assign(start=[1.0, 2.0])
@@ -238,16 +139,6 @@ def test_columns_of_one_name_are_refused_in_frames_and_files(tmp_path):
         (tmp_path / "twice.csv").write_text(f"iteration,worker,samples,seconds,load,{column}\n0,a,8,1,2,3\n")
         with pytest.raises(ValueError, match=rf"twice\.csv: columns \['{column.strip()}'\] appear more than once"):
             read_traces(tmp_path / "twice.csv")
-
-
-def test_columns_of_parquet_that_are_read_one_by_one_are_those_that_pandas_reads(tmp_path, monkeypatch):
-    frame = FRAME.assign(flag=[True, None], text=["x", None], count=[1, 2], load=[0.5, np.nan])
-    frame.to_parquet(tmp_path / "plain.parquet")
-    frame.rename(columns={"load": "text.load"}).to_parquet(tmp_path / "dotted.parquet")
-    monkeypatch.setattr("paceline.datasets.bounded_parquet.PORTION_NUMBERS", 1)
-    for name in ("plain", "dotted"):
-        found, expected = read_frame(tmp_path / f"{name}.parquet")[0], pd.read_parquet(tmp_path / f"{name}.parquet")
-        pd.testing.assert_frame_equal(found.astype(object), expected.astype(object))
 
 
 def test_a_trace_shares_what_nobody_can_change_and_copies_the_rest():
@@ -269,15 +160,6 @@ def test_a_trace_shares_what_nobody_can_change_and_copies_the_rest():
     assert held.samples[0, 0] == 1.0
 
 
-def test_panels_put_together_from_a_table_are_taken_by_a_trace_without_a_copy():
-    full = pd.DataFrame({"iteration": [0, 0, 1, 1], "worker": list("baba"), "samples": 8.0, "seconds": range(4)})
-    for frame in (full, full[:3]):  # workers in another order, and a gap
-        panels = panels_of(frame)
-        made = Trace(panels["samples"], panels["seconds"], workers=panels["workers"])
-        assert made.samples is panels["samples"]
-        assert made.seconds is panels["seconds"]
-
-
 @pytest.mark.parametrize("kind", ["float64", "float32", "Int64", "Float32", "object", "str", "int64[pyarrow]"])
 @pytest.mark.parametrize("name", ["samples", "seconds", "comm_seconds"])
 def test_numbers_of_every_type_are_read_alike_and_what_is_missing_is_nan(kind, name):
@@ -290,3 +172,106 @@ def test_numbers_of_every_type_are_read_alike_and_what_is_missing_is_nan(kind, n
     for array in ("samples", "seconds", "comm_seconds"):
         assert getattr(found, array).dtype == np.float64
         np.testing.assert_array_equal(getattr(found, array), getattr(expected, array))
+
+
+NAN = float("nan")
+REQUIRED = ["worker", "iteration", "samples", "seconds"]
+ROWS = pd.DataFrame({"worker": ["a", "b"], "iteration": [0, 0], "samples": [8, 4], "seconds": [1.0, 2.0]})
+
+
+def slow(rows):
+    """Return workers and the panel of numbers of rows (iteration, worker, number), one cell at a time."""
+    workers = sorted({worker for _, worker, _ in rows})
+    first, last = min(k for k, _, _ in rows), max(k for k, _, _ in rows)
+    panel = [[NAN] * len(workers) for _ in range(first, last + 1)]
+    for k, worker, number in rows:
+        panel[k - first][workers.index(worker)] = number
+    return tuple(workers), panel
+
+
+@st.composite
+def tables(draw):
+    """Rows of a whole panel in some order of workers, of which some are moved, left out, or of another iteration."""
+    workers = draw(st.permutations(["a", "b", "c"]))[: draw(st.integers(1, 3))]
+    keys = [(k, worker) for k in range(draw(st.integers(1, 4))) for worker in workers]
+    for change in draw(st.lists(st.sampled_from(["swap", "drop", "later", "other"]), max_size=2)):
+        at = draw(st.integers(0, len(keys) - 1))
+        k, worker = keys[at]
+        if change == "swap":
+            keys[at], keys[-1] = keys[-1], keys[at]
+        elif change == "drop" and len(keys) > 1:
+            del keys[at]
+        elif change == "later":
+            keys = [(n + 2 * (n >= k), name) for n, name in keys]
+        elif change == "other" and (k + 9, worker) not in keys:
+            keys[at] = (k + 9, worker)
+    return [(k + 5, worker, float(number)) for number, (k, worker) in enumerate(keys, start=1)]
+
+
+@pytest.mark.slow
+@given(tables(), st.booleans())
+@settings(max_examples=50)
+def test_a_table_is_the_panel_that_a_slow_reading_makes(rows, as_categories):
+    frame = pd.DataFrame(rows, columns=["iteration", "worker", "samples"]).assign(seconds=1.0)
+    frame["load"] = -frame["samples"]
+    if as_categories:
+        frame["worker"] = pd.Categorical(frame["worker"], categories=["unused", "c", "a", "b"])
+    trace, (workers, panel) = Trace.from_frame(frame), slow(rows)
+    assert trace.workers == workers
+    np.testing.assert_array_equal(trace.samples, panel)
+    np.testing.assert_array_equal(trace.covariates[:, :, 0], -np.array(panel))
+    silent = int(np.isnan(panel).all(axis=1).sum())
+    assert trace.meta.get("absent") == (f"{silent} of {len(panel)} iterations, for all workers" if silent else None)
+
+
+def test_a_trace_as_a_frame_has_a_row_for_each_worker_of_each_iteration_and_a_column_for_each_panel():
+    shape = (2, 3)
+    panels = {name: np.arange(6.0).reshape(shape) + n for n, name in enumerate(MEASURED)}
+    covariates = np.stack([np.arange(6.0).reshape(shape) * 2, np.arange(6.0).reshape(shape) * 3], axis=-1)
+    trace = Trace(**panels, covariates=covariates, covariate_names=["x", "y"], workers=["b", "a", "c"])
+    expected = {"iteration": [0, 0, 0, 1, 1, 1], "worker": list("bacbac")}
+    expected |= {name: np.arange(6.0) + n for n, name in enumerate(MEASURED)}
+    expected |= {"x": np.arange(6.0) * 2, "y": np.arange(6.0) * 3}
+    pd.testing.assert_frame_equal(trace.to_frame(), pd.DataFrame(expected))
+    assert list(Trace([[1]], [[1]]).to_frame().columns) == ["iteration", "worker", "samples", "seconds"]
+
+
+@pytest.mark.parametrize("name", ["samples", "seconds", "comm_seconds", "wait_seconds", "work"])
+def test_no_amount_is_negative_and_a_start_or_a_covariate_may_be(name):
+    frame = ROWS.assign(start=-3, load=-4, comm_seconds=0, wait_seconds=0, work=0)
+    trace = Trace.from_frame(frame)
+    assert (trace.start == -3).all()
+    assert (trace.covariates == -4).all()
+    with pytest.raises(ValueError, match=f"^column '{name}' must not be negative, but row 1 is$"):
+        Trace.from_frame(frame.assign(**{name: [0.0, -1e-9]}))
+
+
+def test_names_are_in_the_order_of_their_numbers_up_to_eighteen_digits_and_of_their_text_beyond():
+    for names, expected in (
+        (["10", "9", "08"], ["08", "9", "10"]),
+        (["1" + "0" * 17, "9"], ["9", "1" + "0" * 17]),
+        (["1" + "0" * 18, "9"], ["1" + "0" * 18, "9"]),
+        (["10", "9", "b"], ["10", "9", "b"]),
+        (["10", "9", "-1"], ["-1", "10", "9"]),
+        (["10", "9", "²"], ["10", "9", "²"]),
+    ):
+        frame = pd.DataFrame({"worker": names, "iteration": 0, "samples": range(len(names)), "seconds": 1})
+        trace = Trace.from_frame(frame)
+        assert trace.workers == tuple(expected)
+        assert trace.samples[0].tolist() == [names.index(name) for name in expected]
+
+
+def test_a_number_and_its_text_are_one_worker():
+    frame = pd.DataFrame({"worker": [1, "1", 10, 2], "iteration": [0, 1, 0, 0], "samples": [5, 6, 7, 8], "seconds": 1})
+    trace = Trace.from_frame(frame)
+    assert trace.workers == ("1", "2", "10")
+    np.testing.assert_array_equal(trace.samples, [[5, 8, 7], [6, NAN, NAN]])
+
+
+def test_the_first_pair_that_repeats_is_named():
+    frame = pd.DataFrame(
+        {"worker": list("bbabbcc"), "iteration": [3, 4, 3, 4, 5, 9, 9], "samples": 1, "seconds": 1},
+        index=[5, 5, 5, 5, 5, 5, 5],
+    )
+    with pytest.raises(ValueError, match=r"^worker b reports iteration 4 more than once; each pair \(worker, iterat"):
+        Trace.from_frame(frame)

@@ -8,8 +8,7 @@ import pandas as pd
 import pytest
 from readings import BITBRAINS, DSTAT, DSTAT_ROW, MACHINES, NAN, covariate, only
 
-from paceline.datasets import iter_traces, read_traces
-from paceline.datasets.readers import panel
+from paceline.datasets import read_traces
 
 
 def test_alibaba_machines_are_workers_on_a_grid_of_ten_seconds(made):
@@ -50,45 +49,6 @@ def test_containers_are_workers_too(made):
     trace = only(made("container_usage.csv", text))
     assert trace.workers == ("c_1", "c_2")
     np.testing.assert_array_equal(covariate(trace, "cpi"), [[1.2, NAN], [NAN, 1.3]])
-
-
-@pytest.mark.slow
-def test_a_file_assigned_into_buckets_on_disk_gives_the_same_series_as_one_in_memory(made, monkeypatch):
-    rng = np.random.default_rng(0)
-    rows = [f"m_{rng.integers(9)},{10 * rng.integers(200)},{rng.integers(100)},1,,,1,1,1" for _ in range(3000)]
-    path = made("machine_usage.csv", "\n".join(rows) + "\n")
-    whole = only(path)
-    monkeypatch.setattr(panel, "BUCKET_BYTES", 20_000)
-    monkeypatch.setattr(panel, "PANEL_VALUES", 4000)
-    parts = read_traces(path)
-    assert len(parts) >= 4
-    assert sorted(name for part in parts for name in part.workers) == sorted(whole.workers)
-    for part in parts:
-        expected = whole.select(workers=part.workers)
-        first = round((float(part.meta["first_time"].split()[0]) - float(whole.meta["first_time"].split()[0])) / 10)
-        np.testing.assert_array_equal(part.covariates, expected.covariates[first : first + len(part)])
-
-
-def test_temporary_buckets_are_gone_when_reading_stops_early(made, monkeypatch, tmp_path):
-    monkeypatch.setattr(panel, "BUCKET_BYTES", 50)
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    traces = iter_traces(made("machine_usage.csv", MACHINES))
-    next(traces)
-    assert list(tmp_path.glob(".paceline-tmp-*"))
-    traces.close()
-    assert not list(tmp_path.glob(".paceline-tmp-*"))
-
-
-def test_alibaba_gpu_sensors_are_one_iteration_of_averages(made):
-    text = "j,t,w1,i1,m1,V100,120,80,1,2,3,4,5,6,7,8\nj,t,w2,i2,m1,V100,,90,1,2,3,4,5,6,7,8\n"
-    trace = only(made("pai_sensor_table.csv", text))
-    np.testing.assert_array_equal(covariate(trace, "cpu_usage"), [[120, NAN]])
-    assert "not a series" in trace.meta["averages"]
-
-
-def test_alibaba_gpu_machine_metrics_are_one_iteration_of_averages(made):
-    trace = only(made("pai_machine_metric.csv", "w1,m1,0,9,1,2,3,4,5,6,7,8\n"))
-    np.testing.assert_array_equal(covariate(trace, "machine_load_1"), [[5]])
 
 
 def usage(start, cpus, **more):

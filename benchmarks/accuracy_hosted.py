@@ -1,4 +1,4 @@
-"""Synthetic fleets of another family than those of :mod:`.fleets`: delays add up, on shared hosts.
+"""Synthetic fleets of another family than those of :mod:`paceline.datasets.synthetic`: delays add up, on shared hosts.
 
 They are for measuring: nothing that ships was fitted to them, and one idea alone was chosen on one, queues of another
 seed than those that are measured on. Axes: T iterations, W workers, H hosts, D covariates.
