@@ -154,8 +154,8 @@ def example(batch_size: int, device: str) -> Step:
     model = nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2), nn.ReLU(), nn.Flatten(), nn.LazyLinear(10)
     ).to(device)
-    images = torch.randn(batch_size, 3, 32, 32).to(device)
-    labels = torch.randint(10, (batch_size,)).to(device)
+    images = torch.randn(batch_size, 3, 32, 32, device=device)
+    labels = torch.randint(10, (batch_size,), device=device)
     model(images[:1])  # a first pass sets the size of the lazy last layer
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 

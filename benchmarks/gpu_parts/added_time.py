@@ -51,7 +51,7 @@ class Training:
         return (time.perf_counter() - began) / steps
 
     def launched(self, steps: int) -> float:
-        """Return the seconds that a step takes the CPU, of so few that no queue is full."""
+        """Return the seconds that a step takes the CPU, of so few that no queue of kernels is full."""
         torch.cuda.synchronize()
         began = time.perf_counter()
         for _ in range(steps):
@@ -66,20 +66,20 @@ def compared(place: Place, found: Found, busy: float) -> list[str]:
     walls: dict[bool, list[float]] = {False: [], True: []}
     launches: dict[bool, list[float]] = {False: [], True: []}
     for kind in kinds.values():
-        kind.block(8)
+        kind.block(40 if place.real else 8)  # until it is known how long planning takes
     with place.waits() as waits:
         for turn in range(turns):
             for balanced in (False, True) if turn % 2 else (True, False):
                 walls[balanced].append(kinds[balanced].block(steps))
-                launches[balanced].append(kinds[balanced].launched(3))
+                launches[balanced].append(kinds[balanced].launched(8 if place.real else 3))
     found.require(not ours(waits), f"the library waits for the device: {sorted(set(ours(waits)))}")
     kinds[True].balance.close()
     more = np.subtract(walls[True], walls[False])
     launch = np.subtract(launches[True], launches[False])
     if place.real:
         found.require(np.median(more) < MOST_WALL, f"balancing adds {np.median(more)} s to a step of {busy} s")
-        found.require(np.median(launch) < MOST_LAUNCH, f"balancing adds {np.median(launch)} s to a launch")
-    added = (np.median(more), np.std(more) / np.sqrt(len(more)), np.median(launch))
+        found.require(np.mean(launch) < MOST_LAUNCH, f"balancing adds {np.mean(launch)} s to a launch")
+    added = (np.median(more), np.std(more) / np.sqrt(len(more)), np.mean(launch))
     return [f"{1e3 * busy:g}", f"{1e3 * np.median(walls[False]):.3f}", *(f"{1e6 * one:.0f}" for one in added)]
 
 

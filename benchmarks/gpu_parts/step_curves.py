@@ -63,10 +63,9 @@ def of(make, inputs, classes: int, low: bool):
     """Return a ``make_step`` for :func:`profile`."""
 
     def make_step(size: int, device: str):
-        model = make().to(device).train()
-        given = inputs(size).to(device)
-        count = size * (given.shape[1] if classes > 10**4 else 1)
-        targets = torch.randint(classes, (count,)).to(device)
+        with torch.device(device):  # to fill weights on the CPU takes seconds, in every visit of a size
+            model, given = make().train(), inputs(size)
+            targets = torch.randint(classes, (size * (given.shape[1] if classes > 10**4 else 1),))
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
 
         def step() -> None:

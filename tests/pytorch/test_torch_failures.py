@@ -81,11 +81,11 @@ def other_opinion(rank, lasting=False):
     def misled(report, covariates):
         if not lasting:
             balance.balancer.step = plan
-        return plan(Report(report.samples, [0.012, 0.108]), covariates)
+        return plan(Report(report.samples, [0.12, 1.08]), covariates)
 
     for step, size in enumerate(steps()):
         sizes.append(loader.batch_sizes.tolist())
-        balance.measured(0.001 * size)
+        balance.measured(0.01 * size)
         if rank == 1 and step == 5:
             balance.balancer.step = misled
     logging.getLogger("paceline").removeHandler(handler)
@@ -152,9 +152,33 @@ def driven(rank):
     predictor = DrivenEWMA()
     _, balance, steps = job(predictor=predictor, covariates=[Counter(100 * rank)])
     for _ in steps():
-        pass
+        balance.measured(1.0)
     balance.state_dict()  # waits for the last report
     return predictor.before, predictor.now
+
+
+class CountingEWMA(EWMA):
+    """Counts its forecasts."""
+
+    forecasts = 0
+
+    def predict(self, *, covariates=None, horizon=1):
+        self.forecasts += 1
+        return super().predict(covariates=covariates, horizon=horizon)
+
+
+def short_iterations(rank):
+    """Return the forecasts made in 200 iterations of 1 s and of 20 us a sample on the slow rank, and the last sizes."""
+    found = []
+    for seconds in (1.0, 2e-5):
+        predictor = CountingEWMA()
+        loader, balance, steps = job(predictor=predictor)
+        for _ in range(10):
+            for size in steps():
+                balance.measured(seconds * size * (2 if rank else 1))
+        found.append((predictor.forecasts, loader.batch_sizes.tolist()))
+        balance.close()
+    return found
 
 
 def refused(rank):
@@ -199,7 +223,7 @@ def copied(rank):
     return copy.module.weight.tolist() == model.module.weight.tolist()
 
 
-JOBS = (nonsense, other_opinion, lasting_opinion, out_of_memory, measures, driven, refused, copied)
+JOBS = (nonsense, other_opinion, lasting_opinion, out_of_memory, measures, driven, short_iterations, refused, copied)
 
 
 def all_jobs(rank):
@@ -269,6 +293,15 @@ def test_covariates_sampled_at_the_end_of_an_iteration_are_those_of_now_and_then
     assert (counts[0] == 1).all()
     # A covariate that takes long, for iterations as short as these, serves for several.
     assert set(np.diff(counts, axis=0).ravel()) <= {0, 1}
+
+
+def test_short_iterations_are_planned_several_at_once(ranks):
+    first, second = ranks["short_iterations"]
+    assert first == second
+    (every, long_sizes), (rarely, short_sizes) = first
+    assert every >= 199
+    assert rarely < 100
+    assert long_sizes == short_sizes == [16, 8]
 
 
 def test_an_attached_model_can_be_copied(ranks):

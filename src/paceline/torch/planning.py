@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 import zlib
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +18,7 @@ from paceline.coordinator.balanced.work import WorkModel
 from paceline.predictors import Report
 from paceline.torch.exchange import Exchange
 from paceline.torch.loader_protocol import Loader
-from paceline.torch.reports import RankReports, at_shares
+from paceline.torch.reports import RankReports, at_shares, mean_of
 from paceline.torch.state import from_torch, to_torch
 
 logger = logging.getLogger(__name__)
@@ -25,6 +28,16 @@ RETOLD = 16
 
 CHANGED = 0.02
 """Change of one worker's costs relative to another's from which speeds are reported again."""
+
+
+PLANNING_SHARE = 0.05
+"""Share of an iteration that planning may take of this process's time: shorter ones are planned several at once."""
+
+MAX_UNPLANNED = 32
+"""Iterations that are planned at once at most."""
+
+TIMED = 8
+"""Plans of which the fastest says how long planning takes; until then, every iteration is planned by itself."""
 
 
 class Planning:
@@ -53,6 +66,8 @@ class Planning:
         Number by which ranks see that they use the same plan, and the same costs.
     work
         What samples cost, learned or given; None where they have no costs.
+    seconds
+        The time that planning takes this rank; 0 before it is known.
     order, in_order
         The ranks, in the order of the plan's workers, ``[W]``; and whether that is their own.
     """
@@ -72,6 +87,9 @@ class Planning:
         self._exchange = exchange
         self.workers = tuple(workers)
         self._covariates_before = np.full((len(workers), covariates), np.nan)
+        self._unplanned: list[RankReports] = []
+        self._timed: deque[float] = deque(maxlen=TIMED)
+        self.seconds = 0.0
         self._settled = self._settled_before = False  # at this exchange, and at the one before
         self._handed_W: Sizes | None = None  # what the loader was given last, and what it made of it
         self._shares_W: Sizes | None = None
@@ -94,6 +112,7 @@ class Planning:
             if worker not in self.workers:
                 self.balancer.leave(worker)
         self._covariates_before = np.full_like(self._covariates_before, np.nan)
+        self._unplanned.clear()
         self._begin()
 
     def require_one_place(self, rows: RankReports) -> None:
@@ -123,19 +142,37 @@ class Planning:
         if self.work is not None:
             self.work.load_state_dict(self._exchange.from_first(self.work.state_dict()))
             self._loader.coefficients = self.work.coefficients
+        self._unplanned.clear()
         self._begin()
 
     def learn(self, rows: RankReports) -> None:
-        """Learn from the reports of an iteration, and plan the next."""
-        self._settled_before, self._settled = self._settled, False
+        """Learn from the reports of an iteration and plan the next, or keep the reports until planning is due."""
         if self.work is not None:
             rows = self._in_work(rows, self.work)
+        else:
+            self._unplanned.append(rows)
+            if not (rows.ran_out or len(self._unplanned) >= self._interval(rows)):
+                return
+            rows = mean_of(self._unplanned)
+            self._unplanned.clear()
+        self._settled_before, self._settled = self._settled, False
+        began = time.thread_time()
         if self._covariates_before.size:
             before_WD, self._covariates_before = self._covariates_before, rows.covariates_WD
             self.balancer.step(rows.report(before_WD), self._covariates_before)
         else:
             self.balancer.step(rows.report(None), None)
         self._take_plan()
+        self._timed.append(time.thread_time() - began)
+        if len(self._timed) == TIMED:
+            self.seconds = min(self._timed)
+
+    @staticmethod
+    def _interval(rows: RankReports) -> float:
+        """Return how many iterations are planned at once: the same on every rank."""
+        seconds = (rows["seconds"] / rows["steps"]).tolist()  # NaN, or of the slowest rank
+        iteration = max((one for one in seconds if one == one), default=math.inf)
+        return min(float(rows["planning_seconds"].max()) / (PLANNING_SHARE * iteration), MAX_UNPLANNED)
 
     def _in_work(self, rows: RankReports, work: WorkModel) -> RankReports:
         """Return the reports with work in place of samples, where samples have costs, and learn these costs."""

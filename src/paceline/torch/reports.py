@@ -5,6 +5,7 @@ Axes: W workers, F numbers in a row, D covariates.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 
 import numpy as np
@@ -26,6 +27,7 @@ COLUMNS = (
     "assigned",
     "log_norm",
     "buffers",
+    "planning_seconds",
 )
 """The columns of a row; the covariates follow."""
 
@@ -42,7 +44,7 @@ _TOGETHER = slice(_PLAN, _AT["assigned"] + 1)
 
 _SAMPLES, _PARTS, _STEPS, _SECONDS = (_AT[name] for name in ("samples", "micro_batches", "steps", "seconds"))
 _MEASURED = slice(_SAMPLES, _SECONDS + 1)
-_RAN_OUT = _AT["out_of_memory"]
+_RAN_OUT, _COMM = _AT["out_of_memory"], _AT["comm_seconds"]
 
 
 class RankReports:
@@ -61,6 +63,8 @@ class RankReports:
     ----------
     together
         Whether all ranks used the same plan, at the same place in the data.
+    ran_out
+        Whether a rank's batch did not fit into memory.
     has_norms, has_buffers
         Whether gradients, and buffers, were looked at.
 
@@ -68,7 +72,7 @@ class RankReports:
     --------
     Two ranks took two micro-batches; the second took longer:
 
-    >>> rest = [0, 0, 1, 0, 1, 1, 0, 0]
+    >>> rest = [0, 0, 1, 0, 1, 1, 0, 0, 0]
     >>> rows = RankReports(np.array([[64, 2, 1, 0.5, *rest], [32, 2, 1, 0.7, *rest]]))
     >>> report = rows.report(None)
     >>> report.samples, report.seconds
@@ -80,13 +84,13 @@ class RankReports:
         self.features = features
         # Plain numbers: comparing columns of a few ranks takes numpy several times as long.
         told = report_WF.tolist()
-        first, self.together, self._any_ran_out = told[0], True, False
+        first, self.together, self.ran_out = told[0], True, False
         unmeasured = []
         for rank, row in enumerate(told):
             if row[_TOGETHER] != first[_TOGETHER]:
                 self.together = False
             if row[_RAN_OUT]:
-                self._any_ran_out = True
+                self.ran_out = True
             if not (
                 0 < row[_SAMPLES] < LARGEST
                 and 1 <= row[_STEPS] <= row[_PARTS] < LARGEST
@@ -152,8 +156,22 @@ class RankReports:
     def report(self, covariates_WD: Array | None) -> Report:
         """Return the mean micro-batch of every worker, NaN without one, with the covariates sampled before it."""
         samples_W, parts_W, _, seconds_W, comm_W, ran_out_W = self.report_WF.T[: _AT["checksum"]]
-        out_of_memory = ran_out_W == 1 if self._any_ran_out else None
+        out_of_memory = ran_out_W == 1 if self.ran_out else None
         return Report(samples_W / parts_W, seconds_W / parts_W, comm_W, covariates_WD, out_of_memory=out_of_memory)
+
+
+def mean_of(rows_N: Sequence[RankReports]) -> RankReports:
+    """Return the mean micro-batch that each worker measured in several iterations, as one row each."""
+    if len(rows_N) == 1:
+        return rows_N[0]
+    rows_NWF, report_WF = np.stack([rows.report_WF for rows in rows_N]), rows_N[-1].report_WF.copy()
+    parts_NW, measured_NW = rows_NWF[..., _PARTS], np.isfinite(rows_NWF[..., _SECONDS])
+    report_WF[:, _PARTS] = report_WF[:, _STEPS] = 1
+    for column, divisor_NW in ((_SAMPLES, parts_NW), (_SECONDS, parts_NW), (_COMM, 1.0)):
+        known_NW = np.where(measured_NW, rows_NWF[..., column] / divisor_NW, 0.0)
+        with np.errstate(invalid="ignore"):  # 0 / 0 is NaN, where a worker measured nothing
+            report_WF[:, column] = known_NW.sum(axis=0) / measured_NW.sum(axis=0)
+    return RankReports(report_WF, rows_N[-1].features)
 
 
 def at_shares(seconds_W: Array, work_W: Array, shares_W: Array, fixed: float | Array) -> Array:

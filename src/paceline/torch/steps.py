@@ -213,7 +213,8 @@ class Steps(Weighting):
         log_norm = norms.take() if norms.logs or norms.late else math.nan
         self._sizes.append(None if self._batch is None else self._batch.sizes)
         self._reports = True
-        self.exchange.send([*measure, *place, log_norm, summed, *self._covariates.values, *features, *counts])
+        own = (log_norm, summed, planning.seconds)
+        self.exchange.send([*measure, *place, *own, *self._covariates.values, *features, *counts])
         self._spent += time.perf_counter() - began
         if began >= self._clock.next_look:
             self._clock.look()  # now, while the other ranks are awaited
@@ -289,6 +290,7 @@ class Steps(Weighting):
     def tell(self, rows: RankReports) -> None:
         """Call the observers with the iteration that is over."""
         used, planning, accumulate = self._used, self._planning, self.loader.accumulate
+        plan = planning.plan if planning.plan is not used else used.unchanged()
         iteration = record(
             rows,
             used,
@@ -299,7 +301,7 @@ class Steps(Weighting):
             worker=planning.workers[self.loader.rank],
             wall_seconds=self._wall_seconds,
             overhead_seconds=self.overhead_seconds,
-            plan=planning.plan if accumulate == 1 else planning.plan.of_step(accumulate),
+            plan=plan if accumulate == 1 else plan.of_step(accumulate),
         )
         for observe in self.observers:
             observe(iteration)

@@ -106,6 +106,10 @@ class Plan:
         )
         return replace(self, split=of_step, reasons=why.of_step(self.reasons, micro_batches))
 
+    def unchanged(self) -> Plan:
+        """Return the plan for an iteration that is too short to be planned by itself."""
+        return replace(self, gain=0.0, acted=False, reasons=((why.short_iterations, ()),), drift_began=False)
+
     @property
     def checksum(self) -> int:
         """A hash of workers, sizes and iteration, for ranks to compare: 52 bits, so that a float64 holds it exactly.

@@ -52,6 +52,11 @@ def nothing_to_gain() -> str:
     return "Kept the sizes: no split is expected to be faster"
 
 
+def short_iterations() -> str:
+    """Return the reason to keep sizes until several short iterations have been reported."""
+    return "Kept the sizes: iterations are short, so several are planned at once"
+
+
 def too_little(at_most: str, gain: float, forgone: float, cost: float) -> str:
     """Return the reason to keep sizes although others would gain a little.
 
