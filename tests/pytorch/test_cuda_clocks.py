@@ -21,8 +21,7 @@ from paceline.recording import Recorder, clock_offset, merge
 from paceline.recording.torch import watch
 from paceline.recording.torch.busy_clock import LATEST, Clock
 from paceline.recording.torch.collective_time import listen
-from paceline.recording.torch.late import Late
-from paceline.recording.torch.marks import CPUMarks, CUDAMarks, marks_of
+from paceline.recording.torch.marks import CPUMarks, CUDAMarks, Late, marks_of
 
 FIRST = torch.device("cuda", 0)
 

@@ -2,8 +2,6 @@
 
 import importlib
 import math
-import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +13,6 @@ from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
-from paceline.recording import allowance as module
 from paceline.recording.allowance import Allowance, Spent, lasting
 from paceline.recording.torch.busy_clock import Clock
 from paceline.recording.torch.marks import CPUMarks
@@ -72,11 +69,6 @@ def test_what_competitors_take_is_not_taken_for_the_quotas(threads):
     assert lasting(0.1, spent, cores=0.5 * threads, threads=threads) == pytest.approx(0.08)
 
 
-@pytest.fixture
-def looking_always(monkeypatch):
-    monkeypatch.setattr(module, "LOOK", 0.0)
-
-
 @pytest.mark.parametrize(
     ("files", "quota", "values"),
     [
@@ -93,102 +85,6 @@ def test_a_quota_that_is_set_changed_or_removed_is_seen(tmp_path, files, quota, 
         allowance.look()
         told.append(allowance.cores)
     assert told == [0.4, 0.25, math.inf]
-
-
-@pytest.mark.parametrize(("machine", "cores"), [(4, 1.5), (2, 1.5), (1, math.inf), (None, math.inf)])
-def test_a_quota_of_more_cores_than_there_are_is_none(tmp_path, monkeypatch, machine, cores):
-    monkeypatch.setattr("os.cpu_count", lambda: machine)
-    made(tmp_path, NESTED_2)
-    (tmp_path / "groups/pod/cpu.max").write_text("15000 10000\n")
-    allowance = Allowance(tmp_path)
-    allowance.look()
-    assert allowance.cores == cores
-
-
-def test_throttled_time_is_the_groups(tmp_path):
-    allowance = Allowance(made(tmp_path, NESTED_2))
-    assert allowance.spent().throttled == 1.0
-
-
-def burn(seconds):
-    end = time.process_time() + seconds
-    while time.process_time() < end:
-        pass
-
-
-@pytest.mark.parametrize(("others", "cores"), [(0.1, 0.4), (3.0, math.nan)])
-def test_a_quota_counts_for_the_worker_that_uses_it_alone(tmp_path, looking_always, others, cores):
-    allowance = Allowance(made(tmp_path, NESTED_2))
-    before = time.process_time()
-    usage = tmp_path / "groups/pod/cpu.stat"
-    usage.write_text("usage_usec 1000000\nthrottled_usec 0\n")
-    allowance.look()
-    burn(0.02)
-    used = (time.process_time() - before) * (1 + others)
-    usage.write_text(f"usage_usec {1_000_000 + round(1e6 * used)}\nthrottled_usec 0\n")
-    allowance.look()
-    assert allowance.cores == pytest.approx(cores, nan_ok=True)
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """What the clocks show to an allowance: wall time, and CPU time of this process."""
-    now = SimpleNamespace(wall=0.0, own=0.0)
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now.wall, process_time=lambda: now.own))
-    return now
-
-
-def used(file, seconds):
-    file.write_text(f"usage_usec {1_000_000 + round(1e6 * seconds)}\nthrottled_usec 0\n")
-
-
-def test_who_shares_the_quota_is_told_from_a_tenth_of_a_second_and_not_from_less(tmp_path, clock):
-    """The kernel counts in ticks of some ms: of less time, a tick would decide."""
-    allowance, told = Allowance(made(tmp_path, NESTED_2)), []
-    for _ in range(12):
-        clock.wall += 0.01
-        clock.own += 0.001
-        used(tmp_path / "groups/pod/cpu.stat", clock.wall)
-        allowance.look()
-        told.append(allowance.cores)
-    assert told[:9] == [0.4] * 9
-    assert math.isnan(told[-1])
-
-
-def test_a_machine_that_has_long_been_up_waits_for_a_tenth_of_a_second_too(tmp_path, clock):
-    clock.wall = 1000.0
-    allowance = Allowance(made(tmp_path, NESTED_2))
-    allowance.look()
-    for wall, alone in ((1000.09, True), (1000.11, False)):
-        clock.wall = wall
-        used(tmp_path / "groups/pod/cpu.stat", wall)
-        allowance.look()
-        assert (allowance.cores == 0.4) is alone
-
-
-def test_a_group_that_nobody_uses_is_shared_with_nobody(tmp_path, clock):
-    allowance = Allowance(made(tmp_path, NESTED_2))
-    for _ in range(5):
-        clock.wall += 1.0
-        allowance.look()
-        assert allowance.cores == 0.4
-
-
-def test_who_shares_a_quota_is_asked_of_the_group_whose_quota_binds_now(tmp_path, clock):
-    """The group above is shared with others; then the worker's own gets a smaller quota."""
-    own_quota = "groups/pod/worker/cpu.max"
-    allowance, told = Allowance(made(tmp_path, {**NESTED_2, own_quota: "max 10000\n"})), []
-    for k in range(8):
-        if k == 4:
-            (tmp_path / own_quota).write_text("1000 10000\n")
-        clock.wall += 1.0
-        clock.own += 0.1
-        used(tmp_path / "groups/pod/cpu.stat", 10 * clock.own)
-        used(tmp_path / "groups/pod/worker/cpu.stat", clock.own)
-        allowance.look()
-        told.append(allowance.cores)
-    assert np.isnan(told[1:4]).all()
-    assert told[-1] == 0.1
 
 
 class Ticking(CPUMarks):

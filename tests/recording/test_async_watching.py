@@ -3,14 +3,10 @@
 import io
 import json
 import re
-import time
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from rich.console import Console
 from test_watching_a_run import run_file
 
@@ -18,7 +14,6 @@ from paceline.cli import main
 from paceline.cli.watch_async_view import async_view
 from paceline.cli.watch_command import Watched
 from paceline.coordinator.asynchronous import SGD, EpochSampler, Server, saps, scheme
-from paceline.parameter_server import service as records
 from paceline.parameter_server.service import Rounds, Service
 from paceline.predictors import LastValue
 from paceline.recording import Logging, Prometheus, Sink, TensorBoard, read_async_run, round_sinks
@@ -129,34 +124,6 @@ def test_a_round_says_who_joined_and_left_and_what_became_of_the_samples_that_th
     assert rounds[-1].why == "16 samples of steps that were given up went back."
 
 
-@pytest.mark.slow
-@given(st.lists(st.sampled_from("abcdABCD"), min_size=1, max_size=30))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_numbers_stay_with_their_worker_whoever_joins_and_leaves(tmp_path, acts):
-    """A capital leaves; a small letter joins where it is not there, and pushes."""
-    path = tmp_path / "run.jsonl"
-    path.unlink(missing_ok=True)
-    service, rounds = watched("ab")
-    sink = round_sinks(str(path))[0]
-    for act in acts:
-        if act.islower():
-            if act not in service.server.workers:
-                service.join(act)
-            push(service, *service.server.workers)
-        elif act.lower() in service.server.workers and len(service.server.workers) > 1:
-            service.leave(act.lower())
-    push(service, *service.server.workers * 2)
-    for record in rounds:
-        sink(record)
-    run = read_async_run(path)
-    assert run.workers == tuple(dict.fromkeys(worker for record in rounds for worker in record.workers))
-    for name in ("sizes", "pushes", "staleness", "done", "wasted"):
-        for w, worker in enumerate(run.workers):
-            places = [one.workers.index(worker) if worker in one.workers else None for one in rounds]
-            wanted = [np.nan if i is None else getattr(one, name)[i] for one, i in zip(rounds, places, strict=True)]
-            np.testing.assert_array_equal(run.of_workers[name][:, w], wanted)
-
-
 def test_a_resumed_run_counts_the_share_for_nothing_over_what_was_computed_since():
     service, rounds = watched(applied=300)
     push(service, "a", value=np.nan)
@@ -174,16 +141,6 @@ def test_what_a_restart_lost_does_not_count_against_the_samples_a_second(tmp_pat
         sink(replace(record, applied=applied, time=seconds))
     sink.close()
     assert read_async_run(path).samples_per_second == pytest.approx(100.0)
-
-
-def test_a_function_that_raises_is_taken_from_the_rounds_and_the_others_go_on(caplog):
-    def broken(record):
-        raise KeyError("board")
-
-    heard = []
-    trained([broken, heard.append])
-    assert heard[-1].applied == 240
-    assert caplog.text.count("raised, and is not called again") == 1
 
 
 @pytest.mark.slow
@@ -242,20 +199,6 @@ def test_the_kind_of_run_is_known_once_its_first_line_is_there(tmp_path, before)
     assert "ASP, version" in console.export_text()
 
 
-@pytest.mark.parametrize("wrong", ["NaN", "Infinity", "1e999", "null"])
-def test_a_round_without_a_time_is_skipped(tmp_path, wrong):
-    path = tmp_path / "run.jsonl"
-    trained(round_sinks(str(path)))
-    header, first, *others, _ = path.read_text().splitlines()
-    spoilt = re.sub(r'"time": [\d.e]+', f'"time": {wrong}', first)
-    assert spoilt != first
-    path.write_text("\n".join([header, spoilt, *others]) + "\n")
-    run = read_async_run(path)
-    assert (len(run), run.skipped) == (len(others), 1)
-    assert np.isfinite(run.seconds).all()
-    assert np.isfinite(run.samples_per_second)
-
-
 @pytest.mark.slow
 def test_prometheus_tensorboard_and_the_log_take_rounds_too(tmp_path, caplog):
     prometheus_client = pytest.importorskip("prometheus_client")
@@ -280,23 +223,3 @@ def test_a_sink_that_knows_no_rounds_says_so_and_the_training_goes_on(caplog):
 
     assert trained([Synchronous()]).finished
     assert "must define write_round to watch asynchronous training" in caplog.text
-
-
-def test_a_round_ends_once_as_many_have_pushed_as_there_are_and_its_least_time_has_passed(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(records, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
-    server = Server(np.zeros(1), SGD(0.1), scheme("asp", 3), EpochSampler(400, epochs=1), batch=8, workers="abc")
-    service, rounds = Service(server), []
-    Rounds(service, [rounds.append], least_seconds=2.0)
-    for moment, worker, count in (
-        (1.0, "a", 0),
-        (1.9, "b", 0),
-        (2.0, "a", 1),
-        (3.9, "b", 1),
-        (4.0, "b", 1),
-        (9.0, "b", 2),
-    ):
-        now[0] = moment
-        push(service, worker)
-        assert len(rounds) == count
-    assert [one.pushes.tolist() for one in rounds] == [[2, 1, 0], [0, 3, 0]]

@@ -1,15 +1,9 @@
 """The busy time of a rank whose device lags behind: what is read once the device has passed it, and what never is."""
 
 import math
-from types import SimpleNamespace
 
-import torch
-
-from paceline.recording.allowance import Spent
-from paceline.recording.torch import busy_clock
-from paceline.recording.torch.busy_clock import LATEST, Clock, Measure
-from paceline.recording.torch.late import Late
-from paceline.recording.torch.marks import CPUMarks, CUDAMarks, marks_of
+from paceline.recording.torch.busy_clock import Clock, Measure
+from paceline.recording.torch.marks import CPUMarks
 
 NAN = float("nan")
 
@@ -92,18 +86,6 @@ def test_a_wait_that_is_not_over_counts_as_busy():
     assert told(clock.report()) == [16, 2, 2, 10 + 12 + 0, 0]
 
 
-def test_sixteen_steps_wait_for_a_device_and_the_newest_beyond_are_left_out():
-    marks = Device()
-    clock = Clock(marks)
-    marks.reached = -1
-    for number in range(LATEST + 3):
-        clock.forward(1 << number)
-        clock.ready()
-    marks.reached = math.inf
-    assert LATEST == 16
-    assert clock.report()[:3] == (2**16 - 1, 16, 16)
-
-
 def test_micro_batches_features_and_steps_that_do_not_count():
     marks = Processor()
     clock = Clock(marks)
@@ -149,57 +131,3 @@ def test_given_seconds_stand_for_the_measured_ones_once():
     assert told(clock.report()) == [16, 2, 2, 12, 3]
     steps(clock, marks, (1, 0, 20, 0, 3))
     assert told(clock.report()) == [8, 1, 1, 21, 3]
-
-
-def test_under_a_quota_time_is_what_lasts_and_the_quota_is_looked_at_anew(monkeypatch):
-    spent, looks = Spent(0.0, 0.0), []
-    allowance = SimpleNamespace(cores=0.5, spent=lambda: spent, look=lambda: looks.append(1))
-    marks = Processor()
-    clock = Clock(marks, allowance, threads=2)
-    assert (Clock(marks).next_look, clock.next_look) == (math.inf, 0.0)
-    monkeypatch.setattr(busy_clock.time, "perf_counter", lambda: 50.0)
-    clock.look()
-    assert (len(looks), clock.next_look) == (1, 50.1)
-    Clock(marks).look()
-    clock.forward(8)
-    marks.now, spent = 10, Spent(6.0, 0.0)
-    clock.ready()
-    assert clock.report().seconds == 12.0, "6 s of CPU at half a core"
-    marks.now, spent = 14, Spent(6.0, 0.0)
-    clock.forward(8)
-    marks.now, spent = 24, Spent(7.0, 12.0)
-    allowance.cores = math.inf
-    clock.ready()
-    assert clock.report().seconds == 4.0 + 4.0, "12 s of throttling on two threads are 6 s"
-
-
-def test_a_late_number_is_taken_once_and_only_after_its_arrival(monkeypatch):
-    arrived, streams = [], []
-    event = SimpleNamespace(record=streams.append, query=lambda: bool(arrived))
-    empty = torch.empty
-    monkeypatch.setattr(torch.cuda, "Event", lambda: event)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
-    monkeypatch.setattr(torch, "empty", lambda *shape, dtype, pin_memory: empty(*shape, dtype=dtype))
-    late = Late()
-    assert (late.under_way, late.take()) == (False, None)
-    late.fetch(torch.tensor(2.5, requires_grad=True))
-    place = late._place
-    assert (late.under_way, late.take(), streams) == (True, None, ["stream of cpu"])
-    arrived.append(1)
-    assert (late.take(), late.under_way, late.take()) == (2.5, False, None)
-    late.fetch(torch.tensor(1 / 3, dtype=torch.float64))
-    assert late._place is place
-    assert late.take() == 1 / 3
-    late.fetch(torch.tensor(7))
-    late.forget()
-    assert (late.under_way, late.take()) == (False, None)
-
-
-def test_the_marks_of_a_model_are_those_of_its_device():
-    assert isinstance(marks_of(torch.nn.Linear(1, 1)), CPUMarks)
-    assert isinstance(marks_of(torch.nn.Identity()), CPUMarks)
-    on_device = SimpleNamespace(parameters=lambda: iter([SimpleNamespace(is_cuda=True, device="cuda:1")]))
-    found = marks_of(on_device)
-    assert isinstance(found, CUDAMarks)
-    assert found.device == "cuda:1"
-    assert found.seconds(SimpleNamespace(elapsed_time=lambda stop: stop), 2500.0) == 2.5

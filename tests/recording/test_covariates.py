@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from machine_files import made, twice
 
-from paceline.recording.control_group import ControlGroup, Growth
+from paceline.recording.control_group import ControlGroup
 from paceline.recording.covariates import (
     CPUBusy,
     CPUPressure,
@@ -40,22 +40,6 @@ def test_a_control_group_that_is_gone_gives_nan(tmp_path):
     for covariate in (CPUBusy(group, tmp_path), Throttled(group, tmp_path), Runnable(group, tmp_path)):
         covariate.sample()
         assert math.isnan(covariate.sample()), covariate.name
-
-
-def test_every_covariate_has_a_name_a_unit_and_says_where_it_is_read(tmp_path):
-    covariates = default_covariates(ControlGroup(tmp_path, tmp_path, tmp_path))
-    assert [(one.name, one.unit) for one in covariates] == [(one.name, one.unit) for one in default_covariates()]
-    assert len({covariate.name for covariate in covariates}) == len(covariates)
-    assert all(covariate.unit and type(covariate).__doc__ for covariate in covariates)
-
-
-def test_growth_is_per_second_and_unknown_at_first():
-    growth = Growth()
-    assert math.isnan(growth.by(1.0))
-    begin = time.perf_counter()
-    time.sleep(0.02)
-    rate = growth.by(3.0)
-    assert 0 < rate * (time.perf_counter() - begin) == pytest.approx(2.0, rel=0.3)
 
 
 @pytest.mark.parametrize(
@@ -113,13 +97,6 @@ def test_runnable_without_a_group_is_that_of_the_machine_per_core_without_onesel
     cores = os.cpu_count()
     made(tmp_path, {"proc/loadavg": f"0.19 0.12 0.06 {2 * cores + 1}/123 4601\n"})
     assert Runnable(root=tmp_path).sample() == 2
-
-
-def test_a_machine_that_does_not_tell_its_cores_has_one(tmp_path, monkeypatch):
-    monkeypatch.setattr("os.cpu_count", lambda: None)
-    made(tmp_path, {"proc/loadavg": "0.19 0.12 0.06 4/123 4601\n", "cpu.max": "max 100000\n"})
-    assert Runnable(root=tmp_path).sample() == 3
-    assert CPUQuota(ControlGroup(tmp_path, tmp_path, tmp_path)).sample() == 1
 
 
 def test_memory_available_is_a_share(tmp_path):
@@ -248,3 +225,15 @@ def test_all_covariates_are_those_that_have_something_to_tell_here(gpus, tmp_pat
     names = [covariate.name for covariate in all_covariates(group)]
     assert names[:7] == [covariate.name for covariate in default_covariates(group)]
     assert names[7:] == ["cpu_quota", "gpu_busy", "gpu_memory", "gpu_clock"]
+
+
+def test_the_gpu_of_the_model_is_read(gpus, monkeypatch):
+    """Ranks that share a card, or whose cards CUDA numbers otherwise than NVML: the model's device counts, by name."""
+    torch = pytest.importorskip("torch")
+    monkeypatch.setenv("LOCAL_RANK", "7")
+    assert nvml_covariates() == nvml_covariates(torch.device("cpu")) == []
+    properties = {0: SimpleNamespace(uuid="second"), 1: SimpleNamespace(uuid="first")}
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", properties.get)
+    used = {one.name: one.sample() for one in nvml_covariates(torch.device("cuda", 0))}
+    assert used["gpu_memory"] == 21 / 80

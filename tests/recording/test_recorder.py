@@ -1,3 +1,5 @@
+"""Kernel files, covariates, places and merged records at their limits, each by hand."""
+
 import json
 import math
 import os
@@ -13,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.recording.clock_offset import clock_offset
-from paceline.recording.merging import merge, phase_table
+from paceline.recording.merging import _named, merge, merge_what_is_sound, phase_table
 from paceline.recording.recorder import Recorder
 
 
@@ -293,3 +295,96 @@ def test_a_killed_recorder_leaves_every_iteration_that_was_over(tmp_path):
     trace = merge([path])
     assert len(trace) >= told
     assert not np.isnan(trace.seconds).any()
+
+
+NAN = float("nan")
+
+
+COLUMNS = ["iteration", "samples", "seconds", "comm_seconds", "wait_seconds", "start"]
+
+
+def file_of(path, *rows, worker="a", columns=COLUMNS, **more):
+    header = {"schema_version": 1, "worker": worker, "columns": columns, "covariates": [], "meta": {}, **more}
+    path.write_text("".join(f"{line}\n" for line in (json.dumps(header), *rows)))
+    return path
+
+
+def test_merge_fills_columns_some_workers_lack(tmp_path):
+    row = "[0, 1, 1, 0, 0, 0]"
+    paths = [file_of(tmp_path / name, row, worker=name) for name in "ab"]
+    more = {"columns": [*COLUMNS, "work", "forward", "gpu_busy"], "covariates": ["gpu_busy"], "phases": ["forward"]}
+    paths.append(file_of(tmp_path / "c", row[:-1] + ", 5, .5, 0.75]".replace(" .5", " 0.5"), worker="c", **more))
+    trace = merge(paths)
+    np.testing.assert_array_equal(trace.work, [[np.nan, np.nan, 5]])
+    np.testing.assert_array_equal(trace.covariates[:, :, 0], [[np.nan, np.nan, 0.75]])
+    np.testing.assert_array_equal(phase_table(paths)["forward"], [np.nan, np.nan, 0.5])
+    with pytest.raises(ValueError, match=r"^worker a recorded no phases; an adapter such as `watch` records them$"):
+        phase_table(paths[:2])
+    assert [_named(list("abcd")[:count]) for count in range(5)] == ["", "a", "a, b", "a, b, c", "a, b, c and 1 more"]
+    with pytest.raises(ValueError, match=r"^nothing to merge: no iteration in no files$"):
+        merge([])
+
+
+@pytest.mark.parametrize(
+    ("first", "taken"),
+    [("0", True), (2**53 - 1, True), (2**53, False), (-1, False), ("true", False), ("1.0", False), ("null", False)],
+)
+def test_an_iteration_is_a_whole_number_from_zero_that_a_float_holds(tmp_path, first, taken):
+    path = file_of(tmp_path / "a", f"[{first}, 1, 1, 0, null, 0.5]")
+    if taken:
+        trace = merge([path])
+        assert (len(trace), trace.start.item()) == (1, 0.5)
+        assert math.isnan(trace.wait_seconds.item())
+        return
+    with pytest.raises(
+        ValueError, match=r"^.*a, line 2: expected a list of 6 numbers, the first a whole one from 0, got"
+    ):
+        merge([path])
+
+
+def test_rows_that_are_too_long_too_large_or_twice_are_refused(tmp_path):
+    for row in ("[0, 1, 1, 0, 0]", "[0, 1, 1, 0, 0, 0, 0]", '[0, "1", 1, 0, 0, 0]', "[0, true, 1, 0, 0, 0]", "{}"):
+        with pytest.raises(ValueError, match="line 2: expected a list of 6 numbers"):
+            merge([file_of(tmp_path / "a", row)])
+    with pytest.raises(ValueError, match="a: holds a number too large for float64"):
+        merge([file_of(tmp_path / "a", f"[0, 1{'0' * 400}, 1, 0, 0, 0]")])
+    with pytest.raises(ValueError, match="a: it holds an iteration twice"):
+        merge([file_of(tmp_path / "a", "[3, 1, 1, 0, 0, 0]", "[4, 1, 1, 0, 0, 0]", "[3, 1, 1, 0, 0, 0]")])
+    (tmp_path / "a").write_text("torn")
+    with pytest.raises(ValueError, match="a holds no header: nothing was recorded in it"):
+        merge([tmp_path / "a"])
+
+
+def test_merge_what_is_sound_keeps_the_rest(tmp_path):
+    """A recording that took hours is not refused for a broken row, a file without a header, or a negative time."""
+    sound = [f"[{k}, 8, 0.5, 0, 0, {k}]" for k in range(4)]
+    broken = [sound[0], "[1, 8, 0.", "[2, 8, -0.5, 0, 0, 2]", sound[0], sound[3]]
+    paths = [file_of(tmp_path / "a", *sound), file_of(tmp_path / "b", *broken, worker="b")]
+    paths += [tmp_path / "torn", file_of(tmp_path / "again", *sound), tmp_path / "gone"]
+    paths[2].write_text("torn")
+    trace, missing = merge_what_is_sound(paths)
+    assert trace.workers == ("a", "b")
+    np.testing.assert_array_equal(trace.seconds[:, 1], [0.5, np.nan, np.nan, 0.5])
+    assert [str(path) in sentence for path, sentence in zip(paths[1:], missing, strict=True)] == [True] * 4
+    assert "3 rows are left out; the first" in missing[0]
+    assert merge_what_is_sound(paths[2:3]) == (None, missing[1:2])
+
+
+def test_waiting_is_told_from_communication_only_where_all_workers_mixed_them(tmp_path):
+    rows = ["[0, 1, 1, 3, 0, 0]", "[1, 1, 1, 2, 0, 0]"], ["[0, 1, 1, 5, 0, 0]", "[1, 1, 1, 1, 0, 0]"]
+    for both in (True, False):
+        paths = [
+            file_of(tmp_path / name, *each, worker=name, wait_in_comm=name == "a" or both)
+            for name, each in zip("ab", rows, strict=True)
+        ]
+        trace = merge(paths)
+        assert trace.comm_seconds.tolist() == ([[3, 3], [1, 1]] if both else [[3, 5], [2, 1]])
+        assert trace.wait_seconds.tolist() == ([[0, 2], [1, 0]] if both else [[0, 0], [0, 0]])
+
+
+def test_work_that_nobody_knew_is_left_out(tmp_path):
+    columns = [*COLUMNS, "work"]
+    unknown = file_of(tmp_path / "a", "[0, 1, 1, 0, 0, 0, null]", columns=columns)
+    known = file_of(tmp_path / "b", "[0, 1, 1, 0, 0, 0, 7]", worker="b", columns=columns)
+    assert merge([unknown]).work is None
+    assert merge([unknown, known]).work[0, 1] == 7

@@ -3,7 +3,6 @@
 import logging
 import socket
 import tempfile
-import threading
 import urllib.request
 from dataclasses import replace
 
@@ -18,7 +17,6 @@ from paceline.recording import (
     Prometheus,
     Sink,
     TensorBoard,
-    read_run,
     sinks,
 )
 
@@ -40,22 +38,6 @@ def test_the_log_tells_changes_and_every_so_manyth_iteration(caplog):
     assert len(told) == 3
     assert "Moved 10 samples from gpu1" in told[1]
     assert "waiting 25 %" in told[0]
-
-
-def test_the_log_goes_on_where_iterations_are_recorded_only_now_and_then(caplog):
-    sink = Logging(every=10)
-    (record, *_) = iterations(1)
-    with caplog.at_level(logging.INFO, "paceline.metrics"):
-        for index in range(1, 40, 3):  # 1, 4, 7, 10, ...: of the tens only 10 is met
-            sink(replace(record, index=index))
-    told = [message.getMessage().split(":")[0] for message in caplog.records]
-    assert told == ["iteration 1", "iteration 10", "iteration 22", "iteration 31"]
-
-
-def test_a_disagreement_is_a_warning_in_the_log(caplog):
-    (record,) = iterations(1)
-    Logging()(replace(record, agreed=False))
-    assert [record.levelname for record in caplog.records][:1] == ["WARNING"]
 
 
 def test_a_disagreement_that_lasts_is_told_ever_more_rarely(caplog):
@@ -103,19 +85,6 @@ def test_prometheus_collects_gauges_and_counters():
             assert b'paceline_worker_samples{worker="gpu0"} 40.0' in answer.read()
     finally:
         sink.close()
-
-
-def test_prometheus_forgets_a_worker_that_left():
-    prometheus_client = pytest.importorskip("prometheus_client")
-    registry = prometheus_client.CollectorRegistry()
-    sink = Prometheus(registry=registry)
-    for workers in (("gpu0", "gpu1"), ("gpu0", "gpu2")):
-        sink(next(iterations(1, workers=workers)))
-    samples = {
-        worker: registry.get_sample_value("paceline_worker_samples", {"worker": worker})
-        for worker in ("gpu0", "gpu1", "gpu2")
-    }
-    assert samples == {"gpu0": 30, "gpu1": None, "gpu2": 30}
 
 
 def test_tensorboard_gets_scalars_of_the_fleet_and_of_each_worker(tmp_path):
@@ -236,21 +205,3 @@ def test_a_sink_of_ones_own_needs_one_method():
     for record in iterations(3):
         sink(record)
     assert sink.last == 2
-
-
-def test_every_sink_is_called_in_the_thread_of_its_caller(tmp_path):
-    called_in = []
-
-    class Watched(Sink):
-        def write(self, iteration):
-            called_in.append(threading.get_ident())
-
-    records = list(iterations(2))
-    for sink in sinks(str(tmp_path / "run.jsonl"), Watched()):
-        for k, record in enumerate(records, start=1):
-            sink(record)
-            if isinstance(sink, JsonLines):
-                assert len(read_run(tmp_path / "run.jsonl").seconds) == k, "written when the call returns"
-        if isinstance(sink, Sink):
-            sink.close()
-    assert set(called_in) == {threading.get_ident()}

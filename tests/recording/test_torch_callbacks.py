@@ -33,14 +33,3 @@ def test_the_exit_and_a_fork_wait_until_a_thread_has_let_go(waits):
     waits()
     assert future.done()
     thread.join()
-
-
-@pytest.mark.processes
-def test_a_rank_that_is_lost_does_not_hold_the_exit(monkeypatch):
-    monkeypatch.setattr(callbacks, "LONGEST_SECONDS", 0.1)
-    future = torch.futures.Future()  # never done
-    callbacks.then(future, lambda arrived: arrived.value())
-    callbacks.let_go()
-    assert callbacks._held
-    future.set_result(torch.zeros(1))
-    assert not callbacks._held

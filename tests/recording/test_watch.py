@@ -14,7 +14,6 @@ from paceline.datasets import load
 from paceline.lab.record import record_command
 from paceline.recording import Recorder, lightning_callback, merge, phase_table, trainer_callback, watch
 from paceline.recording.launch import watch_every
-from paceline.recording.torch.stopwatch import Stopwatch
 
 torch = pytest.importorskip("torch")
 
@@ -174,47 +173,6 @@ def test_the_samples_of_a_batch_can_be_counted_otherwise(tmp_path):
     assert merge([tmp_path / "0.jsonl"]).samples[0, 0] == 32
 
 
-class LateMarks:
-    """A device that passes a mark only when told to: time is the number of the mark."""
-
-    def __init__(self):
-        self.given, self.done, self.waited = 0, 0, 0
-
-    def mark(self):
-        self.given += 1
-        return self.given
-
-    def passed(self, mark):
-        return mark <= self.done
-
-    def wait(self, mark):
-        self.done, self.waited = max(self.done, mark), self.waited + 1
-
-    def seconds(self, start, stop):
-        assert max(start, stop) <= self.done, "asked for a time that is not known yet"
-        return float(stop - start)
-
-
-def test_iterations_are_written_in_order_once_the_device_has_passed_them_and_the_loop_never_waits(tmp_path):
-    model, _ = linear()
-    with Recorder(tmp_path / "0.jsonl", "0") as recorder:
-        stopwatch = Stopwatch(model, recorder)
-        marks = stopwatch._marks = LateMarks()
-        for k in range(5):
-            marks.done = marks.given - 6  # the device is more than one iteration behind
-            stopwatch.forward(k)
-            stopwatch.backward()
-            stopwatch.stepping()
-            stopwatch.stepped()
-        assert marks.waited == 0
-        assert recorder.next_iteration == 2
-        stopwatch.close()
-    assert marks.waited == 1
-    trace = merge([tmp_path / "0.jsonl"])
-    np.testing.assert_array_equal(trace.samples[:, 0], range(5))
-    np.testing.assert_array_equal(trace.seconds[:, 0], [4, 5, 5, 5, 5])  # with the time before a forward pass
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_cuda_the_time_is_the_devices_and_the_loop_does_not_wait_for_it(tmp_path):
     model = torch.nn.Linear(4096, 4096, device="cuda")
@@ -315,13 +273,6 @@ def test_a_hook_that_was_registered_before_is_not_replaced_in_silence(tmp_path, 
 
 
 @pytest.mark.processes
-def test_a_command_in_which_nothing_trains_leaves_no_trace(tmp_path):
-    recorded = record_command([sys.executable, "-c", "raise SystemExit(4)"], tmp_path / "none.parquet")
-    assert (recorded.status, recorded.trace) == (4, None)
-    assert record_command(["true"], tmp_path / "none.parquet").status == 0, "nothing is in the way of a second try"
-
-
-@pytest.mark.processes
 def test_the_sitecustomize_that_python_would_have_run_is_run_too(tmp_path):
     (tmp_path / "site").mkdir()
     (tmp_path / "site/sitecustomize.py").write_text("import sys; sys.theirs = 'ran'")
@@ -403,43 +354,28 @@ def test_a_hugging_face_trainer_is_recorded_by_a_callback(tmp_path, monkeypatch)
     assert (trace.seconds > 0).all()
 
 
-class Ticking:
-    """A clock of which each look takes a second."""
+@pytest.mark.parametrize("restart", ["0", "2"])
+def test_a_worker_that_cannot_be_recorded_says_so_and_trains_on(tmp_path, monkeypatch, capsys, restart):
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restart)
+    taken = tmp_path / {"0": "rank3.jsonl", "2": "rank3.2.jsonl"}[restart]
+    taken.write_text("kept")
 
-    now = 0.0
+    class Model:
+        def __init__(self, size):
+            self.size = size
 
-    def mark(self):
-        self.now += 1.0
-        return self.now
+        def parameters(self):
+            return iter(())
 
-    def passed(self, mark):
-        return True
+        def register_comm_hook(self, state, hook):
+            self.hook = state, hook
 
-    def wait(self, mark):
-        pass
-
-    def seconds(self, start, stop):
-        return stop - start
-
-
-def test_waiting_in_a_collective_inside_the_step_is_no_own_work(tmp_path):
-    model, _ = linear()
-    with Recorder(tmp_path / "rank0.jsonl", worker="0") as recorder:
-        stopwatch = Stopwatch(model, recorder)
-        stopwatch._marks = Ticking()
-        for _ in range(3):
-            stopwatch.forward(8)
-            stopwatch.wait_begins()  # gathers features, in forward
-            stopwatch.wait_ends()
-            stopwatch.backward()
-            stopwatch.wait_begins()  # sums what was normalised, in backward
-            stopwatch.wait_ends()
-            stopwatch.stepping()
-            stopwatch.stepped()
-        stopwatch.close()
-    trace = merge([tmp_path / "rank0.jsonl"])
-    # Nine looks at the clock make eight seconds, of which one lies in each of the two waits, and one before the next.
-    assert trace.seconds[:, 0].tolist() == [6.0, 7.0, 7.0]
-    assert trace.comm_seconds[:, 0].tolist() == [2.0] * 3
-    phases = phase_table([tmp_path / "rank0.jsonl"])
-    assert (phases["forward_seconds"] == 2.0).all()
+    watch_every(Model, str(tmp_path))
+    model = Model(5)
+    model.register_comm_hook("state", "hook")
+    assert (model.size, model.hook) == (5, ("state", "hook"))
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("paceline: rank 3 is not recorded: FileExistsError(")
+    assert taken.read_text() == "kept"

@@ -238,12 +238,6 @@ def test_silence_is_measured_by_the_usual_time_between_reports_and_not_by_that_o
     assert "for 11 s: one usually comes every 2 s." in looks(run, silent=11.0)
 
 
-def test_silence_is_told_when_nothing_is_known_of_the_time_before(tmp_path):
-    unknown = {"seconds": [None, None], "wall_seconds": None}
-    run = written(tmp_path / "run.jsonl", [line(0, **unknown)])
-    assert "No iteration has been reported for 2.5 min." in looks(run, silent=150.0)
-
-
 @pytest.mark.slow
 def test_one_look_at_a_run_that_has_ended_says_for_how_long_nothing_came(tmp_path, monkeypatch, capsys):
     path = run_file(tmp_path / "run.jsonl")
@@ -377,11 +371,6 @@ def test_a_lasting_change_is_drawn_to_scale():
     assert (drawn[0], drawn[-1]) == ("▃", "▇")
 
 
-@pytest.mark.parametrize("values", [[np.nan], [0.0, 0.0], [5.0], [np.nan, 2.0]])
-def test_the_shortest_runs_have_bars_too(values):
-    assert len(bars(np.array(values))) == len(values)
-
-
 def test_what_the_bars_mean_is_said(tmp_path):
     lines = [line(index, wall_seconds=5.0 if index == 7 else 0.06) for index in range(20)]
     shown = looks(written(tmp_path / "run.jsonl", lines))
@@ -471,15 +460,6 @@ def test_a_file_of_nothing_but_lines_that_cannot_be_read_says_so(tmp_path, monke
     assert "1 of its lines could not be read" in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_file_that_is_written_anew_is_counted_anew(tmp_path):
-    path = tmp_path / "run.jsonl"
-    path.write_text("\n".join([json.dumps(HEADER), *map(line, range(5)), "{oops"]) + "\n")
-    reader = RunReader(path)
-    assert (reader.poll(), reader.skipped) == (5, 1)
-    path.write_text("\n".join([json.dumps(HEADER), line(0)]) + "\n")
-    assert (reader.poll(), reader.skipped) == (1, 0)
-
-
 EVIL = "\x1b]52;c;aGk=\x07\x1b[2J\x9b31m\r\u202e\ud800"
 
 
@@ -509,23 +489,3 @@ def test_control_characters_of_a_file_reach_no_terminal_in_an_error_either(tmp_p
 
 
 # -- who joins and leaves -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@given(st.lists(st.permutations("abcd").flatmap(lambda names: st.integers(1, 4).map(lambda n: names[:n])), min_size=1))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_numbers_stay_with_their_worker_whoever_joins_leaves_or_changes_places(tmp_path, fleets):
-    path = tmp_path / "run.jsonl"
-    with path.open("w") as file:
-        for index, fleet in enumerate(fleets):
-            rows = {
-                key: [10.0 * (k + 1) + "abcd".index(name) for name in fleet]
-                for k, key in enumerate(("sizes", "seconds", "forecast_seconds", "comm_seconds"))
-            }
-            file.write(json.dumps({**HEADER, "workers": list(fleet)}) + "\n" + line(index, **rows) + "\n")
-    run = read_run(path)
-    assert run.workers == tuple(dict.fromkeys(name for fleet in fleets for name in fleet))
-    for k, key in enumerate(("sizes", "seconds", "forecast_seconds", "comm_seconds")):
-        for w, name in enumerate(run.workers):
-            wanted = [10.0 * (k + 1) + "abcd".index(name) if name in fleet else np.nan for fleet in fleets]
-            np.testing.assert_array_equal(run.of_workers[key][:, w], wanted)

@@ -18,7 +18,6 @@ from rich.text import Text
 from paceline import _wording
 from paceline._arrays import Array, median
 from paceline._printable import printable
-from paceline.predictors.reference import MANY
 
 if TYPE_CHECKING:
     from paceline.recording import Run
@@ -200,9 +199,6 @@ def _alarms(run: Run, silent: float) -> Iterator[Text]:
     if not run.agreed.all():
         times = _wording.count(int(np.sum(~run.agreed)), "time")
         yield Text(f"The workers had different plans {times}.", style="bold red")
-    if (drift := run.of_fleet["drift"][-1]) > MANY:
-        told = f"{percent(drift)} of the latest speeds or covariates are far from what the model was fitted on."
-        yield Text(told, style="yellow")
     if run.skipped:
         were = "was" if run.skipped == 1 else "were"
         skipped = _wording.count(run.skipped, "line")

@@ -12,8 +12,7 @@ from paceline.recording.merging import merge, phase_table
 from paceline.recording.recorder import Recorder
 from paceline.recording.records import Iteration, Round
 from paceline.recording.run_log import Run, RunReader, newest, read_run
-from paceline.recording.sink import Logging, Prometheus, Sink, TensorBoard, summary
-from paceline.recording.targets import Target, round_sinks, sinks
+from paceline.recording.sink import Logging, Prometheus, Sink, Target, TensorBoard, round_sinks, sinks, summary
 from paceline.recording.torch import Watch, watch
 from paceline.recording.trainer_callbacks import lightning_callback, trainer_callback
 

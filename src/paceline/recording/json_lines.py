@@ -238,7 +238,6 @@ def _about(iteration: Iteration) -> dict[str, Any]:
         "overhead_seconds": known(numbers["overhead_seconds"]),
         "agreed": bool(iteration.agreed),
         **({} if iteration.work is None else {"work": all_known(iteration.work)}),
-        **({} if math.isnan(plan.drift) else {"drift": known(plan.drift)}),
         "planned": plan.sizes.tolist(),
         "gain": known(plan.gain),
         "acted": bool(plan.acted),

@@ -23,9 +23,6 @@ OF_WORKERS = ("sizes", "seconds", "forecast_seconds", "comm_seconds", "planned")
 WORK = "work"
 """Known of workers too where samples have costs; lines of other jobs, and of earlier versions, lack it."""
 
-DRIFT = "drift"
-"""Known of the fleet too where the served model knows what it was fitted on."""
-
 OF_FLEET = ("index", "time", "wall_seconds", "equal_seconds", "overhead_seconds", "gain")
 TRUTHS = ("agreed", "acted")
 
@@ -45,7 +42,7 @@ class RecordLine:
 
     def __init__(self, fleet: tuple[str, ...], fields: Mapping[str, Any]) -> None:
         self.fleet = fleet
-        values = [*(fields[key] for key in OF_FLEET), fields.get(DRIFT)]
+        values = [fields[key] for key in OF_FLEET]
         for key in OF_WORKERS:
             values += fields[key]
         values += fields.get(WORK) or [math.nan] * len(fleet)
@@ -67,7 +64,7 @@ class Run:
     of_workers
         Arrays ``[T, W]`` under the names in ``OF_WORKERS``, and ``work``.
     of_fleet
-        Arrays ``[T]`` under the names in ``OF_FLEET``, and ``drift``.
+        Arrays ``[T]`` under the names in ``OF_FLEET``.
     agreed, acted
         Whether all workers had the same plan, and whether the next sizes differ, ``[T]`` of bool.
     why
@@ -92,7 +89,7 @@ class Run:
     def of_lines(cls, name: str, lines: Sequence[RecordLine], skipped: int = 0, lost: int = 0) -> Self:
         """Make a run from its iterations."""
         place = {worker: w for w, worker in enumerate(dict.fromkeys(w for line in lines for w in line.fleet))}
-        names, fleet = (*OF_WORKERS, WORK), (*OF_FLEET, DRIFT)
+        names, fleet = (*OF_WORKERS, WORK), OF_FLEET
         of_workers = {key: np.full((len(lines), len(place)), np.nan) for key in names}
         of_fleet = np.empty((len(fleet), len(lines)))
         for t, line in enumerate(lines):
@@ -261,7 +258,7 @@ def _is_iteration(line: dict[str, Any], workers: int) -> bool:
     rows = [line[key] for key in (*OF_WORKERS, WORK) if key in OF_WORKERS or line.get(key) is not None]
     return (
         all(isinstance(row, list) and len(row) == workers and all(map(is_number, row)) for row in rows)
-        and all(is_number(line.get(key)) for key in (*OF_FLEET, DRIFT))
+        and all(is_number(line.get(key)) for key in OF_FLEET)
         and all(line[key] is not None and math.isfinite(line[key]) for key in ALWAYS_KNOWN)
         and all(isinstance(line[key], bool) for key in TRUTHS)
         and isinstance(line["why"], str)

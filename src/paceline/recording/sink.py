@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -65,8 +66,7 @@ def summary(iteration: Iteration) -> dict[str, float]:
         ``seconds``, those of the slowest worker; ``forecast_seconds``, their forecast; ``equal_seconds``, an estimate
         of them with equal batches; ``gain``, the share of the time saved over that; ``waiting_share``;
         ``waiting_from_workers`` and ``waiting_from_work``, its parts as ``paceline.datasets.waiting_time`` does;
-        ``forecast_error``, the mean relative error over the workers; ``wall_seconds``; ``overhead_seconds``;
-        ``drift``, the share of the latest speeds or covariates that is unlike what the predictor was fitted on.
+        ``forecast_error``, the mean relative error over the workers; ``wall_seconds``; ``overhead_seconds``.
 
     Examples
     --------
@@ -98,7 +98,6 @@ def summary(iteration: Iteration) -> dict[str, float]:
         "forecast_error": float(error_W[known_W].mean()) if known_W.any() else float("nan"),
         "wall_seconds": float(iteration.wall_seconds),
         "overhead_seconds": float(iteration.overhead_seconds),
-        "drift": iteration.plan.drift,
     }
 
 
@@ -178,7 +177,7 @@ class Logging(Sink):
         self._next = self._disagreed = 0
 
     def write(self, iteration: Iteration) -> None:
-        """Log the iteration: a warning if the workers had used different plans, or drift begins."""
+        """Log the iteration: a warning if the workers had used different plans."""
         self._disagreed += not iteration.agreed
         # A disagreement that lasts is told ever more rarely: the first time, the second, the fourth, ...
         if not iteration.agreed and self._disagreed.bit_count() == 1:
@@ -187,8 +186,6 @@ class Logging(Sink):
                 iteration.index,
                 count(self._disagreed, "time"),
             )
-        if iteration.plan.drift_began:
-            logger.warning("iteration %d: %s", iteration.index, printable(iteration.plan.why))
         if iteration.plan.acted or iteration.index >= self._next:  # >= because numbers of short iterations may skip
             self._next = (iteration.index // self.every + 1) * self.every
             numbers = summary(iteration)
@@ -239,9 +236,9 @@ class TensorBoard(Sink):
         self._writer: Any = None
 
     def write(self, iteration: Iteration) -> None:
-        """Write the scalars, and the reason as text where sizes changed or drift begins."""
+        """Write the scalars, and the reason as text where sizes changed."""
         self._write(iteration.index, iteration.time, summary(iteration), iteration.workers, of_workers(iteration))
-        if iteration.plan.acted or iteration.plan.drift_began:
+        if iteration.plan.acted:
             self._writer.add_text(
                 "paceline/why", encodable(iteration.plan.why), iteration.index, walltime=iteration.time
             )
@@ -319,7 +316,6 @@ class Prometheus(Sink):
         metrics.counters["samples"].inc(iteration.global_batch)
         metrics.counters["changes"].inc(iteration.plan.acted)
         metrics.counters["disagreements"].inc(not iteration.agreed)
-        metrics.counters["drifts"].inc(iteration.plan.drift_began)
 
     def write_round(self, record: Round) -> None:
         """Set the gauges and count the round."""
@@ -412,8 +408,6 @@ FLEET = {
     "forecast_error": "Relative error of the forecast, the mean over the workers.",
     "wall_seconds": "Time from one iteration's start to the next one's.",
     "overhead_seconds": "Time that balancing took on the critical path.",
-    "drift": "Share of the latest speeds or covariates unlike what the model was fitted on; NaN if it does not know "
-    "that.",
 }
 WORKER = {
     "samples": "Samples processed in the last iteration.",
@@ -427,7 +421,6 @@ COUNTED = {
     "samples": "Samples processed.",
     "changes": "Times the sizes were changed.",
     "disagreements": "Times the workers had different plans.",
-    "drifts": "Times that speeds or covariates left what the model was fitted on.",
 }
 SYNCHRONOUS = Family("paceline", FLEET, WORKER, COUNTED)
 
@@ -456,3 +449,62 @@ ASYNCHRONOUS = Family(
     },
     counted={"rounds": "Rounds recorded.", "changes": "Rounds in which something happened."},
 )
+
+Target = str | Callable[[Iteration], None]
+"""The name of a sink, or a sink."""
+
+
+def sinks(*targets: Target) -> list[Callable[[Iteration], None]]:
+    """Return the sinks for these names; a sink, or any function of an iteration, is returned unchanged.
+
+    Parameters
+    ----------
+    targets
+        ``"log"``, ``"tensorboard:FOLDER"``, ``"prometheus:PORT"``, ``"prometheus:HOST:PORT"``, or the path of a
+        JSON-lines file, ``"run.jsonl"``. Prometheus answers this machine only, unless the host says otherwise.
+
+    Raises
+    ------
+    ValueError
+        If a text names no sink.
+    ImportError
+        If a sink's library is missing.
+
+    Examples
+    --------
+    >>> [type(sink).__name__ for sink in sinks("log", "run.jsonl")]
+    ['Logging', 'JsonLines']
+    >>> sinks("run.csv")
+    Traceback (most recent call last):
+    ValueError: metrics must be "log", "tensorboard:FOLDER", "prometheus:PORT", "prometheus:HOST:PORT" or a file that
+    ends in .jsonl, got 'run.csv'
+    """
+    return [_named(target) if isinstance(target, str) else target for target in targets]
+
+
+def round_sinks(*targets: str | Callable[[Round], None]) -> list[Callable[[Round], None]]:
+    """Return the sinks for these names, for asynchronous training; the names are those of :func:`sinks`.
+
+    >>> [type(sink).__name__ for sink in round_sinks("log", "run.jsonl")]
+    ['Logging', 'JsonLines']
+    """
+    return [_named(target) if isinstance(target, str) else target for target in targets]
+
+
+def _named(target: str) -> Sink:
+    kind, _, argument = target.partition(":")
+    if target == "log":
+        return Logging()
+    if kind == "tensorboard" and argument:
+        return TensorBoard(argument)
+    if kind == "prometheus" and (port := argument.rpartition(":")[2]).isdecimal():
+        host = argument.removesuffix(port).removesuffix(":").strip("[]")  # an IPv6 address may stand in brackets
+        return Prometheus(int(port), address=host or LOOPBACK)
+    if target.endswith(".jsonl"):
+        from paceline.recording.json_lines import JsonLines  # which is a sink itself
+
+        return JsonLines(target)
+    raise ValueError(
+        'metrics must be "log", "tensorboard:FOLDER", "prometheus:PORT", "prometheus:HOST:PORT" or a file that ends in '
+        f".jsonl, got {target!r}"
+    )

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline._require import require
 from paceline.recording.recorder import Recorder
-from paceline.recording.torch.forward_work import elements_of
-from paceline.recording.torch.samples import leading_size
+from paceline.recording.torch.forward_work import elements_of, leading_size
 from paceline.recording.torch.stopwatch import Stopwatch
 from paceline.recording.torch.watch import Watch, watch
 

@@ -169,8 +169,6 @@ LITTLE = 0.05
 FAR_OFF = 0.2
 """Forecasts that are off by more than this share in the median want another predictor."""
 
-DRIFTED = 0.05
-"""Share of speeds or covariates far from what the model was fitted on above which it should be fitted again."""
 
 RECENT = 100
 """Last iterations on which the next step rests."""
@@ -246,16 +244,6 @@ def _look_for_the_silent(run: Run) -> Advice | None:
     return "Look for the silent", said
 
 
-def _fit_again(run: Run) -> Advice | None:
-    drift = mean(run.of_fleet["drift"][-RECENT:])
-    if not drift > DRIFTED:
-        return None
-    text = (
-        "{drift} of the latest speeds or covariates are far from what the model was fitted on: paceline models check."
-    )
-    return "Fit again", say(text, drift=(drift, "percent"))
-
-
 def _leave_it(run: Run) -> Advice | None:
     share = run.waiting(RECENT).share
     if np.isnan(share):
@@ -291,7 +279,6 @@ def _replay(run: Run) -> Advice:
 
 STEPS: Sequence[Callable[[Run], Advice | None]] = (
     _look_for_the_silent,
-    _fit_again,
     _leave_it,
     _say_what_samples_cost,
     _forecast_better,
@@ -462,11 +449,6 @@ def _figures(run: Run) -> list[tuple[str, Any]]:
         ("waiting with the actual work, all at one speed: uneven samples", waits.from_work, "percent"),
         ("time that balancing took, per iteration", mean(fleet["overhead_seconds"]), "seconds"),
         ("changes of sizes", int(run.acted.sum()), "count"),
-        (
-            "speeds or covariates far from what the model was fitted on, the most at a time",
-            _most(fleet["drift"]),
-            "percent",
-        ),
         ("times the workers had different plans", int((~run.agreed).sum()), "count"),
         ("lines of the file that could not be read", run.skipped, "count"),
         ("iterations that could not be written to the file", run.lost, "count"),
@@ -570,8 +552,3 @@ def _reasons(run: Run) -> dict[str, Any]:
 def _settings(run: Run) -> list[tuple[str, str]]:
     planned = np.nansum(run.of_workers["planned"], axis=1)
     return [("workers", f"{len(run.workers)}"), ("global batch", f"{planned[-1]:.0f}")]
-
-
-def _most(values: Array) -> float:
-    known = values[np.isfinite(values)]
-    return float(known.max()) if len(known) else float("nan")

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from paceline._arrays import Array, Sizes
-from paceline.recording.torch.late import Late
+from paceline.recording.torch.marks import Late
 
 UNEVEN = 1.2
 """Steps whose sizes differ by less than this ratio say too little about how gradients grow with the size."""

@@ -18,7 +18,6 @@ from numpy.typing import ArrayLike, NDArray
 from paceline._arrays import Array, Sizes
 from paceline._curves import Curves
 from paceline.coordinator.balanced import reasons as why
-from paceline.coordinator.balanced.fitted_range import FittedRange
 from paceline.coordinator.balanced.hedging import Hedging
 from paceline.coordinator.balanced.plan import Plan
 from paceline.coordinator.balanced.policy import Bounds, Limits, Policy, require_covariates, require_fleet
@@ -188,7 +187,6 @@ class LoadBalancer:
         self._iterations = 0
         self._regret = np.zeros(2)
         self._hedging = Hedging(global_batch, horizon)
-        self._drift = FittedRange.of(predictor)
         forecast = self._start(limits)
         self.plan = self._given(self._sizes, forecast, (why.nothing_reported, ()))
 
@@ -243,8 +241,6 @@ class LoadBalancer:
             require_covariates("the report's covariates", report.covariates, self.predictor)
         speed_W = report.speed
         self._served.observe(report)
-        if self._drift is not None:
-            self._drift.follow(self._served.latest if isinstance(self._served, FixedPart) else report)
         silent = not report.complete and math.isnan(np.add.reduce(speed_W))
         if silent or self._silent:
             self._missed = np.where(np.isfinite(speed_W), 0, self._missed + 1)
@@ -301,7 +297,6 @@ class LoadBalancer:
             "memory_limits": self._limits.memory.copy(),
             "regret": self._regret.copy(),
             **{f"hedging/{name}": value for name, value in self._hedging.state_dict().items()},
-            **({} if self._drift is None else {f"drift/{n}": v for n, v in self._drift.state_dict().items()}),
             **predictor,
         }
 
@@ -330,9 +325,6 @@ class LoadBalancer:
         self._limits = limits
         self._regret = np.array(state["regret"])
         self._hedging.load_state_dict({name[8:]: v for name, v in state.items() if name.startswith("hedging/")})
-        self._drift = FittedRange.of(self.predictor)  # what it was fitted on came with its state
-        if self._drift is not None:
-            self._drift.load_state_dict({name[6:]: v for name, v in state.items() if name.startswith("drift/")})
         self._iterations = int(state["iterations"])
         self._sizes = np.array(state["sizes"])
         self._missed = np.array(state["missed"])
@@ -368,9 +360,8 @@ class LoadBalancer:
             chosen, reasons = self._probed(chosen, before, bounds, reasons)
         if self._silent:
             reasons.append((why.silent, (self.workers, self._missed)))
-        news = () if self._drift is None else self._drift.news()
         acted = _differ(chosen.sizes, self.plan.split.sizes)
-        return self._planned(chosen, forecast, [*reasons, *news], acted=acted, gain=gain, drifts=bool(news))
+        return self._planned(chosen, forecast, reasons, acted=acted, gain=gain)
 
     def _chosen(self, forecast: Forecast, curves: Curves, bounds: Bounds) -> tuple[Split, float, list[why.Reason]]:
         """Return the split to use, its gain, and the reasons."""
@@ -491,8 +482,6 @@ class LoadBalancer:
         self._limits = limits
         self._regret = np.zeros(2)
         self._hedging.start()
-        if self._drift is not None:
-            self._drift.start()
         self._sizes = limits.equal
         self._missed, self._silent = np.zeros(len(self._sizes), dtype=np.int64), False
         self._fits_in = None
@@ -525,14 +514,10 @@ class LoadBalancer:
         *,
         acted: bool,
         gain: float = 0.0,
-        drifts: bool = False,
     ) -> Plan:
         for values in (split.sizes, split.seconds):
             values.flags.writeable = False  # a caller's change would be one of the balancer's own state
-        drift = math.nan if self._drift is None else self._drift.share
-        return Plan(
-            self.predictor.workers, split, forecast, gain, acted, tuple(reasons), self._iterations, drift, drifts
-        )
+        return Plan(self.predictor.workers, split, forecast, gain, acted, tuple(reasons), self._iterations)
 
 
 _owners: WeakKeyDictionary[Any, object] = WeakKeyDictionary()

@@ -38,11 +38,6 @@ class Plan:
         Parts of the sentence ``why``: the action and its reasons. The wording is made when it is read.
     iteration
         Number of iterations reported when the plan was made.
-    drift
-        Share of the latest changes of speed, or of the latest covariates, that is far from what the predictor was
-        fitted on; NaN if it does not know that.
-    drift_began
-        Whether that share rose above 5 % since the plan before.
 
     Examples
     --------
@@ -62,8 +57,6 @@ class Plan:
     acted: bool
     reasons: tuple[why.Reason, ...]
     iteration: int = 0
-    drift: float = float("nan")
-    drift_began: bool = False
 
     def __repr__(self) -> str:
         sizes = self.sizes.tolist() if len(self.sizes) <= 8 else f"{self.sizes.min()} to {self.sizes.max()}"
@@ -108,7 +101,7 @@ class Plan:
 
     def unchanged(self) -> Plan:
         """Return the plan for an iteration that is too short to be planned by itself."""
-        return replace(self, gain=0.0, acted=False, reasons=((why.short_iterations, ()),), drift_began=False)
+        return replace(self, gain=0.0, acted=False, reasons=((why.short_iterations, ()),))
 
     @property
     def checksum(self) -> int:

@@ -22,7 +22,7 @@ WORTH_NAMING = 0.01
 def sentence(reasons: Iterable[Reason]) -> str:
     """Return the parts as one sentence.
 
-    >>> sentence([(equal_batches, (2, 5)), (left_fitted, (0.0, 0.0, 0.05))])
+    >>> sentence([(equal_batches, (2, 5))])
     'Equal batches: 2 of 5 warm-up iterations done.'
     """
     return _joined(reasons) + "."
@@ -263,23 +263,6 @@ def silent(workers: Sequence[str], missed: Sizes) -> str:
     )
     least = "at least " if many else ""
     return f"; {_those(workers, quiet)} {were} missing from {least}the last {lasted} reports, so {theirs}"
-
-
-def left_fitted(changes: float, covariates: float, least: float) -> str:
-    """Return which share of the latest speeds or covariates is unlike what the model was fitted on.
-
-    >>> left_fitted(0.061, 0.0, least=0.05)
-    '; speeds have left what the model was fitted on: recently 6.1 % of their changes are far from those it knows'
-    """
-    parts = []
-    if changes > least:
-        parts.append(
-            f"speeds have left what the model was fitted on: recently {percent(changes)} of their changes are far from "
-            "those it knows"
-        )
-    if covariates > least:
-        parts.append(f"{percent(covariates)} of the latest covariates are far from those that the model was fitted on")
-    return "".join(f"; {one}" for one in parts)
 
 
 def _those(workers: Sequence[str], chosen: Mask) -> str:

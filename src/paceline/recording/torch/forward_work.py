@@ -1,11 +1,9 @@
-"""Work of a forward pass: the cost that a loader states, or else the size of its inputs."""
+"""Samples and work of a forward pass: the cost that a loader states, or else the size of its inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-
-from paceline.recording.torch.samples import shapes_in
 
 _told: list[float] = []
 """Work that a loader stated for the forward pass that begins: one number, or none."""
@@ -48,3 +46,29 @@ def _elements(shape: Sequence[int]) -> int:
     for length in shape:
         count *= int(length)
     return count
+
+
+def leading_size(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
+    """Return the length of the first tensor among the arguments, also inside lists, tuples and mappings.
+
+    NaN if there is none.
+
+    Examples
+    --------
+    >>> import torch
+    >>> leading_size((), {"batch": {"pixels": torch.zeros(16, 3), "label": torch.zeros(16)}})
+    16.0
+    """
+    shape = next(shapes_in([*args, *kwargs.values()]), None)
+    return float(shape[0]) if shape else float("nan")
+
+
+def shapes_in(values: Sequence[Any]) -> Iterator[Sequence[int]]:
+    """Yield the shapes of tensors, also inside lists, tuples and mappings; numbers have none."""
+    for value in values:
+        if isinstance(value, Mapping):
+            yield from shapes_in(list(value.values()))
+        elif isinstance(value, (list, tuple)):
+            yield from shapes_in(value)
+        elif hasattr(value, "shape") and len(value.shape):
+            yield value.shape

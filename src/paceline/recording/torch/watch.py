@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from paceline.recording.recorder import Recorder
-from paceline.recording.torch.forward_work import work_of
-from paceline.recording.torch.samples import leading_size
+from paceline.recording.torch.forward_work import leading_size, work_of
 from paceline.recording.torch.stopwatch import Hook, Stopwatch
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from recorded_runs import iterations, written
 from paceline.coordinator import LoadBalancer
 from paceline.predictors import EWMA, Report
 from paceline.recording import (
+    JsonLines,
     RunReader,
     newest,
     read_run,
@@ -70,11 +71,6 @@ def test_the_summary_of_an_iteration_that_nobody_reported_is_unknown_and_not_an_
     assert all(np.isnan(numbers[name]) for name in ("seconds", "equal_seconds", "gain", "waiting_share"))
 
 
-def test_only_the_first_worker_writes(tmp_path):
-    written(tmp_path / "run.jsonl", [replace(record, worker="gpu1") for record in iterations(3)])
-    assert not list(tmp_path.iterdir())
-
-
 KILLED = """
 import os, signal, sys
 sys.path.insert(0, {tests!r})
@@ -123,17 +119,6 @@ def test_a_reader_follows_a_growing_file_and_starts_anew_with_a_new_one(tmp_path
     written(path, iterations(1)).close()
     assert reader.poll() == 1
     assert len(reader) == 1
-
-
-def test_half_a_line_is_read_when_its_other_half_has_come(tmp_path):
-    path = tmp_path / "run.jsonl"
-    written(path, iterations(2)).close()
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-100])
-    reader = RunReader(path)
-    assert reader.poll() == 1
-    path.write_bytes(whole)
-    assert reader.poll() == 1
 
 
 @pytest.mark.parametrize(
@@ -191,17 +176,6 @@ def test_a_long_run_takes_less_memory_than_its_file_and_a_watched_one_next_to_no
     # As objects of Python these lines took 120 MB.
     assert bounded(LARGE.format(megabytes=48, keep=None), path) == f"{count} 0 {count}"
     assert bounded(LARGE.format(megabytes=12, keep=100), path) == f"{count} 0 100"
-
-
-def test_a_line_without_an_end_is_skipped_and_takes_no_memory(tmp_path):
-    path = tmp_path / "run.jsonl"
-    written(path, iterations(2)).close()
-    header, *lines = path.read_bytes().splitlines(keepends=True)
-    with path.open("wb") as file:
-        file.write(header + lines[0])
-        file.seek(300 << 20, 1)  # a line of zeros
-        file.write(b"\n" + lines[1])
-    assert bounded(LARGE.format(megabytes=30, keep=None), path) == "2 1 2"
 
 
 @pytest.mark.slow
@@ -297,3 +271,72 @@ def test_a_reader_sees_what_the_file_holds_however_other_runs_take_its_place(run
             assert seen.workers == held.workers
             np.testing.assert_array_equal(seen.of_fleet["index"], held.of_fleet["index"])
             np.testing.assert_array_equal(seen.seconds, held.seconds)
+
+
+@pytest.mark.processes
+def test_second_writer_is_refused_and_names_the_first(tmp_path, caplog):
+    path = tmp_path / "run.jsonl"
+    code = "import sys; sys.path[:0] = {}; from recorded_runs import iterations\n"
+    code += "from paceline.recording import JsonLines\n"
+    code += "sink = JsonLines(sys.argv[1]); [sink(one) for one in iterations(3)]; print('ready', flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code.format(sys.path), str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as first:
+        assert first.stdout.readline() == "ready\n"
+        before = path.read_bytes()
+        sink = JsonLines(path)
+        for one in iterations(2):
+            sink(one)
+        assert path.read_bytes() == before
+        assert re.search(rf"written by process {first.pid} on .* which started \d{{4}}-", caplog.text)
+        first.communicate("\n")
+    sink = JsonLines(path)
+    for one in iterations(2):
+        sink(one)
+    sink.close()
+    assert len(read_run(path)) == 5
+
+
+def test_two_sinks_of_one_process_share_a_file(tmp_path, caplog):
+    path = tmp_path / "run.jsonl"
+    for _ in range(2):
+        sink = JsonLines(path)
+        for one in iterations(2):
+            sink(one)
+    assert len(read_run(path)) == 4
+    assert not caplog.text
+
+
+def lines_of(path, batch, count):
+    sink = JsonLines(path)
+    for one in iterations(count):
+        sink(one)
+    sink.close()
+    header, *rows, _ = map(json.loads, path.read_text().splitlines())
+    header["workers"], header["global_batch"] = [f"{batch}-{name}" for name in header["workers"]], batch
+    total = sum(rows[0]["planned"])
+    rows = [
+        {**row, "planned": [batch - total + row["planned"][0], *row["planned"][1:]], "index": batch} for row in rows
+    ]
+    return header, rows
+
+
+@pytest.mark.parametrize("names_its_run", [True, False])
+def test_interleaved_lines_are_read_under_their_own_header(tmp_path, names_its_run):
+    """A file from before locks, or of a disk without: lines are the right job's, or are skipped and counted."""
+    one, two = (lines_of(tmp_path / f"{batch}.jsonl", batch, 5) for batch in (60, 90))
+    mixed = [one[0], two[0], *(row for pair in zip(one[1], two[1], strict=True) for row in pair)]
+    if not names_its_run:
+        mixed = [{key: value for key, value in line.items() if key != "run"} for line in mixed]
+    path = tmp_path / "both.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in mixed))
+    run = read_run(path)
+    index = run.of_fleet["index"]
+    for w, worker in enumerate(run.workers):
+        of_worker = np.isfinite(run.seconds[:, w])
+        assert set(index[of_worker]) <= {float(worker.partition("-")[0])}
+    assert len(run) + run.skipped == 10
+    assert len(run) == (10 if names_its_run else 5)
