@@ -31,7 +31,7 @@ from asynchronous_race import Course, Problem, Race, Ran
 from paceline._arrays import Array
 from paceline.coordinator.asynchronous import SCHEMES, scheme
 from paceline.datasets import Trace, recorded
-from paceline.eval.replay.asynchronous import Times
+from paceline.eval.asynchronous import Times
 
 SEEDS, TUNING = np.arange(16), np.arange(100, 108)
 FIRST, FINALISTS = 3, 3

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
 from paceline.coordinator.asynchronous import EpochSampler, Optimizer, SampleBatch, Scheme, Server, Stamp, Vector
-from paceline.eval.replay.asynchronous import Events, Times
+from paceline.eval.asynchronous import Events, Times
 from paceline.predictors import EWMA
 
 SMOOTHED = 3

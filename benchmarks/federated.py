@@ -22,13 +22,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
-from federated_page import About, page, predictors_page
-from machine import machine
-from numpy.typing import NDArray
-
-from paceline.coordinator.federated import FederatedBalancer, RoundReport
-from paceline.datasets import Trace, read_traces, recorded
-from paceline.eval.replay.federated import (
+from federated_lab import (
     AdaptiveRate,
     AdaptiveSteps,
     BalancedClients,
@@ -47,6 +41,12 @@ from paceline.eval.replay.federated import (
     mixture,
     phones,
 )
+from federated_page import About, page, predictors_page
+from machine import machine
+from numpy.typing import NDArray
+
+from paceline.coordinator.federated import FederatedBalancer, RoundReport
+from paceline.datasets import Trace, read_traces, recorded
 from paceline.predictors import EWMA, Auto, Curves, LastValue, LocalLevel, Predictor
 from paceline.solver import split
 

@@ -11,8 +11,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from federated import Rare, Runs, Score
-
-    from paceline.eval.replay.federated import RoundSetting
+    from federated_lab import RoundSetting
 
 Scores = Mapping[tuple[str, str, float], Mapping[str, "Score"]]
 Evenness = Mapping[tuple[str, int, float], Mapping[str, Sequence[float]]]

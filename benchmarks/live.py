@@ -98,7 +98,7 @@ def main() -> None:
 NOTES = """## What stands in the way
 
 - Added time: a plan is made at every iteration, in Python whose code and data the model has just displaced from the
-  caches ([step.md](step.md)); before, most iterations made none. Where nobody is disturbed, .3 ms are wanted.
+  caches; before, most iterations made none. Where nobody is disturbed, .3 ms are wanted.
 - `none`: the two cores are not equally fast at every moment, and sizes follow that more often than they need to.
 - Rows of one contention differ from run to run by more than their half-widths say: `between`, run again alone
   (`paceline live ewma auto -c between --rounds 8 --seconds 2`), had `auto` ahead of `ewma`, 1.14 ± .06 to 1.08 ± .07.

@@ -24,12 +24,13 @@ import numpy as np
 from curves import Mix, load_curves, random_mixes
 from machine import machine
 from papers_shedding import shed_seconds
+from papers_tasks import graded_fleet, task
 
 from paceline.coordinator import LoadBalancer
 from paceline.coordinator.asynchronous import scheme
 from paceline.datasets import recorded
 from paceline.eval import leaderboard
-from paceline.eval.replay.asynchronous import Course, Times, graded_fleet, race, task
+from paceline.eval.asynchronous import Course, Times, race
 from paceline.predictors import BatchTime, Report, named
 
 QUICK = "--quick" in sys.argv

@@ -1,16 +1,20 @@
 """Measure how good predictors and balancing are: backtests, the leaderboard, and replays of recorded jobs."""
 
-from paceline.eval.backtest import Backtest, BacktestStep, backtest, iter_backtest
+from paceline.eval.backtest import Backtest, BacktestStep, backtest, barrier_overhead, iter_backtest
 from paceline.eval.leaderboard import Leaderboard, leaderboard
-from paceline.eval.overhead import barrier_overhead
-from paceline.eval.replay.synchronous import Replay, ReplayedIteration, Replays, iter_replay, replay, replay_all
-from paceline.eval.replay.synchronous_schemes import (
+from paceline.eval.replay import (
     Balanced,
     BareSplit,
     EqualBatches,
     Oracle,
+    Replay,
+    ReplayedIteration,
+    Replays,
     SizeScheme,
     balanced,
+    iter_replay,
+    replay,
+    replay_all,
 )
 from paceline.eval.significance import Lead, compare
 from paceline.eval.simulate import Simulation, from_profiles, from_speeds, simulate

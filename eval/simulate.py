@@ -29,8 +29,7 @@ from paceline.datasets.waiting_time import (
     waiting_of,
 )
 from paceline.eval.job_time import FixedShare, fixed_share, pauses
-from paceline.eval.replay.synchronous import EQUAL, ORACLE, replay
-from paceline.eval.replay.synchronous_schemes import Balanced
+from paceline.eval.replay import EQUAL, ORACLE, Balanced, replay
 from paceline.eval.significance import Estimate
 from paceline.predictors import Auto, BatchTime
 

@@ -64,16 +64,6 @@ def test_a_profile_is_drawn_on_logarithmic_axes_and_says_how_far_the_fit_is_off(
     assert panel.get_xlim()[0] < 1 < 32 < panel.get_xlim()[1]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("iterations", "noise"), [(16, 0.5), (100, 0.2)])
-def test_correlations_within_two_deviations_of_noise_are_shaded(tmp_path, drawn, iterations, noise):
-    health_figure(fleet_of(2, iterations), tmp_path / "health.png")
-    memory = drawn[0].axes[1]
-    (band,) = memory.patches
-    assert (band.get_y(), band.get_height()) == pytest.approx((-noise, 2 * noise))
-    assert memory.lines[0].get_xdata()[0] == 1
-
-
 @pytest.mark.parametrize(("draw", "given"), [(curve_figure, pd.DataFrame()), (health_figure, checks.example_trace())])
 def test_without_matplotlib_the_line_that_installs_it_is_said_before_anything_is_drawn(
     tmp_path, monkeypatch, draw, given

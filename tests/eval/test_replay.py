@@ -1,14 +1,17 @@
+"""The scheme that knows the true speeds is the fastest of all splits; errors may be numbers of any precision."""
+
+import itertools
+
 import numpy as np
 import pytest
 
 from paceline.coordinator import LoadBalancer
 from paceline.datasets import Trace
-from paceline.eval import Balanced, BareSplit, EqualBatches, iter_replay, replay, replay_all
-from paceline.eval.replay.synchronous import COARSE, FINE
-from paceline.predictors import EWMA, LastValue, Report, checks
+from paceline.eval import Balanced, BareSplit, EqualBatches, Oracle, iter_replay, replay, replay_all
+from paceline.predictors import EWMA, Curves, LastValue, Report, checks
 
 
-class Oracle(LastValue):
+class Clairvoyant(LastValue):
     """Knows the speeds to come, as no honest predictor does: its covariates are the speeds themselves."""
 
     covariate_names = ("speed",)
@@ -32,7 +35,7 @@ def test_a_replay_computed_by_hand():
 
 @pytest.mark.slow
 def test_a_perfect_predictor_has_no_regret():
-    table = replay({"perfect": BareSplit(Oracle())}, with_speed_as_covariate(checks.example_trace())).table
+    table = replay({"perfect": BareSplit(Clairvoyant())}, with_speed_as_covariate(checks.example_trace())).table
     assert table.set_index("scheme").loc["perfect", "regret"] == 0.0
 
 
@@ -50,7 +53,7 @@ def test_a_replay_plans_what_a_job_would_plan():
 
 @pytest.mark.slow
 def test_a_real_balancer_with_a_perfect_predictor_loses_less_than_four_percent():
-    table = replay({"perfect": Balanced(Oracle())}, with_speed_as_covariate(checks.example_trace())).table
+    table = replay({"perfect": Balanced(Clairvoyant())}, with_speed_as_covariate(checks.example_trace())).table
     assert 0.0 < table.set_index("scheme").loc["perfect", "regret"] < 0.04
 
 
@@ -121,7 +124,7 @@ def test_sizes_do_see_the_covariates_of_their_own_boundary():
     covariates = trace.covariates.copy()
     covariates[20, 0] *= 10
     changed = Trace(trace.samples, trace.seconds, covariates=covariates, covariate_names=["speed"])
-    ran = [[i.sizes for i in iter_replay(BareSplit(Oracle()), t, global_batch=192)] for t in (trace, changed)]
+    ran = [[i.sizes for i in iter_replay(BareSplit(Clairvoyant()), t, global_batch=192)] for t in (trace, changed)]
     assert [k for k in range(40) if (ran[0][k] != ran[1][k]).any()] == [20]
 
 
@@ -220,20 +223,41 @@ def test_a_global_batch_that_cannot_be_divided_is_replaced_and_that_is_said():
     assert replay({}, trace, warmup=10, global_batch=4).note == ""
 
 
-@pytest.mark.parametrize(("own", "replaced"), [(COARSE, False), (COARSE - 1, True)])
+@pytest.mark.parametrize(("own", "replaced"), [(10, False), (9, True)])
 def test_a_batch_counts_as_coarse_by_what_a_worker_has_of_it(own, replaced):
     result = replay({}, Trace(samples=np.full((3, 4), own), seconds=np.ones((3, 4))), warmup=0)
-    assert result.global_batch == (FINE if replaced else own) * 4
+    assert result.global_batch == (100 if replaced else own) * 4
     assert bool(result.note) == replaced
 
 
-def test_rows_of_the_tables_are_numbered_in_their_order():
-    traces = [Trace([[30, 30]] * 3, [[1, slow]] * 3, meta={"job": f"slow{slow}"}) for slow in (2, 3)]
-    result = replay_all({"last": Balanced(LastValue())}, traces, warmup=0)
-    for table in (result.replays["slow2"].table, result.per_trace, result.overall):
-        assert table.index.tolist() == list(range(len(table)))
+def all_splits(batch, workers):
+    """Yield every split in which each worker takes a sample."""
+    for cuts in itertools.combinations(range(1, batch), workers - 1):
+        yield np.diff([0, *cuts, batch])
 
 
-def test_one_sample_for_each_worker_is_enough_to_replay():
-    (iteration,) = replay({}, checks.example_trace(1), global_batch=3, warmup=0).iterations["equal batches"]
-    assert iteration.sizes.tolist() == [1, 1, 1]
+@pytest.mark.parametrize("has_curves", [False, True])
+@pytest.mark.parametrize("seed", range(6))
+def test_no_split_ends_before_that_of_the_true_speeds(seed, has_curves):
+    rng = np.random.default_rng(seed)
+    speed_TW, batch = rng.uniform(0.3, 3.0, (4, 3)), 14
+    floor, slope, intercept = rng.uniform(0.0, 4.0, 3), rng.uniform(0.1, 1.0, 3), rng.uniform(0.0, 3.0, 3)
+    curves = Curves(floor, slope, intercept, np.full(3, np.inf)) if has_curves else None
+    scheme = Oracle(speed_TW, curves)
+    scheme.reset(["a", "b", "c"], batch)
+
+    def makespan(sizes, speed_W):
+        usual = np.maximum(floor, intercept + slope * sizes) if has_curves else sizes
+        return (usual / speed_W).max()
+
+    for k, speed_W in enumerate(speed_TW):
+        sizes = scheme.sizes(k, None)
+        assert sizes.sum() == batch
+        least = min(makespan(other, speed_W) for other in all_splits(batch, 3))
+        assert makespan(sizes, speed_W) == pytest.approx(least, rel=1e-12)
+
+
+def test_a_memory_limit_of_the_curves_holds_for_the_true_speeds_too():
+    scheme = Oracle(np.array([[100.0, 1.0]]), Curves(np.zeros(2), np.ones(2), np.zeros(2), np.array([4.0, np.inf])))
+    scheme.reset(["a", "b"], 10)
+    assert scheme.sizes(0, None).tolist() == [4, 6]

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.special import ndtr, ndtri
 
 from paceline.eval.residuals import Residuals, position, residuals
 from paceline.predictors import Forecast
@@ -59,14 +58,3 @@ def test_errors_that_follow_each_other_are_counted():
     errors_TW[:, 1] = np.cumsum(errors_TW[:, 1])
     left = residuals(errors_TW, np.full((300, 2), 0.5))
     assert Residuals.joined({"job": left}, {"job": 2})["predictable"] == 0.5
-
-
-def test_of_equal_quantiles_the_highest_counts():
-    """A speed on a jump of the distribution is at its upper end; one between two is on the line through them."""
-    levels, speeds = (0.1, 0.3, 0.5, 0.9), np.array([1.0, 2.0, 2.0, 4.0])
-    forecast = Forecast(
-        speed=np.full(4, 2.0), spread=np.full(4, 0.1), levels=levels, quantiles=np.broadcast_to(speeds, (4, 4))
-    )
-    found = position(forecast, np.array([1.0, 2.0, 4.0, 2.0 * np.sqrt(2.0)]))
-    halfway = ndtr((ndtri(0.5) + ndtri(0.9)) / 2)
-    assert found == pytest.approx([0.1, 0.5, 0.9, halfway], abs=1e-9)

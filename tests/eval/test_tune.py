@@ -12,7 +12,7 @@ from paceline.cli import main as cli
 from paceline.datasets import Trace
 from paceline.eval import tune as searching
 from paceline.eval.tune import tune
-from paceline.predictors import KINDS, NARX, Training
+from paceline.predictors import KINDS
 
 
 def noisy(seed):
@@ -98,15 +98,6 @@ def test_trials_at_once_score_the_same_in_two_processes():
     assert alone.trials.equals(two.trials)
 
 
-@pytest.mark.slow
-def test_networks_are_tuned_in_their_training_too():
-    tuned = tune("narx:covariate_lags=1", [wavy(0)], trials=4, hold_out=["b"], training=Training(epochs=1))
-    assert set(tuned.trials) == {"lags", "hidden", "learning_rate", "weight_decay", "score"}
-    assert tuned.predictor.training.learning_rate == tuned.trials["learning_rate"][0]
-    assert tuned.predictor.training.epochs == 1
-    assert tuned.predictor.covariate_lags == 1
-
-
 def test_every_argument_is_one_of_a_predictor_that_takes_both_ends_of_its_range():
     """Trials draw on a logarithmic scale between two ends, so a predictor must take whatever lies there."""
     ranges = {**searching.WHOLE, **searching.REAL}
@@ -120,13 +111,6 @@ def test_every_argument_is_one_of_a_predictor_that_takes_both_ends_of_its_range(
                 own = made if hasattr(made, argument) else made.training
                 assert getattr(own, argument) == end
     assert set(tried) == set(ranges)
-
-
-def test_a_training_that_is_given_is_kept_but_for_what_is_tried():
-    given = searching._with(NARX(), {"learning_rate": 0.02, "lags": 5}, Training(epochs=7))
-    assert (given.lags, given.training.learning_rate, given.training.epochs) == (5, 0.02, 7)
-    own = searching._with(NARX(training=Training(epochs=9)), {"weight_decay": 0.5}, None)
-    assert (own.training.epochs, own.training.weight_decay) == (9, 0.5)
 
 
 def test_a_predictor_without_arguments_to_try_is_refused():

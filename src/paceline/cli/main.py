@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from paceline.datasets import Trace
     from paceline.eval import Replay, Replays
-    from paceline.eval.replay.synchronous_schemes import SizeScheme
+    from paceline.eval.replay import SizeScheme
     from paceline.predictors import FleetPredictor
     from paceline.report.page import Page
     from paceline.training import Moment
@@ -180,7 +180,7 @@ def replay(
 def _replayed(schemes: dict[str, SizeScheme], traces: list[Trace], batch: int | None, warmup: int) -> Replays:
     """Replay trace by trace, as :func:`paceline.eval.replay_all` does, and show how far it is."""
     from paceline.eval import Replays, replay
-    from paceline.eval.recorded_jobs import by_name
+    from paceline.eval.validation import by_name
 
     done: dict[str, Replay] = {}
     with working("replaying") as tell:

@@ -10,7 +10,7 @@ import numpy as np
 from paceline._arrays import Array
 from paceline.datasets import Trace
 from paceline.eval import Replay, Replays
-from paceline.eval.replay.synchronous import EQUAL, ORACLE
+from paceline.eval.replay import EQUAL, ORACLE
 from paceline.report.drawing import answer, say, shown
 from paceline.report.page import ChartLine, Page, gantt, lines, of_fleet, page, section, table
 from paceline.report.run_page import slow_workers, who_is_slow

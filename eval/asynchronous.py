@@ -1,22 +1,200 @@
-"""The race: one scheme trains one task on one fleet, event by event. Axes: W workers, E evaluations."""
+"""The race: a scheme of asynchronous training trains a task, in the order and at the times that speeds dictate.
+
+It is deterministic, and one machine stands for any fleet. Axes: T rows, W workers, E evaluations, P parameters.
+"""
 
 from __future__ import annotations
 
+import heapq
 import math
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from paceline._arrays import Array
+from paceline._arrays import Array, Sizes
 from paceline.coordinator.asynchronous import SGD, EpochSampler, Outcome, Pulled, Scheme, Server, Vector
-from paceline.eval.replay.asynchronous.events import Events
-from paceline.eval.replay.asynchronous.replay_tasks import ReplayTask
-from paceline.eval.replay.asynchronous.times import Times
+from paceline.datasets import Trace
 from paceline.predictors import EWMA, Predictor
 
 SMOOTHED = 3
 """An accuracy is reached when the mean of this many evaluations is."""
+
+
+What = TypeVar("What")
+
+
+class Events(Generic[What]):
+    """Events in the order of their times, and at equal times in the order in which they were planned.
+
+    Attributes
+    ----------
+    now
+        The time of the last event taken, in seconds; 0 at first.
+
+    Examples
+    --------
+    >>> events = Events[str]()
+    >>> events.plan(2.0, "two")
+    >>> events.plan(1.0, "one")
+    >>> for what in events:
+    ...     if what == "one":
+    ...         events.plan(0.5, "half a second later")
+    ...     print(events.now, what)
+    1.0 one
+    1.5 half a second later
+    2.0 two
+    """
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._heap: list[tuple[float, int, What]] = []
+        self._planned = 0
+
+    def plan(self, delay: float, what: What) -> None:
+        """Plan an event ``delay`` seconds from now.
+
+        Raises
+        ------
+        ValueError
+            If that is in the past, or not a time.
+        """
+        if not delay >= 0:
+            raise ValueError(f"delay must be 0 seconds or more, got {delay}")
+        # The number decides between equal times, so that what happens is never compared, and runs repeat exactly.
+        heapq.heappush(self._heap, (self.now + delay, self._planned, what))
+        self._planned += 1
+
+    def __len__(self) -> int:
+        """Return how many events are to come."""
+        return len(self._heap)
+
+    def __iter__(self) -> Iterator[What]:
+        """Take events until none is left; more may be planned meanwhile."""
+        while self._heap:
+            self.now, _, what = heapq.heappop(self._heap)
+            yield what
+
+
+@dataclass(frozen=True, eq=False)
+class Times:
+    """Speeds that change with time, not with the steps taken: every scheme meets the same fleet.
+
+    Parameters
+    ----------
+    speed
+        Speed in each span of time, ``[T, W]``, in samples/s; after the last span it begins again.
+    span
+        Length of a span, in seconds.
+    comm_seconds
+        Time that each step spends on the wire, pull and push together.
+
+    Raises
+    ------
+    ValueError
+        If a speed is not above 0, or a time is out of range.
+
+    Examples
+    --------
+    Ten samples at 10 samples/s, and the next ten when the speed has halved:
+
+    >>> times = Times(np.array([[10.0], [5.0]]), span=1.0, comm_seconds=0.0)
+    >>> times.seconds(0, samples=10, start=0.0), times.seconds(0, samples=10, start=0.5)
+    (1.0, 1.5)
+    """
+
+    speed: Array
+    span: float
+    comm_seconds: float
+
+    def __post_init__(self) -> None:
+        if self.speed.ndim != 2 or not (np.isfinite(self.speed) & (self.speed > 0)).all():
+            raise ValueError("speed must be [T, W], above 0 and finite: fill gaps before")
+        if not 0 < self.span < np.inf or not 0 <= self.comm_seconds < np.inf:
+            raise ValueError(f"span must be above 0 and comm_seconds 0 or more, got {self.span}, {self.comm_seconds}")
+
+    @classmethod
+    def of(cls, trace: Trace, *, workers: int, batch: int, comm_share: float = 0.1) -> Times:
+        """Return the times of a fleet like a trace's, scaled so that the median full batch takes a second.
+
+        Parameters
+        ----------
+        trace
+            Its speeds are taken as they are relative to each other; gaps are filled with what was before. A row of
+            the trace lasts a second. If more workers are wanted than it has, its workers come again from a later row.
+        workers
+            How many are wanted.
+        batch
+            Samples of a full batch.
+        comm_share
+            Time on the wire, in median full batches.
+        """
+        speed_TW = _filled(trace.speed)
+        rows, have = speed_TW.shape
+        # Copies of one worker start at different rows: they would slow down in step otherwise.
+        turns = [np.roll(speed_TW[:, w % have], -(w // have) * rows // (workers // have + 1)) for w in range(workers)]
+        speed_TW = np.stack(turns, axis=1)
+        return cls(batch * speed_TW / np.median(speed_TW), span=1.0, comm_seconds=comm_share)
+
+    @property
+    def workers(self) -> int:
+        """Size of the fleet."""
+        return int(self.speed.shape[1])
+
+    def seconds(self, worker: int, samples: float, start: float) -> float:
+        """Return how long a worker that starts then computes on this many samples."""
+        row, left, now = int(start // self.span), float(samples), start
+        while True:
+            speed = self.speed[row % len(self.speed), worker]
+            end = max((row + 1) * self.span, now)
+            if left <= speed * (end - now):
+                return float(now + left / speed - start)
+            left -= speed * (end - now)
+            row, now = row + 1, end
+
+    def samples(self, worker: int, start: float, end: float) -> float:
+        """Return how many samples a worker computes between two times."""
+        row, done, now = int(start // self.span), 0.0, start
+        while now < end:
+            # The row is counted: where it begins, rounding may take a time for one of the row before.
+            until = max(min((row + 1) * self.span, end), now)
+            done += float(self.speed[row % len(self.speed), worker]) * (until - now)
+            row, now = row + 1, until
+        return done
+
+
+def _filled(speed_TW: Array) -> Array:
+    """Fill gaps with the last speed before, and at the beginning with the worker's median."""
+    filled_TW = speed_TW.copy()
+    for speed_T in filled_TW.T:
+        usual = np.median(speed_T[np.isfinite(speed_T)])
+        for t in range(len(speed_T)):
+            if not np.isfinite(speed_T[t]):
+                speed_T[t] = speed_T[t - 1] if t else usual
+    return filled_TW
+
+
+class ReplayTask(Protocol):
+    """A model, its training samples, and samples that are held out."""
+
+    @property
+    def samples(self) -> int:
+        """Number of training samples."""
+        ...
+
+    def start(self, seed: int) -> Vector:
+        """Return parameters to start from, ``[P]``."""
+        ...
+
+    def gradient(self, parameters: Vector, rows: Sizes) -> Vector:
+        """Return the mean gradient of the loss over training samples, ``[P]``."""
+        ...
+
+    def accuracy(self, parameters: Vector) -> float:
+        """Return the share of held-out samples that are predicted correctly."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,11 +283,15 @@ def race(task: ReplayTask, times: Times, scheme: Scheme, course: Course, predict
     Examples
     --------
     >>> from paceline.coordinator.asynchronous import scheme
-    >>> from paceline.eval.replay.asynchronous import graded_fleet, task
-    >>> times = Times.of(graded_fleet(4), workers=4, batch=8)
-    >>> ran = race(task("digits-logistic"), times, scheme("asp", 4), Course(batch=8, rate=0.05, epochs=2))
-    >>> bool(ran.final > 0.85), ran.waiting.tolist()
-    (True, [0.0, 0.0, 0.0, 0.0])
+    >>> class Nothing:
+    ...     # There is nothing to learn: only the times count.
+    ...     samples = 512
+    ...     start = gradient = lambda self, *_: np.zeros(1)
+    ...     accuracy = lambda self, parameters: 0.0
+    >>> times = Times(np.array([[8.0, 2.0]]), span=1.0, comm_seconds=0.0)
+    >>> course = Course(batch=8, rate=0.1, epochs=0.25)
+    >>> [float(race(Nothing(), times, scheme(name, 2), course).seconds[-1]) for name in ("bsp", "asp")]
+    [32.0, 13.0]
     """
     return _RunningRace(task, times, scheme, course, predictor or EWMA(0.3)).run()
 

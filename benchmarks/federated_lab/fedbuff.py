@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from paceline.eval.replay.federated.client_data import Shards
-from paceline.eval.replay.federated.federated_replay import RoundMoment, RoundSetting, local_change
-from paceline.eval.replay.federated.learning import SmallNetwork
-from paceline.eval.replay.federated.population import Population
+from federated_lab.client_data import Shards
+from federated_lab.federated_replay import RoundMoment, RoundSetting, local_change
+from federated_lab.learning import SmallNetwork
+from federated_lab.population import Population
 
 BUFFER = 10
 """Updates that make a step of the server: the paper's choice; fewer where fewer clients train at once."""

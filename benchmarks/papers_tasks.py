@@ -1,43 +1,29 @@
-"""Tasks that a replay trains: small, real problems that need no download. Axes: N samples, P parameters."""
+"""Tasks that the races of papers.py train: small problems that need no download.
+
+Axes: N samples, L letters, P parameters.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from paceline._arrays import Sizes
-from paceline._require import require
 from paceline.coordinator.asynchronous import Vector
+from paceline.datasets import Trace
+from paceline.eval.asynchronous import ReplayTask
 
 Floats = NDArray[np.float32]
 
 HELD_OUT = 4
 """One sample in this many is kept for the accuracy."""
-
-
-class ReplayTask(Protocol):
-    """A model, its training samples, and samples that are held out."""
-
-    @property
-    def samples(self) -> int:
-        """Number of training samples."""
-        ...
-
-    def start(self, seed: int) -> Vector:
-        """Return parameters to start from, ``[P]``."""
-        ...
-
-    def gradient(self, parameters: Vector, rows: Sizes) -> Vector:
-        """Return the mean gradient of the loss over training samples, ``[P]``."""
-        ...
-
-    def accuracy(self, parameters: Vector) -> float:
-        """Return the share of held-out samples that are predicted correctly."""
-        ...
 
 
 class Perceptron:
@@ -104,11 +90,6 @@ class Letters:
     """
 
     def __init__(self, length: int = 16, count: int = 4096) -> None:
-        require("torch", needed_by="the replay of a transformer", extra="torch")
-        import torch
-
-        from paceline.eval.replay.asynchronous.transformer import Transformer
-
         text = torch.tensor(_help_texts(length, count))
         self._held = torch.arange(count) % HELD_OUT == 0
         self._train, self._test = text[~self._held], text[self._held][:256]
@@ -148,8 +129,6 @@ def task(name: str) -> ReplayTask:
     ------
     ValueError
         If there is no such task.
-    ImportError
-        If scikit-learn or torch is missing.
     """
     if name not in TASKS:
         raise ValueError(f"task must be one of {list(TASKS)}, got {name!r}")
@@ -157,7 +136,6 @@ def task(name: str) -> ReplayTask:
 
 
 def _digits() -> tuple[Floats, Sizes, Floats, Sizes]:
-    require("sklearn", needed_by="the replay of digits", extra="boosting")
     from sklearn.datasets import load_digits
 
     digits: Any = load_digits()
@@ -191,3 +169,74 @@ def _softmax(scores: Vector) -> Vector:
     powers = np.exp(scores - scores.max(axis=1, keepdims=True))
     shares: Vector = powers / powers.sum(axis=1, keepdims=True)
     return shares
+
+
+WIDTH, HEADS = 32, 2
+
+
+class Transformer:
+    """The model, read and written as flat parameters.
+
+    Parameters
+    ----------
+    letters
+        Size of the alphabet.
+    length
+        Letters of a sample; the first is only read, the last only predicted.
+    """
+
+    def __init__(self, letters: int, length: int) -> None:
+        self.letters, self.length = letters, length
+        self._model = self._network()
+
+    def start(self, seed: int) -> Vector:
+        """Return parameters to start from, ``[P]``; the seed leaves torch's own numbers alone."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return parameters_to_vector(self._network().parameters()).detach().numpy()
+
+    def gradient(self, parameters: Vector, text: torch.Tensor) -> Vector:
+        """Return the mean gradient of the cross-entropy over pieces of text, ``[N, L]``."""
+        loss = nn.functional.cross_entropy(self._scores(parameters, text).flatten(0, 1), text[:, 1:].flatten())
+        return parameters_to_vector(torch.autograd.grad(loss, tuple(self._model.parameters()))).numpy()
+
+    def accuracy(self, parameters: Vector, text: torch.Tensor) -> float:
+        """Return the share of letters predicted right."""
+        with torch.no_grad():
+            predicted = self._scores(parameters, text).argmax(dim=-1)
+        return float((predicted == text[:, 1:]).float().mean())
+
+    def _scores(self, parameters: Vector, text: torch.Tensor) -> torch.Tensor:
+        vector_to_parameters(torch.tensor(parameters, dtype=torch.float32), self._model.parameters())
+        scores: torch.Tensor = self._model(text[:, :-1])
+        return scores
+
+    def _network(self) -> nn.Module:
+        return _Network(self.letters, self.length - 1)
+
+
+class _Network(nn.Module):
+    def __init__(self, letters: int, length: int) -> None:
+        super().__init__()
+        self.letter = nn.Embedding(letters, WIDTH)
+        self.place = nn.Parameter(0.02 * torch.randn(length, WIDTH))
+        self.before, self.between = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.mixing, self.mixed = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.inner = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+        self.last = nn.Linear(WIDTH, letters)
+
+    def forward(self, letters_NL: torch.Tensor) -> torch.Tensor:
+        state = self.letter(letters_NL) + self.place
+        heads = self.mixing(self.before(state)).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+        seen = nn.functional.scaled_dot_product_attention(heads[0], heads[1], heads[2], is_causal=True)
+        state = state + self.mixed(seen.transpose(1, 2).flatten(2))
+        scores: torch.Tensor = self.last(state + self.inner(self.between(state)))
+        return scores
+
+
+def graded_fleet(workers: int, *, rows: int = 400, noise: float = 0.1, seed: int = 0) -> Trace:
+    """Return a synthetic fleet of four grades: a quarter each needs once, twice, four and eight times as long."""
+    rng = np.random.default_rng([workers, seed])
+    base_W = 0.5 ** (np.arange(workers) * 4 // workers)
+    speed_TW = base_W * np.exp(rng.normal(0.0, noise, (rows, workers)))
+    return Trace(np.ones_like(speed_TW), 1.0 / speed_TW, meta={"job": "1x/2x/4x/8x", "source": "synthetic"})

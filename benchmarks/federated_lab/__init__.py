@@ -1,9 +1,9 @@
 """Federated clients to try schemes on: devices that take time, data that differs, models that really train."""
 
-from paceline.eval.replay.federated.client_data import Shards, digits, mixture, spread
-from paceline.eval.replay.federated.fedbuff import iter_buffered
-from paceline.eval.replay.federated.federated_replay import RoundMoment, RoundSetting, iter_rounds
-from paceline.eval.replay.federated.federated_schemes import (
+from federated_lab.client_data import Shards, digits, mixture, spread
+from federated_lab.fedbuff import iter_buffered
+from federated_lab.federated_replay import RoundMoment, RoundSetting, iter_rounds
+from federated_lab.federated_schemes import (
     AdaptiveRate,
     AdaptiveSteps,
     BalancedClients,
@@ -12,8 +12,8 @@ from paceline.eval.replay.federated.federated_schemes import (
     DeadlineDrop,
     Standard,
 )
-from paceline.eval.replay.federated.learning import SmallNetwork
-from paceline.eval.replay.federated.population import Population, fedscale, phones, slowdown_of
+from federated_lab.learning import SmallNetwork
+from federated_lab.population import Population, fedscale, phones, slowdown_of
 
 __all__ = [
     "AdaptiveRate",

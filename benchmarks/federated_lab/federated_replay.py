@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from federated_lab.client_data import Shards
+from federated_lab.federated_schemes import ClientScheme, report_round
+from federated_lab.learning import SmallNetwork
+from federated_lab.population import Population
 from paceline._arrays import Array
 from paceline.coordinator.federated import FederatedBalancer
-from paceline.eval.replay.federated.client_data import Shards
-from paceline.eval.replay.federated.federated_schemes import ClientScheme, report_round
-from paceline.eval.replay.federated.learning import SmallNetwork
-from paceline.eval.replay.federated.population import Population
 from paceline.predictors import Predictor
 
 

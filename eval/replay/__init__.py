@@ -1,1 +1,0 @@
-"""Replays: synchronous, asynchronous and federated training at the speeds that a trace recorded."""
