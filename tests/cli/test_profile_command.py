@@ -3,8 +3,6 @@
 import importlib
 import math
 import sys
-from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -212,40 +210,9 @@ def test_a_module_that_cannot_be_imported_is_told_with_the_reason(tmp_path, monk
     assert "Traceback" not in error
 
 
-def test_a_module_named_like_the_beginning_of_another_is_not_taken_for_it(tmp_path, monkeypatch):
-    (tmp_path / "needing.py").write_text("import need")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ModuleNotFoundError, match="module 'needing' cannot be imported: No module named 'need'"):
-        finding.load_make_step("needing:make_step")
-
-
 def test_an_error_of_the_model_itself_is_not_taken_for_a_lack_of_memory(module):
     with pytest.raises(RuntimeError, match="expected 3 channels"):
         profiling.profile(finding.load_make_step(f"{module}:broken"), [1, 2])
-
-
-def test_an_import_that_fails_inside_the_users_module_is_shown_as_it_is(tmp_path, monkeypatch):
-    (tmp_path / "needy_model.py").write_text("import not_installed_here")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ModuleNotFoundError, match="not_installed_here"):
-        finding.load_make_step("needy_model:make_step")
-
-
-def test_the_median_time_of_a_step_is_measured_without_warm_up_and_building(monkeypatch):
-    clock = [0.0]
-    for module in (profiling, finding):
-        monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
-
-    def make_step(size, device):
-        clock[0] += 100.0
-        lasts = iter([50.0, 50.0, 1.0 * size, 3.0 * size, 1.0 * size, 1.0 * size, 9.0])
-
-        def step():
-            clock[0] += next(lasts)
-
-        return step
-
-    assert profiling.profile(make_step, [5], warmup=2, repeats=5)["seconds"].tolist() == [5.0]
 
 
 def test_profile_lets_each_step_go_before_the_next():
@@ -306,35 +273,3 @@ def test_more_curves_than_a_figure_can_show_are_refused(tmp_path):
     with pytest.raises(ValueError, match="at most 6 curves to be drawn, got 7"):
         curve_figure(frame, tmp_path / "curves.png")
     assert curve_figure(frame[frame["device"] < "gpu-2"], tmp_path / "curves.svg").read_text().startswith("<?xml")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("seconds", "pictures"), [([0.5], 0), ([0.5, None], 0), ([0.5, 0.75], 1), ([0.5, 0.75, None], 1)]
-)
-def test_two_measured_sizes_are_enough_for_a_picture(tmp_path, seconds, pictures):
-    import pandas as pd
-
-    from paceline.cli.profile_command import _written
-    from paceline.datasets.profiles import COLUMNS
-
-    pytest.importorskip("matplotlib")
-    rows = [("here", "mine", "net", 8 * 2**k, one, None, None) for k, one in enumerate(seconds)]
-    table = pd.DataFrame(rows, columns=list(COLUMNS)).astype({"seconds": float})
-    said = _written(table, tmp_path / "profile.csv")
-    assert len(list(tmp_path.glob("*.png"))) == pictures
-    assert said == f"{tmp_path / 'profile.csv'}" + f" and {tmp_path / 'profile.png'}" * pictures
-
-
-@pytest.mark.parametrize("installed", [True, False])
-def test_a_picture_is_drawn_beside_the_file_where_matplotlib_is_installed(monkeypatch, installed):
-    import pandas as pd
-
-    from paceline.cli.profile_command import _written
-
-    drawn = []
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: (name == "matplotlib" and installed) or None)
-    monkeypatch.setattr("paceline.eval.plots.curve_figure", lambda table, path: drawn.append((table, path)) or "drawn")
-    table = pd.DataFrame({"seconds": [0.5, 0.75]})
-    assert _written(table, Path("in/a.b.csv")) == ("in/a.b.csv and drawn" if installed else "in/a.b.csv")
-    assert [(one is table, path) for one, path in drawn] == [(True, Path("in/a.b.png"))] * installed

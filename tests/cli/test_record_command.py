@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from paceline.cli.main import app
 from paceline.datasets import load
-from paceline.lab.record import record_command
+from paceline.recording.command import record_command
 
 RECORDING = """
 import os, sys, time

@@ -8,7 +8,7 @@ from recorded_runs import iterations
 from rich.text import Text
 from typer.testing import CliRunner
 
-from paceline.cli import main, watch_command
+from paceline.cli import main
 from paceline.cli.show import SafeConsole
 from paceline.cli.watch_command import Watched
 from paceline.recording import JsonLines
@@ -36,15 +36,6 @@ def shown(watched):
     console = SafeConsole(file=io.StringIO(), width=100)
     console.print(watched.picture())
     return console.file.getvalue()
-
-
-def test_the_last_iterations_are_drawn_and_all_are_counted(tmp_path, monkeypatch):
-    monkeypatch.setattr(watch_command, "KEPT", 3)
-    path = run_of(tmp_path / "run.jsonl")
-    watched = Watched(path)
-    assert "6 iterations recorded, ended" in shown(watched)
-    assert len(watched._reader.run()) == 3
-    assert "recorded, ended" not in shown(Watched(run_of(tmp_path / "open.jsonl", ended=False)))
 
 
 def test_a_file_without_iterations_says_so_and_how_many_lines_were_not_read(tmp_path):

@@ -8,7 +8,6 @@ import pytest
 
 from paceline.lab import EQUAL, ExperimentOutcome, Setting, experiment
 from paceline.lab.disturbance import Bursts, Quota
-from paceline.lab.figure import loss_figure
 from paceline.lab.outcome import IterationResult, RankResult, TurnResult
 
 
@@ -153,6 +152,5 @@ def test_experiment_trains_equally_with_any_sizes(tmp_path):
     control = outcome.results[0].records["control"]
     assert {tuple(record.sizes) for record in control} == {(64, 64)}
     assert shares[-1] == 1.0
-    assert loss_figure(outcome, tmp_path / "losses.png").stat().st_size > 10_000
     outcome.results[1].write(tmp_path / "result.json")
     assert RankResult.read(tmp_path / "result.json") == outcome.results[1]

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 import paceline
 from paceline.coordinator import Policy
 from paceline.integrations.huggingface_options import loading
-from paceline.lab import AsyncSetting, Setting
+from paceline.lab import Setting
 from paceline.lab.disturbance import Kernels
 from paceline.lab.experiment_worker import Contestant
 from paceline.predictors import RLS, LastValue
@@ -213,8 +213,6 @@ def test_the_live_experiment_refuses_a_device_that_is_not_there(monkeypatch):
         Setting(precision="half")
     with stand_in():
         assert Setting(device="cuda", contention="kernels").turns
-        with pytest.raises(ValueError, match="asynchronous schemes train on the CPU"):
-            AsyncSetting(device="cuda")
 
 
 @pytest.mark.slow

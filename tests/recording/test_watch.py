@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from paceline.datasets import load
-from paceline.lab.record import record_command
 from paceline.recording import Recorder, lightning_callback, merge, phase_table, trainer_callback, watch
+from paceline.recording.command import record_command
 from paceline.recording.launch import watch_every
 
 torch = pytest.importorskip("torch")

@@ -8,7 +8,6 @@ from copy import deepcopy
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -20,7 +19,7 @@ from paceline.cli import main as cli
 from paceline.eval import balanced, leaderboard, replay_all
 from paceline.predictors import EWMA
 from paceline.report import audit_page, evaluation_page, read_page, render, replay_page, run_page, write_page
-from paceline.report.drawing import WAYS, shown, ticks
+from paceline.report.drawing import WAYS, shown
 from paceline.report.page import ROWS, TEMPLATE
 
 HOSTILE = [
@@ -242,14 +241,6 @@ def test_other_json_is_refused(tmp_path, text):
     path.write_text(text)
     with pytest.raises(ValueError, match=r"other\.json"):
         read_page(path)
-
-
-@given(st.floats(-1e4, 1e4), st.floats(1e-3, 1e9))
-def test_ticks_lie_within_their_axis_evenly(low, width):
-    found = np.array(ticks(low, low + width))
-    assert 2 <= len(found) <= 9
-    assert low - 1e-6 * width <= found.min() < found.max() <= low + 1.000001 * width
-    np.testing.assert_allclose(np.diff(found), found[1] - found[0], rtol=1e-6)
 
 
 @pytest.mark.slow

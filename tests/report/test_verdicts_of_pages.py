@@ -18,10 +18,9 @@ from paceline.predictors import EWMA
 from paceline.recording import read_run
 from paceline.report import evaluation_page, render, replay_page, run_page
 from paceline.report.drawing import shown
-from paceline.report.evaluation_page import by_regime, held, moved, past_band
-from paceline.report.page import gantt
+from paceline.report.evaluation_page import held, past_band
 from paceline.report.replay_page import jackknife
-from paceline.report.run_page import kind_of, reasons, slow_workers
+from paceline.report.run_page import slow_workers
 
 NAMES = ["gpu0", "gpu1", "gpu2", "gpu3"]
 
@@ -115,20 +114,6 @@ def test_the_gantt_shows_the_iterations_around_the_best_change(tmp_path):
     assert max(row["waits"] for row in before["rows"]) > max(row["waits"] for row in after["rows"])
 
 
-@given(st.integers(1, 6), st.integers(2, 30), st.integers(0, 10**6))
-@settings(max_examples=30, deadline=None)
-def test_bars_of_a_gantt_fill_the_time_without_overlap(count, workers, seed):
-    seconds_KW = np.random.default_rng(seed).uniform(0.1, 1.0, (count, workers))
-    names = [f"w{k}" for k in range(workers)]
-    chart = gantt("", "", names, seconds_KW, first=range(min(workers, 12)))
-    assert len(chart["rows"]) == min(workers, 13)
-    for row in chart["rows"]:
-        times = [time for bar in row["bars"] for time in bar]
-        assert times == sorted(times)
-        assert row["bars"][-1][-1] == pytest.approx(seconds_KW.max(axis=1).sum(), rel=1e-4)
-        assert [bar[2] for bar in row["bars"][:-1]] == [bar[0] for bar in row["bars"][1:]]
-
-
 @pytest.mark.slow
 def test_the_next_step_names_a_silent_worker_first(tmp_path):
     lines = slowed_run(tmp_path / "run.jsonl", NAMES) and (tmp_path / "run.jsonl").read_text().splitlines()
@@ -155,15 +140,6 @@ def test_uneven_samples_are_told_from_uneven_workers(tmp_path):
     assert verdict_of(run_page(run))["What next?"]["headline"] == "Even out the samples"
 
 
-def test_alike_reasons_are_counted_together():
-    moved_sentence = "Moved 10 samples from gpu1 (50 % slower than the median) to gpu0: ..."
-    assert reasons(["Kept the sizes."] * 11 + [moved_sentence], NAMES) == {"Kept the sizes": 11, "Moved samples": 1}
-    sentence = "Kept the sizes: gpu1 is the straggler, but the last change is 2 iterations ago."
-    kind = "Kept the sizes: a worker is the straggler, but the last change is … iterations ago"
-    assert kind_of(sentence, ["gpu1"]) == kind
-    assert kind_of("0 joined: 60 samples split again.", ["0"]) == kind_of("1 joined: 50 samples split again.", ["1"])
-
-
 # -- forecasts ---------------------------------------------------------------------------------------------------
 
 
@@ -177,13 +153,6 @@ def test_the_band_of_past_errors_holds_nine_times_in_ten():
     later = np.concatenate([actual[:2500], 1e9 * actual[2500:]])
     for band, other in zip((low, high), past_band(forecast, later), strict=True):
         np.testing.assert_array_equal(band[:2500], other[:2500], "a band knows nothing of what comes")
-
-
-def test_errors_are_told_apart_by_how_much_speeds_moved():
-    speed_TW = np.array([[100.0], [101.0], [112.0], [200.0], [np.nan], [200.0]])
-    error_TW = np.array([[0.5], [0.01], [0.1], [-0.4], [0.2], [0.2]])
-    rows = by_regime(moved(speed_TW), {"a": error_TW})["rows"]
-    assert [row[1:] for row in rows] == [[1 / 3, 0.01], [1 / 3, 0.1], [1 / 3, 0.4]]
 
 
 @pytest.mark.slow

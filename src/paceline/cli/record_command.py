@@ -31,7 +31,7 @@ def record(
     how much of a step does not depend on the batch. Half of the samples of some batches are skipped, and the workers
     exit after 200 steps: do not let the command write a checkpoint that you keep.
     """
-    from paceline.lab.record import record_command
+    from paceline.recording.command import record_command
 
     if shutil.which(command[0]) is None:
         raise ValueError(

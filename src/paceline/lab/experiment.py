@@ -9,18 +9,14 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import TypeVar
 
 from paceline._whole import TemporaryFolder
-from paceline.lab.asynchronous import AsyncOutcome, AsyncSetting, AsyncTurn
 from paceline.lab.disturbance import DISTURBANCES
 from paceline.lab.outcome import ExperimentOutcome, RankResult
 from paceline.lab.processes import POLL_SECONDS, Process, places, require_alive
 from paceline.lab.setting import DISTURBED, Setting
 from paceline.lab.small_models import require_models
 from paceline.recording.launch import Place
-
-Result = TypeVar("Result")
 
 
 def can_set_quotas() -> bool:
@@ -45,31 +41,10 @@ def experiment(setting: Setting, *, progress: Callable[[float], None] | None = N
         If this machine has too few cores or allows no CPU quota, or if a process dies; the message then ends with the
         last lines of its output.
     """
-    return ExperimentOutcome(setting, _run_ranks(setting, "experiment_worker", RankResult.read, progress))
+    return ExperimentOutcome(setting, _run_ranks(setting, progress or (lambda share: None)))
 
 
-def asynchronous_experiment(setting: AsyncSetting, *, progress: Callable[[float], None] | None = None) -> AsyncOutcome:
-    """Train for real on this machine with every asynchronous scheme in turn, each from the same start.
-
-    Parameters
-    ----------
-    setting
-        What is compared, and under what contention.
-    progress
-        Called regularly with the completed share, 0 to 1.
-
-    Raises
-    ------
-    RuntimeError
-        As :func:`experiment` does.
-    """
-    turns, *_ = _run_ranks(setting, "asynchronous_worker", AsyncTurn.read, progress)  # rank 0 runs the server
-    return AsyncOutcome(setting, turns)
-
-
-def _run_ranks(
-    setting: Setting, worker: str, read: Callable[[Path], Result], progress: Callable[[float], None] | None
-) -> list[Result]:
+def _run_ranks(setting: Setting, progress: Callable[[float], None]) -> list[RankResult]:
     """Start the ranks, disturb one of them, and return each rank's record."""
     require_models("a live experiment")
     cores = sorted(os.sched_getaffinity(0))[:2]
@@ -92,10 +67,10 @@ def _run_ranks(
                 "place": asdict(place) if place and rank == DISTURBED else None,
                 "hogs": [hog.pid for hog in hogs],
             }
-            ranks.append(Process(f"paceline.lab.{worker}", rank, folder, task))
+            ranks.append(Process("paceline.lab.experiment_worker", rank, folder, task))
             stack.callback(ranks[-1].end)
-        _wait_for(ranks, len(setting.turns) * setting.seconds, progress or (lambda share: None))
-        return [read(folder / f"result{rank}.json") for rank in range(2)]
+        _wait_for(ranks, len(setting.turns) * setting.seconds, progress)
+        return [RankResult.read(folder / f"result{rank}.json") for rank in range(2)]
 
 
 def _place(setting: Setting, stack: ExitStack) -> Place | None:

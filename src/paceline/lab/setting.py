@@ -157,21 +157,17 @@ class Setting:
             raise ValueError(f"contention must be one of {list(DISTURBANCES)}, got {self.contention!r}")
         if self.model not in TASKS:
             raise ValueError(f"model must be one of {list(TASKS)}, got {self.model!r}")
-        self.require_schemes()
+        for scheme in self.schemes:
+            if scheme != CONTROL:
+                named(scheme)
         for name in ("rounds", "seconds", "global_batch"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
         if self.precision not in ("single", "mixed"):
             raise ValueError(f"precision must be 'single' or 'mixed', got {self.precision!r}")
-        self.require_device()
+        self._require_device()
 
-    def require_schemes(self) -> None:
-        """Raise ``ValueError`` for an unknown predictor."""
-        for scheme in self.schemes:
-            if scheme != CONTROL:
-                named(scheme)
-
-    def require_device(self) -> None:
+    def _require_device(self) -> None:
         """Raise if there is no such device, or the contention needs another one."""
         if self.device == "cpu":
             if DISTURBANCES[self.contention].kernels:
