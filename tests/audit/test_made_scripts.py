@@ -16,7 +16,6 @@ from made_scripts import (  # noqa: E402
     EXACT,
     SUMS,
     Made,
-    apart,
     by_place,
     carrying,
     coupled,
@@ -27,8 +26,6 @@ from made_scripts import (  # noqa: E402
 )
 
 from paceline.audit import Audit  # noqa: E402
-from paceline.audit.compare import apart as distance  # noqa: E402
-from paceline.audit.compare import relative  # noqa: E402
 from paceline.audit.inquiry import AuditRun  # noqa: E402
 
 SHAPES = st.fixed_dictionaries(
@@ -93,31 +90,6 @@ def test_a_loss_divided_by_what_the_batch_holds_is_named_by_it(weight, detail, s
 
 @given(SHAPES)
 @FEW
-def test_a_weight_that_nothing_in_the_samples_explains_is_told_as_a_ratio(shape):
-    script = Made(mean_of(weighted(lambda one: one["weight"])), **shape)
-    found = verdict(script)
-    assert told(found)[:2] == ("NOT_EXACT", "TERMS")
-    refs = [(rank, n, k) for n in range(shape["micro"]) for rank in range(shape["ranks"]) for k in range(shape["size"])]
-    samples = [script.sample(ref) for ref in refs]
-    order = sorted(samples, key=lambda one: (sum(one["counts"].values()), refs.index(one["ref"])))
-    ratios = [f"samples count {order[0]['weight'] / other['weight']:.3g} : 1" for other in order[1:]]
-    assert found.detail in ratios
-
-
-@given(SHAPES)
-@FEW
-def test_a_weight_that_no_probed_sample_shows_is_unknown(shape):
-    shape |= {"ranks": 3, "size": 4}
-    script = Made(mean_of(weighted(lambda one: one["weight"])), **shape)
-    refs = [(rank, n, k) for n in range(shape["micro"]) for rank in range(3) for k in range(4)]
-    order = sorted(refs, key=lambda ref: sum(script.sample(ref)["counts"].values()))
-    probed = {order[0], order[-1], order[1:-1][len(order[1:-1]) // 2]}
-    script.rule = mean_of(weighted(lambda one: 1 if one["ref"] in probed else one["weight"]))
-    assert told(verdict(script)) == ("NOT_EXACT", "UNKNOWN", "")
-
-
-@given(SHAPES)
-@FEW
 def test_rows_that_see_each_other_are_told_and_what_mixes_them(shape):
     unnamed = "negatives within the batch, hard examples, mixup"
     assert told(verdict(Made(COUPLED, **shape))) == ("NOT_EXACT", "ROWS", unnamed)
@@ -145,17 +117,6 @@ def test_what_is_carried_from_step_to_step_begins_in_the_second_step(shape):
     assert found.first_step == 1
     drawn = Made(carrying, step_facts={"draws": True}, **shape)
     assert told(verdict(drawn)) == ("COULD_NOT_TELL", "CHANCE", "")
-
-
-def test_draws_beside_samples_that_are_drawn_by_hand_leave_nothing_to_exchange():
-    for fact in ("draws", "beside"):
-        by_hand = Made(EXACT, step_facts={fact: True}, stream="torch.randint (64,) []")
-        assert told(verdict(by_hand)) == (
-            "COULD_NOT_TELL",
-            "NO_SAMPLES",
-            "a step draws more than the numbers of its samples",
-        )
-    assert told(verdict(Made(EXACT, stream="torch.randint (64,) []"))) == ("EXACT", None, "")
 
 
 # -- what one run shows ----------------------------------------------------------------------------------------------
@@ -189,19 +150,6 @@ def test_a_script_that_fails_is_not_known_and_its_first_precision_may():
     assert found.notes[-1] == "The run with an equal run failed: no more"
 
 
-def test_a_script_without_samples_or_with_nothing_to_exchange_is_not_known():
-    def bare(run, plan, alone, found):
-        for tape in found.tapes:
-            tape.streams.clear()
-        return found
-
-    assert told(verdict(each(bare))) == ("COULD_NOT_TELL", "NO_SAMPLES", "")
-    alone = Made(EXACT, ranks=1)
-    nothing = "there was one rank, one micro-batch: nothing to exchange"
-    assert told(verdict(alone)) == ("COULD_NOT_TELL", "NO_SAMPLES", nothing)
-    assert told(verdict(Made(EXACT, ranks=1, micro=2))) == ("EXACT", None, "")
-
-
 @pytest.mark.parametrize(("noise", "known"), [(1e-12, True), (0.02, True), (0.2, False)])
 def test_noise_widens_what_is_exact_until_nothing_can_be_told(noise, known):
     def noisy(run, plan, alone, found):
@@ -216,20 +164,6 @@ def test_noise_widens_what_is_exact_until_nothing_can_be_told(noise, known):
         assert told(found) == ("EXACT", None, "")
     else:
         assert told(found) == ("COULD_NOT_TELL", "NOISE", "by 2.0e-01 of the gradient")
-
-
-def test_a_deviation_of_a_few_times_the_noise_is_not_told_from_it():
-    def noisy(run, plan, alone, found):
-        for tape in found.tapes:
-            for step in tape.steps:
-                step.gradients = {k: v * (1 + 1e-3 * (run == 2)) for k, v in step.gradients.items()}
-        return found
-
-    odd = Made(lambda batches, state: (0.98 if len(batches[0]) > 1 else 1.0) * EXACT(batches, state), spoilt=noisy)
-    found = verdict(odd)
-    assert told(found) == ("COULD_NOT_TELL", "NOISE", "by 1.0e-03, where the deviation is 2.0e-02")
-    odd = Made(lambda batches, state: (0.5 if len(batches[0]) > 1 else 1.0) * EXACT(batches, state), spoilt=noisy)
-    assert told(verdict(odd))[:2] == ("NOT_EXACT", "SUM")
 
 
 def test_a_random_order_is_replaced_by_that_of_the_first_run():
@@ -300,18 +234,6 @@ def moved_start(start):
 def test_ranks_must_begin_and_step_alike(change, cause):
     found = verdict(each(change))
     assert (found.cause and found.cause.name) == cause
-
-
-def test_shards_differ_from_the_start_and_are_no_mistake():
-    def sharded(run, plan, alone, found):
-        for tape in found.tapes:
-            tape.start = {"flat_param": tape.start["first"] + tape.rank}
-            for step in tape.steps:
-                step.gradients = {"flat_param": step.gradients["first"] * (1 + tape.rank)}
-                step.parameters = {"flat_param": step.parameters["first"] * (1 + tape.rank)}
-        return found
-
-    assert told(verdict(Made(EXACT, spoilt=sharded, alone=False))) == ("EXACT", None, "")
 
 
 def test_gradients_that_are_not_numbers_are_told_where_they_begin():
@@ -389,22 +311,6 @@ def test_a_script_that_does_not_run_as_one_process_or_takes_fewer_steps_says_so(
     assert "The script took 2 steps only." in found.notes
     assert found.steps == 2
     assert "The script took" not in " ".join(verdict(Made(EXACT)).notes)
-
-
-def test_one_process_that_takes_more_micro_batches_gets_as_many():
-    """As scripts do that divide a global batch by the number of ranks."""
-
-    class Divides(Made):
-        def run(self, plan, ranks):
-            before, self.micro = self.micro, self.micro * (2 if ranks == 1 else 1)
-            try:
-                return super().run(plan, ranks)
-            finally:
-                self.micro = before
-
-    found = verdict(Divides(EXACT))
-    assert told(found) == ("EXACT", None, "")
-    assert found.runs["one process, first step"] < 1e-12
 
 
 # -- balanced jobs ---------------------------------------------------------------------------------------------------
@@ -488,34 +394,4 @@ def test_a_balanced_job_whose_sizes_cannot_differ_or_that_fails_says_so():
     assert (told(found)[1], found.first_step) == ("NOT_A_NUMBER", 2)
 
 
-def test_data_of_other_loaders_is_named():
-    def beside(run, plan, alone, found):
-        for tape in found.tapes:
-            tape.streams = {"images 0": [[]], "labels 1": [[]]}
-            for k, step in enumerate(tape.steps):
-                step.delivered |= {"images 0": k + 1, "labels 1": k + 1}
-        return found
-
-    job = balanced(mean, lambda own, total, ranks: 1 / ranks, spoilt=beside)
-    assert told(verdict(job)) == ("NOT_EXACT", "OTHER_DATA", "images 0, labels 1")
-
-
 # -- distances -------------------------------------------------------------------------------------------------------
-
-
-def test_a_distance_is_the_largest_and_infinite_where_one_is_no_number():
-    one = np.array([1.0, -5.0, 2.0])
-    assert distance(one, one + np.array([0.5, -1.0, 0.25])) == 1.0
-    assert distance(one, one[:2]) == np.inf
-    assert distance(one, np.array([1.0, np.nan, 2.0])) == np.inf
-    assert distance(np.array([np.nan, 1.0]), np.array([np.nan, 1.0])) == 0.0
-    assert distance(np.array([np.nan, 1.0]), np.array([np.nan, 2.0])) == np.inf
-    small = relative(
-        {"a": np.array([1e3]), "b": np.array([1e-9]), "c": np.zeros(1)}, {"b": np.array([0.1]), "c": np.ones(1)}
-    )
-    assert small == {"b": pytest.approx(0.1), "c": pytest.approx(1.0)}  # relative to a thousandth of the largest
-    assert relative({"a": np.zeros(2)}, {"a": np.ones(2)}) == {"a": 1.0}
-
-
-def test_parts_of_a_gradient_are_apart():
-    assert {k: v.tolist() for k, v in apart(np.arange(6.0)).items()} == {"first": [0, 1, 2, 3], "last": [4, 5]}
