@@ -290,9 +290,11 @@ class Job:
 
     def close(self) -> None:
         """Let go of the loading processes and of the balance."""
-        self.batches = None
         if self.balance is not None:
             self.balance.close()
+        # The dataset refers to this job: a loader that were left to the garbage collector would end its processes, for
+        # which torch waits five seconds each, in the middle of the next world.
+        self.batches = self.loader = self.balance = None
 
 
 def _dataset(job: Job, samples: int) -> Any:

@@ -30,11 +30,14 @@ CHANGED = 0.02
 """Change of one worker's costs relative to another's from which speeds are reported again."""
 
 
-PLANNING_SHARE = 0.05
+PLANNING_SHARE = 0.02
 """Share of an iteration that planning may take of this process's time: shorter ones are planned several at once."""
 
 MAX_UNPLANNED = 32
 """Iterations that are planned at once at most."""
+
+SETTLING = 4
+"""After so many plans that keep the sizes, one more iteration may be planned at once: changes are followed quickly."""
 
 TIMED = 8
 """Plans of which the fastest says how long planning takes; until then, every iteration is planned by itself."""
@@ -151,7 +154,8 @@ class Planning:
             rows = self._in_work(rows, self.work)
         else:
             self._unplanned.append(rows)
-            if not (rows.ran_out or len(self._unplanned) >= self._interval(rows)):
+            at_once = min(self._interval(rows), 1 + self._unchanged // SETTLING)
+            if len(self._unplanned) < at_once and not rows.ran_out:
                 return
             rows = mean_of(self._unplanned)
             self._unplanned.clear()
@@ -162,7 +166,9 @@ class Planning:
             self.balancer.step(rows.report(before_WD), self._covariates_before)
         else:
             self.balancer.step(rows.report(None), None)
+        sizes_W = self._sizes_W
         self._take_plan()
+        self._unchanged = self._unchanged + 1 if np.array_equal(sizes_W, self._sizes_W) else 0
         self._timed.append(time.thread_time() - began)
         if len(self._timed) == TIMED:
             self.seconds = min(self._timed)
@@ -217,6 +223,7 @@ class Planning:
         self._rank_order = np.argsort(self.order)
         self.in_order = bool((self.order == np.arange(len(self.order))).all())
         self._handed_W = None
+        self._unchanged = 0  # plans since the sizes changed, the same on every rank
         self._take_plan()
         self.hand_over()
 
