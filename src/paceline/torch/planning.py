@@ -94,6 +94,7 @@ class Planning:
         self._timed: deque[float] = deque(maxlen=TIMED)
         self.seconds = 0.0
         self._settled = self._settled_before = False  # at this exchange, and at the one before
+        self._unchanged = 0  # plans since the sizes changed, the same on every rank
         self._handed_W: Sizes | None = None  # what the loader was given last, and what it made of it
         self._shares_W: Sizes | None = None
         self._begin()
@@ -223,7 +224,7 @@ class Planning:
         self._rank_order = np.argsort(self.order)
         self.in_order = bool((self.order == np.arange(len(self.order))).all())
         self._handed_W = None
-        self._unchanged = 0  # plans since the sizes changed, the same on every rank
+        self._unchanged = 0
         self._take_plan()
         self.hand_over()
 
