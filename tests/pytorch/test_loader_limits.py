@@ -1,6 +1,7 @@
 """Limits of what a loader takes: datasets, numbers of samples, states of other loaders, and what its names say."""
 
 import re
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +13,7 @@ from paceline.torch import BalancedLoader, Costs, options, source
 from paceline.torch.buffered import BufferAssigner
 from paceline.torch.cost_column import numbers_of
 from paceline.torch.global_batch import GlobalBatch
-from paceline.torch.micro import Collated, Pieces
+from paceline.torch.micro import Collated, Pieces, borders
 from paceline.torch.options import Loading, place, require_samples, whole
 from paceline.torch.order import Order
 from paceline.torch.rows import cut, joined
@@ -166,8 +167,9 @@ def test_rows_without_any_and_texts_of_bytes():
     assert cut([[], torch.arange(2)], slice(0, 1))[0] == []
     assert cut([b"a", b"b"], slice(1, 2)) == [b"b"]
     assert joined([(b"a",), (b"b", b"c")]) == (b"a", b"b", b"c")
-    assert Pieces(sum, 2)([1, 2, 3, 4]) == [3, 7]
-    assert type(Pieces(sum, 2)([1])) is Collated
+    pairs = partial(borders, size=2)
+    assert Pieces(sum, pairs)([1, 2, 3, 4]) == [3, 7]
+    assert type(Pieces(sum, pairs)([1])) is Collated
 
 
 def test_what_is_loaded_on_demand_is_stacked_unless_a_function_says_otherwise(monkeypatch):

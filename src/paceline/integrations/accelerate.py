@@ -246,10 +246,10 @@ def _require_counts(accelerator: Any, loader: GlobalLoader) -> None:
 def _take_micro_batches(accelerator: Any, loader: GlobalLoader) -> None:
     """Set the loader's number of micro-batches per step, so that sizes change only between steps."""
     steps = accelerator.gradient_accumulation_steps
-    if loader.micro_batch and steps != 1:
+    if (loader.micro_batch or loader.packs) and steps != 1:
         raise ValueError(
             f"the accelerator counts gradient_accumulation_steps={steps} on every rank, but with "
-            "micro_batch= they have different numbers of micro-batches: leave gradient_accumulation_steps at "
+            "micro_batch= or pack= they have different numbers of micro-batches: leave gradient_accumulation_steps at "
             "1, compute inside `with loader.balance.accumulating():`, and step where loader.step_ends is true"
         )
     if loader.accumulate not in (1, steps):

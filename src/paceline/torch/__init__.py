@@ -12,6 +12,7 @@ from paceline.torch.balance import Balance, Scaling  # noqa: E402
 from paceline.torch.costs import Costs  # noqa: E402
 from paceline.torch.counting import BalanceWarning, LoopError  # noqa: E402
 from paceline.torch.exchange import LostRankError  # noqa: E402
+from paceline.torch.flatten import Flatten  # noqa: E402
 from paceline.torch.gather import gather_rows  # noqa: E402
 from paceline.torch.loader import BalancedLoader  # noqa: E402
 from paceline.torch.stream_loader import StreamLoader  # noqa: E402
@@ -21,6 +22,7 @@ __all__ = [
     "BalanceWarning",
     "BalancedLoader",
     "Costs",
+    "Flatten",
     "Iteration",
     "LoopError",
     "LostRankError",

@@ -31,9 +31,9 @@ from paceline.torch.sharded import gathers_parameters, group_of
 from paceline.torch.weighting import Weighting
 
 ONE_MODEL = (
-    "micro_batch= takes one model: ranks have different numbers of micro-batches, and torch builds the buckets "
-    "of a second model in between, each rank at another time, for which the others wait for ever. Put both into one "
-    "DistributedDataParallel, or give accumulate= a number"
+    "micro_batch= and pack=True take one model: ranks have different numbers of micro-batches, and torch builds the "
+    "buckets of a second model in between, each rank at another time, for which the others wait for ever. Put both "
+    "into one DistributedDataParallel, or give accumulate= a number"
 )
 
 _balances: WeakKeyDictionary[Any, ref[Balance]] = WeakKeyDictionary()
@@ -132,13 +132,15 @@ def attach(
     if loader is None:
         return _scaling(model, (predictor, policy, timeout, workers, covariates))
     _require_loader(loader)
-    if loader.micro_batch and gathers_parameters(model):
+    if loader.counts_differ and gathers_parameters(model):
         raise TypeError(
-            f"micro_batch= needs DistributedDataParallel, got {type(model).__name__}: layers that gather their "
-            "parameters (FSDP, HSDP) make every rank wait in every forward pass, so all need as many micro-batches"
+            f"{'pack=True' if loader.packs else 'micro_batch='} needs DistributedDataParallel, got "
+            f"{type(model).__name__}: layers that gather their parameters (FSDP, HSDP) make every rank wait in every "
+            "forward pass, so all need as many micro-batches"
+            + (': give the loader pack="equal"' if loader.packs else "")
         )
     if loader in _balances and (known := _balances[loader]()) is not None and not known.closed:
-        if loader.micro_batch:
+        if loader.counts_differ:
             raise ValueError(ONE_MODEL)
         if any(option is not None for option in (predictor, policy, timeout, workers, covariates)):
             raise ValueError(

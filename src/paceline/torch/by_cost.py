@@ -4,15 +4,33 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
 from paceline._arrays import Sizes
-from paceline.solver import Assignment
 from paceline.torch.costs import Costs, SampleCosts
 from paceline.torch.global_batch import GlobalBatch, RankBatch
 from paceline.torch.order import Order, Samples
 from paceline.torch.sliced import SliceAssigner
+
+
+class Division(Protocol):
+    """Division of a global batch among ranks."""
+
+    @property
+    def owner(self) -> Sizes:
+        """Rank of each sample, ``[N]``."""
+        ...
+
+    @property
+    def counts(self) -> Sizes:
+        """Samples of each rank, ``[W]``."""
+        ...
+
+    def of(self, rank: int) -> Sizes:
+        """Return the samples of a rank."""
+        ...
 
 
 class CostAssigner(SliceAssigner):
@@ -36,7 +54,7 @@ class CostAssigner(SliceAssigner):
     def __init__(self, order: Order, rule: GlobalBatch, rank: int, costs: Costs, table: SampleCosts) -> None:
         self.costs, self.table = costs, table
         self.coefficients, self.varies = table.prior, costs.global_tokens is not None
-        self._known: dict[tuple[int, bytes, bytes], Assignment] = {}
+        self._known: dict[tuple[int, bytes, bytes], Division] = {}
         self._counted = (-1, 0)
         super().__init__(order, rule, rank)
 
@@ -121,13 +139,17 @@ class CostAssigner(SliceAssigner):
     def _slice(self, place: int) -> Samples:
         return self.numbers[place : self.after(place)]
 
-    def _assignment(self, place: int) -> Assignment:
+    def _assignment(self, place: int) -> Division:
         assert self.coefficients is not None
         key = (place, self._shares_W.tobytes(), self.coefficients.tobytes())
         if key not in self._known:
-            drawn = self.table[self._slice(place)]
-            self._known[key] = self.costs.divided(drawn, self._shares_W, self.coefficients, self.least_samples)
+            self._known[key] = self._divided(self.table[self._slice(place)])
         return self._known[key]
+
+    def _divided(self, drawn: SampleCosts) -> Division:
+        """Return who takes which of these samples, at the shares that hold."""
+        assert self.coefficients is not None
+        return self.costs.divided(drawn, self._shares_W, self.coefficients, self.least_samples)
 
     def _require_room(self, cap: float) -> None:
         """Refuse an epoch in which a global batch exceeds what all ranks may take, before it begins."""

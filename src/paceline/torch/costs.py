@@ -10,7 +10,7 @@ import numpy as np
 
 from paceline._arrays import Array, Sizes
 from paceline.coordinator.balanced.work import sum_of_products
-from paceline.solver import Assignment, assign
+from paceline.solver import Assignment, Packing, assign, pack
 from paceline.torch.cost_column import Numbers, numbers_of, require_in_range
 
 STEADY = 0.05
@@ -32,7 +32,8 @@ class Costs:
     cost
         Cost of each sample, used as it is, in any unit.
     cap
-        Most tokens of a rank in a batch, in units of ``lengths``, or else of ``cost``: its memory.
+        Most tokens of a rank in a batch, or of a micro-batch with ``pack=``, in units of ``lengths``, or else of
+        ``cost``: its memory.
     global_tokens
         Tokens of a global batch, in place of ``global_batch``: each takes as many samples as fit. Not for streams.
     padded
@@ -110,10 +111,22 @@ class Costs:
             steady=STEADY,
         )
 
+    def packed(self, drawn: SampleCosts, shares_W: Sizes, coefficients_F: Array, *, equal: bool) -> Packing:
+        """Return the drawn samples in micro-batches under the cap, with which ranks end together."""
+        return pack(
+            drawn.tokens,
+            cap=self.cap,
+            speeds=shares_W,
+            micro_batches="equal" if equal else None,
+            cost=sum_of_products(drawn.features, coefficients_F),
+            padded=self.padded,
+        )
+
     def work(self, own: SampleCosts) -> tuple[float, ...]:
         """Return the features of the work of one rank's samples, ``[F]``: their sum, or padded to the longest."""
         features_NF = own.features
-        total_F = features_NF.max(axis=0) * len(features_NF) if self.padded else features_NF.sum(axis=0)
+        padded = self.padded and len(features_NF) > 0  # a packed micro-batch may be empty
+        total_F = features_NF.max(axis=0) * len(features_NF) if padded else features_NF.sum(axis=0)
         return tuple(total_F.tolist())
 
     def settings(self) -> dict[str, object]:
@@ -129,8 +142,8 @@ class Costs:
         if self.cap is not None and (token_N > self.cap).any():
             place = int(token_N.argmax())
             raise ValueError(
-                f"sample {first + place}{of} takes {token_N[place]:g} tokens, more than the cap of {self.cap:g} for a "
-                "rank"
+                f"sample {first + place}{of} takes {token_N[place]:g} tokens, more than the cap of {self.cap:g}: leave "
+                "it out, cut it, or raise the cap"
             )
         columns = [ones_N if cost_N is None else cost_N]
         if cost_N is None and length_N is not None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Never
 
 from paceline.torch.assigner import EpochAssigner
 from paceline.torch.buffered import BufferAssigner
 from paceline.torch.by_cost import CostAssigner
+from paceline.torch.by_pack import Pack, PackAssigner
 from paceline.torch.costs import Costs, SampleCosts
+from paceline.torch.flatten import Flatten
 from paceline.torch.global_batch import GlobalBatch
-from paceline.torch.micro import Pieces
+from paceline.torch.micro import Pieces, borders
 from paceline.torch.options import Loading, place, refuse, require_samples, whole
 from paceline.torch.order import Order, Sampler
 from paceline.torch.rank_loader import RankLoader
@@ -49,16 +52,21 @@ class BalancedLoader(RankLoader):
     micro_batch
         Samples of a micro-batch, if a global batch is to be a step and each rank to get its part in micro-batches,
         faster ranks more of them; a rank's last one in a step may have fewer. See ``docs/howto/work.md``.
+    pack
+        Whether a global batch is to be a step and each rank to get its part packed into micro-batches of at most
+        ``cap`` tokens, as ``costs`` says: as few as it needs, or with ``"equal"`` as many on every rank, for layers
+        that gather their parameters (FSDP, HSDP). See ``docs/howto/packing.md``.
     costs
-        What samples cost, if they cost differently, and how many loss terms they have: a :class:`Costs`.
+        What samples cost, if they cost differently: a :class:`Costs`.
     num_workers
         Processes that load ahead, kept alive between epochs. 0 on every rank loads in the rank itself, when a batch is
         asked for. Else ranks may have different numbers, and differ in all that follows: samples and sizes do not.
     prefetch_factor
         Batches that each such process loads ahead, 2 by default; all together at most 32 are loaded ahead.
     collate_fn
-        Makes a batch of a list of samples. Without it, samples are stacked as torch does, by the loading processes.
-        With it, loading processes hand over single samples, and this process makes the batch when its size is known.
+        Makes a batch of a list of samples. Without it, samples are stacked as torch does, by the loading processes, or
+        with ``pack`` concatenated by :class:`Flatten`. With it, loading processes hand over single samples, and this
+        process makes the batch when its size is known.
     pin_memory
         Whether batches lie in memory from which a CUDA device copies without the processor.
     worker_init_fn
@@ -105,6 +113,7 @@ class BalancedLoader(RankLoader):
         drop_last: bool = False,
         accumulate: int = 1,
         micro_batch: int | None = None,
+        pack: Pack = False,
         costs: Costs | None = None,
         num_workers: int = 0,
         prefetch_factor: int | None = None,
@@ -128,15 +137,23 @@ class BalancedLoader(RankLoader):
             raise ValueError(
                 "micro_batch makes a global batch a step, and accumulate a step of several: give one of them"
             )
+        if pack:
+            _require_packable(pack, costs, collate_fn, micro_batch, accumulate)
+        self.packs, self.counts_differ = bool(pack), pack is True or bool(self.micro_batch)
         order = Order(len(dataset), bool(shuffle), whole("seed", seed, 0), sampler)
         self._ahead = num_workers > 0
         self._assigner: EpochAssigner
-        if costs is not None and table is not None:
+        if self.micro_batch:
+            self.borders = partial(borders, size=self.micro_batch)
+        if costs is not None and table is not None and pack:
+            self._assigner = packed = PackAssigner(order, rule, rank, costs, table, equal=pack == "equal")
+            self.borders, collate_fn = lambda _: packed.borders(), collate_fn or Flatten()
+        elif costs is not None and table is not None:
             self._assigner = CostAssigner(order, rule, rank, costs, table)
         else:  # a sampler may yield a sample twice, which buffers that are loaded ahead could not tell apart
             self._assigner = (BufferAssigner if self._ahead and sampler is None else SliceAssigner)(order, rule, rank)
         loading = Loading(num_workers, prefetch_factor, pin_memory, worker_init_fn, timeout, multiprocessing_context)
-        collate = Pieces(collate_fn, self.micro_batch) if collate_fn and self.micro_batch else collate_fn
+        collate = Pieces(collate_fn, self.borders) if collate_fn and self.borders else collate_fn
         super().__init__(self._assigner, source(dataset, self._assigner, collate, loading), rule, rank)
 
     @property
@@ -177,3 +194,15 @@ def _mean_batch(given: int | None, costs: Costs | None, table: SampleCosts | Non
     if drop_last:
         raise ValueError("drop_last is about a fixed number of samples: with global_tokens leave it out")
     return max(round(costs.global_tokens / float(table.tokens.cumsum()[-1]) * len(table.tokens)), ranks)
+
+
+def _require_packable(pack: Any, costs: Costs | None, collate: Any, micro_batch: int | None, accumulate: int) -> None:
+    """Refuse to pack what has no tokens or no cap, or is divided in another way as well."""
+    if pack is not True and pack != "equal":
+        raise ValueError(f'pack must be True, "equal" or False, got {pack!r}')
+    if costs is None or costs.cap is None:
+        raise ValueError("pack= needs the tokens of samples and of a micro-batch: costs=Costs(lengths=..., cap=8192)")
+    if micro_batch or accumulate > 1:
+        raise ValueError("pack= makes the micro-batches of a step itself: leave out micro_batch= and accumulate=")
+    if costs.padded and collate is None:
+        raise ValueError("padded micro-batches need collate_fn=, which pads; without padded= they are concatenated")

@@ -23,7 +23,11 @@ class Loader(Protocol):
     accumulate
         Micro-batches per optimizer step, each a global batch of its own.
     micro_batch
-        Samples of a micro-batch, where ranks have different numbers of them in a step; None otherwise.
+        Samples of a micro-batch, where ranks get their part in micro-batches of one size; None otherwise.
+    packs
+        Whether ranks get their part packed into micro-batches, whose rows say nothing of their samples.
+    counts_differ
+        Whether ranks may have different numbers of micro-batches in a step.
     step_ends
         Whether the batch handed out last is the last of its step on this rank.
     batch_sizes
@@ -55,6 +59,8 @@ class Loader(Protocol):
     world_size: int
     accumulate: int
     micro_batch: int | None
+    packs: bool
+    counts_differ: bool
     step_ends: bool
     batch_sizes: Sizes
     since_uneven: float

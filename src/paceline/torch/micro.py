@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -13,6 +13,9 @@ from paceline.torch.global_batch import RankBatch
 from paceline.torch.order import Samples
 from paceline.torch.rows import cut
 
+Borders = Callable[[int], list[tuple[int, int]]]
+"""Returns where each micro-batch begins and ends among so many samples."""
+
 
 class Collated(list[Any]):
     """Micro-batches that a user's collate function has made."""
@@ -21,21 +24,21 @@ class Collated(list[Any]):
 class Pieces:
     """Collates a list of samples into a list of micro-batches.
 
-    >>> Pieces(sum, 2)([1, 2, 3, 4, 5])
+    >>> Pieces(sum, lambda rows: borders(rows, size=2))([1, 2, 3, 4, 5])
     [3, 7, 5]
     """
 
-    def __init__(self, collate: Collate, size: int) -> None:
+    def __init__(self, collate: Collate, borders: Borders) -> None:
         self.collate = collate
-        self.size = size
+        self.borders = borders
 
     def __call__(self, samples: list[Any]) -> Collated:
         """Return the micro-batches of these samples."""
-        return Collated(self.collate(samples[first:end]) for first, end in _borders(len(samples), self.size))
+        return Collated(self.collate(samples[first:end]) for first, end in self.borders(len(samples)))
 
 
 def micro_batches(
-    assigner: Assigner, rank_batch: RankBatch, own: Samples, batch: Any, size: int
+    assigner: Assigner, rank_batch: RankBatch, own: Samples, batch: Any, places: list[tuple[int, int]]
 ) -> list[tuple[RankBatch, Any]]:
     """Return the micro-batches of a rank that has these samples, each with its facts.
 
@@ -43,12 +46,13 @@ def micro_batches(
     micro-batches.
     """
     parts = []
-    for number, (first, end) in enumerate(_borders(len(own), size)):
+    for number, (first, end) in enumerate(places):
         features = assigner.features(own[first:end])
-        known = replace(rank_batch, features=features, rows=end - first, last=end == len(own))
+        known = replace(rank_batch, features=features, rows=end - first, last=number == len(places) - 1)
         parts.append((known, batch[number] if isinstance(batch, Collated) else cut(batch, slice(first, end))))
     return parts
 
 
-def _borders(rows: int, size: int) -> Iterator[tuple[int, int]]:
-    return pairwise([*range(0, rows, size), rows])
+def borders(rows: int, size: int) -> list[tuple[int, int]]:
+    """Return where micro-batches of this size begin and end; the last one may be smaller."""
+    return list(pairwise([*range(0, rows, size), rows]))

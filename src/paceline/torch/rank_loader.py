@@ -15,7 +15,7 @@ from paceline.torch.assigner import Assigner
 from paceline.torch.epoch_position import Progress
 from paceline.torch.global_batch import GlobalBatch, RankBatch
 from paceline.torch.loop import Loop
-from paceline.torch.micro import micro_batches
+from paceline.torch.micro import Borders, micro_batches
 from paceline.torch.options import UNKNOWN, whole
 from paceline.torch.source import BatchSource
 from paceline.torch.state import from_torch, to_torch
@@ -30,6 +30,9 @@ class RankLoader:
 
     accumulate = 1
     micro_batch: int | None = None
+    counts_differ = False
+    packs = False
+    borders: Borders | None = None
     counts_all = True
 
     def __init__(self, assigner: Assigner, source: BatchSource, rule: GlobalBatch, rank: int) -> None:
@@ -211,14 +214,15 @@ class RankLoader:
         if self.before_load:
             self.before_load()
         batch = self._source.take(samples)
+        places = self.borders(len(samples)) if self.borders else None
         if self.after_load:
             self.after_load(*self._source.ahead)
         assigner.advance()  # only now: a batch that could not be loaded has not been handed out
         self.batch_sizes = rank_batch.sizes
         self.since_uneven = 0 if len(set(rank_batch.sizes.tolist())) > 1 else self.since_uneven + 1
-        if self.micro_batch is None:
+        if places is None:
             return [(rank_batch, batch)]
-        return micro_batches(assigner, rank_batch, samples, batch, self.micro_batch)
+        return micro_batches(assigner, rank_batch, samples, batch, places)
 
     def _restart(self) -> None:
         """Forget what was loaded ahead: other samples come from now on."""

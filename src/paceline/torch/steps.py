@@ -130,7 +130,7 @@ class Steps(Weighting):
         rank_batch = self.loader.rank_batch
         self.batches.hand_out(rank_batch)
         self._clock.batch(rank_batch.own(self.loader.rank))
-        if self.loader.step_ends:
+        if self.loader.step_ends or not self.loader.counts_differ:
             self.to_come.hand_out()
 
     def start_loop(self) -> None:
@@ -154,7 +154,8 @@ class Steps(Weighting):
         began = time.thread_time()
         self.batches.passes += 1
         batches, model = self.batches, one.owner()
-        one.batch, new = batches.next(model) if self.scales else batches.of(one.rows, model)
+        follows = self.scales or self.loader.packs  # rows say nothing
+        one.batch, new = batches.next(model) if follows else batches.of(one.rows, model)
         if (batch := one.batch) is not None:
             if new:
                 self._new(batch)
@@ -202,7 +203,7 @@ class Steps(Weighting):
             return
         self._reported = True
         measure, planning = self._clock.report(), self._planning
-        if self.loader.micro_batch:  # plans are about steps, whose micro-batches differ in number
+        if self.loader.micro_batch or self.loader.packs:  # plans are about steps, whose micro-batches differ in number
             measure = measure.by_steps()
         if began >= self._covariates.next:
             self._covariates.take()

@@ -52,11 +52,13 @@ OTHER_BATCHES = (
     "were no batch's: {line}"
 )
 
+PACKED = "micro-batches are packed, so that a loss is a mean over tokens, which only the loop can count: {line}"
+
 NO_LOADER = "attach() was given no loader whose batches could be counted: {line}"
 
 SUMMED_TOO_EARLY = (
-    "with micro_batch= ranks have different numbers of micro-batches, and gradients were about to be summed "
-    "before this rank's last: put forward and backward into `with balance.accumulating():`, and step where "
+    "with micro_batch= and pack=True ranks have different numbers of micro-batches, and gradients were about to be "
+    "summed before this rank's last: put forward and backward into `with balance.accumulating():`, and step where "
     "loader.step_ends is true; fetch no batch ahead, as step_ends is that of the last batch fetched"
 )
 
@@ -400,6 +402,8 @@ class Weighting:
         passes = [one for one in reached.passes if self._is_ours(one)]
         if self.loader is None:
             raise LoopError(NO_LOADER.format(line=LINE))
+        if self.loader.packs:
+            raise LoopError(PACKED.format(line=LINE))
         shares = {}
         for one in passes:
             batch = None if self.scales else one.batch  # which was found by its place where losses were scaled
@@ -433,7 +437,7 @@ class Weighting:
             one.unsummed = True
         if not sums:
             return
-        if self.loader is not None and not self.loader.step_ends and self.loader.micro_batch:
+        if self.loader is not None and not self.loader.step_ends and self.loader.counts_differ:
             self.refuse(RuntimeError(SUMMED_TOO_EARLY))
             for one in sums:
                 one.residue = math.nan
