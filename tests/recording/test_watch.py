@@ -6,6 +6,7 @@ import re
 import socket
 import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from paceline.datasets import load
 from paceline.recording import Recorder, lightning_callback, merge, phase_table, trainer_callback, watch
 from paceline.recording.command import record_command
-from paceline.recording.launch import watch_every
+from paceline.recording.launch import watch_ddp
 
 torch = pytest.importorskip("torch")
 
@@ -64,6 +65,7 @@ def _environment(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    monkeypatch.setattr("paceline.recording.launch.recordings", [])
 
 
 def linear():
@@ -248,7 +250,7 @@ def test_a_scripts_own_communication_hook_goes_on_and_is_timed(tmp_path, alone):
         time.sleep(0.02)
         return alone.all_reduce(bucket.buffer().mul_(2), async_op=True).get_future().then(lambda f: f.value()[0])
 
-    watch_every(Patched, str(tmp_path))
+    watch_ddp(SimpleNamespace(DistributedDataParallel=Patched), str(tmp_path))
     model, optimizer = linear()
     wrapped = Patched(model)
     wrapped.register_comm_hook(None, doubled)
@@ -371,7 +373,7 @@ def test_a_worker_that_cannot_be_recorded_says_so_and_trains_on(tmp_path, monkey
         def register_comm_hook(self, state, hook):
             self.hook = state, hook
 
-    watch_every(Model, str(tmp_path))
+    watch_ddp(SimpleNamespace(DistributedDataParallel=Model), str(tmp_path))
     model = Model(5)
     model.register_comm_hook("state", "hook")
     assert (model.size, model.hook) == (5, ("state", "hook"))

@@ -24,14 +24,15 @@ def record(
 ) -> None:
     """Record data-parallel training on this machine.
 
-    [cyan]paceline record -- torchrun --nproc-per-node 4 train.py[/] runs the command unchanged and records every
-    worker that trains under DistributedDataParallel, even if the command fails.
+    [cyan]paceline record -- torchrun --nproc-per-node 4 train.py[/] runs the command unchanged, records every
+    worker, even if the command fails, and says which worker is slow and in which phase.
 
     [cyan]--probe[/] records a short run with batches of two sizes, from which [cyan]paceline simulate[/] learns
     how much of a step does not depend on the batch. Half of the samples of some batches are skipped, and the workers
     exit after 200 steps: do not let the command write a checkpoint that you keep.
     """
     from paceline.recording.command import record_command
+    from paceline.recording.slow_worker import slow_worker
 
     if shutil.which(command[0]) is None:
         raise ValueError(
@@ -47,10 +48,12 @@ def record(
     if recorded.trace is None:
         raise RuntimeError(
             f"no iteration was recorded: {command[0]} ended with status {recorded.status}, and no process with a RANK "
-            "took an optimizer step under DistributedDataParallel"
+            "took more than one step of torch.optim in a torch.distributed job"
         )
     workers = len(recorded.trace.workers)
     err.print(f"{path}: {len(recorded.trace)} iterations of {workers} workers; status {recorded.status}")
+    if not recorded.missing:
+        err.print(slow_worker(recorded.files))
     if probe:
         samples_TW = recorded.trace.samples
         if (samples_TW == samples_TW[0]).all():

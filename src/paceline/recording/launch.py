@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import os
 import socket
 import sys
@@ -22,33 +23,101 @@ PROBE = "PACELINE_PROBE"
 """Number of steps after which a probe ends; set by ``paceline record --probe``."""
 
 
-def watch_every(ddp: Any, folder: str) -> None:
+recordings: list[Watch] = []
+"""The recording of this process: one, once its model is known."""
+
+
+def watch_ddp(module: Any, folder: str) -> None:
     """Record the first DistributedDataParallel of this process from its construction on.
 
     Parameters
     ----------
-    ddp
-        The class; its ``__init__`` and ``register_comm_hook`` are replaced by wrappers.
+    module
+        The module of the class, whose ``__init__`` and ``register_comm_hook`` are replaced by wrappers.
     folder
         Where ``rank<r>.jsonl`` is written; ``rank<r>.<n>.jsonl`` after the n-th restart by torchrun.
     """
+    ddp = module.DistributedDataParallel
     begin, register = ddp.__init__, ddp.register_comm_hook
     if os.environ.get(PROBE):
         cut_batches()
-    watched: list[Watch] = []
 
     @functools.wraps(begin)
     def begin_watched(self: Any, *args: Any, **named: Any) -> None:
         begin(self, *args, **named)
-        if not watched:
-            watched.extend(_watched(self, Path(folder)))
+        if not recordings:
+            recordings.extend(_watched(self, Path(folder), clock=True))
 
     @functools.wraps(register)
     def register_timed(self: Any, state: Any, hook: Any) -> None:
-        ours = [each for each in watched if each.stopwatch.model is self and not each.stopwatch.times_exchanges]
+        ours = [each for each in recordings if each.stopwatch.model is self and not each.stopwatch.times_exchanges]
         register(self, state, ours[0].timed(hook) if ours else hook)
 
     ddp.__init__, ddp.register_comm_hook = begin_watched, register_timed
+
+
+def watch_other_models(module: Any, folder: str) -> None:
+    """Record a model without DistributedDataParallel: the one that is called in training after the first step.
+
+    Recording begins with the second iteration. Nothing is communicated, as not all ranks need to train this model.
+
+    Parameters
+    ----------
+    module
+        The module of torch's ``Optimizer``.
+    folder
+        As of :func:`watch_ddp`.
+    """
+    hooks: list[Any] = []
+
+    def stepped(optimizer: Any, *rest: Any) -> None:
+        if not recordings and not hooks and module.torch.distributed.is_initialized():
+            called = functools.partial(begin, optimizer)
+            hooks.extend(model.register_forward_pre_hook(called, with_kwargs=True) for model in _models_of(optimizer))
+
+    def begin(optimizer: Any, model: Any, args: Any, kwargs: Any) -> None:
+        if not hooks or not model.training or not module.torch.is_grad_enabled():
+            return
+        for hook in hooks:
+            hook.remove()
+        hooks.clear()
+        if recordings:
+            return
+        _require_visible_waits(model)
+        sharded = not _holds_parameters(model, optimizer)
+        recordings.extend(_watched(model, Path(folder), optimizer if sharded else None))
+        for watching in recordings:
+            watching.before_forward(model, args, kwargs)
+
+    module.register_optimizer_step_post_hook(stepped)
+
+
+def _models_of(optimizer: Any) -> list[Any]:
+    """Return every module that holds parameters of an optimizer; all modules, if its parameters are copies."""
+    from torch.nn import Module
+
+    modules = [each for each in gc.get_objects() if issubclass(type(each), Module)]
+    return [each for each in modules if _holds_parameters(each, optimizer)] or modules
+
+
+def _holds_parameters(model: Any, optimizer: Any) -> bool:
+    stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    return any(id(parameter) in stepped for parameter in model.parameters())
+
+
+def _require_visible_waits(model: Any) -> None:
+    # On a device no call blocks: only DistributedDataParallel and FSDP2 have hooks before and after their waits.
+    parameter = next(model.parameters(), None)
+    if parameter is None or not parameter.is_cuda:
+        return
+    from torch.distributed import fsdp, get_world_size
+
+    if get_world_size() > 1 and not any(isinstance(each, fsdp.FSDPModule) for each in model.modules()):
+        raise SystemExit(
+            f"paceline: {type(model).__name__} cannot be recorded on a GPU: where its ranks wait for each other cannot "
+            "be seen. Wrap it in DistributedDataParallel or fully_shard, or record the loop with "
+            "paceline.recording.Recorder"
+        )
 
 
 PROBE_BLOCK = 4
@@ -88,7 +157,7 @@ def _stop_after(steps: int, watching: Watch) -> None:
     register_optimizer_step_post_hook(stepped)
 
 
-def _watched(model: Any, folder: Path) -> list[Watch]:
+def _watched(model: Any, folder: Path, optimizer: Any = None, *, clock: bool = False) -> list[Watch]:
     # The training matters more than its record: if recording fails, the training continues without it.
     rank, restart = os.environ["RANK"], os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     name = f"rank{rank}.jsonl" if restart == "0" else f"rank{rank}.{restart}.jsonl"
@@ -99,8 +168,9 @@ def _watched(model: Any, folder: Path) -> list[Watch]:
         covariates = all_covariates(device=getattr(next(model.parameters(), None), "device", None))
         recorder = Recorder(folder / name, rank, covariates, meta=meta).__enter__()
         atexit.register(recorder.close)  # of a recording that fails below, too
-        recorder.clock = offset_from_rank_zero()
-        watching = watch(model, None, recorder)
+        if clock:
+            recorder.clock = offset_from_rank_zero()
+        watching = watch(model, optimizer, recorder)
     except Exception as error:
         print(f"paceline: rank {rank} is not recorded: {error!r}", file=sys.stderr)
         return []
@@ -111,7 +181,7 @@ def _watched(model: Any, folder: Path) -> list[Watch]:
 
 
 def startup_folder() -> Path:
-    """Return the folder that, if first on Python's path, makes Python record DistributedDataParallel."""
+    """Return the folder that, if first on Python's path, makes Python record a distributed training."""
     return Path(__file__).parent / "startup"
 
 

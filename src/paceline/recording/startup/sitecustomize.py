@@ -1,7 +1,7 @@
 """Python runs this file at its start if `paceline record -- COMMAND` has put it first on the path.
 
-In a worker started by torchrun, DistributedDataParallel is then recorded from its construction on. Afterwards this file
-runs the other file of this name, which Python would have run without it.
+In a worker started by torchrun, DistributedDataParallel is then recorded from its construction on, and any other model
+from its first steps on. Afterwards this file runs the other file of this name, which Python would have run without it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib would slow the start of every Python
-DDP = "torch.nn.parallel.distributed"
+WATCHED = {"torch.nn.parallel.distributed": "watch_ddp", "torch.optim.optimizer": "watch_other_models"}
+"""Modules of torch, and the function of ``paceline.recording.launch`` that is called once each was imported."""
 
 
 class WatchedImport:
-    """Finds the module of DistributedDataParallel as usual, and starts the recording once it has been executed."""
+    """Finds a module of torch as usual, and starts the recording once it has been executed."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the module's specification, with a loader that also starts the recording; None for other modules."""
-        if name != DDP:
+        if name not in WATCHED:
             return None
         spec = PathFinder.find_spec(name, path)
         if spec is not None and spec.loader is not None:
@@ -43,12 +44,13 @@ class WatchedImport:
 
 
 def watch_if_possible(module: ModuleType) -> None:
-    """Record DistributedDataParallel; if that fails, say so and leave the training alone."""
+    """Record what this module trains; if that fails, say so and leave the training alone."""
     try:
-        sys.path.append(os.environ["PACELINE_HOME"])
-        from paceline.recording.launch import watch_every
+        if os.environ["PACELINE_HOME"] not in sys.path:
+            sys.path.append(os.environ["PACELINE_HOME"])
+        from paceline.recording import launch
 
-        watch_every(module.DistributedDataParallel, os.environ["PACELINE_RECORD"])
+        getattr(launch, WATCHED[module.__name__])(module, os.environ["PACELINE_RECORD"])
     except Exception as error:  # the training matters more than its record
         print(f"paceline: this worker is not recorded: {error!r}", file=sys.stderr)
 

@@ -2,8 +2,8 @@
 
 Under DistributedDataParallel, a communication hook marks when the last bucket of gradients is ready and when it has
 been exchanged. The time between is communication and waiting, as is every other collective inside the step; the rest is
-the worker's own work. No other measurement shows a straggler: the wall time of a step is the same for all workers, and
-a fast worker waits inside its backward pass.
+the worker's own work. Other models, sharded ones among them, wait in collectives only. No other measurement shows a
+straggler: the wall time of a step is the same for all workers, and a fast worker waits inside its passes.
 """
 
 from __future__ import annotations
@@ -27,6 +27,11 @@ PHASES = ("between_seconds", "forward_seconds", "backward_seconds", "optimizer_s
 
 Hook = Callable[[Any, Any], Any]
 """A communication hook: takes a state and a bucket, returns a future."""
+
+
+def sums_in_buckets(model: Any) -> bool:
+    """Return whether a model is in DistributedDataParallel, which sums gradients in buckets."""
+    return hasattr(model, "require_backward_grad_sync")
 
 
 @dataclass
@@ -67,6 +72,7 @@ class Stopwatch:
         self._pending: deque[tuple[_Iteration, Any]] = deque()
         self._exchange: list[Any] | None = None
         self._wait: list[Any] | None = None
+        self._depth = 0
         self._waits_between: list[list[Any]] = []
         self.times_exchanges = False
         from paceline.recording.torch.collective_time import listen  # it needs torch, as the model does
@@ -80,7 +86,8 @@ class Stopwatch:
             self._now = _Iteration(self.recorder.begin(), self._marks.mark(), waits_between=self._waits_between)
             self._waits_between = []
         self._now.samples += samples
-        self._now.micro_batches += not getattr(self.model, "require_backward_grad_sync", True)
+        # Micro-batches: passes under `no_sync`, or every pass, where nobody sees which gradients are summed.
+        self._now.micro_batches += not getattr(self.model, "require_backward_grad_sync", False)
         self._now.work += work
         self._forward = self._marks.mark()
 
@@ -91,7 +98,10 @@ class Stopwatch:
             self._forward = None
 
     def wait_begins(self) -> None:
-        """Note that a collective begins to wait for other workers."""
+        """Note that a collective begins to wait for other workers; a wait inside a wait is part of it."""
+        self._depth += 1
+        if self._depth > 1:
+            return
         self._wait = [self._marks.mark()]
         if self._now is None:
             self._waits_between.append(self._wait)
@@ -100,13 +110,14 @@ class Stopwatch:
 
     def wait_ends(self) -> None:
         """Note that the collective's wait is over."""
-        if self._wait is not None:
+        self._depth = max(self._depth - 1, 0)
+        if self._wait is not None and not self._depth:
             self._wait.append(self._marks.mark())
             self._wait = None
 
     def stepping(self) -> None:
         """Note that all gradients are ready and the optimizer begins its step."""
-        if self._now is not None:
+        if self._now is not None and self._now.stepping is None:  # a step may call that of another class
             self._now.stepping = self._marks.mark()
 
     def stepped(self) -> None:
@@ -155,7 +166,7 @@ class Stopwatch:
     def _time_exchanges(self) -> None:
         # Only at the first forward pass, so that users can register their own hook, wrapped in `timed`, before.
         model: Any = self.model
-        if self.times_exchanges or not hasattr(model, "register_comm_hook"):
+        if self.times_exchanges or not sums_in_buckets(model):
             return
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
@@ -188,8 +199,9 @@ class Stopwatch:
         forward = sum(seconds(start, stop) for start, stop in iteration.forward) - in_forward
         backward = max(0.0, seconds(iteration.begin, stepping) - within - forward)
         step.phases = dict(zip(PHASES, (between, forward, backward, seconds(stepping, iteration.end)), strict=True))
-        # Micro-batches: forward passes under `no_sync`, and backward passes that sum gradients over ranks.
-        micro_batches = iteration.micro_batches + max(len(iteration.exchanges), 1)
+        micro_batches = iteration.micro_batches + (
+            max(len(iteration.exchanges), 1) if sums_in_buckets(self.model) else 0
+        )
         if micro_batches > 1:
             self.recorder.meta.setdefault("accumulate", str(micro_batches))
         self.recorder.write(step, iteration.samples, iteration.work)

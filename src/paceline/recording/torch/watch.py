@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from paceline.recording.recorder import Recorder
 from paceline.recording.torch.forward_work import leading_size, work_of
-from paceline.recording.torch.stopwatch import Hook, Stopwatch
+from paceline.recording.torch.marks import CPUMarks, marks_of
+from paceline.recording.torch.stopwatch import Hook, Stopwatch, sums_in_buckets
 
 if TYPE_CHECKING:
     import torch
+
+    from paceline.recording.torch.fsdp_waits import FSDPWaits
 
 Count = Callable[[Sequence[Any], Mapping[str, Any]], float]
 """Returns the samples, or the work, of a forward pass from its positional and keyword arguments."""
@@ -33,7 +36,7 @@ def watch(
     Parameters
     ----------
     model
-        The model, or the DistributedDataParallel around it.
+        The model as the loop calls it: in DistributedDataParallel, given to ``fully_shard``, or by itself.
     optimizer
         Its step ends an iteration; ``None`` takes any optimizer that holds a parameter of the model.
     recorder
@@ -86,14 +89,19 @@ class Watch:
         import torch
 
         self.stopwatch = Stopwatch(model, recorder)
+        self._waits: FSDPWaits | None = None
+        if not isinstance(marks_of(model), CPUMarks):
+            from paceline.recording.torch.fsdp_waits import FSDPWaits  # it needs torch, as the model does
+
+            self._waits = FSDPWaits(model, self.stopwatch)
         self._samples, self._work, self._optimizer = samples, work, optimizer
         self._grad_enabled = torch.is_grad_enabled  # kept, so that the hooks need not import torch in every step
         self._parameters = {id(parameter) for parameter in model.parameters()}
         # On the module inside DistributedDataParallel, so that its broadcast of buffers does not count as work.
-        inner: Any = model.module if hasattr(model, "register_comm_hook") else model
+        inner: Any = model.module if sums_in_buckets(model) else model
         before, after = _step_hooks(optimizer)
         self._handles = [
-            inner.register_forward_pre_hook(self._before_forward, with_kwargs=True),
+            inner.register_forward_pre_hook(self.before_forward, with_kwargs=True),
             inner.register_forward_hook(self._after_forward),
             before(self._before_step),
             after(self._after_step),
@@ -110,13 +118,16 @@ class Watch:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        if self._waits is not None:
+            self._waits.close()
         self.stopwatch.close()
 
     def timed(self, hook: Hook) -> Hook:
         """Return your own communication hook with marks; register it instead of the hook, before the first step."""
         return self.stopwatch.timed(hook)
 
-    def _before_forward(self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def before_forward(self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Note that the model is called with these arguments."""
         if module.training and self._grad_enabled():
             self.stopwatch.forward(self._samples(args, kwargs), self._work(args, kwargs))
 

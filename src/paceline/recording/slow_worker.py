@@ -1,0 +1,91 @@
+"""Name the worker that the others wait for, and the phase in which it is slower than they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.recording.merging import merge, phase_table
+
+FEWEST = 10
+"""Iterations below which a median says little."""
+
+
+def slow_worker(paths: Iterable[str | Path], *, least: float = 0.05) -> str:
+    """Say which workers are slow, by how much and in which phase, or that none is.
+
+    A worker is slow if its own time, without waits, is usually longer than that of the faster half by more than
+    ``least`` and by more than twice the uncertainty of that.
+
+    Parameters
+    ----------
+    paths
+        The files of all workers, as ``paceline record`` writes them.
+    least
+        Smallest share of an iteration that counts.
+
+    Raises
+    ------
+    ValueError
+        As :func:`paceline.recording.merge` does.
+    """
+    paths = list(paths)
+    trace = merge(paths)
+    seconds_TW = np.asarray(trace.seconds)[1:]  # the first iteration of many jobs compiles and allocates
+    seconds_TW = seconds_TW[np.isfinite(seconds_TW).all(axis=1)]
+    workers = list(trace.workers)
+    if len(workers) < 2 or len(seconds_TW) < FEWEST:
+        return f"too little to say which worker is slow: {len(seconds_TW)} iterations of {len(workers)} workers"
+    usual_W = np.median(seconds_TW, axis=0)
+    middle = int(np.argsort(usual_W)[(len(workers) - 1) // 2])
+    slow = [
+        int(place)
+        for place in np.argsort(-usual_W)
+        if (excess := _excess(seconds_TW[:, place], seconds_TW[:, middle]))[0] > max(least, 2 * excess[1])
+    ]
+    if not slow:
+        communication = np.nanmedian(np.asarray(trace.comm_seconds))
+        return (
+            f"no worker is slow: each takes {1e3 * usual_W.min():.3g} to {1e3 * usual_W.max():.3g} ms of its own in an "
+            f"iteration, beside {1e3 * communication:.3g} ms of communication"
+        )
+    sentences = [
+        f"worker {workers[place]} is slow: {1e3 * usual_W[place]:.3g} ms of its own in an iteration beside "
+        f"{1e3 * usual_W[middle]:.3g} ms{_phase(paths, workers[place], workers[middle])}"
+        for place in slow[:3]
+    ]
+    if len(slow) > 3:
+        sentences.append(f"{len(slow) - 3} further workers are slow")
+    return "; ".join(sentences)
+
+
+def _phase(paths: list[str | Path], worker: str, other: str) -> str:
+    """Return in which phase a worker takes longer than another, as the end of a sentence; nothing without phases."""
+    try:
+        table = phase_table(paths)
+    except ValueError:
+        return ""
+    usual = table[table["iteration"] > table["iteration"].min()].groupby("worker")[list(table.columns[3:])].median()
+    beyond = usual.loc[worker] - usual.loc[other]
+    return (
+        f", {1e3 * beyond.max():.3g} ms of the difference in {PHASE_NAMES.get(str(beyond.idxmax()), beyond.idxmax())}"
+    )
+
+
+PHASE_NAMES = {
+    "between_seconds": "loading data or in the loop between steps",
+    "forward_seconds": "the forward pass",
+    "backward_seconds": "the backward pass",
+    "optimizer_seconds": "the optimizer's step",
+}
+
+
+def _excess(worker_T: NDArray[np.float64], other_T: NDArray[np.float64]) -> tuple[float, float]:
+    """Return by which share a worker's time usually exceeds another's, and the uncertainty of that."""
+    ratio_T = np.log(worker_T) - np.log(other_T)
+    usual = float(np.median(ratio_T))
+    spread = 1.4826 * float(np.median(np.abs(ratio_T - usual)))
+    return np.expm1(usual), 1.2533 * spread / len(ratio_T) ** 0.5
