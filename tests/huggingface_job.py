@@ -229,7 +229,7 @@ def classified(folder, classes):
 def packed(samples):
     """Make a batch of one row of samples without padding."""
     joined = {name: torch.cat([sample[name] for sample in samples])[None] for name in ("x", "labels")}
-    return {**joined, "number": torch.zeros(1)}
+    return {**joined, "number": torch.stack([sample["number"] for sample in samples])}
 
 
 class Stream(IterableDataset):
@@ -361,6 +361,7 @@ def main(folder):
     return {
         "mean": case("mean", MeanNet, **evaluated),
         "tokens": case("tokens", TokenNet, by_tokens),
+        "packed rows, tokens": case("packed-tokens", TokenNet, by_tokens, collate=packed),
         "mean, accumulated": case("accumulated", MeanNet, {"accumulate": 3}, gradient_accumulation_steps=3),
         "tokens, accumulated": case(
             "accumulated-tokens", TokenNet, {**by_tokens, "accumulate": 3}, gradient_accumulation_steps=3

@@ -31,6 +31,7 @@ def outcomes(folder):
         ("own tokens, accumulated", 6),
         ("costs", 16),
         ("costs, tokens", 16),
+        ("packed rows, tokens", 16),
         ("compiled", 4),
         ("resumed", 6),
         ("options", 8),

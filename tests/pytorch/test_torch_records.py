@@ -7,6 +7,7 @@ import pytest
 import torch
 from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
+from trainers import restless
 
 from paceline.coordinator import Policy
 from paceline.predictors import LastValue
@@ -59,3 +60,31 @@ def test_every_iteration_has_one_record_and_as_many_tell_of_a_change_as_sizes_ch
     assert [acted for *_, acted, _ in records][:-1] == changes
     assert sum(changes) >= 3
     assert all(why.startswith("Moved") == acted for *_, acted, why in records)
+
+
+def concatenated(rank, counted, ahead):
+    """Train on concatenated rows, whose losses are scaled; return the sizes of all steps, and the records."""
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    data = [torch.ones(3 + number % 5, 4) for number in range(96)]
+    loader = BalancedLoader(data, 12, collate_fn=lambda samples: torch.cat(samples)[None])
+    balance, sizes, records = attach(model, loader, **restless()), [], []
+    balance.on_iteration.append(records.append)
+    fetched = []
+    for rows in loader:
+        sizes.append(loader.batch_sizes.tolist())
+        fetched.append(rows)
+        while len(fetched) > (ahead if len(sizes) < 8 else 0):
+            rows = fetched.pop(0)
+            loss = model(rows).mean()
+            (balance.scale(loss, rows.shape[1]) if counted else balance.scale(loss)).backward()
+    balance.close()
+    return sizes, [one.sizes.tolist() for one in records], [bool(np.isfinite(one.seconds).all()) for one in records]
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("counted", [True, False])
+def test_records_of_concatenated_rows_are_of_their_own_batch(counted, ahead):
+    for sizes, recorded, measured in run_ranks(2, concatenated, counted, ahead):
+        assert len({tuple(pair) for pair in sizes}) > 3
+        assert recorded[1:] == sizes[1 : len(recorded)]
+        assert all(measured[-2:])  # before, the first change of size leaves laps out

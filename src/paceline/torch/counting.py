@@ -180,6 +180,16 @@ class BatchesOut:
                     return batch, new
         return None, False
 
+    def catch_up(self) -> None:
+        """Leave out batches that were computed without being found, as the rows of their passes said nothing.
+
+        All have been computed that were handed out, but for as many as the loop fetches ahead.
+        """
+        ahead = max(self.handed_out - self.passes, 0)
+        del self._out[: max(len(self._out) - ahead, 0)]
+        self._used, self._fetched = False, bool(self._out)
+        self._backed.clear()
+
     def backed(self, batch: RankBatch, model: object) -> None:
         """Note a backward pass of a model through this batch."""
         if self._out and self._out[0] is batch:

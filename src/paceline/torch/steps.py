@@ -154,8 +154,10 @@ class Steps(Weighting):
         began = time.thread_time()
         self.batches.passes += 1
         batches, model = self.batches, one.owner()
-        follows = self.scales or self.loader.packs  # rows say nothing
-        one.batch, new = batches.next(model) if follows else batches.of(one.rows, model)
+        in_order = self.scales or self.loader.packs
+        one.batch, new = batches.next(model) if in_order else batches.of(one.rows, model)
+        if one.batch is None and self.follows:
+            one.batch, new = batches.next(model)
         if (batch := one.batch) is not None:
             if new:
                 self._new(batch)

@@ -288,11 +288,14 @@ class Weighting:
         Whether the kind of the loss is looked at.
     scales
         Whether the last sum was of scaled losses.
+    follows
+        Whether that sum was of scaled losses, with counts or without: batches are then found by their order where rows
+        say nothing of them.
     divides
         Whether shares that do not sum to one are divided by their sum, and not refused.
     """
 
-    looks = scales = divides = False
+    looks = scales = follows = divides = False
 
     loss_divisor = 1
     """By what a trainer divides every loss, as Accelerate does by the number of micro-batches."""
@@ -306,6 +309,7 @@ class Weighting:
         self.unit = 1.0 if loader is None else self.world_size / loader.global_batch
         self.error: RuntimeError | None = None
         self._key = 0
+        self._found = False  # whether the backward pass under way is of a batch that is known
         self._under_way: list[Model] = []
         self._sent: list[Model] = []
         self._wait: Any = None
@@ -375,6 +379,7 @@ class Weighting:
         except LoopError as refusal:
             self.refuse(refusal)
             factor = residue = math.nan
+        self._found = any(passed.batch is not None for passed in reached.passes)
         for passed in reached.passes:
             if passed.batch is not None and self._is_ours(passed):
                 self.batches.backed(passed.batch, passed.owner())
@@ -449,6 +454,9 @@ class Weighting:
         self._key += 1
         self.send([number for pair in sent for number in pair])
         self.scales = any(counted >= 0 for _, counted in sent)
+        followed, self.follows = self.follows, any(counted == counted for _, counted in sent)
+        if self.follows and not followed and not self._found:
+            self.batches.catch_up()
         for one in sums:
             one.sent()
         torch.autograd.Variable._execution_engine.queue_callback(self._gradients_averaged)
