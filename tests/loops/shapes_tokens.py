@@ -223,7 +223,7 @@ def samples_of_unequal_cost_loaded_ahead(job):
 
 def in_micro_batches(job, loss_of=mse, data=None, *, count=None, model=None, clip=0.0, **options):
     """Ranks with different numbers of micro-batches; nothing is divided by how many they are."""
-    model = job.ddp(model or job.network())
+    model = model or job.ddp(job.network())
     loader = job.loader(data, **{"micro_batch": 4, "global_batch": 32, **options})
     balance, optimizer = job.attach(model, loader), job.sgd(model)
     for _ in range(EPOCHS):
@@ -270,24 +270,6 @@ def micro_batches_whose_gradients_are_summed_every_time(job):
     job.attach(model, loader)
     for inputs, targets, _ in loader:
         mse(model(inputs), targets).backward()
-
-
-@refused("every rank wait in every forward pass")
-def micro_batches_under_fsdp(job):
-    from torch.distributed.fsdp import fully_shard
-
-    model, loader = fully_shard(job.network()), job.loader(micro_batch=2)
-    job.attach(model, loader)
-
-
-@refused("every rank wait in every forward pass", ranks=(2, 4))
-def micro_batches_under_hsdp(job):
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    mesh = init_device_mesh("cpu", (2, job.world_size // 2), mesh_dim_names=("replicas", "shards"))
-    model, loader = fully_shard(job.network(), mesh=mesh), job.loader(micro_batch=2)
-    job.attach(model, loader)
 
 
 def from_a_stream(job, loss_of=mse, data=None, count=None, **options):

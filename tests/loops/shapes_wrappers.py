@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from job import EPOCHS, mse
 from shapes_order import step
-from shapes_tokens import Sequences, masked_loss
+from shapes_tokens import Sequences, counted, in_micro_batches, masked_loss
 from torch.utils.checkpoint import checkpoint
 from verdicts import exact, refused
 
@@ -289,6 +289,31 @@ def replicated(job):
 @exact(ranks=(2, 4))
 def replicated_and_a_scaled_loss(job):
     trained(job, sharded(job, job.network(), "replicate"), scaled=True)
+
+
+@refused("all ranks of this FSDPSequential gather parameters in every forward pass and so need as many")
+def micro_batches_under_fsdp(job):
+    model, loader = sharded(job, job.network()), job.loader(micro_batch=2)
+    job.attach(model, loader)
+
+
+@exact(ranks=(4,))
+def micro_batches_under_hsdp(job):
+    in_micro_batches(job, model=sharded(job, job.network(), "HSDP"), global_batch=44, micro_batch=2, drop_last=True)
+
+
+@exact(ranks=(4,))
+def micro_batches_of_tokens_under_hsdp(job):
+    network = sharded(job, job.network(), "HSDP")
+    in_micro_batches(
+        job, masked_loss, Sequences(), model=network, count=counted, global_batch=44, micro_batch=2, drop_last=True
+    )
+
+
+@refused("give the loader drop_last=True", ranks=(4,))
+def micro_batches_under_hsdp_and_a_short_last_batch(job):
+    model, loader = sharded(job, job.network(), "HSDP"), job.loader(micro_batch=2)
+    job.attach(model, loader)
 
 
 def tokens_of_ranks_without_any(job, model, *, every=1, clip=0.05):

@@ -27,7 +27,7 @@ from paceline.torch.exchange import Exchange
 from paceline.torch.loader_protocol import Loader
 from paceline.torch.optimizers import Optimizers
 from paceline.torch.sampled import covariates_for
-from paceline.torch.sharded import gathers_parameters, group_of
+from paceline.torch.sharded import gathers_parameters, group_of, replicas_of
 from paceline.torch.weighting import Weighting
 
 ONE_MODEL = (
@@ -132,13 +132,7 @@ def attach(
     if loader is None:
         return _scaling(model, (predictor, policy, timeout, workers, covariates))
     _require_loader(loader)
-    if loader.counts_differ and gathers_parameters(model):
-        raise TypeError(
-            f"{'pack=True' if loader.packs else 'micro_batch='} needs DistributedDataParallel, got "
-            f"{type(model).__name__}: layers that gather their parameters (FSDP, HSDP) make every rank wait in every "
-            "forward pass, so all need as many micro-batches"
-            + (': give the loader pack="equal"' if loader.packs else "")
-        )
+    shards = _ranks_of_a_replica(model, loader)
     if loader in _balances and (known := _balances[loader]()) is not None and not known.closed:
         if loader.counts_differ:
             raise ValueError(ONE_MODEL)
@@ -154,7 +148,7 @@ def attach(
     predictor = Auto() if predictor is None else predictor
     if isinstance(predictor, type) or not hasattr(predictor, "predict"):  # one's own may have no more than a job calls
         require_predictor(predictor)
-    policy = _policy_for(model, loader, policy)
+    policy = _policy_for(model, loader, policy, loader.global_batch // shards)
     if not isinstance(policy.lower, Mapping):
         loader.least_samples = max(int(policy.lower), 1)
     sampled = covariates_for(predictor, covariates)
@@ -162,6 +156,9 @@ def attach(
     exchange = Exchange(group, timeout)
     # The exchange stays open if the ranks disagree: another rank may not have received the facts yet.
     names = agree(exchange, loader, facts_of(loader, predictor, policy, timeout), workers)
+    if shards > 1:  # ranks of a replica take as many micro-batches, so they are one worker, named after its first rank
+        replicas = replicas_of(model)
+        names = tuple(names[replicas.index(replica)] for replica in replicas)
     _warn_of_unknown_bounds(policy, names)
     warning = different(exchange, getattr(loader, "dataset", None))
     marks = marks_of(model)
@@ -170,7 +167,11 @@ def attach(
     clock = Clock(marks, allowance, torch.get_num_threads())
     # A CUDA clock reports one step late, so its plans are for one iteration later.
     balancer = LoadBalancer(
-        predictor, workers=names, global_batch=loader.global_batch, policy=policy, horizon=1 + clock.delay
+        predictor,
+        workers=list(dict.fromkeys(names)),
+        global_batch=loader.global_batch // shards,
+        policy=policy,
+        horizon=1 + clock.delay,
     )
     balance = Balance(balancer, loader, exchange, clock, workers=names, covariates=sampled)
     balance.add(model)
@@ -204,12 +205,44 @@ def _require_loader(loader: object) -> None:
         raise TypeError(f"loader must be a BalancedLoader, got {type(loader).__name__}, which has no {missing[0]}")
 
 
-def _policy_for(model: torch.nn.Module, loader: Loader, policy: Policy | None) -> Policy:
+def _ranks_of_a_replica(model: torch.nn.Module, loader: Loader) -> int:
+    """Return the ranks that must take as many micro-batches as each other, as they gather parameters together."""
+    if not loader.counts_differ or not gathers_parameters(model):
+        return 1
+    if loader.packs:
+        raise TypeError(
+            f"the ranks of this {type(model).__name__} gather parameters in every forward pass and so need as many "
+            'micro-batches: give the loader pack="equal"'
+        )
+    replicas = replicas_of(model)
+    if len(set(replicas)) == 1:
+        raise TypeError(
+            f"micro_batch= lets the number of micro-batches follow speed, but all ranks of this {type(model).__name__} "
+            "gather parameters in every forward pass and so need as many: leave out micro_batch=, or shard the model "
+            "within replicas, as fully_shard does on a mesh of two dimensions (HSDP)"
+        )
+    shards = len(replicas) // len(set(replicas))
+    if shards == 1:
+        return 1
+    if loader.global_batch % shards:
+        raise ValueError(
+            f"global_batch must be a multiple of the {shards} ranks of a replica, which take as many samples as each "
+            f"other, got {loader.global_batch}"
+        )
+    if not loader.settings().get("drop_last"):
+        raise ValueError(
+            "the last batch of an epoch cannot always be divided equally among the ranks of a replica: give the loader "
+            "drop_last=True"
+        )
+    return shards
+
+
+def _policy_for(model: torch.nn.Module, loader: Loader, policy: Policy | None, samples: int) -> Policy:
     """Return the policy, with a lower bound that the model needs for training."""
     # Samples of unequal cost make every batch another size anyway, so a batch multiple would only make shares coarse.
     costs = loader.coefficients is not None
     batch_multiple = 1 if costs else default_batch_multiple(loader.global_batch, loader.world_size)
-    if loader.micro_batch and loader.global_batch % loader.micro_batch == 0:
+    if loader.micro_batch and samples % loader.micro_batch == 0:
         # Whole micro-batches: fixed shapes, as compilers like them, and no time for a rest. Costs cut their own.
         batch_multiple = 1 if costs else loader.micro_batch
     wanted = policy or Policy(batch_multiple=batch_multiple)

@@ -25,6 +25,7 @@ from paceline.torch.loader_protocol import Loader
 from paceline.torch.optimizers import Optimizers
 from paceline.torch.planning import Planning
 from paceline.torch.sampled import Sampled
+from paceline.torch.sharded import sum_gradients
 from paceline.torch.steps import Steps
 from paceline.torch.weighting import Model, Weighting
 
@@ -172,8 +173,8 @@ class Balance(Scaling):
     def accumulating(self) -> AbstractContextManager[object]:
         """Return the context for a forward and backward pass of a loader with ``micro_batch=``.
 
-        Gradients are summed over the ranks after the step's last micro-batch alone: ranks have different numbers of
-        them, and one that summed after each would wait for ever.
+        Gradients are summed over the ranks after the step's last micro-batch only: ranks have different numbers of
+        them, and one that summed after each would wait forever.
         """
         if self._loader.step_ends:
             return nullcontext()
@@ -181,6 +182,9 @@ class Balance(Scaling):
         for one in self._steps.models:
             if one.ddp is not None:
                 stack.enter_context(one.ddp.no_sync())
+            else:
+                sum_gradients(one.model, now=False)
+                stack.callback(sum_gradients, one.model, now=True)
         return stack
 
     def measured(self, seconds: float) -> None:

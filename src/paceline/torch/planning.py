@@ -18,7 +18,7 @@ from paceline.coordinator.balanced.work import WorkModel
 from paceline.predictors import Report
 from paceline.torch.exchange import Exchange
 from paceline.torch.loader_protocol import Loader
-from paceline.torch.reports import RankReports, at_shares, mean_of
+from paceline.torch.reports import RankReports, at_shares, mean_of, one_worker
 from paceline.torch.state import from_torch, to_torch
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class Planning:
     exchange
         Sends the first rank's state to ranks that have diverged.
     workers
-        The names of the ranks, in their order.
+        The names of the ranks, in their order. Ranks of one name are one worker, and get as many samples as each other.
     covariates
         How many covariates each rank samples.
 
@@ -72,7 +72,7 @@ class Planning:
     seconds
         The time that planning takes this rank; 0 before it is known.
     order, in_order
-        The ranks, in the order of the plan's workers, ``[W]``; and whether that is their own.
+        The first rank of each of the plan's workers, ``[W]``; and whether these are all ranks in their own order.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Planning:
         self._loader = loader
         self._exchange = exchange
         self.workers = tuple(workers)
-        self._covariates_before = np.full((len(workers), covariates), np.nan)
+        self._covariates_before = np.full((len(balancer.workers), covariates), np.nan)
         self._unplanned: list[RankReports] = []
         self._timed: deque[float] = deque(maxlen=TIMED)
         self.seconds = 0.0
@@ -118,6 +118,18 @@ class Planning:
         self._covariates_before = np.full_like(self._covariates_before, np.nan)
         self._unplanned.clear()
         self._begin()
+
+    def by_worker(self, report_WF: Array) -> Array:
+        """Return the reports of ranks as those of the plan's workers; of a worker's ranks, the slowest one's.
+
+        If a rank has looped differently from the others of its worker, its report is the worker's.
+        """
+        if self.in_order:
+            return report_WF
+        if len(self.order) == len(self.workers):
+            return report_WF[self.order]
+        ranks_of = [np.flatnonzero(self._rank_order == worker) for worker in range(len(self.order))]
+        return np.stack([one_worker(report_WF[ranks]) for ranks in ranks_of])
 
     def require_one_place(self, rows: RankReports) -> None:
         """Raise an error if ranks have looped differently: samples are lost and repeated, and no plan can mend that."""
@@ -220,9 +232,10 @@ class Planning:
 
     def _begin(self) -> None:
         """Find the ranks in the balancer's order of workers, and the workers in the order of ranks."""
-        self.order = np.array([self.workers.index(worker) for worker in self.balancer.workers])
-        self._rank_order = np.argsort(self.order)
-        self.in_order = bool((self.order == np.arange(len(self.order))).all())
+        workers = list(self.balancer.workers)
+        self.order = np.array([self.workers.index(worker) for worker in workers])
+        self._rank_order = np.array([workers.index(worker) for worker in self.workers])
+        self.in_order = self._rank_order.tolist() == list(range(len(workers)))
         self._handed_W = None
         self._unchanged = 0
         self._take_plan()

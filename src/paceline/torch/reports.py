@@ -160,6 +160,18 @@ class RankReports:
         return Report(samples_W / parts_W, seconds_W / parts_W, comm_W, covariates_WD, out_of_memory=out_of_memory)
 
 
+def one_worker(report_GF: Array) -> Array:
+    """Return the report of ranks that are one worker: the slowest one's; or that of one which looped differently."""
+    shared_GF = report_GF[:, _TOGETHER]
+    if (different_G := (shared_GF != shared_GF[0]).any(axis=1)).any():
+        return np.array(report_GF[different_G.argmax()])
+    slowest = int(np.argmax(report_GF[:, _SECONDS]))  # NaN counts as the slowest: nothing is known of the worker then
+    report_F = report_GF[slowest].copy()
+    report_F[_RAN_OUT] = report_GF[:, _RAN_OUT].max()
+    report_F[_AT["planning_seconds"]] = report_GF[:, _AT["planning_seconds"]].max()
+    return report_F
+
+
 def mean_of(rows_N: Sequence[RankReports]) -> RankReports:
     """Return the mean micro-batch that each worker measured in several iterations, as one row each."""
     if len(rows_N) == 1:

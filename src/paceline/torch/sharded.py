@@ -47,6 +47,26 @@ def group_of(model: torch.nn.Module) -> dist.ProcessGroup:
     return group  # type: ignore[no-any-return]
 
 
+def replicas_of(model: torch.nn.Module) -> list[int]:
+    """Return the replica of every rank, ``[W]``: the ranks of one gather their shards of the parameters together."""
+    groups = _param_groups(model)
+    if not groups:
+        return list(range(dist.get_world_size())) if ddp_of(model) else [0] * dist.get_world_size()
+    mesh_info = groups[0].mesh_info
+    ranks = mesh_info.mesh.mesh
+    sharded = getattr(mesh_info, "shard_mesh_dim", None)
+    ranks_RS = ranks.reshape(-1, 1) if sharded is None else ranks.movedim(sharded, -1).reshape(-1, ranks.shape[sharded])
+    replica_of = {rank: replica for replica, together in enumerate(ranks_RS.tolist()) for rank in together}
+    return [replica_of[rank] for rank in sorted(replica_of)]
+
+
+def sum_gradients(model: torch.nn.Module, *, now: bool) -> None:
+    """Let the backward passes of a model in FSDP2 or HSDP sum gradients over the ranks, or keep them for later ones."""
+    for module in model.modules():
+        if hasattr(module, "set_requires_gradient_sync"):
+            module.set_requires_gradient_sync(now, recurse=False)
+
+
 def gathers_parameters(model: torch.nn.Module) -> bool:
     """Return whether ranks wait for each other in every forward pass, to gather their shards of the parameters."""
     return bool(_param_groups(model)) or hasattr(model, "_sync_gradients")

@@ -240,7 +240,7 @@ class Steps(Weighting):
 
     def _plan(self, report_WF: Array) -> None:
         planning = self._planning
-        self.rows = rows = RankReports(report_WF if planning.in_order else report_WF[planning.order], planning.features)
+        self.rows = rows = RankReports(planning.by_worker(report_WF), planning.features)
         self._used = planning.plan
         self._exchanges += 1
         self.divides = not rows.agreed  # batches are cut by different plans
