@@ -37,7 +37,7 @@ shape("a_loss_of_no_terms_in_a_model_that_returns_it", ranks=(2, 4), kind="token
 shape("an_evaluation_with_gradients_between_micro_batches", kind="tokens", accumulate=2, evaluation="evaluation mode")
 shape("a_training_pass_without_a_backward_pass", accumulate=2, evaluation="training mode")
 shape("micro_batches_in_a_model_that_returns_its_loss", output="loss", accumulate="micro-batches")
-shape("two_models_in_micro_batches", "refused", "takes one model", ranks=(4,), accumulate="micro-batches", models="two")
+shape("two_models_in_micro_batches", "refused", "take one model", ranks=(4,), accumulate="micro-batches", models="two")
 shape("a_call_of_forward", wrapper="forward")
 shape("parts_of_three_batches_summed_after_each", rows="parts", line="scale", accumulate=3, summed="every")
 LINE = "write loss = balance.scale(loss, count)"

@@ -70,7 +70,7 @@ def test_a_further_model_shares_the_balance_and_its_options(script):
 def test_micro_batches_take_one_model_until_its_balance_is_closed(script):
     loader = BalancedLoader(torch.randn(40, 4), 8, micro_batch=4)
     balance = attach(script[0], loader)
-    with pytest.raises(ValueError, match=r"^micro_batch= takes one model"):
+    with pytest.raises(ValueError, match=r"^micro_batch= and pack=True take one model"):
         attach(DistributedDataParallel(torch.nn.Linear(4, 1)), loader)
     balance.close()
     attach(script[0], loader).close()

@@ -168,7 +168,7 @@ def attach(
     # A CUDA clock reports one step late, so its plans are for one iteration later.
     balancer = LoadBalancer(
         predictor,
-        workers=list(dict.fromkeys(names)),
+        workers=tuple(dict.fromkeys(names)),
         global_batch=loader.global_batch // shards,
         policy=policy,
         horizon=1 + clock.delay,

@@ -127,7 +127,7 @@ class Planning:
         if self.in_order:
             return report_WF
         if len(self.order) == len(self.workers):
-            return report_WF[self.order]
+            return np.array(report_WF[self.order])
         ranks_of = [np.flatnonzero(self._rank_order == worker) for worker in range(len(self.order))]
         return np.stack([one_worker(report_WF[ranks]) for ranks in ranks_of])
 

@@ -166,7 +166,7 @@ def one_worker(report_GF: Array) -> Array:
     if (different_G := (shared_GF != shared_GF[0]).any(axis=1)).any():
         return np.array(report_GF[different_G.argmax()])
     slowest = int(np.argmax(report_GF[:, _SECONDS]))  # NaN counts as the slowest: nothing is known of the worker then
-    report_F = report_GF[slowest].copy()
+    report_F: Array = report_GF[slowest].copy()
     report_F[_RAN_OUT] = report_GF[:, _RAN_OUT].max()
     report_F[_AT["planning_seconds"]] = report_GF[:, _AT["planning_seconds"]].max()
     return report_F
