@@ -1,0 +1,315 @@
+"""What packing by cost and speed gains in a real training: a small language model, two ranks, turns of one run.
+
+python benchmarks/pack_live.py          # about eight minutes; writes pack_live.md
+python benchmarks/pack_live.py --quick  # a minute; prints only
+
+Axis: W ranks.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.multiprocessing
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+from torch.nn.parallel import DistributedDataParallel
+from work_live import spread
+from work_rank import WORDS
+
+QUICK = "--quick" in sys.argv
+ROUNDS, STEPS = (2, 5) if QUICK else (8, 25)
+"""Rounds, in each of which every scheme has a turn of so many steps: transformers' sampler sorts so many at once."""
+
+WARM_UP = 2 * STEPS
+GLOBAL_BATCH, SAMPLES = 64, 4800
+SHORTEST, LONGEST, CAP = 16, 1024, 1024
+SCHEMES = ("group_by_length", "batch_rebalance", "equal shares", "pack")
+WORLDS = {
+    "asleep": "beside a little computing, ranks sleep 2 ms for a micro-batch, 30 µs for a token, and 30 ns for a pair "
+    "of tokens of one sample; a slow one sleeps twice as long",
+    "computing": "ranks compute; a slow one then sleeps as long as it has computed",
+}
+SLOWED = {"equal ranks": 1.0, "second rank at half speed": 2.0}
+TARGET = 1.0
+"""By how much *pack* is wanted to be faster than every other scheme."""
+
+
+def texts() -> list[torch.Tensor]:
+    """Return functions of Python's own library, as numbers of words."""
+    import ast
+    import re
+    import sysconfig
+    import zlib
+
+    found = []
+    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
+        source = path.read_bytes()
+        lines = source.splitlines(keepends=True)
+        nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+        found += [re.findall(rb"\w+", b"".join(lines[node.lineno - 1 : node.end_lineno])) for node in nodes]
+    words = [[zlib.crc32(word) % WORDS for word in text[:LONGEST]] for text in found]
+    long = [torch.tensor(text) for text in words if len(text) >= SHORTEST]
+    return random.Random(0).sample(long, SAMPLES)
+
+
+class Model(torch.nn.Module):
+    """One causal layer over packed rows: attention stays within each sample."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.width = width
+        self.tokens, self.places = torch.nn.Embedding(WORDS, width), torch.nn.Embedding(LONGEST, width)
+        self.attention, self.next = torch.nn.Linear(width, 3 * width), torch.nn.Linear(width, WORDS)
+
+    def forward(self, input_ids: torch.Tensor, position_ids: torch.Tensor, lengths: list[int]) -> torch.Tensor:
+        hidden = self.tokens(input_ids[0]) + self.places(position_ids[0])
+        mixed = []
+        for part in self.attention(hidden).split(lengths):
+            query, key, value = part.view(1, len(part), 3, 2, self.width // 2).permute(2, 0, 3, 1, 4)
+            attended = scaled_dot_product_attention(query, key, value, is_causal=True)
+            mixed.append(attended.permute(0, 2, 1, 3).reshape(len(part), self.width))
+        logits: torch.Tensor = self.next(hidden + torch.cat(mixed))
+        return logits
+
+
+def mean_loss(model: torch.nn.Module, batch: dict[str, Any]) -> tuple[torch.Tensor, int]:
+    """Return the mean over the labels of a micro-batch, and how many these are."""
+    labels = batch["labels"][0]
+    logits = model(batch["input_ids"], batch["position_ids"], batch["cu_seq_lens_q"].diff().tolist())
+    return cross_entropy(logits, labels, ignore_index=-100), int((labels != -100).sum())
+
+
+def under_cap(samples: list[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """Return micro-batches of samples in falling order of length, each filled until the next does not fit."""
+    filled: list[list[torch.Tensor]] = [[]]
+    for sample in sorted(samples, key=len, reverse=True):
+        if sum(map(len, filled[-1])) + len(sample) > CAP:
+            filled.append([])
+        filled[-1].append(sample)
+    return filled
+
+
+class Rival:
+    """Micro-batches of a sampler of transformers, which chooses a rank's samples: filled in order of length."""
+
+    step_ends = True
+
+    def __init__(self, scheme: str, data: list[torch.Tensor], rank: int) -> None:
+        from transformers.trainer_pt_utils import BatchRebalanceSampler, LengthGroupedSampler
+
+        self.data, self.rank, self.scheme = data, rank, scheme
+        lengths = [len(text) for text in data]
+        if scheme == "batch_rebalance":
+            self.sampler: Any = BatchRebalanceSampler(lengths, GLOBAL_BATCH, 2, 1, rank=rank)
+        else:
+            chance = torch.Generator().manual_seed(0)
+            self.sampler = LengthGroupedSampler(GLOBAL_BATCH // 2, lengths=lengths, generator=chance)
+
+    def _chosen(self) -> Iterator[list[int]]:
+        if self.scheme == "batch_rebalance":
+            yield from self.sampler
+            return
+        order, size = list(self.sampler), GLOBAL_BATCH // 2
+        for first in range(self.rank * size, len(order) - size * (2 - self.rank) + 1, GLOBAL_BATCH):
+            yield order[first : first + size]  # as Accelerate shards batches: rank r has every W-th
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        from paceline.torch import Flatten
+
+        collate = Flatten(cu_seqlens=True, shift=True)
+        for chosen in self._chosen():
+            parts = under_cap([self.data[number] for number in chosen])
+            for number, part in enumerate(parts, 1):
+                self.step_ends = number == len(parts)
+                yield collate(part)
+
+
+class Contestant:
+    """One scheme's training, which can be stopped and resumed between any two steps."""
+
+    def __init__(self, scheme: str, data: list[torch.Tensor], rank: int, world: str, factor: float) -> None:
+        from paceline.coordinator import Policy
+        from paceline.torch import BalancedLoader, Costs, Flatten, attach
+
+        self.model = DistributedDataParallel(Model(16 if world == "asleep" else 64))
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3)
+        self.world, self.factor = world, factor if rank else 1.0
+        self.tokens, self.balance = 0, None
+        self.loader: Any = Rival(scheme, data, rank) if scheme in SCHEMES[:2] else None
+        if self.loader is None:
+            costs = Costs(lengths=[len(text) for text in data], cap=CAP)
+            collate = Flatten(cu_seqlens=True, shift=True)
+            self.loader = BalancedLoader(data, GLOBAL_BATCH, costs=costs, pack=True, collate_fn=collate, drop_last=True)
+            policy = Policy(warmup=2**40) if scheme == "equal shares" else None
+            self.balance = attach(self.model, self.loader, policy=policy)
+        self._steps = self._train()
+
+    def step(self) -> None:
+        """Train for one step."""
+        next(self._steps)
+
+    def _train(self) -> Iterator[None]:
+        count = 0
+        while True:
+            for batch in self.loader:
+                began, step_ends = time.thread_time(), self.loader.step_ends
+                self.model.require_backward_grad_sync = step_ends
+                loss, terms = mean_loss(self.model, batch)
+                count += terms
+                self.tokens += batch["input_ids"].numel()
+                loss = loss * terms if self.balance is None else self.balance.scale(loss, terms)
+                if self.world == "asleep":
+                    lengths = batch["cu_seq_lens_q"].diff().double()
+                    time.sleep(self.factor * float(2e-3 + 3e-5 * lengths.sum() + 3e-8 * lengths.square().sum()))
+                elif self.factor > 1:  # forward and backward pass cost about one and two thirds
+                    time.sleep((self.factor - 1) * 3 * (time.thread_time() - began))
+                loss.backward()
+                if not step_ends:
+                    continue
+                if self.balance is None:
+                    total = torch.tensor(float(count))
+                    dist.all_reduce(total)
+                    torch._foreach_mul_([one.grad for one in self.model.parameters()], 2 / float(total))
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+                count = 0
+                yield
+
+
+def distance(data: list[torch.Tensor], rank: int) -> float:
+    """Return how far packed training, in float64, is from one process on the global batches after sixteen steps."""
+    from paceline.torch import BalancedLoader, Costs, Flatten, attach
+
+    costs = Costs(lengths=[len(text) for text in data], cap=CAP)
+    packed, alone = DistributedDataParallel(Model(16).double()), Model(16).double()
+    collate = Flatten(cu_seqlens=True, shift=True)
+    loader = BalancedLoader(data, GLOBAL_BATCH, costs=costs, pack=True, collate_fn=collate)
+    balance, steps = attach(packed, loader), 0
+    optimizer = torch.optim.SGD(packed.parameters(), lr=0.1)
+    for batch in loader:
+        with balance.accumulating():
+            loss, terms = mean_loss(packed, batch)
+            time.sleep(1e-5 * batch["input_ids"].numel() * (1 + rank))
+            balance.scale(loss, terms).backward()
+        if loader.step_ends:
+            optimizer.step()
+            optimizer.zero_grad()
+            steps += 1
+            if steps == 16:
+                break
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
+    whole = BalancedLoader(data, GLOBAL_BATCH, rank=0, world_size=1, collate_fn=collate)
+    for _, batch in zip(range(16), whole, strict=False):
+        mean_loss(alone, batch)[0].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    balance.close()
+    pairs = zip(packed.module.parameters(), alone.parameters(), strict=True)
+    return max(float((one - other).detach().abs().max()) for one, other in pairs)
+
+
+def compete(data: list[torch.Tensor], rank: int, world: str, factor: float) -> list[tuple[str, float]]:
+    """Return each turn's scheme, and its tokens of both ranks per second."""
+    contestants = {scheme: Contestant(scheme, data, rank, world, factor) for scheme in SCHEMES}
+    for one in contestants.values():
+        for _ in range(WARM_UP):
+            one.step()
+    rates = []
+    for seed in range(ROUNDS):
+        for scheme in random.Random(seed).sample(SCHEMES, len(SCHEMES)):
+            one = contestants[scheme]
+            dist.barrier()
+            before, begin = one.tokens, time.perf_counter()
+            for _ in range(STEPS):
+                one.step()
+            done = torch.tensor([float(one.tokens - before)])
+            dist.all_reduce(done)
+            rates.append((scheme, float(done) / (time.perf_counter() - begin)))
+    for one in contestants.values():
+        if one.balance is not None:
+            one.balance.close()
+    return rates
+
+
+def rank_main(rank: int, folder: str) -> None:
+    """Run one rank."""
+    os.sched_setaffinity(0, [sorted(os.sched_getaffinity(0))[rank]])
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", message="A further model")  # each scheme has one
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    data = texts()
+    result: dict[str, Any] = {"distance": distance(data, rank)}
+    for world in WORLDS:
+        for name, factor in SLOWED.items():
+            result[f"{world}, {name}"] = compete(data, rank, world, factor)
+    if rank == 0:
+        torch.save(result, f"{folder}/result")
+    dist.destroy_process_group()
+
+
+ABOUT = f"""Two ranks train a small causal language model on functions of Python's library, cut at {LONGEST:,} words;
+{GLOBAL_BATCH} samples of both ranks in a step, in micro-batches of at most {CAP:,} tokens. All schemes concatenate
+samples, sum gradients once in a step, and weigh every token alike. {ROUNDS} rounds, in each of which every scheme has a
+turn of {STEPS} steps in an order drawn at random. Figures are tokens per second of wall time over those of
+*equal shares* in the same round: geometric means with the half-width of their 95% confidence interval.
+
+- *group_by_length*: transformers' sampler, which puts samples of about one length into a batch; ranks have as many.
+- *batch_rebalance*: transformers' sampler, which divides a global batch by known costs.
+- *equal shares*: `pack=True` with learned costs, and equal shares: packing that ignores speed.
+- *pack*: `pack=True` as it is."""
+
+
+def page(result: dict[str, Any], about: str) -> str:
+    lines = ["# Packing, live", "", "Command: `python benchmarks/pack_live.py`", "", about, "", ABOUT, ""]
+    lines += [f"*{world}*: {sentence}." for world, sentence in WORLDS.items()]
+    lines += ["", f"Tokens weigh alike: after sixteen steps in float64, packed for unequal ranks, parameters are "
+              f"{result['distance']:.0e} from those of one process on the global batches.", ""]  # fmt: skip
+    lines += ["| setting | " + " | ".join(SCHEMES) + " |", "| --- |" + " --- |" * len(SCHEMES)]
+    missed = []
+    for name, turns in result.items():
+        if name == "distance":
+            continue
+        rates = {scheme: np.array([rate for own, rate in turns if own == scheme]) for scheme in SCHEMES}
+        cells = []
+        for scheme in SCHEMES:
+            mean, half = spread(np.log(rates[scheme] / rates["equal shares"]))
+            cells.append(f"{math.exp(mean):.2f} ± {math.exp(mean) * half:.2f}")
+            mean, half = spread(np.log(rates["pack"] / rates[scheme]))
+            if scheme != "pack" and mean + half < math.log(TARGET):
+                missed.append(f'*pack* is behind *{scheme}* by {1 - math.exp(mean):.0%} in "{name}"')
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    lines += ["", "**Missed**: " + "; ".join(missed) + "." if missed else "Nowhere is *pack* behind another scheme."]
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    from machine import machine
+
+    about = f"Machine: {machine('torch', 'transformers')}; load average {os.getloadavg()[0]:.1f} at the start."
+    with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
+        torch.multiprocessing.spawn(rank_main, (folder,), nprocs=2)
+        result = torch.load(f"{folder}/result")
+    text = page(result, about)
+    print(text)
+    if not QUICK:
+        Path(__file__).with_suffix(".md").write_text(text)
+
+
+if __name__ == "__main__":
+    main()
