@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ranks import run_script
+from ranks import run_ranks, run_script
 from torch.utils.data import TensorDataset
 
 from paceline.torch.costs import Costs
@@ -324,3 +324,64 @@ def test_a_sampler_beyond_the_dataset_is_refused():
     loop = iter(loader)
     with pytest.raises(ValueError, match="the sampler yields 9, but the dataset has samples 0 to 8"):
         next(loop)
+
+
+# -- samples of several parts ----------------------------------------------------------------------------------------
+
+
+def two_parts(rank):
+    """Train where a token of an image costs a tenth of one of text; return what was learned of both, and the waits."""
+    import time
+
+    from torch.nn.parallel import DistributedDataParallel
+
+    from paceline.torch import attach
+
+    chance = np.random.default_rng(0)
+    text, image = chance.integers(1, 40, 640), chance.integers(0, 4, 640) * 60
+    model = DistributedDataParallel(torch.nn.Linear(1, 1))
+    costs = Costs(lengths={"text": text, "image": image})
+    loader = BalancedLoader(torch.arange(640.0)[:, None], 16, costs=costs)
+    balance, tokens = attach(model, loader), []
+    for rows in loader:
+        own = rows[:, 0].long()
+        tokens.append([float(text[own].sum()), float(image[own].sum())])
+        loss = model(rows).square().mean() * 0.0
+        time.sleep(2e-5 * (10 * text[own].sum() + image[own].sum()))
+        loss.backward()
+    coefficients = balance.work.coefficients
+    total, alone, squares = coefficients[0], coefficients[1:3], coefficients[3:5]
+    mean = [(text + image).mean(), text.mean(), image.mean()]
+    return total / mean[0] + alone[0] / mean[1], total / mean[0] + alone[1] / mean[2], float(squares.sum())
+
+
+def test_parts_of_a_sample_are_learned_apart():
+    text, image, squares = run_ranks(2, two_parts)[0]
+    assert text / max(image, 1e-9) > 5
+    assert squares < 0.25
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"lengths": {}}, "lengths must have 1 to 3 parts, got 0"),
+        ({"lengths": dict.fromkeys("abcd", len)}, "lengths must have 1 to 3 parts, got 4"),
+        ({"lengths": {"a": len, "b": len}, "padded": True}, "give lengths= of one part"),
+    ],
+)
+def test_parts_out_of_range_are_refused(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Costs(**options)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "sentence"),
+    [
+        ({"text": [1, 2, 0], "image": [0, 3, 0]}, "lengths must be finite and above 0, got 0 for sample 2"),
+        ({"text": [1, 2, 3], "image": [0, 0, 0]}, "is 0 for every sample: leave that part out"),
+        ({"text": [1, 2, 3], "image": [0, -1, 0]}, "must be finite and not negative, got -1 for sample 1"),
+    ],
+)
+def test_lengths_of_parts_are_checked(lengths, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        BalancedLoader(range(3), 2, rank=0, world_size=1, costs=Costs(lengths=lengths))

@@ -5,13 +5,11 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import Any
 
 from paceline.torch import BalanceWarning, Costs
-from paceline.torch.cost_column import numbers_of
 
 SHUFFLES = {"random": True, "sequential": False}
 """Supported sampling strategies, and whether they shuffle."""
@@ -19,9 +17,6 @@ SHUFFLES = {"random": True, "sequential": False}
 ASSIGNING = ("_get_train_sampler", "_get_dataloader", "get_train_dataloader")
 """Methods of the Trainer that decide which samples a rank trains on. The mixin overrides the last one, so only
 overrides in classes after the mixin would be ignored."""
-
-NUMBERS = ("lengths", "cost")
-"""Parts of costs that hold a number for each sample."""
 
 ASSIGNED_BY_ACCELERATE = {"split_batches": (False,), "dispatch_batches": (None, False), "use_seedable_sampler": (True,)}
 """Options of ``accelerator_config`` about assigning samples, with the values that change nothing."""
@@ -78,9 +73,7 @@ def costs_for(dataset: Any, costs: Costs | None) -> Costs | None:
         return None
     if costs.global_tokens is not None:
         raise ValueError("global_tokens of costs must be left out: the Trainer says how many samples a step has")
-    numbers = {name: given for name in NUMBERS if (given := getattr(costs, name)) is not None}
-    read: dict[str, Any] = {name: numbers_of(dataset, given, name) for name, given in numbers.items()}
-    return replace(costs, **read)
+    return costs.read(dataset)
 
 
 def _seeding(arguments: Any) -> Any:

@@ -14,8 +14,8 @@ Numbers = ArrayLike | str | Callable[[Any], float]
 """An array of one number for each sample, the name of a column, or what returns the number of a sample."""
 
 
-def numbers_of(dataset: Any, given: Numbers, name: str) -> Array:
-    """Return the numbers of all samples, above 0, or refuse the argument of this name.
+def numbers_of(dataset: Any, given: Numbers, name: str, *, zeros: bool = False) -> Array:
+    """Return the numbers of all samples, above 0 or with ``zeros`` not below, or refuse the argument of this name.
 
     The column of a Hugging Face dataset is read without its rows. A column of lists counts as their lengths. A
     function is called with every sample, once.
@@ -45,13 +45,13 @@ def numbers_of(dataset: Any, given: Numbers, name: str) -> Array:
         raise ValueError(
             f"{name} must hold one number for each of the {len(dataset)} samples, got the shape {values.shape}"
         )
-    require_in_range(values, name)
+    require_in_range(values, name, zeros=zeros)
     values.flags.writeable = False
     return values
 
 
-def require_in_range(values_N: Array, name: str, *, first: int = 0, of: str = "") -> None:
-    """Refuse numbers that are not finite and above 0; the sample is named.
+def require_in_range(values_N: Array, name: str, *, first: int = 0, of: str = "", zeros: bool = False) -> None:
+    """Refuse numbers that are not finite and above 0, or with ``zeros`` not below; the sample is named.
 
     Parameters
     ----------
@@ -62,10 +62,10 @@ def require_in_range(values_N: Array, name: str, *, first: int = 0, of: str = ""
     Traceback (most recent call last):
     ValueError: lengths must be finite and above 0, got 0 for sample 41 of the stream
     """
-    fine = np.isfinite(values_N) & (values_N > 0)
+    fine = np.isfinite(values_N) & ((values_N > 0) | (zeros & (values_N == 0)))
     if not fine.all():
-        place = int(np.argmin(fine))
-        raise ValueError(f"{name} must be finite and above 0, got {values_N[place]:g} for sample {first + place}{of}")
+        place, least = int(np.argmin(fine)), "not negative" if zeros else "above 0"
+        raise ValueError(f"{name} must be finite and {least}, got {values_N[place]:g} for sample {first + place}{of}")
 
 
 def _column(dataset: Any, column: str, name: str) -> Array:

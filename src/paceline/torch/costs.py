@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,9 @@ from paceline._arrays import Array, Sizes
 from paceline.coordinator.balanced.work import sum_of_products
 from paceline.solver import Assignment, Packing, assign, pack
 from paceline.torch.cost_column import Numbers, numbers_of, require_in_range
+
+MAX_PARTS = 3
+"""Parts of a sample whose costs are learned at most: a fit tries 2**(2 P + 3) sets of features, which takes 0.1 s."""
 
 STEADY = 0.05
 """Padded batches keep the ranks' order where that takes at most so much longer. Seen live with two equal ranks: when
@@ -28,7 +32,8 @@ class Costs:
     Parameters
     ----------
     lengths
-        Length of each sample; what a length costs is learned while training, unless ``cost`` says.
+        Length of each sample, or of each of its parts, such as ``{"image": ..., "text": ...}``; what a length costs is
+        learned while training, for each part by itself, unless ``cost`` says.
     cost
         Cost of each sample, used as it is, in any unit.
     cap
@@ -51,7 +56,7 @@ class Costs:
     ValueError: cap is about samples of unequal cost: give cost= or lengths= too
     """
 
-    lengths: Numbers | None = None
+    lengths: Numbers | Mapping[str, Numbers] | None = None
     cost: Numbers | None = None
     cap: float | None = None
     global_tokens: float | None = None
@@ -68,29 +73,61 @@ class Costs:
                 raise ValueError(f"{name} must be above 0 tokens and finite, got {value}")
         if not unequal:
             raise ValueError("Costs says nothing of any sample: give lengths= or cost=")
+        if isinstance(self.lengths, Mapping):
+            if not 0 < len(self.lengths) <= MAX_PARTS:
+                raise ValueError(
+                    f"lengths must have 1 to {MAX_PARTS} parts, got {len(self.lengths)}: add some of them up"
+                )
+            if self.padded:
+                raise ValueError("padded is about samples of one length: give lengths= of one part")
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """Lengths of each part of a sample, by its name in messages; nothing without lengths."""
+        if isinstance(self.lengths, Mapping):
+            return {f"lengths[{name!r}]": given for name, given in self.lengths.items()}
+        return {} if self.lengths is None else {"lengths": self.lengths}
+
+    @property
+    def features(self) -> int:
+        """Numbers from which the cost of a sample is learned, F; 1 if it is given."""
+        count = len(self.parts)
+        return 1 if self.cost is not None else 3 if count == 1 else 2 * count + 2
 
     def of_dataset(self, dataset: Any) -> SampleCosts:
         """Return the costs of all samples, each feature scaled to the mean 1; refuse numbers that are out of range."""
-        numbers = {
-            name: None if given is None else numbers_of(dataset, given, name)
-            for name, given in (("lengths", self.lengths), ("cost", self.cost))
-        }
-        known = self._known(numbers, len(dataset))
-        return SampleCosts(_scaled(known.features), known.tokens)
+        read = self.read(dataset)
+        cost_N = None if read.cost is None else np.asarray(read.cost)
+        known = self._known(list(read.parts.values()), cost_N, len(dataset))
+        return SampleCosts(_scaled(known.features, zeros=len(self.parts) > 1), known.tokens)
+
+    def read(self, dataset: Any) -> Costs:
+        """Return these costs with arrays in place of names and functions."""
+        several = len(self.parts) > 1
+        columns = [numbers_of(dataset, given, name, zeros=several) for name, given in self.parts.items()]
+        for name, column in zip(self.parts, columns, strict=True):
+            if not column.any():
+                raise ValueError(f"{name} is 0 for every sample: leave that part out")
+        lengths: Any = columns[0] if columns else None
+        if isinstance(self.lengths, Mapping):
+            lengths = dict(zip(self.lengths, columns, strict=True))
+        return replace(
+            self, lengths=lengths, cost=None if self.cost is None else numbers_of(dataset, self.cost, "cost")
+        )
 
     def of_drawn(self, samples: list[Any], first: int) -> SampleCosts:
         """Return the costs of samples drawn from a stream, the first of which has this number; not scaled."""
-        numbers: dict[str, Array | None] = dict.fromkeys(("lengths", "cost"))
-        for name in numbers:
-            if (given := getattr(self, name)) is not None:
-                values = numbers[name] = np.array([given(sample) for sample in samples], dtype=np.float64)
-                require_in_range(values, name, first=first, of=" of the stream")
-        return self._known(numbers, len(samples), first, " of the stream")
+        of, several = " of the stream", len(self.parts) > 1
+        given: Any = {**self.parts, **({} if self.cost is None else {"cost": self.cost})}
+        numbers = {}
+        for name, function in given.items():
+            numbers[name] = np.array([function(sample) for sample in samples], dtype=np.float64)
+            require_in_range(numbers[name], name, first=first, of=of, zeros=several and name != "cost")
+        return self._known([numbers[name] for name in self.parts], numbers.get("cost"), len(samples), first, of)
 
     def require_functions(self) -> None:
         """Refuse numbers that are not a function of a sample: samples of a stream cannot be looked up."""
-        for name in ("cost", "lengths"):
-            given = getattr(self, name)
+        for name, given in (("cost", self.cost), *self.parts.items()):
             if given is not None and not callable(given):
                 raise TypeError(
                     f"{name} must be a function of a sample, as samples of a stream have no numbers, got "
@@ -134,10 +171,14 @@ class Costs:
         names = ("cap", "global_tokens", "padded")
         return {name: getattr(self, name) for name in names}
 
-    def _known(self, numbers: dict[str, Array | None], samples: int, first: int = 0, of: str = "") -> SampleCosts:
+    def _known(
+        self, parts_PN: list[Array], cost_N: Array | None, samples: int, first: int = 0, of: str = ""
+    ) -> SampleCosts:
         """Return the numbers of some samples: a given cost is used as it is, and the costs of lengths are learned."""
-        length_N, cost_N = numbers["lengths"], numbers["cost"]
         ones_N = np.ones(samples)
+        length_N = np.cumsum(parts_PN, axis=0)[-1] if parts_PN else None
+        if length_N is not None:
+            require_in_range(length_N, "lengths", first=first, of=of)
         token_N = next((one for one in (length_N, cost_N) if one is not None), ones_N)
         if self.cap is not None and (token_N > self.cap).any():
             place = int(token_N.argmax())
@@ -148,7 +189,9 @@ class Costs:
         columns = [ones_N if cost_N is None else cost_N]
         if cost_N is None and length_N is not None:
             with np.errstate(over="ignore"):
-                columns = [length_N, length_N**2, ones_N]
+                squares = [one**2 for one in parts_PN]
+                # The sum of several parts comes first: before costs are learned, all their tokens cost the same.
+                columns = [length_N, *(parts_PN if len(parts_PN) > 1 else ()), *squares, ones_N]
         return SampleCosts(np.stack(columns, axis=1), token_N)
 
 
@@ -160,7 +203,7 @@ class SampleCosts:
     ----------
     features
         Features of a sample's cost, ``[N, F]``: its given cost alone; or its length, the square of that, and
-        1, whose coefficients are learned.
+        1, whose coefficients are learned. Of several parts: the sum of their lengths, each length, each square, and 1.
     tokens
         What each sample takes of the cap and of a budget, ``[N]``: its length, or else its cost.
     """
@@ -185,12 +228,13 @@ class SampleCosts:
         return SampleCosts(self.features[samples], self.tokens[samples])
 
 
-def _scaled(features_NF: Array) -> Array:
-    """Return features of the mean 1 each."""
+def _scaled(features_NF: Array, *, zeros: bool = False) -> Array:
+    """Return features of the mean 1 each; with ``zeros``, all but the first may be 0 for some samples."""
     # cumsum adds in one order on every processor: features are compared, and costs computed, bit for bit.
     with np.errstate(all="ignore"):
         scaled_NF: Array = features_NF / (features_NF.cumsum(axis=0)[-1] / len(features_NF))
-    if not (np.isfinite(scaled_NF) & (scaled_NF > 0)).all():
+    positive_NF = scaled_NF[:, :1] if zeros else scaled_NF
+    if not (np.isfinite(scaled_NF).all() and (positive_NF > 0).all()):
         first_N = features_NF[:, 0]
         least, most = int(first_N.argmin()), int(first_N.argmax())
         raise ValueError(

@@ -41,7 +41,7 @@ class StreamAssigner(Assigner):
         super().__init__(rule, rank)
         self.stream, self.costs, self.window, self.seed, self.key = stream, costs, window, seed, key
         if costs is not None:
-            self.coefficients = np.eye(3 if costs.lengths is not None and costs.cost is None else 1)[0]
+            self.coefficients = np.eye(costs.features)[0]
         self._scale = np.zeros(0)
         self._drawn = 0
         self._samples: Iterator[Any] | None = None
@@ -81,7 +81,7 @@ class StreamAssigner(Assigner):
         known: dict[str, object] = {"window": self.window, "seed": self.seed}
         if self.costs is None:
             return known
-        asked = [name for name in ("cost", "lengths") if getattr(self.costs, name) is not None]
+        asked = [*(["cost"] if self.costs.cost is not None else []), *self.costs.parts]
         return {**known, **self.costs.settings(), "numbers of a sample": asked}
 
     def check(self, state: State, *, with_rest: bool) -> None:
@@ -132,7 +132,8 @@ class StreamAssigner(Assigner):
         """Return the features of the drawn samples, the facts about the batch, and the rank of each sample, ``[N]``."""
         known = costs.of_drawn(drawn, self._drawn)
         if not len(self._scale):  # an average sample of the first batch costs 1: the same on every rank
-            self._scale = known.features.cumsum(axis=0)[-1] / len(drawn)
+            mean_F = known.features.cumsum(axis=0)[-1] / len(drawn)
+            self._scale = np.where(mean_F > 0, mean_F, 1.0)  # no sample may have had an image yet
         scaled = SampleCosts(known.features / self._scale, known.tokens)
         assert self.coefficients is not None
         found = costs.divided(scaled, shares_W, self.coefficients, self.least_samples)

@@ -273,7 +273,7 @@ def _differences(slope_KWF: Array, work_KW: Array, seconds_KW: Array) -> tuple[A
 def not_negative(design_RF: Array, target_R: Array, prior_F: Array) -> Array:
     """Return the least squares solution without negative numbers, drawn a little towards a prior.
 
-    Every set of features is tried that may be above 0: there are four, so 15 sets.
+    Every set of features is tried that may be above 0: of lengths there are four with the fixed part, so 15 sets.
 
     >>> not_negative(np.eye(2) * 100, np.array([300.0, -100.0]), np.zeros(2)).round(2)
     array([3., 0.])
