@@ -48,7 +48,8 @@ def test_a_loader_accumulates_as_lightning_does_and_says_so_if_it_was_told_other
     [
         ({}, {"overfit_batches": 0.5}, "overfit_batches wants the same batches"),
         ({}, {"reload_dataloaders_every_n_epochs": 1}, "would replace the balanced loader"),
-        ({"micro_batch": 2}, {}, "micro_batch= these differ"),
+        ({"micro_batch": 2}, {}, "micro_batch= or pack= these differ"),
+        ({"pack": True, "costs": Costs(lengths=[1] * 24, cap=8)}, {}, "micro_batch= or pack= these differ"),
         ({"global_batch": None, "costs": Costs(lengths=[1] * 24, global_tokens=8)}, {}, "give global_batch instead"),
     ],
 )

@@ -125,10 +125,10 @@ def _loader_of(trainer: Any) -> BalancedLoader:
             "reload_dataloaders_every_n_epochs would replace the balanced loader: remove it, and let the dataset "
             "change its content"
         )
-    if loader.micro_batch:
+    if loader.micro_batch or loader.packs:
         raise ValueError(
             "Lightning takes an optimizer's step after the same number of batches on every rank, but with "
-            "micro_batch= these differ: remove it, and give accumulate_grad_batches"
+            "micro_batch= or pack= these differ: remove it, and give accumulate_grad_batches"
         )
     if loader.varies:
         raise ValueError(
