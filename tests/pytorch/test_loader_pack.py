@@ -101,6 +101,20 @@ def test_global_batches_are_those_of_plain_training(workers):
         assert sorted(packed) == sorted(tuple(text.tolist()) for text in drawn)
 
 
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_epoch_resumes_with_other_ranks(ranks):
+    samples = texts(60)
+    first, second = fleet(samples, 2, True, global_batch=16), fleet(samples, ranks, "equal", global_batch=16)
+    seen = []
+    for _, *parts in zip(range(2), *map(steps_of, first), strict=False):
+        seen += [token for batches in parts for batch in batches for token in batch["input_ids"][0].tolist()]
+    for loader in second:
+        loader.load_state_dict(first[0].state_dict())
+    rest = [batch for loader in second for batch in loader]
+    seen += [token for batch in rest if len(batch["labels"][0]) > 1 for token in batch["input_ids"][0].tolist()]
+    assert sorted(seen) == sorted(token for text in samples for token in text.tolist())
+
+
 def test_faster_ranks_get_more_tokens():
     samples = texts(400)
     loaders = fleet(samples, 2, True, global_batch=80)
