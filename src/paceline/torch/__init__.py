@@ -15,6 +15,7 @@ from paceline.torch.exchange import LostRankError  # noqa: E402
 from paceline.torch.flatten import Flatten  # noqa: E402
 from paceline.torch.gather import gather_rows  # noqa: E402
 from paceline.torch.loader import BalancedLoader  # noqa: E402
+from paceline.torch.local_sgd import LocalSGD  # noqa: E402
 from paceline.torch.stream_loader import StreamLoader  # noqa: E402
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "Costs",
     "Flatten",
     "Iteration",
+    "LocalSGD",
     "LoopError",
     "LostRankError",
     "Scaling",
