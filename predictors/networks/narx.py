@@ -5,7 +5,7 @@ Axes: W workers, D covariates, P speed lags, Q covariate lags, F inputs of the n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
@@ -16,8 +16,9 @@ from paceline._require import require
 from paceline.predictors.fitting import Fitting, Survey
 from paceline.predictors.networks.delay_lines import Rows, situations
 from paceline.predictors.networks.network import Network
-from paceline.predictors.networks.neural import Examples, Training, tanh_layer
+from paceline.predictors.networks.neural import Examples, Training, residual_layer
 from paceline.predictors.networks.training_passes import collected, require_both
+from paceline.predictors.networks.training_windows import Windows
 from paceline.predictors.ranges import whole
 from paceline.predictors.report import FASTEST, SLOWEST
 
@@ -28,11 +29,28 @@ if TYPE_CHECKING:
 SCALE_SMOOTHING = 0.05
 """Weight of the newest change in a worker's running scale."""
 
+SMOOTHINGS = np.array([0.4, 0.1, 0.02])
+"""Weights of the newest iteration in a worker's averages of log speed and of covariates."""
+
 SMALLEST_SCALE = 1e-3
 """Least running scale: a worker's log speed is taken to change by at least this much between iterations."""
 
 FARTHEST = 10.0
 """A covariate counts as at most this many standard deviations from its mean: farther out, NARX was never fitted."""
+
+LARGEST_MOVE = 1.0 / SCALE_SMOOTHING
+"""A log speed counts as at most so many running scales from the last, the most that a single jump is at first."""
+
+BOUND, SHRINKAGE = 3.0, 100.0
+"""In the fit of the linear path errors beyond this many running scales count linearly, and its weights are shrunk as by
+this many windows: less makes it worse where the second half of a trace is unlike the first."""
+
+BLOCK = 1 << 12
+"""Windows whose linear forecasts are computed at once."""
+
+MIN_GAIN = 0.03
+"""Share of the validation loss that the linear path must take away: its averages expect a worker's speed to return to
+where it was, which costs most where it does not. Without it the network alone is kept."""
 
 LOG_SPEEDS = (np.log(SLOWEST), np.log(FASTEST))
 
@@ -40,18 +58,23 @@ LOG_SPEEDS = (np.log(SLOWEST), np.log(FASTEST))
 class NARX(Network):
     """Nonlinear autoregressive network with exogenous inputs: the speed predictor of LB-BSP.
 
-    Two tapped delay lines, of the last ``lags`` speeds and of the covariates sampled now and at the last
-    ``covariate_lags`` boundaries, feed one tanh layer and a direct linear path beside it. Inputs and output are
-    differences of log speed from the last one, in units of each worker's own running scale, so one network, fitted over
-    all workers, serves workers of any speed. Past speeds enter twice: as they are, and by their arcsinh, which keeps
-    small changes apart where one is large. Before the fit, the forecast is the last speed.
+    A linear path forecasts the change of log speed, in absolute terms, because a covariate takes a share of the speed:
+    from the last ``lags`` speeds, from averages of the speed and of each covariate at three rates, and from the newest
+    change of each covariate. A tanh layer, with a direct path beside it, corrects that forecast. Two tapped delay lines
+    feed it, of the last ``lags`` speeds and of the covariates sampled now and at the last ``covariate_lags``
+    boundaries. Its output, and past speeds as it sees them, are in units of each worker's own running scale, so one
+    network, fitted over all workers, serves workers of any speed.
+
+    The linear path is fitted in closed form, and the network to what it leaves. A network without the path is fitted
+    too, and is what serves unless the path is clearly better on the part of the traces that validates. Before the fit,
+    the forecast is the last speed.
 
     Parameters
     ----------
     lags
         Number of past speeds it sees, at least 1.
     covariate_lags
-        Number of past boundaries whose covariates it sees in addition to the current one, at least 0.
+        Number of past boundaries whose covariates it sees in addition to the current one, at least 1.
     hidden
         Units of the tanh layer.
     covariates
@@ -82,13 +105,13 @@ class NARX(Network):
     def __init__(
         self,
         lags: int = 12,
-        covariate_lags: int = 12,
+        covariate_lags: int = 2,
         hidden: int = 16,
         covariates: Sequence[str] | None = None,
         training: Training | None = None,
     ) -> None:
-        for name, value, least in (("lags", lags, 1), ("covariate_lags", covariate_lags, 0), ("hidden", hidden, 1)):
-            whole(name, value, least)
+        for name, value in (("lags", lags), ("covariate_lags", covariate_lags), ("hidden", hidden)):
+            whole(name, value, least=1)
         super().__init__(covariates)
         self.lags = lags
         self.covariate_lags = covariate_lags
@@ -110,26 +133,54 @@ class NARX(Network):
         return self
 
     def _fit_weights(self, traces: Iterable[Trace], survey: Survey, fitting: Fitting, closed_loop: int) -> None:
-        from paceline.predictors.networks.torch_fit import fit_tanh_layer
+        from paceline.predictors.networks.torch_fit import fit_residual
 
         windows = collected(traces, survey, fitting, partial(self._examples, fitting, closed_loop), closed_loop)
         require_both(windows, fitting, survey, f"{self.lags} lags")
-        self.weights_ = fit_tanh_layer(windows, self.lags - 1, self.hidden, self.training, fitting, self.weights_)
+        fitted = partial(fit_residual, windows, self.lags - 1, self.hidden, self.training, fitting)
+        if self.weights_:
+            self.weights_ = fitted(self.weights_["linear"], self.weights_)
+            return
+        linear = linear_path(windows, windows.width("inputs") - (self.covariate_lags + 1) * len(self.covariate_names_))
+        alone, with_path = fitted(np.zeros_like(linear)), fitted(linear)
+        gains = self._validation_loss(windows, with_path) < (1.0 - MIN_GAIN) * self._validation_loss(windows, alone)
+        self.weights_ = with_path if gains else alone
 
     # -- serving -------------------------------------------------------------------------------------------------
 
     def initial_state(self, count: int) -> dict[str, Array]:
+        covariates = len(self.covariate_names_)
         return {
             "log_speed": np.full((count, self.lags), np.nan),
             "scale": np.full(count, np.nan),
-            "past_covariates": np.full((count, self.covariate_lags, len(self.covariate_names_)), np.nan),
+            "seen": np.zeros(count),
+            "averages": np.zeros((count, 1 + covariates, len(SMOOTHINGS))),
+            "past_covariates": np.zeros((count, self.covariate_lags, covariates)),
         }
 
     def update(self, speed_W: Array, covariates_WD: Array) -> None:
         self.state |= self._moved(self.state, np.log(speed_W), covariates_WD)
 
     def _moved(self, rows: Rows, log_speed_W: Array, covariates_WD: Array) -> Rows:
-        return rows | _shifted(rows, log_speed_W, covariates_WD)
+        """Return the state one iteration later; a worker that did not report keeps its past speeds and averages."""
+        standard_WD = self._standard(rows, covariates_WD)
+        change_W = np.abs(log_speed_W - rows["log_speed"][:, 0])
+        smoothed_W = rows["scale"] + SCALE_SMOOTHING * (change_W - rows["scale"])
+        # Plain means at first: until a worker has reported so often, the newest report counts as much as each before.
+        rate_WS = np.maximum(SMOOTHINGS, 1.0 / (rows["seen"][:, None] + 1.0))
+        newest_WV = np.concatenate([log_speed_W[:, None], standard_WD], axis=1)
+        later = {
+            "log_speed": np.concatenate([log_speed_W[:, None], rows["log_speed"][:, :-1]], axis=1),
+            "scale": np.where(np.isfinite(smoothed_W), smoothed_W, change_W),
+            "seen": rows["seen"] + 1.0,
+            "averages": rows["averages"] + rate_WS[:, None] * (newest_WV[:, :, None] - rows["averages"]),
+        }
+        seen_W = np.isfinite(log_speed_W)
+        if not seen_W.all():
+            for name, new in later.items():
+                later[name] = np.where(seen_W.reshape(-1, *[1] * (new.ndim - 1)), new, rows[name])
+        past_WQD = np.concatenate([standard_WD[:, None], rows["past_covariates"][:, :-1]], axis=1)
+        return rows | later | {"past_covariates": past_WQD}
 
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
         rows = self.state
@@ -142,20 +193,27 @@ class NARX(Network):
         if not self.weights_:
             return last_W
         inputs_WF = self._inputs(rows, covariates_WD)
-        if inputs_WF.shape[1] < len(self.weights_["w1"]):  # networks that earlier versions fitted see these alone
-            inputs_WF = np.concatenate([inputs_WF, _deviations(rows)], axis=1)
-        change_W = _scale(rows) * tanh_layer(self.weights_, inputs_WF)
+        change_W = _scale(rows) * residual_layer(np, self.weights_, self.lags - 1, inputs_WF)
         return np.asarray(np.clip(last_W + change_W, *LOG_SPEEDS))
 
     def _inputs(self, rows: dict[str, Array], covariates_WD: Array) -> Array:
-        # arcsinh is linear for usual changes and logarithmic for jumps: a jump alone does not saturate the tanh layer.
-        changes_WP = np.arcsinh(_deviations(rows))
+        """Return what the linear path sees, all of it in running scales, then the covariates now and in the past."""
+        log_speed_WP, past_WQD, count = rows["log_speed"], rows["past_covariates"], len(covariates_WD)
+        standard_WD, last_W1 = self._standard(rows, covariates_WD), log_speed_WP[:, :1]
+        above_WVS = np.concatenate([last_W1, standard_WD], axis=1)[:, :, None] - rows["averages"]
+        moves = (last_W1 - log_speed_WP[:, 1:], above_WVS.reshape(count, -1), standard_WD - past_WQD[:, 0])
+        moves_WL = np.concatenate(moves, axis=1) / _scale(rows)[:, None]
+        moves_WL[np.isnan(moves_WL)] = 0.0  # not known yet
+        own_WP = moves_WL[:, : self.lags - 1 + len(SMOOTHINGS)]
+        np.clip(own_WP, -LARGEST_MOVE, LARGEST_MOVE, out=own_WP)
+        return np.concatenate([moves_WL, standard_WD, past_WQD.reshape(count, -1)], axis=1)
+
+    def _standard(self, rows: Rows, covariates_WD: Array) -> Array:
+        """Return the covariates in deviations from their mean; a missing one keeps its previous value."""
         if not self.covariate_names_:
-            return changes_WP
-        covariates_WQD = np.concatenate([_filled(rows, covariates_WD)[:, None], rows["past_covariates"]], axis=1)
-        standard = np.clip((covariates_WQD - self.covariate_mean_) / self.covariate_scale_, -FARTHEST, FARTHEST)
-        standard_WI = np.nan_to_num(standard.reshape(len(changes_WP), -1), copy=False, nan=0.0)
-        return np.concatenate([changes_WP, standard_WI], axis=1)
+            return covariates_WD
+        standard_WD = np.clip((covariates_WD - self.covariate_mean_) / self.covariate_scale_, -FARTHEST, FARTHEST)
+        return np.where(np.isnan(standard_WD), rows["past_covariates"][:, 0], standard_WD)
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
@@ -168,36 +226,40 @@ class NARX(Network):
             inputs_WF = self._inputs(rows, covariates_WD)
             yield Examples.chosen(usable_W, inputs_WF, target_W, np.full(len(usable_W), validates))
 
+    def _validation_loss(self, windows: Windows, weights: Mapping[str, Array]) -> float:
+        losses = []
+        for inputs_NF, targets_N in _blocks(windows, validates=True):
+            error_N = np.abs(residual_layer(np, weights, self.lags - 1, inputs_NF) - targets_N)
+            losses.append(np.where(error_N < 1.0, np.square(error_N) / 2.0, error_N - 0.5))
+        return float(np.concatenate(losses).mean())
+
 
 def _scale(rows: dict[str, Array]) -> Array:
     return np.fmax(rows["scale"], SMALLEST_SCALE)  # the least for one not known yet: fmax ignores NaN
 
 
-def _deviations(rows: dict[str, Array]) -> Array:
-    """Return by how many running scales the earlier log speeds differ from the last; 0 where one is not known."""
-    lags_WP = rows["log_speed"]
-    deviations_WP = (lags_WP[:, 1:] - lags_WP[:, :1]) / _scale(rows)[:, None]
-    return np.where(np.isnan(deviations_WP), 0.0, deviations_WP)
+def linear_path(windows: Windows, width: int) -> Array:
+    """Return the robust ridge regression of the targets on the first inputs, over the windows that do not validate."""
+    weights_L: Array = np.zeros(width)
+    for bound in (np.inf, BOUND, BOUND, BOUND):
+        gram_LL, moment_L = SHRINKAGE * np.eye(width), np.zeros(width)
+        for inputs_NF, targets_N in _blocks(windows, validates=False):
+            inputs_NL = inputs_NF[:, :width]
+            error_N = np.abs(targets_N - inputs_NL @ weights_L)
+            weighted_NL = inputs_NL * np.minimum(1.0, bound / np.maximum(error_N, 1e-9))[:, None]
+            gram_LL += weighted_NL.T @ inputs_NL
+            moment_L += weighted_NL.T @ targets_N
+        weights_L = np.asarray(np.linalg.solve(gram_LL, moment_L), dtype=np.float64)
+    return weights_L
 
 
-def _filled(rows: dict[str, Array], covariates_WD: Array) -> Array:
-    """Return the covariates now; a missing one keeps its value of the previous boundary."""
-    if not rows["past_covariates"].shape[1]:
-        return covariates_WD
-    return np.where(np.isfinite(covariates_WD), covariates_WD, rows["past_covariates"][:, 0])
-
-
-def _shifted(rows: dict[str, Array], log_speed_W: Array, covariates_WD: Array) -> dict[str, Array]:
-    """Return the state one iteration later; a worker that did not report keeps its past speeds."""
-    seen_W = np.isfinite(log_speed_W)
-    lags_WP = rows["log_speed"]
-    moved_WP = np.concatenate([log_speed_W[:, None], lags_WP[:, :-1]], axis=1)
-    change_W = np.abs(log_speed_W - lags_WP[:, 0])
-    smoothed_W = rows["scale"] + SCALE_SMOOTHING * (change_W - rows["scale"])
-    scale_W = np.where(np.isfinite(smoothed_W), smoothed_W, change_W)
-    past_WQD = np.concatenate([_filled(rows, covariates_WD)[:, None], rows["past_covariates"][:, :-1]], axis=1)
-    return {
-        "log_speed": moved_WP if seen_W.all() else np.where(seen_W[:, None], moved_WP, lags_WP),
-        "scale": np.where(np.isfinite(change_W), scale_W, rows["scale"]),
-        "past_covariates": past_WQD[:, : rows["past_covariates"].shape[1]],
-    }
+def _blocks(windows: Windows, validates: bool) -> Iterator[tuple[Array, Array]]:
+    """Yield the inputs and targets of those windows that validate, or of the others, in blocks that need no memory."""
+    for shard in windows.shards:
+        records = shard()
+        # A window that is not finite is left to the training, which names the trace that it comes from.
+        row_N = np.flatnonzero((records["validates"] == validates) & np.isfinite(records["inputs"]).all(axis=1))
+        for begin in range(0, len(row_N), BLOCK):
+            chosen = records[row_N[begin : begin + BLOCK]]
+            yield chosen["inputs"].astype(np.float64), chosen["targets"].astype(np.float64)
+        del records  # before the next shard is read

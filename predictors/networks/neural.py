@@ -137,10 +137,19 @@ class Sequences:
         return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
 
-def tanh_layer(weights: Mapping[str, Array], inputs: Array) -> Array:
-    """Return ``inputs @ direct + tanh(inputs @ w1 + b1) @ w2 + b2``, ``[N]``: the output of a fitted network."""
-    hidden = np.tanh(inputs @ weights["w1"] + weights["b1"])
-    return np.asarray(inputs @ weights["direct"] + hidden @ weights["w2"] + weights["b2"])
+def residual_layer(xp: Any, weights: Mapping[str, Any], past: int, inputs: Any) -> Any:
+    """Return a linear forecast plus a network's correction of it, ``[N]``, with the functions of numpy or of torch.
+
+    The linear path sees the first inputs, as many as it has weights. The network sees its forecast and the first
+    ``past`` inputs, each as it is and by its arcsinh, which keeps small changes apart where one is large, and what
+    the linear path does not see.
+    """
+    linear = weights["linear"]
+    expected = inputs[:, : len(linear)] @ linear
+    own = xp.concatenate([inputs[:, :past], expected[:, None]], axis=1)
+    seen = xp.concatenate([own, xp.arcsinh(own), inputs[:, len(linear) :]], axis=1)
+    hidden = xp.tanh(seen @ weights["w1"] + weights["b1"])
+    return expected + seen @ weights["direct"] + hidden @ weights["w2"] + weights["b2"]
 
 
 def hidden_layer(weights: Mapping[str, Array], inputs: Array) -> Array:

@@ -13,29 +13,28 @@ import torch
 from paceline._arrays import Array
 from paceline.predictors.fitting import Fitting
 from paceline.predictors.networks.descent import Batch, Weights, descend, tensor
-from paceline.predictors.networks.neural import Training
+from paceline.predictors.networks.neural import Training, residual_layer
 from paceline.predictors.networks.training_windows import Windows
 
 huber = torch.nn.functional.huber_loss
 
 
-def fit_tanh_layer(
+def fit_residual(
     windows: Windows,
     past: int,
     hidden: int,
     training: Training,
     fitting: Fitting,
+    linear: Array,
     start: Mapping[str, Array] | None = None,
 ) -> dict[str, Array]:
-    """Fit the weights of :func:`tanh_layer` to windows of :class:`Examples` under Huber loss.
+    """Fit the weights of :func:`residual_layer` to windows of :class:`Examples` under Huber loss.
 
-    The first ``past`` inputs are the arcsinh of deviations, and the network sees those deviations as further inputs: by
-    the arcsinh alone no spike can be undone exactly. The output layer and the direct path start at zero, so that an
-    untrained network forecasts no change. Returns ``w1 [F + past, H]``, ``b1 [H]``, ``w2 [H]``, ``b2 []``,
-    ``direct [F + past]``.
+    The output layer and the direct path start at zero, so that an untrained network leaves the linear forecast as it
+    is. Returns ``linear [L]`` as given, ``w1 [F, H]``, ``b1 [H]``, ``w2 [H]``, ``b2 []``, ``direct [F]``.
     """
     generator = torch.Generator().manual_seed(training.seed)
-    width = windows.width("inputs") + past
+    width = 2 * (past + 1) + windows.width("inputs") - len(linear)
     weights = {
         "w1": torch.randn(width, hidden, generator=generator) / width**0.5,
         "b1": torch.zeros(hidden),
@@ -43,18 +42,13 @@ def fit_tanh_layer(
         "b2": torch.zeros(()),
         "direct": torch.zeros(width),
     }
-    weights |= {name: tensor(value) for name, value in (start or {}).items()}
-    if lacking := width - len(weights["direct"]):  # an earlier version's network did not see the deviations
-        weights["direct"] = torch.nn.functional.pad(weights["direct"], (0, lacking))
-        weights["w1"] = torch.nn.functional.pad(weights["w1"], (0, 0, 0, lacking))
+    weights |= {name: tensor(value) for name, value in (start or {}).items() if name != "linear"}
+    path = tensor(linear)
 
     def loss(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        # sinh undoes the arcsinh: stored beside them, the deviations would make windows twice as large.
-        seen = torch.cat([inputs, torch.sinh(inputs[:, :past])], dim=1)
-        hidden = torch.tanh(seen @ weights["w1"] + weights["b1"])
-        return huber(seen @ weights["direct"] + hidden @ weights["w2"] + weights["b2"], targets)
+        return huber(residual_layer(torch, weights | {"linear": path.to(inputs.device)}, past, inputs), targets)
 
-    return descend(weights, loss, ("inputs", "targets"), windows, training, fitting, generator)
+    return {"linear": linear} | descend(weights, loss, ("inputs", "targets"), windows, training, fitting, generator)
 
 
 def fit_gates(

@@ -1,6 +1,3 @@
-from dataclasses import replace
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -134,13 +131,3 @@ def test_a_spike_of_any_size_is_undone():
         for log_speed in [*rng.normal(2.0, 0.05, 100), 2.0 - size]:
             model.observe(Report([np.exp(log_speed)], [1.0]))
         assert np.log(model.predict().speed) == pytest.approx(2.0, abs=0.25)
-
-
-def test_a_network_of_an_earlier_version_is_fitted_further():
-    stored = Path(__file__).parents[1] / "stored_models" / "narx-1.safetensors"
-    before = load_model(stored)
-    trace = checks.example_trace()
-    after = fit(before, [replace(trace, covariate_names=("cpu_share", "distractor"))], start=stored)
-    more = before.lags - 1
-    assert len(after.weights_["w1"]) == len(before.weights_["w1"]) + more
-    assert np.any(after.weights_["direct"][-more:] != 0)
