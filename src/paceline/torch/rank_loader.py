@@ -219,7 +219,8 @@ class RankLoader:
             self.after_load(*self._source.ahead)
         assigner.advance()  # only now: a batch that could not be loaded has not been handed out
         self.batch_sizes = rank_batch.sizes
-        self.since_uneven = 0 if len(set(rank_batch.sizes.tolist())) > 1 else self.since_uneven + 1
+        uneven = self.packs or len(set(rank_batch.sizes.tolist())) > 1  # packed rows are as long as their tokens
+        self.since_uneven = 0 if uneven else self.since_uneven + 1
         if places is None:
             return [(rank_batch, batch)]
         return micro_batches(assigner, rank_batch, samples, batch, places)
