@@ -46,7 +46,7 @@ def test_a_model_fitted_by_one_command_serves_a_live_training(tmp_path):
     assert first == second
     kind, weights, covariates, plans = first
     assert kind == "NARX"
-    assert weights == ["b1", "b2", "direct", "w1", "w2"]
+    assert weights == ["b1", "b2", "direct", "linear", "w1", "w2"]
     assert covariates == ("cpu_busy",)
     assert plans
     assert all(sum(sizes) == 32 for sizes in plans)
