@@ -59,7 +59,7 @@ class RecurrentPredictor(Network):
         self.training = training
 
     @abstractmethod
-    def _cell(self, inputs_WF: Array, state_WH: Array) -> Array:
+    def step_cell(self, inputs_WF: Array, state_WH: Array) -> Array:
         """Return the state after one more step."""
 
     # -- serving -------------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ class RecurrentPredictor(Network):
     def _next_log_speed(self, rows: Rows, covariates_WD: Array) -> Array:
         if not self.weights_:
             return rows["log_speed"]
-        state_WH = self._cell(self._inputs(rows, covariates_WD), rows["state"])
+        state_WH = self.step_cell(self._inputs(rows, covariates_WD), rows["state"])
         step_W = state_WH[:, : self.hidden] @ self.weights_["out"] + self.weights_["out_bias"]
         # A bound relative to the newest change still lets the forecast return after a jump of any size.
         reach_W = np.abs(rows["change"]) / _scale(rows) + FARTHEST_STEP
@@ -111,7 +111,7 @@ class RecurrentPredictor(Network):
             "scale": np.where(np.isnan(rows["scale"]), np.abs(change_W), smoothed_W),
         }
         if self.weights_:
-            later["state"] = self._cell(self._inputs(rows, covariates_WD), rows["state"])
+            later["state"] = self.step_cell(self._inputs(rows, covariates_WD), rows["state"])
         seen_W = np.isfinite(log_speed_W)
         kept = {n: np.where(seen_W if new.ndim == 1 else seen_W[:, None], new, rows[n]) for n, new in later.items()}
         return rows | kept | {"last_covariates": self._standard(rows, covariates_WD)}
@@ -129,13 +129,13 @@ class RecurrentPredictor(Network):
             self.covariate_mean_, self.covariate_scale_ = survey.mean_and_scale(self.covariate_names_)
         # Without weights the serving code only collects inputs; the state is what training computes.
         self.weights_ = {}
-        windows = collected(traces, survey, fitting, partial(self._sequences, fitting))
+        windows = collected(traces, survey, fitting, partial(self.sequences, fitting))
         require_both(windows, fitting, survey)
         self.weights_ = fit_recurrent(type(self).__name__, windows, self.hidden, self.training, fitting, start)
         self.reset(self.workers)
         return self
 
-    def _sequences(self, fitting: Fitting, trace: Trace) -> Iterator[Sequences]:
+    def sequences(self, fitting: Fitting, trace: Trace) -> Iterator[Sequences]:
         """Pass the trace through the serving code, and yield the inputs and targets of each worker's cell."""
         served = copy.copy(self)
         served.reset(trace.workers)
@@ -197,7 +197,7 @@ class SimpleRNN(RecurrentPredictor):
     array([128.])
     """
 
-    def _cell(self, inputs_WF: Array, state_WH: Array) -> Array:
+    def step_cell(self, inputs_WF: Array, state_WH: Array) -> Array:
         from_inputs_WG, from_output_WG = self._gates(inputs_WF, state_WH)
         return np.tanh(from_inputs_WG + from_output_WG)
 
@@ -236,7 +236,7 @@ class LSTM(RecurrentPredictor):
 
     cells = 2
 
-    def _cell(self, inputs_WF: Array, state_WH: Array) -> Array:
+    def step_cell(self, inputs_WF: Array, state_WH: Array) -> Array:
         output_WH, memory_WH = np.split(state_WH, 2, axis=1)
         from_inputs_WG, from_output_WG = self._gates(inputs_WF, output_WH)
         write_WH, forget_WH, new_WH, read_WH = np.split(from_inputs_WG + from_output_WG, 4, axis=1)
@@ -276,7 +276,7 @@ class GRU(RecurrentPredictor):
     array([128.])
     """
 
-    def _cell(self, inputs_WF: Array, state_WH: Array) -> Array:
+    def step_cell(self, inputs_WF: Array, state_WH: Array) -> Array:
         from_inputs_WG, from_output_WG = self._gates(inputs_WF, state_WH)
         reset_i, keep_i, new_i = np.split(from_inputs_WG, 3, axis=1)
         reset_o, keep_o, new_o = np.split(from_output_WG, 3, axis=1)

@@ -38,7 +38,7 @@ def test_no_forecast_looks_ahead(predictor, k):
     assert any((a.speed != b.speed).any() for a, b in zip(clean[k + 1 :], other[k + 1 :], strict=True))
 
 
-def test_covariates_are_those_of_the_boundary_before_the_iteration():
+def test_covariates_are_of_boundary_before():
     seen = []
 
     class Watches(LastValue):
@@ -57,7 +57,7 @@ def test_covariates_are_those_of_the_boundary_before_the_iteration():
     assert seen == [("predict", 0.25), ("observe", 0.25), ("predict", 0.75), ("observe", 0.75)]
 
 
-def test_scores_are_those_computed_by_hand_and_leave_the_warmup_and_gaps_out():
+def test_scores_by_hand_skip_warmup_and_gaps():
     trace = Trace(samples=[[6], [6], [6], [6]], seconds=[[1.0], [2.0], [np.nan], [6.0]])  # speeds 6, 3, -, 1
     result = backtest(LastValue(), trace, warmup=1)
     np.testing.assert_allclose(result.mae, [(3 + 2) / 2])
@@ -69,7 +69,7 @@ def test_a_worker_that_never_reported_has_no_score():
     assert np.isnan(backtest(LastValue(), trace, warmup=0).rmse[1])
 
 
-def test_an_interval_that_is_always_wide_enough_covers_everything():
+def test_infinite_spread_covers_everything():
     class Unsure(LastValue):
         def predict(self, *, covariates=None, horizon=1):
             forecast = super().predict(covariates=covariates, horizon=horizon)
@@ -79,12 +79,12 @@ def test_an_interval_that_is_always_wide_enough_covers_everything():
 
 
 @pytest.mark.parametrize("warmup", [-1, 3, 10])
-def test_a_warmup_that_leaves_nothing_is_refused(warmup):
+def test_warmup_too_long_refused(warmup):
     with pytest.raises(ValueError, match="warmup must be at least 0 and below the 3 iterations"):
         backtest(LastValue(), Trace([[1]] * 3, [[1]] * 3), warmup=warmup)
 
 
-def test_a_path_and_a_name_are_refused_with_what_to_do(tmp_path):
+def test_path_or_name_refused_with_hint(tmp_path):
     with pytest.raises(
         TypeError, match=r"must be a Trace, got an object of \w*Path: paceline\.datasets\.read_traces reads"
     ):
@@ -93,7 +93,7 @@ def test_a_path_and_a_name_are_refused_with_what_to_do(tmp_path):
         backtest("ewma", checks.example_trace())
 
 
-def test_two_iterations_ahead_is_forecast_one_boundary_earlier():
+def test_horizon_two_forecast_one_earlier():
     trace = Trace(samples=[[6]] * 4, seconds=[[1.0], [2.0], [3.0], [6.0]])  # speeds 6, 3, 2, 1
     steps = list(iter_backtest(LastValue(), trace, horizon=2))
     assert [step.iteration for step in steps] == [1, 2, 3]
@@ -101,7 +101,7 @@ def test_two_iterations_ahead_is_forecast_one_boundary_earlier():
     assert [step.forecast.speed.item() for step in steps[1:]] == [6.0, 3.0]
 
 
-def test_no_forecast_two_ahead_sees_the_iteration_before_it():
+def test_horizon_two_does_not_look_ahead():
     trace = checks.example_trace(40)
     clean, other = (
         [step.forecast.speed for step in iter_backtest(EWMA(), t, horizon=2)] for t in (trace, poisoned(trace, 20))
@@ -137,7 +137,7 @@ def test_communication_reaches_the_predictor():
     assert seen == [0.25, 0.5]
 
 
-def test_coverage_counts_the_reported_speeds_inside_the_interval():
+def test_coverage_counts_speeds_inside_interval():
     class Sure(LastValue):
         def predict(self, *, covariates=None, horizon=1):
             return Forecast(speed=np.array([10.0]), spread=np.array([0.1]))  # 90 % between 8.5 and 11.8
@@ -156,18 +156,18 @@ ACTUAL = np.exp(RNG.normal(size=(50, 20)))
 FORECAST = ACTUAL * np.exp(RNG.normal(scale=0.1, size=ACTUAL.shape))
 
 
-def test_it_is_the_mean_over_iterations_computed_by_hand():
+def test_overhead_by_hand():
     forecast, actual = [[1.0, 1.0], [2.0, 1.0]], [[1.0, 3.0], [1.0, 1.0]]
     # equal shares: the first takes 0.5 where 1 / 4 would do; 2 : 1 shares: 2 / 3 where 1 / 2 would do
     assert barrier_overhead(forecast, actual) == pytest.approx(((2.0 - 1.0) + (4 / 3 - 1.0)) / 2)
 
 
-def test_true_speeds_cost_nothing_and_no_forecast_gains():
+def test_true_speeds_have_no_overhead():
     assert barrier_overhead(ACTUAL, ACTUAL) == pytest.approx(0.0, abs=1e-12)
     assert barrier_overhead(FORECAST, ACTUAL) > 0.05
 
 
-def test_only_ratios_of_forecasts_matter():
+def test_overhead_depends_on_ratios_only():
     assert barrier_overhead(3.0 * FORECAST, ACTUAL) == pytest.approx(barrier_overhead(FORECAST, ACTUAL))
 
 
@@ -177,7 +177,7 @@ def test_larger_groups_wait_longer():
     assert overheads[0] < 0.6 * overheads[2]
 
 
-def test_who_did_not_report_is_not_waited_for():
+def test_missing_workers_not_waited_for():
     gap = ACTUAL[:, :3].copy()
     gap[:, 1] = np.nan
     assert barrier_overhead(FORECAST[:, :3], gap) == barrier_overhead(FORECAST[:, [0, 2]], ACTUAL[:, [0, 2]])
@@ -186,7 +186,7 @@ def test_who_did_not_report_is_not_waited_for():
     assert np.isnan(barrier_overhead(FORECAST, np.full_like(ACTUAL, np.nan)))
 
 
-def test_what_makes_no_sense_is_refused():
+def test_overhead_refuses_bad_shapes():
     with pytest.raises(ValueError, match="group must be at least 2 workers, got 1"):
         barrier_overhead(FORECAST, ACTUAL, group=1)
     with pytest.raises(
@@ -196,7 +196,7 @@ def test_what_makes_no_sense_is_refused():
 
 
 @pytest.mark.parametrize(("workers", "group"), [(7, 3), (20, 16), (5, 9), (33, 4), (1, 2)])
-def test_it_is_the_mean_of_the_groups_iterations_as_counted_one_by_one(workers, group):
+def test_overhead_of_groups_counted_one_by_one(workers, group):
     """As many random groupings as give eight groups, of whole groups only; whoever did not report is left out."""
     rng = np.random.default_rng(workers)
     actual, forecast = rng.lognormal(0, 0.5, (12, workers)), rng.lognormal(0, 0.5, (12, workers))

@@ -29,14 +29,14 @@ def of_speed(*speeds):
     return Trace(np.ones_like(speed_TW), 1 / speed_TW)
 
 
-def test_the_baseline_has_ratio_one_and_is_always_there():
+def test_baseline_has_ratio_one():
     table = leaderboard({}, [checks.example_trace()]).overall
     assert table["predictor"].tolist() == ["last-value"]
     assert table.loc[0, ["rmse", "mae", "worst"]].tolist() == [1.0, 1.0, 1.0]
 
 
 @pytest.mark.slow
-def test_ratios_are_geometric_means_over_workers_and_name_the_worst():
+def test_ratios_are_geometric_means():
     traces = [named(f"job {seed}", checks.example_trace(seed=seed)) for seed in (1, 2)]
     board = leaderboard({"ewma": EWMA()}, traces)
     ratios = np.concatenate([backtest(EWMA(), t).rmse / backtest(LastValue(), t).rmse for t in traces])
@@ -51,7 +51,7 @@ def test_ratios_are_geometric_means_over_workers_and_name_the_worst():
 
 
 @pytest.mark.slow
-def test_workers_of_constant_speed_are_left_out_and_named():
+def test_constant_workers_left_out():
     varied = checks.example_trace()
     seconds = varied.seconds.copy()
     seconds[:, 1] = 0.5
@@ -71,27 +71,27 @@ def test_a_ratio_computed_by_hand():
 
 
 @pytest.mark.slow
-def test_a_predictor_that_loses_is_shown_losing_and_last():
+def test_losing_predictor_is_last():
     table = leaderboard({"always one": AlwaysOne()}, [checks.example_trace()]).overall
     assert table["predictor"].tolist() == ["last-value", "always one"]
     assert table.loc[1, "rmse"] > 1
 
 
 @pytest.mark.slow
-def test_a_predictor_without_any_error_has_ratio_zero():
+def test_perfect_predictor_has_ratio_zero():
     trace = checks.example_trace()
     seeing = Trace(trace.samples, trace.seconds, covariates=trace.speed[:, :, None], covariate_names=["speed"])
     assert leaderboard({"oracle": Oracle()}, [seeing]).overall.loc[0, ["predictor", "rmse"]].tolist() == ["oracle", 0]
 
 
-def test_a_worker_that_reported_only_once_after_the_warmup_is_left_out():
+def test_worker_with_one_report_left_out():
     nan = np.nan
     board = leaderboard({}, [of_speed([1.0, 2.0, 1.0, 3.0], [1.0, 2.0, nan, nan])], warmup=1)
     assert board.left_out == ("trace/1",)
 
 
 @pytest.mark.slow
-def test_every_trace_is_met_afresh():
+def test_traces_scored_independently():
     noisy, steady = (named(f"job {seed}", checks.example_trace(seed=seed)) for seed in (1, 2))
     both = leaderboard({"ewma": EWMA()}, [noisy, steady]).per_trace
     alone = leaderboard({"ewma": EWMA()}, [steady]).per_trace
@@ -100,7 +100,7 @@ def test_every_trace_is_met_afresh():
 
 
 @pytest.mark.slow
-def test_a_name_for_a_predictor_and_a_path_for_a_trace_are_refused_with_what_to_do():
+def test_names_and_paths_refused_with_hint():
     trace = checks.example_trace()
     with pytest.raises(TypeError, match=r"named\('ewma'\) makes one"):
         leaderboard({"e": "ewma"}, [trace])
@@ -116,13 +116,13 @@ def test_two_jobs_of_one_name_are_refused():
         leaderboard({}, [checks.example_trace(seed=1), checks.example_trace(seed=2)])
 
 
-def test_nothing_else_may_be_called_the_last_value():
+def test_baseline_name_is_reserved():
     with pytest.raises(ValueError, match=r"the name 'last-value' belongs to the baseline, got EWMA"):
         leaderboard({"last-value": EWMA()}, [checks.example_trace()])
 
 
 @pytest.mark.slow
-def test_the_overhead_is_the_mean_over_jobs_and_the_time_is_that_of_a_call():
+def test_overhead_is_mean_over_jobs():
     traces = [named(f"job {seed}", checks.example_trace(seed=seed)) for seed in (1, 2)]
     board = leaderboard({"ewma": EWMA()}, traces, fit_seconds={"ewma": 2.5})
     row = board.overall.set_index("predictor").loc["ewma"]
@@ -136,7 +136,7 @@ def test_the_overhead_is_the_mean_over_jobs_and_the_time_is_that_of_a_call():
 
 
 @pytest.mark.slow
-def test_a_forecast_of_the_wrong_level_has_no_overhead_if_its_ratios_are_right():
+def test_overhead_ignores_common_level():
     class Half(Oracle):
         def forecast_speed(self, covariates_WD, horizon):
             return 0.5 * covariates_WD[:, 0]
@@ -154,7 +154,7 @@ def test_a_single_worker_waits_for_nobody():
 
 
 @pytest.mark.slow
-def test_ranks_are_means_over_traces_and_each_trace_lists_its_best_first():
+def test_ranks_are_means_over_traces():
     traces = [named(f"job {seed}", checks.example_trace(seed=seed)) for seed in (3, 1, 2)]
     traces.append(named("around one", of_speed(*np.random.default_rng(0).normal(1.0, 0.1, (2, 200)))))
     board = leaderboard({"ewma": EWMA(), "always one": AlwaysOne()}, traces)

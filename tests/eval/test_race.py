@@ -39,7 +39,7 @@ def ran(name, times, updates=64, **options):
     return race(Nothing(), times, rules, replace(COURSE, epochs=updates * 8 / Nothing.samples, **options))
 
 
-def test_events_of_the_same_time_come_in_the_order_in_which_they_were_planned():
+def test_simultaneous_events_keep_order():
     events = Events()
     for what in "abc":
         events.plan(1.0, what)
@@ -52,14 +52,14 @@ def test_events_of_the_same_time_come_in_the_order_in_which_they_were_planned():
             events.plan(delay, "before")
 
 
-def test_a_barrier_takes_as_long_as_the_slowest_and_the_wire_counts():
+def test_bsp_waits_for_slowest_and_wire():
     done = ran("bsp", fleet(1.0, 4.0, comm_seconds=0.5))
     assert done.server.version == 32
     assert done.seconds[-1] == pytest.approx(32 * 4.5)
     assert done.waiting == pytest.approx([3.0 / 4.5, 0.0])
 
 
-def test_without_a_barrier_each_worker_pushes_at_its_own_pace():
+def test_asp_pushes_at_own_pace():
     done = ran("asp", fleet(1.0, 4.0), updates=50)
     assert done.seconds[-1] == pytest.approx(40.0)  # in 4 s four steps of the one and one of the other
     assert done.server.ledger.accounts["worker0"].applied == 40 * 8
@@ -74,7 +74,7 @@ def test_balanced_batches_end_together():
     assert equal.seconds[-1] / balanced.seconds[-1] == pytest.approx(2.0, abs=0.05)
 
 
-def test_k_sync_leaves_a_cancelled_step_at_once_and_backup_workers_end_theirs_for_nothing():
+def test_k_sync_cancels_and_backup_wastes():
     cancelled = ran(SCHEMES["k-sync"](3, 2), fleet(1.0, 1.0, 10.0))
     late = ran(SCHEMES["backup"](3, 2), fleet(1.0, 1.0, 10.0))
     assert cancelled.seconds[-1] == late.seconds[-1] == pytest.approx(32.0)
@@ -83,7 +83,7 @@ def test_k_sync_leaves_a_cancelled_step_at_once_and_backup_workers_end_theirs_fo
 
 
 @pytest.mark.slow
-def test_a_forecast_of_staleness_is_that_which_comes():
+def test_staleness_forecast_is_calibrated():
     done = ran("asp", fleet(1.0, 2.0, 3.0, 7.0), updates=600)
     seen = done.server.calibration
     assert seen.forecast == pytest.approx(seen.actual, rel=0.05)
@@ -98,7 +98,7 @@ def test_a_forecast_of_staleness_is_that_which_comes():
     noise=st.floats(0.0, 1.0),
 )
 @settings(max_examples=25)
-def test_saps_keeps_its_bound_on_any_fleet_and_nobody_waits(seconds, bound, noise):
+def test_saps_bound_holds_without_waiting(seconds, bound, noise):
     rng = np.random.default_rng(0)
     speed_TW = 8 / np.array(seconds) * np.exp(rng.normal(0, noise, (50, len(seconds))))
     done = ran(saps(len(seconds), bound=bound), Times(speed_TW, span=1.0, comm_seconds=0.1), updates=40)
@@ -107,13 +107,13 @@ def test_saps_keeps_its_bound_on_any_fleet_and_nobody_waits(seconds, bound, nois
 
 
 @given(st.lists(st.floats(0.1, 100.0), min_size=1, max_size=20), st.floats(0.1, 500.0), st.floats(0.0, 50.0))
-def test_the_samples_computed_in_the_time_that_they_take_are_those_samples(speeds, samples, start):
+def test_samples_invert_seconds(speeds, samples, start):
     times = Times(np.array(speeds)[:, None], span=0.7, comm_seconds=0.0)
     took = times.seconds(0, samples, start)
     assert times.samples(0, start, start + took) == pytest.approx(samples, rel=1e-6)
 
 
-def test_gaps_of_a_trace_are_filled_and_its_workers_come_again_from_other_rows():
+def test_times_fill_gaps_and_repeat_workers():
     trace = Trace([[1.0, 1.0]] * 4, [[1.0, np.nan], [np.nan, 2.0], [1.0, 2.0], [0.5, 2.0]])
     times = Times.of(trace, workers=4, batch=1)
     usual = np.median(times.speed[:, :2])
@@ -129,7 +129,7 @@ class Diverging(Nothing):
         return np.array([1.0 if abs(parameters[0]) < 1.0 else np.inf])
 
 
-def test_a_training_that_diverges_ends_at_no_accuracy():
+def test_diverging_training_has_no_accuracy():
     done = race(Diverging(), fleet(1.0, 2.0), scheme("asp", 2), COURSE)
     assert done.accuracy[-1] == 0.0
     assert np.isinf(done.seconds_to(0.9))
@@ -150,7 +150,7 @@ SCRIPTS = st.lists(st.sampled_from([0.1, 0.2, 0.6, 0.7, 0.8]), min_size=13, max_
 
 @given(SCRIPTS, st.sampled_from([0.5, 0.65, np.inf]), st.sampled_from([0.0, 0.15, 0.3]))
 @settings(max_examples=30)
-def test_a_race_is_tried_at_equal_distances_until_it_is_good_enough_hopeless_or_over(accuracies, enough, hopeless):
+def test_race_ends_when_good_hopeless_or_over(accuracies, enough, hopeless):
     course = replace(COURSE, epochs=48 * 8 / 4096, evaluations=12, enough=enough, hopeless=hopeless)
     done = race(Scripted(accuracies), fleet(1.0), scheme("asp", 1), course)
     ends = 12
@@ -170,7 +170,7 @@ def test_a_race_is_tried_at_equal_distances_until_it_is_good_enough_hopeless_or_
     assert done.final == last[-1]
 
 
-def test_the_accuracy_at_the_end_is_the_mean_of_the_last_tenth():
+def test_final_accuracy_is_mean_of_last_tenth():
     for count, last in ((9, 1), (19, 1), (20, 2), (35, 3)):
         accuracy = np.arange(count) / 100
         assert Race(np.arange(count), accuracy, np.zeros(1), None).final == pytest.approx(accuracy[-last:].mean())
@@ -179,19 +179,19 @@ def test_the_accuracy_at_the_end_is_the_mean_of_the_last_tenth():
 
 
 @pytest.mark.parametrize(("span", "comm"), [(0.0, 0.0), (-1.0, 0.0), (np.inf, 0.0), (1.0, -0.1), (1.0, np.inf)])
-def test_a_row_of_no_or_endless_time_and_a_wire_that_takes_less_than_none_are_refused(span, comm):
+def test_times_refuse_bad_span_or_wire(span, comm):
     with pytest.raises(ValueError, match=f"span must be above 0 and comm_seconds 0 or more, got {span}, {comm}"):
         Times(np.ones((2, 1)), span=span, comm_seconds=comm)
 
 
 @pytest.mark.parametrize("speed", [[1.0], [[0.0]], [[np.inf]], [[np.nan]]])
-def test_a_speed_that_ends_no_step_is_refused(speed):
+def test_times_refuse_bad_speed(speed):
     with pytest.raises(ValueError, match=r"speed must be \[T, W\], above 0 and finite"):
         Times(np.array(speed), span=1.0, comm_seconds=0.0)
 
 
 @pytest.mark.parametrize("comm", [0.0, 0.5, 2.0])
-def test_a_worker_computes_behind_half_of_its_time_on_the_wire(comm):
+def test_computing_starts_after_half_the_wire(comm):
     """It is asked for its speed from then on, and pushes once all of that time and its computing are over."""
     times, asked = fleet(1.0, 3.0, comm_seconds=comm), []
     seconds = Times.seconds

@@ -52,13 +52,13 @@ def test_a_replay_plans_what_a_job_would_plan():
 
 
 @pytest.mark.slow
-def test_a_real_balancer_with_a_perfect_predictor_loses_less_than_four_percent():
+def test_balanced_perfect_predictor_low_regret():
     table = replay({"perfect": Balanced(Clairvoyant())}, with_speed_as_covariate(checks.example_trace())).table
     assert 0.0 < table.set_index("scheme").loc["perfect", "regret"] < 0.04
 
 
 @pytest.mark.slow
-def test_nobody_is_faster_than_hindsight_in_any_iteration():
+def test_oracle_is_fastest_in_every_iteration():
     result = replay({"last": Balanced(LastValue()), "ewma": Balanced(EWMA())}, checks.example_trace())
     for name in result.iterations:
         assert (result.seconds(name) >= result.seconds("oracle")).all()
@@ -71,7 +71,7 @@ def test_workers_of_one_speed_gain_nothing():
 
 
 @pytest.mark.slow
-def test_every_scheme_hands_out_the_whole_batch():
+def test_scheme_uses_complete_batch():
     for iteration in iter_replay(Balanced(EWMA()), checks.example_trace(), global_batch=101):
         assert iteration.sizes.sum() == 101
         assert (iteration.sizes >= 1).all()
@@ -88,7 +88,7 @@ def test_sizes_do_not_look_ahead():
 
 
 @pytest.mark.slow
-def test_iterations_that_somebody_did_not_report_are_skipped_and_counted():
+def test_incomplete_iterations_skipped():
     trace = checks.example_trace()
     seconds = trace.seconds.copy()
     seconds[[100, 150], 1] = np.nan
@@ -114,12 +114,12 @@ def test_jobs_are_summed_up_by_geometric_means():
         ({"warmup": 500}, "warmup must be at least 0 and below the 200 iterations of trace .example., got 500"),
     ],
 )
-def test_what_cannot_be_replayed_is_said(arguments, sentence):
+def test_invalid_arguments_refused(arguments, sentence):
     with pytest.raises(ValueError, match=sentence):
         replay({}, checks.example_trace(), **arguments)
 
 
-def test_sizes_do_see_the_covariates_of_their_own_boundary():
+def test_sizes_see_covariates_of_their_boundary():
     trace = with_speed_as_covariate(checks.example_trace(40))
     covariates = trace.covariates.copy()
     covariates[20, 0] *= 10
@@ -128,7 +128,7 @@ def test_sizes_do_see_the_covariates_of_their_own_boundary():
     assert [k for k in range(40) if (ran[0][k] != ran[1][k]).any()] == [20]
 
 
-def test_the_predictor_learns_from_its_own_sizes_and_times():
+def test_predictor_learns_from_own_sizes():
     seen = []
 
     class Watches(LastValue):
@@ -144,21 +144,21 @@ def test_the_predictor_learns_from_its_own_sizes_and_times():
     assert seen == [([30, 30], [1.0, 2.0], [0.1, 0.2]), ([40, 20], [40 / 30, 20 / 15], [0.3, 0.4])]
 
 
-def test_the_global_batch_is_that_of_the_first_iteration_all_reported():
+def test_global_batch_from_first_complete_iteration():
     nan = np.nan
     trace = Trace([[99, 99], [30, 30], [50, 50]], [[1, nan], [1, 2], [1, 2]])
     (first, _) = replay({}, trace, warmup=0).iterations["equal batches"]
     assert first.sizes.tolist() == [30, 30]
 
 
-def test_a_larger_global_batch_takes_longer_and_gains_the_same():
+def test_larger_batch_takes_longer_same_gain():
     trace = Trace([[30, 30]] * 2, [[1, 2]] * 2)
     table = replay({}, trace, global_batch=120, warmup=0).table.set_index("scheme")
     assert table.loc["equal batches", "mean"] == 4.0
     assert table.loc["oracle", "speed-up"] == pytest.approx(1.5)
 
 
-def test_mean_and_95th_percentile_are_those_of_the_iterations_times():
+def test_mean_and_p95_of_iteration_times():
     seconds = [[1.0, k * k] for k in range(1, 22)]  # equal batches take 1, 4, ..., 441 s
     row = replay({}, Trace([[30, 30]] * 21, seconds), warmup=0).table.set_index("scheme").loc["equal batches"]
     assert row["mean"] == pytest.approx(sum(k * k for k in range(1, 22)) / 21)
@@ -166,7 +166,7 @@ def test_mean_and_95th_percentile_are_those_of_the_iterations_times():
 
 
 @pytest.mark.slow
-def test_the_oracle_has_no_regret_and_equal_batches_no_gain():
+def test_oracle_no_regret_equal_no_gain():
     table = replay({"ewma": Balanced(EWMA())}, checks.example_trace()).table.set_index("scheme")
     assert table.loc["oracle", "regret"] == 0.0
     assert table.loc["equal batches", "speed-up"] == 1.0
@@ -198,7 +198,7 @@ def test_a_scheme_that_loses_samples_is_refused():
         replay({"skimps": Skimps()}, checks.example_trace())
 
 
-def test_the_names_of_the_two_that_are_always_there_are_kept_for_them():
+def test_reserved_scheme_names_refused():
     with pytest.raises(ValueError, match=r"must not use the names \['oracle'\]"):
         replay({"oracle": Balanced(EWMA())}, checks.example_trace())
 
@@ -213,7 +213,7 @@ def test_a_job_that_never_was_complete_is_refused():
         replay({}, Trace([[8, 8]] * 2, [[1, np.nan]] * 2), warmup=0)
 
 
-def test_a_global_batch_that_cannot_be_divided_is_replaced_and_that_is_said():
+def test_indivisible_batch_replaced_with_note():
     """One sample a worker, as rates have it: nothing could be moved, and every scheme would print 1.0."""
     trace = Trace(samples=np.ones((60, 2)), seconds=np.tile([1.0, 3.0], (60, 1)), meta={"job": "rates"})
     result = replay({}, trace, warmup=10)
@@ -224,7 +224,7 @@ def test_a_global_batch_that_cannot_be_divided_is_replaced_and_that_is_said():
 
 
 @pytest.mark.parametrize(("own", "replaced"), [(10, False), (9, True)])
-def test_a_batch_counts_as_coarse_by_what_a_worker_has_of_it(own, replaced):
+def test_coarse_batch_threshold(own, replaced):
     result = replay({}, Trace(samples=np.full((3, 4), own), seconds=np.ones((3, 4))), warmup=0)
     assert result.global_batch == (100 if replaced else own) * 4
     assert bool(result.note) == replaced
@@ -238,7 +238,7 @@ def all_splits(batch, workers):
 
 @pytest.mark.parametrize("has_curves", [False, True])
 @pytest.mark.parametrize("seed", range(6))
-def test_no_split_ends_before_that_of_the_true_speeds(seed, has_curves):
+def test_oracle_split_is_optimal(seed, has_curves):
     rng = np.random.default_rng(seed)
     speed_TW, batch = rng.uniform(0.3, 3.0, (4, 3)), 14
     floor, slope, intercept = rng.uniform(0.0, 4.0, 3), rng.uniform(0.1, 1.0, 3), rng.uniform(0.0, 3.0, 3)
@@ -257,7 +257,7 @@ def test_no_split_ends_before_that_of_the_true_speeds(seed, has_curves):
         assert makespan(sizes, speed_W) == pytest.approx(least, rel=1e-12)
 
 
-def test_a_memory_limit_of_the_curves_holds_for_the_true_speeds_too():
+def test_oracle_respects_memory_limit():
     scheme = Oracle(np.array([[100.0, 1.0]]), Curves(np.zeros(2), np.ones(2), np.zeros(2), np.array([4.0, np.inf])))
     scheme.reset(["a", "b"], 10)
     assert scheme.sizes(0, None).tolist() == [4, 6]

@@ -12,13 +12,13 @@ SPREADS = st.floats(0.01, 2.0)
 
 
 @given(st.floats(0.02, 0.98), st.floats(1e-3, 1e3), SPREADS)
-def test_positions_are_the_inverse_of_quantiles(chance, speed, spread):
+def test_position_inverts_normal_quantiles(chance, speed, spread):
     forecast = Forecast(speed=np.array([speed]), spread=np.array([spread]))
     assert position(forecast, forecast.quantile(chance)) == pytest.approx([chance], abs=1e-6)
 
 
 @given(st.floats(0.02, 0.98), st.lists(st.floats(0.01, 1.0), min_size=5, max_size=5))
-def test_positions_are_the_inverse_of_tracked_quantiles_too(chance, steps):
+def test_position_inverts_tracked_quantiles(chance, steps):
     levels, speeds = (0.05, 0.25, 0.5, 0.75, 0.95), np.exp(np.cumsum(steps))
     untracked = np.full(5, np.nan)
     forecast = Forecast(
@@ -27,7 +27,7 @@ def test_positions_are_the_inverse_of_tracked_quantiles_too(chance, steps):
     assert position(forecast, forecast.quantile(chance)) == pytest.approx([chance] * 2, abs=1e-6)
 
 
-def test_without_a_report_there_is_no_position_and_an_exact_forecast_is_in_the_middle():
+def test_position_missing_and_exact():
     forecast = Forecast(speed=np.array([2.0, 2.0, 2.0]), spread=np.array([0.1, 0.0, np.inf]))
     np.testing.assert_array_equal(position(forecast, np.array([np.nan, 2.0, 5.0])), [np.nan, 0.5, 0.5])
 
@@ -42,7 +42,7 @@ def test_without_a_report_there_is_no_position_and_an_exact_forecast_is_in_the_m
         (0.1, 0.9, "too low"),
     ],
 )
-def test_intervals_that_do_not_fit_are_told_in_words(spread, shift, words):
+def test_residuals_name_interval_misfit(spread, shift, words):
     rng = np.random.default_rng(0)
     speed_TW = 100 * np.exp(0.1 * rng.normal(size=(500, 2)))
     forecast = Forecast(speed=np.full(2, 100.0 * shift), spread=np.full(2, spread))

@@ -23,7 +23,7 @@ def errors(seed, iterations=200, workers=3, likeness=0.5):
 
 
 @given(SEEDS, SEEDS)
-def test_whoever_is_named_first_the_verdict_is_the_same(one, other):
+def test_verdict_is_symmetric(one, other):
     first, second = errors(one, 60), errors(other, 60)
     there, back = compare(first, second), compare(second, first)
     assert there.ratio == pytest.approx(1 / back.ratio)
@@ -32,13 +32,13 @@ def test_whoever_is_named_first_the_verdict_is_the_same(one, other):
 
 
 @given(SEEDS, st.floats(0.01, 100))
-def test_units_and_the_order_of_workers_change_nothing(seed, unit):
+def test_verdict_ignores_units_and_worker_order(seed, unit):
     first, second = errors(seed, 60), errors(seed + 1, 60)
     plain, other = compare(first, second), compare(unit * first[:, ::-1], unit * second[:, ::-1])
     assert (other.ratio, other.low, other.high, other.p) == pytest.approx((plain.ratio, plain.low, plain.high, plain.p))
 
 
-def test_the_ratio_is_the_geometric_mean_of_the_workers_ratios():
+def test_ratio_is_geometric_mean_of_workers():
     first, second = errors(1), errors(2)
     first[::7, 0] = np.nan  # a worker that reports less often counts as much
     second[::7, 0] = np.nan
@@ -49,7 +49,7 @@ def test_the_ratio_is_the_geometric_mean_of_the_workers_ratios():
     )
 
 
-def test_contributions_are_those_that_leaving_out_an_iteration_shows():
+def test_contributions_equal_jackknife():
     """To first order in the number of iterations."""
     error = np.random.default_rng(3).uniform(-1, 1, size=(200, 3))  # no iteration counts for much more than others
     whole = squared(error, 1.0).log
@@ -65,7 +65,7 @@ def test_equal_predictors_seldom_lead(likeness):
     assert sum(pair.is_significant for pair in pairs) <= 0.08 * 600
 
 
-def test_a_lead_that_is_there_is_found_and_its_size_is_in_the_interval():
+def test_real_lead_found_within_interval():
     rng = np.random.default_rng(0)
     base = rng.normal(size=(1000, 4))
     found = compare(0.9 * (base + 0.3 * rng.normal(size=base.shape)), np.hypot(1, 0.3) * base)
@@ -73,7 +73,7 @@ def test_a_lead_that_is_there_is_found_and_its_size_is_in_the_interval():
     assert found.low < 0.9 < found.high
 
 
-def test_a_predictor_beside_itself_is_level_and_one_that_is_always_scaled_is_apart():
+def test_identical_level_scaled_differs():
     base = errors(0)
     assert compare(base, base).p == 1.0
     assert compare(base, base).verdict == "not significant"
@@ -120,7 +120,7 @@ def noted(board):
 
 
 @pytest.mark.slow
-def test_the_board_says_who_leads_and_by_luck():
+def test_board_names_leaders_and_luck():
     board = leaderboard({"noisy": Noisy(), "slow": EWMA(smoothing=0.05)}, jobs(2))
     leads = board.leads().set_index("predictor")
     assert leads.loc["slow", "than last-value"] == leads.loc["slow", "than the best"] == "worse"
@@ -133,7 +133,7 @@ def test_the_board_says_who_leads_and_by_luck():
 
 
 @pytest.mark.slow
-def test_ranks_over_few_jobs_say_that_they_are_few():
+def test_ranks_over_few_jobs_are_noted():
     others = {f"ewma {k}": EWMA(smoothing=k / 10) for k in range(1, 7)}
     assert noted(leaderboard(others, jobs(2))) == ["2 jobs are too few to tell 7 predictors apart by their mean ranks"]
     board = leaderboard({"slow": EWMA(smoothing=0.05)}, jobs(6))

@@ -33,7 +33,7 @@ def probed(fixed, per_sample, noise=0.03, seed=0, pause=0.0, who=0):
     return Trace(SIZES, seconds_TW, meta={"probe": "2 batch sizes"})
 
 
-def test_a_job_defaults_to_the_same_batch_multiple_as_a_live_one():
+def test_default_multiple_equals_live_job():
     torch, usual = pytest.importorskip("torch"), pytest.importorskip("paceline.torch.usual")
     for batch in (*range(2, 200), 256, 512, 768, 1000, 4096, 12_288):
         loader = SimpleNamespace(coefficients=None, global_batch=batch, world_size=4, micro_batch=None)
@@ -41,7 +41,7 @@ def test_a_job_defaults_to_the_same_batch_multiple_as_a_live_one():
         assert policy.batch_multiple == default_batch_multiple(batch, 4)
 
 
-def test_simulate_gives_a_range_where_sizes_never_change():
+def test_constant_sizes_give_a_range():
     trace = job([0.1, 0.1, 0.2], workers=["a", "b", "c"])
     found = simulate(trace)
     table = replay({"live": Balanced(Auto(), Policy(batch_multiple=2))}, trace).table.set_index("scheme")
@@ -63,7 +63,7 @@ def test_simulate_gives_a_range_where_sizes_never_change():
         ([0.1, 0.2], [0.0, 0.0], 0.0),
     ],
 )
-def test_simulate_learns_fixed_parts_from_a_probe(fixed, per_sample, saving):
+def test_probe_teaches_fixed_parts(fixed, per_sample, saving):
     for seed in range(2):
         found = simulate(probed(fixed, per_sample, seed=seed))
         assert not found.needs_probe
@@ -103,7 +103,7 @@ def test_wall_times_are_refused():
     assert not simulate(busy).pays, "waiting was measured, so these are busy times"
 
 
-def test_steady_times_that_may_be_wall_times_are_named():
+def test_possible_wall_times_are_named():
     rng = np.random.default_rng(0)
     alike = Trace(np.full((60, 4), 8.0), rng.normal(0.2, 4e-4, (60, 4)))
     assert "without waiting" in str(simulate(alike))
@@ -111,7 +111,7 @@ def test_steady_times_that_may_be_wall_times_are_named():
     assert "without waiting" not in str(simulate(job([0.1, 0.2])))
 
 
-def test_the_own_batch_is_that_of_a_micro_batch_or_unknown():
+def test_job_batch_of_micro_batch_or_unknown():
     twice = job([0.1, 0.2], meta={"accumulate": "2"})
     assert (simulate(twice).job_batch, simulate(twice).accumulate) == (64, 2)
     trace = job([0.1, 0.2])
@@ -122,13 +122,13 @@ def test_the_own_batch_is_that_of_a_micro_batch_or_unknown():
     assert simulate(Trace(of_steps, trace.seconds, meta={"global_batch": "256"})).job_batch == 256
 
 
-def test_an_exchange_that_was_recorded_is_part_of_the_time():
+def test_recorded_exchange_is_part_of_time():
     trace = job([0.1, 0.2])
     beside = simulate(Trace(trace.samples, trace.seconds, comm_seconds=np.full(trace.seconds.shape, 0.2)))
     assert beside.at_most == pytest.approx(simulate(trace).at_most / 2, rel=0.05)
 
 
-def test_of_usual_speeds_the_interval_spans_other_noise():
+def test_speeds_interval_spans_noise():
     found = from_speeds([100, 100, 50])
     assert found.low < found.saving < found.high
     assert found.hindsight == pytest.approx(1 - 2 / 5 * 1.5, abs=0.05)  # 2/50 against 3/250 of the samples
@@ -141,7 +141,7 @@ def test_of_usual_speeds_the_interval_spans_other_noise():
 
 
 @pytest.mark.slow
-def test_profiles_say_what_a_mixed_fleet_saves(tmp_path):
+def test_profiles_of_mixed_fleet(tmp_path):
     for name, factor in (("fast", 1), ("slow", 2)):
         rows = [f"x,d,m,{size},{factor * (0.006 + 0.0005 * size)},," for size in (8, 32, 64, 128, 256)]
         (tmp_path / f"{name}.csv").write_text("source,device,model,batch,seconds,comm_seconds,held\n" + "\n".join(rows))
@@ -166,7 +166,7 @@ def test_profiles_say_what_a_mixed_fleet_saves(tmp_path):
         (Trace(np.ones((2, 100_000)), np.ones((2, 100_000))), "at most 20,000 workers, and the job has 100,000"),
     ],
 )
-def test_simulate_refuses_what_cannot_be_answered(trace, sentence):
+def test_unanswerable_traces_refused(trace, sentence):
     with pytest.raises(ValueError, match=sentence):
         simulate(trace)
 

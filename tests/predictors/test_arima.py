@@ -72,7 +72,7 @@ def observe(model, speed_TW, covariates_TWD, driven):
 @pytest.mark.parametrize("driven", [False, True], ids=["alone", "with covariates"])
 @pytest.mark.parametrize("gaps", [False, True], ids=["complete", "with gaps"])
 @pytest.mark.slow
-def test_forecasts_equal_those_of_statsmodels(order, driven, gaps):
+def test_forecasts_equal_statsmodels(order, driven, gaps):
     speed_TW, covariates_TWD = panel(order)
     if gaps:
         speed_TW[100:107, 0] = np.nan
@@ -94,7 +94,7 @@ def test_forecasts_equal_those_of_statsmodels(order, driven, gaps):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", [order for order in MODELS if not order[1]], ids=str)
-def test_without_differences_they_are_equal_from_the_second_iteration(order):
+def test_undifferenced_equals_statsmodels_early(order):
     speed_TW, covariates_TWD = panel(order)
     model = given(order, driven=True)
     model.reset(["a", "b", "c"])
@@ -122,7 +122,7 @@ def scored(model, trace, start):
 @pytest.mark.parametrize("order", [(2, 0, 1), (0, 1, 1), (2, 1, 2)], ids=str)
 @pytest.mark.parametrize("names", [(), ("cpu", "memory")], ids=["alone", "with covariates"])
 @pytest.mark.slow
-def test_the_fast_fit_forecasts_as_well_as_the_likelihood(order, names):
+def test_css_fit_as_good_as_likelihood(order, names):
     pytest.importorskip("statsmodels")
     trace = trace_of(*panel(order, iterations=1200, workers=2, seed=5, effect=EFFECT if names else 0.0 * EFFECT))
     error = {}
@@ -134,7 +134,7 @@ def test_the_fast_fit_forecasts_as_well_as_the_likelihood(order, names):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", [(1, 0, 0), (0, 0, 2), (0, 1, 1), (3, 1, 0)], ids=str)
-def test_known_coefficients_are_recovered_through_gaps(order):
+def test_fit_recovers_coefficients_through_gaps(order):
     speed_TW, covariates_TWD = panel(order, iterations=4000, workers=2)
     speed_TW[np.random.default_rng(2).random(speed_TW.shape) < 0.01] = np.nan
     model = ARIMA(order, log_speed=False).fit([trace_of(speed_TW, covariates_TWD)])
@@ -146,13 +146,13 @@ def test_known_coefficients_are_recovered_through_gaps(order):
 
 
 @pytest.mark.slow
-def test_the_chosen_order_holds_the_lags_that_are_there():
+def test_order_search_finds_present_lags():
     assert ARIMA().fit([trace_of(*panel((0, 1, 1), iterations=1500))]).order_ == (0, 1, 1)
     p, d, q = ARIMA(log_speed=False).fit([trace_of(*panel((2, 1, 2), iterations=3000))]).order_
     assert (d, p + q >= 2) == (1, True)
 
 
-def test_an_unfitted_arima_is_an_ewma_of_the_log_speed():
+def test_unfitted_arima_is_log_ewma():
     rng = np.random.default_rng(0)
     speeds, level = np.exp(rng.normal(3.0, 0.2, 80)), None
     model = ARIMA()
@@ -164,7 +164,7 @@ def test_an_unfitted_arima_is_an_ewma_of_the_log_speed():
 
 
 @pytest.mark.slow
-def test_a_covariate_that_explains_the_speed_halves_the_error():
+def test_explaining_covariate_halves_error():
     trace = checks.example_trace(600)
     model, ewma = ARIMA().fit([trace.select(slice(300))]), EWMA()
     forecast_TW = observe_all(model, trace)
@@ -181,7 +181,7 @@ def log_error(forecast_TW, trace):
     return np.sqrt(np.mean(np.square(np.log(forecast_TW / trace.speed)[300:])))
 
 
-def test_each_worker_has_its_own_coefficients_and_strangers_the_common_ones():
+def test_worker_coefficients_and_pooled_for_new():
     rng = np.random.default_rng(0)
     noise_TW = rng.normal(size=(800, 2))
     steady_T, moving_T = noise_TW[:, 0], np.cumsum(noise_TW[:, 1])
@@ -195,7 +195,7 @@ def test_each_worker_has_its_own_coefficients_and_strangers_the_common_ones():
     assert 100.0 < steady < 101.0 < stranger < moving < 110.5
 
 
-def test_a_stranger_without_differences_is_drawn_to_the_mean_of_its_own_speeds():
+def test_new_worker_drawn_to_its_own_mean():
     model = ARIMA(order=(1, 0, 0), log_speed=False).fit([trace_of(*panel((1, 0, 0), iterations=600))])
     model.reset(["stranger"])
     for speed in (20.0, 24.0, 25.0):
@@ -203,7 +203,7 @@ def test_a_stranger_without_differences_is_drawn_to_the_mean_of_its_own_speeds()
     assert 23.0 < model.predict(covariates=model.covariate_mean_[None]).speed[0] < 25.0
 
 
-def test_traces_of_different_lengths_are_fitted_together():
+def test_traces_of_different_lengths_fit():
     long, short = (trace_of(*panel((0, 1, 1), iterations=n, seed=n)) for n in (900, 200))
     ma = ARIMA((0, 1, 1), covariates=(), log_speed=False).fit([long, short]).coefficients_[POOLED].ma
     assert np.isfinite(ma).all()
@@ -212,7 +212,7 @@ def test_traces_of_different_lengths_are_fitted_together():
 @pytest.mark.slow
 @pytest.mark.parametrize("order", [(2, 0, 1), (1, 1, 0)], ids=str)
 @pytest.mark.parametrize("log_speed", [True, False])
-def test_what_was_fitted_is_saved(order, log_speed):
+def test_fitted_state_is_saved(order, log_speed):
     trace = checks.example_trace()
     model = ARIMA(order, log_speed=log_speed).fit([trace])
     first = observe_all(model, trace)
@@ -222,13 +222,13 @@ def test_what_was_fitted_is_saved(order, log_speed):
     assert np.array_equal(observe_all(resumed, trace), first)
 
 
-def test_the_conditional_fit_never_ends_where_it_would_not_forget():
+def test_css_fit_stays_invertible():
     value_TN = np.random.default_rng(0).normal(size=(500, 1))  # its difference has a moving average of exactly -1
     fit, _ = fit_css(value_TN, np.zeros((500, 1, 0)), (0, 1, 1))
     assert fit.ma == pytest.approx([-0.95])
 
 
-def test_the_extra_is_named_when_statsmodels_is_missing(monkeypatch):
+def test_missing_statsmodels_names_extra(monkeypatch):
     monkeypatch.setattr("paceline._require.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r'pip install "\.\[arima\]"'):
         ARIMA((1, 0, 0), method="likelihood").fit([checks.example_trace()])
@@ -248,12 +248,12 @@ def test_the_extra_is_named_when_statsmodels_is_missing(monkeypatch):
         (lambda: ARIMA().fit([checks.example_trace(8)]), "fit it to longer traces, or choose a smaller order"),
     ],
 )
-def test_an_error_names_what_was_expected(make, words):
+def test_invalid_arguments_refused(make, words):
     with pytest.raises(ValueError, match=words):
         make()
 
 
-def test_a_random_walk_without_covariates_is_fitted_too():
+def test_random_walk_without_covariates_fits():
     walk = np.random.default_rng(0).normal(size=(80, 1)).cumsum(axis=0)
     trace = Trace(samples=np.ones((80, 1)), seconds=np.exp(walk))
     model = ARIMA(order=(0, 1, 0)).fit([trace])
@@ -263,7 +263,7 @@ def test_a_random_walk_without_covariates_is_fitted_too():
 
 
 @pytest.mark.slow
-def test_a_fleet_fitted_at_once_gets_the_coefficients_of_each_worker_fitted_alone():
+def test_group_fit_equals_fits_alone():
     rng = np.random.default_rng(0)
     noise_TN = rng.normal(size=(400, 4))
     value_TN = np.cumsum(noise_TN, axis=0) * [1.0, 0.1, 1.0, 1.0]
@@ -278,7 +278,7 @@ def test_a_fleet_fitted_at_once_gets_the_coefficients_of_each_worker_fitted_alon
         assert loss == pytest.approx(alone_loss, rel=1e-9)
 
 
-def test_complex_roots_of_a_moving_average_are_recovered():
+def test_complex_ma_roots_recovered():
     noise_TN = np.random.default_rng(0).normal(size=(4000, 1))
     value_TN = noise_TN.copy()
     value_TN[1:] += 0.4 * noise_TN[:-1]
@@ -289,7 +289,7 @@ def test_complex_roots_of_a_moving_average_are_recovered():
 
 
 @pytest.mark.slow
-def test_a_covariate_that_hardly_moved_while_fitted_does_no_harm_when_it_spikes():
+def test_flat_covariate_spike_is_harmless():
     rng = np.random.default_rng(15)
     covariate_TW = rng.normal(0.0, [1.0, 1e-3], (400, 2))
     log_TW = rng.normal(0.0, 0.05, (400, 2)) + covariate_TW * [0.1, 300.0]
@@ -316,7 +316,7 @@ def thinned(trace, step):
 
 @pytest.mark.parametrize("step", [2, 3, 10])
 @pytest.mark.slow
-def test_a_job_logged_every_few_iterations_is_warned_of_and_fitted_as_well_as_a_local_level(step):
+def test_sparse_log_warns_and_fits_local_level(step):
     rng = np.random.default_rng(step)
     level_TW = np.cumsum(rng.normal(0, 0.005, (3000, 2)), axis=0)
     whole = trace_of(100.0 * np.exp(level_TW + rng.normal(0, 0.05, (3000, 2))), np.zeros((3000, 2, 2)))
@@ -326,7 +326,7 @@ def test_a_job_logged_every_few_iterations_is_warned_of_and_fitted_as_well_as_a_
     assert scored(sparse, whole, start=1500) < 1.05 * scored(dense, whole, start=1500)
 
 
-def test_gaps_do_not_let_the_fit_see_the_value_after_them():
+def test_gaps_do_not_leak_later_values():
     """Of a random walk that is logged now and then, no change can be foretold from the one before."""
     rng = np.random.default_rng(0)
     value_TN = np.cumsum(rng.normal(size=(4000, 1)), axis=0)

@@ -30,7 +30,7 @@ def forecasts(model, worker):
 
 
 @pytest.mark.parametrize("order", [(1, 0, 0), (0, 1, 1)], ids=str)
-def test_a_warm_start_keeps_the_workers_that_are_not_in_its_traces(order):
+def test_warm_start_keeps_absent_workers(order):
     model = ARIMA(order=order).fit([trace_of(["gone", "stays"], seed=0)])
     before = {name: forecasts(model, name) for name in ("gone", "stays")}
     model.fit_streamed([trace_of(["stays", "new"], seed=1)], Fitting(warm=True))
@@ -44,29 +44,11 @@ def test_a_warm_start_keeps_the_workers_that_are_not_in_its_traces(order):
     assert forecasts(afresh, "gone") == forecasts(afresh, "stranger")
 
 
-@pytest.mark.parametrize("covariates", [(), ["load"], ["load", "cpu"]])
-def test_an_unfitted_model_is_a_local_level_that_no_covariate_moves(covariates):
-    model = ARIMA(covariates=covariates)
-    (unfitted,) = model.coefficients_.values()
-    assert (unfitted.ar.tolist(), unfitted.ma.tolist()) == ([], [-0.7])
-    assert unfitted.covariates.tolist() == [0.0] * len(covariates)
-    assert model.order_ == (len(unfitted.ar), 1, len(unfitted.ma))
-    (widest,) = model.ranges_.values()
-    assert widest.tolist() == [[-10.0] * len(covariates), [10.0] * len(covariates)]
-
-
 @pytest.mark.parametrize("part", ["constant", "covariates", "ar", "ma", "ranges"])
 @pytest.mark.parametrize("rows", [slice(0, 2), [0, 1, 2, 2]], ids=["fewer", "more"])
-def test_a_state_with_fewer_or_more_models_than_workers_is_refused(part, rows):
+def test_state_with_wrong_model_count_refused(part, rows):
     state = ARIMA(order=(1, 0, 1)).fit([trace_of(["a", "b"], seed=0)]).state_dict()
     (name,) = [key for key in state if key.endswith(f"/{part}") and len(state[key]) == 3]
     state[name] = state[name][rows]
     with pytest.raises(ValueError, match=r"shorter|longer"):
         ARIMA(order=(1, 0, 1)).load_state_dict(state)
-
-
-@pytest.mark.parametrize("covariates", [(), ("load", "free")])
-def test_a_model_that_is_not_fitted_has_the_coefficients_of_its_order(covariates):
-    model = ARIMA(covariates=covariates)
-    (own,) = model.coefficients_.values()
-    assert (len(own.covariates), len(own.ar), len(own.ma)) == (len(covariates), model.order_[0], model.order_[2])

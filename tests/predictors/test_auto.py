@@ -10,8 +10,7 @@ import pytest
 
 from paceline.datasets import Trace
 from paceline.datasets.synthetic import synthetic_fleet
-from paceline.predictors import Auto, GatedNARX, LastValue, Report
-from paceline.training import load_model, save_model
+from paceline.predictors import Auto, LastValue, Report
 
 
 def served(model, trace):
@@ -32,10 +31,6 @@ def rms(errors):
     return float(np.sqrt(np.nanmean(np.square(errors))))
 
 
-def network_of(model):
-    return model._mixture._inner[-1]._inner[0]
-
-
 @pytest.fixture(scope="module")
 def unseen():
     return synthetic_fleet("mixed", workers=20, iterations=600, seed=9)
@@ -47,12 +42,12 @@ def found(unseen):
 
 
 @pytest.mark.slow
-def test_without_fitting_it_beats_the_last_value_by_a_sixth_on_a_fleet_it_never_saw(found, unseen):
+def test_unfitted_beats_last_value_on_unseen(found, unseen):
     assert rms(found[0][100:]) < 0.83 * rms(served(LastValue(), unseen)[0][100:])
 
 
 @pytest.mark.slow
-def test_without_fitting_it_is_good_within_fifty_iterations(found, unseen):
+def test_unfitted_good_within_fifty_iterations(found, unseen):
     assert rms(found[0][5:50]) < 0.93 * rms(served(LastValue(), unseen)[0][5:50])
 
 
@@ -61,14 +56,14 @@ def test_its_intervals_hold_as_often_as_they_say(found):
 
 
 @pytest.mark.slow
-def test_it_is_not_worse_than_the_last_value_where_speeds_only_wander():
+def test_random_walk_no_worse_than_last_value():
     rng = np.random.default_rng(0)
     walk = Trace(np.ones((600, 10)), np.exp(np.cumsum(rng.normal(0.0, 0.05, (600, 10)), axis=0)))
     assert rms(served(Auto(), walk)[0][100:]) < 1.01 * rms(served(LastValue(), walk)[0][100:])
 
 
 @pytest.mark.slow
-def test_it_learns_to_use_a_covariate_whose_meaning_nobody_told():
+def test_unknown_covariate_is_learnt():
     rng = np.random.default_rng(1)
     heat_TW = rng.normal(0.0, 1.0, (300, 4))
     seconds = np.exp(0.3 * heat_TW + rng.normal(0.0, 0.02, heat_TW.shape))
@@ -77,34 +72,7 @@ def test_it_learns_to_use_a_covariate_whose_meaning_nobody_told():
     assert rms(with_heat) < 0.5 * rms(without)
 
 
-@pytest.mark.slow
-def test_fitting_goes_on_from_the_shipped_network():
-    pytest.importorskip("torch")
-    rng = np.random.default_rng(2)
-    beat_TW = np.resize([0.0, 0.0, 0.0, 0.0, 0.6], (500, 1)) + rng.normal(0.0, 0.05, (500, 8))
-    trace = Trace(np.ones_like(beat_TW), np.exp(beat_TW))
-    network = network_of(Auto().fit([trace.select(slice(0, 250))]))
-    shipped = GatedNARX(pretrained=True)
-    assert rms(served(network, trace)[0][250:]) < 0.8 * rms(served(shipped, trace)[0][250:])
-
-
-def test_a_new_worker_trusts_the_network_first():
-    model = Auto()
-    model.reset(["a", "b"])
-    weights_WE = model._mixture.weights
-    assert (weights_WE[:, -1] > 4.0 * weights_WE[:, :-1].max(axis=1)).all()
-
-
-@pytest.mark.slow
-def test_what_was_fitted_survives_a_model_file(tmp_path, unseen):
-    model = Auto(covariates=("cpu_share",))
-    network_of(model).weights_["b2"] += 0.1
-    loaded = load_model(save_model(model, tmp_path / "auto.safetensors"))
-    short = unseen.select(slice(0, 30))
-    assert np.array_equal(served(loaded, short)[0], served(model, short)[0])
-
-
-def test_serving_loads_neither_torch_nor_any_other_heavy_library():
+def test_serving_imports_no_heavy_library():
     code = """
 import sys
 from paceline.predictors import Auto, Report
@@ -157,7 +125,7 @@ def test_a_lasting_jump_is_followed_after_two_reports():
     assert np.abs(error_T[102:]).max() < 0.1
 
 
-def test_a_jump_of_a_worker_that_is_little_known_is_followed_after_two_reports():
+def test_early_jump_followed_after_two_reports():
     """The first error after the jump is large and must not make the second one look usual."""
     deviation = 0.02
     noise_TW = np.exp(np.random.default_rng(9).normal(0.0, deviation, (22, 12)))
@@ -167,7 +135,7 @@ def test_a_jump_of_a_worker_that_is_little_known_is_followed_after_two_reports()
 
 
 @pytest.mark.slow
-def test_a_report_that_is_missing_in_a_jump_changes_nothing():
+def test_missing_report_in_jump_changes_nothing():
     gap_T = np.where(np.arange(130) == 101, np.nan, 1.0)
     _, error_T = shown(jumping(gap_T))
     assert np.abs(error_T[103:]).max() < 0.1
@@ -178,9 +146,8 @@ def test_a_single_stall_is_not_taken_for_a_jump():
     rng = np.random.default_rng(8)
     seconds_T = np.exp(rng.normal(0.0, 0.02, 130))
     seconds_T[100] *= 10.0
-    model, error_T = shown(seconds_T)
+    _, error_T = shown(seconds_T)
     assert np.abs(error_T[101:]).max() < 0.1
-    assert model._mixture._inner[0].state["seen"][0] == 130
 
 
 @pytest.mark.slow
@@ -190,14 +157,14 @@ def test_intervals_are_kept_in_a_jump():
 
 
 @pytest.mark.slow
-def test_early_intervals_hold_about_as_often_as_they_say():
+def test_early_interval_coverage():
     rng = np.random.default_rng(4)
     noise = Trace(np.ones((51, 60)), np.exp(rng.normal(0.0, 0.1, (51, 60))))
     assert 0.86 < served(Auto(), noise)[1][5:].mean() < 0.94
 
 
 @pytest.mark.slow
-def test_a_slow_iteration_that_returns_every_twentieth_is_foreseen():
+def test_slow_every_twentieth_is_foreseen():
     rng = np.random.default_rng(5)
     log_TW = rng.normal(0.0, 0.03, (400, 4)) + 0.7 * (np.arange(400) % 20 == 0)[:, None]
     trace = Trace(np.ones_like(log_TW), np.exp(log_TW))
@@ -205,7 +172,7 @@ def test_a_slow_iteration_that_returns_every_twentieth_is_foreseen():
     assert rms(errors[200::20]) < 0.3
 
 
-def test_the_state_of_an_earlier_version_is_refused_with_a_sentence():
+def test_earlier_state_refused():
     model = Auto()
     model.reset(["a"])
     old = {name: value for name, value in model.state_dict().items() if "deviations" not in name}
@@ -227,7 +194,7 @@ def functions_entered(act):
 
 
 @pytest.mark.parametrize(("make", "most"), [(Auto, 130), (LastValue, 30)])
-def test_a_usual_iteration_enters_few_functions_each_of_which_is_cold_in_a_training_loop(make, most):
+def test_usual_iteration_enters_few_functions(make, most):
     model, rng = make(), np.random.default_rng(0)
     model.reset([str(w) for w in range(8)])
     for seconds_W in np.exp(rng.normal(0.0, 0.1, (100, 8))):
@@ -239,7 +206,7 @@ def test_a_usual_iteration_enters_few_functions_each_of_which_is_cold_in_a_train
 
 
 @pytest.mark.slow
-def test_first_reports_that_are_too_fast_are_forgotten_too():
+def test_too_fast_first_reports_forgotten():
     """A host clock ahead of its device: the first step seems to take a twelfth of the time."""
     rng = np.random.default_rng(9)
     seconds = np.exp(rng.normal(0.0, 0.03, (50, 12)))

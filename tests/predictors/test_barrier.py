@@ -29,7 +29,7 @@ def served_overhead(model, trace, skip=200):
 
 
 @pytest.mark.slow
-def test_tuned_to_groups_it_waits_less_than_the_network_it_started_from():
+def test_tuned_head_waits_less_than_network():
     network = GatedNARX(pretrained=True)
     training = Training(epochs=4, batch_size=1024, learning_rate=5e-3, weight_decay=1e-2)
     head = BarrierHead(pretrained=True, training=training)
@@ -38,14 +38,14 @@ def test_tuned_to_groups_it_waits_less_than_the_network_it_started_from():
     assert served_overhead(head, trace) < served_overhead(network, trace)
 
 
-def test_before_it_is_tuned_it_forecasts_as_the_shipped_network():
+def test_untuned_head_equals_shipped_network():
     trace = synthetic_fleet("walk", workers=4, iterations=60, seed=3)
     one, other = BarrierHead(pretrained=True), GatedNARX(pretrained=True)
     assert np.array_equal(forecast(one, trace), forecast(other, trace))
 
 
 @pytest.mark.slow
-def test_fitting_it_shades_a_worker_that_is_often_slow_below_a_steady_one():
+def test_fit_shades_noisy_workers():
     rng = np.random.default_rng(0)
     noise_W = np.repeat([0.03, 0.3], 8)
     trace = Trace(np.ones((600, 16)), np.exp(rng.normal(0.0, noise_W, (600, 16))))

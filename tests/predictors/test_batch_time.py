@@ -40,7 +40,7 @@ def profile(device="k80", seconds=(0.52, 0.84, 1.48, np.nan), **more):
     return pd.DataFrame({"batch": batches, "seconds": list(seconds), **columns, **more})
 
 
-def test_curves_are_fitted_from_traces_whose_batches_moved():
+def test_curves_fitted_from_moved_batches():
     model = fit(BatchTime(), [recorded()])
     model.reset(FLEET)
     sizes = np.array([100, 100, 100])
@@ -56,7 +56,7 @@ def test_fitting_survives_noise():
         np.testing.assert_allclose(model.predict().curves.seconds(sizes), TRUTH.seconds(sizes), rtol=0.08)
 
 
-def test_workers_of_one_type_share_the_curve_that_was_fitted_to_all_of_them():
+def test_device_type_shares_one_curve():
     trace = recorded()
     model = BatchTime(devices={"rank-0": "k80", "rank-1": "k80"}).fit([trace])
     model.reset(["rank-0", "rank-1", "v100"])
@@ -65,13 +65,13 @@ def test_workers_of_one_type_share_the_curve_that_was_fitted_to_all_of_them():
     np.testing.assert_allclose(curves.intercept, [0.2, 0.2, 0.3], rtol=1e-6)
 
 
-def test_batches_that_differ_only_between_jobs_tell_models_apart_and_are_no_curve():
+def test_batches_differing_between_jobs_no_curve():
     jobs = [Trace(np.full((9, 1), size), np.full((9, 1), 1.0), workers=["0"]) for size in (64.0, 512.0)]
     assert fit(BatchTime(), jobs).curves_ == {}
     assert list(BatchTime().fit([*jobs, recorded()]).curves_) == list(FLEET)
 
 
-def test_a_worker_of_unknown_type_starts_with_the_median_curve_and_a_free_limit():
+def test_unknown_type_starts_with_median_curve():
     model = BatchTime().fit_profiles(profile())
     model.reset(["k80", "stranger"])
     curves = model.predict().curves
@@ -88,7 +88,7 @@ def test_a_profile_gives_curve_and_memory_limit():
     assert curves.limit[0] == 128
 
 
-def test_a_curve_that_bends_is_right_near_the_batch_that_is_asked_for():
+def test_near_fits_bent_curve_at_batch():
     sizes = 2.0 ** np.arange(3, 13)
     columns = {"source": "made", "device": "gpu", "model": "net", "held": "", "comm_seconds": np.nan}
     bent = pd.DataFrame({"batch": sizes, "seconds": 0.01 * sizes**0.8, **columns})
@@ -102,14 +102,14 @@ def test_a_curve_that_bends_is_right_near_the_batch_that_is_asked_for():
         BatchTime(near=0)
 
 
-def test_profiles_that_do_not_tell_one_curve_are_refused():
+def test_ambiguous_profiles_refused():
     with pytest.raises(ValueError, match="'k80' has several: select one source, model and held first"):
         BatchTime().fit_profiles(pd.concat([profile(), profile(model="other")]))
     with pytest.raises(ValueError, match="profiles of 'k80' must hold two or more different batches"):
         BatchTime().fit_profiles(profile(seconds=[0.5, np.nan]))
 
 
-def test_while_the_batch_never_moves_the_curve_is_proportional_through_the_smoothed_speed():
+def test_constant_batch_curve_is_proportional():
     model, plain = BatchTime(), EWMA()
     rng = np.random.default_rng(0)
     for predictor in (model, plain):
@@ -126,7 +126,7 @@ def test_while_the_batch_never_moves_the_curve_is_proportional_through_the_smoot
 
 
 @pytest.mark.slow
-def test_while_the_batch_never_moves_covariates_act_as_on_the_predictor_of_the_speed():
+def test_constant_batch_covariates_act_as_on_speed():
     model, plain = BatchTime(relative_speed="rls:covariates=['load']"), RLS(covariates=["load"])
     rng = np.random.default_rng(0)
     for predictor in (model, plain):
@@ -141,7 +141,7 @@ def test_while_the_batch_never_moves_covariates_act_as_on_the_predictor_of_the_s
 
 
 @pytest.mark.parametrize(("noise", "asks"), [(0.02, True), (0.05, False), (0.3, False)])
-def test_an_excitation_is_asked_for_only_where_noise_would_not_drown_it(noise, asks):
+def test_excitation_asked_only_under_low_noise(noise, asks):
     model = BatchTime()
     model.reset(FLEET)
     rng = np.random.default_rng(0)
@@ -152,7 +152,7 @@ def test_an_excitation_is_asked_for_only_where_noise_would_not_drown_it(noise, a
 
 
 @pytest.mark.slow
-def test_slope_and_intercept_are_learnt_online_once_batches_move():
+def test_slope_and_intercept_learnt_online():
     model = BatchTime()
     model.reset(["a"])
     rng = np.random.default_rng(0)
@@ -176,7 +176,7 @@ def test_noise_alone_is_not_taken_for_knowledge():
     assert model.wants_excitation.all()
 
 
-def test_a_worker_that_slows_down_keeps_its_curve_and_drifts_as_a_whole():
+def test_slowed_worker_scales_its_curve():
     model = fit(BatchTime(relative_speed="last-value"), [recorded()])
     model.reset(FLEET)
     sizes = np.array([100.0, 200.0, 300.0])
@@ -186,7 +186,7 @@ def test_a_worker_that_slows_down_keeps_its_curve_and_drifts_as_a_whole():
 
 
 @pytest.mark.slow
-def test_what_the_balancer_does_about_a_slow_worker_is_not_mistaken_for_the_curve():
+def test_closed_loop_is_not_mistaken_for_curve():
     """In a closed loop the batch falls because the worker slowed down: time over batch then looks flat, and is not."""
     model = BatchTime()
     model.reset(["a", "b"])
@@ -204,7 +204,7 @@ def test_what_the_balancer_does_about_a_slow_worker_is_not_mistaken_for_the_curv
 
 @pytest.mark.parametrize("fitted", [True, False])
 @pytest.mark.slow
-def test_sizes_from_curves_beat_sizes_from_speeds_where_there_is_an_intercept(fitted):
+def test_curve_sizes_beat_speed_sizes(fitted):
     """Devices switch between two states; equal times are reached at once, not by going there step by step."""
     late = {}
     for name, model in {"curves": BatchTime(relative_speed="last-value"), "speeds": EWMA(smoothing=1.0)}.items():
@@ -239,7 +239,7 @@ def test_the_memory_limit_is_learnt_from_failures():
     assert model.predict().curves.limit.tolist() == [60, np.inf], "a size that worked once may fail, and the reverse"
 
 
-def test_the_time_of_a_failed_batch_teaches_nothing():
+def test_failed_batch_time_ignored():
     model = BatchTime()
     model.reset(["a"])
     for _ in range(5):
@@ -250,7 +250,7 @@ def test_the_time_of_a_failed_batch_teaches_nothing():
     assert model.predict().spread == before.spread
 
 
-def test_the_spread_is_that_of_the_time_at_the_batch_that_was_run():
+def test_spread_is_of_time_at_batch_run():
     """Sizes that change a lot are no forecast error where the curve is known."""
     model = fit(BatchTime(), [recorded()])
     result = backtest(model, recorded(), warmup=10)
@@ -259,7 +259,7 @@ def test_the_spread_is_that_of_the_time_at_the_batch_that_was_run():
 
 
 @pytest.mark.slow
-def test_the_relative_speed_may_be_any_predictor_and_reads_its_covariates():
+def test_relative_speed_reads_its_covariates():
     from paceline.predictors import checks
 
     model = fit(BatchTime(relative_speed="narx:lags=3,hidden=4"), [checks.example_trace()])
@@ -276,7 +276,7 @@ def test_the_relative_speed_may_be_any_predictor_and_reads_its_covariates():
 
 @pytest.mark.parametrize("job", ["digits-cnn-bursty", "digits-attention-moving"])
 @pytest.mark.slow
-def test_where_time_is_proportional_and_speed_jumps_about_it_balances_as_well_as_the_speed_alone(job):
+def test_proportional_jobs_balance_as_by_speed(job):
     """Contended CPU workers: the balancer's own moves, and other jobs it was fitted to, must not look like a curve."""
     whole = recorded_jobs.load(job)
     trace = Trace(whole.samples[:500], whole.seconds[:500], workers=whole.workers, meta={"job": job})
@@ -290,7 +290,7 @@ def test_where_time_is_proportional_and_speed_jumps_about_it_balances_as_well_as
 
 
 @pytest.mark.parametrize("overlap", [1, 2, 8, np.inf])
-def test_communication_that_overlaps_is_taken_out_of_the_times_and_put_back_by_the_solver(overlap):
+def test_overlap_removed_and_restored_by_solver(overlap):
     comm = np.array([0.3, 0.0, 0.5])
 
     def step_seconds(sizes):
@@ -312,7 +312,7 @@ def test_communication_that_overlaps_is_taken_out_of_the_times_and_put_back_by_t
     assert plan.makespan == pytest.approx(split(TRUTH, 1000, comm=comm, overlap=overlap).makespan, rel=1e-6)
 
 
-def test_computing_that_hides_behind_communication_teaches_nothing():
+def test_hidden_computing_ignored():
     model = BatchTime(overlap=np.inf)
     model.reset(["a"])
     observe(model, [100], [1.0], comm_seconds=[0.5])
@@ -338,7 +338,7 @@ def test_a_saved_model_comes_back_with_its_curves(tmp_path):
     assert again.predict().curves.intercept[0] > 0
 
 
-def test_a_state_in_the_middle_of_a_job_resumes_curves_drift_and_limits():
+def test_state_resumes_curves_drift_and_limits():
     model = fit(BatchTime(), [recorded()])
     model.reset(FLEET)
     observe(model, [100, 120, 500], [1.0, 2.0, np.nan], out_of_memory=[False, False, True])
@@ -360,7 +360,7 @@ def tried(wanted, low=1.0, high=np.inf, batch_multiple=1, iterations=30):
     return np.array([probed(sizes, mask, *bounds, iteration=k, **options) for k in range(iterations)])
 
 
-def test_probing_moves_samples_of_those_whom_the_predictor_wants_to_know_around_their_sizes():
+def test_probing_moves_wanted_workers():
     sizes_KW = tried((True, True, False))
     assert (sizes_KW[:, 2] == 200).all()
     assert set(sizes_KW[:, 0]) == set(sizes_KW[:, 1]) == {190, 210}
@@ -372,7 +372,7 @@ def test_a_single_worker_is_probed_with_a_partner():
     assert set(sizes_KW[:, 0]) == set(sizes_KW[:, 2]) == {190, 200, 210}
 
 
-def test_probing_keeps_sum_batch_multiple_and_bounds_and_is_the_same_every_time():
+def test_probing_keeps_sum_multiple_and_bounds():
     sizes_KW = tried((True, True, True), low=196.0, high=204.0, batch_multiple=4)
     assert (sizes_KW.sum(axis=1) == 600).all()
     assert set(sizes_KW.ravel()) == {196, 200, 204}
@@ -384,7 +384,7 @@ def test_a_fleet_of_one_is_not_probed():
     assert probed(one, one > 0, one, one, amount=0.5, batch_multiple=1, iteration=1).tolist() == [64]
 
 
-def test_who_knows_the_curves_or_may_not_probe_tries_nothing():
+def test_known_curves_or_no_probing_try_nothing():
     free = np.ones(2), np.full(2, np.inf)
     still, model = BatchTime(probing=0.0), BatchTime()
     for one in (still, model):
@@ -402,7 +402,7 @@ def test_who_knows_the_curves_or_may_not_probe_tries_nothing():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(24))
-def test_a_fleet_of_equals_with_level_curves_is_hardly_slower_than_equal_batches(seed):
+def test_equal_fleet_hardly_slower_than_equal_batches(seed):
     """A level stretch says nothing of larger batches: 806 of 810 samples once went to one worker of five."""
     random = np.random.default_rng(seed)
     workers, share, knee = int(random.integers(2, 7)), 160, 160 * 2.0 ** random.uniform(-2, 2)

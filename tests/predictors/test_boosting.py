@@ -19,7 +19,7 @@ def fitted():
 
 
 @pytest.mark.slow
-def test_trees_say_what_the_model_says_they_were_taken_from_also_with_gaps():
+def test_trees_equal_sklearn_with_gaps():
     rng = np.random.default_rng(0)
     inputs = rng.normal(size=(500, 6))
     inputs[rng.random(inputs.shape) < 0.2] = np.nan
@@ -37,7 +37,7 @@ def test_a_model_of_one_leaf_says_the_mean():
 
 
 @pytest.mark.slow
-def test_a_fleet_it_has_not_seen_is_forecast_better_than_by_the_last_value(fitted):
+def test_unseen_fleet_beats_last_value(fitted):
     trace = synthetic_fleet("mixed", workers=5, iterations=300, seed=1)
     ratio = backtest(fitted, trace).rmse / backtest(LastValue(), trace).rmse
     assert ratio.mean() < 0.93
@@ -52,7 +52,7 @@ def test_covariates_that_explain_the_speed_help():
 
 
 @pytest.mark.slow
-def test_a_covariate_that_is_sampled_every_other_iteration_has_no_past_to_fit():
+def test_sparse_covariate_lag_refused():
     trace = checks.example_trace(200)
     seconds, covariates = trace.seconds.copy(), trace.covariates.copy()
     seconds[1::2], covariates[1::2] = np.nan, np.nan
@@ -103,7 +103,7 @@ def test_what_cannot_be_fitted_is_refused():
 
 
 @pytest.mark.slow
-def test_the_same_speeds_give_the_same_trees_also_where_bins_are_drawn_from_a_part():
+def test_fit_is_deterministic_with_sampled_bins():
     """scikit-learn draws 200,000 examples to place its bins."""
     seconds_TW = np.exp(np.random.default_rng(0).normal(0.0, 0.2, (120, 2000)))
     trace = Trace(np.ones_like(seconds_TW), seconds_TW)

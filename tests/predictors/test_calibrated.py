@@ -26,7 +26,7 @@ def held(model, speed_TW, low, high):
 
 @pytest.mark.parametrize("inner", ["last-value", "ewma:smoothing=0.03", "rls"])
 @pytest.mark.slow
-def test_ninety_percent_intervals_hold_in_88_to_92_percent(inner):
+def test_coverage_between_88_and_92_percent(inner):
     speed_TW = synthetic_fleet("mixed", workers=50, iterations=1000).speed
     coverage_W = held(Calibrated(inner), speed_TW, 0.05, 0.95)
     assert 0.88 < coverage_W.mean() < 0.92
@@ -47,7 +47,7 @@ def test_both_ends_hold_under_skewed_errors():
 
 
 @pytest.mark.slow
-def test_the_spread_is_that_of_the_errors_and_follows_a_change():
+def test_spread_follows_changed_errors():
     rng = np.random.default_rng(0)
     model = Calibrated("ewma:smoothing=0.02")
     model.reset([str(w) for w in range(50)])
@@ -57,7 +57,7 @@ def test_the_spread_is_that_of_the_errors_and_follows_a_change():
         assert model.predict().spread.mean() == pytest.approx(noise, rel=0.15)
 
 
-def test_the_speed_stays_that_of_the_inner_predictor():
+def test_speed_and_curves_are_the_inner_ones():
     model, inner = Calibrated("batch-time"), BatchTime()
     for predictor in (model, inner):
         predictor.reset(["a"])
@@ -67,7 +67,7 @@ def test_the_speed_stays_that_of_the_inner_predictor():
     assert model.predict().curves.intercept == pytest.approx(inner.predict().curves.intercept)
 
 
-def test_a_forecast_interpolates_its_tracked_quantiles_and_falls_back_where_there_are_none():
+def test_quantiles_interpolated_or_normal():
     quantiles = np.array([[80.0, 100.0, 110.0], [np.nan] * 3])
     known = Forecast(np.array([99.0, 50.0]), np.array([0.1, 0.1]), levels=(0.1, 0.5, 0.9), quantiles=quantiles)
     assert known.quantile(0.1)[0] == pytest.approx(80.0)
@@ -88,7 +88,7 @@ def test_quantiles_never_cross():
         assert quantiles_WL is None or np.all(np.diff(quantiles_WL[np.isfinite(quantiles_WL).all(axis=1)]) >= 0)
 
 
-def test_intervals_of_a_horizon_without_errors_are_wider_by_its_fourth_root():
+def test_unlearnt_horizon_widens_by_fourth_root():
     model = Calibrated("last-value")
     model.reset(["a"])
     for k in range(100):
@@ -98,7 +98,7 @@ def test_intervals_of_a_horizon_without_errors_are_wider_by_its_fourth_root():
         assert np.log(far.quantile(q) / far.speed) == pytest.approx(2 * np.log(near.quantile(q) / near.speed))
 
 
-def test_beyond_the_tracked_quantiles_the_line_through_the_last_two_goes_on_at_both_ends():
+def test_quantiles_extrapolate_at_both_ends():
     known = Forecast(np.array([100.0]), np.array([0.1]), levels=(0.1, 0.5, 0.9), quantiles=np.array([[50.0, 100, 400]]))
     low, high = known.quantile(0.01)[0], known.quantile(0.99)[0]
     score = NormalDist().inv_cdf(0.99) / NormalDist().inv_cdf(0.9)
@@ -112,12 +112,12 @@ def test_a_quantile_of_a_certainty_is_refused(q):
         Forecast(np.array([100.0]), np.array([0.1])).quantile(q)
 
 
-def test_where_nothing_is_known_the_quantile_is_nothing_below_the_median_and_anything_above():
+def test_unknown_quantiles_are_zero_and_infinite():
     unknown = Forecast(np.array([100.0]), np.array([np.inf]))
     assert [unknown.quantile(q)[0] for q in (0.01, 0.5, 0.99)] == [0.0, 100.0, np.inf]
 
 
-def test_where_nothing_is_tracked_the_error_is_log_normal_with_the_spread():
+def test_untracked_quantiles_are_log_normal():
     forecast = Forecast(np.array([100.0]), np.array([0.3]))
     samples = 100.0 * np.exp(np.sqrt(np.log(1 + 0.3**2)) * np.random.default_rng(0).normal(size=200_000))
     assert samples.std() / np.exp(np.log(samples).mean() + np.log(samples).var() / 2) == pytest.approx(0.3, rel=0.02)
@@ -126,7 +126,7 @@ def test_where_nothing_is_tracked_the_error_is_log_normal_with_the_spread():
         assert forecast.quantile(q)[0] * forecast.quantile(1 - q)[0] == pytest.approx(100.0**2)
 
 
-def test_intervals_of_workers_with_few_errors_are_wide_enough_and_not_far_too_wide():
+def test_few_errors_widen_intervals_enough():
     rng = np.random.default_rng(0)
     model, inside = Calibrated("ewma:smoothing=0.001"), []
     model.reset([str(w) for w in range(400)])
@@ -139,7 +139,7 @@ def test_intervals_of_workers_with_few_errors_are_wide_enough_and_not_far_too_wi
     assert 0.87 < np.mean(inside) < 0.92
 
 
-def test_a_worker_that_falls_silent_among_others_keeps_its_quantiles_however_long_it_was_known():
+def test_silent_worker_keeps_quantiles():
     rng = np.random.default_rng(0)
     model = Calibrated("ewma")
     model.reset(["a", "b"])
@@ -155,7 +155,7 @@ def test_a_worker_that_falls_silent_among_others_keeps_its_quantiles_however_lon
 
 
 @pytest.mark.slow
-def test_intervals_answer_noise_that_has_grown_a_hundredfold_within_ten_reports():
+def test_intervals_widen_within_ten_reports():
     rng = np.random.default_rng(2)
     deviation_T = np.where(np.arange(260) < 200, 0.001, 0.1)
     model, inside = Calibrated("ewma:smoothing=0.01"), []
@@ -171,7 +171,7 @@ def test_intervals_answer_noise_that_has_grown_a_hundredfold_within_ten_reports(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("horizon", [1, 5, 20])
-def test_intervals_that_were_wide_in_a_noisy_phase_hold_as_often_as_they_say_in_a_quiet_one(horizon):
+def test_intervals_narrow_after_noisy_phase(horizon):
     rng = np.random.default_rng(4)
     deviation_T = np.where(np.arange(400) < 100, 0.3, 0.03)
     model, made, inside = Calibrated("ewma:smoothing=0.1"), [], []
@@ -185,7 +185,7 @@ def test_intervals_that_were_wide_in_a_noisy_phase_hold_as_often_as_they_say_in_
     assert 0.85 < np.mean(inside[200:]) < 0.93
 
 
-def test_a_forecast_that_is_late_after_a_jump_is_not_taken_for_noise():
+def test_late_forecast_after_jump_is_not_noise():
     model = Calibrated("ewma:smoothing=0.5")
     model.reset(["a"])
     rng = np.random.default_rng(3)

@@ -21,7 +21,7 @@ def noise(count, seed=0):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jump", [-1.0, -0.3, 0.3, 1.0])
-def test_a_jump_is_followed_within_a_few_iterations_and_the_new_level_is_an_average_at_once(jump):
+def test_jump_followed_and_averaged_at_once(jump):
     speed = noise(300) + np.where(np.arange(300) < 150, 0.0, jump)
     found = forecasts(ChangePoint(), speed)
     assert np.abs(found[156:] - jump).max() < 0.09
@@ -29,7 +29,7 @@ def test_a_jump_is_followed_within_a_few_iterations_and_the_new_level_is_an_aver
 
 
 @pytest.mark.slow
-def test_it_is_as_slow_as_its_smoothing_where_nothing_changes():
+def test_steady_speed_smoothed_as_ewma():
     steady = noise(2000)
     settled, slow = (forecasts(model, steady)[200:] for model in (ChangePoint(threshold=20.0), EWMA(0.05)))
     assert np.std(settled) < 1.1 * np.std(slow)

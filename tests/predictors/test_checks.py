@@ -249,7 +249,7 @@ def test_check_notices_a_broken_contract(name, kind):
 
 
 @pytest.mark.parametrize(("spreads", "kept"), [((1, 0.5, 0.7), False), ((1, 2, 1), True), ((1, 9, 0.99), False)])
-def test_a_forecast_ten_ahead_is_no_more_certain_than_that_of_the_next(spreads, kept):
+def test_certainty_falls_with_horizon(spreads, kept):
     class Uncertain(LastValue):
         def predict(self, *, covariates=None, horizon=1):
             forecast = super().predict(covariates=covariates)
@@ -307,6 +307,6 @@ class LosesWhatItLearnt(EWMA):
         return self.factor_ * super().forecast_speed(covariates_WD, horizon)
 
 
-def test_what_was_learnt_from_traces_must_be_in_the_state():
+def test_learnt_values_must_be_in_state():
     with pytest.raises(checks.ContractBrokenError, match="a loaded state forecasts differently"):
         checks.run(checks.fitted(LosesWhatItLearnt()), ["state_resumes_exactly"])

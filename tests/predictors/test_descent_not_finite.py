@@ -38,12 +38,12 @@ def broken(places, column="inputs", value=np.nan, count=8, jobs=2):
         (broken({k: [0] for k in range(5)}, jobs=5), "5 of its windows are not, from job 0, job 1, job 2 and 2 more$"),
     ],
 )
-def test_a_loss_that_is_not_finite_names_its_batch_and_the_jobs_of_its_windows(windows, says):
+def test_nonfinite_loss_names_batch_and_jobs(windows, says):
     with pytest.raises(ValueError, match=f"the loss is not finite in .*{says}"):
         trained(windows, Training(epochs=1, batch_size=64))
 
 
-def test_a_loss_that_is_not_finite_later_names_the_batch_and_the_epoch():
+def test_nonfinite_loss_later_names_epoch():
     calls = iter(range(100))
 
     def loss(inputs, targets):

@@ -10,7 +10,7 @@ TRACE = checks.example_trace(400)
 
 @pytest.mark.parametrize("kind", [ARIMA, BatchTime, Mixture])
 @pytest.mark.slow
-def test_what_was_fitted_to_a_worker_serves_it_under_its_new_name(kind):
+def test_fitted_state_follows_rename(kind):
     fitted = kind().fit([TRACE])
     renamed, untouched = kind(), kind()
     for model in (renamed, untouched):
@@ -28,7 +28,7 @@ def test_what_was_fitted_to_a_worker_serves_it_under_its_new_name(kind):
         assert np.array_equal(resumed.predict().speed, untouched.predict().speed)
 
 
-def test_a_renamed_worker_may_leave_by_its_new_name_only():
+def test_renamed_worker_leaves_by_new_name():
     model = Mixture(["ewma", "arima"])
     model.reset(["a", "b"])
     model.rename("a", "c")
@@ -39,7 +39,7 @@ def test_a_renamed_worker_may_leave_by_its_new_name_only():
     assert model.workers == ("b", "a")
 
 
-def test_an_arima_resumes_a_fleet_whose_state_holds_nothing_that_was_fitted():
+def test_arima_resumes_state_without_fit():
     fitted = ARIMA(order=(1, 0, 0)).fit([TRACE])
     fitted.reset(["a"])
     rows = {name: value for name, value in fitted.state_dict().items() if not name.startswith("learnt/")}

@@ -90,7 +90,7 @@ def test_a_worker_is_forecast_in_a_fleet_as_alone(name, seed):
 
 @settings(max_examples=30)
 @given(st.lists(st.sampled_from([np.nan, 0.5, 1.0, 2.0, 4.0]), min_size=1, max_size=12), st.integers(1, 5))
-def test_the_spread_is_the_root_mean_square_error_of_the_log_speed(seconds, horizon):
+def test_spread_is_rms_error_of_log_speed(seconds, horizon):
     model, square, last = LastValue(), np.nan, np.nan
     model.reset(["a", "never"])
     for second in seconds:
@@ -104,7 +104,7 @@ def test_the_spread_is_the_root_mean_square_error_of_the_log_speed(seconds, hori
 
 
 @pytest.mark.parametrize(("factor", "accepted"), [(0.999, True), (1.001, False)])
-def test_a_speed_above_a_hundred_times_the_forecast_is_accepted_at_the_second_report_in_a_row(factor, accepted):
+def test_hundredfold_speed_needs_second_report(factor, accepted):
     model = LastValue()
     model.reset(["a", "b"])
     for _ in range(3):
@@ -126,7 +126,7 @@ def test_a_doubt_ends_with_the_next_usual_report():
     assert model.predict().speed == [1.0]
 
 
-def test_a_worker_that_ran_out_of_memory_has_not_reported():
+def test_out_of_memory_is_no_report():
     model = LastValue()
     model.reset(["a", "b"])
     model.observe(Report([1.0, 1.0], [1.0, 1.0]))
@@ -134,7 +134,7 @@ def test_a_worker_that_ran_out_of_memory_has_not_reported():
     assert model.predict().speed.tolist() == [1.0, 2.0]
 
 
-def test_whoever_has_not_reported_is_forecast_at_the_median_of_the_others():
+def test_unreported_worker_gets_median_speed():
     model = LastValue()
     model.reset(["a", "b", "c", "new"])
     model.observe(Report([1.0] * 4, [1.0, 0.5, 0.1, np.nan]))
@@ -177,7 +177,7 @@ def served(model=None):
         (lambda: LocalLevel(1.1), r"smoothing must lie in \(0, 1\], got 1.1"),
     ],
 )
-def test_a_wrong_question_is_answered_with_what_to_do(asks, sentence):
+def test_invalid_calls_say_what_to_do(asks, sentence):
     with pytest.raises(ValueError, match=sentence):
         asks()
 
@@ -190,24 +190,13 @@ def test_a_wrong_question_is_answered_with_what_to_do(asks, sentence):
         (7, "got an object of int: make one of a class in paceline.predictors"),
     ],
 )
-def test_what_is_no_predictor_is_refused_with_what_makes_one(given, sentence):
+def test_non_predictor_refused_with_hint(given, sentence):
     with pytest.raises(TypeError, match="predictor must be one such as EWMA.*" + sentence):
         require_predictor(given)
     require_predictor(EWMA())
 
 
-def test_a_predictor_says_what_it_is_made_of_and_whether_a_fit_changes_it():
-    assert repr(EWMA(0.5)) == "EWMA(smoothing=0.5)"
-    assert BatchTime(near=3.0).get_params(deep=False)["near"] == 3.0
-    assert [model.learns_from_traces for model in (EWMA(), EWMA(None), Mixture(["ewma"]), RLS())] == [
-        False,
-        True,
-        False,
-        True,
-    ]
-
-
-def test_many_workers_that_join_or_leave_at_once_are_as_those_who_did_one_by_one():
+def test_join_all_and_leave_all_equal_single_calls():
     at_once, one_by_one = LocalLevel(), LocalLevel()
     for model in (at_once, one_by_one):
         model.reset(["a", "b", "c"])
@@ -238,7 +227,7 @@ def test_many_may_join_a_fleet_of_nobody():
 
 @settings(max_examples=30)
 @given(st.floats(0.05, 1.0), st.lists(st.sampled_from([np.nan, np.nan, 0.5, 1.0, 3.0]), min_size=1, max_size=20))
-def test_a_local_level_is_a_kalman_filter_in_which_doubt_grows_with_each_iteration_of_silence(smoothing, seconds):
+def test_local_level_is_kalman_filter(smoothing, seconds):
     model, level, doubt = LocalLevel(smoothing), None, 4.0
     model.reset(["a"])
     for second in seconds:

@@ -32,7 +32,7 @@ def warmed(kind, rng):
 
 @pytest.mark.parametrize("samples", [-np.inf, np.inf, np.nan, 32.0])
 @pytest.mark.parametrize("seconds", [-np.inf, np.inf, np.nan, 0.0])
-def test_a_report_of_no_finite_time_or_number_is_no_report_and_leaves_the_others(samples, seconds):
+def test_nonfinite_report_is_missing(samples, seconds):
     np.testing.assert_array_equal(Report([32.0, samples], [0.25, seconds]).speed, [128.0, np.nan])
 
 
@@ -41,7 +41,7 @@ def test_a_report_of_no_finite_time_or_number_is_no_report_and_leaves_the_others
     "garbage", [(32, 1e-9), (32, 1e-5), (1e300, 0.32), (32, 1e300), (1e-300, 0.32), (1e300, 1e300), (32, 5e-324)]
 )
 @pytest.mark.slow
-def test_one_report_that_cannot_be_spoils_no_forecast_for_long(kind, garbage):
+def test_one_impossible_report_is_forgotten(kind, garbage):
     """EWMA was off by more than a fifth for 83 iterations after a step of a nanosecond."""
     rng = np.random.default_rng(0)
     model = warmed(kind, rng)
@@ -53,7 +53,7 @@ def test_one_report_that_cannot_be_spoils_no_forecast_for_long(kind, garbage):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_single_report_far_too_fast_changes_nothing_but_a_second_one_counts(kind):
+def test_second_fast_report_counts(kind):
     rng = np.random.default_rng(0)
     model = warmed(kind, rng)
     before = model.predict().speed[0]
@@ -72,13 +72,13 @@ def test_a_missing_report_does_not_lift_the_doubt():
     assert model.predict().speed[0] == 10_000
 
 
-def test_a_time_below_a_microsecond_counts_as_no_report():
+def test_time_below_microsecond_is_missing():
     assert np.isnan(Report([64, 64], [9.9e-7, 1e-6]).speed).tolist() == [True, False]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.slow
-def test_no_number_in_a_report_raises_a_warning_or_an_unusable_forecast(kind):
+def test_any_report_keeps_forecast_usable(kind):
     model = kind()
 
     @settings(max_examples=25)
@@ -118,7 +118,7 @@ def test_a_covariate_that_cannot_be_is_unknown(kind, lie):
 
 @settings(max_examples=40)
 @given(st.lists(st.tuples(*[ANY] * 4), min_size=1, max_size=8), st.sampled_from([EWMA, LastValue]))
-def test_no_number_in_a_report_raises_a_warning_in_the_balancer(rows, kind):
+def test_any_report_keeps_balancer_quiet(rows, kind):
     balancer = LoadBalancer(kind(), workers=["a", "b"], global_batch=64)
     for x0, x1, t0, t1 in rows:
         plan = balancer.step(Report([x0, x1], [t0, t1]))
@@ -126,7 +126,7 @@ def test_no_number_in_a_report_raises_a_warning_in_the_balancer(rows, kind):
 
 
 @given(st.integers(1, 2**53), st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=9))
-def test_the_sizes_of_any_batch_sum_to_it_or_it_is_refused(global_batch, speeds):
+def test_split_sums_to_batch_or_refuses(global_batch, speeds):
     """At 2**53 the sum of two sizes came out one too high: float64 has no such number."""
     try:
         sizes = split(Curves.from_speed(np.array(speeds)), global_batch).sizes
@@ -138,7 +138,7 @@ def test_the_sizes_of_any_batch_sum_to_it_or_it_is_refused(global_batch, speeds)
 
 
 @pytest.mark.parametrize("workers", range(1, 8))
-def test_the_largest_batch_that_is_taken_is_split_exactly(workers):
+def test_largest_batch_split_exactly(workers):
     largest = 2**53 // workers
     speeds = np.random.default_rng(0).uniform(1, 3, (20, workers))
     for speed_W in speeds:
@@ -146,7 +146,7 @@ def test_the_largest_batch_that_is_taken_is_split_exactly(workers):
 
 
 @pytest.mark.slow
-def test_where_times_tie_sizes_still_sum_and_none_is_negative():
+def test_tied_times_sum_without_negatives():
     """Taking two multiples back from a worker that ends last, instead of one, went unnoticed."""
     rng = np.random.default_rng(0)
     for _ in range(3000):
@@ -165,7 +165,7 @@ def test_where_times_tie_sizes_still_sum_and_none_is_negative():
         st.tuples(*[st.floats() | st.sampled_from([0.0, 1e-300, 1e300, 64.0, 1e-6, -1.0])] * 2), min_size=1, max_size=9
     )
 )
-def test_the_speeds_of_a_fleet_are_those_of_each_worker_alone(reports):
+def test_fleet_speeds_equal_single_workers(reports):
     samples, seconds = np.array(reports).T
     alone = [Report([x], [t]).speed[0] for x, t in reports]
     np.testing.assert_array_equal(Report(samples, seconds).speed, alone)

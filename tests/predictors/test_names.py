@@ -7,14 +7,14 @@ from paceline.predictors.linear.pooled import Pooled
 from paceline.predictors.named import kinds
 
 
-def test_a_name_that_is_taken_is_refused_and_keeps_its_predictor():
+def test_taken_name_refused():
     other = type("EWMA", (LastValue,), {"__module__": "mine"})
     with pytest.raises(ValueError, match=r"the name 'ewma' belongs to paceline.*EWMA: rename yours"):
         register(other)
     assert type(named("ewma")) is EWMA
 
 
-def test_a_class_that_is_defined_once_more_takes_its_old_place():
+def test_redefined_class_replaces_itself():
     first, again = (type("Mine", (LastValue,), {"__module__": "mine"}) for _ in range(2))
     try:
         register(first)
@@ -25,13 +25,13 @@ def test_a_class_that_is_defined_once_more_takes_its_old_place():
 
 
 @pytest.mark.parametrize("kind", [ARIMA, Auto, BarrierHead, Boosting, GRU, NARX, RLS], ids=lambda kind: kind.__name__)
-def test_a_text_is_not_taken_for_a_covariate_in_each_letter(kind):
+def test_text_refused_as_covariates(kind):
     with pytest.raises(ValueError, match=r"covariates must be a list of names such as \['cpu_busy'\], got 'cpu_busy'"):
         kind(covariates="cpu_busy")
     assert kind(covariates=["cpu_busy"]).covariates == ("cpu_busy",)
 
 
-def test_a_correction_takes_no_text_for_covariates_either():
+def test_pooled_refuses_text_as_covariates():
     with pytest.raises(ValueError, match="covariates must be a list of names"):
         Pooled(EWMA(), covariates="cpu_busy")
 
@@ -39,6 +39,6 @@ def test_a_correction_takes_no_text_for_covariates_either():
 @pytest.mark.parametrize(
     "text", ["8", "8,smoothing=0.5", ")+(", "smoothing=", "*[0.5]", "smoothing=open('x')", "0.5) if f(", "a b"]
 )
-def test_what_is_no_list_of_named_values_is_refused_in_a_sentence(text):
+def test_malformed_arguments_refused(text):
     with pytest.raises(ValueError, match=r" must be arguments like lags=8,hidden=16"):
         named(f"ewma:{text}")

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from paceline.predictors import Report
-from paceline.predictors.linear.inputs import scale_of
 from paceline.predictors.linear.per_worker import VARIANCE
-from paceline.predictors.linear.pooled import OWN_FORECAST, Pooled
+from paceline.predictors.linear.pooled import Pooled
 
 
 def hot(iterations, workers, seed=6):
@@ -40,7 +39,7 @@ def rms(errors):
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_a_worker_that_joins_starts_with_what_the_fleet_has_learnt():
+def test_joining_worker_starts_with_fleet_effect():
     log_TW, heat_TW = hot(80, 9)
     fleet, alone = Pooled("last-value", ["heat"]), Pooled("last-value", ["heat"])
     served(fleet, log_TW[:60, :8], heat_TW[:60, :8])
@@ -50,7 +49,7 @@ def test_a_worker_that_joins_starts_with_what_the_fleet_has_learnt():
     assert rms(joined) < 0.6 * rms(new)
 
 
-def test_without_reports_it_forecasts_as_the_predictor_that_it_corrects():
+def test_without_reports_forecast_is_uncorrected():
     model = Pooled("last-value")
     model.reset(["a"])
     model.update_from_report(Report([2.0], [1.0]), np.array([2.0]), np.zeros((1, 0)))
@@ -58,7 +57,7 @@ def test_without_reports_it_forecasts_as_the_predictor_that_it_corrects():
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_what_the_fleet_has_learnt_is_saved_and_resumed():
+def test_fleet_effect_is_saved():
     log_TW, heat_TW = hot(40, 4)
     model, other = Pooled("last-value", ["heat"]), Pooled("last-value", ["heat"])
     served(model, log_TW, heat_TW)
@@ -71,7 +70,7 @@ def test_what_the_fleet_has_learnt_is_saved_and_resumed():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_each_worker_learns_what_a_covariate_does_to_it_alone():
+def test_worker_effect_learnt_alone():
     log_TW, heat_TW = hot(300, 6)
     log_TW[:, 3:] *= -1.0  # on half of the workers the covariate acts the other way round: none of it is in common
     common, own = (served(Pooled("last-value", ["heat"]), log_TW, heat_TW, column)[150:] for column in (FLEET, OWN))
@@ -79,7 +78,7 @@ def test_each_worker_learns_what_a_covariate_does_to_it_alone():
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_without_a_covariate_there_is_nothing_to_learn_alone():
+def test_without_covariate_no_own_effect():
     log_TW, heat_TW = hot(60, 3)
     model = Pooled("last-value", ["heat"])
     own, plain = (served(model, log_TW, np.full_like(heat_TW, np.nan), column) for column in (OWN, PLAIN))
@@ -88,7 +87,7 @@ def test_without_a_covariate_there_is_nothing_to_learn_alone():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_covariates_that_some_workers_alone_report_are_learnt_from():
+def test_covariates_of_some_workers_are_learnt():
     log_TW, heat_TW = hot(200, 4)
     log_TW[:, 1] *= -1.0
     heat_TW[:, 2:] = np.nan
@@ -99,7 +98,7 @@ def test_covariates_that_some_workers_alone_report_are_learnt_from():
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 @pytest.mark.parametrize("known_from", [0, 150])
-def test_covariates_that_nobody_reports_take_no_part_in_what_each_worker_learns_alone(known_from):
+def test_unreported_covariates_take_no_part(known_from):
     log_TW, heat_TW = hot(300, 4)
     log_TW[:, 2:] *= -1.0
     heat_TW[:known_from] = np.nan
@@ -122,7 +121,7 @@ def test_covariates_that_nobody_reports_take_no_part_in_what_each_worker_learns_
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_the_others_are_learnt_from_while_a_worker_is_silent():
+def test_silent_worker_does_not_stop_learning():
     log_TW, heat_TW = hot(100, 5)
     log_TW[2:, 0] = np.nan
     errors = served(Pooled("last-value", ["heat"]), log_TW, heat_TW)[50:, 1:]
@@ -131,7 +130,7 @@ def test_the_others_are_learnt_from_while_a_worker_is_silent():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_the_fleet_follows_a_covariate_that_changes_its_meaning():
+def test_fleet_follows_changed_covariate_effect():
     log_TW, heat_TW = hot(900, 8)
     log_TW[150:] -= 2 * (log_TW[150:] + 0.0)
     errors = served(Pooled("last-value", ["heat"]), log_TW, heat_TW)
@@ -140,17 +139,7 @@ def test_the_fleet_follows_a_covariate_that_changes_its_meaning():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_what_is_corrected_does_not_depend_on_how_much_speeds_vary():
+def test_correction_is_scale_free():
     log_TW, heat_TW = hot(120, 6)
     small, large = (served(Pooled("ewma:smoothing=0.5", ["heat"]), a * log_TW, heat_TW)[60:] / a for a in (0.05, 0.2))
     assert rms(small - large) < 0.15 * rms(large)
-
-
-@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_the_correction_sees_how_far_the_forecast_is_from_the_last_speed_in_the_workers_scale():
-    log_TW, heat_TW = hot(20, 3)
-    model = Pooled("ewma:smoothing=0.5", ["heat"])
-    served(model, log_TW, heat_TW)
-    asked = model._answered(heat_TW[-1][:, None])
-    ahead_W = asked.log_W - log_TW[-1]
-    assert asked.inputs_WF[:, OWN_FORECAST] * scale_of(model.state) == pytest.approx(ahead_W)

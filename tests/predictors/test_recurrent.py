@@ -7,7 +7,6 @@ from paceline.datasets import Trace
 from paceline.datasets.synthetic import synthetic_fleet
 from paceline.predictors import GRU, LSTM, LastValue, Report, SimpleRNN, Training
 from paceline.predictors.fitting import Fitting
-from paceline.predictors.networks.neural import STEPS, Sequences
 
 torch = pytest.importorskip("torch")
 
@@ -33,14 +32,14 @@ def test_numpy_computes_the_cell_that_torch_computes(kind):
     inputs = np.random.default_rng(0).normal(size=(4, 7, 3))
     state = np.zeros((4, model.cells * 5))
     for step in range(7):
-        state = model._cell(inputs[:, step], state)
+        state = model.step_cell(inputs[:, step], state)
     expected = layer(torch.tensor(inputs, dtype=torch.float32))[0][:, -1].detach().numpy()
     assert state[:, :5] == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.slow
-def test_it_learns_a_fleet_and_beats_the_last_value_later(kind):
+def test_fit_beats_last_value_later(kind):
     trace = synthetic_fleet("mixed", workers=10, iterations=800, seed=3)
     model = kind(training=Training(epochs=15, batch_size=16, learning_rate=1e-2, weight_decay=1e-2))
     model.fit([trace.select(slice(0, 400))])
@@ -49,7 +48,7 @@ def test_it_learns_a_fleet_and_beats_the_last_value_later(kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_same_seed_fits_the_same_weights_and_leaves_torch_alone(kind):
+def test_same_seed_same_weights_torch_untouched(kind):
     trace = synthetic_fleet("mixed", workers=3, iterations=200)
     training = Training(epochs=2, batch_size=4)
     torch.manual_seed(5)
@@ -62,7 +61,7 @@ def test_the_same_seed_fits_the_same_weights_and_leaves_torch_alone(kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_gap_leaves_a_worker_as_it_was_and_the_others_alone(kind):
+def test_gap_leaves_worker_and_others_alone(kind):
     trace = synthetic_fleet("noexog", workers=2, iterations=200)
     model = kind(covariates=(), training=Training(epochs=2, batch_size=4)).fit([trace])
     model.reset(["a", "b"])
@@ -76,7 +75,7 @@ def test_a_gap_leaves_a_worker_as_it_was_and_the_others_alone(kind):
 
 
 @pytest.mark.slow
-def test_a_gap_in_a_trace_is_skipped_in_training_as_it_is_in_serving():
+def test_gap_skipped_in_training_as_in_serving():
     trace = synthetic_fleet("noexog", workers=1, iterations=300)
     seconds = trace.seconds.copy()
     seconds[100:110] = np.nan
@@ -87,27 +86,18 @@ def test_a_gap_in_a_trace_is_skipped_in_training_as_it_is_in_serving():
     assert all(np.array_equal(one.weights_[name], other.weights_[name]) for name in one.weights_)
 
 
-def test_sequences_hold_every_step_once_and_validate_with_the_last():
-    targets = np.arange(200.0)
-    cut = Sequences.cut(targets[:, None], targets, validation=0.25)
-    assert cut.inputs.shape[1] == STEPS
-    kept = np.isfinite(cut.targets)
-    assert np.array_equal(np.sort(cut.targets[kept]), targets)
-    assert cut.targets[cut.validates][np.isfinite(cut.targets[cut.validates])].min() == 150.0
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_traces_too_short_to_learn_from_are_refused(kind):
     with pytest.raises(ValueError, match="too short to fit"):
         kind().fit([Trace(samples=[[8], [8]], seconds=[[1], [1]])])
 
 
-def test_held_out_workers_validate_with_their_last_steps_and_the_others_teach_with_their_first():
+def test_held_out_workers_validate_with_last_steps():
     trace = synthetic_fleet("noexog", workers=3, iterations=200)
-    of_all = list(GRU(covariates=())._sequences(Fitting(), trace))
+    of_all = list(GRU(covariates=()).sequences(Fitting(), trace))
     held_out = frozenset({trace.workers[1], "elsewhere"})
     for worker, whole, one in zip(
-        trace.workers, of_all, GRU(covariates=())._sequences(Fitting(held_out=held_out), trace), strict=True
+        trace.workers, of_all, GRU(covariates=()).sequences(Fitting(held_out=held_out), trace), strict=True
     ):
         kept = whole.validates if worker in held_out else ~whole.validates
         assert kept.any()
@@ -119,6 +109,6 @@ def test_sequences_without_a_target_are_left_out():
     trace = synthetic_fleet("noexog", workers=2, iterations=200)
     seconds = trace.seconds.copy()
     seconds[1:, 0] = np.nan
-    silent, spoken = GRU(covariates=())._sequences(Fitting(), Trace(trace.samples, seconds))
+    silent, spoken = GRU(covariates=()).sequences(Fitting(), Trace(trace.samples, seconds))
     assert len(silent.targets) == 0
     assert np.isfinite(spoken.targets).any(axis=1).all()

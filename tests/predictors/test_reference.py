@@ -21,7 +21,7 @@ def equal(one, other):
 
 @FEW
 @given(st.lists(NUMBERS, max_size=4))
-def test_the_sum_of_spreads_is_the_spread_of_all_numbers(parts):
+def test_sum_of_spreads_is_spread_of_all(parts):
     total, everything = Spread(), np.concatenate([np.empty(0), *parts])
     known = everything[np.isfinite(everything)]
     for part in parts:
@@ -33,14 +33,14 @@ def test_the_sum_of_spreads_is_the_spread_of_all_numbers(parts):
     assert total.deviation == pytest.approx(usual, rel=1e-6)
 
 
-def test_what_never_differs_deviates_by_one_so_that_it_can_be_divided_by():
+def test_constant_values_deviate_by_one():
     assert Spread().deviation == Spread.of(np.full(9, 3.0)).deviation == 1.0
     assert Spread.of(np.array([0.0, 2e-11])).deviation == pytest.approx(1e-11)
 
 
 @FEW
 @given(SPEEDS)
-def test_changes_are_those_of_log_speed_between_neighbours_and_missing_beside_a_gap(rows):
+def test_changes_are_log_steps_missing_at_gaps(rows):
     speed_TW = np.array(rows).reshape(-1, 2)
     found = changes(speed_TW)
     for k, w in np.ndindex(*found.shape):
@@ -48,7 +48,7 @@ def test_changes_are_those_of_log_speed_between_neighbours_and_missing_beside_a_
     assert np.isnan(changes(np.array([[0.0], [1.0], [np.inf]]))).all()
 
 
-def test_a_value_is_unknown_beyond_five_deviations_and_not_at_five():
+def test_value_unknown_beyond_five_deviations():
     spread = Spread(count=4, mean=2.0, squares=16.0)  # a deviation of 2
     reference = Reference(spread, (spread, Spread(count=1, mean=-1.0)))
     sides = np.array([-1.0, 1.0]) * FAR
@@ -60,7 +60,7 @@ def test_a_value_is_unknown_beyond_five_deviations_and_not_at_five():
     assert not reference.unknown_changes(np.array([np.nan])).any()
 
 
-def test_a_reference_comes_back_from_its_array_and_adds_up():
+def test_reference_round_trip_and_sum():
     one, other = (Reference(Spread(n, 1.0, 2.0), (Spread(n, 3.0, 4.0), Spread())) for n in (3, 5))
     assert Reference.of_array(one.array()) == one
     total = one + other
@@ -78,7 +78,7 @@ def test_what_is_no_reference_is_refused(rows):
 
 @FEW
 @given(SPEEDS.filter(len), st.integers(1, 5))
-def test_a_survey_is_the_same_in_blocks_of_any_size(rows, block):
+def test_survey_independent_of_block_size(rows, block):
     trace = surveyed_trace(rows)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(surveys, "BLOCK", block)

@@ -108,7 +108,7 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_state_that_was_loaded_is_the_state_that_was_saved_in_every_array(name):
+def test_loaded_state_equals_saved_arrays(name):
     needs(name)
     model, resumed = LEARNING[name](), LEARNING[name]()
     if name != "auto":
@@ -128,7 +128,7 @@ def test_a_state_that_was_loaded_is_the_state_that_was_saved_in_every_array(name
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
-def test_the_first_forecast_after_a_fit_in_the_middle_of_a_job_is_that_of_the_fitted_predictor(name):
+def test_fit_mid_job_equals_fitted_predictor(name):
     """A fit may bring other covariates: RLS and the networks then failed at the shape of their own state."""
     needs(name)
     model, resumed = LEARNING[name](), LEARNING[name]()

@@ -35,13 +35,13 @@ def autoregressive(coefficients, noise, iterations=2000, workers=5):
 
 
 @pytest.mark.slow
-def test_an_autoregression_is_forecast_to_within_three_percent_of_its_noise():
+def test_autoregression_forecast_near_noise():
     trace = autoregressive((0.2, 0.6), noise=0.1)
     assert rms(errors(RLS(), trace, skip=1000)) < 1.03 * 0.1
 
 
 @pytest.mark.slow
-def test_it_beats_the_last_value_on_every_synthetic_kind():
+def test_beats_last_value_on_synthetic_kinds():
     for kind in ("mixed", "noexog", "walk"):
         trace = synthetic_fleet(kind, workers=10, iterations=800)
         assert rms(errors(RLS(), trace, 400)) < 0.97 * rms(errors(LastValue(), trace, 400))
@@ -55,7 +55,7 @@ def test_covariates_that_explain_the_speed_are_used():
 
 
 @pytest.mark.slow
-def test_fitting_halves_the_gap_of_a_new_workers_first_steps():
+def test_fit_halves_first_step_gap():
     fleet = autoregressive((0.2, 0.6), noise=0.1, iterations=400, workers=12)
     known, new = fleet.select(workers=fleet.workers[:8]), fleet.select(slice(0, 60), fleet.workers[8:])
     fresh, fitted = rms(errors(RLS(), new, 5)), rms(errors(RLS().fit([known]), new, 5))
@@ -63,7 +63,7 @@ def test_fitting_halves_the_gap_of_a_new_workers_first_steps():
 
 
 @pytest.mark.slow
-def test_it_stays_bounded_through_constant_stretches_and_spikes():
+def test_constant_and_spikes_stay_bounded():
     model = RLS()
     model.reset(["a"])
     rng = np.random.default_rng(0)
@@ -80,7 +80,7 @@ def test_a_covariate_that_a_trace_lacks_is_named():
         RLS(covariates=("gpu",)).fit([synthetic_fleet("walk", workers=1, iterations=10)])
 
 
-def test_before_it_has_learnt_anything_it_forecasts_the_last_speed():
+def test_unlearnt_forecast_is_last_speed():
     model = RLS()
     model.reset(["a"])
     for seconds in (1.0, 2.0):  # one change sets the scale of changes, and teaches no weight
@@ -97,7 +97,7 @@ def test_it_follows_a_worker_that_changes_for_good():
 
 
 @pytest.mark.slow
-def test_a_new_worker_starts_from_the_median_and_the_deviations_of_the_fitted_ones():
+def test_new_worker_starts_from_fitted_median():
     trace = autoregressive((0.2, 0.6), noise=0.1, iterations=200, workers=5)
     served, fitted = RLS(), RLS().fit([trace])
     errors(served, trace, skip=0)
@@ -111,7 +111,7 @@ def test_a_new_worker_starts_from_the_median_and_the_deviations_of_the_fitted_on
 
 
 @pytest.mark.slow
-def test_a_forecast_for_other_covariates_is_not_the_one_before():
+def test_forecast_cache_respects_covariates():
     trace = synthetic_fleet("mixed", workers=3, iterations=200)
     models = [RLS(covariates=("cpu_share", "memory_pressure")) for _ in range(2)]
     for model in models:
@@ -131,14 +131,14 @@ def test_a_forgetting_that_is_no_share_is_refused(forgetting):
 
 @pytest.mark.parametrize("place", [0, -1])
 @pytest.mark.parametrize("variance", [0.0, -1.0])
-def test_a_model_whose_prior_leaves_no_room_in_any_place_is_refused(place, variance):
+def test_nonpositive_prior_variance_refused(place, variance):
     learnt = RLS().fitted_state()
     learnt["prior_variance"][place] = variance
     with pytest.raises(ValueError, match="prior_variance must be above 0"):
         RLS().load_fitted_state(learnt)
 
 
-def test_a_state_without_a_prior_begins_with_the_zero_prior_of_its_covariates():
+def test_state_without_prior_starts_at_zero():
     fitted = RLS()
     fitted.load_fitted_state(
         {"covariate_names": np.array(["a"]), "prior_weights": np.ones(10), "prior_variance": np.ones(10)}

@@ -43,16 +43,16 @@ def test_times_are_averaged_over_the_window():
     assert searched(slow_once, window=3)[-1] == [56, 64, 72]
 
 
-def test_on_oscillation_the_step_halves_and_the_window_doubles_and_both_come_back():
+def test_oscillation_halves_step_doubles_window():
     sizes = searched([[0.5, 0.4, 0.6], [0.5, 0.6, 0.4], [0.5, 0.6, 0.4], [0.5, 0.6, 0.4], [0.5, 0.6, 0.4]], tolerance=0)
     assert sizes == [[64, 72, 56], [64, 68, 60], [64, 68, 60], [64, 60, 68], [64, 52, 76]]
 
 
-def test_workers_as_fast_as_each_other_are_left_alone():
+def test_equally_fast_workers_left_alone():
     assert searched([[0.5, 0.51, 0.49]]) == [[64, 64, 64]]
 
 
-def test_it_finds_balance_where_the_time_is_no_line_through_the_origin():
+def test_balance_found_with_fixed_parts():
     used = balancer(LeaderSearch(), global_batch=600)
     run(used, lambda x: np.array([0.1, 0.4, 0.2]) + np.array([1e-3, 1e-3, 3e-3]) * x, 300, noise=0)
     seconds = np.array([0.1, 0.4, 0.2]) + np.array([1e-3, 1e-3, 3e-3]) * used.plan.sizes
@@ -60,7 +60,7 @@ def test_it_finds_balance_where_the_time_is_no_line_through_the_origin():
 
 
 @pytest.mark.slow
-def test_a_device_that_no_curve_describes_ends_sooner_than_with_an_average():
+def test_cliff_device_beats_average():
     fleet = {"workers": range(4), "global_batch": 512}
     search = run(balancer(LeaderSearch(), **fleet), cliff, 600)[100:].mean()
     for rules in ({}, {"change_cost": 0.05}):

@@ -22,7 +22,7 @@ def served(seconds_T):
 @pytest.mark.slow
 @settings(derandomize=True, max_examples=15, deadline=None)
 @given(st.integers(SHORTEST, LONGEST), st.floats(1.5, 5.0), st.integers(0, 60))
-def test_an_event_of_any_period_is_foreseen_after_a_few_cycles(period, cost, phase):
+def test_event_of_any_period_is_foreseen(period, cost, phase):
     iterations = np.arange(8 * period + 60)
     slow_T = (iterations + phase) % period == 0
     found = served(np.where(slow_T, cost, 1.0))
@@ -32,7 +32,7 @@ def test_an_event_of_any_period_is_foreseen_after_a_few_cycles(period, cost, pha
 
 
 @pytest.mark.slow
-def test_noise_without_a_period_is_forecast_nearly_as_by_its_level():
+def test_noise_without_period_near_level():
     rng = np.random.default_rng(0)
     log_T = rng.normal(0.0, 0.1, 1500)
     error = np.std(np.log(served(np.exp(log_T)))[200:] + log_T[200:])

@@ -9,7 +9,7 @@ from paceline.predictors.networks.neural import Sequences
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 300), st.sampled_from([0.0, 0.2, 0.5, 0.99]))
-def test_a_series_is_cut_into_sequences_of_64_steps_of_which_the_last_validate(length, validation):
+def test_series_cut_into_64_step_sequences(length, validation):
     inputs, targets = np.arange(2.0 * length).reshape(length, 2) + 1.0, np.arange(1.0 * length)
     found, first = Sequences.cut(inputs, targets, validation), int((1.0 - validation) * length)
     expected = [(k, min(k + 64, first), False) for k in range(0, first, 64)]

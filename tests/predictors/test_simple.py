@@ -21,7 +21,7 @@ def noisy_trace(change, noise, seed=3):
     return Trace(samples=np.full((600, 8), 64.0), seconds=64.0 / np.exp(log_speed_TW))
 
 
-def test_the_learnt_smoothing_is_the_gain_of_the_best_linear_filter():
+def test_learnt_smoothing_is_kalman_gain():
     change, noise = 0.02, 0.06
     ratio = (change / noise) ** 2
     gain = (np.sqrt(ratio**2 + 4 * ratio) - ratio) / 2  # steady state of the local level's Kalman filter
@@ -41,7 +41,7 @@ def test_a_given_smoothing_is_not_learnt():
 
 
 @pytest.mark.slow
-def test_an_ewma_that_learns_keeps_every_contract_fitted_or_not():
+def test_learning_ewma_keeps_contract():
     checks.run(checks.fitted(EWMA(smoothing=None)))
     checks.run(lambda: EWMA(smoothing=None))
 
@@ -59,19 +59,19 @@ def test_nothing_to_learn_from_is_an_error():
 
 
 @pytest.mark.parametrize("count", range(1, 9))
-def test_a_running_median_is_numpys_while_the_window_fills_and_after(count):
+def test_running_median_equals_numpy(count):
     speeds = np.random.default_rng(count).uniform(10.0, 100.0, count)
     assert served(RunningMedian(window=5), speeds).predict().speed == pytest.approx(np.median(speeds[-5:]))
 
 
 @pytest.mark.parametrize("model", [HuberEWMA(), RunningMedian()], ids=repr)
-def test_a_spike_hardly_moves_a_robust_predictor_and_moves_an_ewma(model):
+def test_spike_hardly_moves_robust_predictors(model):
     speeds = [*(100.0 * np.exp(np.random.default_rng(0).normal(0.0, 0.02, 50))), 1.0]
     assert served(model, speeds).predict().speed[0] > 97.0
     assert served(EWMA(), speeds).predict().speed[0] < 85.0
 
 
-def test_within_its_threshold_a_huber_ewma_is_an_ewma_of_the_log_speed():
+def test_huber_ewma_within_threshold_is_ewma():
     speeds = np.exp(np.random.default_rng(0).normal(3.0, 0.1, 40))
     plain = np.log(speeds[0])
     for speed in speeds[1:]:

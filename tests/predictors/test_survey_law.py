@@ -64,7 +64,7 @@ def require_spread(spread, values):
         assert spread.squares == pytest.approx(np.sum(np.square(known - np.mean(known))), abs=1e-12)
 
 
-def test_covariates_are_those_wanted_or_those_that_are_there():
+def test_covariates_wanted_or_present():
     one = Survey.of([trace(0, names=("x", "y")), trace(1, names=("y", "z"))])
     assert one.shared_covariates(None) == ("y",)
     assert one.any_covariates(None) == ("x", "y", "z")

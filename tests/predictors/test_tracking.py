@@ -66,14 +66,3 @@ def test_quantiles_are_those_of_a_slow_tracker(errors, usual, sides):
         slow.learn(error)
         np.testing.assert_allclose(model.state["quantiles"][0], slow.quantiles, rtol=1e-6, atol=1e-9)
     assert model.state["compared"][0] == slow.compared
-
-
-def test_intervals_restart_where_the_law_above_says_so():
-    """It is no law of nothing: noise that grows to both sides restarts them, and to one side does not."""
-    for signs, restarts in (((1, -1, 1), True), ((1, 1, 1), False), ((1, -1), False)):
-        tracker = Tracker()
-        for k in range(20):
-            tracker.learn(0.01 * (-1) ** k)
-        for sign in signs:
-            tracker.learn(10.0 * sign)
-        assert (tracker.compared < 20) == restarts

@@ -75,13 +75,6 @@ def test_fit_warns_of_a_constant_covariate(kind):
         kind(covariates=["load"], **options).fit(loaded_trace(0.0))
 
 
-def test_predict_takes_keywords_only():
-    model = LastValue()
-    model.reset(["a"])
-    with pytest.raises(TypeError, match="positional"):
-        model.predict(3)
-
-
 def test_leave_names_few_of_many_workers():
     model = LastValue()
     model.reset([f"w{k}" for k in range(201)])
