@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from paceline.cli import main as cli
 from paceline.datasets import load, recorded
-from paceline.predictors import KINDS, NAMES, checks, named
+from paceline.predictors import checks
 
 runner = CliRunner()
 
@@ -59,7 +59,7 @@ def test_a_model_is_fitted_kept_and_compared(tmp_path, trace, fitting):
 
 
 @pytest.mark.slow
-def test_every_kind_is_evaluated_unless_some_are_named(trace, fitting, monkeypatch):
+def test_evaluate_scores_all_or_named_kinds(trace, fitting, monkeypatch):
     few = ("last-value", "ewma", "batch-time", "auto")
     monkeypatch.setattr("paceline.predictors.NAMES", few)
     tables = json.loads(run("evaluate", "-t", trace, "-f", fitting, "--json"))
@@ -81,7 +81,7 @@ def test_every_kind_is_evaluated_unless_some_are_named(trace, fitting, monkeypat
 
 
 @pytest.mark.slow
-def test_a_predictor_whose_extra_is_missing_is_skipped_with_the_reason(capsys, monkeypatch, trace, fitting):
+def test_missing_extra_skips_predictor(capsys, monkeypatch, trace, fitting):
     monkeypatch.setattr("paceline._require.find_spec", lambda library: None)
     tables = json.loads(run("evaluate", "ewma", "boosting", "-t", trace, "-f", fitting, "--json"))
     assert {row["predictor"] for row in tables["overall"]} == {"last-value", "ewma"}
@@ -92,13 +92,8 @@ def test_a_predictor_whose_extra_is_missing_is_skipped_with_the_reason(capsys, m
     assert ".[boosting]" in fails(capsys, monkeypatch, "evaluate", "boosting", "-t", trace, "-f", fitting)
 
 
-def test_every_name_offered_is_that_of_a_predictor():
-    assert [type(named(name)) for name in NAMES] == list(KINDS)
-    assert {"last-value", "huber-ewma", "gated-narx", "arima"} <= set(NAMES)
-
-
 @pytest.mark.slow
-def test_replay_prints_equal_batches_and_hindsight_beside_the_predictor(trace, fitting):
+def test_replay_prints_equal_and_oracle(trace, fitting):
     tables = json.loads(run("replay", "ewma", "-t", trace, "-f", fitting, "--json"))
     schemes = {row["scheme"]: row for row in tables["overall"]}
     assert {"equal batches", "ewma", "oracle"} <= set(schemes)
@@ -176,7 +171,7 @@ def own(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_predictors_of_a_users_own_are_compared_by_file_and_by_module(own, trace, fitting):
+def test_own_predictors_by_file_and_module(own, trace, fitting):
     named_here = ["mine.py:Slow:smoothing=0.05", "mine.py:Constant", "mine:Slow", "last-value"]
     tables = json.loads(run("evaluate", *named_here, "-t", trace, "-f", fitting, "--json"))
     assert {row["predictor"] for row in tables["overall"]} == set(named_here)
@@ -196,7 +191,7 @@ def test_a_predictor_that_is_none_is_refused(own, capsys, monkeypatch, trace, fi
 
 
 @pytest.mark.slow
-def test_a_predictor_named_like_one_of_ours_is_compared_with_it_and_does_not_replace_it(own, trace, fitting, tmp_path):
+def test_own_predictor_does_not_replace_ours(own, trace, fitting, tmp_path):
     """Nor does its file replace a module that happens to be called the same."""
     (tmp_path / "random.py").write_text(
         "from paceline.predictors import EWMA as Ours\nclass EWMA(Ours):\n"
@@ -211,7 +206,7 @@ def test_a_predictor_named_like_one_of_ours_is_compared_with_it_and_does_not_rep
 
 
 @pytest.mark.slow
-def test_plain_files_are_evaluated_under_their_names_and_paths_tell_equal_names_apart(tmp_path, fitting):
+def test_plain_files_named_by_path_when_equal(tmp_path, fitting):
     frame = checks.example_trace(120).to_frame()
     for folder in ("one", "two"):
         (tmp_path / "jobs" / folder).mkdir(parents=True)

@@ -44,7 +44,7 @@ def test_everything_that_can_be_named_is_listed():
 
 
 @pytest.mark.slow
-def test_a_file_is_loaded_into_a_trace_with_the_options_of_its_format(usage, tmp_path):
+def test_load_with_format_options(usage, tmp_path):
     run("load", usage, "--out", tmp_path / "t.parquet", "--with", "period=60", "--with", "workers=m_2")
     trace = load(tmp_path / "t.parquet")
     assert trace.workers == ("m_2",)
@@ -53,7 +53,7 @@ def test_a_file_is_loaded_into_a_trace_with_the_options_of_its_format(usage, tmp
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*2 of 2 machines are left out")
-def test_a_file_whose_traces_are_all_left_out_is_refused_in_a_sentence(tmp_path):
+def test_load_refuses_when_all_left_out(tmp_path):
     path = tmp_path / "db__TPS.csv"
     path.write_text("value,runtime,starttime,VM_id\n10,1,2023-09-02 05:13:10,0\n20,1,2023-09-01 05:13:10,1\n")
     assert "holds no trace to write" in fails("load", path, "--out", tmp_path / "t.parquet")
@@ -122,7 +122,7 @@ def straggling(tmp_path):
 
 
 @pytest.mark.slow
-def test_check_shows_no_correlation_where_no_two_consecutive_iterations_were_reported(tmp_path):
+def test_check_no_correlation_without_neighbours(tmp_path):
     seconds = np.full((400, 2), np.nan)
     seconds[::2] = np.random.default_rng(0).uniform(0.9, 1.1, (200, 2))
     path = Trace(np.ones((400, 2)), seconds).save(tmp_path / "thin.parquet")
@@ -141,7 +141,7 @@ def test_check_reads_usage_alone_and_draws_it(usage, tmp_path):
 
 
 @pytest.mark.slow
-def test_mistakes_are_told(usage, tmp_path):
+def test_data_mistakes_end_in_a_sentence(usage, tmp_path):
     assert "--with takes NAME=VALUE" in fails("info", usage, "--with", "period")
     assert "there is no trace file" in fails("info", tmp_path / "none.csv")
     assert "there is no format 'x'" in fails("info", usage, "--format", "x")
@@ -167,7 +167,7 @@ def test_check_says_where_waiting_comes_from(tmp_path):
 
 
 @pytest.mark.slow
-def test_columns_and_units_are_mapped_on_the_command_line(tmp_path):
+def test_columns_and_units_mapped_by_options(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text("worker,iteration,duration_ms\na,0,250\n")
     run(
@@ -188,7 +188,7 @@ def test_columns_and_units_are_mapped_on_the_command_line(tmp_path):
 
 
 @pytest.mark.slow
-def test_converting_there_and_back_keeps_licence_units_and_format(tmp_path):
+def test_convert_round_trip_keeps_meta(tmp_path):
     path = tmp_path / "job_1_norm.csv"
     path.write_text(",worker,gpu,time,batch_time_norm\n0,0,25,1,500\n1,1,25,1,250\n")
     run("convert", path, tmp_path / "a.csv")
@@ -201,7 +201,7 @@ def test_converting_there_and_back_keeps_licence_units_and_format(tmp_path):
 
 
 @pytest.mark.parametrize("kept", ["[1]", '{"licence": 5}', "{"])
-def test_what_is_kept_beside_a_csv_is_refused_if_it_is_no_meta(tmp_path, kept):
+def test_broken_csv_meta_refused(tmp_path, kept):
     (tmp_path / "a.csv").write_text("worker,iteration,samples,seconds\na,0,1,1\n")
     (tmp_path / "a.csv.meta.json").write_text(kept)
     assert "a.csv.meta.json" in fails("info", tmp_path / "a.csv")
@@ -250,7 +250,7 @@ def test_evaluate_and_replay_report_what_they_print(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_report_that_cannot_be_written_is_an_error_before_the_work(tmp_path, monkeypatch):
+def test_unwritable_report_fails_before_work(tmp_path, monkeypatch):
     monkeypatch.setattr("paceline.cli.main._traces_and_models", lambda *asked: pytest.fail("it worked all the same"))
     for target, said in ((tmp_path / "page.pdf", ".html"), (tmp_path / "none" / "page.html", "no folder")):
         for command in ("evaluate", "replay"):
@@ -259,7 +259,7 @@ def test_a_report_that_cannot_be_written_is_an_error_before_the_work(tmp_path, m
 
 
 @pytest.mark.slow
-def test_a_table_with_columns_of_its_own_is_recognised_once_they_are_named(tmp_path):
+def test_named_columns_make_table_recognised(tmp_path):
     (tmp_path / "LOG.csv").write_text("rank,iteration,duration_ms\n0,0,500\n1,0,250\n0,1,500\n1,1,250\n")
     options = [f"--with={one}" for one in ("seconds=duration_ms", "unit=ms", "worker=rank", "samples=32")]
     for source in (tmp_path / "LOG.csv", tmp_path):

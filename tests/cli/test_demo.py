@@ -48,7 +48,7 @@ def told(folder):
 
 
 @pytest.mark.slow
-def test_the_demo_fits_compares_replays_and_writes_one_page(small, tmp_path):
+def test_demo_fits_compares_and_writes_one_page(small, tmp_path):
     folder = tmp_path / "in" / "demo"
     said = told(folder)
     assert "1  Recorded jobs: fitting to fit 3; scoring on held-out 5, held-out 6" in said
@@ -72,17 +72,3 @@ def test_the_demo_fits_compares_replays_and_writes_one_page(small, tmp_path):
 def pages():
     first = {"verdict": ["found", "advice"], "sections": ["replay", "origin"], "command": "c"}
     return first, {"verdict": ["scores", "more"], "sections": ["scored", "its origin"]}
-
-
-def test_the_page_of_the_demo_holds_what_a_replay_an_evaluation_and_a_training_found():
-    replayed, evaluated = pages()
-    page = demo.demo_page(replayed, evaluated, None)
-    assert page["verdict"] == ["found", "scores", "advice"]
-    assert page["sections"] == ["replay", "scored", "origin"]
-    assert page["command"] == "c"
-    page = demo.demo_page(replayed, evaluated, outcome())
-    assert [one if isinstance(one, str) else one["title"] for one in page["sections"]] == [
-        "replay", "scored", "A real training on this machine", "origin",
-    ]  # fmt: skip
-    assert page["verdict"][0] == "found"
-    assert page["verdict"][2:] == ["scores", "advice"]

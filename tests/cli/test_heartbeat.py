@@ -6,7 +6,7 @@ import re
 import pytest
 from test_cli import fails, fitting, run, trace  # noqa: F401 - fixtures
 
-from paceline import __version__, _heartbeat
+from paceline import __version__
 from paceline.eval import replay
 from paceline.predictors import EWMA, NAMES
 from paceline.training import fit
@@ -14,7 +14,7 @@ from paceline.training import fit
 
 @pytest.fixture
 def often(monkeypatch):
-    monkeypatch.setattr(_heartbeat, "EVERY", 0.001)
+    monkeypatch.setattr("paceline._heartbeat.EVERY", 0.001)
 
 
 class Waits(EWMA):
@@ -72,7 +72,7 @@ def wavy_job():
 
 
 @pytest.mark.slow
-def test_a_replay_trace_by_trace_is_that_of_all_together(trace, fitting):  # noqa: F811
+def test_replay_command_equals_replay(trace, fitting):  # noqa: F811
     from paceline.datasets import load
     from paceline.eval import balanced
 
@@ -86,6 +86,6 @@ def test_the_version_is_printed():
 
 
 @pytest.mark.slow
-def test_an_unknown_predictor_is_answered_with_the_names_that_can_be_typed(capsys, monkeypatch, trace):  # noqa: F811
+def test_unknown_predictor_lists_names(capsys, monkeypatch, trace):  # noqa: F811
     said = fails(capsys, monkeypatch, "evaluate", "oracle", "-t", trace)
     assert eval(said[said.index("[") : said.index("]") + 1].replace("\n", " ")) == list(NAMES)

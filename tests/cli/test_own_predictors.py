@@ -73,7 +73,7 @@ class Sometimes(EWMA):
     part=st.sampled_from(["speed", "spread"]),
     own=st.booleans(),
 )
-def test_a_forecast_that_is_no_speed_is_never_scored(given_, at, part, own):
+def test_invalid_forecast_is_never_scored(given_, at, part, own):
     if part == "spread" and given_ in (float("inf"), 0.0):
         return  # nothing is known, or everything
     predictor = Sometimes(given_, at, part)
@@ -102,7 +102,7 @@ class Keeps:
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["evaluate", "replay"])
 @pytest.mark.parametrize("error", ["ValueError('no idea')", "KeyError('speed')", "ZeroDivisionError()"])
-def test_an_error_in_ones_own_predictor_names_file_and_line(mine, capsys, monkeypatch, trace, fitting, command, error):  # noqa: F811
+def test_error_names_file_and_line(mine, capsys, monkeypatch, trace, fitting, command, error):  # noqa: F811
     mine(error)
     said = fails(capsys, monkeypatch, command, "mine.py:Wrong", "-t", trace, "-f", fitting)
     assert said.startswith(f"error: {error.partition('(')[0]}: ")
@@ -110,13 +110,13 @@ def test_an_error_in_ones_own_predictor_names_file_and_line(mine, capsys, monkey
 
 
 @pytest.mark.slow
-def test_the_last_line_of_ones_own_is_named_where_ours_raises(mine, capsys, monkeypatch, trace, fitting):  # noqa: F811
+def test_last_own_line_named_in_our_error(mine, capsys, monkeypatch, trace, fitting):  # noqa: F811
     mine()
     said = fails(capsys, monkeypatch, "evaluate", "mine.py:Deeper", "-t", trace, "-f", fitting)
     assert "q must lie strictly between 0 and 1, got 2 (mine.py, line 16, in quantile)" in said
 
 
-def test_a_file_of_ones_own_that_cannot_run_is_named_with_its_line(mine, capsys, monkeypatch, trace, fitting, tmp_path):  # noqa: F811
+def test_broken_own_file_names_line(mine, capsys, monkeypatch, trace, fitting, tmp_path):  # noqa: F811
     (tmp_path / "mine.py").write_text("import numpy as np\n\nraise np.exceptions.AxisError('no axis')\n")
     said = fails(capsys, monkeypatch, "evaluate", "mine.py:Slow", "-t", trace, "-f", fitting)
     assert "AxisError: no axis (mine.py, line 3, in <module>)" in said
@@ -130,7 +130,7 @@ def test_a_mistake_of_another_kind_names_no_file(capsys, monkeypatch, mine, trac
 
 
 @pytest.mark.slow
-def test_fit_says_how_a_model_of_ones_own_class_is_used_and_so_it_can_be(mine, fitting, tmp_path):  # noqa: F811
+def test_fit_says_how_to_load_own_class(mine, fitting, tmp_path):  # noqa: F811
     mine()
     said = " ".join(run("fit", "mine.py:Slow:smoothing=0.3", "-f", fitting, "--out", "slow.safetensors").split())
     call = said[said.index("load_model(") :]
@@ -140,7 +140,7 @@ def test_fit_says_how_a_model_of_ones_own_class_is_used_and_so_it_can_be(mine, f
     assert "evaluate" not in said
 
 
-def test_fit_refuses_a_class_that_no_model_file_can_hold_before_it_reads_a_trace(capsys, monkeypatch, tmp_path):
+def test_fit_refuses_unsavable_class_early(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(OWN)
     (tmp_path / "broken.csv").touch()

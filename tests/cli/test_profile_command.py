@@ -93,7 +93,7 @@ def run(monkeypatch, *arguments):
 
 
 @pytest.mark.slow
-def test_a_users_model_is_measured_written_and_drawn(module, tmp_path, monkeypatch, capsys):
+def test_profile_measures_writes_and_draws(module, tmp_path, monkeypatch, capsys):
     assert not run(monkeypatch, f"{module}:make_step", "--sizes", "8,16,32,64,128", "--repeats", "3", "--name", "mine")
     frame = load_profile(tmp_path / "profile.csv")
     assert set(frame["device"]) == {"mine"}
@@ -125,7 +125,7 @@ def test_a_users_model_is_measured_written_and_drawn(module, tmp_path, monkeypat
         (["{module}:make_step", "--out", "profile.txt"], "--out must end in .csv"),
     ],
 )
-def test_a_mistake_ends_in_one_sentence_and_writes_nothing(module, tmp_path, monkeypatch, capsys, arguments, sentence):
+def test_mistakes_write_nothing(module, tmp_path, monkeypatch, capsys, arguments, sentence):
     assert run(monkeypatch, *(text.replace("{module}", module) for text in arguments)) == 2
     error = capsys.readouterr().err
     assert sentence.replace("{module}", module) in error
@@ -156,9 +156,7 @@ def test_a_mistake_ends_in_one_sentence_and_writes_nothing(module, tmp_path, mon
     ],
 )
 @pytest.mark.parametrize("warmup", ["0", "3"])
-def test_a_function_that_is_no_make_step_ends_in_a_sentence_that_shows_what_is_expected(
-    module, tmp_path, monkeypatch, capsys, function, sentence, warmup
-):
+def test_wrong_make_step_shows_what_is_expected(module, tmp_path, monkeypatch, capsys, function, sentence, warmup):
     assert run(monkeypatch, f"{module}:{function}", "--sizes", "8", "--warmup", warmup) == 2
     error = capsys.readouterr().err
     assert sentence in error
@@ -178,7 +176,7 @@ def test_a_function_that_is_no_make_step_ends_in_a_sentence_that_shows_what_is_e
         ("exits", "raised SystemExit: 0 ({module}.py, line"),
     ],
 )
-def test_an_error_of_the_model_itself_is_told_with_its_place(module, monkeypatch, capsys, function, sentence):
+def test_model_error_is_told_with_its_place(module, monkeypatch, capsys, function, sentence):
     assert run(monkeypatch, f"{module}:{function}", "--sizes", "8") == 2
     error = capsys.readouterr().err
     assert "make_step(8, 'cpu'), or its step, " + sentence.replace("{module}", module) in error
@@ -198,7 +196,7 @@ def test_an_error_of_the_model_itself_is_told_with_its_place(module, monkeypatch
         ("raise AttributeError('of its own')", "it raised AttributeError: of its own (spoilt.py, line 1)"),
     ],
 )
-def test_a_module_that_cannot_be_imported_is_told_with_the_reason(tmp_path, monkeypatch, capsys, source, sentence):
+def test_unimportable_module_says_why(tmp_path, monkeypatch, capsys, source, sentence):
     (tmp_path / "spoilt.py").write_text(source)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "spoilt", raising=False)
@@ -210,7 +208,7 @@ def test_a_module_that_cannot_be_imported_is_told_with_the_reason(tmp_path, monk
     assert "Traceback" not in error
 
 
-def test_an_error_of_the_model_itself_is_not_taken_for_a_lack_of_memory(module):
+def test_model_error_is_not_out_of_memory(module):
     with pytest.raises(RuntimeError, match="expected 3 channels"):
         profiling.profile(finding.load_make_step(f"{module}:broken"), [1, 2])
 
@@ -235,7 +233,7 @@ def test_profile_lets_each_step_go_before_the_next():
     assert not alive
 
 
-def test_out_of_memory_in_the_middle_of_a_step_counts_too():
+def test_out_of_memory_mid_step_counts():
     def make_step(size, device):
         def step():
             sum(range(2000))
@@ -265,7 +263,7 @@ def test_without_a_gpu_cuda_is_refused_in_a_sentence():
 
 
 @pytest.mark.slow
-def test_more_curves_than_a_figure_can_show_are_refused(tmp_path):
+def test_too_many_curves_refused(tmp_path):
     import pandas as pd
 
     part = profiling.profile(lambda size, device: lambda: sum(range(2000)), [1, 2], repeats=1)

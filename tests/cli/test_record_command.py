@@ -41,7 +41,7 @@ def python(*words):
 
 
 @pytest.mark.processes
-def test_the_command_line_records_a_command_and_ends_with_its_status(tmp_path, script):
+def test_record_returns_the_command_status(tmp_path, script):
     with script.open("a") as file:
         file.write("sys.exit(5)\n")
     done = CliRunner().invoke(
@@ -54,7 +54,7 @@ def test_the_command_line_records_a_command_and_ends_with_its_status(tmp_path, s
 
 
 @pytest.mark.processes
-def test_the_last_attempt_that_recorded_anything_counts(tmp_path, script):
+def test_last_recorded_attempt_counts(tmp_path, script):
     attempts = ["rank0=2", "rank1=2", "rank0.1=3", "rank1.1=3", "rank0.2=0", "rank1.2=0"]
     recorded = record_command(python(script, *attempts), tmp_path / "job.parquet")
     assert [file.name for file in recorded.files] == ["rank0.1.jsonl", "rank1.1.jsonl"]
@@ -62,13 +62,13 @@ def test_the_last_attempt_that_recorded_anything_counts(tmp_path, script):
 
 
 @pytest.mark.processes
-def test_ranks_are_in_their_order_also_when_there_are_more_than_ten(tmp_path, script):
+def test_more_than_ten_ranks_in_order(tmp_path, script):
     recorded = record_command(python(script, "rank10=1", "rank2=1", "rank9=1"), tmp_path / "job.parquet")
     assert recorded.trace.workers == ("2", "9", "10")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_recording_is_merged_and_its_command_is_ended(tmp_path, script, number):
+def test_interrupted_recording_is_merged(tmp_path, script, number):
     with script.open("a") as file:
         file.write('Path("over").write_text(str(os.getpid()))\ntime.sleep(60)\n')
     command = ["record", "--out", str(tmp_path / "out"), "--", *python(script, "rank0=4", "rank1=4")]
@@ -84,7 +84,7 @@ def test_an_interrupted_recording_is_merged_and_its_command_is_ended(tmp_path, s
 
 
 @pytest.mark.processes
-def test_a_command_that_recorded_nothing_is_an_error_that_says_what_is_needed(tmp_path):
+def test_command_recording_nothing_is_an_error(tmp_path):
     done = CliRunner().invoke(app, ["record", "--out", str(tmp_path / "out"), "--", *python("-c", "pass")])
     assert isinstance(done.exception, RuntimeError)
     assert "took more than one step of torch.optim" in str(done.exception)

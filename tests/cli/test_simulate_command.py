@@ -33,7 +33,7 @@ def probe(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_log_of_equal_sizes_ends_with_the_command_of_a_probe(trace):
+def test_equal_sizes_end_with_probe_command(trace):
     said = run(trace)
     assert all(sentence in said for sentence in simulate(Trace.load(trace)).sentences)
     assert "paceline record --probe -- <your command>" in said
@@ -64,12 +64,12 @@ def test_json_holds_the_same_numbers(trace):
 
 
 @pytest.mark.slow
-def test_where_nothing_is_gained_the_script_stays_as_it_is():
+def test_no_gain_leaves_script_as_it_is():
     assert "Next: leave the script as it is." in run("--speeds", "100,100")
 
 
 @pytest.mark.slow
-def test_a_table_of_one_own_is_read_with_its_columns_named(tmp_path):
+def test_own_table_read_with_named_columns(tmp_path):
     rows = [f"{step},{rank},{100 + 80 * rank}" for step in range(60) for rank in (0, 1)]
     (tmp_path / "log.csv").write_text("step,rank,step_time_ms\n" + "\n".join(rows))
     named = ["worker=rank", "iteration=step", "seconds=step_time_ms", "unit=ms", "samples=64"]
@@ -98,5 +98,5 @@ def test_profiles_count_their_workers(tmp_path):
         (["nothing-there"], "'nothing-there' is neither a recorded trace nor"),
     ],
 )
-def test_what_cannot_be_answered_is_refused_in_a_sentence(arguments, sentence):
+def test_unanswerable_sources_refused(arguments, sentence):
     assert sentence in run(*arguments, code=1)

@@ -38,7 +38,7 @@ def shown(watched):
     return console.file.getvalue()
 
 
-def test_a_file_without_iterations_says_so_and_how_many_lines_were_not_read(tmp_path):
+def test_file_without_iterations_says_so(tmp_path):
     path = run_of(tmp_path / "a\x1b.jsonl", count=1)
     head = path.read_text().splitlines()[0]
     for lines, more in (
@@ -50,17 +50,18 @@ def test_a_file_without_iterations_says_so_and_how_many_lines_were_not_read(tmp_
         assert str(found) == rf"{tmp_path}/a\x1b.jsonl holds no iteration yet{more}"
 
 
-def test_a_run_of_the_other_kind_that_is_written_over_is_read_anew(tmp_path):
-    from paceline.recording import AsyncRunReader, RunReader
-
+def test_overwritten_run_of_other_kind_is_read(tmp_path):
     path = run_of(tmp_path / "a.jsonl")
     watched = Watched(path)
-    assert type(watched._read()) is RunReader
-    head = json.loads(path.read_text().splitlines()[0])
+    first = shown(watched)
+    lines = path.read_text()
+    head = json.loads(lines.splitlines()[0])
     other = {("paceline_async_run" if key == "paceline_run" else key): value for key, value in head.items()}
-    for content, kind in ((other, AsyncRunReader), (head, RunReader)):
-        path.write_text(json.dumps(content) + "\n")
-        assert type(watched._read()) is kind
+    path.write_text(json.dumps(other) + "\n")
+    assert "no iteration yet" not in first
+    assert shown(watched) != first
+    path.write_text(lines)
+    assert shown(watched) == first
 
 
 def test_what_is_not_there_is_no_file(tmp_path):

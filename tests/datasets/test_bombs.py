@@ -40,7 +40,7 @@ def test_rows_of_parquet_that_take_no_room_are_refused(tmp_path):
     assert bounded(READ, path, "parquet") == "refused"
 
 
-def test_one_long_text_for_all_rows_of_parquet_is_refused(tmp_path):
+def test_one_long_parquet_text_refused(tmp_path):
     import pyarrow as pa
 
     rows = 100_000
@@ -57,7 +57,7 @@ def test_one_long_text_for_all_rows_of_parquet_is_refused(tmp_path):
     assert bounded(READ, path, "parquet") == "refused"
 
 
-def test_nested_columns_and_many_columns_of_parquet_are_refused(tmp_path):
+def test_nested_and_many_columns_refused(tmp_path):
     plain = {"worker": ["a"], "iteration": [0], "samples": [1.0], "seconds": [1.0]}
     assert bounded(READ, parquet(tmp_path / "good.parquet", **plain), "parquet") == "read"
     nested = parquet(tmp_path / "nested.parquet", **plain, extra=[[[1.0] * 10]])
@@ -75,7 +75,7 @@ def test_a_panel_that_would_be_nearly_empty_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("columns", [5_000, 100_000])
-def test_a_table_of_far_too_many_columns_is_refused_at_once(tmp_path, columns):
+def test_far_too_many_columns_refused_at_once(tmp_path, columns):
     path = tmp_path / "wide.csv"
     names = ["worker", "iteration", "samples", "seconds", *(f"c{k}" for k in range(columns))]
     path.write_text(",".join(names) + "\n" + ",".join(["1"] * len(names)) + "\n")

@@ -95,7 +95,7 @@ def test_rows_of_other_kinds_are_dropped_and_counted(made):
 
 @pytest.mark.parametrize("options", [{}, {"start": "when", "period": 1.0}])
 @pytest.mark.parametrize("column", ["power", "rate"])
-def test_text_cell_is_named_with_file_row_and_column(made, column, options):
+def test_text_cell_named_by_row_and_column(made, column, options):
     cells = {"power": "5,[N/A]", "rate": "[N/A],5"}[column]
     text = f"when,step,gpu,rate,power\n2024-09-08 13:03:31,0,0,5,5\n2024-09-08 13:03:32,1,0,{cells}\n"
     given = options or {"iteration": "step"}
@@ -245,7 +245,7 @@ def test_a_folder_of_unknown_tables_names_the_options(tmp_path):
     assert trace.workers == ("0", "1")
 
 
-def test_files_of_several_workers_are_jobs_of_their_own(tmp_path):
+def test_files_of_several_workers_are_jobs(tmp_path):
     for gpus in (4, 8):
         rows = [{"worker": w, "iteration": 0, "samples": 8, "seconds": 1.0} for w in range(gpus)]
         pd.DataFrame(rows).to_csv(tmp_path / f"job_gpu{gpus}.csv", index=False)

@@ -16,7 +16,7 @@ from paceline.datasets.readers import FORMATS
 from paceline.datasets.readers.format import MADE
 
 
-def test_wandb_steps_take_the_covariates_known_before_them(made):
+def test_wandb_steps_take_earlier_covariates(made):
     text = (
         "_step,_runtime,_timestamp,system.cpu,time_s,note,loss\n0,0,100,10,,hello,\n1,1,101,,0.5,,1\n"
         "2,2,102,30,,,\n3,3,103,90,0.25,,2\n"
@@ -28,7 +28,7 @@ def test_wandb_steps_take_the_covariates_known_before_them(made):
     assert "note" in trace.meta["columns_dropped"]
 
 
-def test_wandb_without_a_column_of_seconds_is_usage(made):
+def test_wandb_without_seconds_is_usage(made):
     text = "_step,_runtime,_timestamp,system.cpu,system.gpu.0.gpu\n0,0,100,10,\n1,1,101,20,5\n"
     with pytest.warns(UserWarning, match="every speed is NaN, as no column of step times is named: give seconds="):
         trace = only(made("run.csv", text))
@@ -36,20 +36,20 @@ def test_wandb_without_a_column_of_seconds_is_usage(made):
     np.testing.assert_array_equal(trace.covariates[:, 0], [[10, NAN], [20, 5]])
 
 
-def test_wandb_names_the_columns_that_may_hold_a_steps_time(made):
+def test_wandb_names_likely_time_columns(made):
     text = "_step,_runtime,_timestamp,loss,train/step_time_ms,steps\n0,0,100,1,5,7\n"
     with pytest.warns(UserWarning, match=r"likely ones are \['train/step_time_ms'\]"):
         only(made("run.csv", text))
 
 
-def test_tensorboard_rates_come_from_steps_and_clock(made):
+def test_tensorboard_rates_from_steps_and_clock(made):
     text = "Wall time,Step,Value\n100,0,1\n100,5,1\n102,25,1\n104,65,1\n"
     trace = only(made("run.csv", text))
     np.testing.assert_array_equal(trace.speed, [[10], [20]])
     assert "1 rows of the same clock reading were put together" in trace.meta["changed"]
 
 
-def test_tensorboard_values_may_be_rates_themselves(made):
+def test_tensorboard_values_as_rates(made):
     trace = only(made("run.csv", "Wall time,Step,Value\n100,0,12.5\n101,5,-1\n"), value_is_rate=True)
     np.testing.assert_array_equal(trace.speed, [[12.5], [NAN]])
     assert "1 rates that are not positive" in trace.meta["dropped"]
@@ -63,7 +63,7 @@ def test_tensorboard_values_may_be_rates_themselves(made):
         ("0: TRAIN [0][10/3880]\tTime 0.25 (0.3)\tData 1.2e-04 (1e-4)\tTok/s 40000 (39000)\n", 40000.0),
     ],
 )
-def test_pytorch_lines_give_batches_samples_or_tokens_a_second(made, line, speed):
+def test_pytorch_log_rates(made, line, speed):
     assert only(made("log.txt", line)).speed == pytest.approx(speed)
 
 
@@ -83,7 +83,7 @@ def test_fedscale_clients_are_one_iteration(made, name, text):
     np.testing.assert_array_equal(covariate(trace, "bandwidth"), [[500, 9]])
 
 
-def test_azure_noise_rates_and_durations_both_become_speed(made, tmp_path):
+def test_azure_rates_and_durations_become_speed(made, tmp_path):
     header = "value,runtime,starttime,VM_id\n"
     rows = "10,1,2023-09-02 05:13:10.610,0\n20,1,2023-09-01 05:13:10,0\n"
     rows += "5,1,2023-09-01 05:13:10,1\n0,1,2023-09-03 00:00:00,1\n"
@@ -96,7 +96,7 @@ def test_azure_noise_rates_and_durations_both_become_speed(made, tmp_path):
 
 
 @pytest.mark.slow
-def test_azure_machines_with_one_measurement_are_left_out_in_a_sentence(made):
+def test_azure_single_measurements_left_out(made):
     """The set's short-lived machines were 11,816 traces of one iteration."""
     rows = "".join(f"{k + 1},1,2023-09-02 05:13:{k:02},{k}\n" for k in range(40))
     rows += "9,1,2023-09-03 05:00:00,7\n"
@@ -108,7 +108,7 @@ def test_azure_machines_with_one_measurement_are_left_out_in_a_sentence(made):
     assert len(read_traces(path, least=1)) == 40
 
 
-def test_hivemind_steps_are_put_together_from_two_rows(made):
+def test_hivemind_steps_joined_from_two_rows(made):
     parts = ["dataload", "dataload_cuda_move", "forward", "loss_calc", "backward", "opt_step", "step"]
     names = ["_step", "_runtime", "_timestamp", *(f"02_timing/{part}_time_s" for part in parts)]
     names += ["01_general/step", "01_general/locally_processed_samples", "cpu/load/avg_sys_load_one_min_percent"]
@@ -129,7 +129,7 @@ def test_hivemind_steps_are_put_together_from_two_rows(made):
     ("unit", "speed"),
     [("msec", 500), ("ms", 500), ("ns", 5e8), ("us Per Event", 5e5), ("Ns Per Event", 5e8), ("s", 0.5), ("MiB_s", 2)],
 )
-def test_the_unit_of_an_azure_file_says_whether_more_is_faster(tmp_path, unit, speed):
+def test_azure_file_unit_decides_direction(tmp_path, unit, speed):
     """As in the public repository, where a benchmark's folders name it and the file names the unit."""
     folder = tmp_path / "OSBench" / "eastus" / "D8s_v5" / "vm_lifespan=long"
     folder.mkdir(parents=True)
@@ -142,7 +142,7 @@ def test_the_unit_of_an_azure_file_says_whether_more_is_faster(tmp_path, unit, s
 
 
 @pytest.mark.slow
-def test_hivemind_workers_compute_32_samples_in_one_and_two_seconds(tmp_path):
+def test_hivemind_worker_speeds(tmp_path):
     """Loading .25, moving .05, forward .4, loss .05 and backward .25 s are 1 s; the slower worker takes twice that."""
     layouts.hivemind(tmp_path)
     trace = only(tmp_path, "hivemind")
@@ -153,7 +153,7 @@ def test_hivemind_workers_compute_32_samples_in_one_and_two_seconds(tmp_path):
     assert "restarts" not in trace.meta
 
 
-def test_hivemind_monitor_sees_the_same_peers_as_there_are_workers(tmp_path):
+def test_hivemind_monitor_peers_are_workers(tmp_path):
     layouts.hivemind(tmp_path)
     trace = only(tmp_path, "hivemind_monitor")
     assert trace.workers == ("peer 2", "peer 1")
@@ -169,7 +169,7 @@ def test_a_hivemind_file_is_a_wandb_export_too(tmp_path):
     assert covariate(trace, "cpu/load/avg_sys_load_one_min_percent").ravel().tolist() == [4, 5, 6, 7]
 
 
-def test_pai_mini_batches_are_thousandths_of_the_longest(tmp_path):
+def test_pai_minibatches_are_thousandths(tmp_path):
     """250, 200 and 125 thousandths are 4, 5 and 8 mini-batches a second; 1000 is one."""
     layouts.pai_minibatch(tmp_path)
     trace = only(tmp_path, "pai_minibatch")
@@ -183,7 +183,7 @@ def test_pai_variation_has_a_job_in_each_row(tmp_path):
     np.testing.assert_array_equal(covariate(trace, "variation"), [[0.25, 0.75], [0.5, NAN], [0.125, NAN]])
 
 
-def test_azure_events_are_rates_and_microseconds_are_times(tmp_path):
+def test_azure_folder_of_rates_and_times(tmp_path):
     """50 us an event are 20,000 events a second, 100 us are 10,000."""
     layouts.azure_vm_noise(tmp_path)
     traces = read_traces(tmp_path)
@@ -195,7 +195,7 @@ def test_azure_events_are_rates_and_microseconds_are_times(tmp_path):
 
 
 @pytest.mark.slow
-def test_bytedance_ranks_compute_twice_forward_and_twice_backward(tmp_path):
+def test_bytedance_computing_of_ranks(tmp_path):
     """A rank's four operations of a step take .5 + r/4 s; all others are not its computing."""
     layouts.bytedance_llm(tmp_path)
     traces = read_traces(tmp_path)
@@ -209,7 +209,7 @@ def test_bytedance_ranks_compute_twice_forward_and_twice_backward(tmp_path):
     np.testing.assert_allclose(micro[0].speed, [[8, 16 / 3]] * 4)
 
 
-def test_cm_dares_steps_follow_each_other_by_the_clock(tmp_path):
+def test_cm_dare_steps_follow_the_clock(tmp_path):
     """A hundred steps in 10 s, then in 25 s."""
     layouts.tensorboard(tmp_path)
     path = tmp_path / "res15k80worker1.csv"
@@ -217,7 +217,7 @@ def test_cm_dares_steps_follow_each_other_by_the_clock(tmp_path):
     np.testing.assert_array_equal(only(path, value_is_rate=True).speed, [[8.5], [9.5], [4.5]])
 
 
-def test_a_sync_switch_run_that_steps_back_is_restarted(tmp_path):
+def test_sync_switch_step_back_is_restart(tmp_path):
     """A hundred steps in 50 s; then a restart, which has no speed; then a hundred in 25 s."""
     layouts.tensorboard(tmp_path)
     trace = only(tmp_path / "cifar100_res50__12_88_1.csv")
@@ -225,7 +225,7 @@ def test_a_sync_switch_run_that_steps_back_is_restarted(tmp_path):
     assert trace.meta["restarts"] == "1"
 
 
-def test_a_sync_switch_folder_is_one_training_and_another_folder_another(tmp_path):
+def test_sync_switch_folder_is_one_training(tmp_path):
     """Each holds a loss, a norm, accuracies and processed copies: read one by one they were four trainings."""
     for run in ("12_88_1", "12_88_2"):
         (tmp_path / run).mkdir()
@@ -239,7 +239,7 @@ def test_a_sync_switch_folder_is_one_training_and_another_folder_another(tmp_pat
 
 
 @pytest.mark.slow
-def test_scalars_of_two_trainings_in_one_folder_stay_two(tmp_path):
+def test_scalars_of_two_trainings_stay_two(tmp_path):
     layouts.sync_switch(tmp_path)
     text = (tmp_path / "loss.csv").read_text().splitlines()
     for later in (1000.0, 90000.0):  # the same steps and values, begun at another time
@@ -249,7 +249,7 @@ def test_scalars_of_two_trainings_in_one_folder_stay_two(tmp_path):
     assert len(read_traces(tmp_path, value_is_rate=True)) == 6
 
 
-def test_a_chart_as_wandb_exports_it_has_a_run_in_each_third_column(made):
+def test_wandb_chart_has_a_run_per_third_column(made):
     text = (
         '"Step","calm-sea-3 - train/step_time","calm-sea-3 - train/step_time__MIN","calm-sea-3 - train/step_time__MAX",'
         '"old - owl-4 - train/step_time","old - owl-4 - train/step_time__MIN","old - owl-4 - train/step_time__MAX"\n'
@@ -293,7 +293,7 @@ CURVES = {"gavel": 2, "zeus": 2, "pollux": 4, "flash": 12}
 
 
 @pytest.mark.parametrize("kind", CURVES)
-def test_profiles_in_the_published_layouts_are_read_whole(tmp_path, kind):
+def test_published_profile_layouts_read(tmp_path, kind):
     getattr(layouts, kind)(tmp_path)
     frame = pd.concat([read_profiles(path, kind) for path in sorted(tmp_path.iterdir())])
     assert (frame["batch"] > 0).all()
@@ -325,13 +325,13 @@ def test_the_page_on_formats_says_the_same():
     assert said == {name: one.seen for name, one in FORMATS.items()}
 
 
-def test_a_trace_says_what_its_reader_was_tried_on(made, tmp_path):
+def test_trace_keeps_reader_evidence(made, tmp_path):
     trace = only(made("machine_usage.csv", "m_1,0,50,60,,,1,1,3\n"))
     assert trace.meta["reader_seen"] == MADE
     assert only(trace.save(tmp_path / "t.parquet")).meta["reader_seen"] == MADE, "kept when it is converted"
 
 
-def test_a_client_of_any_positive_time_counts_and_others_are_told(tmp_path):
+def test_fedscale_counts_nonpositive_clients(tmp_path):
     path = tmp_path / "capacity.json"
     path.write_text(
         json.dumps({f"{k}": {"computation": one, "communication": 8.0} for k, one in enumerate([0.5, 1.0, 0.0, -2.0])})

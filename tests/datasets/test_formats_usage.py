@@ -11,7 +11,7 @@ from readings import BITBRAINS, DSTAT, DSTAT_ROW, MACHINES, NAN, covariate, only
 from paceline.datasets import read_traces
 
 
-def test_alibaba_machines_are_workers_on_a_grid_of_ten_seconds(made):
+def test_alibaba_machines_on_ten_second_grid(made):
     trace = only(made("machine_usage.csv", MACHINES))
     assert trace.workers == ("m_1", "m_2")
     np.testing.assert_array_equal(covariate(trace, "cpu_util_percent"), [[50, NAN], [NAN, 70], [52, NAN]])
@@ -28,13 +28,13 @@ def test_a_longer_period_averages_the_rows_within_it(made):
     assert "2 rows were averaged" in trace.meta["changed"]
 
 
-def test_only_the_workers_that_are_asked_for_are_kept_and_the_others_counted(made):
+def test_unasked_workers_are_counted(made):
     trace = only(made("machine_usage.csv", MACHINES), workers=["m_2"])
     assert trace.workers == ("m_2",)
     assert "2 rows of workers that were not asked for" in trace.meta["dropped"]
 
 
-def test_rows_in_any_order_with_repeats_give_the_same_trace_and_are_counted(made):
+def test_shuffled_repeated_rows_give_same_trace(made):
     rows = MACHINES.splitlines()
     shuffled = "\n".join([*rows[::-1], rows[0], rows[0]]) + "\n"
     trace, again = only(made("machine_usage.csv", MACHINES)), only(made("machine_usage2.csv", shuffled))
@@ -57,7 +57,7 @@ def usage(start, cpus, **more):
     return json.dumps({**times, "collection_id": str(2**53 + 1), "instance_index": 3, **average, **more})
 
 
-def test_google_lines_nest_and_their_long_integers_are_strings(made):
+def test_google_lines_nested_with_long_integers(made):
     lines = [usage(600_000_000, 0.5), usage(1_200_000_000, 0.75, cycles_per_instruction=1.5), usage(2**63 - 1, 1)]
     path = made("instance_usage-000000000000.json.gz", gzip.compress("\n".join(lines).encode()))
     trace = only(path)
@@ -67,7 +67,7 @@ def test_google_lines_nest_and_their_long_integers_are_strings(made):
     assert "1 rows before or after the trace's time" in trace.meta["dropped"]
 
 
-def test_google_tables_from_bigquery_have_dotted_names(made):
+def test_google_bigquery_dotted_names(made):
     text = "start_time,collection_id,instance_index,average_usage.cpus\n600000000,9007199254740993,3,0.5\n"
     trace = only(made("usage.csv", text))
     assert trace.workers == ("9007199254740993/3",)
@@ -81,7 +81,7 @@ def test_azure_readings_of_a_folder_are_one_set(made, tmp_path):
     np.testing.assert_array_equal(covariate(trace, "avgcpu"), [[5.5, 6], [7, NAN]])
 
 
-def test_bitbrains_time_stamps_are_seconds_despite_their_name(made, tmp_path):
+def test_bitbrains_timestamps_are_seconds(made, tmp_path):
     made("1.csv", BITBRAINS + "1372629804;\t4;\t11704;\t10912;\t93.2;\t67108864;\t6129274.4;\t0.1;\t20.4;\t1;\t2\n")
     made("2.csv", BITBRAINS + "1372630104;\t2;\t5852;\t58;\t1.0;\t67108864;\t6129274.4;\t0.1;\t20.4;\t1;\t2\n")
     trace = only(tmp_path)
@@ -116,7 +116,7 @@ def test_philly_memory_has_two_covariates(made):
     np.testing.assert_array_equal(trace.covariates, [[[528, 400]]])
 
 
-def test_supercloud_cpu_leaves_out_the_steps_that_are_none(made):
+def test_supercloud_cpu_skips_non_steps(made):
     header = (
         "Step,Node,Series,ElapsedTime,EpochTime,CPUFrequency,CPUTime,CPUUtilization,RSS,VMSize,Pages,ReadMB,WriteMB\n"
     )
@@ -140,7 +140,7 @@ def test_supercloud_gpu_keeps_a_tenth_of_a_second(made):
     np.testing.assert_array_equal(cpu[1::2, 1], np.arange(1, 40, 2))
 
 
-def test_dstat_leaves_out_the_mean_since_boot_and_stops_at_nul_bytes(made):
+def test_dstat_skips_boot_mean_and_nul_bytes(made):
     rows = DSTAT_ROW.format(50) + DSTAT_ROW.format(1.5) + DSTAT_ROW.format(2.5)
     trace = only(made("dstat.csv", (DSTAT + rows + "3.5,1,9").encode() + b"\0" * 50))
     np.testing.assert_array_equal(covariate(trace, "cpu_usr"), [[1.5], [2.5]])
@@ -160,7 +160,7 @@ def test_sar_tells_cores_apart_and_counts_restarts(made):
     assert "1 restarts" in trace.meta["dropped"]
 
 
-def test_workers_of_one_part_of_a_sar_file_are_read_without_those_of_others(made):
+def test_sar_workers_of_one_part(made):
     path = made(
         "sar.csv",
         "# hostname;interval;timestamp;CPU;%user\nh1;60;2020-01-01 00:01:00 UTC;0;10\n"
@@ -174,7 +174,7 @@ def test_workers_of_one_part_of_a_sar_file_are_read_without_those_of_others(made
         read_traces(path, workers=["h2"])
 
 
-def test_an_interval_of_sar_that_is_no_number_is_named_with_its_row(made):
+def test_sar_bad_interval_names_row(made):
     header = "# hostname;interval;timestamp;CPU;%user\n"
     text = header + "h1;60;2020-01-01 00:01:00 UTC;0;10\nh1;{};2020-01-01 00:02:00 UTC;0;9\n"
     with pytest.raises(ValueError, match="row 3, column 'interval': must hold a number, got 'often'"):
@@ -183,6 +183,6 @@ def test_an_interval_of_sar_that_is_no_number_is_named_with_its_row(made):
         assert only(made("sar.csv", text.format(unknown))).meta["period_seconds"] == "30.5"
 
 
-def test_a_sar_file_without_any_interval_counts_in_seconds(made):
+def test_sar_without_interval_counts_seconds(made):
     text = "# hostname;interval;timestamp;CPU;%user\nh1;0;2020-01-01 00:01:00 UTC;0;10\n"
     assert only(made("sar.csv", text)).meta["period_seconds"] == "1"

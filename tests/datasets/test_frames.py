@@ -17,7 +17,7 @@ from paceline.datasets.health import health
 FRAME = pd.DataFrame({"worker": "a", "iteration": [0, 1], "samples": 8.0, "seconds": [0.5, 0.25]})
 
 
-def test_timedeltas_are_seconds_and_datetimes_seconds_since_1970():
+def test_timedeltas_and_datetimes_become_seconds():
     began = pd.Series(pd.to_datetime(["1970-01-01 00:00:01.5", "1970-01-02 00:00:00.0"]))
     frame = FRAME.assign(seconds=pd.to_timedelta([100, 200], unit="ms"), start=began, wait_seconds=pd.Timedelta("2s"))
     trace = from_frame(frame)
@@ -46,12 +46,12 @@ def test_a_missing_time_is_no_report():
         ("start", [1_700_000_000, 1_700_000_000_000_000_000], r"row 1 holds .*after the year 2100; name its unit"),
     ],
 )
-def test_times_of_the_wrong_kind_are_refused_and_never_guessed(column, values, sentence):
+def test_wrong_kinds_of_times_refused(column, values, sentence):
     with pytest.raises(ValueError, match=sentence):
         from_frame(FRAME.assign(**{column: values}))
 
 
-def test_iterations_that_no_worker_reported_stay_a_gap_and_are_counted(tmp_path):
+def test_unreported_iterations_are_counted_gaps(tmp_path):
     frame = pd.DataFrame({"worker": "a", "iteration": [0, 1, 7], "samples": 8, "seconds": 1})
     trace = from_frame(frame)
     assert np.isfinite(trace.speed[:, 0]).tolist() == [True, True, *[False] * 5, True]
@@ -62,7 +62,7 @@ def test_iterations_that_no_worker_reported_stay_a_gap_and_are_counted(tmp_path)
 
 
 @given(st.sets(st.integers(-1000, 1000), min_size=1, max_size=20))
-def test_every_iteration_stands_as_far_from_the_first_as_its_number(numbers):
+def test_iterations_keep_their_distance(numbers):
     frame = pd.DataFrame({"worker": "a", "iteration": sorted(numbers), "samples": 1, "seconds": 1})
     rows = np.flatnonzero(np.isfinite(from_frame(frame).speed[:, 0]))
     assert (rows + min(numbers)).tolist() == sorted(numbers)
@@ -100,7 +100,7 @@ def test_a_mapping_that_cannot_be_is_refused(arguments, sentence):
         from_frame(FRAME, **arguments)
 
 
-def test_a_csv_file_takes_the_same_names_and_units_and_dates(tmp_path):
+def test_csv_takes_names_units_and_dates(tmp_path):
     path = tmp_path / "log.csv"
     path.write_text("rank,step,duration_ms,at\nx,0,250,2024-05-01 12:00:00\nx,1,500,2024-05-01T12:00:01.5\n")
     columns = {"worker": "rank", "iteration": "step", "seconds": "duration_ms", "start": "at", "samples": 8}
@@ -111,7 +111,7 @@ def test_a_csv_file_takes_the_same_names_and_units_and_dates(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_long_name_of_a_worker_does_not_fill_memory(tmp_path):
+def test_long_worker_name_refused(tmp_path):
     rows = "".join(f"a,{k},1,1\n" for k in range(3000))
     (tmp_path / "t.csv").write_text(f"worker,iteration,samples,seconds\n{'b' * 500_000},0,1,1\n{rows}a,0,1,1\n")
     with pytest.raises(ValueError, match="names of at most 1000 characters"):
@@ -123,7 +123,7 @@ def test_columns_that_are_numbered_are_covariates():
     assert trace.covariate_names == ("7",)
 
 
-def test_columns_of_one_name_are_refused_in_frames_and_files(tmp_path):
+def test_repeated_column_names_refused(tmp_path):
     for name in ("start", "samples", "iteration"):
         frame = FRAME.assign(start=[1.0, 2.0])
         frame = pd.concat([frame, frame[[name]]], axis=1)
@@ -141,7 +141,7 @@ def test_columns_of_one_name_are_refused_in_frames_and_files(tmp_path):
             read_traces(tmp_path / "twice.csv")
 
 
-def test_a_trace_shares_what_nobody_can_change_and_copies_the_rest():
+def test_trace_copies_changeable_arrays():
     seconds = np.full((2, 1), 0.5)
     trace = Trace(np.full((2, 1), 8.0), seconds)
     seconds[0] = 9.0
@@ -162,7 +162,7 @@ def test_a_trace_shares_what_nobody_can_change_and_copies_the_rest():
 
 @pytest.mark.parametrize("kind", ["float64", "float32", "Int64", "Float32", "object", "str", "int64[pyarrow]"])
 @pytest.mark.parametrize("name", ["samples", "seconds", "comm_seconds"])
-def test_numbers_of_every_type_are_read_alike_and_what_is_missing_is_nan(kind, name):
+def test_number_types_read_alike(kind, name):
     plain = pd.DataFrame({"worker": list("abab"), "iteration": [0, 0, 1, 1], "samples": [8.0, 4.0, 8.0, 4.0]})
     plain["seconds"], plain["comm_seconds"] = [2.0, 4.0, 6.0, 8.0], [1.0, 2.0, 3.0, 4.0]
     plain.loc[2, name] = np.nan
@@ -211,7 +211,7 @@ def tables(draw):
 @pytest.mark.slow
 @given(tables(), st.booleans())
 @settings(max_examples=50)
-def test_a_table_is_the_panel_that_a_slow_reading_makes(rows, as_categories):
+def test_frame_equals_slow_reading(rows, as_categories):
     frame = pd.DataFrame(rows, columns=["iteration", "worker", "samples"]).assign(seconds=1.0)
     frame["load"] = -frame["samples"]
     if as_categories:
@@ -224,7 +224,7 @@ def test_a_table_is_the_panel_that_a_slow_reading_makes(rows, as_categories):
     assert trace.meta.get("absent") == (f"{silent} of {len(panel)} iterations, for all workers" if silent else None)
 
 
-def test_a_trace_as_a_frame_has_a_row_for_each_worker_of_each_iteration_and_a_column_for_each_panel():
+def test_to_frame_rows_and_columns():
     shape = (2, 3)
     panels = {name: np.arange(6.0).reshape(shape) + n for n, name in enumerate(MEASURED)}
     covariates = np.stack([np.arange(6.0).reshape(shape) * 2, np.arange(6.0).reshape(shape) * 3], axis=-1)
@@ -237,7 +237,7 @@ def test_a_trace_as_a_frame_has_a_row_for_each_worker_of_each_iteration_and_a_co
 
 
 @pytest.mark.parametrize("name", ["samples", "seconds", "comm_seconds", "wait_seconds", "work"])
-def test_no_amount_is_negative_and_a_start_or_a_covariate_may_be(name):
+def test_negative_amounts_refused(name):
     frame = ROWS.assign(start=-3, load=-4, comm_seconds=0, wait_seconds=0, work=0)
     trace = Trace.from_frame(frame)
     assert (trace.start == -3).all()
@@ -246,7 +246,7 @@ def test_no_amount_is_negative_and_a_start_or_a_covariate_may_be(name):
         Trace.from_frame(frame.assign(**{name: [0.0, -1e-9]}))
 
 
-def test_names_are_in_the_order_of_their_numbers_up_to_eighteen_digits_and_of_their_text_beyond():
+def test_worker_names_in_number_order():
     for names, expected in (
         (["10", "9", "08"], ["08", "9", "10"]),
         (["1" + "0" * 17, "9"], ["9", "1" + "0" * 17]),

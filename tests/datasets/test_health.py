@@ -26,7 +26,7 @@ def speed_of(trace):
     return speed
 
 
-def test_a_wandering_speed_can_be_predicted_and_noise_can_not():
+def test_walk_predictable_noise_not():
     noise = np.random.default_rng(4).uniform(90, 110, (400, 3))
     assert speed_of(trace_of(walk())).predictable == 1.0
     assert speed_of(trace_of(noise)).predictable == 0.0
@@ -35,7 +35,7 @@ def test_a_wandering_speed_can_be_predicted_and_noise_can_not():
 
 
 @pytest.mark.slow
-def test_the_test_against_white_noise_agrees_with_statsmodels():
+def test_ljung_box_equals_statsmodels():
     diagnostic = pytest.importorskip("statsmodels.stats.diagnostic")
     rng = np.random.default_rng(2)
     noise_T = rng.normal(size=300)
@@ -45,7 +45,7 @@ def test_the_test_against_white_noise_agrees_with_statsmodels():
 
 
 @pytest.mark.slow
-def test_white_noise_is_called_predictable_about_once_in_a_hundred():
+def test_white_noise_false_alarms_one_percent():
     noise = np.random.default_rng(3).normal(size=(200, 2000))
     assert (ljung_box(noise) < 0.01).mean() == pytest.approx(0.01, abs=0.008)
 
@@ -58,13 +58,13 @@ def test_gaps_are_measured():
     assert found.missing == pytest.approx(50 / 1200)
 
 
-def test_repeats_are_the_share_of_values_equal_to_the_one_before():
+def test_repeated_share():
     held = np.repeat(walk(100), 4, axis=0)
     assert speed_of(trace_of(held)).repeated == pytest.approx(0.75, abs=0.01)
     assert any("equals the previous value" in concern for concern in health(trace_of(held)).concerns)
 
 
-def test_single_spikes_are_outliers_and_a_lasting_change_is_none():
+def test_spikes_are_outliers_lasting_change_not():
     speed = walk(workers=1)
     changed = speed.copy()
     changed[200:] *= 3
@@ -75,7 +75,7 @@ def test_single_spikes_are_outliers_and_a_lasting_change_is_none():
     assert speed_of(trace_of(changed)).outliers <= before + 2 / 400
 
 
-def test_clocks_that_jump_or_go_backwards_are_counted():
+def test_clock_jumps_and_backsteps_counted():
     start = np.arange(400.0)[:, None] * np.ones(3)
     start[200:, 0] += 500
     start[300:, 1] -= 50
@@ -85,7 +85,7 @@ def test_clocks_that_jump_or_go_backwards_are_counted():
     assert health(trace_of(walk())).clock_gaps is None
 
 
-def test_covariates_that_follow_the_speed_or_stand_still_are_told():
+def test_following_and_constant_covariates_named():
     speed = walk()
     follows, still = np.log(speed), np.full(speed.shape, 7.0)
     noise = np.random.default_rng(5).normal(size=speed.shape)
@@ -108,7 +108,7 @@ def test_usage_alone_and_derived_speeds_are_said():
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (2, 3), (12, 1), (25, 2)])
-def test_the_shortest_and_emptiest_traces_have_a_health_too(shape):
+def test_shortest_and_empty_traces_have_health(shape):
     for speed in (np.ones(shape), np.full(shape, NAN)):
         found = health(trace_of(speed, start=np.zeros(shape), covariates=np.ones((*shape, 1)), covariate_names=["x"]))
         assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["workers"] == shape[1]
@@ -124,7 +124,7 @@ def test_recorded_jobs_have_something_to_predict():
 
 
 @pytest.mark.parametrize("step", [2, 3, 7])
-def test_nothing_is_said_of_noise_where_no_two_consecutive_iterations_were_reported(step):
+def test_no_consecutive_iterations_no_noise_claim(step):
     thinned = walk()
     thinned[np.arange(len(thinned)) % step > 0] = NAN
     found = health(trace_of(thinned))
@@ -143,19 +143,19 @@ def test_nothing_is_said_of_noise_where_no_two_consecutive_iterations_were_repor
         ([[8], [NAN]], [[NAN], [1]], "no worker reported samples and seconds of the same iteration"),
     ],
 )
-def test_the_true_cause_is_said_where_there_is_no_speed(samples, seconds, why):
+def test_cause_of_missing_speed(samples, seconds, why):
     assert f"no speed was measured: {why}" in health(Trace(samples, seconds)).concerns
 
 
 @pytest.mark.parametrize("second", [1e-3, 1.0, 60.0])
-def test_a_clock_jumps_by_more_than_ten_of_its_own_intervals(second):
+def test_clock_gap_is_ten_intervals(second):
     for jump, gaps in ((10.0, 0), (10.5, 1)):
         start = second * np.concatenate([np.arange(20.0), 19.0 + jump + np.arange(20.0)])[:, None]
         assert health(trace_of(walk(40, 1), start=start)).clock_gaps == gaps
 
 
 @pytest.mark.parametrize(("rows", "share"), [(10, 0.0), (11, 1 / 11), (12, 1 / 12)])
-def test_spikes_are_looked_for_in_series_as_long_as_a_window(rows, share):
+def test_spikes_need_a_window_of_rows(rows, share):
     speed = 100.0 + np.arange(rows) % 3
     speed[rows // 2] = 10_000.0
     assert speed_of(trace_of(np.column_stack([speed, speed]))).outliers == pytest.approx(share)

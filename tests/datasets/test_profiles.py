@@ -24,7 +24,7 @@ def written(path, content):
     return path
 
 
-def test_gavel_rates_become_seconds_and_what_does_not_fit_has_none(tmp_path):
+def test_gavel_rates_become_seconds(tmp_path):
     jobs = {
         "('LM (batch size 20)', 1)": {"null": 4.0},
         "('LM (batch size 80)', 2)": {"null": 0},
@@ -40,7 +40,7 @@ def test_gavel_rates_become_seconds_and_what_does_not_fit_has_none(tmp_path):
     assert np.isnan(frame["seconds"][1])
 
 
-def test_zeus_epochs_become_steps_where_the_samples_of_an_epoch_are_known(tmp_path):
+def test_zeus_epochs_become_steps(tmp_path):
     text = (
         "dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power\ncifar,net,100,adam,250,20,99\n"
     )
@@ -53,7 +53,7 @@ def test_zeus_epochs_become_steps_where_the_samples_of_an_epoch_are_known(tmp_pa
     assert unknown["held"].endswith("seconds x samples of an epoch")
 
 
-def test_pollux_compute_is_the_step_without_its_synchronisation(tmp_path):
+def test_pollux_compute_excludes_sync(tmp_path):
     text = "num_nodes,num_replicas,local_bsz,step_time,sync_time\n2,4,8,0.75,0.25\n"
     row = read_profiles(written(tmp_path / "bert_scalability.csv", text), "pollux").iloc[0]
     assert (row["model"], row["batch"], row["seconds"], row["comm_seconds"]) == ("bert", 8, 0.5, 0.25)
@@ -176,7 +176,7 @@ def test_the_page_on_profiling_runs_as_it_stands(tmp_path, monkeypatch, capsys):
     assert namespace["best"].global_batch % 8 == 0
 
 
-def test_profile_uncertainty_is_saved_and_weights_the_fit(tmp_path):
+def test_uncertainty_saved_and_weights_fit(tmp_path):
     """Two sizes of six are off by half, and known to be uncertain."""
     size = np.array([8.0, 16, 32, 64, 128, 256])
     seconds = 0.01 + 1e-4 * size

@@ -33,7 +33,7 @@ def summary(**rows):
     }
 
 
-def test_a_rank_that_waits_in_its_backward_pass_has_the_ratio_of_the_slowest(tmp_path):
+def test_traceml_waits_in_backward_removed(tmp_path):
     slow = {"input_wait_ms": 5, "forward_ms": 20, "backward_ms": 40, "optimizer_ms": 5, "h2d_ms": None}
     fast = {"input_wait_ms": 5, "forward_ms": 10, "backward_ms": 50, "optimizer_ms": 5, "h2d_ms": 1}
     (tmp_path / "final_summary.json").write_text(json.dumps(summary(r0=slow, r1=fast)))
@@ -92,7 +92,7 @@ def timers(forward, backward, prefix=""):
 
 
 @pytest.mark.parametrize("prefix", ["", "[default0]: "])
-def test_megatrons_timers_are_read_without_those_that_wait(tmp_path, prefix):
+def test_megatron_timers_without_waiting(tmp_path, prefix):
     (tmp_path / "log.txt").write_text(
         "building\n" + timers([10, 20], [30, 50], prefix) + timers([11, 20], [30, 50], prefix)
     )
@@ -101,7 +101,7 @@ def test_megatrons_timers_are_read_without_those_that_wait(tmp_path, prefix):
     assert trace.workers == ("0", "1")
 
 
-def test_timers_without_those_of_computing_say_how_to_log_them(tmp_path):
+def test_megatron_timers_missing_say_how_to_log(tmp_path):
     (tmp_path / "log.txt").write_text("times across ranks (ms):\n  forward-backward:\n     rank  0: 900.00\n")
     with pytest.raises(ValueError, match="log with --timing-log-level 2 --timing-log-option all"):
         read_traces(tmp_path / "log.txt")
@@ -125,7 +125,7 @@ def test_timers_without_those_of_computing_say_how_to_log_them(tmp_path):
         ("0: INFO: | MnRtt/Rnk: 3453.08ms/8 | MxRtt/Rnk: 3468.20ms/0 |\n", "the fastest and the slowest rank alone"),
     ],
 )
-def test_logs_that_do_not_tell_ranks_apart_say_what_to_log_instead(tmp_path, log, sentence):
+def test_logs_without_ranks_say_what_to_log(tmp_path, log, sentence):
     (tmp_path / "run.log").write_text(log)
     with pytest.raises(ValueError, match=sentence):
         recognise(tmp_path / "run.log")
@@ -154,7 +154,7 @@ def export(rank, computing, **more):
     }
 
 
-def test_time_for_which_nothing_but_collectives_ran_is_no_work(tmp_path):
+def test_profiler_collectives_alone_are_no_work(tmp_path):
     for rank, computing in ((0, 40), (1, 80)):
         (tmp_path / f"w{rank}.json").write_text(json.dumps(export(rank, computing)))
     trace = only(tmp_path)

@@ -26,7 +26,7 @@ def lag_one(series_T):
 
 
 @pytest.mark.slow
-def test_hivemind_holds_eighteen_workers_with_covariates():
+def test_hivemind_eighteen_workers_with_covariates():
     traces = read_traces(REAL / "hivemind_multicloud", "hivemind")
     assert {trace.name: len(trace.workers) for trace in traces} == {
         "hivemind-77": 4,

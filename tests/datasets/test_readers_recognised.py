@@ -72,7 +72,7 @@ def test_errors_say_what_where_and_what_to_do(made, name, content, sentence):
     assert str(path) in str(error.value)
 
 
-def test_a_pickle_is_refused_unopened_even_when_its_format_is_named(made):
+def test_pickle_refused_unopened(made):
     path = made("client_device_capacity", b"\x80\x04\x95\x10")
     with pytest.raises(ValueError, match="Export it as JSON or CSV"):
         read_traces(path, "fedscale")
@@ -88,7 +88,7 @@ def test_unknown_formats_options_and_files_are_named(made, tmp_path):
         read_traces(tmp_path / "nothing")
 
 
-def test_a_folder_gives_the_traces_of_one_format_when_it_is_named(made, tmp_path):
+def test_folder_gives_traces_of_named_format(made, tmp_path):
     made("machine_usage.csv", MACHINES)
     made("cpu.csv", "time,machine_id,cpu_util\n2017-10-03 00:08:00 PDT,m1,12.5\n2017-10-03 00:09:00 PDT,m1,13\n")
     made("README.md", "text")
@@ -107,7 +107,7 @@ def test_a_million_clients_are_one_trace(made):
 
 
 @pytest.mark.slow
-def test_a_panel_that_would_only_fill_memory_is_refused(made):
+def test_nearly_empty_panel_refused(made):
     rows = "".join(f"{k},{k},25,{k},500\n" for k in range(40_000))
     path = made("job_1_norm.csv", ",worker,gpu,time,batch_time_norm\n" + rows)
     with pytest.raises(ValueError, match=r"40000 workers and 40000 iterations, a panel that would be nearly empty"):
@@ -141,7 +141,7 @@ def test_hidden_folders_hold_no_data(tmp_path):
         ("a.txt", "nothing known\n", "recognised; name the format, one of those"),
     ],
 )
-def test_a_file_that_is_not_recognised_is_answered_with_what_comes_nearest(made, name, content, sentence):
+def test_unrecognised_file_names_nearest_formats(made, name, content, sentence):
     with pytest.raises(ValueError, match=sentence) as error:
         recognise(made(name, content))
     assert sum(f"'{one}'" in str(error.value) for one in FORMATS) <= 3
@@ -157,7 +157,7 @@ WITHOUT_HEADER = (
 
 
 @pytest.mark.parametrize("name", WITHOUT_HEADER)
-def test_a_set_without_a_header_is_recognised_under_any_name_once_it_has_one(made, name):
+def test_headerless_set_recognised_with_header(made, name):
     columns = FORMATS[name].columns
     trace = only(made("mine.csv", ",".join(columns) + "\n" + ",".join("7" for _ in columns) + "\n"))
     assert trace.meta["format"] == name

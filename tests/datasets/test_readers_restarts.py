@@ -129,7 +129,7 @@ WITHOUT = {
 }
 
 
-def test_every_format_is_fed_a_restarted_log_or_says_why_not():
+def test_every_format_restarts_or_says_why_not():
     assert set(LOGS) | set(WITHOUT) == set(FORMATS)
     assert not set(LOGS) & set(WITHOUT)
 
@@ -146,7 +146,7 @@ def written(name, runs, folder):
 
 @pytest.mark.parametrize("name", LOGS)
 @pytest.mark.slow
-def test_a_restarted_log_is_one_trace_at_the_speed_that_was_measured(name, tmp_path):
+def test_restarted_log_is_one_trace(name, tmp_path):
     _, speed, options = LOGS[name]
 
     @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -170,14 +170,14 @@ def test_a_restarted_log_is_one_trace_at_the_speed_that_was_measured(name, tmp_p
 
 
 @pytest.mark.parametrize("name", ["wandb", "pytorch_log"])
-def test_what_was_known_before_a_restart_is_not_known_after_it(name, tmp_path):
+def test_covariates_forgotten_at_restart(name, tmp_path):
     """The covariate of these logs is the number of their run."""
     (trace,) = read_traces(written(name, [[0, 1, 2], [0, 1], [0, 1]], tmp_path), name, **LOGS[name][2])
     known = trace.covariates[:, 0, 0].tolist()
     np.testing.assert_array_equal(known, [np.nan, 0, 0, np.nan, 1, np.nan, 2])
 
 
-def test_a_resumed_total_is_no_increment_and_is_counted(tmp_path):
+def test_resumed_total_is_counted(tmp_path):
     rows = hivemind([list(range(6)), list(range(6))]).splitlines()
     resumed = [",".join([*row.split(",")[:-1], str(int(row.split(",")[-1]) + 43_900)]) for row in rows[1:7]]
     path = tmp_path / "hivemind-7-a.csv"
@@ -195,7 +195,7 @@ def test_rows_in_any_order_are_no_restart(tmp_path):
     assert len(trace) == 3
 
 
-def test_the_ranks_of_a_log_are_workers_and_no_restarts(tmp_path):
+def test_ranks_of_log_are_no_restarts(tmp_path):
     line = "{rank}: TRAIN [0][{step}/3880]\tTime 0.5 (0.3)\tData 0.1 (0.1)\tTok/s 100 (90)"
     order = [(0, 10), (1, 10), (0, 20), (0, 30), (1, 20), (1, 30)]
     (tmp_path / "log.txt").write_text("\n".join(line.format(rank=rank, step=step) for rank, step in order) + "\n")
@@ -215,7 +215,7 @@ def test_frozen_covariates_are_counted_for_any_format(tmp_path):
 
 
 @pytest.mark.parametrize("copies", [[100], [100, 101], [150, 100]], ids=str)
-def test_a_row_written_once_more_is_dropped_and_is_no_restart(copies, tmp_path):
+def test_repeated_row_is_no_restart(copies, tmp_path):
     rows = [f"{worker},{step},32,{0.5 + step / 1000}" for step in range(400) for worker in ("w0", "w1")]
     (tmp_path / "job.csv").write_text("\n".join(["worker,iteration,samples,seconds", *rows]) + "\n")
     (once,) = read_traces(tmp_path / "job.csv")
@@ -228,7 +228,7 @@ def test_a_row_written_once_more_is_dropped_and_is_no_restart(copies, tmp_path):
     np.testing.assert_array_equal(trace.seconds, once.seconds)
 
 
-def test_a_mini_batch_written_once_more_later_is_no_restart(tmp_path):
+def test_late_repeated_minibatch_is_no_restart(tmp_path):
     rows = [f",{worker},25,{10 * step + 1},{400 + step}" for step in range(40) for worker in (0, 1)]
     lines = [",worker,gpu,time,batch_time_norm", *rows[:42], rows[11], *rows[42:]]
     (tmp_path / "job_1_norm.csv").write_text("\n".join(lines) + "\n")
@@ -245,7 +245,7 @@ def test_a_mini_batch_written_once_more_later_is_no_restart(tmp_path):
 )
 @given(st.lists(st.integers(1, 4), min_size=2, max_size=4))
 @settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_steps_that_begin_anew_with_an_epoch_are_no_restart(name, line, tmp_path, lengths):
+def test_steps_anew_each_epoch_are_no_restart(name, line, tmp_path, lengths):
     places = [(epoch, step) for epoch, length in enumerate(lengths) for step in range(length)]
     (tmp_path / "log.txt").write_text("\n".join(line.format(epoch=epoch, step=step) for epoch, step in places))
     (trace,) = read_traces(tmp_path / "log.txt", name)

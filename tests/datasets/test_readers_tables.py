@@ -127,7 +127,7 @@ def _places(trace):
 # -- what is dropped, averaged or refused --------------------------------------------------------------------------
 
 
-def test_lines_that_are_no_objects_are_counted_and_texts_are_named(made):
+def test_non_object_lines_counted_texts_named(made):
     text = 'starting\n{"iteration": 0, "s": 0.5, "msg": "a"}\n[1]\n\n{"iteration": 1, "s": 0.25, "msg": "b"}\n{"iterat'
     trace = only(made("log.jsonl", '{"iteration": 5, "s": 1}\n' + text), seconds="s", samples=2)
     assert trace.workers == ("0",)
@@ -187,14 +187,14 @@ def test_another_answer_of_prometheus_is_refused(made, answer):
 
 @pytest.mark.slow
 @given(st.datetimes(datetime(1971, 1, 1), datetime(2099, 1, 1)), st.integers(-14 * 60, 14 * 60), st.sampled_from(" T"))
-def test_a_start_in_iso_8601_is_the_moment_that_python_means(tmp_path_factory, moment, minutes, between):
+def test_iso_8601_start_equals_python(tmp_path_factory, moment, minutes, between):
     zoned = moment.replace(tzinfo=timezone(timedelta(minutes=minutes)))
     path = tmp_path_factory.getbasetemp() / "iso.csv"
     path.write_text(f"worker,iteration,samples,seconds,start\na,0,8,1,{zoned.isoformat(between)}\n")
     assert only(path).start[0, 0] == pytest.approx(zoned.timestamp(), abs=2e-6)
 
 
-def test_offsets_and_zones_may_be_mixed_and_a_wrong_one_is_named(made):
+def test_mixed_offsets_read_wrong_one_named(made):
     head = "worker,iteration,samples,seconds,start\n"
     rows = "a,0,8,1,1970-01-01T01:00:00+0100\na,1,8,1,1970-01-01 00:00:05 UTC\na,2,8,1,1969-12-31T16:00:10.5-08\n"
     assert only(made("a.csv", head + rows)).start[:, 0].tolist() == [0, 5, 10.5]
@@ -253,7 +253,7 @@ def test_a_table_with_a_column_per_worker_says_so(made):
     )
 
 
-def test_a_tidy_table_that_lacks_a_column_is_told_which_may_stand_for_it(made):
+def test_missing_column_suggests_stand_ins(made):
     path = made("a.csv", "worker,iteration,took_ms,duration_ms\na,0,1,2\n")
     with pytest.raises(
         ValueError, match=r"\['samples', 'seconds'\] are missing.*seconds=took_ms --with unit=ms .*\['duration_ms'\]"

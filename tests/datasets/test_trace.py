@@ -52,7 +52,7 @@ def test_a_trace_survives_parquet_whole(tmp_path_factory, trace):
 
 @pytest.mark.slow
 @given(traces())
-def test_a_trace_survives_a_tidy_frame_up_to_the_order_of_workers(trace):
+def test_frame_round_trip(trace):
     again = from_frame(to_frame(trace), meta=trace.meta)
     assert same(again.select(workers=trace.workers), trace)
 
@@ -76,12 +76,12 @@ def test_a_trace_cannot_be_changed():
     assert (trace.seconds == 1.0).all()
 
 
-def test_speed_is_missing_where_no_time_was_taken_or_reported():
+def test_speed_missing_without_time():
     trace = Trace(samples=[[10, 10, 0, 10]], seconds=[[2, 0, 1, np.nan]])
     np.testing.assert_array_equal(trace.speed, [[5, np.nan, np.nan, np.nan]])
 
 
-def test_covariates_are_found_by_name_and_missing_ones_are_nan():
+def test_covariates_named_missing_are_nan():
     trace = Trace([[1.0]], [[1.0]], covariates=[[[0.5, 0.7]]], covariate_names=["cpu", "memory"])
     np.testing.assert_array_equal(trace.covariates_named(["memory", "gpu"]), [[[0.7, np.nan]]])
     assert trace.covariates_named([]) is None
@@ -129,7 +129,7 @@ FRAME = pd.DataFrame({"worker": ["a", "b"], "iteration": [0, 0], "samples": [8, 
         (FRAME.assign(worker=["a", None]), "column 'worker' must name a worker in every row, but row 1"),
     ],
 )
-def test_a_bad_file_is_named_with_what_is_wrong_in_it(tmp_path, frame, sentence):
+def test_bad_file_is_named_with_cause(tmp_path, frame, sentence):
     path = tmp_path / "bad.parquet"
     frame.to_parquet(path)
     with pytest.raises(ValueError, match=sentence) as caught:
@@ -163,7 +163,7 @@ def test_a_missing_file_is_named(tmp_path):
 
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("kind", ["int64", "float64"])
-def test_iterations_reach_up_to_what_a_float_tells_apart_and_no_further(sign, kind):
+def test_iteration_numbers_up_to_2_53(sign, kind):
     last, beyond = sign * 2**53, sign * (2**53 + 2)
     frame = FRAME.assign(iteration=np.array([last, last - sign], dtype=kind))
     assert len(from_frame(frame)) == 2
@@ -171,7 +171,7 @@ def test_iterations_reach_up_to_what_a_float_tells_apart_and_no_further(sign, ki
         from_frame(FRAME.assign(iteration=np.array([last, beyond], dtype=kind)))
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+def test_failed_write_keeps_old_file(tmp_path, monkeypatch):
     path = save(Trace([[1.0]], [[1.0]]), tmp_path / "trace.parquet")
 
     def fails(*args, **kwargs):
@@ -222,7 +222,7 @@ def whole(iterations=3, workers=2, **changed):
     )
 
 
-def test_names_and_meta_become_text_and_workers_are_numbered_where_they_have_no_name():
+def test_names_and_meta_become_text():
     trace = Trace(FOUR, FOUR, workers=[3, 5], meta={"seed": 7}, covariates=np.ones((2, 2, 1)), covariate_names=[9])
     assert (trace.workers, dict(trace.meta), trace.covariate_names) == (("3", "5"), {"seed": "7"}, ("9",))
     plain = Trace([[1, 2, 3]], [[1, 2, 3]])
@@ -232,7 +232,7 @@ def test_names_and_meta_become_text_and_workers_are_numbered_where_they_have_no_
 
 @given(st.lists(st.tuples(*[st.sampled_from([NAN, 0.0, 1e-300, 2.0, 1e15])] * 2), min_size=1, max_size=6))
 @settings(max_examples=40)
-def test_speed_is_samples_over_seconds_where_that_is_a_positive_number(cells):
+def test_speed_is_samples_over_seconds(cells):
     samples, seconds = np.array(cells).T[:, None, :]
     expected = [n / s if s > 0 and 0 < n / s < np.inf else NAN for n, s in cells]
     np.testing.assert_array_equal(Trace(samples, seconds).speed, [expected])
@@ -240,7 +240,7 @@ def test_speed_is_samples_over_seconds_where_that_is_a_positive_number(cells):
 
 @given(st.slices(4), st.permutations(["w0", "w1", "w2"]), st.integers(1, 3))
 @settings(max_examples=40)
-def test_a_part_has_the_iterations_and_workers_asked_for_in_that_order(iterations, names, count):
+def test_select_keeps_order_asked_for(iterations, names, count):
     trace, asked = whole(4, 3), names[:count]
     if not len(range(4)[iterations]):
         with pytest.raises(ValueError, match="at least one iteration"):
@@ -254,7 +254,7 @@ def test_a_part_has_the_iterations_and_workers_asked_for_in_that_order(iteration
     np.testing.assert_array_equal(trace.select(iterations).work, trace.work[iterations])
 
 
-def test_a_file_gives_workers_back_in_their_own_order_and_one_without_names_in_that_of_the_frame(tmp_path):
+def test_file_keeps_worker_order(tmp_path):
     trace = replace(whole(2, 3), workers=["b", "c", "a"])
     path = trace.save(tmp_path / "t.parquet")
     again = Trace.load(path)
@@ -264,7 +264,7 @@ def test_a_file_gives_workers_back_in_their_own_order_and_one_without_names_in_t
     assert Trace.load(tmp_path / "plain.parquet").workers == ("a", "b", "c")
 
 
-def test_the_meta_of_a_frame_is_what_is_given_and_what_was_found():
+def test_frame_meta_is_given_and_found():
     frame = pd.DataFrame({"worker": "a", "iteration": [0, 2], "samples": 1, "seconds": 1})
     trace = Trace.from_frame(frame, meta={"job": "x", "absent": "unknown"})
     assert dict(trace.meta) == {"job": "x", "absent": "1 of 3 iterations, for all workers"}

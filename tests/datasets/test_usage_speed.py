@@ -15,7 +15,7 @@ def usage(values):
     return Trace(none, none, covariates=values[:, :, None], covariate_names=["cpu"], meta={"source": "made"})
 
 
-def test_more_usage_by_others_never_makes_a_worker_faster():
+def test_more_usage_by_others_never_speeds_up():
     trace = speed_from_usage(usage(np.linspace(-10, 120, 50)[:, None]), "cpu")
     assert (np.diff(trace.speed[:, 0]) <= 0).all()
     assert trace.speed.max() == pytest.approx(100)
@@ -41,7 +41,7 @@ def test_measured_speeds_are_not_replaced():
         speed_from_usage(one, "cpu")
 
 
-def test_the_speed_is_the_share_of_the_need_that_others_leave():
+def test_speed_is_share_left_by_others():
     trace = speed_from_usage(usage([[0, 50, 50.5, 75, 95, 96, 200]]), "cpu")
     np.testing.assert_allclose(trace.speed, [[100, 100, 99, 50, 10, 10, 10]])
     np.testing.assert_array_equal(trace.samples, np.full((1, 7), 64.0))

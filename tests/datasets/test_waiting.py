@@ -46,7 +46,7 @@ panels = st.integers(1, 6).flatmap(
 
 @given(work_TW=panels, speed=st.floats(0.01, 100), unit=st.floats(0.001, 1000))
 @settings(derandomize=True, max_examples=60)
-def test_the_units_of_work_and_time_do_not_matter_and_shares_are_shares(work_TW, speed, unit):
+def test_units_are_irrelevant_shares_bounded(work_TW, speed, unit):
     seconds_TW = work_TW / SPEED_W
     found, scaled = waiting(seconds_TW, work_TW), waiting(seconds_TW * speed, work_TW * unit)
     for name in ("share", "from_workers", "from_work"):
@@ -77,13 +77,13 @@ def test_what_cannot_be_told_is_said():
     assert "in 1 of 2 iterations" in half.sentences[1]
 
 
-def test_a_worker_that_is_silent_is_left_out_of_that_iteration():
+def test_silent_worker_left_out_of_iteration():
     work_TW = np.array([[1.0, 1.0, 1.0]])
     found = waiting(np.array([[1.0, 2.0, np.nan]]), work_TW)
     assert found.from_workers == pytest.approx(found.share) == pytest.approx(0.25)
 
 
-def test_a_trace_keeps_its_work_in_files_and_when_parts_are_selected(tmp_path):
+def test_work_survives_files_and_selection(tmp_path):
     trace = Trace(samples=np.ones((2, 3)), seconds=WORK_TW, work=WORK_TW)
     loaded = Trace.load(trace.save(tmp_path / "job.parquet"))
     assert np.array_equal(loaded.work, WORK_TW)
@@ -103,13 +103,13 @@ def recorded(path, work):
     return path
 
 
-def test_a_recorder_block_takes_work_and_the_merged_trace_has_it(tmp_path):
+def test_recorder_work_reaches_merged_trace(tmp_path):
     trace = merge([recorded(tmp_path / f"{worker}.jsonl", 10.0 * (1 + worker)) for worker in range(2)])
     assert trace.work.tolist() == [[10, 20], [11, 21], [12, 22]]
     assert merge([recorded(tmp_path / "none.jsonl", None)]).work is None
 
 
-def test_files_from_before_work_was_recorded_are_read_as_they_were(tmp_path):
+def test_files_without_work_are_read(tmp_path):
     header, *rows = recorded(tmp_path / "new.jsonl", None).read_text().splitlines()
     about = json.loads(header)
     at = about["columns"].index("work")

@@ -68,7 +68,7 @@ each_kind = pytest.mark.parametrize("kind", KINDS)
 
 @each_kind
 @pytest.mark.slow
-def test_no_name_from_data_becomes_a_part_of_the_page(kind, pages, tmp_path):
+def test_hostile_names_are_escaped(kind, pages, tmp_path):
     """A page with hostile names has the elements and attributes of one with harmless names, and shows the names."""
     options = {"why": "<b>because</b>"} if kind == "run" else {"job": HOSTILE[0]}
     for first in range(0, len(HOSTILE), 4):
@@ -130,7 +130,7 @@ def test_a_page_needs_no_other_file_and_no_network(kind, pages):
 
 @each_kind
 @pytest.mark.slow
-def test_the_same_data_makes_the_same_bytes_and_its_json_makes_them_again(kind, pages, tmp_path):
+def test_same_data_makes_same_bytes(kind, pages, tmp_path):
     first, again = (_without_times_of_calls(one) for one in (pages[kind], KINDS[kind](tmp_path, NAMES)))
     path = write_page(again, tmp_path / "page.html")
     assert path.read_text() == render(first)
@@ -148,7 +148,7 @@ def _without_times_of_calls(page):
 
 
 @each_kind
-def test_every_number_that_a_page_states_is_in_its_json(kind, pages):
+def test_every_number_is_in_the_json(kind, pages):
     """A text of the page is one of the JSON, the way in which one of its numbers is shown, or the template's own."""
     strings, numbers = [], []
     collect(json.loads(json.dumps(pages[kind])), strings, numbers)
@@ -167,7 +167,7 @@ def test_every_number_that_a_page_states_is_in_its_json(kind, pages):
 
 
 @each_kind
-def test_facts_of_a_verdict_are_the_numbers_of_its_sentence(kind, pages):
+def test_verdict_facts_match_sentences(kind, pages):
     for answer in pages[kind]["verdict"]:
         words = f"{answer['headline']} {answer['text']}"
         for value in answer["facts"].values():
@@ -213,7 +213,7 @@ def thousand(folder):
 
 
 @pytest.mark.slow
-def test_a_thousand_workers_make_a_page_that_can_be_read(tmp_path_factory):
+def test_page_of_a_thousand_workers_is_small(tmp_path_factory):
     page = thousand(str(tmp_path_factory.mktemp("thousand")))
     text = render(page)
     assert len(text) < 250_000
@@ -244,7 +244,7 @@ def test_other_json_is_refused(tmp_path, text):
 
 
 @pytest.mark.slow
-def test_what_audit_printed_becomes_a_page_and_is_not_written_over(tmp_path, monkeypatch, capsys):
+def test_audit_verdict_becomes_a_page(tmp_path, monkeypatch, capsys):
     verdict = AuditVerdict(status=AuditStatus.EXACT, deviation=1e-15, steps=3, ranks=2, precision="float64")
     (tmp_path / "verdict.json").write_text(verdict.to_json())
     assert not typed(monkeypatch, "report", tmp_path / "verdict.json", "--out", tmp_path / "page.html")

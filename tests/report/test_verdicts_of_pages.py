@@ -48,7 +48,7 @@ def block_of(page, title):
     seed=st.integers(0, 10**6),
     data=st.data(),
 )
-def test_a_planted_slow_worker_is_found_with_its_speed_and_its_start(workers, iterations, factor, seed, data):
+def test_planted_slow_worker_is_found(workers, iterations, factor, seed, data):
     slow, at = data.draw(st.integers(0, workers - 1)), data.draw(st.integers(0, iterations - 25))
     first = slow_workers(slowed_speeds(workers, iterations, slow, at, factor, seed))[0]
     assert (first.worker, first.lasts, first.last) == (slow, True, iterations - 1)
@@ -64,7 +64,7 @@ def test_of_alike_workers_nobody_is_slow(workers, iterations, seed):
 
 
 @pytest.mark.slow
-def test_a_worker_that_recovered_is_told_from_when_to_when():
+def test_recovered_worker_has_start_and_end():
     speed_TW = slowed_speeds(5, 300, slow=1, at=100)
     speed_TW[200:, 1] *= 2.0
     (found,) = slow_workers(speed_TW)
@@ -82,7 +82,7 @@ def test_gaps_and_strays_make_nobody_slow():
 
 
 @pytest.mark.slow
-def test_the_verdict_of_a_run_states_what_its_numbers_say(tmp_path):
+def test_run_verdict_states_its_numbers(tmp_path):
     run = slowed_run(tmp_path / "run.jsonl", NAMES)
     verdict = verdict_of(run_page(run))
     assert verdict["Who is slow?"]["headline"] == "gpu2"
@@ -100,7 +100,7 @@ def test_the_verdict_of_a_run_states_what_its_numbers_say(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_gantt_shows_the_iterations_around_the_best_change(tmp_path):
+def test_gantt_shows_iterations_of_best_change(tmp_path):
     run = slowed_run(tmp_path / "run.jsonl", NAMES)
     before, after = (block_of(run_page(run), title) for title in ("Before", "After"))
     best = int(np.argmax(np.where(run.acted, run.of_fleet["gain"], -1)))
@@ -144,7 +144,7 @@ def test_uneven_samples_are_told_from_uneven_workers(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_band_of_past_errors_holds_nine_times_in_ten():
+def test_past_error_band_holds_ninety_percent():
     rng = np.random.default_rng(0)
     forecast = rng.uniform(1.0, 2.0, 5000)
     actual = forecast * rng.lognormal(0.1, 0.2, 5000)
@@ -156,7 +156,7 @@ def test_the_band_of_past_errors_holds_nine_times_in_ten():
 
 
 @pytest.mark.slow
-def test_the_verdict_of_an_evaluation_states_its_interval_and_calls_no_even_match_a_lead():
+def test_evaluation_verdict_states_interval():
     trace = slowed_trace([f"gpu{k}" for k in range(8)], iterations=400, at=200)
     board = leaderboard({"ewma": EWMA(smoothing=0.5)}, [trace])
     page = evaluation_page(board, {"ewma": EWMA(smoothing=0.5)}, [trace])
@@ -205,7 +205,7 @@ def test_the_verdict_of_a_replay_states_its_table(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_interval_of_a_speed_up_holds_in_nine_jobs_of_ten():
+def test_speed_up_interval_coverage():
     rng, held_in = np.random.default_rng(0), 0
     for _ in range(400):
         over, under = rng.lognormal(0.5, 0.4, 300), rng.lognormal(0.0, 0.4, 300)
