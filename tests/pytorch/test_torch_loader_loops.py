@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from paceline.torch.loader import BalancedLoader
-from paceline.torch.state import from_torch
+from paceline.torch.state import from_lists
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -143,7 +143,7 @@ def test_another_ranks_place_can_be_adopted_while_batches_are_loaded_ahead(num_w
         next(loop)
     state = saved(first)
     for loader in (first, second):
-        loader.adopt(from_torch(state))
+        loader.adopt(from_lists(state))
     rest = [sample for batches in zip(*loops, strict=True) for batch in batches for sample in batch.tolist()]
     (alone,) = fleet(1)
     alone.load_state_dict(state)
@@ -396,5 +396,5 @@ def test_listeners_are_told_of_each_start_and_of_each_batch_with_its_sizes():
     list(loader)
     assert told == ["start", "start", "before", ([10], 10), "before", ([5], 5)]
     told.clear()
-    loader.adopt(from_torch(state))
+    loader.adopt(from_lists(state))
     assert told == ["start"]

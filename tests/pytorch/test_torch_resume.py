@@ -65,7 +65,7 @@ def test_every_rank_has_the_same_state(begun):
     for state in states[1:]:
         for part in ("balancer", "loader"):
             for name, value in states[0][part].items():
-                np.testing.assert_array_equal(np.asarray(state[part][name]), np.asarray(value))
+                assert repr(state[part][name]) == repr(value)  # NaN included
 
 
 def test_a_resumed_job_goes_on_as_if_it_had_not_stopped(begun):

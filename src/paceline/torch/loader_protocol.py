@@ -120,7 +120,7 @@ class Loader(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place in the data, as tensors and lists, which ``torch.load`` reads."""
+        """Return the place in the data, as lists, which ``torch.load`` reads."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any], *, skip_rest: bool = False) -> None:

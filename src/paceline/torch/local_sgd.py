@@ -17,7 +17,7 @@ from paceline.coordinator.balanced.plan import Plan
 from paceline.coordinator.balanced.policy import Policy
 from paceline.predictors import Auto, Predictor, Report
 from paceline.torch.loader import BalancedLoader
-from paceline.torch.state import from_torch, to_torch
+from paceline.torch.state import from_lists, to_lists
 
 SHORT = 0.5
 """A round with less than this share of a full one, an epoch's last, is not learnt from: its time says too little."""
@@ -184,12 +184,12 @@ class LocalSGD:
     def state_dict(self) -> dict[str, Any]:
         """Return everything but the model's own state, for a resume on every rank after a merge."""
         outer = {} if self._outer is None else {"outer": self._outer.state_dict(), "anchors": self._anchors}
-        balancer = to_torch(self.balancer.state_dict())
+        balancer = to_lists(self.balancer.state_dict())
         return {"balancer": balancer, "loader": self.loader.state_dict(), "rounds": self.rounds, **outer}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume on the same number of ranks, after the model's own state was loaded."""
-        self.balancer.load_state_dict(from_torch(state["balancer"]))
+        self.balancer.load_state_dict(from_lists(state["balancer"]))
         self.loader.load_state_dict(state["loader"])
         self.loader.shares = self.balancer.plan.sizes
         self.rounds = state["rounds"]

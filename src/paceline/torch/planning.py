@@ -19,7 +19,7 @@ from paceline.predictors import Report
 from paceline.torch.exchange import Exchange
 from paceline.torch.loader_protocol import Loader
 from paceline.torch.reports import RankReports, at_shares, mean_of, one_worker
-from paceline.torch.state import from_torch, to_torch
+from paceline.torch.state import from_lists, to_lists
 
 logger = logging.getLogger(__name__)
 
@@ -101,14 +101,14 @@ class Planning:
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """Return everything learnt and decided."""
-        work = {} if self.work is None else {"work": to_torch(self.work.state_dict())}
-        return {"balancer": to_torch(self.balancer.state_dict()), **work}
+        work = {} if self.work is None else {"work": to_lists(self.work.state_dict())}
+        return {"balancer": to_lists(self.balancer.state_dict()), **work}
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
         """Resume; what was learnt of a worker follows its name."""
         if self.work is not None and "work" in state:
-            self.work.load_state_dict(from_torch(state["work"]))
-        self.balancer.load_state_dict(from_torch(state["balancer"]))
+            self.work.load_state_dict(from_lists(state["work"]))
+        self.balancer.load_state_dict(from_lists(state["balancer"]))
         for worker in self.workers:
             if worker not in self.balancer.workers:
                 self.balancer.join(worker)

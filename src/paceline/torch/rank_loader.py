@@ -18,7 +18,7 @@ from paceline.torch.loop import Loop
 from paceline.torch.micro import Borders, micro_batches
 from paceline.torch.options import UNKNOWN, whole
 from paceline.torch.source import BatchSource
-from paceline.torch.state import from_torch, to_torch
+from paceline.torch.state import from_lists, to_lists
 
 
 class RankLoader:
@@ -132,7 +132,7 @@ class RankLoader:
         return place if self.coefficients is None else {**place, "coefficients": self.coefficients}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place in the data, as tensors and lists, for an exact resume with any number of ranks.
+        """Return the place in the data, as lists, for an exact resume with any number of ranks.
 
         Raises
         ------
@@ -143,7 +143,7 @@ class RankLoader:
             raise RuntimeError("state_dict() in the middle of a step: call it where loader.step_ends is true")
         if self.before_state:
             self.before_state()
-        return to_torch(self.place())
+        return to_lists(self.place())
 
     def load_state_dict(self, state: Mapping[str, Any], *, skip_rest: bool = False) -> None:
         """Resume: the next loop over this loader yields the rest of the epoch that was under way.
@@ -164,7 +164,7 @@ class RankLoader:
             If the state is that of other samples, or of another order of them, or the rest of the epoch is too small
             for so many ranks. Nothing has changed then.
         """
-        place = from_torch(state)
+        place = from_lists(state)
         self._progress.resume(place, skip_rest=skip_rest)
         self.newest_loop, self.step_ends = _none, True
         self._take_shares(place)

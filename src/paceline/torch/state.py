@@ -1,4 +1,8 @@
-"""Convert states of arrays to tensors and lists, so that ``torch.load(weights_only=True)`` reads checkpoints."""
+"""States of arrays as lists, which ``torch.load(weights_only=True)`` reads, and distributed checkpoints of any ranks.
+
+A distributed checkpoint loads a tensor only into one of the shape that was saved, and a job on other ranks has other
+shapes.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +10,23 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 
-def to_torch(state: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """Return numbers as tensors and texts as lists.
+def to_lists(state: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """Return every array as a list of its type, its shape and its values.
 
-    >>> to_torch({"workers": np.array(["a", "b"]), "sizes": np.array([3, 5])})
-    {'workers': ['a', 'b'], 'sizes': tensor([3, 5])}
+    >>> to_lists({"workers": np.array(["a", "b"]), "sizes": np.array([3, 5])})
+    {'workers': ['<U1', [2], ['a', 'b']], 'sizes': ['<i8', [2], [3, 5]]}
     """
-    return {
-        name: array.tolist() if array.dtype.kind in "US" else torch.from_numpy(np.array(array))
-        for name, array in ((name, np.asarray(value)) for name, value in state.items())
-    }
+    arrays = {name: np.asarray(value) for name, value in state.items()}
+    return {name: [array.dtype.str, list(array.shape), array.ravel().tolist()] for name, array in arrays.items()}
 
 
-def from_torch(state: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
-    """Return the arrays that ``to_torch`` converted; arrays, as older states hold, stay arrays.
+def from_lists(state: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
+    """Return the arrays that ``to_lists`` converted.
 
-    >>> from_torch({"sizes": torch.tensor([3, 5])})
+    >>> from_lists({"sizes": ["<i8", [2], [3, 5]]})
     {'sizes': array([3, 5])}
     """
-    return {
-        name: np.array(value.cpu().numpy() if isinstance(value, torch.Tensor) else value, _texts(value))
-        for name, value in state.items()
-    }
-
-
-def _texts(value: Any) -> type[np.str_] | None:
-    return np.str_ if isinstance(value, list | str) else None  # a list may be empty
+    return {name: np.array(values, dtype).reshape(shape) for name, (dtype, shape, values) in state.items()}
