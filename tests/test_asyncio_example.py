@@ -64,7 +64,7 @@ def answering(name, lines):
     return work
 
 
-def test_a_worker_of_half_the_speed_ends_with_half_the_samples():
+def test_half_speed_gets_half_the_samples():
     plans = [plan for plan, _ in asyncio.run(trained([worker("a", 4000.0), worker("b", 2000.0)], fleet=2))]
     sizes = [dict(zip(plan.workers, plan.sizes.tolist(), strict=True)) for plan in plans]
     assert all(sum(each.values()) == 60 for each in sizes)
@@ -83,7 +83,7 @@ def test_a_worker_that_comes_later_gets_its_share():
 @pytest.mark.parametrize(
     "last", [[], [b"no json"], [b'{"t": "soon", "c": 1, "m": 1}'], [b"17"]], ids=["silent", "no json", "text", "number"]
 )
-def test_a_worker_that_falls_silent_or_talks_nonsense_is_left_behind_and_the_others_go_on(last):
+def test_silent_or_nonsense_worker_left_behind(last):
     well = [b'{"t": 0.01, "c": 0.5, "m": 1e9}'] * 3
     seen = asyncio.run(trained([worker("a", 4000.0), answering("b", well + last)], fleet=2, patience=0.3))
     assert len(seen) == 14
@@ -92,6 +92,6 @@ def test_a_worker_that_falls_silent_or_talks_nonsense_is_left_behind_and_the_oth
     assert seen[-1][0].sizes.tolist() == [60]
 
 
-def test_two_workers_of_one_name_do_not_take_each_others_place():
+def test_equal_names_keep_their_places():
     seen = asyncio.run(trained([worker("a", 4000.0), worker("a", 4000.0)], fleet=1, iterations=5))
     assert {plan.workers for plan, _ in seen} == {("a",)}

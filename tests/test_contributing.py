@@ -47,7 +47,7 @@ def code_of(thing):
 
 
 @pytest.mark.slow
-def test_a_predictor_keeps_the_contract_is_named_and_takes_its_place_in_the_table(made):
+def test_added_predictor_keeps_contract(made):
     geometric = made("A predictor").Geometric
     assert len(checks.run(checks.fitted(geometric()))) == len(checks.CHECKS)
     (example,) = doctest.DocTestFinder().find(geometric, "Geometric", globs={"Geometric": geometric})
@@ -65,7 +65,7 @@ def test_a_predictor_keeps_the_contract_is_named_and_takes_its_place_in_the_tabl
     assert set(board.overall["predictor"]) == {"geometric", "last-value"}
 
 
-def test_a_reader_is_recognised_and_counts_what_it_leaves_out(made, tmp_path, monkeypatch):
+def test_added_reader_recognised_and_counts(made, tmp_path, monkeypatch):
     reader = made("A reader").FORMAT
     monkeypatch.setitem(readers.FORMATS, reader.name, reader)
     (tmp_path / "job.steps").write_text("# steps\n0 0.5\n1 0.25\n2\n", encoding="utf-8")
@@ -90,7 +90,7 @@ def iteration_of(balancer, sizes, seconds):
     return Iteration.of(used, report, balancer.step(report))
 
 
-def test_a_sink_is_told_of_every_iteration_and_its_failure_ends_the_metrics_alone(made):
+def test_added_sink_failure_ends_metrics_only(made):
     sink_class = made("A sink").Worst
     (sink,) = sinks(sink_class())
     sink(iteration_of(LoadBalancer(EWMA(), workers=["a", "b"], global_batch=64), [32, 32], [1.0, 3.0]))

@@ -26,7 +26,7 @@ def test_a_page_begins_with_its_title(page):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
-def test_every_link_of_a_page_leads_to_a_file_and_to_a_heading(page):
+def test_every_link_leads_to_file_and_heading(page):
     links = [link for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")) if "://" not in link]
     for file, _, heading in (link.partition("#") for link in links):
         target = page.parent / file if file else page
@@ -40,7 +40,7 @@ def _headings(page):
     return [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles]
 
 
-def test_every_predictor_stands_in_the_table_and_no_other():
+def test_predictor_table_is_complete():
     table = (CHECKOUT / "docs" / "reference" / "predictors.md").read_text(encoding="utf-8").split("##")[0]
     named = {name for line in table.splitlines() if line.startswith("| `") for name in _first_cell(line)}
     assert named == set(NAMES)
@@ -67,7 +67,7 @@ def test_all_files_agree_on_the_version():
     assert f"\nversion: {version}\n" in (CHECKOUT / "CITATION.cff").read_text(encoding="utf-8")
 
 
-def test_the_readmes_numbers_are_those_of_the_benchmark():
+def test_readme_numbers_equal_benchmark():
     readme = (CHECKOUT / "README.md").read_text(encoding="utf-8")
     page = (CHECKOUT / "benchmarks" / "live.md").read_text(encoding="utf-8")
     sections = {"3 competing processes": "hogs", "half a core": "quota", "a quarter of a core": "bursty"}
@@ -81,7 +81,7 @@ def test_the_readmes_numbers_are_those_of_the_benchmark():
     assert f"reaches {reached[0]} to {reached[-1]} % of an oracle" in readme
 
 
-def test_every_benchmarks_page_names_the_command_that_makes_it():
+def test_benchmark_pages_name_their_command():
     pages = list((CHECKOUT / "benchmarks").glob("*.md"))
     assert pages
     for page in pages:

@@ -34,13 +34,13 @@ dist.destroy_process_group()
 """
 
 
-def test_a_thread_that_is_almost_done_finishes_before_the_interpreter_closes(tmp_path):
+def test_exit_waits_for_finishing_threads(tmp_path):
     subprocess.run([sys.executable, "-c", BUSY_THREAD, tmp_path / "done"], check=True, timeout=60)
     assert (tmp_path / "done").exists()
 
 
 @pytest.mark.soak
-def test_short_jobs_under_torchrun_do_not_crash_when_they_end(tmp_path):
+def test_short_torchrun_jobs_end_cleanly(tmp_path):
     pytest.importorskip("torch")
     script = tmp_path / "job.py"
     script.write_text(SHORT_JOB)

@@ -57,7 +57,7 @@ def record(recorder, count):
 
 
 @pytest.mark.slow
-def test_a_recorder_loses_only_what_does_not_fit_and_the_rest_is_read(tmp_path, room, caplog):
+def test_recorder_loses_only_what_does_not_fit(tmp_path, room, caplog):
     path = tmp_path / "0.jsonl"
     with Recorder(path, "0") as recorder:
         record(recorder, 5)
@@ -78,7 +78,7 @@ def test_a_recorder_loses_only_what_does_not_fit_and_the_rest_is_read(tmp_path, 
     assert "lacks 3 lines" in said[2]
 
 
-def test_a_header_that_does_not_fit_takes_its_iterations_with_it(tmp_path, room):
+def test_unfit_header_takes_its_iterations(tmp_path, room):
     path = tmp_path / "0.jsonl"
     with Recorder(path, "0") as recorder:
         room(0)
@@ -89,7 +89,7 @@ def test_a_header_that_does_not_fit_takes_its_iterations_with_it(tmp_path, room)
     assert len(merge([path])) == 3
 
 
-def test_a_recorder_on_a_disk_that_stays_full_closes_in_peace(tmp_path, room):
+def test_recorder_closes_on_full_disk(tmp_path, room):
     with Recorder(tmp_path / "0.jsonl", "0") as recorder:
         room(0)
         record(recorder, 2)
@@ -98,7 +98,7 @@ def test_a_recorder_on_a_disk_that_stays_full_closes_in_peace(tmp_path, room):
         merge([tmp_path / "0.jsonl"])
 
 
-def test_the_metrics_of_a_run_lose_only_what_does_not_fit_and_the_reader_counts_it(tmp_path, room, caplog):
+def test_metrics_lose_only_what_does_not_fit(tmp_path, room, caplog):
     path = tmp_path / "run.jsonl"
     sink = JsonLines(path)
     for record in iterations(12):
@@ -114,7 +114,7 @@ def test_the_metrics_of_a_run_lose_only_what_does_not_fit_and_the_reader_counts_
     assert "is lost" in caplog.text
 
 
-def test_no_iteration_is_written_without_the_header_of_its_fleet(tmp_path, room):
+def test_no_iteration_without_its_header(tmp_path, room):
     path = tmp_path / "run.jsonl"
     sink = JsonLines(path)
     for record in iterations(2):
@@ -131,7 +131,7 @@ def test_no_iteration_is_written_without_the_header_of_its_fleet(tmp_path, room)
     assert np.isfinite(run.sizes[2:]).all()
 
 
-def test_a_checkpoint_that_does_not_fit_is_written_by_a_later_push_and_the_training_goes_on(tmp_path, room, caplog):
+def test_unfit_checkpoint_is_written_later(tmp_path, room, caplog):
     path = tmp_path / "run.safetensors"
     server = Server(np.zeros(2), SGD(0.1), scheme("asp", 1), EpochSampler(8, epochs=1), batch=4, workers="a")
     service = Service(server, checkpoint=path, checkpoint_every=4)
@@ -168,7 +168,7 @@ class Stubborn:
         raise OSError(errno.EIO, "Input/output error")
 
 
-def test_what_cannot_be_taken_back_at_once_is_taken_back_later(tmp_path, caplog):
+def test_partial_line_taken_back_later(tmp_path, caplog):
     lines = Lines(tmp_path / "a.txt", logging.getLogger("paceline.test"))
     assert lines.append("first")
     lines._file = Stubborn(lines._file)
@@ -247,6 +247,6 @@ except OSError as error:
 """
 
 
-def test_a_disk_that_is_read_only_ends_the_metrics_and_refuses_a_recording_before_it_begins(tmp_path):
+def test_read_only_disk_refuses_recording(tmp_path):
     said = mounted("ro", tmp_path, READ_ONLY.format(tests=str(Path(__file__).parent)))
     assert said.count("no more metrics are written by JsonLines") == 1

@@ -51,7 +51,7 @@ def killed(process):
     process.wait()
 
 
-def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path, writer):
+def test_leftovers_of_killed_process_removed(tmp_path, writer):
     path = tmp_path / "state [1].npz"
     others = [tmp_path / name for name in (".state [1].npz", ".state [1].npz.abcdefgh", ".other.paceline-abcdefgh")]
     for other in others:
@@ -67,7 +67,7 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_n
     assert set(tmp_path.iterdir()) == set(others)
 
 
-def test_the_first_file_that_a_process_writes_under_a_name_replaces_what_a_killed_one_left_of_it(tmp_path, writer):
+def test_first_write_replaces_killed_leftover(tmp_path, writer):
     killed(writer(tmp_path / "a.json"))
     killed(writer(tmp_path / "b.json"))
     for name in ("a.json", "c.json"):
@@ -85,7 +85,7 @@ with TemporaryFolder(sys.argv[1]) as folder:
 """
 
 
-def test_a_folder_of_a_killed_process_is_removed_and_that_of_a_living_one_is_not(tmp_path, writer):
+def test_only_folders_of_killed_processes_removed(tmp_path, writer):
     (tmp_path / "mine").mkdir()
     dead, living = writer(tmp_path, FOLDER), writer(tmp_path, FOLDER)
     killed(dead)
@@ -99,7 +99,7 @@ def test_a_folder_of_a_killed_process_is_removed_and_that_of_a_living_one_is_not
     assert list(tmp_path.iterdir()) == [tmp_path / "mine"]
 
 
-def test_a_folder_that_others_remove_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
+def test_removed_folder_made_again(tmp_path, monkeypatch):
     """In a moment that a kill hardly meets: a start takes a folder for left behind, whose process only made it yet."""
     locked = _whole._locked
 
@@ -114,14 +114,14 @@ def test_a_folder_that_others_remove_before_it_is_locked_is_made_again(tmp_path,
         assert [str(path) for path in tmp_path.iterdir()] == [folder]
 
 
-def test_a_server_removes_what_a_killed_one_left_of_its_checkpoint(tmp_path, writer):
+def test_server_removes_killed_checkpoint_leftover(tmp_path, writer):
     killed(writer(tmp_path / "server.safetensors"))
     server = Server(np.zeros(2), SGD(0.1), scheme("asp", 2), EpochSampler(8, epochs=1), batch=4, workers="ab")
     Service(server, checkpoint=tmp_path / "server.safetensors").resume()
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_is_written_while_leftovers_are_removed_beside_it(tmp_path):
+def test_write_survives_removal_of_leftovers(tmp_path):
     with written_whole(tmp_path / "a") as temporary:
         temporary.write_text("all of it")
         remove_leftovers(tmp_path / "a")

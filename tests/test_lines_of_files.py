@@ -41,7 +41,7 @@ LINES = st.lists(st.tuples(st.text("abé", max_size=5), st.one_of(st.none(), st.
 
 @given(LINES, st.sampled_from([b"", b"whole\n", b"torn"]))
 @settings(max_examples=30)
-def test_a_file_holds_exactly_the_lines_that_were_said_to_be_written(tmp_path_factory, steps, before):
+def test_file_holds_exactly_the_reported_lines(tmp_path_factory, steps, before):
     path = tmp_path_factory.mktemp("lines") / "a.txt"
     path.write_bytes(before)
     lines = Lines(path, LOG)
@@ -60,7 +60,7 @@ def test_a_file_holds_exactly_the_lines_that_were_said_to_be_written(tmp_path_fa
     assert lines.lost == lost
 
 
-def test_losses_are_said_at_the_first_when_lines_fit_again_and_at_the_end(tmp_path, caplog):
+def test_lost_lines_are_reported(tmp_path, caplog):
     lines = Lines(str(tmp_path / "a.txt"), LOG, new=True)
     disk = lines._file = Disk(lines._file)
     said = []
@@ -84,7 +84,7 @@ def test_losses_are_said_at_the_first_when_lines_fit_again_and_at_the_end(tmp_pa
 
 
 @pytest.mark.parametrize("nothing", [0, None])
-def test_a_file_that_takes_nothing_and_says_so_loses_the_line(tmp_path, caplog, nothing):
+def test_silently_full_file_loses_the_line(tmp_path, caplog, nothing):
     lines = Lines(tmp_path / "a.txt", LOG)
     lines._file.close()
     lines._file = type("Takes", (), {"write": lambda self, content: nothing, "close": lambda self: None})()
@@ -93,7 +93,7 @@ def test_a_file_that_takes_nothing_and_says_so_loses_the_line(tmp_path, caplog, 
     lines.close()
 
 
-def test_a_file_system_that_refuses_only_at_the_end_is_said(tmp_path, caplog):
+def test_late_refusal_is_reported(tmp_path, caplog):
     def refused():
         raise OSError("late")
 
@@ -104,7 +104,7 @@ def test_a_file_system_that_refuses_only_at_the_end_is_said(tmp_path, caplog):
     assert caplog.messages == [f"{lines.path} could not be closed: late; its last lines may be missing"]
 
 
-def test_a_new_file_must_not_exist_and_what_no_protocol_can_transfer_is_escaped(tmp_path):
+def test_new_file_must_not_exist_text_is_escaped(tmp_path):
     lines = Lines(tmp_path / "a.txt", LOG, new=True)
     assert lines.append("\ud800")
     with pytest.raises(FileExistsError):

@@ -20,7 +20,7 @@ def mode(path):
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_file_appears_whole_with_what_all_may_read_and_leaves_no_handle(tmp_path):
+def test_file_appears_complete_and_readable(tmp_path):
     before = handles()
     with written_whole(str(tmp_path / "a.txt")) as temporary:
         assert temporary.parent == tmp_path
@@ -42,7 +42,7 @@ def fails(path, does):
         block()
 
 
-def test_a_block_that_fails_leaves_what_was_there_and_nothing_else(tmp_path):
+def test_failing_block_keeps_old_file(tmp_path):
     (tmp_path / "a.txt").write_text("old")
     before = handles()
     fails(tmp_path / "a.txt", lambda temporary: temporary.write_text("half"))
@@ -57,7 +57,7 @@ def left_behind(folder, name):
     return folder / name
 
 
-def test_the_leftovers_of_one_file_are_removed_unless_they_are_links_or_locked(tmp_path):
+def test_leftovers_removed_unless_linked_or_locked(tmp_path):
     mine = left_behind(tmp_path, ".a.txt.paceline-1")
     others = [left_behind(tmp_path, name) for name in (".b.txt.paceline-1", "a.txt.paceline-1", ".a.txt-1", "x")]
     link = tmp_path / ".a.txt.paceline-2"
@@ -72,7 +72,7 @@ def test_the_leftovers_of_one_file_are_removed_unless_they_are_links_or_locked(t
         assert temporary.exists(), "its process holds it locked"
 
 
-def test_the_first_write_into_a_folder_removes_what_a_killed_one_left_and_lists_the_folder_once(tmp_path):
+def test_first_write_lists_folder_once(tmp_path):
     left = left_behind(tmp_path, ".a.txt.paceline-1")
     with written_whole(tmp_path / "a.txt"):
         assert not left.exists()
@@ -81,7 +81,7 @@ def test_the_first_write_into_a_folder_removes_what_a_killed_one_left_and_lists_
         assert left.exists()
 
 
-def test_a_temporary_file_that_others_take_for_left_behind_is_made_again(tmp_path, monkeypatch):
+def test_removed_temporary_file_made_again(tmp_path, monkeypatch):
     made, mkstemp = [], tempfile.mkstemp
 
     def removed_at_first(**where):
@@ -98,7 +98,7 @@ def test_a_temporary_file_that_others_take_for_left_behind_is_made_again(tmp_pat
     assert handles() == before, "those that were removed are closed"
 
 
-def test_a_file_is_written_where_files_cannot_be_locked(tmp_path, monkeypatch):
+def test_file_written_without_locking(tmp_path, monkeypatch):
     def refused(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -113,7 +113,7 @@ def test_a_file_is_written_where_files_cannot_be_locked(tmp_path, monkeypatch):
 # -- folders -------------------------------------------------------------------------------------------------------
 
 
-def test_a_temporary_folder_is_its_owners_alone_and_gone_with_its_lock_afterwards(tmp_path, monkeypatch):
+def test_temporary_folder_private_and_removed(tmp_path, monkeypatch):
     before = handles()
     folder = TemporaryFolder(tmp_path)
     path = Path(folder.name)
@@ -131,7 +131,7 @@ def test_a_temporary_folder_is_its_owners_alone_and_gone_with_its_lock_afterward
     assert not list(tmp_path.iterdir())
 
 
-def test_a_place_is_searched_once_for_what_killed_processes_left(tmp_path):
+def test_folder_searched_once_for_leftovers(tmp_path):
     left = tmp_path / ".paceline-tmp-1"
     for still in (False, True):
         left.mkdir()
@@ -139,7 +139,7 @@ def test_a_place_is_searched_once_for_what_killed_processes_left(tmp_path):
             assert left.exists() is still
 
 
-def test_only_unlocked_folders_of_this_user_and_of_this_name_are_removed(tmp_path, monkeypatch):
+def test_only_own_unlocked_folders_removed(tmp_path, monkeypatch):
     for name in (".paceline-tmp-1", ".paceline-tmp-2", ".paceline-1", "paceline-tmp-3"):
         (tmp_path / name / "in").mkdir(parents=True)
     (tmp_path / ".paceline-tmp-4").symlink_to(tmp_path / ".paceline-1")
@@ -157,7 +157,7 @@ def test_only_unlocked_folders_of_this_user_and_of_this_name_are_removed(tmp_pat
     assert not (tmp_path / ".paceline-tmp-1").exists()
 
 
-def test_what_cannot_be_removed_of_a_folder_ends_nothing(tmp_path, monkeypatch):
+def test_unremovable_files_end_nothing(tmp_path, monkeypatch):
     (tmp_path / ".paceline-tmp-1").mkdir()
     asked = []
     monkeypatch.setattr(_whole.shutil, "rmtree", lambda path, **how: asked.append((path.name, how)))
@@ -166,7 +166,7 @@ def test_what_cannot_be_removed_of_a_folder_ends_nothing(tmp_path, monkeypatch):
     assert mode(tmp_path / ".paceline-tmp-1" / ".lock") == 0o600
 
 
-def test_a_folder_that_a_file_system_does_not_let_go_of_ends_nothing(tmp_path, monkeypatch):
+def test_unremovable_folder_ends_nothing(tmp_path, monkeypatch):
     def busy(*_, **__):
         raise OSError(errno.EBUSY, "Device or resource busy")
 
@@ -176,7 +176,7 @@ def test_a_folder_that_a_file_system_does_not_let_go_of_ends_nothing(tmp_path, m
     assert not Path(name).exists()
 
 
-def test_a_lock_that_was_removed_before_it_was_held_is_made_again_in_the_same_folder(tmp_path, monkeypatch):
+def test_removed_lock_made_again(tmp_path, monkeypatch):
     holds, asked = _whole._holds, []
 
     def removed_at_first(handle):
@@ -190,7 +190,7 @@ def test_a_lock_that_was_removed_before_it_was_held_is_made_again_in_the_same_fo
     assert (len(asked), mode(tmp_path / ".lock")) == (3, 0o600)
 
 
-def test_a_folder_that_was_removed_before_it_was_locked_is_made_again_for_its_owner(tmp_path):
+def test_removed_folder_made_again_private(tmp_path):
     place = tmp_path / "gone"
     handle = _whole._locked(place)
     os.close(handle)

@@ -69,7 +69,7 @@ TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
 
 
 @pytest.mark.timeout(1100)
-def test_a_script_that_is_not_exact_ends_with_1_and_leaves_no_file(tmp_path):
+def test_inexact_script_ends_with_1_without_files(tmp_path):
     code, report = audited(tmp_path, *TORCHRUN, script(tmp_path), "bypass")
     assert (code, report["status"], report["cause"]) == (1, "not_exact", "not_averaged")
     assert report["parameter"] == "weight"
@@ -94,7 +94,7 @@ def test_a_command_that_is_not_there_ends_with_2(tmp_path):
     ],
     ids=["torchrun", "module", "spawn"],
 )
-def test_an_exact_script_ends_with_0_however_it_is_started(tmp_path, command):
+def test_exact_script_ends_with_0(tmp_path, command):
     script(tmp_path)
     script(tmp_path, SPAWNED, "spawned.py")
     code, report = audited(tmp_path, *command, SCRIPT="train.py")
@@ -104,7 +104,7 @@ def test_an_exact_script_ends_with_0_however_it_is_started(tmp_path, command):
 
 
 @pytest.mark.processes
-def test_a_run_that_hangs_ends_long_before_the_timeout_with_all_its_processes(tmp_path):
+def test_hanging_run_ends_with_its_processes(tmp_path):
     first, alive = tmp_path / "first", tmp_path / "alive"
     work = f"""
 import pathlib, subprocess, time
@@ -149,14 +149,14 @@ for (inputs,) in loader:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1100)
-def test_collectives_whose_number_follows_the_batch_are_found(tmp_path):
+def test_batch_dependent_collectives_found(tmp_path):
     code, report = audited(tmp_path, *TORCHRUN, script(tmp_path, COUNTED))
     assert (code, report["cause"]) == (1, "uneven"), report
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1100)
-def test_a_script_that_fails_ends_with_2_and_its_own_error(tmp_path):
+def test_failing_script_ends_with_2_and_its_error(tmp_path):
     code, report = audited(tmp_path, *TORCHRUN, script(tmp_path, "import torch\nraise ValueError('no data here')\n"))
     assert (code, report["cause"]) == (2, "failed")
     assert "no data here" in report["sentence"]

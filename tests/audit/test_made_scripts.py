@@ -49,7 +49,7 @@ def told(found):
 
 @given(SHAPES)
 @FEW
-def test_a_mean_over_samples_is_exact_and_so_is_each_comparison(shape):
+def test_mean_over_samples_is_exact(shape):
     found = verdict(Made(EXACT, **shape))
     assert told(found) == ("EXACT", None, "")
     assert found.runs.keys() == {"an equal run", "samples exchanged", "one process, first step"}
@@ -61,7 +61,7 @@ def test_a_mean_over_samples_is_exact_and_so_is_each_comparison(shape):
 
 @given(SHAPES)
 @FEW
-def test_a_sum_is_smaller_than_that_of_one_process_and_a_sum_over_ranks_larger(shape):
+def test_sums_are_smaller_or_larger(shape):
     ranks = shape["ranks"]
     share = f"{1 / ranks:.4g} times that of one process"
     assert told(verdict(Made(SUMS, **shape))) == ("NOT_EXACT", "SUM", share)
@@ -83,14 +83,14 @@ def test_a_sum_is_smaller_than_that_of_one_process_and_a_sum_over_ranks_larger(s
 )
 @given(shape=SHAPES)
 @FEW
-def test_a_loss_divided_by_what_the_batch_holds_is_named_by_it(weight, detail, shape):
+def test_batch_normalized_loss_names_its_divisor(weight, detail, shape):
     found = verdict(Made(mean_of(weighted(weight)), **shape))
     assert told(found) == ("NOT_EXACT", "TERMS", detail)
 
 
 @given(SHAPES)
 @FEW
-def test_rows_that_see_each_other_are_told_and_what_mixes_them(shape):
+def test_mixed_rows_name_the_mixer(shape):
     unnamed = "negatives within the batch, hard examples, mixup"
     assert told(verdict(Made(COUPLED, **shape))) == ("NOT_EXACT", "ROWS", unnamed)
     mixing = Made(COUPLED, facts={"mixing": ["BatchNorm1d", "BatchNorm2d"]}, **shape)
@@ -99,7 +99,7 @@ def test_rows_that_see_each_other_are_told_and_what_mixes_them(shape):
 
 @given(SHAPES, st.sampled_from([0.25, 0.5, 1.5, 1.75]))
 @FEW
-def test_ranks_and_micro_batches_that_count_differently_are_told_by_how_much(shape, first):
+def test_uneven_ranks_and_micro_batches_told(shape, first):
     others = (shape["ranks"] - first) / (shape["ranks"] - 1)
     found = verdict(Made(by_place([first, *[others] * 2], 1), **shape))
     assert told(found) == ("NOT_EXACT", "RANKS", f"the first counts {first:.3g} times its share")
@@ -111,7 +111,7 @@ def test_ranks_and_micro_batches_that_count_differently_are_told_by_how_much(sha
 
 @given(SHAPES)
 @FEW
-def test_what_is_carried_from_step_to_step_begins_in_the_second_step(shape):
+def test_carried_state_begins_in_second_step(shape):
     found = verdict(Made(carrying, **shape))
     assert told(found) == ("NOT_EXACT", "CARRIED", "")
     assert found.first_step == 1
@@ -127,7 +127,7 @@ def each(change):
     return Made(EXACT, spoilt=change)
 
 
-def test_a_script_that_fails_is_not_known_and_its_first_precision_may():
+def test_failing_script_is_unknown():
     def fails(run, plan, alone, found):
         return AuditRun([], error="no data")
 
@@ -151,7 +151,7 @@ def test_a_script_that_fails_is_not_known_and_its_first_precision_may():
 
 
 @pytest.mark.parametrize(("noise", "known"), [(1e-12, True), (0.02, True), (0.2, False)])
-def test_noise_widens_what_is_exact_until_nothing_can_be_told(noise, known):
+def test_noise_widens_tolerance_until_unknown(noise, known):
     def noisy(run, plan, alone, found):
         for tape in found.tapes:
             for step in tape.steps:
@@ -166,7 +166,7 @@ def test_noise_widens_what_is_exact_until_nothing_can_be_told(noise, known):
         assert told(found) == ("COULD_NOT_TELL", "NOISE", "by 2.0e-01 of the gradient")
 
 
-def test_a_random_order_is_replaced_by_that_of_the_first_run():
+def test_random_order_replaced_by_first_run():
     def shuffled(run, plan, alone, found):
         if plan.arranged is None:
             for tape in found.tapes:
@@ -236,7 +236,7 @@ def test_ranks_must_begin_and_step_alike(change, cause):
     assert (found.cause and found.cause.name) == cause
 
 
-def test_gradients_that_are_not_numbers_are_told_where_they_begin():
+def test_nonfinite_gradients_are_located():
     def spoilt(run, plan, alone, found):
         for tape in found.tapes:
             tape.steps[1].gradients["last"][0] = np.nan
@@ -266,7 +266,7 @@ def test_samplers_of_one_order_are_asked_for(said, detail):
     assert told(verdict(each(change))) == (("NOT_EXACT", "ORDER", detail) if detail else ("EXACT", None, ""))
 
 
-def test_ranks_with_the_same_samples_are_told_also_in_another_order():
+def test_same_samples_on_ranks_are_told():
     def change(run, plan, alone, found):
         for tape in found.tapes[1:]:
             first = found.tapes[0].streams["data"]
@@ -297,7 +297,7 @@ def test_losses_of_micro_batches_must_be_divided(facts, micro, cause):
         assert found.detail == "a step's gradient is 2 times a mean's"
 
 
-def test_a_script_that_does_not_run_as_one_process_or_takes_fewer_steps_says_so():
+def test_single_process_failures_are_said():
     found = verdict(Made(EXACT, alone=False))
     assert told(found) == ("EXACT", None, "")
     assert found.notes[-1] == "It was not compared with one process: it does not run as one."
@@ -352,7 +352,7 @@ def test_a_balanced_job_gets_its_verdict(seed, ranks):
 
 @given(seed=st.integers(0, 99), first=st.sampled_from([0.5, 1.5]))
 @FEW
-def test_a_balanced_job_whose_ranks_count_differently_or_that_carries_something_gets_its_verdict(seed, first):
+def test_balanced_job_uneven_or_stateful(seed, first):
     def by_rank(batches, state):
         (row,) = batches
         total = sum(map(len, row))
@@ -369,7 +369,7 @@ def test_a_balanced_job_whose_ranks_count_differently_or_that_carries_something_
     assert told(verdict(Made(carries, balanced=12, seed=seed)))[:2] == ("NOT_EXACT", "CARRIED")
 
 
-def test_a_balanced_job_whose_sizes_cannot_differ_or_that_fails_says_so():
+def test_balanced_job_of_fixed_sizes_or_failing():
     def fails(run, plan, alone, found):
         return AuditRun([], error="sizes differ") if plan.balanced else found
 

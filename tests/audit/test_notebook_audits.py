@@ -14,7 +14,7 @@ def batches_of(*sizes):
 
 
 @pytest.mark.parametrize(("ranks", "sizes"), [(2, (4, 6)), (3, (6,))])
-def test_a_loss_is_audited_on_as_many_ranks_as_are_asked_for_and_in_as_many_steps_as_there_are_batches(ranks, sizes):
+def test_audit_runs_asked_ranks_and_steps(ranks, sizes):
     model = torch.nn.Linear(3, 2).double()
     found = audit(lambda rows: model(rows).square().mean(), batches_of(*sizes), ranks=ranks, model=model)
     assert (found.status.name, found.steps, found.ranks) == ("EXACT", len(sizes), ranks)
@@ -32,7 +32,7 @@ def test_batches_must_hold_two_samples_for_each_rank(sizes, ranks, least):
         audit(lambda rows: rows.sum(), batches_of(*sizes), ranks=ranks)
 
 
-def test_parameters_have_the_names_of_the_model_and_others_their_place_and_shape():
+def test_parameter_names_or_place_and_shape():
     model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2)).double()
     loose = torch.ones(2, dtype=torch.float32, requires_grad=True)
     plan = AuditPlan(steps=1)
@@ -47,7 +47,7 @@ def test_parameters_have_the_names_of_the_model_and_others_their_place_and_shape
         assert tape.steps[0].parameters == tape.start == {}
 
 
-def test_a_loss_draws_alike_for_each_rank_in_every_run_and_leaves_the_numbers_outside_alone():
+def test_random_numbers_alike_and_restored():
     weight = torch.ones(3, dtype=torch.float64, requires_grad=True)
 
     def noisy(rows):
@@ -61,7 +61,7 @@ def test_a_loss_draws_alike_for_each_rank_in_every_run_and_leaves_the_numbers_ou
     assert all((one[name] == other[name]).all() for name in one)
 
 
-def test_a_sample_is_known_by_its_own_row_wherever_it_lies():
+def test_sample_identified_by_its_row():
     weight = torch.ones(3, dtype=torch.float64, requires_grad=True)
     (rows,) = batches_of(6)
     batch = {

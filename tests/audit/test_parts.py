@@ -74,7 +74,7 @@ SIZES = st.integers(1, 3).flatmap(
 
 
 @given(SIZES, st.integers(1, 99))
-def test_mixing_keeps_the_samples_of_every_step_and_all_sizes(sizes, seed):
+def test_mixing_keeps_samples_and_sizes(sizes, seed):
     tapes = tapes_of(sizes)
     own, other = arranged(tapes, as_they_were)["s"], arranged(tapes, mixed(tapes, seed))["s"]
     assert not moved({"s": own})
@@ -85,7 +85,7 @@ def test_mixing_keeps_the_samples_of_every_step_and_all_sizes(sizes, seed):
 
 
 @given(SIZES, st.integers(1, 4))
-def test_one_process_gets_the_samples_of_every_step_in_so_many_micro_batches(sizes, number):
+def test_one_process_gets_samples_of_every_step(sizes, number):
     tapes = tapes_of(sizes)
     given = arranged(tapes, in_one_process(number))["s"]
     assert len(given) == number * len(sizes)
@@ -100,7 +100,7 @@ def test_a_loop_that_fetches_ahead_has_the_same_steps(micro, ahead):
     assert found == [range(step * micro, (step + 1) * micro) for step in range(3)]
 
 
-def test_a_step_at_an_epochs_end_may_have_fewer_batches():
+def test_epoch_end_step_may_have_fewer_batches():
     sizes = [[[2, 2]] * 3, [[2, 2], [1, 1]], [[2, 2]] * 3]
     tapes = tapes_of(sizes)
     assert groups(tapes[0], "s") == [range(3), range(3, 5), range(5, 8)]
@@ -121,7 +121,7 @@ def test_a_difference_says_where_it_begins(seed, amount):
     assert found.largest == pytest.approx(amount)
 
 
-def test_a_command_that_does_not_say_its_processes_cannot_be_run_as_one():
+def test_command_without_process_count_refused():
     assert of_one(["python", "train.py", "--nproc", "2"]) is None
     assert of_one(["accelerate", "launch", "--multi_gpu", "--num_processes=4", "t.py"])[-2:] == [
         "--num_processes=1",
@@ -143,7 +143,7 @@ def data():
 
 
 @pytest.mark.slow
-def test_a_mean_in_a_notebook_is_exact_with_dropout_too():
+def test_notebook_mean_exact_with_dropout():
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Dropout(0.5)).double()
     found = audit(lambda batch: model(batch).square().mean(), data(), model=model)
     assert (found.status.name, found.cause) == ("EXACT", None)
@@ -151,7 +151,7 @@ def test_a_mean_in_a_notebook_is_exact_with_dropout_too():
 
 
 @pytest.mark.slow
-def test_dropout_of_a_recurrent_layer_is_off_in_a_notebook_and_on_again_afterwards():
+def test_notebook_recurrent_dropout_restored():
     layer = torch.nn.LSTM(4, 3, num_layers=2, dropout=0.5, batch_first=True).double()
     found = audit(lambda batch: layer(batch[:, None])[0].square().mean(), data(), model=layer)
     assert (found.status.name, found.cause) == ("EXACT", None)
@@ -173,7 +173,7 @@ def test_a_loss_in_a_notebook_gets_its_cause(reduce, cause):
     assert audit(lambda batch: reduce(model(batch)), data(), model=model).cause.name == cause
 
 
-def test_a_loss_of_nothing_in_a_notebook_is_not_a_number():
+def test_notebook_loss_of_nothing_is_nan():
     model = torch.nn.Linear(4, 3).double()
     found = audit(
         lambda batch: model(batch).square().sum() * (0 * batch.sum()) / 0 / batch.numel(), data(), model=model
@@ -214,6 +214,6 @@ class Stopped(torch.autograd.Function):
 
 
 @pytest.mark.slow
-def test_a_weight_without_gradient_is_as_one_whose_gradient_is_zero_in_a_notebook():
+def test_notebook_missing_gradient_counts_as_zero():
     weight, still = torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)
     assert audit(lambda batch: Stopped.apply(batch * weight, still).mean(), data()).status.name == "EXACT"

@@ -73,7 +73,7 @@ def test_a_script_gets_its_verdict(verdicts, module, name):
     assert not any("failed" in note for note in found["notes"]) or cause in ("uneven",), found
 
 
-def test_the_corpus_names_a_thread_and_a_mechanism_for_each_bug():
+def test_corpus_cites_thread_and_mechanism():
     bugs = [case for case in CORPUS.values() if case.cause]
     assert len({case.thread for case in bugs}) == len(bugs) >= 12
     assert all(re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", case.thread) and case.mechanism for case in bugs)
@@ -81,7 +81,7 @@ def test_the_corpus_names_a_thread_and_a_mechanism_for_each_bug():
 
 
 @pytest.mark.checkout
-def test_every_cause_has_its_heading_in_the_documentation():
+def test_every_cause_is_documented():
     titles = re.findall(r"^### (.*)$", (CHECKOUT / "docs" / "howto" / "audit.md").read_text(), re.MULTILINE)
     headings = {title.lower().replace(" ", "-") for title in titles}
     assert {cause.anchor for cause in Cause} == headings

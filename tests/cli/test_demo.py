@@ -67,8 +67,3 @@ def test_demo_fits_compares_and_writes_one_page(small, tmp_path):
     assert again.count("fitted by an earlier run") == 2
     small.setattr(demo.recorded, "load_split", lambda split: [checks.example_trace(120, seed=9)])
     assert "fitted by an earlier run" not in told(folder)
-
-
-def pages():
-    first = {"verdict": ["found", "advice"], "sections": ["replay", "origin"], "command": "c"}
-    return first, {"verdict": ["scores", "more"], "sections": ["scored", "its origin"]}

@@ -146,15 +146,3 @@ def test_fit_refuses_unsavable_class_early(capsys, monkeypatch, tmp_path):
     (tmp_path / "broken.csv").touch()
     said = " ".join(fails(capsys, monkeypatch, "fit", "mine.py:Constant", "-f", "broken.csv").split())
     assert "mine.py:Constant cannot be kept in a model file" in said
-
-
-def led_to(fails, said):
-    """Raise another error because of that of a function, or while it is handled."""
-    try:
-        fails()
-    except ZeroDivisionError as error:
-        if said == "from it":
-            raise RuntimeError("ours") from error
-        if said == "from none":
-            raise RuntimeError("ours") from None
-        raise RuntimeError("ours")  # noqa: B904 - as code that does not say what led to it

@@ -175,7 +175,6 @@ def test_number_types_read_alike(kind, name):
 
 
 NAN = float("nan")
-REQUIRED = ["worker", "iteration", "samples", "seconds"]
 ROWS = pd.DataFrame({"worker": ["a", "b"], "iteration": [0, 0], "samples": [8, 4], "seconds": [1.0, 2.0]})
 
 

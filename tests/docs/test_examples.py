@@ -29,7 +29,7 @@ PAGES = sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md") if blo
 EVERY = [(page, number) for page in PAGES for number in range(1, len(blocks(page)) + 1)]
 
 
-def test_every_example_runs_here_or_elsewhere_or_says_why_not():
+def test_every_example_runs_or_says_why_not():
     staged = {(page, number) for page, stages in STAGES.items() for number in stages}
     assert sorted([*staged, *ELSEWHERE, *UNTESTED]) == EVERY
     assert [file for file in ELSEWHERE.values() if not (CHECKOUT / file).is_file()] == []
@@ -51,7 +51,7 @@ def test_the_examples_of_a_page_run_in_order(page, tmp_path):
 
 
 @pytest.mark.parametrize(("page", "number"), EVERY)
-def test_an_example_takes_names_and_arguments_that_exist(page, number):
+def test_example_names_and_arguments_exist(page, number):
     """Imports of the page up to this block count: later blocks go on with the names of earlier ones."""
     names = {}
     for code in blocks(page)[:number]:

@@ -51,7 +51,7 @@ SOURCES = {
 """The repository's pages, by their places in the site."""
 
 
-def test_every_page_is_in_the_navigation_once_and_no_other():
+def test_every_page_in_navigation_once():
     listed = list(entries(CONFIGURATION["nav"]))
     assert len(listed) == len(set(listed))
     assert set(listed) == set(SOURCES) - {"README.md"}, "the README is the repository's own entrance"
@@ -66,7 +66,7 @@ def test_every_mark_of_a_page_is_known():
     assert set(asked) == set(MAKERS)
 
 
-def test_links_lead_to_pages_of_the_site_and_to_listings_of_other_files():
+def test_links_lead_to_pages_and_listings():
     site = SiteMap()
     text = (
         "[work](work.md#limits) [live](../../benchmarks/live.md) [code](../../examples/ddp_after.py) [out](https://a.b)"
@@ -84,7 +84,7 @@ def test_the_examples_in_the_builder_hold(module):
     assert result.failed == 0
 
 
-def test_a_link_to_no_file_is_refused_and_code_is_left_alone():
+def test_dead_links_refused_code_untouched():
     with pytest.raises(FileNotFoundError, match="no file of the repository"):
         SiteMap().rewritten("docs/index.md", "[gone](gone.md)")
     code = "```\n[gone](gone.md)\n```"
@@ -115,7 +115,7 @@ SHELL = [
 
 
 @pytest.mark.parametrize(("page", "line"), SHELL, ids=lambda value: value[:60])
-def test_a_command_that_a_page_shows_exists_with_its_options(page, line):
+def test_shown_commands_exist_with_options(page, line):
     words = line.partition("  #")[0].partition(" -- ")[0].split()
     known = command_pages.commands()
     name = " ".join(words[:3]) if " ".join(words[:3]) in known else " ".join(words[:2])
@@ -128,13 +128,13 @@ def test_a_command_that_a_page_shows_exists_with_its_options(page, line):
 
 
 @pytest.mark.slow
-def test_names_of_an_interface_are_classes_and_functions_only():
+def test_interface_names_classes_and_functions():
     assert {"split", "best_batch", "Split"} <= set(names("paceline.solver"))
     assert {"EWMA", "NARX"} <= set(names("paceline.predictors"))
     assert not {"KINDS", "NAMES"} & set(names("paceline.predictors"))
 
 
-def test_a_docstring_with_an_example_has_a_heading_for_it():
+def test_docstring_examples_have_headings():
     text = shown("See :class:`~paceline.Trace`.\n\n>>> 1\n1")
     assert text == "See `paceline.Trace`.\n\nExamples\n--------\n>>> 1\n1"
     assert shown(text) == text

@@ -30,7 +30,7 @@ def printed(*words):
     ("excerpt", "job"), [("check", "digits-mlp-steady"), ("check-moving", "digits-attention-moving")]
 )
 @pytest.mark.slow
-def test_the_check_of_a_recorded_job_prints_the_lines_of_the_page(excerpt, job):
+def test_recorded_job_check_prints_page_lines(excerpt, job):
     assert f"paceline data check {job}\n" in PAGE
     lines = printed("data", "check", job).splitlines()
     assert [line for line in shown(excerpt) if line not in lines] == []
@@ -48,7 +48,7 @@ def test_the_replay_prints_the_rows_of_the_page():
     assert [row for row in expected if row not in rows] == []
 
 
-def test_the_two_scripts_differ_by_the_lines_of_the_page():
+def test_scripts_differ_by_page_lines():
     before, after = (
         (CHECKOUT / "examples" / name).read_text(encoding="utf-8").splitlines()
         for name in ("ddp_before.py", "ddp_after.py")

@@ -25,41 +25,41 @@ def outcomes(folder):
     ("case", "steps"),
     [("plain", 16), ("accumulated", 6), ("scaled", 16), ("costs", 16), ("costs and tokens", 6), ("micro-batches", 16)],
 )
-def test_a_prepared_job_trains_as_one_process_does_on_the_global_batch(outcomes, case, steps):
+def test_prepared_job_equals_one_process(outcomes, case, steps):
     found = outcomes[case]
     runs.assert_exact(found)
     assert (found["batches"], found["steps"]) == (16, steps), "the step at an epoch's end was not taken"
 
 
-def test_two_models_that_train_on_the_same_batches_are_both_exact(outcomes):
+def test_two_models_on_same_batches_are_exact(outcomes):
     runs.assert_exact(outcomes["two models"])
 
 
-def test_however_a_script_computes_its_schedule_every_step_has_the_rate_that_it_has_with_equal_batches(outcomes):
+def test_schedules_have_the_same_rates(outcomes):
     for found in outcomes["rates"]["scripts"]:
         assert found["balanced"] == found["plain"], found["idiom"]
         assert len(set(found["plain"])) > 1, "the rate never changes, so nothing was tested"
     assert not outcomes["rates"]["warned"]
 
 
-def test_without_the_adapter_a_prepared_scheduler_is_warned_about(outcomes):
+def test_prepared_scheduler_without_adapter_warns(outcomes):
     found = outcomes["without"]
     assert found["seen"] == 16
     assert found["rates"][-1] == 0, "the schedule is as long as it should be: nothing to warn about"
     assert any("Accelerate steps a prepared scheduler once per process" in said for said in found["warned"])
 
 
-def test_a_saved_state_resumes_in_the_middle_of_an_epoch(outcomes):
+def test_saved_state_resumes_mid_epoch(outcomes):
     found = outcomes["resumed"]
     assert found["batches"] == 3, "five of eight batches had been trained"
     assert found["numbers"] == list(range(90))
 
 
-def test_skipping_batches_is_refused_as_the_loader_resumes_by_itself(outcomes):
+def test_skipping_batches_refused(outcomes):
     assert "continues with the rest of the epoch by itself" in outcomes["resumed"]["skipped"]
 
 
-def test_rows_of_all_ranks_can_be_gathered_and_evaluation_is_as_it_was(outcomes):
+def test_gathered_rows_and_evaluation_unchanged(outcomes):
     assert outcomes["gathered"] == {"rows": list(range(90)), "evaluated": list(range(90))}
 
 
@@ -95,7 +95,7 @@ def alone(**options):
     return SimpleNamespace(**options, gradient_state=state, prepare=lambda thing: thing)
 
 
-def test_without_other_processes_the_loader_tells_of_its_end_and_nothing_is_attached():
+def test_single_process_attaches_nothing():
     from paceline.integrations.accelerate import prepare
     from paceline.torch import BalancedLoader
 
@@ -110,7 +110,7 @@ def test_without_other_processes_the_loader_tells_of_its_end_and_nothing_is_atta
 
 
 @pytest.mark.parametrize("kind", ["FSDP", "DEEPSPEED", "MEGATRON_LM", "XLA"])
-def test_ways_to_share_a_model_among_processes_are_refused(kind):
+def test_model_sharding_refused(kind):
     from paceline.integrations.accelerate import prepare
     from paceline.torch import BalancedLoader
 

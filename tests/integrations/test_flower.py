@@ -126,7 +126,7 @@ def fedavg(kind=FedAvg, **options):
 
 
 @pytest.mark.parametrize("kind", [FedAvg, FedProx, FedAdam])
-def test_batches_follow_speeds_around_any_strategy_like_fedavg(kind, grid_of):
+def test_batches_follow_speeds(kind, grid_of):
     grid = grid_of([Client(100.0), Client(50.0), Client(150.0)])
     options = {"proximal_mu": 0.1} if kind is FedProx else {}
     run(BalancedStrategy(fedavg(kind, **options)), grid)
@@ -138,7 +138,7 @@ def test_batches_follow_speeds_around_any_strategy_like_fedavg(kind, grid_of):
 
 
 @pytest.mark.parametrize("kind", [FedAvg, FedAdam])
-def test_the_average_is_that_of_the_strategy_alone_whatever_the_batches(kind, grid_of):
+def test_average_is_that_of_strategy(kind, grid_of):
     ends = []
     for wrap in (BalancedStrategy, lambda strategy: strategy):
         grid = grid_of([Client(100.0, value=1.0, data=100), Client(25.0, value=2.0, data=300)])
@@ -146,7 +146,7 @@ def test_the_average_is_that_of_the_strategy_alone_whatever_the_batches(kind, gr
     assert np.array_equal(ends[0], ends[1])
 
 
-def test_every_client_gets_a_configuration_of_its_own_and_the_users_stays_as_it_was(grid_of):
+def test_each_client_has_own_configuration(grid_of):
     grid = grid_of([Client(100.0), Client(50.0)])
     config = ConfigRecord(dict(CONFIG))
     BalancedStrategy(fedavg()).start(
@@ -161,7 +161,7 @@ def test_every_client_gets_a_configuration_of_its_own_and_the_users_stays_as_it_
     assert first["arrays"] is second["arrays"]  # the model is not copied for each client
 
 
-def test_other_names_in_the_configuration_and_explicit_sizes_are_taken(grid_of):
+def test_other_config_names_and_sizes(grid_of):
     grid = grid_of([Client(100.0)])
     strategy = BalancedStrategy(fedavg(), batch_key="bs", steps_key="steps", batch=12, local_steps=4)
     grid.clients[11].fails = "of no interest here"
@@ -169,12 +169,12 @@ def test_other_names_in_the_configuration_and_explicit_sizes_are_taken(grid_of):
     assert dict(grid.clients[11].messages[0].content["config"]) == {"bs": 12, "steps": 4, "server-round": 1}
 
 
-def test_an_unknown_batch_is_an_error_that_says_what_to_write(grid_of):
+def test_unknown_batch_says_what_to_write(grid_of):
     with pytest.raises(ValueError, match="local_steps is not known: give BalancedStrategy"):
         run(BalancedStrategy(fedavg()), grid_of([Client(1.0)]), config={"batch-size": 8})
 
 
-def test_errors_in_replies_are_no_reports_and_the_others_go_on(grid_of):
+def test_reply_errors_are_no_reports(grid_of):
     grid = grid_of([Client(100.0), Client(50.0), Client(10.0, fails="ValueError: no data")])
     strategy = BalancedStrategy(fedavg())
     result = run(strategy, grid)
@@ -189,7 +189,7 @@ def test_a_client_that_ran_out_of_memory_gets_less(grid_of):
     assert grid.sizes(12)[:3] == [30, 24, 19]
 
 
-def test_a_client_that_never_reports_does_not_stop_the_rounds_and_is_taken_to_be_slow(grid_of):
+def test_silent_client_taken_to_be_slow(grid_of):
     grid = grid_of([Client(100.0), Client(100.0, silent=True)])
     strategy = BalancedStrategy(fedavg())
     run(strategy, grid, rounds=3)
@@ -213,7 +213,7 @@ def test_a_strategy_that_trains_nobody_is_left_alone(grid_of):
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("train", 0.4), ("evaluate", 60.0)])
-def test_a_deadline_ends_the_wait_for_training_but_not_for_evaluation(kind, expected, monkeypatch):
+def test_deadline_ends_training_wait_only(kind, expected, monkeypatch):
     class Silent:
         def push_messages(self, messages):
             return ["m1", None]  # the second could not be sent, so nobody waits for it
@@ -264,7 +264,7 @@ def test_a_client_that_lies_bends_nobody_elses_batch(says, grid_of):
         assert grid.sizes(node) == [30, 30, 30, 30]
 
 
-def test_a_client_without_the_stopwatch_is_warned_about_once_and_still_averaged(grid_of, caplog):
+def test_client_without_stopwatch_warned_once(grid_of, caplog):
     grid = grid_of([Client(100.0, value=1.0), Client(100.0, value=3.0, helper=False)])
     with caplog.at_level(logging.WARNING, "paceline.federated"):
         result = run(BalancedStrategy(fedavg()), grid)
@@ -272,7 +272,7 @@ def test_a_client_without_the_stopwatch_is_warned_about_once_and_still_averaged(
     assert caplog.text.count("replied without a time") == 1
 
 
-def test_weights_by_samples_processed_are_replaced_by_data_and_warned_about(grid_of, caplog):
+def test_weights_by_processed_samples_replaced(grid_of, caplog):
     grid = grid_of(
         [Client(90.0, value=0.0, data=100, weight="samples"), Client(30.0, value=4.0, data=300, weight="samples")]
     )
@@ -302,14 +302,14 @@ def test_clients_come_and_go_between_rounds(grid_of):
     assert grid.sizes(99)[-1] == 40
 
 
-def test_data_and_device_that_clients_report_bound_and_seed_the_batches(grid_of):
+def test_reported_data_and_device_bound_batches(grid_of):
     grid = grid_of([Client(100.0, data=20), Client(100.0)])
     run(BalancedStrategy(fedavg()), grid)
     assert grid.sizes(11) == [30, 20, 20]
     assert grid.sizes(12) == [30, 40, 40]
 
 
-def test_a_server_that_starts_again_goes_on_where_it_was(grid_of, tmp_path):
+def test_restarted_server_continues(grid_of, tmp_path):
     path = tmp_path / "balancer.npz"
     run(BalancedStrategy(fedavg(), state=path), grid_of([Client(100.0), Client(50.0)]), rounds=2)
     grid = grid_of([Client(100.0), Client(50.0)])
@@ -320,14 +320,14 @@ def test_a_server_that_starts_again_goes_on_where_it_was(grid_of, tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut short", b"something else"])
-def test_a_state_that_is_cut_short_is_refused_in_a_sentence(content, grid_of, tmp_path):
+def test_truncated_state_refused(content, grid_of, tmp_path):
     path = tmp_path / "balancer.npz"
     path.write_bytes(content)
     with pytest.raises(ValueError, match="not a whole state of a balancer"):
         run(BalancedStrategy(fedavg(), state=path), grid_of([Client(100.0)]))
 
 
-def test_a_late_reply_of_another_round_is_averaged_by_the_strategy_but_not_learnt(grid_of, caplog):
+def test_late_reply_averaged_not_learnt(grid_of, caplog):
     grid = grid_of([Client(100.0), Client(50.0)])
     strategy = BalancedStrategy(fedavg())
     run(strategy, grid, rounds=1)
@@ -341,7 +341,7 @@ def test_a_late_reply_of_another_round_is_averaged_by_the_strategy_but_not_learn
     assert "77" not in strategy.balancer
 
 
-def test_round_trips_count_as_communication_in_deployments_only(grid_of):
+def test_round_trips_are_communication_if_deployed(grid_of):
     class Deployed(InMemoryGridOfTests):
         pass
 
@@ -368,7 +368,7 @@ def test_a_round_is_written_for_watch_and_report(grid_of, tmp_path):
     assert len(written) == 3
 
 
-def test_it_counts_as_a_strategy_and_shows_what_the_wrapped_one_has():
+def test_wrapper_is_a_strategy():
     strategy = BalancedStrategy(FedAvg(fraction_train=0.25))
     assert isinstance(strategy, Strategy)
     assert strategy.fraction_train == 0.25
@@ -383,7 +383,7 @@ def test_a_strategy_with_a_loop_of_its_own_is_refused():
         BalancedStrategy(Cyclic())
 
 
-def test_the_stopwatch_does_no_harm_where_the_server_is_not_balanced():
+def test_stopwatch_harmless_without_balancing():
     message = Message(RecordDict({"config": ConfigRecord({})}), 1, "train")
     assert "samples" not in stopwatch(message).stop()
     record = stopwatch(message, device="pixel").stop(samples=40)

@@ -36,7 +36,7 @@ def simulated(clients, folder, **given):
     return done.stdout + done.stderr
 
 
-def test_in_the_simulation_slower_clients_get_less_and_replies_are_expected_together(tmp_path):
+def test_simulation_gives_slow_clients_less(tmp_path):
     for equal in ("true", "false"):
         simulated(3, tmp_path, record=tmp_path / f"{equal}.jsonl", equal=equal, rounds=4)
     plain, ours = (read_run(tmp_path / f"{equal}.jsonl") for equal in ("true", "false"))
@@ -50,7 +50,7 @@ def test_in_the_simulation_slower_clients_get_less_and_replies_are_expected_toge
     assert expected.max() < 1.15 * np.median(expected)
 
 
-def test_on_real_processes_a_run_is_balanced_and_one_that_starts_again_resumes(tmp_path):
+def test_real_processes_balance_and_resume(tmp_path):
     given = {"clients": 2, "state": tmp_path / "state.npz"}
     with federation(tmp_path, clients=2):
         first = submitted(tmp_path, rounds=2, record=tmp_path / "first.jsonl", **given)
@@ -65,7 +65,7 @@ def test_on_real_processes_a_run_is_balanced_and_one_that_starts_again_resumes(t
 
 
 @pytest.mark.checkout
-def test_the_example_differs_by_at_most_five_lines_of_code():
+def test_example_differs_by_five_lines():
     changed = 0
     for name in ("server_app.py", "client_app.py", "task.py", "pyproject.toml"):
         before, after = ((EXAMPLES / f"flower_{when}" / name).read_text().splitlines() for when in ("before", "after"))

@@ -47,35 +47,35 @@ def test_a_balanced_trainer_trains_as_one_process_does(outcomes, case, steps):
         )
 
 
-def test_the_step_at_the_end_of_an_epoch_is_taken_after_resuming_in_the_middle_of_it(outcomes):
+def test_epoch_end_step_after_mid_epoch_resume(outcomes):
     """Its last step has two micro-batches and not three."""
     found = outcomes["resumed"]
     assert (found["stopped"], found["steps"], found["batches"]) == (2, 6, 16)
 
 
 @pytest.mark.parametrize("case", ["classes", "numbers"])
-def test_a_model_that_takes_a_number_of_tokens_and_leaves_it_unused_is_weighted_by_samples(outcomes, case):
+def test_unused_token_count_weights_by_samples(outcomes, case):
     found = outcomes[case]
     assert found["distance"] < runs.EXACT
 
 
-def test_a_look_at_a_batch_and_a_second_training_change_nothing(outcomes):
+def test_peek_and_second_training_change_nothing(outcomes):
     found = outcomes["twice"]
     assert (found["peeked"], found["batches"]) == (6, 16)
     runs.assert_exact(found)
 
 
-def test_a_new_model_and_a_new_batch_size_are_balanced_anew(outcomes):
+def test_new_model_and_batch_size_balanced_again(outcomes):
     found = outcomes["anew"]
     assert found["global_batch"] == 8
     runs.assert_exact(found)
 
 
-def test_samples_come_in_order_where_the_trainer_is_told_so(outcomes):
+def test_sequential_order_is_kept(outcomes):
     assert outcomes["ordered"] == list(range(12))
 
 
-def test_sizes_differ_between_ranks_and_change_and_all_of_it_is_written(outcomes, folder):
+def test_changing_sizes_are_written(outcomes, folder):
     lines = (folder / "mean" / "run.jsonl").read_text().splitlines()
     assert "ended" in json.loads(lines[-1])
     sizes = [tuple(json.loads(line)["sizes"]) for line in lines[1:-1]]
@@ -148,7 +148,7 @@ def test_without_other_ranks_the_trainer_is_as_it_was():
     assert trainer.balance is None
 
 
-def test_columns_that_the_model_does_not_take_are_not_loaded(monkeypatch):
+def test_unused_columns_are_not_loaded(monkeypatch):
     import sys
     from types import ModuleType
 

@@ -34,7 +34,7 @@ def outcomes(folder):
         ("manual", 6),
     ],
 )
-def test_balanced_lightning_trains_as_one_process_does_on_the_global_batch(outcomes, case, steps):
+def test_lightning_equals_one_process(outcomes, case, steps):
     found = outcomes[case]
     runs.assert_exact(found)
     assert found["steps"] == steps
@@ -42,22 +42,22 @@ def test_balanced_lightning_trains_as_one_process_does_on_the_global_batch(outco
     assert found["closed"], "the balancer stays on a model that Lightning has unwrapped"
 
 
-def test_a_generator_and_its_critic_with_an_optimizer_each_are_exact(outcomes):
+def test_two_optimizers_are_exact(outcomes):
     runs.assert_exact(outcomes["adversaries"])
 
 
-def test_layers_that_see_the_samples_of_all_ranks_are_exact(outcomes):
+def test_synchronized_layers_are_exact(outcomes):
     runs.assert_exact(outcomes["synchronised"])
 
 
-def test_a_checkpoint_resumes_in_the_middle_of_an_epoch_as_if_there_had_been_no_stop(outcomes):
+def test_checkpoint_resumes_mid_epoch(outcomes):
     resumed = outcomes["plain"]["resumed"]
     runs.assert_exact(resumed)
     assert (resumed["batches"], resumed["steps"]) == (16, 16)
     assert resumed["losses"] == outcomes["plain"]["losses"]
 
 
-def test_a_module_can_be_fitted_again_and_its_epochs_count_on(outcomes):
+def test_refit_continues_epoch_count(outcomes):
     found = outcomes["twice"]
     runs.assert_exact(found)
     new, anew, on = (
@@ -96,9 +96,9 @@ def test_what_cannot_be_balanced_is_refused(outcomes, case, says):
 
 
 @pytest.mark.parametrize("case", ["plain", "accumulated", "compiled", "resumed", "resumed by the loader", "sharded"])
-def test_balanced_fabric_trains_as_one_process_does_on_the_global_batch(outcomes, case):
+def test_fabric_equals_one_process(outcomes, case):
     runs.assert_exact(outcomes["fabric"][case])
 
 
-def test_fabric_does_not_take_the_loader_and_so_cannot_assign_it_anew(outcomes):
+def test_fabric_does_not_replace_the_loader(outcomes):
     assert "Only PyTorch DataLoader" in outcomes["fabric"]["set up"]

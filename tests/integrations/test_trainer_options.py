@@ -30,7 +30,7 @@ def lightning(loader, **options):
 
 
 @given(st.integers(1, 4), st.integers(1, 4))
-def test_a_loader_accumulates_as_lightning_does_and_says_so_if_it_was_told_otherwise(told, micro_batches):
+def test_loader_takes_lightning_accumulation(told, micro_batches):
     loader = loader_of(accumulate=told)
     trainer = lightning(loader, accumulate_grad_batches=micro_batches)
     if told in (1, micro_batches):
@@ -53,7 +53,7 @@ def test_a_loader_accumulates_as_lightning_does_and_says_so_if_it_was_told_other
         ({"global_batch": None, "costs": Costs(lengths=[1] * 24, global_tokens=8)}, {}, "give global_batch instead"),
     ],
 )
-def test_what_lightning_and_a_balanced_loader_cannot_both_do_is_refused(loader, options, says):
+def test_conflicting_lightning_options_refused(loader, options, says):
     with pytest.raises(ValueError, match=says):
         _loader_of(lightning(loader_of(**loader), **options))
     with pytest.raises(TypeError, match="must return a BalancedLoader, got list"):
@@ -65,7 +65,7 @@ WAYS = ["is_deepspeed_enabled", "is_fsdp_enabled", "is_fsdp_xla_enabled", "is_mo
 
 @settings(max_examples=50)
 @given(st.sets(st.sampled_from(WAYS)), st.booleans(), st.sampled_from([None, False, True]))
-def test_every_way_to_shard_a_model_is_refused_by_its_name(ways, parallel, loaded):
+def test_every_sharding_strategy_refused(ways, parallel, loaded):
     trainer = SimpleNamespace(accelerator=SimpleNamespace(), **{way: way in ways for way in WAYS})
     if parallel:
         trainer.accelerator.parallelism_config = object()
@@ -82,7 +82,7 @@ def test_every_way_to_shard_a_model_is_refused_by_its_name(ways, parallel, loade
     assert found == [way for way, taken in expected.items() if taken]
 
 
-def test_arguments_that_leave_the_samples_to_the_balanced_loader_are_taken_and_others_said():
+def test_trainer_arguments_taken_or_named():
     kept = {
         "split_batches": [False, True],
         "dispatch_batches": [None, False, True],
@@ -120,7 +120,7 @@ def test_costs_hold_the_numbers_of_all_samples():
         costs_for(DATA, Costs(lengths=lambda sample: int(sample[0])))
 
 
-def test_an_epoch_has_an_order_of_its_own_unless_samples_are_asked_for_in_sequence():
+def test_epoch_order_unless_sequential():
     assert shuffles(SimpleNamespace()) is True
     assert shuffles(SimpleNamespace(train_sampling_strategy="random")) is True
     assert shuffles(SimpleNamespace(train_sampling_strategy="sequential")) is False

@@ -54,9 +54,7 @@ class Measured:
 
 
 @pytest.mark.parametrize(("waited", "pulling"), [(0.0, 2.0), (0.5, 1.5), (9.0, 0.0)])
-def test_a_step_tells_what_computing_took_and_what_its_messages_took_without_waiting(
-    alone, monkeypatch, waited, pulling
-):
+def test_step_reports_computing_and_messages(alone, monkeypatch, waited, pulling):
     clock = {"now": 100.0}
     monkeypatch.setattr(async_job, "time", SimpleNamespace(monotonic=lambda: clock["now"]))
     job, model, _ = started()
@@ -70,7 +68,7 @@ def test_a_step_tells_what_computing_took_and_what_its_messages_took_without_wai
     assert [wire for *_, wire in link.pushed] == [pulling] + [pulling + 5.0] * 5
 
 
-def test_every_sample_comes_once_an_epoch_and_each_epoch_is_told_with_its_parameters(alone):
+def test_every_sample_once_per_told_epoch(alone):
     seen, told = [], []
 
     def ended(epoch):
@@ -91,7 +89,7 @@ def test_every_sample_comes_once_an_epoch_and_each_epoch_is_told_with_its_parame
         next(iter(job))
 
 
-def test_a_worker_stops_once_its_pushes_are_refused_five_times_in_a_row(alone):
+def test_worker_stops_after_five_refusals(alone):
     job, model, _ = started(epochs=9)
     pushed = []
 
@@ -106,7 +104,7 @@ def test_a_worker_stops_once_its_pushes_are_refused_five_times_in_a_row(alone):
     assert job._link.outcome is Outcome.REFUSED
 
 
-def test_a_push_is_of_one_batch_and_no_batch_goes_without(alone):
+def test_push_is_of_one_batch(alone):
     job, model, _ = started()
     with pytest.raises(RuntimeError, match="call it once for each batch of the loop"):
         job.push()
@@ -136,7 +134,7 @@ def test_an_optimizer_that_the_loop_changes_is_refused(alone):
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_a_block_that_fails_leaves_the_job_and_one_that_does_not_keeps_it(alone, fails):
+def test_failing_block_leaves_the_job(alone, fails):
     job, *_ = started()
     with pytest.raises(ZeroDivisionError) if fails else job, job:
         assert 1 / (0 if fails else 1)
@@ -146,7 +144,7 @@ def test_a_block_that_fails_leaves_the_job_and_one_that_does_not_keeps_it(alone,
     assert not job.service.server.workers
 
 
-def test_the_newest_parameters_can_be_had_between_steps(alone):
+def test_newest_parameters_between_steps(alone):
     job, model, _ = started()
     inputs, _ = next(batches := iter(job))
     computed(model, inputs)
@@ -178,7 +176,7 @@ def test_a_job_needs_a_process_group():
 
 
 @pytest.mark.parametrize("count", [0, 1, FIRST - 1, FIRST, FIRST + 1, 3 * FIRST])
-def test_rows_arrive_as_they_were_written_and_what_has_no_room_is_sent_behind(count):
+def test_rows_arrive_as_written(count):
     rows, message = np.arange(count) * 7 - 3, torch.full((FRONT,), -1.0)
     behind = rows_written(rows, message)
     assert torch.cat([rows_read(count, message), behind]).tolist() == rows.tolist()

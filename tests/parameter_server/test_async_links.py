@@ -109,7 +109,7 @@ STEPS = st.tuples(
     st.lists(st.integers(-9, 9), min_size=P, max_size=P),
     st.tuples(st.integers(1, 99), st.floats(0, 9), st.floats(0, 9)),
 )
-def test_the_server_hears_of_a_step_what_the_worker_says_and_the_worker_its_outcome(steps, outcome, wire, row, about):
+def test_link_carries_step_and_outcome(steps, outcome, wire, row, about):
     """A gradient of no wire of its own is the model's row itself."""
     service = Recorded(*steps, outcome=outcome)
     link, thread = linked(service)
@@ -147,7 +147,7 @@ def test_the_outcome_of_a_push_is_told_once(pulls_between):
 @pytest.mark.parametrize(
     ("numbers", "cut_off"), [(0, False), (LARGEST_EXCESS * P, False), (LARGEST_EXCESS * P + 1, True)]
 )
-def test_a_gradient_of_another_length_is_for_the_server_to_refuse_unless_it_is_far_too_long(numbers, cut_off, caplog):
+def test_gradient_length_judged_by_server(numbers, cut_off, caplog):
     step = ((1, 2), np.arange(2), 0.0)
     service = Recorded(step, step, outcome=Outcome.REFUSED)
     link, thread = linked(service)
@@ -165,7 +165,7 @@ def test_a_gradient_of_another_length_is_for_the_server_to_refuse_unless_it_is_f
 
 
 @pytest.mark.parametrize("announced", [{"numbers": -1}, {"numbers": P, "wire": -1}, {"numbers": P, "wire": len(WIRES)}])
-def test_a_gradient_of_no_known_type_or_length_is_cut_off(announced, caplog):
+def test_malformed_gradient_is_cut_off(announced, caplog):
     service = Recorded()
     link, thread = linked(service)
     link._send_head(Head(Ask.PUSH_APART, **announced))
@@ -196,7 +196,7 @@ def test_a_worker_is_told_whether_its_step_is_given_up():
 
 
 @pytest.mark.parametrize("ends", [False, True])
-def test_a_worker_that_leaves_after_a_push_takes_the_answer_first_and_then_says_so_unless_it_was_the_last(ends):
+def test_leave_after_push_takes_answer_first(ends):
     step = ((1, 2), np.arange(2), 0.0)
     service = Recorded(step, ((2, 3), np.arange(0 if ends else 2), 0.0))
     link, thread = linked(service)
@@ -216,7 +216,7 @@ def test_a_worker_that_leaves_after_a_push_takes_the_answer_first_and_then_says_
         lambda link: link.leave(),
     ],
 )
-def test_a_server_that_does_not_answer_is_lost_whatever_it_is_asked(monkeypatch, call):
+def test_unresponsive_server_is_lost(monkeypatch, call):
     def closed(*args, **named):
         raise RuntimeError("Connection closed\nby peer")
 
@@ -228,7 +228,7 @@ def test_a_server_that_does_not_answer_is_lost_whatever_it_is_asked(monkeypatch,
 
 
 @given(st.integers(0, len(OUTCOMES) - 1), st.lists(st.booleans(), max_size=5))
-def test_a_link_in_the_servers_process_tells_outcomes_likewise(outcome, pushes):
+def test_link_in_server_process_tells_outcomes(outcome, pushes):
     service = Recorded(*[((4, 2), np.arange(3), 0.5)] * 5, outcome=OUTCOMES[outcome])
     link, before = LocalLink(service, "w", torch.zeros(P)), False
     for number, push in enumerate(pushes):

@@ -58,14 +58,14 @@ def applied(job):
     return ray.get(job.server.progress.remote())[1]
 
 
-def test_workers_train_to_the_end_and_every_sample_is_applied():
+def test_ray_applies_every_sample():
     job = RayJob(plan())
     assert applied(job) == 20 * SAMPLES
     assert ray.get(job.server.parameters.remote()) == pytest.approx(TRUTH, abs=0.02)
     job.close()
 
 
-def test_a_worker_that_is_killed_comes_back_and_one_may_join_and_leave():
+def test_killed_worker_returns_others_join():
     job = RayJob(plan(epochs=40))
     until(job, 3 * SAMPLES)
     ray.kill(job._actors["worker1"])
@@ -77,7 +77,7 @@ def test_a_worker_that_is_killed_comes_back_and_one_may_join_and_leave():
     job.close()
 
 
-def test_a_server_that_is_killed_restarts_from_its_checkpoint_and_ends_the_training(tmp_path):
+def test_killed_server_restarts_from_checkpoint(tmp_path):
     job = RayJob(plan(epochs=40, checkpoint=str(tmp_path / "run.safetensors"), checkpoint_every=2 * SAMPLES))
     until(job, 8 * SAMPLES)
     _, before, _ = ray.get(job.server.progress.remote())
@@ -90,7 +90,7 @@ def test_a_server_that_is_killed_restarts_from_its_checkpoint_and_ends_the_train
     job.close()
 
 
-def test_parameters_may_be_split_over_servers_and_a_server_that_dies_brings_all_parts_back(tmp_path):
+def test_dead_shard_restores_all_parts(tmp_path):
     job = RayJob(plan(epochs=40, servers=2, checkpoint=str(tmp_path / "run.safetensors"), checkpoint_every=2 * SAMPLES))
     until(job, 8 * SAMPLES)
     ray.kill(ray.get(job.server.shards.remote())[1])
@@ -99,7 +99,7 @@ def test_parameters_may_be_split_over_servers_and_a_server_that_dies_brings_all_
     job.close()
 
 
-def test_workers_that_push_nothing_but_nan_end_the_job_with_a_sentence():
+def test_nan_only_workers_end_the_job():
     job = RayJob(plan(gradient=only_nan, comebacks=0))
     with pytest.raises(RuntimeError, match="no worker is left"):
         job.run()
@@ -121,7 +121,7 @@ def one_hangs(path):
     return make
 
 
-def test_a_worker_that_hangs_does_not_keep_the_job_from_ending(tmp_path, caplog):
+def test_hanging_worker_does_not_block_the_end(tmp_path, caplog):
     parameters = RayJob(plan(gradient=one_hangs(tmp_path / "hangs"), patience=0.5)).run()
     assert parameters == pytest.approx(TRUTH, abs=0.1)
     assert "did not end: the job ends without" in caplog.text

@@ -49,12 +49,12 @@ def test_metrics_may_be_one_name_or_several(tmp_path, several):
         ({"checkpoint_every": 100}, "needs a file"),
     ],
 )
-def test_a_mistake_in_a_plan_is_refused_where_the_plan_is_made(mistake, said):
+def test_plan_mistakes_refused_when_made(mistake, said):
     with pytest.raises(ValueError, match=said):
         plan(**mistake)
 
 
-def test_a_pull_that_is_answered_while_its_worker_is_found_dead_leaves_no_member_for_whom_all_would_wait():
+def test_pull_of_dead_worker_leaves_no_member():
     pytest.importorskip("ray")
     server = RayServer(plan(scheme="bsp"))
     join, leaving = server.service.join, Thread(target=server.leave, args=("a", 0))

@@ -109,7 +109,7 @@ def made(optimizer, kind, tick):
 )
 @settings(max_examples=60, derandomize=True, deadline=None)
 @pytest.mark.slow
-def test_every_step_at_the_server_is_that_of_one_process_also_after_restarts(optimizer, kind, every, restarts, seed):
+def test_server_steps_equal_one_process(optimizer, kind, every, restarts, seed):
     import torch
 
     ours, model, optim, scheduler = made(optimizer, kind, BATCH * every)
@@ -133,7 +133,7 @@ def test_every_step_at_the_server_is_that_of_one_process_also_after_restarts(opt
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_server_that_goes_back_to_an_older_state_steps_at_that_ones_rates(kind):
+def test_older_state_steps_at_its_rates(kind):
     ours, *_ = made("SGD", kind, BATCH)
     rates = []
     for step in [*range(12), *range(12)]:
@@ -142,7 +142,7 @@ def test_a_server_that_goes_back_to_an_older_state_steps_at_that_ones_rates(kind
     assert rates[:12] == rates[12:]
 
 
-def test_a_cycle_that_is_shorter_than_the_samples_keeps_its_last_rate():
+def test_short_cycle_keeps_last_rate():
     ours, *_ = made("SGD", "one cycle", BATCH)
     ours.step(ours.flat.parameters, np.zeros(5, np.float32), 1.0, 100 * BATCH)
     assert ours.optimizer.param_groups[0]["lr"] < 1e-4
@@ -173,7 +173,7 @@ def trained(rank, stepped="at the server", restart="", scheme="bsp"):
     return [p.detach().numpy().copy() for p in model.parameters()], rates
 
 
-def test_a_job_follows_a_one_cycle_schedule_and_resumes_on_it(tmp_path):
+def test_one_cycle_schedule_resumes(tmp_path):
     ((straight, rates),) = run_ranks(1, trained)
     ((resumed, _),) = run_ranks(1, trained, "at the server", str(tmp_path / "run.safetensors"))
     assert max(rates) == pytest.approx(0.1, rel=0.01)
@@ -181,13 +181,13 @@ def test_a_job_follows_a_one_cycle_schedule_and_resumes_on_it(tmp_path):
     assert all((one == other).all() for one, other in zip(straight, resumed, strict=True))
 
 
-def test_a_scheduler_that_is_stepped_in_the_loop_is_refused_on_every_rank():
+def test_scheduler_stepped_in_loop_refused():
     for outcome in outcomes_of(2, trained, "in the loop"):
         assert "RuntimeError: the optimizer changed (lr from" in outcome.error
         assert "hand the scheduler over as schedule=" in outcome.error
 
 
-def test_a_scheduler_that_is_not_handed_over_is_refused_where_the_job_is_made():
+def test_scheduler_not_passed_refused():
     from paceline.parameter_server import TorchOptimizer
 
     model, optim, _ = problem("SGD", lr=0.1)
@@ -213,7 +213,7 @@ def mistakes():
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_what_a_copy_of_the_optimizer_cannot_follow_is_refused_in_a_sentence(number):
+def test_unfollowable_optimizers_refused(number):
     from paceline.parameter_server import TorchOptimizer
 
     model, optim, schedule, said = mistakes()[number]
@@ -247,7 +247,7 @@ def test_whatever_changes_in_the_groups_is_seen(change, said):
         require_unchanged(optim, before)
 
 
-def test_a_rate_that_is_a_tensor_changed_in_place_is_seen():
+def test_in_place_tensor_rate_is_seen():
     import torch
 
     from paceline.parameter_server.torch_optimizer import require_unchanged, settings_of
@@ -276,7 +276,7 @@ def step_of(kind, scale):
 
 
 @pytest.mark.parametrize("kind", OPTIMISERS)
-def test_an_optimizer_is_taken_for_linear_where_its_step_grows_with_its_gradient(kind):
+def test_linear_optimizers_recognized(kind):
     from paceline.parameter_server.torch_optimizer import TorchOptimizer
 
     model, optimizer, _ = problem(kind, **OPTIMISERS[kind])

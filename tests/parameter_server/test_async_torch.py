@@ -61,7 +61,7 @@ SOAK = [pytest.param(name, marks=pytest.mark.soak) for name in ("asp", "ssp", "l
 
 
 @pytest.mark.parametrize("scheme", ["saps", *SOAK])
-def test_all_ranks_end_with_the_same_parameters_after_every_sample_was_applied_as_often_as_there_are_epochs(scheme):
+def test_all_ranks_end_alike_after_all_samples(scheme):
     (first, told), (second, _) = run_ranks(2, trained, {"scheme": scheme}, ("SGD", {"lr": 0.05}), 0.002)
     assert all((a == b).all() for a, b in zip(first, second, strict=True))
     assert applied(told) == 6 * SAMPLES
@@ -85,7 +85,7 @@ def told_of_epochs(rank, checkpoint, epochs):
     return losses, loss_of(model, *dataset.tensors).item()
 
 
-def test_rank_0_is_told_once_of_every_epoch_with_the_parameters_that_it_ended_with_also_after_a_resume(tmp_path):
+def test_epochs_told_once_with_parameters(tmp_path):
     path = str(tmp_path / "run.safetensors")
     (losses, final), (none, _) = run_ranks(2, told_of_epochs, path, 4)
     assert list(losses) == [1, 2, 3, 4]
@@ -97,7 +97,7 @@ def test_rank_0_is_told_once_of_every_epoch_with_the_parameters_that_it_ended_wi
 
 
 @pytest.mark.soak
-def test_with_a_barrier_and_full_batches_it_is_the_descent_of_one_process_and_its_optimizer():
+def test_bsp_equals_one_process():
     for optimizer in (("SGD", {"lr": 0.1, "momentum": 0.9}), ("AdamW", {"lr": 0.05, "weight_decay": 0.1})):
         (found, _), _ = run_ranks(2, trained, {"scheme": "bsp", "batch": SAMPLES // 2}, optimizer)
         model, optim, dataset = problem(optimizer[0], **optimizer[1])
@@ -134,7 +134,7 @@ def killed(rank):
     return trained(rank, {"epochs": 10}, seconds=0.001)
 
 
-def test_when_a_worker_is_killed_the_others_go_on_and_apply_what_it_held():
+def test_killed_worker_samples_are_applied():
     outcomes = outcomes_of(3, killed)
     assert [outcome.exitcode for outcome in outcomes[:2]] == [0, 0], outcomes
     assert outcomes[2].exitcode == -signal.SIGKILL
@@ -159,7 +159,7 @@ def pushing_nan(rank, times):
     return bool(np.isfinite(job.flat.parameters).all()), told
 
 
-def test_a_gradient_of_nan_is_refused_and_its_samples_are_assigned_again():
+def test_nan_gradient_refused_samples_reassigned():
     (finite, told), (other_finite, _) = run_ranks(2, pushing_nan, 2)
     assert finite
     assert other_finite
@@ -168,7 +168,7 @@ def test_a_gradient_of_nan_is_refused_and_its_samples_are_assigned_again():
 
 
 @pytest.mark.soak
-def test_a_worker_that_pushes_nothing_but_nan_stops_with_a_sentence_and_the_other_does_its_work():
+def test_nan_worker_stops_other_finishes():
     good, bad = outcomes_of(2, pushing_nan, 10**9)
     assert "last 5 gradients of this worker were refused" in bad.error
     finite, told = good.value
@@ -205,7 +205,7 @@ def misbehaving(rank):
     return bool(np.isfinite(job.flat.parameters).all()), [reason for reason in reasons if reason]
 
 
-def test_a_stamp_from_the_future_a_wrong_shape_and_a_second_push_are_refused_one_by_one():
+def test_invalid_pushes_refused_one_by_one():
     (finite, reasons), _ = run_ranks(2, misbehaving)
     assert finite
     # On a busy machine further steps may be given up meanwhile, which is no refusal of a push that was wrong.
@@ -231,7 +231,7 @@ def server_dies(rank):
 
 
 @pytest.mark.soak
-def test_when_the_server_dies_workers_end_with_a_sentence_that_says_what_to_do():
+def test_dead_server_ends_workers_with_advice():
     server, worker = outcomes_of(2, server_dies)
     assert server.exitcode == 3
     assert worker.exitcode == 1
@@ -245,7 +245,7 @@ def resumed(rank, path):
 
 
 @pytest.mark.soak
-def test_a_job_resumes_from_its_checkpoint_where_it_ended(tmp_path):
+def test_job_resumes_from_checkpoint(tmp_path):
     (found, before, after), _ = run_ranks(2, resumed, str(tmp_path / "run.safetensors"))
     assert (before, after) == (2 * SAMPLES, 2 * SAMPLES)
     (straight, _), _ = run_ranks(2, trained, {"epochs": 4, "scheme": "bsp", "batch": 24})
@@ -272,7 +272,7 @@ def hanging(rank, scheme):
 
 
 @pytest.mark.parametrize("scheme", ["saps", pytest.param("asp", marks=pytest.mark.soak)])
-def test_a_worker_that_hangs_keeps_rank_0_neither_from_ending_nor_from_a_clean_exit(scheme):
+def test_hanging_worker_does_not_block_rank_0(scheme):
     good, hung = outcomes_of(2, hanging, scheme, within=25)
     assert hung.exitcode is None
     assert (good.error, good.exitcode) == ("", 0), good
@@ -305,7 +305,7 @@ def normalised(rank, samples, batch, scheme, slow):
 
 
 @pytest.mark.parametrize(("samples", "batch", "scheme"), [(67, 8, "saps"), (67, 10, "asp"), (35, 4, "bsp")])
-def test_a_model_that_normalises_over_batches_never_gets_a_single_sample(samples, batch, scheme):
+def test_batch_norm_never_gets_one_sample(samples, batch, scheme):
     (least, done), (other, _) = run_ranks(2, normalised, samples, batch, scheme, 0.01)
     assert min(least, other) >= 2
     assert done == 3 * samples
@@ -326,7 +326,7 @@ def asking_late(rank):
 
 
 @pytest.mark.soak
-def test_who_leaves_between_a_push_and_the_answer_to_it_keeps_nobody_waiting():
+def test_leave_before_answer_blocks_no_rank():
     other, left = outcomes_of(2, asking_late)
     assert other.value is True
     assert "KeyError: 'after a push'" in left.error
@@ -349,7 +349,7 @@ def leaving_twice(rank):
     return True
 
 
-def test_a_job_may_be_left_by_a_break_and_closed_as_often_as_one_likes():
+def test_break_and_repeated_close():
     assert run_ranks(2, leaving_twice) == [True, True]
 
 
@@ -368,7 +368,7 @@ def other_model(rank):
 
 
 @pytest.mark.soak
-def test_a_rank_with_another_model_is_refused_in_a_sentence_and_the_others_finish():
+def test_rank_with_other_model_refused():
     good, bad = outcomes_of(2, other_model)
     assert good.value is True
     assert "the model of this rank has 4 parameters and that of rank 0 5" in bad.error
@@ -397,14 +397,14 @@ def forgetful(rank):
 
 
 @pytest.mark.soak
-def test_a_loop_that_forgets_to_push_is_told_so_and_the_others_finish():
+def test_loop_without_push_is_refused():
     other, forgot = outcomes_of(2, forgetful)
     assert "call job.push() after loss.backward()" in forgot.error
     assert other.value is True
 
 
 @pytest.mark.checkout
-def test_a_script_becomes_asynchronous_by_changing_about_ten_lines():
+def test_example_changes_about_ten_lines():
     before, after = ((EXAMPLES / f"async_{name}.py").read_text().splitlines()[1:] for name in ("before", "after"))
     changes = [line for line in difflib.ndiff(before, after) if line.startswith(("+ ", "- ")) and line.strip("+- ")]
     assert len([line for line in changes if line.startswith("+ ")]) <= 10
@@ -412,7 +412,7 @@ def test_a_script_becomes_asynchronous_by_changing_about_ten_lines():
 
 @pytest.mark.soak
 @pytest.mark.checkout
-def test_the_asynchronous_script_learns_to_read_digits_on_every_rank():
+def test_example_learns_digits_on_every_rank():
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     script = str(EXAMPLES / "async_after.py")

@@ -8,7 +8,7 @@ from paceline.parameter_server.torch_optimizer import FlatModel
 
 
 @pytest.mark.parametrize("before", ["nothing", "none", "laid", "another"])
-def test_gradients_lie_in_the_flat_row_whatever_was_there_before(before):
+def test_gradients_lie_in_the_flat_row(before):
     model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
     flat = FlatModel(model)
     rows = torch.arange(12.0).reshape(4, 3)
@@ -28,7 +28,7 @@ def test_gradients_lie_in_the_flat_row_whatever_was_there_before(before):
     np.testing.assert_allclose(flat.gradient, 2 * exact_P, rtol=1e-6)
 
 
-def test_a_zeroed_gradient_holds_nothing_of_one_that_was_laid():
+def test_zeroed_gradient_is_empty():
     model = torch.nn.Linear(2, 1, bias=False)
     flat = FlatModel(model)
     flat.lay(torch.ones(2))

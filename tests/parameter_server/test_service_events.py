@@ -8,7 +8,7 @@ from paceline.parameter_server.service import Service
 
 
 @pytest.mark.parametrize("taken_back", [False, True])
-def test_a_step_that_another_began_during_the_wait_is_not_given_up_at_its_end(monkeypatch, taken_back):
+def test_new_step_during_wait_is_kept(monkeypatch, taken_back):
     """Worker a holds the last samples; it leaves while b waits, and c takes them."""
     server = Server(np.zeros(2), SGD(0.1), scheme("asp", 3), EpochSampler(40, epochs=1), batch=5, workers="abc")
     service = Service(server, patience=5.0)

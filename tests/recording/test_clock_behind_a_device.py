@@ -5,8 +5,6 @@ import math
 from paceline.recording.torch.busy_clock import Clock, Measure
 from paceline.recording.torch.marks import CPUMarks
 
-NAN = float("nan")
-
 
 class Device:
     """Marks of a device that has passed all moments up to ``reached``; the next mark lies at ``now``."""

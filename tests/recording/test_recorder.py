@@ -297,9 +297,6 @@ def test_a_killed_recorder_leaves_every_iteration_that_was_over(tmp_path):
     assert not np.isnan(trace.seconds).any()
 
 
-NAN = float("nan")
-
-
 COLUMNS = ["iteration", "samples", "seconds", "comm_seconds", "wait_seconds", "start"]
 
 

@@ -107,7 +107,7 @@ def dask_cluster():
     ids=lambda e: e.__name__,
 )
 @pytest.mark.filterwarnings("ignore")  # of the engines, about ports, forks and their own versions
-def test_an_engine_gives_the_results_of_one_process_to_the_bit(engine):
+def test_engine_equals_one_process_exactly(engine):
     alone = results()
     with engine():
         assert results() == alone

@@ -21,7 +21,7 @@ NETWORKS = pytest.mark.parametrize("predictor", networks(), ids=lambda p: type(p
 
 @NETWORKS
 @pytest.mark.slow
-def test_memory_a_folder_and_an_iterator_give_the_same_weights(tmp_path, predictor):
+def test_sources_give_the_same_weights(tmp_path, predictor):
     folder = folder_of(tmp_path / "jobs", 3)
     traces = [wavy(seed) for seed in range(3)]
     from_memory = learnt(fit(predictor, traces))
@@ -32,7 +32,7 @@ def test_memory_a_folder_and_an_iterator_give_the_same_weights(tmp_path, predict
 
 @NETWORKS
 @pytest.mark.slow
-def test_windows_that_do_not_fit_into_memory_are_fitted_nearly_as_well(predictor):
+def test_windows_on_disk_fit_nearly_as_well(predictor):
     traces = [wavy(seed) for seed in range(3)]
     whole, spilled = fit(predictor, traces), fit(predictor, traces, memory=4000)
     assert learnt(whole) != learnt(spilled)  # another order of windows
@@ -41,7 +41,7 @@ def test_windows_that_do_not_fit_into_memory_are_fitted_nearly_as_well(predictor
     assert learnt(fit(predictor, traces, memory=4000)) == learnt(spilled)
 
 
-def test_a_long_iterator_is_kept_on_disk_and_comes_back_the_same(monkeypatch):
+def test_long_iterator_kept_on_disk(monkeypatch):
     monkeypatch.setattr("paceline.training.sources.KEPT", 1)
     traces = [wavy(seed) for seed in range(3)]
     kept = Source(iter(traces))
@@ -58,7 +58,7 @@ def test_a_long_iterator_is_kept_on_disk_and_comes_back_the_same(monkeypatch):
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=6), st.integers(200, 3000), st.integers(0, 3))
 @settings(max_examples=15)
-def test_every_window_lands_in_one_shard_and_none_is_lost(counts, memory, seed):
+def test_every_window_in_one_shard(counts, memory, seed):
     targets = iter(range(1000))
     parts = []
     for count in counts:
@@ -102,7 +102,7 @@ def test_one_shard_is_in_memory_at_a_time(monkeypatch):
 
 @given(st.integers(10, 60), st.floats(0.1, 0.6))
 @settings(max_examples=25)
-def test_no_worker_and_no_time_is_both_fitted_and_decided_on(iterations, validation):
+def test_fitted_and_held_out_are_disjoint(iterations, validation):
     trace = wavy(0, iterations=iterations)
     roles = list(Fitting(held_out=frozenset({"b"})).roles(trace, validation))
     fitted = {(k, w) for k, (used_W, late) in enumerate(roles) for w in np.flatnonzero(used_W) if not late}
@@ -113,7 +113,7 @@ def test_no_worker_and_no_time_is_both_fitted_and_decided_on(iterations, validat
 
 
 @NETWORKS
-def test_a_held_out_workers_early_speeds_change_nothing_that_is_fitted(predictor):
+def test_held_out_early_speeds_change_nothing(predictor):
     one, other = wavy(0), wavy(0)
     seconds, covariates = np.array(one.seconds), np.array(one.covariates)
     seconds[:40, 1] *= 3.0
@@ -148,7 +148,7 @@ def test_the_same_names_are_held_out_on_every_day():
     assert 120 < len(told[0]) < 190
 
 
-def test_what_was_asked_for_and_changed_nothing_is_warned_about():
+def test_ignored_options_are_warned_about():
     with pytest.warns(UserWarning, match=r"hold_out names \['nobody'\], who are in none of the traces"):
         fit(EWMA(smoothing=None), [wavy(0)], hold_out=["a", "nobody"])
 
@@ -158,13 +158,13 @@ def test_one_trace_is_a_list_of_one():
 
 
 @pytest.mark.parametrize("wrap", [lambda frame: frame, lambda frame: [frame], lambda frame: 7])
-def test_what_is_no_trace_is_refused_with_what_makes_one(wrap):
+def test_non_trace_refused_with_hint(wrap):
     with pytest.raises(TypeError, match=r"traces must be a Trace, .* Trace\.from_frame makes a trace of a frame"):
         fit(EWMA(None), wrap(wavy(0).to_frame()))
 
 
 @pytest.mark.parametrize("no_predictor", ["ewma", EWMA, None])
-def test_what_is_no_predictor_is_refused_with_what_makes_one(no_predictor):
+def test_non_predictor_refused_with_hint(no_predictor):
     with pytest.raises(TypeError, match="predictor must be one such as EWMA"):
         fit(no_predictor, [wavy(0)])
 
@@ -205,7 +205,7 @@ def test_a_refit_starts_from_the_earlier_model(tmp_path, predictor):
 
 
 @pytest.mark.slow
-def test_a_refit_without_any_step_keeps_yesterdays_weights():
+def test_refit_without_steps_keeps_weights():
     still = Training(epochs=1, learning_rate=1e-12, weight_decay=0.0)
     first = fit(NARX(lags=3, hidden=4, training=QUICK), [wavy(0)])
     again = fit(NARX(lags=3, hidden=4, training=still), [wavy(1)], start=first)
@@ -252,7 +252,7 @@ def test_a_start_of_another_kind_or_shape_is_refused():
         fit(Own(), [wavy(0)], start=Own())
 
 
-def test_a_subclass_with_a_fit_of_its_own_is_fitted_by_it():
+def test_subclass_fit_is_used():
     class Own(NARX):
         def fit(self, traces):
             self.seen = [trace.name for trace in traces]
@@ -265,7 +265,7 @@ def test_a_subclass_with_a_fit_of_its_own_is_fitted_by_it():
 
 
 @pytest.mark.slow
-def test_files_that_cannot_be_read_are_left_out_and_named(tmp_path):
+def test_unreadable_files_named(tmp_path):
     folder = folder_of(tmp_path / "jobs", 3)
     good = learnt(fit(EWMA(smoothing=None), folder))
     whole = (folder / "job00.parquet").read_bytes()
@@ -287,7 +287,7 @@ def test_files_that_cannot_be_read_are_left_out_and_named(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_first_traces_of_files_are_read_once_and_further_ones_again(tmp_path, monkeypatch):
+def test_first_traces_of_files_read_once(tmp_path, monkeypatch):
     folder = folder_of(tmp_path / "jobs", 3)
     monkeypatch.setattr("paceline.training.sources.REMEMBERED", 1.5 * 2 * wavy(0).seconds.nbytes)
     source = Source(folder)
@@ -308,7 +308,7 @@ def test_a_folder_with_nothing_to_fit_says_why(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_loss_that_is_not_finite_names_the_batch_and_the_file(tmp_path):
+def test_nonfinite_loss_names_batch_and_file(tmp_path):
     folder = folder_of(tmp_path / "jobs", 2)
     wild = Training(epochs=3, learning_rate=1e30, batch_size=64)
     with pytest.raises(ValueError, match=r"batch \d of epoch 1.*job0\d\.parquet.*lower the learning rate"):
@@ -316,7 +316,7 @@ def test_a_loss_that_is_not_finite_names_the_batch_and_the_file(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_window_that_is_not_finite_is_traced_to_its_file(tmp_path, monkeypatch):
+def test_nonfinite_window_traced_to_file(tmp_path, monkeypatch):
     folder = folder_of(tmp_path / "jobs", 3)
     inputs = NARX._inputs
 
@@ -330,7 +330,7 @@ def test_a_window_that_is_not_finite_is_traced_to_its_file(tmp_path, monkeypatch
 
 
 @pytest.mark.slow
-def test_progress_is_told_with_a_rate_and_the_time_left():
+def test_progress_has_rate_and_time_left():
     moments = []
     fit(networks()[0], [wavy(seed) for seed in range(2)], progress=moments.append)
     stages = list(dict.fromkeys(moment.stage for moment in moments))

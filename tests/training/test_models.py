@@ -22,7 +22,7 @@ def test_a_model_comes_back_with_its_configuration(tmp_path, predictor):
 
 
 @pytest.mark.slow
-def test_a_fitted_model_comes_back_forecasting_the_same_bit_for_bit(tmp_path, narx):
+def test_fitted_model_round_trip_exact(tmp_path, narx):
     again = load_model(save_model(narx, tmp_path / "narx.safetensors", fitted_on="example"))
     assert again.covariate_names == narx.covariate_names == ("cpu_busy", "distractor")
     trace = checks.example_trace(seed=5)
@@ -60,7 +60,7 @@ class Homemade(EWMA):
     pass
 
 
-def test_a_predictor_of_ones_own_is_loaded_when_its_class_is_given(tmp_path):
+def test_own_predictor_loaded_with_its_class(tmp_path):
     path = save_model(Homemade(smoothing=0.4), tmp_path / "homemade.safetensors")
     with pytest.raises(ValueError, match=r"holds a Homemade, which is not one of .* pass its class in kinds"):
         load_model(path)
@@ -102,13 +102,13 @@ def test_a_trace_shorter_than_the_lags_is_refused():
         fit(NARX(), [Trace([[8.0]] * 2, [[1.0]] * 2)])
 
 
-def test_a_covariate_that_is_not_in_every_trace_is_named():
+def test_missing_covariate_is_named():
     with pytest.raises(ValueError, match=r"covariates \['gpu'\] are not in every trace to fit"):
         fit(NARX(covariates=["gpu"]), [checks.example_trace()])
 
 
 @pytest.mark.slow
-def test_covariates_that_explain_the_speed_lower_the_error():
+def test_explaining_covariates_lower_error():
     fitting, unseen = checks.example_trace(600, seed=1), checks.example_trace(600, seed=2)
 
     def rmse(model):

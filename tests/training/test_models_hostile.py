@@ -31,7 +31,7 @@ def refused(path, sentence=None, load=load_model):
     assert len(str(caught.value)) < 1000
 
 
-def test_the_file_that_the_others_differ_from_is_loaded(tmp_path):
+def test_reference_file_is_loaded(tmp_path):
     assert load_model(model_file(tmp_path, GOOD)).smoothing == 0.2
 
 
@@ -96,7 +96,7 @@ def test_a_header_with_one_wrong_part_is_refused(tmp_path, changed):
         ("BatchTime", {"drift": "running-median:window=10000000000"}),
     ],
 )
-def test_a_configuration_that_nothing_can_have_is_refused(tmp_path, kind, configuration):
+def test_impossible_configuration_refused(tmp_path, kind, configuration):
     refused(model_file(tmp_path, GOOD | {"kind": kind, "configuration": configuration}), "does not fit")
 
 
@@ -119,7 +119,7 @@ def wrong_shapes(value):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS_FITTED)
-def test_an_array_of_a_wrong_shape_is_refused_while_loading(tmp_path, fitted, kind):
+def test_wrong_array_shape_refused(tmp_path, fitted, kind):
     path = save_model(fitted[kind], tmp_path / "good.safetensors")
     about, arrays = describe_model(path), fitted[kind].state_dict()
     numbers = {
@@ -150,7 +150,7 @@ def test_an_array_of_a_wrong_shape_is_refused_while_loading(tmp_path, fitted, ki
         ("Boosting", "feature_N", 10**6),
     ],
 )
-def test_a_number_out_of_range_is_refused_while_loading(tmp_path, fitted, kind, name, value):
+def test_number_out_of_range_refused(tmp_path, fitted, kind, name, value):
     path = save_model(fitted[kind], tmp_path / "good.safetensors")
     about, arrays = describe_model(path), fitted[kind].state_dict()
     numbers = {n[7:]: np.array(v) for n, v in arrays.items() if n.startswith("learnt/") and v.dtype.kind != "U"}
@@ -201,7 +201,7 @@ ARGUMENTS = sorted({name for kind in KINDS for name in kind().get_params(deep=Fa
 @settings(max_examples=150)
 @given(st.sampled_from([kind.__name__ for kind in KINDS]), st.dictionaries(st.sampled_from(ARGUMENTS), plain))
 @pytest.mark.slow
-def test_any_configuration_is_loaded_or_refused_in_a_sentence(tmp_path_factory, kind, configuration):
+def test_any_configuration_loaded_or_refused(tmp_path_factory, kind, configuration):
     path = model_file(tmp_path_factory.getbasetemp(), GOOD | {"kind": kind, "configuration": configuration})
     loaded_or_refused(path)
 
@@ -209,7 +209,7 @@ def test_any_configuration_is_loaded_or_refused_in_a_sentence(tmp_path_factory, 
 @pytest.mark.slow
 @settings(max_examples=150)
 @given(st.integers(0, 10**6), st.binary(min_size=1, max_size=4), st.sampled_from(KINDS_FITTED))
-def test_flipped_bytes_are_loaded_or_refused_in_a_sentence(tmp_path_factory, fitted, at, instead, kind):
+def test_flipped_bytes_loaded_or_refused(tmp_path_factory, fitted, at, instead, kind):
     path = tmp_path_factory.getbasetemp() / "flipped.safetensors"
     save_model(fitted[kind], path)
     whole = path.read_bytes()
@@ -242,7 +242,7 @@ class Odd(EWMA):
     "fault",
     ["horizon 1", "horizon 2", "3 workers", "4 workers", "speed", "spread", "silence of [0]", "silence of [1]"],
 )
-def test_a_model_that_serves_some_fleets_only_is_refused_when_it_is_loaded(tmp_path, monkeypatch, fault):
+def test_fixed_fleet_model_refused_on_load(tmp_path, monkeypatch, fault):
     path = save_model(Odd(), tmp_path / "model.safetensors")
     assert load_model(path, kinds=[Odd]).smoothing == Odd().smoothing
     monkeypatch.setattr(Odd, "fault", fault)
@@ -252,7 +252,7 @@ def test_a_model_that_serves_some_fleets_only_is_refused_when_it_is_loaded(tmp_p
 @pytest.mark.parametrize("kind", ["NARX", "GatedNARX", "GRU"])
 @pytest.mark.parametrize("name", ["covariate_mean", "covariate_scale"])
 @pytest.mark.parametrize("wrong", [[0.5, np.nan], [np.inf, 1.0], [0.5], [0.5, 1.0, 2.0], [[0.5, 1.0]]])
-def test_a_network_takes_a_finite_number_for_each_covariate(fitted, kind, name, wrong):
+def test_network_covariates_must_be_finite(fitted, kind, name, wrong):
     state = fitted[kind].state_dict()
     again = copy.deepcopy(fitted[kind])
     again.load_state_dict(state)
@@ -262,7 +262,7 @@ def test_a_network_takes_a_finite_number_for_each_covariate(fitted, kind, name, 
 
 
 @pytest.mark.parametrize("kind", ["NARX", "GatedNARX", "GRU"])
-def test_a_network_whose_weights_are_not_all_finite_is_refused_by_their_name(fitted, kind):
+def test_network_weights_must_be_finite(fitted, kind):
     for name, weight in fitted[kind].weights_.items():
         broken = weight.copy()
         broken.flat[-1] = np.inf
