@@ -39,7 +39,7 @@ def reserved(assigner, sizes):
 
 
 @given(FLEETS, AHEAD, st.integers(1, 300))
-def test_while_sizes_stay_batches_are_slices_of_the_epoch_and_each_rank_takes_what_it_held(sizes, ahead, samples):
+def test_constant_sizes_are_slices_per_rank(sizes, ahead, samples):
     assigner = started(samples, len(sizes), ahead=ahead, seed=3)
     order = taken(started(samples, 1, seed=3), [samples])[0]
     held = [np.arange(0)] * len(sizes)
@@ -52,9 +52,7 @@ def test_while_sizes_stay_batches_are_slices_of_the_epoch_and_each_rank_takes_wh
 
 
 @given(st.data(), AHEAD, st.integers(1, 300), st.integers(1, 4))
-def test_buffers_hold_the_batches_ahead_while_the_order_lasts_and_then_last_equally_long(
-    data, ahead, samples, world_size
-):
+def test_buffers_last_equally_long(data, ahead, samples, world_size):
     assigner = started(samples, world_size, ahead=ahead)
     fleets = st.lists(st.integers(1, 9), min_size=world_size, max_size=world_size)
     sizes = data.draw(st.lists(fleets, min_size=1, max_size=20))
@@ -67,7 +65,7 @@ def test_buffers_hold_the_batches_ahead_while_the_order_lasts_and_then_last_equa
 
 
 @given(FLEETS, AHEAD, st.integers(1, 300))
-def test_a_buffer_holds_no_more_than_it_loads_ahead_and_the_rounds_that_are_drawn_at_once(sizes, ahead, samples):
+def test_buffer_holds_no_more_than_ahead(sizes, ahead, samples):
     assigner = started(samples, len(sizes), ahead=ahead)
     for sizes_W in reserved(assigner, [sizes] * 300):
         for rank, size in enumerate(sizes_W):
@@ -125,7 +123,7 @@ def test_epochs_differ_in_order_and_seeds_too():
 
 @pytest.mark.parametrize("world_size", [1, 3, 5])
 @pytest.mark.parametrize("ahead", [0, 2])
-def test_a_resume_with_another_number_of_ranks_covers_the_rest_once(world_size, ahead):
+def test_resume_on_other_ranks_covers_rest_once(world_size, ahead):
     before = started(97, 2, epoch=4, seed=1, ahead=ahead)
     seen = [sample for _ in range(3) for batch in taken(before, [7, 3]) for sample in batch]
     after = made(97, world_size, seed=1, ahead=ahead)
@@ -143,7 +141,7 @@ PAIRS = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, ma
 
 
 @given(PAIRS, PAIRS)
-def test_the_digest_is_the_same_where_sizes_were_alike_and_otherwise_not(ones, others):
+def test_digest_equal_where_sizes_were_alike(ones, others):
     def digest(sizes):
         assigner = started(200, 2)
         for sizes_W in sizes:
@@ -158,7 +156,7 @@ def test_without_a_seed_the_order_is_that_of_seed_0():
     assert taken(one, [50])[0].tolist() == taken(other, [50])[0].tolist()
 
 
-def test_before_the_first_epoch_nothing_is_under_way_and_such_a_state_can_be_resumed():
+def test_state_before_first_epoch_resumes():
     assigner, resumed = made(10, 2), made(10, 2)
     resumed.load_state_dict(assigner.state_dict())
     for each in (assigner, resumed):
@@ -183,7 +181,7 @@ class Reversed:
         self.epoch = epoch
 
 
-def test_a_samplers_order_is_that_of_the_epoch_and_survives_a_resume():
+def test_sampler_order_survives_resume():
     sampler = Reversed([0, 3, 9, 9])
     assigner = started(10, 2, epoch=5, sampler=sampler)
     assert (sampler.epoch, assigner.remaining) == (5, 4)
@@ -203,6 +201,6 @@ def test_a_samplers_order_is_that_of_the_epoch_and_survives_a_resume():
         ([], "the sampler yields 0 samples, too few for 2 ranks"),
     ],
 )
-def test_a_sampler_of_other_samples_or_of_too_few_is_refused(numbers, told):
+def test_sampler_of_other_samples_refused(numbers, told):
     with pytest.raises(ValueError, match=told):
         started(10, 2, sampler=Reversed(numbers))

@@ -73,7 +73,7 @@ class Net(torch.nn.Module):
 
 
 @pytest.mark.slow
-def test_a_balanced_loop_never_waits_for_the_device_and_plans_two_iterations_ahead(device):
+def test_loop_never_waits_for_the_device(device):
     load = Load()
     model, loader = DistributedDataParallel(Net().to("cuda")), BalancedLoader(torch.randn(24 * 16, 4), 16)
     balance = attach(model, loader, predictor=RLS(covariates=["load"]), policy=Policy(warmup=2), covariates=[load])
@@ -121,7 +121,7 @@ def test_buffers_on_a_device_are_not_read():
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_norms_are_those_of_the_step_or_on_a_device_of_the_step_before(late):
+def test_device_norms_lag_one_step(late):
     with stand_in() as device:
         norms, told = Norms(late), []
         for step in range(1, 6):
@@ -137,7 +137,7 @@ def test_norms_are_those_of_the_step_or_on_a_device_of_the_step_before(late):
     np.testing.assert_allclose(told, [np.nan, *means] if late else [*means, np.nan], rtol=1e-6)
 
 
-def test_a_norm_that_the_device_has_not_computed_by_the_next_step_is_left_out():
+def test_late_device_norm_is_left_out():
     """All ranks tell of the same step, or nothing: an older one would be compared with other sizes."""
     with stand_in(latest=0.0) as device:
         norms = Norms(late=True)
@@ -152,7 +152,7 @@ def test_a_norm_that_the_device_has_not_computed_by_the_next_step_is_left_out():
 
 
 @pytest.mark.parametrize(("kind", "pinned"), [("cuda", True), ("cpu", False)])
-def test_the_trainer_pins_batches_where_it_has_a_device(kind, pinned):
+def test_trainer_pins_batches_with_a_device(kind, pinned):
     arguments = SimpleNamespace(dataloader_pin_memory=True, device=SimpleNamespace(type=kind), dataloader_num_workers=0)
     assert loading(arguments) == {"pin_memory": pinned}
 
@@ -203,7 +203,7 @@ def on_a_device(rank, names):
 # -- the live experiment -----------------------------------------------------------------------------------------
 
 
-def test_the_live_experiment_refuses_a_device_that_is_not_there(monkeypatch):
+def test_live_refuses_missing_device(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="device must be 'cpu', or 'cuda' where torch finds a device, got 'cuda' here"):
         Setting(device="cuda")
@@ -217,7 +217,7 @@ def test_the_live_experiment_refuses_a_device_that_is_not_there(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["single", "mixed"])
-def test_a_contestant_trains_on_the_device_without_waiting(device, precision):
+def test_contestant_does_not_wait_for_the_device(device, precision):
     setting = Setting(device="cuda", precision=precision, model="digits-mlp", global_batch=64)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*CUDA is not available")
@@ -233,7 +233,7 @@ def test_a_contestant_trains_on_the_device_without_waiting(device, precision):
 
 
 @pytest.mark.slow
-def test_kernels_compete_while_the_disturbance_is_on_and_in_no_other_stream():
+def test_disturbance_kernels_use_own_stream():
     with stand_in() as device:
         kernels = Kernels("cuda", side=4)
         kernels.turn(True)

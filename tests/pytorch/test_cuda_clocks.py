@@ -33,7 +33,7 @@ def _nothing_listens_afterwards():
     gc.collect()
 
 
-def test_the_marks_of_a_model_are_those_of_its_own_device():
+def test_marks_are_of_the_models_device():
     """A script may give DistributedDataParallel a device number and never choose that device."""
     with stand_in(devices=2, tensors=False) as device:
         parameter = SimpleNamespace(is_cuda=True, device=torch.device("cuda", 1))
@@ -61,7 +61,7 @@ def lap(device, clock, seconds):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_device_of_any_lag_is_timed_right_without_waiting(seed):
+def test_lagging_device_timed_without_waiting(seed):
     chance = random.Random(seed)
     with stand_in(seed=seed, latest=chance.uniform(0, 0.03), tensors=False) as device:
         clock = Clock(CUDAMarks(FIRST))
@@ -100,7 +100,7 @@ class Behind:
 
 
 @pytest.mark.parametrize("laps", [1, LATEST - 1, LATEST, 2 * LATEST, 5 * LATEST])
-def test_a_device_is_reported_however_far_it_lags_behind(laps):
+def test_lagging_device_is_reported(laps):
     """Steps of few and long kernels are launched long before the device gets to them."""
     clock, known = Clock(Behind(laps)), []
     for _ in range(12 * LATEST):
@@ -113,7 +113,7 @@ def test_a_device_is_reported_however_far_it_lags_behind(laps):
     assert set(known) == {8.0}
 
 
-def test_a_recorded_loop_runs_ahead_of_the_device_whose_time_is_recorded(tmp_path):
+def test_recorded_loop_runs_ahead_of_device(tmp_path):
     with stand_in() as device:
         model = torch.nn.Linear(8, 8).to("cuda")
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -156,7 +156,7 @@ def in_a_thread_of_torchs(work):
 
 
 @pytest.mark.parametrize(("has_device", "heard"), [(True, 1), (False, 0)])
-def test_a_wait_in_the_backward_pass_of_a_device_is_the_training_threads(has_device, heard, monkeypatch):
+def test_backward_wait_is_of_training_thread(has_device, heard, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: has_device)
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     waits = Waits()
@@ -189,7 +189,7 @@ class Wire:
         self.time = max(self.time, self.arrives)
 
 
-def test_with_nccl_the_clock_is_read_when_the_question_has_come(monkeypatch):
+def test_nccl_clock_read_on_question(monkeypatch):
     """With NCCL a receive returns at once: rank 0 would answer all questions with the time of the first."""
     wire, answers = Wire(), []
 
@@ -216,7 +216,7 @@ def test_with_nccl_the_clock_is_read_when_the_question_has_come(monkeypatch):
     assert answers == [1.0, 2.0, 3.0]
 
 
-def test_a_number_of_the_device_arrives_late_once_and_can_be_dropped():
+def test_device_number_arrives_once():
     with stand_in() as device:
         late = Late()
         assert late.take() is None

@@ -38,7 +38,7 @@ def busy(device, seconds):
 
 @pytest.mark.parametrize("limit", [30, 37, 100])
 @pytest.mark.slow
-def test_on_a_device_the_limit_of_memory_is_found_without_a_crash_and_recovered_from(limit):
+def test_device_memory_limit_found_and_recovered(limit):
     with stand_in(limit=1024 * limit) as device:
         steps = busy(device, 1e-4)
         found = profiling.profile(steps, [8, 16, 32, 64, 128], device="cuda", warmup=0, repeats=2, max_passes=2)
@@ -51,7 +51,7 @@ def test_on_a_device_the_limit_of_memory_is_found_without_a_crash_and_recovered_
 
 
 @pytest.mark.slow
-def test_a_step_on_a_device_is_timed_by_events_and_only_the_end_is_waited_for():
+def test_device_step_timed_by_events():
     with stand_in() as device:
         found = profiling.profile(busy(device, 1e-3), [4, 16], device="cuda", warmup=2, repeats=5, max_passes=1)
         assert len(device.waits) == 4, "before the first and after the last step of each size"
@@ -105,7 +105,7 @@ def without_numbers(run):
 
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.slow
-def test_a_loss_needs_nothing_that_stays_behind_in_main_memory(network, monkeypatch):
+def test_loss_needs_no_main_memory(network, monkeypatch):
     """Tensors on torch's device without numbers mix with no others, as those of a GPU do not; their graph is real."""
     computed = []
 
@@ -125,7 +125,7 @@ def test_a_loss_needs_nothing_that_stays_behind_in_main_memory(network, monkeypa
 
 
 @pytest.mark.parametrize(("backend", "where"), [("nccl", "cuda"), ("gloo", "cpu")])
-def test_what_processes_agree_on_lies_where_their_backend_can_send_it(backend, where, monkeypatch):
+def test_agreed_values_lie_where_backend_sends(backend, where, monkeypatch):
     sent = []
 
     def broadcast(held, src):
@@ -139,7 +139,7 @@ def test_what_processes_agree_on_lies_where_their_backend_can_send_it(backend, w
     assert sent == [where]
 
 
-def test_gradients_are_added_up_on_the_device_that_has_them(monkeypatch):
+def test_gradients_added_on_their_device(monkeypatch):
     seen = []
     monkeypatch.setattr(dist, "all_reduce", lambda sums: seen.append(sums.device.type))
     with stand_in():

@@ -25,7 +25,7 @@ FAULTS = Path(__file__).parents[2] / "docs" / "reference" / "faults.md"
 
 
 @pytest.mark.parametrize("jump", [-3600.0, -1e-3, 0.5, 3600.0], ids="{:+g} s".format)
-def test_a_clock_that_is_set_changes_no_duration_of_a_recording(tmp_path, monkeypatch, jump):
+def test_clock_change_keeps_durations(tmp_path, monkeypatch, jump):
     """As NTP steps it, or a person sets it: durations come from the monotonic clock, only ``start`` from this one."""
     microseconds, ahead = itertools.count(), [0.0]  # a true clock may go on by more than a millisecond meanwhile
     monkeypatch.setattr(time, "time", lambda: 1.7e9 + 1e-6 * next(microseconds) + ahead[0])
@@ -50,7 +50,7 @@ def test_a_run_whose_clock_was_set_is_shown(tmp_path, jump):
     assert Watched(tmp_path / "run.jsonl").picture() is not None
 
 
-def test_kernel_files_that_cannot_be_read_are_unknown_covariates_and_no_error(tmp_path):
+def test_unreadable_kernel_files_are_no_error(tmp_path):
     """As in a container that hides /proc, and where no control groups are mounted."""
     assert ControlGroup.of_this_process(tmp_path) is None
     for covariates in (default_covariates(root=tmp_path), all_covariates(root=tmp_path)):
@@ -64,7 +64,7 @@ def test_kernel_files_that_cannot_be_read_are_unknown_covariates_and_no_error(tm
         assert np.isnan(trace.covariates_named(named)).all()
 
 
-def test_a_rank_that_lies_gets_few_samples_and_takes_nothing_from_the_sum():
+def test_lying_rank_gets_few_samples():
     """It reports a time of a nanosecond and of most of an hour in turns; the plan stays a split of the batch."""
     balancer = LoadBalancer(EWMA(), workers=["honest", "liar"], global_batch=64)
     for k in range(40):
@@ -88,7 +88,7 @@ def opened(rank, cycles):
     return held
 
 
-def test_attaching_and_detaching_again_and_again_leaves_nothing_open():
+def test_repeated_attach_leaves_nothing_open():
     """Each balance left a process group with its threads and sockets until the garbage collector came by."""
     for held in run_ranks(2, opened, 12):
         assert max(held[6:]) == max(held[:6]), held
@@ -113,13 +113,13 @@ def left_of_a_job():
     return [name for name, alive in known.items() if alive() is not None]
 
 
-def test_a_balance_that_was_closed_lets_its_model_and_loader_go_at_once():
+def test_closed_balance_frees_model_and_loader():
     """They were one cycle of references: the memory of a model came back with a full garbage collection, if ever."""
     assert run_ranks(2, outlived) == [[], []]
 
 
 @pytest.mark.checkout
-def test_every_fault_of_the_page_names_a_test_that_exists():
+def test_every_fault_names_an_existing_test():
     tests = Path(__file__).parents[1]
     named = re.findall(r"`(test_\w+)\.py::(test_\w+)`", FAULTS.read_text())
     assert len(named) >= 15

@@ -29,7 +29,7 @@ def live_training(rank, model_file):
     return type(predictor).__name__, sorted(predictor.weights_), predictor.covariate_names, plans
 
 
-def test_a_model_fitted_by_one_command_serves_a_live_training(tmp_path):
+def test_fitted_model_serves_live_training(tmp_path):
     folder, file = folder_of(tmp_path / "jobs", 2), tmp_path / "narx.safetensors"
     narx = "narx:lags=3,hidden=4,covariate_lags=1"
     command = [

@@ -50,7 +50,7 @@ def loads(rank):
     return followed
 
 
-def test_what_follows_a_loaded_state_does_not_depend_on_what_the_job_did_before():
+def test_loaded_state_overrides_the_past():
     for new, *others in run_ranks(2, loads):
         for other in others:
             assert other == new
@@ -72,7 +72,7 @@ def tells(rank):
     return found
 
 
-def test_an_iteration_that_is_over_is_told_before_a_state_is_returned_or_loaded():
+def test_ended_iteration_told_before_state():
     for trained, as_before, again, asked, loaded in run_ranks(2, tells):
         assert as_before == trained
         assert len(trained) == 2, "the third is told with the next batch"
@@ -87,6 +87,6 @@ def spends(rank):
     return job[2].overhead_seconds, time.perf_counter() - began
 
 
-def test_the_time_that_balancing_takes_is_a_part_of_that_of_the_loop():
+def test_balancing_time_is_part_of_the_loop():
     for overhead, whole in run_ranks(2, spends):
         assert 0 < overhead < whole

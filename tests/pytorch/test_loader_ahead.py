@@ -104,9 +104,7 @@ SIZES = st.lists(st.integers(1, 5), min_size=1, max_size=25)
 @pytest.mark.parametrize("rank", [0, 1])
 @settings(deadline=None, max_examples=60)
 @given(data=st.data(), sizes=SIZES, depth=st.integers(1, 4), samples=st.integers(2, 60), single=st.booleans())
-def test_batches_are_those_samples_and_nothing_is_read_twice_or_kept_that_will_not_come(
-    kind, rank, data, sizes, depth, samples, single
-):
+def test_nothing_is_read_twice_or_kept(kind, rank, data, sizes, depth, samples, single):
     with pytest.MonkeyPatch.context() as patched:
         use_stand_in(patched, depth)
         assigner = of_two(kind, samples, rank)
@@ -131,9 +129,7 @@ def test_batches_are_those_samples_and_nothing_is_read_twice_or_kept_that_will_n
 
 @pytest.mark.parametrize("kind", [BufferAssigner, SliceAssigner])
 @pytest.mark.parametrize("depth", [1, 3])
-def test_while_sizes_stay_batches_are_the_chunks_that_were_loaded_and_no_more_are_asked_for_than_that(
-    monkeypatch, kind, depth
-):
+def test_constant_sizes_use_loaded_chunks(monkeypatch, kind, depth):
     use_stand_in(monkeypatch, depth)
     assigner = of_two(kind, 42)
     prefetcher, dataset = made(assigner)
@@ -144,7 +140,7 @@ def test_while_sizes_stay_batches_are_the_chunks_that_were_loaded_and_no_more_ar
     assert [one for one in loader.asked if one] == [samples for samples, _ in found] == dataset.read
 
 
-def test_a_batch_of_one_whole_chunk_is_that_chunk_and_others_are_cut_and_joined(stand_in):
+def test_whole_chunk_is_the_batch_others_are_cut(stand_in):
     prefetcher, _ = made(of_two(SliceAssigner))
     first, second = torch.arange(3), torch.arange(3, 6)
     whole = prefetcher._gathered([(first, row) for row in range(3)])
@@ -156,7 +152,7 @@ def test_a_batch_of_one_whole_chunk_is_that_chunk_and_others_are_cut_and_joined(
 
 @pytest.mark.parametrize("collate", [None, list])
 @pytest.mark.parametrize("pins", [True, False])
-def test_processes_load_as_the_options_say_and_stack_samples_unless_this_process_collates_them(stand_in, collate, pins):
+def test_processes_load_as_options_say(stand_in, collate, pins):
     begun = []
     said = {"prefetch_factor": 3, "timeout": 7.0, "multiprocessing_context": "spawn", "pin_memory": pins}
     _, dataset = made(of_two(SliceAssigner), collate, worker_init_fn=begun.append, **said)
@@ -179,7 +175,7 @@ def test_processes_load_as_the_options_say_and_stack_samples_unless_this_process
     assert (generation, samples.tolist()) == (0, [0, 1, 2])
 
 
-def test_samples_that_nobody_was_asked_for_are_read_here_at_once(monkeypatch):
+def test_unasked_samples_are_read_at_once(monkeypatch):
     use_stand_in(monkeypatch, 1)
     assigner = of_two(SliceAssigner)
     prefetcher, dataset = made(assigner)
@@ -192,7 +188,7 @@ def test_samples_that_nobody_was_asked_for_are_read_here_at_once(monkeypatch):
     assert [15, 16] in dataset.read
 
 
-def test_chunks_of_an_older_generation_are_dropped_with_their_errors_and_those_of_this_one_are_raised(stand_in):
+def test_older_chunks_dropped_newer_errors_raised(stand_in):
     assigner = of_two(BufferAssigner)
     prefetcher, _ = made(assigner)
     arrivals = [
@@ -220,7 +216,7 @@ def failed(error):
         return ExceptionWrapper(where="in a loading process")
 
 
-def test_after_processes_have_died_the_next_loop_starts_new_ones(stand_in):
+def test_next_loop_replaces_dead_processes(stand_in):
     def die():
         raise RuntimeError("died")
         yield
@@ -238,7 +234,7 @@ def test_after_processes_have_died_the_next_loop_starts_new_ones(stand_in):
     assert next(batches(assigner, prefetcher, [3]))[1].tolist() == [0, 1, 2]
 
 
-def test_an_error_of_the_dataset_reaches_only_the_loop_that_asked(stand_in):
+def test_dataset_error_reaches_only_its_loop(stand_in):
     assigner = of_two(BufferAssigner)
     prefetcher, dataset = made(assigner, dataset=Reads(fails=[7]))
     prefetcher.restart()
@@ -253,7 +249,7 @@ def test_an_error_of_the_dataset_reaches_only_the_loop_that_asked(stand_in):
     assert found == [[0, 1, 2], [6, 7, 8], [12, 13, 14]]
 
 
-def test_requests_end_once_nobody_makes_them_and_hold_nobody():
+def test_requests_end_with_their_loader():
     class Maker:
         def next_request(self):
             return 4, np.array([2])
@@ -271,13 +267,13 @@ def test_requests_end_once_nobody_makes_them_and_hold_nobody():
     assert list(requests) == []
 
 
-def test_the_error_of_another_process_is_raised_without_the_frames_that_made_it():
+def test_process_error_raised_without_inner_frames():
     with pytest.raises(KeyError) as caught:
         raise_in(failed(KeyError("x")))
     assert [entry.name for entry in caught.traceback][1:] == ["raise_in"]
 
 
-def test_a_chunk_is_made_of_samples_one_by_one_or_of_all_at_once_where_the_dataset_can():
+def test_chunk_read_by_sample_or_all_at_once():
     one_by_one = Chunks({3: "c", 1: "a"}, "".join)
     at_once = Chunks(Reads(), list)
     generation, samples, chunk, _ = one_by_one[7, np.array([3, 1])]
@@ -293,7 +289,7 @@ def test_a_chunk_is_made_of_samples_one_by_one_or_of_all_at_once_where_the_datas
 
 
 @pytest.mark.parametrize("given", [True, False])
-def test_a_loading_process_begins_with_the_dataset_of_the_user_in_sight(monkeypatch, given):
+def test_loading_process_sees_user_dataset(monkeypatch, given):
     info, begun = SimpleNamespace(dataset=Chunks("the dataset", list)), []
     monkeypatch.setattr(chunks, "get_worker_info", lambda: info)
     Begin((lambda number: begun.append((number, info.dataset))) if given else None)(3)

@@ -74,9 +74,7 @@ def batches_of(loaders):
     capped=st.booleans(),
     seed=st.integers(0, 3),
 )
-def test_every_sample_comes_once_and_global_batches_are_those_without_costs(
-    samples, world_size, per_rank, learned, padded, capped, seed
-):
+def test_costs_keep_samples_and_global_batches(samples, world_size, per_rank, learned, padded, capped, seed):
     lengths, size = lengths_of(samples, seed), world_size * per_rank
     options = {"lengths" if learned else "cost": lengths, "padded": padded}
     if capped:  # roomy: whether a tight cap can be kept depends on the draw, and is refused where it cannot
@@ -100,7 +98,7 @@ def test_every_sample_comes_once_and_global_batches_are_those_without_costs(
 
 @pytest.mark.parametrize("collate", [None, list])
 @pytest.mark.parametrize("num_workers", [(1, 2), (2, 2)])
-def test_loading_processes_change_nothing_in_what_comes(num_workers, collate):
+def test_loading_processes_change_nothing(num_workers, collate):
     data = TensorDataset(torch.arange(90), torch.arange(90.0) * 2)
     options = {"global_batch": 12, "costs": Costs(lengths=lengths_of(90)), "seed": 4}
     here = fleet(data, 2, **options)
@@ -138,7 +136,7 @@ def test_ranks_end_together_by_cost_and_shares():
     seed=st.integers(0, 3),
     tokens=st.booleans(),
 )
-def test_an_epoch_goes_on_exactly_with_any_number_of_ranks(ranks, stop, seed, tokens):
+def test_epoch_resumes_on_any_number_of_ranks(ranks, stop, seed, tokens):
     lengths = lengths_of(70, seed)
     size = {"global_tokens": 300.0} if tokens else {"global_batch": 12}
     options = {"lengths": lengths, "seed": seed, **size}
@@ -161,7 +159,7 @@ def test_an_epoch_goes_on_exactly_with_any_number_of_ranks(ranks, stop, seed, to
 
 
 @pytest.mark.processes
-def test_an_epoch_that_was_loaded_ahead_without_costs_goes_on_with_them():
+def test_epoch_loaded_ahead_takes_costs():
     plain = fleet(range(50), 2, global_batch=10, num_workers=1)
     loops = [iter(loader) for loader in plain]
     seen = [int(sample) for loop in loops for sample in next(loop)]
@@ -171,7 +169,7 @@ def test_an_epoch_that_was_loaded_ahead_without_costs_goes_on_with_them():
 
 
 @pytest.mark.slow
-def test_a_budget_of_tokens_makes_global_batches_of_as_many_samples_as_fit():
+def test_token_budget_fills_global_batches():
     lengths = lengths_of(300)
     loaders = fleet(range(300), 2, lengths=lengths, global_tokens=500)
     for epoch in range(2):
@@ -211,7 +209,7 @@ assert checksum_of(first) != checksum_of(second)
 
 
 @pytest.mark.skipif(not _installed("datasets"), reason="needs Hugging Face's datasets")
-def test_a_column_of_a_hugging_face_dataset_is_read_without_the_rows(tmp_path):
+def test_hugging_face_column_read_without_rows(tmp_path):
     script = tmp_path / "columns.py"
     script.write_text(COLUMNS)
     run_script(1, script, folder=tmp_path)
@@ -242,7 +240,7 @@ def test_a_column_of_a_hugging_face_dataset_is_read_without_the_rows(tmp_path):
         ),
     ],
 )
-def test_what_cannot_be_divided_is_refused_and_the_sample_named(options, says):
+def test_indivisible_sample_is_named(options, says):
     def begin():
         (loader, _) = fleet(range(10), 2, **{"global_batch": 4, **options})
         next(iter(loader))
@@ -251,7 +249,7 @@ def test_what_cannot_be_divided_is_refused_and_the_sample_named(options, says):
         begin()
 
 
-def test_a_column_of_a_dataset_without_columns_is_refused():
+def test_column_of_plain_dataset_refused():
     with pytest.raises(TypeError, match="cost='length' names a column, which range does not have"):
         BalancedLoader(range(10), 4, rank=0, world_size=1, costs=Costs(cost="length"))
 
@@ -263,7 +261,7 @@ def test_a_loader_without_a_size_is_refused():
 
 @pytest.mark.processes
 @pytest.mark.parametrize("options", [{}, {"lengths": lengths_of(40)}, {"num_workers": 1}])
-def test_a_sampler_of_ones_own_says_what_comes_and_how_often(options):
+def test_own_sampler_decides_order_and_count(options):
     class Twice(torch.utils.data.Sampler):
         def set_epoch(self, epoch):
             self.order = np.random.default_rng(epoch).integers(0, 40, 30).tolist()
@@ -288,7 +286,7 @@ def test_a_sampler_of_ones_own_says_what_comes_and_how_often(options):
     assert sorted(seen) == sorted(np.random.default_rng(2).integers(0, 40, 30).tolist())
 
 
-def test_the_order_of_a_sampler_that_never_yields_it_again_is_in_the_state():
+def test_unrepeatable_sampler_order_in_state():
     class Once(torch.utils.data.Sampler):
         def __init__(self):
             self.random = np.random.default_rng(0)
@@ -309,7 +307,7 @@ def test_the_order_of_a_sampler_that_never_yields_it_again_is_in_the_state():
     assert sorted(seen + [sample for batch in later for sample in batch.tolist()]) == list(range(40))
 
 
-def test_samplers_that_differ_between_ranks_show_in_the_position():
+def test_rank_samplers_differ_in_position():
     loaders = [
         BalancedLoader(range(9), 3, rank=rank, world_size=3, sampler=np.random.default_rng(rank).permutation(9))
         for rank in range(3)

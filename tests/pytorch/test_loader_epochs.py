@@ -43,7 +43,7 @@ KINDS = ["plain", "costs", "sampler", "stream", "stream of costs"]
     said=st.booleans(),
     late=st.booleans(),
 )
-def test_whenever_a_job_is_resumed_every_sample_of_every_epoch_comes_once(kind, jobs, said, late):
+def test_any_resume_yields_every_sample_once(kind, jobs, said, late):
     """With ``set_epoch``, as in ``for epoch in range(saved_epoch, epochs)``, and without; saved after any batch.
 
     Each job but the last stops after so many batches, and is resumed on so many ranks. At an epoch's end it may stop
@@ -73,7 +73,7 @@ def test_whenever_a_job_is_resumed_every_sample_of_every_epoch_comes_once(kind, 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_finished_epoch_that_is_set_again_after_a_resume_is_empty_also_after_a_peek_and_whole_later(kind):
+def test_finished_epoch_set_again_is_empty_once(kind):
     first, resumed = loader_of(kind, 0, 1), loader_of(kind, 0, 1)
     for _ in range(len(list(first))):
         pass
@@ -87,7 +87,7 @@ def test_a_finished_epoch_that_is_set_again_after_a_resume_is_empty_also_after_a
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_rest_that_is_skipped_stays_skipped_where_its_epoch_is_set(kind):
+def test_skipped_rest_stays_skipped(kind):
     first, resumed = loader_of(kind, 0, 1), loader_of(kind, 0, 1)
     next(iter(first))
     with pytest.warns(UserWarning, match="samples of epoch 0 are left out, as skip_rest says"):
@@ -97,7 +97,7 @@ def test_a_rest_that_is_skipped_stays_skipped_where_its_epoch_is_set(kind):
     assert sum(len(batch) for batch in resumed) == SAMPLES
 
 
-def test_a_state_of_a_stream_that_was_mixed_in_another_way_is_refused():
+def test_differently_mixed_stream_state_refused():
     state = loader_of("stream", 0, 1).state_dict()
     other = StreamLoader(range(SAMPLES), GLOBAL_BATCH, rank=0, world_size=1, window=9, seed=5)
     with pytest.raises(ValueError, match="saved with window=4, but this loader has 9"):

@@ -39,7 +39,7 @@ def made(dataset=range(12), global_batch=6, rank=0, world_size=2, **options):
         ([5], ValueError, "1 samples are too few for 2 ranks"),
     ],
 )
-def test_a_dataset_is_refused_before_its_costs_are_asked_for(dataset, error, said):
+def test_dataset_refused_before_its_costs(dataset, error, said):
     def asked(sample):
         pytest.fail("asked")
 
@@ -48,7 +48,7 @@ def test_a_dataset_is_refused_before_its_costs_are_asked_for(dataset, error, sai
             made(dataset, None if costs is not None and costs.global_tokens else 6, costs=costs)
 
 
-def test_as_many_samples_as_ranks_and_as_a_batch_that_is_filled_are_enough():
+def test_as_many_samples_as_ranks_suffice():
     require_samples([1, 2], 2, 2)
     with pytest.raises(
         ValueError, match="drop_last would leave out all 2 samples, which do not fill a global batch of 3"
@@ -59,7 +59,7 @@ def test_as_many_samples_as_ranks_and_as_a_batch_that_is_filled_are_enough():
         require_samples([1, 2], 3, 1)
 
 
-def test_numbers_are_whole_from_their_least_on_and_ranks_lie_below_their_number(monkeypatch):
+def test_numbers_below_their_minimum_refused(monkeypatch):
     assert [whole("x", number, 3) for number in (3, np.int64(4))] == [3, 4]
     for number, said in ((2, "x must be at least 3, got 2"), (-1, "x must be at least 3, got -1")):
         with pytest.raises(ValueError, match=exactly(said)):
@@ -77,7 +77,7 @@ def test_options_of_loading_at_their_limits():
             Loading(1, **told)
 
 
-def test_the_fewest_samples_of_a_rank_are_kept_where_work_is_divided_by_cost():
+def test_fewest_samples_kept_under_costs():
     sizes = []
     for least in (1, 3):
         loader = made(range(8), 8, costs=Costs(cost=[1e3, 1, 1, 1, 1, 1, 1, 1]), shuffle=False)
@@ -89,7 +89,7 @@ def test_the_fewest_samples_of_a_rank_are_kept_where_work_is_divided_by_cost():
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_what_lay_in_buffers_comes_first_where_nothing_is_loaded_ahead(ranks):
+def test_buffered_samples_come_first(ranks):
     order, ahead = Order(40, seed=3), BufferAssigner(Order(40, seed=3), GlobalBatch(6, 2), 0, ahead=2)
     ahead.start(0)
     ahead.next(np.array([4, 2]))
@@ -104,7 +104,7 @@ def test_what_lay_in_buffers_comes_first_where_nothing_is_loaded_ahead(ranks):
     assert again.numbers.tolist() == sliced.numbers.tolist(), "an order that no seed gives is in the state"
 
 
-def test_an_epoch_without_a_full_batch_is_empty_also_under_a_cap():
+def test_epoch_without_full_batch_is_empty():
     loader = made(range(10), 8, world_size=1, costs=Costs(cost=[2.0] * 10, cap=20), sampler=[1, 2, 3], drop_last=True)
     assert list(loader) == []
     capped = made(range(4), 2, world_size=1, costs=Costs(cost=[2.0, 2.0, 2.0, 3.0], cap=4), shuffle=False)
@@ -146,7 +146,7 @@ class _Columns:
         return {"x": self.values}
 
 
-def test_a_column_counts_numbers_truths_lengths_and_labels():
+def test_column_counts_by_kind():
     assert numbers_of(Table([3, 1]), "x", "cost").tolist() == [3, 1]
     assert numbers_of(Table([True, True]), "x", "cost").tolist() == [1, 1]
     assert numbers_of(Table([[1, 2], [-100]]), "x", "lengths").tolist() == [2, 1]
@@ -156,7 +156,7 @@ def test_a_column_counts_numbers_truths_lengths_and_labels():
         numbers_of(Table([1, 2]), "y", "cost")
 
 
-def test_numbers_of_samples_are_the_loaders_own_and_read_only():
+def test_samples_per_batch_are_read_only():
     given = np.array([1.0, 2.0])
     for found in (numbers_of([7, 8], given, "cost"), numbers_of([1.0, 2.0], float, "cost")):
         assert (found.tolist(), found.flags.writeable, found is given) == ([1.0, 2.0], False, False)
@@ -172,7 +172,7 @@ def test_rows_without_any_and_texts_of_bytes():
     assert type(Pieces(sum, pairs)([1])) is Collated
 
 
-def test_what_is_loaded_on_demand_is_stacked_unless_a_function_says_otherwise(monkeypatch):
+def test_on_demand_samples_are_stacked(monkeypatch):
     assert OnDemand(None, None).take is default_collate
     assert OnDemand(None, sum).take is sum
     assert OnDemand("abc", "".join).take(np.array([2, 0])) == "ca"

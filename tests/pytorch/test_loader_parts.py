@@ -26,7 +26,7 @@ from paceline.torch.rows import cut, joined, runs
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 4)), min_size=1, max_size=9))
-def test_rows_of_chunks_are_cut_out_in_as_few_runs_as_there_are_and_joined_in_order(places):
+def test_chunk_rows_cut_and_joined_in_order(places):
     chunks = [
         {"x": torch.arange(5) + 10 * k, "y": [[f"{k}{row}" for row in range(5)], torch.ones(5, 2)]} for k in range(3)
     ]
@@ -40,7 +40,7 @@ def test_rows_of_chunks_are_cut_out_in_as_few_runs_as_there_are_and_joined_in_or
 
 
 @pytest.mark.parametrize("kind", [dict, OrderedDict, UserDict, partial(defaultdict, list), MappingProxyType])
-def test_rows_of_a_mapping_come_in_one_of_its_kind_with_whatever_else_it_holds(kind):
+def test_mapping_rows_keep_their_kind(kind):
     batch = kind({"x": torch.arange(4), "y": ["a", "b", "c", "d"]})
     if isinstance(batch, UserDict):
         batch.note = "held"
@@ -101,7 +101,7 @@ def resumed(taken, *, sets=None, knows=True, **how):
 
 @pytest.mark.parametrize("taken", [0, 1, 3, 4])
 @pytest.mark.parametrize("peek", [0, 1, 2])
-def test_the_rest_of_a_resumed_epoch_comes_first_again_after_a_peek_and_then_whole_epochs(taken, peek):
+def test_resumed_rest_survives_peek(taken, peek):
     progress = resumed(taken)
     assert progress.assigner.checked
     progress.start()
@@ -122,7 +122,7 @@ def test_the_rest_of_a_resumed_epoch_comes_first_again_after_a_peek_and_then_who
 
 @pytest.mark.parametrize("taken", [0, 2, 4])
 @pytest.mark.parametrize("knows", [True, False])
-def test_a_rest_that_is_skipped_is_said_and_the_next_epoch_comes(taken, knows):
+def test_skipped_rest_is_logged(taken, knows):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         progress = resumed(taken, knows=knows, skip_rest=True)
@@ -134,7 +134,7 @@ def test_a_rest_that_is_skipped_is_said_and_the_next_epoch_comes(taken, knows):
 
 
 @pytest.mark.parametrize(("peek", "warned"), [(0, True), (1, True), (2, False)])
-def test_a_resumed_epoch_of_which_no_more_than_a_peek_was_taken_is_missed_when_another_begins(peek, warned):
+def test_resumed_epoch_peeked_is_missed(peek, warned):
     progress = resumed(1)
     progress.start()
     progress.assigner.take(peek)
@@ -146,7 +146,7 @@ def test_a_resumed_epoch_of_which_no_more_than_a_peek_was_taken_is_missed_when_a
     assert [str(one.message)[: len(said)] for one in caught] == [said] * warned
 
 
-def test_a_finished_epoch_that_a_script_sets_again_is_empty_and_one_that_never_began_is_whole():
+def test_finished_epoch_set_again_is_empty():
     done = resumed(4, sets=2)
     done.start()
     assert (done.assigner.epoch, done.assigner.over) == (2, True)
@@ -159,7 +159,7 @@ def test_a_finished_epoch_that_a_script_sets_again_is_empty_and_one_that_never_b
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), min_size=1, max_size=8), st.integers(1, 3))
-def test_a_loader_asks_for_sizes_between_steps_and_counts_batches_since_they_were_unequal(sizes, accumulate):
+def test_loader_asks_for_sizes_between_steps(sizes, accumulate):
     rule = GlobalBatch(4, 2)
     batches, asked, order = iter(sizes), [], []
 
@@ -190,7 +190,7 @@ def test_a_loader_asks_for_sizes_between_steps_and_counts_batches_since_they_wer
 @pytest.mark.parametrize("shares", [[1, 5], [2, 3], [2, 2, 2]])
 @pytest.mark.parametrize("saved", [None, [0.5, 0.5], [1.0]])
 @pytest.mark.parametrize("own", [None, [1.0, 0.0]])
-def test_shares_and_costs_of_a_state_are_taken_where_they_fit_this_job(shares, saved, own):
+def test_state_shares_taken_where_they_fit(shares, saved, own):
     assigner = SimpleNamespace(coefficients=None if own is None else np.array(own))
     loader = RankLoader(assigner, None, GlobalBatch(6, 2), 0)
     place = {"sizes": np.array(shares)} | ({} if saved is None else {"coefficients": np.array(saved)})
@@ -202,7 +202,7 @@ def test_shares_and_costs_of_a_state_are_taken_where_they_fit_this_job(shares, s
 
 @settings(max_examples=40)
 @given(st.lists(st.integers(1, 9), min_size=3, max_size=9), st.floats(0.5, 60), st.integers(1, 3))
-def test_a_budget_of_tokens_holds_as_many_samples_as_in_the_mean_and_one_of_each_rank_at_least(lengths, budget, ranks):
+def test_token_budget_has_one_sample_per_rank(lengths, budget, ranks):
     costs = Costs(lengths=lengths, global_tokens=budget)
     loader = BalancedLoader(range(len(lengths)), rank=0, world_size=ranks, costs=costs)
     wanted = budget / (sum(lengths) / len(lengths))
@@ -214,7 +214,7 @@ def test_a_budget_of_tokens_holds_as_many_samples_as_in_the_mean_and_one_of_each
 @pytest.mark.parametrize(
     ("least", "samples", "lower"), [(1, 9, 1), (2, 9, 2), (2, 5, 1), (2, 6, 2), (4, 9, 3), (1, 2, 0)]
 )
-def test_drawn_samples_are_divided_by_their_costs_and_all_rules(monkeypatch, least, samples, lower):
+def test_drawn_samples_divided_by_costs(monkeypatch, least, samples, lower):
     asked = []
     monkeypatch.setattr(costs_made, "assign", lambda *of, **named: asked.append((of, named)) or "assignment")
     features_NF, tokens_N = np.arange(2.0 * samples).reshape(-1, 2), np.arange(float(samples))
@@ -228,16 +228,14 @@ def test_drawn_samples_are_divided_by_their_costs_and_all_rules(monkeypatch, lea
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=6), st.booleans())
-def test_the_work_of_samples_is_the_sum_of_their_features_or_of_the_largest_for_each_if_they_are_padded(
-    features, padded
-):
+def test_work_sums_features_or_pads(features, padded):
     own = SampleCosts(np.array(features, dtype=float), np.ones(len(features)))
     wanted = [max(column) * len(column) if padded else sum(column) for column in zip(*features, strict=True)]
     assert Costs(cost=len, padded=padded).work(own) == tuple(map(float, wanted))
     assert own.prior.tolist() == [1.0, 0.0]
 
 
-def test_a_loader_goes_on_in_the_middle_of_a_loop_at_the_place_of_another_rank():
+def test_loader_adopts_place_of_another_rank():
     one, other = (BalancedLoader(range(12), 4, rank=rank, world_size=2) for rank in range(2))
     loops, begun = [iter(one), iter(other)], []
     other.shares = np.array([1, 3])

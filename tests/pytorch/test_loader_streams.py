@@ -17,7 +17,7 @@ def test_a_stream_refuses_what_is_below_its_least(name, value):
     assert loader.settings() == {"global_batch": 2, "world_size": 2, "window": 1, "seed": 0}
 
 
-def test_a_stream_says_what_it_asks_of_a_sample_and_has_as_many_coefficients_as_features():
+def test_stream_has_a_coefficient_per_feature():
     def made(**costs):
         return StreamLoader(range(9), 2, rank=0, world_size=2, costs=Costs(**costs), seed=2, window=3)
 

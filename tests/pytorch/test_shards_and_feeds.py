@@ -26,9 +26,7 @@ from paceline.torch import equal_shapes
         (["script"], False),
     ],
 )
-def test_shards_are_gathered_where_the_first_module_beyond_the_call_is_a_library_that_shards(
-    monkeypatch, modules, shards
-):
+def test_sharding_library_is_detected(monkeypatch, modules, shards):
     """The first of the modules is the one that asks."""
     frame = None
     for name in reversed(modules):
@@ -54,7 +52,7 @@ class Fed(BalancedTrainerMixin, Plain):
         return (self.train_dataset, self.args.train_batch_size, self.args.gradient_accumulation_steps)
 
 
-def test_a_feed_is_made_once_for_its_data_and_sizes_and_none_for_a_single_rank(monkeypatch):
+def test_feed_made_once_per_data_and_sizes(monkeypatch):
     refused, trainer = [], Fed()
     monkeypatch.setattr(huggingface, "Feed", lambda loader, begin, send: SimpleNamespace(of=(loader, begin, send)))
     monkeypatch.setattr(huggingface, "refuse_ignored", lambda *of: refused.append(of))

@@ -14,7 +14,7 @@ from standin import stand_in
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_events_come_in_order_and_late_and_tell_the_time_of_the_work(seed):
+def test_events_come_in_order_and_late(seed):
     with stand_in(seed=seed, tensors=False) as device:
         lengths = [device.streams.chance.uniform(0, 0.004) for _ in range(12)]
         events = [torch.cuda.Event(enable_timing=True)]
@@ -40,7 +40,7 @@ def test_an_event_that_was_not_recorded_tells_nothing(ask):
             getattr(event, ask)(*([event] if ask == "elapsed_time" else []))
 
 
-def test_the_time_of_an_event_that_the_device_has_not_passed_cannot_be_had():
+def test_unpassed_event_has_no_time():
     with stand_in(tensors=False) as device:
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         first.record()
@@ -50,7 +50,7 @@ def test_the_time_of_an_event_that_the_device_has_not_passed_cannot_be_had():
             first.elapsed_time(last)
 
 
-def test_a_thread_that_chose_no_device_has_the_first_one():
+def test_thread_without_device_has_the_first():
     with stand_in(devices=2, tensors=False):
         torch.cuda.set_device(1)
         seen = []
@@ -60,7 +60,7 @@ def test_a_thread_that_chose_no_device_has_the_first_one():
         assert (torch.cuda.current_device(), seen) == (1, [0])
 
 
-def test_who_waits_for_the_device_is_known_by_file_and_line():
+def test_waiting_place_is_known_by_line():
     with stand_in() as device:
         number = torch.ones((), device="cuda")
         for wait in (torch.cuda.synchronize, number.item, lambda: float(number), lambda: bool(number), number.cpu):
@@ -71,7 +71,7 @@ def test_who_waits_for_the_device_is_known_by_file_and_line():
         assert len(device.waits) == before + 1, "what lies in main memory can be read"
 
 
-def test_a_number_of_the_device_is_there_once_its_work_is_done():
+def test_number_is_there_once_work_is_done():
     with stand_in() as device:
         number, began = torch.ones((), device="cuda"), time.perf_counter()
         device.streams.sleep(0.02)
@@ -95,7 +95,7 @@ def test_memory_ends_at_its_limit_and_comes_back():
     assert device.memory.allocated == 0
 
 
-def test_a_tensor_says_where_it_lies_and_so_do_its_views():
+def test_tensor_and_views_know_their_device():
     with stand_in():
         host = torch.arange(6.0)
         moved = host.to("cuda")

@@ -95,7 +95,7 @@ def stopped_for_a_while(rank, folder):
     return plain, found, other.is_alive()
 
 
-def test_a_rank_that_is_stopped_for_less_than_the_timeout_changes_nothing_but_time(tmp_path):
+def test_short_stop_changes_only_time(tmp_path):
     results = run_ranks(2, stopped_for_a_while, str(tmp_path))
     for plain, found, unfinished in results:
         assert found == plain
@@ -117,7 +117,7 @@ def stopped_for_too_long(rank, folder):
         raise
 
 
-def test_a_rank_that_is_stopped_for_longer_ends_all_others_and_itself_once_it_is_continued(tmp_path):
+def test_long_stop_ends_all_ranks(tmp_path):
     first, stopped, third = outcomes_of(3, stopped_for_too_long, str(tmp_path), within=60)
     for other in (first, third):
         assert "lost contact with the others: a rank has died, or has not answered within 4 s" in other.error
@@ -165,14 +165,14 @@ def asynchronous(rank, folder, server_lives, scheme, timeout):
     return [one.tolist() for one in model.parameters()], applied
 
 
-def test_a_worker_that_is_stopped_until_the_others_have_ended_gets_the_final_parameters(tmp_path):
+def test_stopped_worker_gets_final_parameters(tmp_path):
     (first, applied), (second, _), (third, _) = run_ranks(3, asynchronous, str(tmp_path), True, "saps", 20.0)
     assert applied == 3 * 48
     assert first == second == third
 
 
 @pytest.mark.parametrize("scheme", ["bsp", pytest.param("saps", marks=pytest.mark.soak)])
-def test_behind_a_barrier_a_stopped_worker_is_lost_after_the_timeout_and_ends_with_a_sentence(tmp_path, scheme):
+def test_stopped_worker_behind_barrier_is_lost(tmp_path, scheme):
     """Workers that waited for it gave the server up as soon as the server gave it up."""
     first, stopped, third = outcomes_of(3, asynchronous, str(tmp_path), False, scheme, 3.0, within=60)
     assert (first.error, third.error) == ("", "")

@@ -44,9 +44,7 @@ def change_shares(loaders, seed):
     learned=st.booleans(),
     stop=st.integers(0, 4),
 )
-def test_every_sample_of_a_stream_comes_once_also_when_it_is_resumed(
-    samples, world_size, per_rank, window, learned, stop
-):
+def test_stream_yields_every_sample_once(samples, world_size, per_rank, window, learned, stop):
     options = {"costs": Costs(**{"lengths" if learned else "cost": lambda sample: 1 + sample % 7}), "window": window}
     loaders = fleet(range(samples), world_size, world_size * per_rank, **options)
     change_shares(loaders, stop)
@@ -71,7 +69,7 @@ def test_a_window_mixes_and_every_epoch_in_another_way():
     assert all(number - place <= 10 for place, number in enumerate(first))
 
 
-def test_streams_that_differ_between_ranks_show_in_the_position():
+def test_rank_streams_differ_in_position():
     streams = [range(8), range(1, 9)]
     loaders = [
         StreamLoader(stream, 4, rank=rank, world_size=2, costs=Costs(cost=lambda sample: 1 + sample), collate_fn=list)
@@ -82,7 +80,7 @@ def test_streams_that_differ_between_ranks_show_in_the_position():
     assert loaders[0].position != loaders[1].position
 
 
-def test_what_cannot_be_asked_of_a_stream_is_refused_at_once():
+def test_invalid_stream_options_refused():
     with pytest.raises(ValueError, match="cap is about samples of unequal cost: give cost= or lengths= too"):
         Costs(cap=5)
     with pytest.raises(ValueError, match="cap must be above 0 tokens and finite, got -1"):
@@ -107,18 +105,18 @@ def test_what_cannot_be_asked_of_a_stream_is_refused_at_once():
         ),
     ],
 )
-def test_what_cannot_be_divided_is_refused_and_the_sample_named(stream, options, says):
+def test_indivisible_stream_sample_named(stream, options, says):
     loop = iter(fleet(stream, 2, 3, **options)[0])
     with pytest.raises(ValueError, match=says):
         next(loop)
 
 
-def test_a_loader_of_datasets_says_what_to_take_for_a_stream():
+def test_loader_suggests_stream_loader():
     with pytest.raises(TypeError, match="a stream has none: take StreamLoader"):
         BalancedLoader(iter(range(9)), 3, rank=0, world_size=1)
 
 
-def test_a_loop_over_a_stream_ends_with_an_error_once_another_begins_or_a_state_is_loaded():
+def test_stream_loop_ends_when_another_begins():
     (loader,) = fleet(range(20), 1, 4)
     older = iter(loader)
     seen = next(older)
@@ -157,7 +155,7 @@ FORMS = [lambda k: k, lambda k: {"x": np.full(4, k)}, lambda k: (f"{k}", [k, Non
 
 @pytest.mark.parametrize("made", [split, shuffled, uneven])
 @pytest.mark.parametrize("form", FORMS)
-def test_streams_of_other_contents_have_other_positions(made, form):
+def test_other_streams_have_other_positions(made, form):
     """Streams as scripts of plain DDP divide them: as many samples a batch, but others."""
     first, second = (
         StreamLoader([form(k) for k in made(rank)], 24, rank=rank, world_size=2, collate_fn=list) for rank in (0, 1)

@@ -23,7 +23,7 @@ def test_a_bound_of_a_worker_that_is_not_there_is_said(script):
         attach(*script, policy=Policy(upper={"rank7": 5, "a": 20}), workers=["a"])
 
 
-def test_bounds_of_workers_that_are_there_are_not_warned_of(script):
+def test_bounds_of_present_workers_not_warned(script):
     with warnings.catch_warnings():
         warnings.simplefilter("error", BalanceWarning)
         attach(*script, policy=Policy(upper={"a": 20}), workers=["a"])
@@ -36,7 +36,7 @@ def test_what_is_no_predictor_is_refused_in_a_sentence(script, predictor):
 
 
 @pytest.mark.parametrize("micro_batch", [3, 4, 20, 50])
-def test_gradients_of_micro_batches_are_summed_after_a_steps_last_and_are_those_of_the_whole_batch(script, micro_batch):
+def test_micro_batch_gradients_equal_complete_batch(script, micro_batch):
     model, data = script[0], torch.randn(40, 4)
     loader = BalancedLoader(data, 20, shuffle=False, micro_batch=micro_batch)
     balance, whole, synced = attach(model, loader), data.split(20), []
@@ -55,7 +55,7 @@ def test_gradients_of_micro_batches_are_summed_after_a_steps_last_and_are_those_
     assert len(synced) == 2 * -(-20 // micro_batch)
 
 
-def test_gradients_of_micro_batches_that_are_summed_too_early_are_refused(script):
+def test_early_micro_batch_sum_refused(script):
     loader = BalancedLoader(torch.randn(40, 4), 20, micro_batch=8)
     balance = attach(script[0], loader)
     with pytest.raises(RuntimeError, match=r"put forward and backward into `with balance\.accumulating\(\):`"):

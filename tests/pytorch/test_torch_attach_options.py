@@ -29,7 +29,7 @@ def script(alone):
 
 
 @pytest.mark.parametrize("missing", range(4))
-def test_what_is_no_loader_is_refused_by_the_first_that_it_lacks(missing):
+def test_non_loader_refused_by_first_lack(missing):
     loader = SimpleNamespace(**dict.fromkeys([*FACTS[:missing], *FACTS[missing + 1 : missing + 2]]))
     with pytest.raises(TypeError, match=f"got SimpleNamespace, which has no {FACTS[missing]}$"):
         attach(torch.nn.Linear(1, 1), loader)
@@ -55,7 +55,7 @@ OPTIONS = [
 ]
 
 
-def test_a_further_model_shares_the_balance_and_its_options(script):
+def test_further_model_shares_the_balance(script):
     (model, loader), further = script, DistributedDataParallel(torch.nn.Linear(4, 1))
     balance = attach(model, loader)
     for options in OPTIONS:
@@ -67,7 +67,7 @@ def test_a_further_model_shares_the_balance_and_its_options(script):
     assert attach(model, loader) is not balance
 
 
-def test_micro_batches_take_one_model_until_its_balance_is_closed(script):
+def test_micro_batches_take_one_model_at_a_time(script):
     loader = BalancedLoader(torch.randn(40, 4), 8, micro_batch=4)
     balance = attach(script[0], loader)
     with pytest.raises(ValueError, match=r"^micro_batch= and pack=True take one model"):
@@ -77,7 +77,7 @@ def test_micro_batches_take_one_model_until_its_balance_is_closed(script):
 
 
 @pytest.mark.parametrize("timeout", [None, 0.5, 7.0])
-def test_the_time_that_ranks_have_to_answer_holds_for_reports_and_gradients(script, monkeypatch, timeout):
+def test_timeout_covers_reports_and_gradients(script, monkeypatch, timeout):
     told = []
     monkeypatch.setattr(dist.distributed_c10d, "_set_pg_timeout", lambda *of: told.append(of))
     balance = attach(*script, timeout=timeout)
@@ -87,7 +87,7 @@ def test_the_time_that_ranks_have_to_answer_holds_for_reports_and_gradients(scri
 
 
 @pytest.mark.parametrize("delay", [0, 1])
-def test_a_balancer_plans_for_the_named_workers_and_one_iteration_later_on_a_device(script, monkeypatch, delay):
+def test_balancer_plans_named_workers_one_later(script, monkeypatch, delay):
     told, made = {}, []
 
     class Late(Clock):

@@ -30,12 +30,12 @@ def sentences(power, noise, seed, ranks=2):
 @pytest.mark.parametrize("noise", [0.02, 0.15])
 @pytest.mark.parametrize(("power", "wrong"), [(1.0, False), (0.5, False), (2.0, True)])
 @pytest.mark.slow
-def test_a_summed_loss_is_warned_of_once_and_a_mean_never(power, wrong, noise, ranks):
+def test_summed_loss_warned_once_mean_never(power, wrong, noise, ranks):
     said = [len(sentences(power, noise, seed, ranks)) for seed in range(50)]
     assert said == [int(wrong)] * 50
 
 
-def test_norms_of_a_step_that_nobody_knows_are_forgotten():
+def test_unknown_norms_are_forgotten():
     """A size or a norm that is not known, or beyond all bounds, leaves the line through the others."""
     said = []
     for spoilt in ([], [([8.0, np.nan], [1.0, 2.0])], [([8.0, 9.0], [1.0, np.inf]), ([8.0, 0.0], [1.0, 2.0])]):
@@ -51,7 +51,7 @@ def test_norms_of_a_step_that_nobody_knows_are_forgotten():
     assert sum(map(bool, said[0])) == 1
 
 
-def test_a_step_of_which_a_rank_knows_no_norm_or_that_is_hardly_unequal_says_nothing():
+def test_step_with_missing_norm_says_nothing():
     kind, sizes = LossKind(), np.array([8.0, 16.0])
     for samples, norms in [([0.0, 8.0], [1.0, 2.0]), ([8.0, 9.0], [-751.0, 1.0]), ([8.0, 9.0], [np.nan, 1.0])]:
         assert not any(kind.learn(np.array(samples), np.array(norms)) for _ in range(2 * MOST))
@@ -63,14 +63,14 @@ def test_a_step_of_which_a_rank_knows_no_norm_or_that_is_hardly_unequal_says_not
     assert [fresh.wants(np.array([10, most])) for most in (11, 12)] == [False, True]
 
 
-def test_nothing_is_said_without_unequal_batches_or_of_nonsense():
+def test_equal_batches_and_nonsense_say_nothing():
     kind = LossKind()
     assert not kind.wants(np.array([10, 11]))
     assert not kind.wants(None)
     assert not any(kind.learn(np.array([10.0, np.nan]), np.array([1.0, 2.0])) for _ in range(100))
 
 
-def test_datasets_are_alike_where_their_samples_are_and_only_where_they_can_be_seen():
+def test_datasets_compared_where_visible():
     whole = torch.utils.data.TensorDataset(torch.arange(1.0, 41.0).reshape(10, 4), torch.arange(10))
     shards = [torch.utils.data.Subset(whole, range(first, 10, 2)) for first in (0, 1)]
     assert checksum_of(shards[0]) == checksum_of(torch.utils.data.Subset(whole, list(range(0, 10, 2))))
@@ -115,7 +115,7 @@ def attached_and_closed(rank, close):
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs Linux's /proc")
 @pytest.mark.parametrize("close", [True, False], ids=["closed", "dropped"])
-def test_a_balance_that_is_closed_or_dropped_leaves_no_descriptor_and_no_thread_behind(close):
+def test_closed_balance_leaves_no_thread(close):
     for counts in run_ranks(2, attached_and_closed, close):
         assert max(counts[1:]) <= counts[0]
 
@@ -130,5 +130,5 @@ def attached_anew(rank):
     return second is not first and first.closed and not second.closed
 
 
-def test_a_model_can_be_attached_anew_after_its_balance_was_closed():
+def test_model_attached_again_after_close():
     assert run_ranks(2, attached_anew) == [True, True]

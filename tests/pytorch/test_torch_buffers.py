@@ -50,7 +50,7 @@ def told(rank, by):
 
 
 @pytest.mark.parametrize(("by", "number"), [("its own length", 1), ("all lengths", 0)])
-def test_a_centre_that_divides_by_its_own_length_is_warned_of_once_and_a_right_one_never(by, number):
+def test_local_center_division_warned_once(by, number):
     for sentences in run_ranks(2, told, by):
         assert len(sentences) == number
         assert all("0.centre" in sentence for sentence in sentences)

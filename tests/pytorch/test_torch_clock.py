@@ -64,7 +64,7 @@ def one_step(device, clock, seconds, comm, samples, between=0.0):
     return measure
 
 
-def test_a_device_is_asked_one_iteration_later_and_never_waited_for():
+def test_device_asked_one_iteration_later():
     device = Device()
     clock = Clock(device)
     assert np.isnan(one_step(device, clock, 0.5, 0.25, 64).seconds)
@@ -72,7 +72,7 @@ def test_a_device_is_asked_one_iteration_later_and_never_waited_for():
     assert one_step(device, clock, 0.25, 0.25, 32) == (64, 1, 1, 0.5, 0.25)
 
 
-def test_what_a_device_has_finished_meanwhile_is_reported_together_and_once():
+def test_finished_device_times_reported_once():
     device = Device()
     clock = Clock(device)
     for seconds in (0.5, 0.25, 0.125):
@@ -82,7 +82,7 @@ def test_what_a_device_has_finished_meanwhile_is_reported_together_and_once():
     assert np.isnan(one_step(device, clock, 1.0, 0.0, 8).seconds)
 
 
-def test_a_sum_that_has_not_arrived_leaves_communication_unknown():
+def test_late_sum_leaves_communication_unknown():
     device = Device()
     clock = Clock(device)
     one_step(device, clock, 0.5, 0.25, 64)
@@ -115,7 +115,7 @@ def test_a_step_of_the_last_few_samples_is_left_out():
 
 
 @pytest.mark.parametrize("place", [*WAITS, *GATHERS], ids=lambda place: place[2])
-def test_the_places_where_torch_waits_are_where_they_are_looked_for(place):
+def test_torch_wait_places_exist(place):
     module, holder, name = place
     found = sys.modules.get(module) or __import__(module, fromlist=["_"])
     assert callable(getattr(getattr(found, holder) if holder else found, name))
@@ -176,7 +176,7 @@ def gathers(rank):
     return looked, [part.tolist() for part in parts], whole.tolist()
 
 
-def test_what_is_gathered_is_looked_at_before_until_the_end():
+def test_gathers_watched_until_the_end():
     for rank, (looked, parts, whole) in enumerate(run_ranks(2, gathers)):
         assert looked == [(2, [rank, rank])] * 2
         assert (parts, whole) == ([[0, 0], [1, 1]], [0, 0, 1, 1])
@@ -193,7 +193,7 @@ def of_a_thread(work):
     thread.join()
 
 
-def test_every_way_to_wait_for_others_is_heard_once_and_nothing_else():
+def test_every_wait_is_heard_once():
     for heard in run_ranks(2, waits):
         silent = {"unheard", "of a thread", "after the end"}
         assert heard == {name: 0 if name in silent else 1 for name in heard}
@@ -284,7 +284,7 @@ def burn_for(seconds):
 @pytest.mark.alone
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="both ranks would be slowed down")
 @pytest.mark.parametrize("way", ["plain", "buffers", "gathered", "between", "fsdp"])
-def test_a_slow_rank_is_known_by_its_busy_time_while_the_wall_time_of_a_step_is_blind(way):
+def test_slow_rank_known_by_busy_time(way):
     (own, wall), (own_too, other_wall) = run_ranks(2, slow_rank, way)
     assert own.tolist() == own_too.tolist()
     assert own[1] > 1.5 * own[0]

@@ -48,7 +48,7 @@ def restarted(_, folder):
     elastic_launch(LaunchConfig(nproc_per_node=2, max_restarts=1, **one_node, **quick), train)(folder)
 
 
-def test_a_job_that_torchrun_restarts_still_sees_every_sample_once(tmp_path):
+def test_torchrun_restart_sees_samples_once(tmp_path):
     run_ranks(1, restarted, tmp_path, joined=False)
     assert (tmp_path / "checkpoint").exists(), "the first attempt ended in the middle of the epoch"
     samples = [line for rank in (0, 1) for line in (tmp_path / f"samples{rank}").read_text().split()]

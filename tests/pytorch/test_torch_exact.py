@@ -157,7 +157,7 @@ def results_of():
 @pytest.mark.parametrize(
     ("ranks", "case"), ON_RANKS, ids=[f"{ranks} ranks-{case[0]} x{case[2]} {case[1]}" for ranks, case in ON_RANKS]
 )
-def test_parameters_equal_those_of_one_process_on_the_union_batch(results_of, ranks, case):
+def test_parameters_equal_one_process(results_of, ranks, case):
     (_, dtype, _), results = case, results_of(ranks, case)
     drawn = [drawn for _, drawn, _ in results]
     batches = [list(chain(*parts)) for parts in zip(*drawn, strict=True)]

@@ -27,12 +27,12 @@ def test_the_balanced_script_learns_to_read_digits():
 
 
 @pytest.mark.checkout
-def test_the_balanced_language_model_learns_to_write_python():
+def test_language_model_learns_python():
     assert float(said_by("lm_after.py", r"([\d.]+) nats a byte")) < 3.2  # 5.5 any byte, 3.3 by frequency
 
 
 @pytest.mark.checkout
-def test_the_balanced_script_with_a_loader_of_its_own_learns_to_write_python():
+def test_own_loader_script_learns_python():
     assert float(said_by("crops_after.py", r"([\d.]+) nats a byte")) < 3
 
 

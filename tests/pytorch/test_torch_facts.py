@@ -28,7 +28,7 @@ FEATURES = st.tuples(st.just(1.0), st.sampled_from([1.0, 0.0, BELOW, -1e-9, LARG
 
 
 @given(st.lists(st.tuples(ROW, FEATURES), min_size=1, max_size=3), st.sampled_from([0, 1, 2]))
-def test_a_rank_that_says_what_none_can_measure_has_measured_nothing(told, features):
+def test_unmeasurable_report_is_no_measurement(told, features):
     given_WF = np.array([[*({**dict.fromkeys(COLUMNS, 3.0), **row}.values()), *more] for row, more in told])
     before, wanted = given_WF.copy(), given_WF.copy()
     measured = [COLUMNS.index(name) for name in ("samples", "micro_batches", "steps", "seconds")]
@@ -61,9 +61,7 @@ def cut(tokens, budget, ranks):
 
 @settings(max_examples=60)
 @given(st.integers(1, 4), st.lists(st.integers(1, 9), min_size=4, max_size=30), st.integers(1, 40), st.data())
-def test_a_budget_of_tokens_is_filled_sample_by_sample_and_a_cap_that_all_ranks_exceed_is_refused(
-    ranks, tokens, budget, data
-):
+def test_token_budget_filled_sample_by_sample(ranks, tokens, budget, data):
     """The batches of a loader are those of the epoch under way, or else of the one that comes next."""
     rule, order = GlobalBatch(ranks, ranks), Order(len(tokens), seed=1)
     drawn = [[tokens[sample] for sample in order.of(epoch)] for epoch in range(6)]
@@ -90,7 +88,7 @@ def test_a_budget_of_tokens_is_filled_sample_by_sample_and_a_cap_that_all_ranks_
 
 
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(0, 40), st.booleans(), st.data())
-def test_samples_that_are_expected_are_those_that_come_while_shares_stay(ranks, each, samples, drop_last, data):
+def test_expected_samples_come(ranks, each, samples, drop_last, data):
     rule = GlobalBatch(ranks * each, ranks, drop_last)
     samples += rule.samples
     rank, stop = data.draw(st.integers(0, ranks - 1)), data.draw(st.integers(0, 3))

@@ -45,7 +45,7 @@ def killed(rank, way):
     return "ended"
 
 
-def test_a_killed_rank_ends_all_others_soon_with_a_clear_error():
+def test_killed_rank_ends_others_with_error():
     first, lost, third = outcomes_of(3, killed, "kill", within=40)
     assert lost.exitcode == -signal.SIGKILL
     for other in (first, third):
@@ -244,7 +244,7 @@ def test_training_goes_on_whatever_a_rank_reports(ranks):
     assert all(sum(sizes) == GLOBAL_BATCH and min(sizes) >= 1 for sizes in first)
 
 
-def test_a_rank_with_another_opinion_takes_over_that_of_the_first_and_it_is_logged(ranks):
+def test_differing_rank_adopts_first_plan(ranks):
     (agreed, sizes, warnings), (agreed_too, sizes_too, _) = ranks["other_opinion"]
     assert agreed == agreed_too
     assert agreed.count(False) == 1
@@ -254,7 +254,7 @@ def test_a_rank_with_another_opinion_takes_over_that_of_the_first_and_it_is_logg
     assert len(warnings) == 1
 
 
-def test_a_disagreement_that_lasts_is_logged_once_and_all_ranks_have_the_sizes_of_the_first(ranks):
+def test_lasting_disagreement_logged_once(ranks):
     (agreed, sizes, warnings), (_, sizes_too, _) = ranks["lasting_opinion"]
     first = agreed.index(False)
     assert not any(agreed[first:])
@@ -272,7 +272,7 @@ def test_a_rank_that_ran_out_of_memory_gets_less(ranks):
     assert sizes[3] == [15, 9]
 
 
-def test_own_and_communication_seconds_are_measured_in_every_iteration(ranks):
+def test_busy_and_communication_measured(ranks):
     for rank, records in enumerate(ranks["measures"]):
         assert [index for index, *_ in records] == list(range(19))
         assert {worker.split(":")[1] for _, worker, *_ in records} == {str(rank)}
@@ -283,7 +283,7 @@ def test_own_and_communication_seconds_are_measured_in_every_iteration(ranks):
             assert (forecast_seconds > 0).all()
 
 
-def test_covariates_sampled_at_the_end_of_an_iteration_are_those_of_now_and_then_of_the_report(ranks):
+def test_covariates_are_of_now_then_of_report(ranks):
     (before, now), other = ranks["driven"]
     assert (before[1:], now) == (other[0][1:], other[1])
     assert np.isnan(before[0]).all()

@@ -32,7 +32,7 @@ def refused(rank):
     return errors
 
 
-def test_rows_of_an_uneven_batch_are_refused_also_where_the_next_one_is_even():
+def test_uneven_gather_refused():
     for errors in run_ranks(2, refused):
         assert "all_gather needs the same shape" in errors[0]
 
@@ -41,7 +41,7 @@ def samples():
     return TensorDataset(torch.randn(24, 4))
 
 
-def test_a_loop_is_under_way_from_its_first_batch_until_it_is_left():
+def test_loop_is_under_way_until_left():
     loader = BalancedLoader(samples(), 8, rank=0, world_size=2)
     seen = [loader.looping]
     for _ in loader:
@@ -79,6 +79,6 @@ def gathered(rank):
     return [*(torch.cat(parts).tolist() for parts in found), whole.tolist()]
 
 
-def test_gathering_after_a_loop_does_not_depend_on_who_has_forgotten_the_balance():
+def test_gather_after_loop_is_independent():
     for found in run_ranks(2, gathered):
         assert found == [[0.0] * 3 + [1.0] * 3] * 3

@@ -35,7 +35,7 @@ def change_sizes(loaders, seed, skip=0):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_an_epoch_covers_every_sample_once_over_all_ranks_while_sizes_change(num_workers):
+def test_epoch_covers_every_sample_once(num_workers):
     data = TensorDataset(torch.arange(103), torch.arange(103.0) * 2)
     loaders = fleet(data, 3, global_batch=20, num_workers=num_workers, seed=7)
     change_sizes(loaders, seed=1)
@@ -51,7 +51,7 @@ def test_an_epoch_covers_every_sample_once_over_all_ranks_while_sizes_change(num
 
 @pytest.mark.processes
 @pytest.mark.parametrize("collate", [None, list])
-def test_loading_ahead_changes_neither_samples_nor_sizes_in_number(collate):
+def test_loading_ahead_keeps_samples_and_sizes(collate):
     """A new size holds from the next batch on, however many batches were loaded ahead."""
     (loader,) = fleet(TensorDataset(torch.arange(60)), 1, global_batch=10, num_workers=1, collate_fn=collate)
     two = BalancedLoader(loader.dataset, 10, rank=0, world_size=2, num_workers=2, prefetch_factor=3, collate_fn=collate)
@@ -66,7 +66,7 @@ def test_loading_ahead_changes_neither_samples_nor_sizes_in_number(collate):
 
 
 @pytest.mark.parametrize(("samples", "lengths"), [(24, [10, 10, 4]), (22, [10, 12]), (20, [10, 10]), (5, [5])])
-def test_the_last_batch_takes_what_is_left_and_nobody_goes_without(samples, lengths):
+def test_last_batch_takes_the_rest(samples, lengths):
     loaders = fleet(range(samples), 3, global_batch=10)
     totals = []
     for batches in zip(*loaders, strict=True):
@@ -76,7 +76,7 @@ def test_the_last_batch_takes_what_is_left_and_nobody_goes_without(samples, leng
     assert len(loaders[0]) == len(lengths)
 
 
-def test_drop_last_leaves_out_what_does_not_fill_a_global_batch():
+def test_drop_last_leaves_out_partial_batch():
     (loader,) = fleet(range(24), 1, global_batch=10, drop_last=True)
     assert [len(batch) for batch in loader] == [10, 10]
     assert len(loader) == 2
@@ -85,7 +85,7 @@ def test_drop_last_leaves_out_what_does_not_fill_a_global_batch():
 @pytest.mark.parametrize(
     ("samples", "sizes", "last"), [(24, [18, 2], [2, 2]), (24, [19, 1], [3, 1]), (23, [18, 2], [2, 1])]
 )
-def test_a_last_batch_leaves_every_rank_two_samples_where_full_ones_do_and_it_can(samples, sizes, last):
+def test_last_batch_leaves_two_samples_per_rank(samples, sizes, last):
     loader = BalancedLoader(range(samples), 20, rank=0, world_size=2)
     loader.sizes = np.array(sizes)
     for _ in loader:
@@ -94,7 +94,7 @@ def test_a_last_batch_leaves_every_rank_two_samples_where_full_ones_do_and_it_ca
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_resumed_epoch_goes_on_exactly_as_it_would_have(num_workers):
+def test_resumed_epoch_continues_exactly(num_workers):
     def made():
         loaders = fleet(range(50), 2, global_batch=8, seed=3, num_workers=num_workers)
         change_sizes(loaders, seed=5)
@@ -117,7 +117,7 @@ def test_a_resumed_epoch_goes_on_exactly_as_it_would_have(num_workers):
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_a_rank_that_went_astray_goes_on_with_the_others(num_workers):
+def test_astray_rank_follows_the_others(num_workers):
     first, second = fleet(range(40), 2, global_batch=8, num_workers=num_workers)
     batches, others = iter(first), iter(second)
     next(batches)
@@ -147,7 +147,7 @@ def test_sizes_move_only_between_optimizer_steps():
 
 @pytest.mark.parametrize("collate", [None, torch.tensor])
 @pytest.mark.parametrize("most", [1, 3, 100])
-def test_micro_batches_make_up_the_very_part_that_comes_as_a_whole(most, collate):
+def test_micro_batches_make_up_the_part(most, collate):
     options = {"rank": 1, "world_size": 2, "collate_fn": collate}
     whole = BalancedLoader(range(50), 8, **options)
     loader = BalancedLoader(range(50), 8, micro_batch=most, **options)
@@ -165,7 +165,7 @@ def test_micro_batches_make_up_the_very_part_that_comes_as_a_whole(most, collate
 
 
 @pytest.mark.parametrize("sizes", [[10, 0], [5, 4], [5, 5, 0]])
-def test_sizes_that_would_lose_samples_or_leave_a_rank_empty_are_refused(sizes):
+def test_losing_or_empty_sizes_refused(sizes):
     loader = BalancedLoader(range(60), 10, rank=0, world_size=2)
     with pytest.raises(ValueError, match="sum to the global batch of 10"):
         loader.sizes = np.array(sizes)
@@ -177,7 +177,7 @@ def test_fewer_samples_than_ranks_are_refused():
 
 
 @pytest.mark.processes
-def test_an_epoch_left_early_does_not_leak_into_the_next():
+def test_epoch_left_early_does_not_leak():
     loader = BalancedLoader(TensorDataset(torch.arange(40)), 8, rank=0, world_size=1, num_workers=2)
     for _ in loader:
         break
@@ -185,7 +185,7 @@ def test_an_epoch_left_early_does_not_leak_into_the_next():
     assert loader.epoch == 1
 
 
-def test_batches_of_every_shape_that_torch_collates_are_cut_and_joined():
+def test_collated_shapes_are_cut_and_joined():
     from collections import namedtuple
 
     Pair = namedtuple("Pair", ["image", "name"])
@@ -212,7 +212,7 @@ def test_an_error_in_the_dataset_reaches_the_loop():
             next(iter(loader))
 
 
-def test_what_is_loaded_on_demand_is_the_epochs_order_slice_by_slice_whatever_the_sizes():
+def test_on_demand_order_is_the_epochs():
     """So a balanced job sees the very batches of one process."""
     loaders = fleet(range(103), 3, global_batch=20, seed=7)
     change_sizes(loaders, seed=1)
@@ -233,7 +233,7 @@ def test_ranks_may_load_ahead_each_in_its_way():
 
 
 @pytest.mark.parametrize("options", [{}, {"accumulate": 2}])
-def test_a_batch_of_constant_sizes_is_handed_out_in_at_most_eight_functions_of_ours(options):
+def test_constant_batch_enters_few_functions(options):
     loader = BalancedLoader(TensorDataset(torch.arange(800)), 32, rank=0, world_size=2, **options)
     loop, called = iter(loader), []
     for _ in range(4):
@@ -252,7 +252,7 @@ def test_a_batch_of_constant_sizes_is_handed_out_in_at_most_eight_functions_of_o
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_sizes_are_samples_and_shares_are_work_and_both_are_one_where_nothing_costs(num_workers):
+def test_sizes_and_shares_equal_without_costs(num_workers):
     plain = BalancedLoader(range(40), 8, rank=0, world_size=2, num_workers=num_workers)
     plain.shares = np.array([5, 3])
     assert plain.sizes.tolist() == [5, 3]

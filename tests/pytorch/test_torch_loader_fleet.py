@@ -291,7 +291,7 @@ def within_cpu(seconds):
 
 @pytest.mark.parametrize(("kind", "fleets"), [(Fleet, 60), (FleetThatLoadsAhead, 10)])
 @pytest.mark.slow
-def test_whatever_happens_to_a_fleet_no_rank_hangs_and_every_sample_comes_once_an_epoch(kind, fleets):
+def test_no_rank_hangs_whatever_the_fleet_does(kind, fleets):
     first = SERVER.Process(target=int)  # it starts the server, which takes its time
     first.start()
     first.join()

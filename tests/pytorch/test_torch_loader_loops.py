@@ -68,7 +68,7 @@ def saved(loader):
 
 
 @WORKERS
-def test_a_peek_before_each_epoch_takes_nothing_away_from_it(num_workers):
+def test_peek_takes_nothing(num_workers):
     """As in torch's own tutorial: the length of a first batch is looked at, then the epoch is set."""
     loaders = fleet(num_workers=num_workers)
     for epoch in range(3):
@@ -97,7 +97,7 @@ def test_an_epoch_that_is_left_early_can_be_had_again(num_workers):
 
 
 @WORKERS
-def test_a_nested_loop_over_the_same_loader_is_an_error_when_the_outer_goes_on(num_workers):
+def test_nested_loop_is_an_error(num_workers):
     (loader,) = fleet(1, num_workers=num_workers)
     inner = []
 
@@ -110,7 +110,7 @@ def test_a_nested_loop_over_the_same_loader_is_an_error_when_the_outer_goes_on(n
     assert sorted(inner) == list(range(SAMPLES))
 
 
-def test_a_loop_that_is_over_stays_over_and_one_that_has_not_begun_takes_nothing():
+def test_ended_loop_stays_ended():
     (loader,) = fleet(1)
     waiting, finished = iter(loader), iter(loader)
     assert len(list(finished)) == len(loader)
@@ -119,7 +119,7 @@ def test_a_loop_that_is_over_stays_over_and_one_that_has_not_begun_takes_nothing
 
 
 @WORKERS
-def test_a_state_loaded_in_the_middle_of_a_loop_ends_it_and_the_next_yields_the_rest(num_workers):
+def test_state_loaded_in_loop_ends_it(num_workers):
     loaders = fleet(num_workers=num_workers)
     loops = [iter(loader) for loader in loaders]
     before = [sample for _ in range(3) for loop in loops for sample in next(loop).tolist()]
@@ -135,7 +135,7 @@ def test_a_state_loaded_in_the_middle_of_a_loop_ends_it_and_the_next_yields_the_
 
 
 @WORKERS
-def test_another_ranks_place_can_be_adopted_while_batches_are_loaded_ahead(num_workers):
+def test_place_adopted_while_loading_ahead(num_workers):
     first, second = fleet(num_workers=num_workers)
     loops = [iter(first), iter(second)]
     second.sizes = np.array([1, 9])
@@ -152,7 +152,7 @@ def test_another_ranks_place_can_be_adopted_while_batches_are_loaded_ahead(num_w
 
 
 @WORKERS
-def test_a_peek_after_a_resume_takes_nothing_away_from_the_rest(num_workers):
+def test_peek_after_resume_takes_nothing(num_workers):
     loaders = fleet()
     loops = [iter(loader) for loader in loaders]
     before = [sample for _ in range(3) for loop in loops for sample in next(loop).tolist()]
@@ -191,7 +191,7 @@ def test_a_resumed_rest_that_is_passed_over_is_told():
 
 
 @WORKERS
-def test_a_loop_does_not_go_on_after_an_error_as_if_all_were_well(num_workers):
+def test_loop_does_not_continue_after_error(num_workers):
     (loader,) = fleet(1, Reads(unreadable=35), shuffle=False, num_workers=num_workers)
     loop = iter(loader)
     seen = [sample for _ in range(3) for sample in next(loop).tolist()]
@@ -207,7 +207,7 @@ def test_a_loop_does_not_go_on_after_an_error_as_if_all_were_well(num_workers):
 
 
 @pytest.mark.processes
-def test_an_error_that_a_peek_has_met_ahead_does_not_reach_the_loop_before_its_turn():
+def test_error_ahead_comes_in_its_turn():
     (loader,) = fleet(1, Reads(unreadable=15), shuffle=False, num_workers=1)
     peek([loader])
     loader.set_epoch(0)
@@ -253,7 +253,7 @@ print(sorted(sample for batch in loader for sample in batch.tolist()) == list(ra
 """
 
 
-def test_a_loading_process_that_dies_ends_the_loop_and_the_next_loop_has_a_new_one(tmp_path):
+def test_dead_loading_process_ends_the_loop(tmp_path):
     ran = subprocess.run(
         [sys.executable, "-c", DIES_ONCE, str(tmp_path / "died")],
         capture_output=True,
@@ -265,7 +265,7 @@ def test_a_loading_process_that_dies_ends_the_loop_and_the_next_loop_has_a_new_o
 
 
 @pytest.mark.processes
-def test_a_dataset_that_stops_an_iteration_does_not_end_the_epoch():
+def test_stop_iteration_does_not_end_epoch():
     class Stops(Reads):
         def __getitem__(self, index):
             raise StopIteration
@@ -295,7 +295,7 @@ def test_loading_processes_end_with_their_loader():
 # -- resuming -----------------------------------------------------------------------------------------------------
 
 
-def test_too_few_samples_for_so_many_ranks_are_told_on_resuming_and_can_be_left_out():
+def test_resume_on_too_many_ranks_refused():
     loaders = fleet(2, Reads(samples=23))
     for loader in loaders:
         loop = iter(loader)
@@ -317,7 +317,7 @@ def test_too_few_samples_for_so_many_ranks_are_told_on_resuming_and_can_be_left_
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_a_state_saved_before_the_first_batch_or_after_the_last_resumes_with_the_next_epoch(drop_last):
+def test_state_between_epochs_resumes_next(drop_last):
     loaders = fleet(2, drop_last=drop_last)
     loaders[0].set_epoch(3)
     resumed = fleet(1, drop_last=drop_last)
@@ -343,7 +343,7 @@ def test_a_state_of_another_order_is_refused(name, value):
 # -- what the ranks tell each other -------------------------------------------------------------------------------
 
 
-def test_ranks_that_loop_alike_have_the_same_position_and_others_have_not():
+def test_positions_equal_where_ranks_loop_alike():
     first, second = fleet()
     loops = [iter(first), iter(second)]
     assert first.position == second.position == (0, 0, 0)
@@ -362,7 +362,7 @@ def test_ranks_that_loop_alike_have_the_same_position_and_others_have_not():
     assert float(first.position[2]) == first.position[2] < 2**32
 
 
-def test_settings_name_all_that_the_assignment_depends_on_and_nothing_of_how_it_is_loaded():
+def test_settings_name_what_assignment_needs():
     first = BalancedLoader(range(50), 8, rank=0, world_size=2)
     many, few = (
         BalancedLoader(range(50), 8, rank=1, world_size=2, num_workers=2, prefetch_factor=3, timeout=9),
@@ -380,7 +380,7 @@ def test_settings_name_all_that_the_assignment_depends_on_and_nothing_of_how_it_
         assert other.settings() != first.settings()
 
 
-def test_listeners_are_told_of_each_start_and_of_each_batch_with_its_sizes():
+def test_listeners_told_of_starts_and_batches():
     (loader,) = fleet(1, TensorDataset(torch.arange(25)))
     told = []
     loader.before_batch = lambda: told.append("before")

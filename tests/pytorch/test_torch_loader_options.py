@@ -67,7 +67,7 @@ def test_an_option_that_does_not_exist_is_refused(name, instead, num_workers):
         ({"global_batch": 41, "drop_last": True}, ValueError, "drop_last would leave out all 40 samples"),
     ],
 )
-def test_a_value_that_makes_no_sense_is_refused_by_its_name(options, error, told):
+def test_invalid_value_refused_by_name(options, error, told):
     with pytest.raises(error, match=told):
         made(**options)
 
@@ -111,7 +111,7 @@ def test_a_dataset_without_numbered_samples_is_refused(dataset):
         made(dataset)
 
 
-def test_a_data_loader_in_place_of_its_dataset_is_refused():
+def test_data_loader_as_dataset_refused():
     with pytest.raises(TypeError, match="got the DataLoader: give its dataset"):
         made(DataLoader(range(40)))
 
@@ -119,7 +119,7 @@ def test_a_data_loader_in_place_of_its_dataset_is_refused():
 @pytest.mark.parametrize(
     ("name", "instead"), [("sampler", "set_epoch"), ("batch_size", "global_batch"), ("x", "no x$")]
 )
-def test_attributes_that_torchs_loader_has_are_named_with_what_there_is_instead(name, instead):
+def test_torch_loader_attributes_explained(name, instead):
     loader = made()
     assert not hasattr(loader, name)
     with pytest.raises(AttributeError, match=instead):
@@ -132,7 +132,7 @@ def test_numbers_may_come_from_numpy():
     assert type(loader.global_batch) is int
 
 
-def test_sizes_cannot_be_changed_behind_the_loaders_back():
+def test_sizes_are_read_only():
     loader = made()
     with pytest.raises(ValueError, match="read-only"):
         loader.sizes[0] = 7
@@ -180,7 +180,7 @@ def shift(number):
     ("start", "workers", "loops"),
     [("fork", 2, 2), (multiprocessing.get_context("fork"), 2, 2), ("spawn", 1, 1)],  # spawned ones import torch anew
 )
-def test_loading_processes_start_as_asked_and_find_the_dataset_that_was_given(start, workers, loops):
+def test_loading_processes_start_as_asked(start, workers, loops):
     loader = made(Tells(), num_workers=workers, worker_init_fn=shift, multiprocessing_context=start, timeout=30)
     batches = [batch for _ in range(loops) for batch in loader]
     seen = [row for batch in batches for row in zip(*(part.tolist() for part in batch), strict=True)]
@@ -195,7 +195,7 @@ def test_without_loading_processes_nothing_is_begun():
 
 
 @pytest.mark.processes
-def test_a_loading_process_that_does_not_answer_in_time_ends_the_loop():
+def test_unresponsive_loading_process_ends_loop():
     class Sleeps(Tells):
         def __getitem__(self, index):
             import time

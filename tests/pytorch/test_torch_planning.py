@@ -35,7 +35,7 @@ def rows_of(rng, planning, place=(0.0, 3.0, 7.0)):
 
 
 @pytest.mark.slow
-def test_the_loader_divides_by_the_newest_costs_and_shares():
+def test_loader_divides_by_newest_costs():
     rng, (planning, loader) = np.random.default_rng(3), planning_of()
     before, sums = loader.coefficients.copy(), set()
     for _ in range(40):
@@ -49,7 +49,7 @@ def test_the_loader_divides_by_the_newest_costs_and_shares():
 
 
 @pytest.mark.parametrize("costs", [False, True])
-def test_ranks_whose_plans_differ_go_on_with_all_that_the_first_has(costs, caplog):
+def test_differing_plans_follow_the_first(costs, caplog):
     rng, (first, _) = np.random.default_rng(5), planning_of(costs=costs)
     for _ in range(40):
         first.learn(rows_of(rng, first))
@@ -74,7 +74,7 @@ def test_ranks_whose_plans_differ_go_on_with_all_that_the_first_has(costs, caplo
 
 @pytest.mark.parametrize("column", ["epoch", "batches"])
 @pytest.mark.parametrize("agreed", [False, True])
-def test_ranks_at_other_places_in_the_data_are_refused_and_other_batches_of_other_plans_are_not(column, agreed):
+def test_other_places_in_data_refused(column, agreed):
     planning, _ = planning_of(costs=False)
     rng = np.random.default_rng(1)
     rows = rows_of(rng, planning)

@@ -51,7 +51,7 @@ def recorded(rank, accumulate):
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_every_iteration_has_one_record_and_as_many_tell_of_a_change_as_sizes_changed(accumulate):
+def test_one_record_per_iteration(accumulate):
     (records, taken), (others, _) = run_ranks(2, recorded, accumulate)
     assert records == others, "every rank holds the same record"
     assert [index for index, *_ in records] == list(range(len(taken)))
@@ -83,7 +83,7 @@ def concatenated(rank, counted, ahead):
 
 @pytest.mark.parametrize("ahead", [0, 1])
 @pytest.mark.parametrize("counted", [True, False])
-def test_records_of_concatenated_rows_are_of_their_own_batch(counted, ahead):
+def test_concatenated_rows_recorded_apart(counted, ahead):
     for sizes, recorded, measured in run_ranks(2, concatenated, counted, ahead):
         assert len({tuple(pair) for pair in sizes}) > 3
         assert recorded[1:] == sizes[1 : len(recorded)]

@@ -68,7 +68,7 @@ def test_every_rank_has_the_same_state(begun):
                 assert repr(state[part][name]) == repr(value)  # NaN included
 
 
-def test_a_resumed_job_goes_on_as_if_it_had_not_stopped(begun):
+def test_resumed_job_continues_exactly(begun):
     straight = run_ranks(3, run, ["a", "b", "c"], None, SAMPLES)
     later = resumed(begun, ["a", "b", "c"])
     first = later[0][0][0]
@@ -78,7 +78,7 @@ def test_a_resumed_job_goes_on_as_if_it_had_not_stopped(begun):
 
 
 @pytest.mark.parametrize("workers", [["c", "a"], ["d", "c", "a", "b"]])
-def test_with_other_ranks_what_was_learnt_follows_the_names(begun, workers):
+def test_other_ranks_follow_worker_names(begun, workers):
     later = resumed(begun, workers)
     sizes = later[0][0][0][0]
     known = [worker for worker in workers if worker != "d"]
@@ -108,7 +108,7 @@ LOADERS = {
 
 @pytest.mark.processes
 @pytest.mark.parametrize("kind", LOADERS)
-def test_torch_load_reads_the_state_of_a_loader_and_the_rest_comes(kind):
+def test_loader_state_read_by_torch_load(kind):
     loader, later = (LOADERS[kind](rank=0, world_size=1) for _ in range(2))
     batches = iter(loader)
     begun = [sample for batch in islice(batches, 2) for sample in batch.tolist()]
@@ -129,5 +129,5 @@ def fetched_ahead(rank):
         loader.state_dict()
 
 
-def test_the_state_of_a_loader_alone_warns_of_a_batch_that_was_fetched_ahead_too():
+def test_loader_state_warns_of_fetched_batch():
     run_ranks(1, fetched_ahead)

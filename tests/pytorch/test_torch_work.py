@@ -36,7 +36,7 @@ def trained(model, loader, balance, true=(0.5, 0.3, 0.2), epochs=4):
 
 
 @pytest.mark.slow
-def test_a_live_balance_learns_what_lengths_cost_and_tells_it_to_the_loader(alone):
+def test_balance_learns_costs_of_lengths(alone):
     model, loader, balance = job()
     seen = []
     balance.on_iteration.append(lambda iteration: seen.append(iteration.work))
@@ -63,7 +63,7 @@ def test_what_was_learned_goes_on_after_a_restart(alone):
 
 
 @pytest.mark.slow
-def test_a_single_rank_is_never_warned_about_the_kind_of_its_loss(alone):
+def test_single_rank_has_no_loss_warning(alone):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model, loader, balance = job()
@@ -72,7 +72,7 @@ def test_a_single_rank_is_never_warned_about_the_kind_of_its_loss(alone):
 
 
 @pytest.mark.parametrize("works", [([1.0, 2.0], [2.0, 4.0]), ([0.0, 2.0], [0.0, 5.0]), ([0.0, 1.0], [1.0, 0.0])])
-def test_costs_that_grow_alike_or_of_which_nothing_is_known_have_not_changed(works):
+def test_proportional_costs_are_unchanged(works):
     assert apart(*map(np.array, works)) == 0
 
 
@@ -88,7 +88,7 @@ def test_reports_at_their_shares_keep_the_speeds():
 
 
 @pytest.mark.slow
-def test_a_recorder_takes_the_work_that_the_loader_knows_and_else_the_size_of_the_inputs(alone, tmp_path):
+def test_recorder_takes_known_work_or_input_size(alone, tmp_path):
     from paceline.recording import Recorder, merge, watch
 
     for name, balanced in (("known", True), ("inputs", False)):
@@ -136,7 +136,7 @@ def planned(steps, *, true=(0.4, 0.5, 0.1), tell=lambda planning: None):
     return planning
 
 
-def test_speeds_are_told_anew_in_the_units_of_new_costs():
+def test_speeds_rescaled_to_new_costs():
     before, after = [], []
 
     def tell(planning):
@@ -150,12 +150,12 @@ def test_speeds_are_told_anew_in_the_units_of_new_costs():
 
 
 @pytest.mark.slow
-def test_costs_that_have_settled_are_fitted_ever_more_rarely():
+def test_settled_costs_fitted_rarely():
     fits = planned(200).work.state_dict()["fits"]
     assert fits[1] == RAREST
 
 
-def test_nothing_is_learnt_from_a_last_batch_of_less_than_half_the_usual_size(alone):
+def test_small_last_batch_teaches_nothing(alone):
     class Remembers(LastValue):
         def observe(self, report):
             seen.extend(report.seconds.tolist())

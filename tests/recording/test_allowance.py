@@ -45,9 +45,7 @@ def test_who_spends_nothing_is_not_slowed_by_a_quota(seconds, cores, threads):
 
 
 @given(positive, positive, st.floats(0, 1e3), st.floats(0.01, 64), st.floats(1, 8), st.integers(1, 64))
-def test_a_smaller_quota_never_shortens_work_and_no_work_takes_less_than_its_cpu_time_there(
-    seconds, cpu, throttled, cores, more, threads
-):
+def test_smaller_quota_never_shortens_work(seconds, cpu, throttled, cores, more, threads):
     spent = Spent(cpu, throttled)
     assert lasting(seconds, spent, cores, threads) >= lasting(seconds, spent, cores * more, threads)
     assert lasting(seconds, spent, cores, threads) >= cpu / cores
@@ -55,7 +53,7 @@ def test_a_smaller_quota_never_shortens_work_and_no_work_takes_less_than_its_cpu
 
 @settings(derandomize=True)
 @given(st.floats(0.001, 0.02), st.floats(0.05, 0.9), st.floats(0, 1), st.integers(1, 8))
-def test_the_same_work_takes_as_long_wherever_in_a_period_it_began(cpu, cores, spent_before, threads):
+def test_work_independent_of_period_start(cpu, cores, spent_before, threads):
     """Threads that share the work each spend so much, and are throttled at the same time, each on a core of its own."""
     wall, throttled = throttled_run(cpu, cores, spent_before * cores * PERIOD)
     spent = Spent(threads * cpu, threads * throttled)
@@ -64,7 +62,7 @@ def test_the_same_work_takes_as_long_wherever_in_a_period_it_began(cpu, cores, s
 
 
 @pytest.mark.parametrize("threads", [1, 4])
-def test_what_competitors_take_is_not_taken_for_the_quotas(threads):
+def test_competitors_are_not_the_quota(threads):
     spent = Spent(cpu=0.02 * threads, throttled=0.02 * threads)
     assert lasting(0.1, spent, cores=0.5 * threads, threads=threads) == pytest.approx(0.08)
 
@@ -76,7 +74,7 @@ def test_what_competitors_take_is_not_taken_for_the_quotas(threads):
         pytest.param(NESTED_2, "groups/pod/cpu.max", ("2500 10000\n", "max 10000\n"), id="version 2"),
     ],
 )
-def test_a_quota_that_is_set_changed_or_removed_is_seen(tmp_path, files, quota, values):
+def test_changed_quota_is_seen(tmp_path, files, quota, values):
     allowance = Allowance(made(tmp_path, files))
     told = []
     for value in (None, *values):
@@ -107,7 +105,7 @@ class Granted:
         return Spent(self.cpu, self.throttled)
 
 
-def test_a_rank_reports_what_its_work_takes_if_the_quota_lasts_in_and_between_steps():
+def test_rank_reports_work_under_quota():
     cpu, granted = Ticking(), Granted()
     clock = Clock(cpu, granted)
 
@@ -125,7 +123,7 @@ def test_a_rank_reports_what_its_work_takes_if_the_quota_lasts_in_and_between_st
     assert step(0.086, 0.011, 0.075, between=0.002) == pytest.approx(0.013), "the quota has just been removed"
 
 
-def test_waiting_in_a_collective_is_no_work_under_a_quota_either():
+def test_waiting_is_no_work_under_quota():
     cpu, granted = Ticking(), Granted()
     clock = Clock(cpu, granted)
     clock.forward(8)

@@ -57,7 +57,7 @@ def trained_with(sinks, rules=None, samples=240, bad=0):
     return server
 
 
-def test_what_the_sink_wrote_is_read_back_with_the_books_of_the_server(tmp_path):
+def test_sink_round_trip_with_ledger(tmp_path):
     path, seen = tmp_path / "run.jsonl", []
     server = trained([*round_sinks(str(path)), seen.append])
     run = read_async_run(path)
@@ -73,7 +73,7 @@ def test_what_the_sink_wrote_is_read_back_with_the_books_of_the_server(tmp_path)
     assert "worse is a straggler: its" in " ".join(run.why)
 
 
-def test_samples_wasted_are_counted_by_their_kind_and_the_reason_is_told(tmp_path):
+def test_wasted_samples_by_kind_and_reason(tmp_path):
     path = tmp_path / "run.jsonl"
     server = trained(round_sinks(str(path)), saps(3, bound=2), bad=1)
     run = read_async_run(path)
@@ -106,7 +106,7 @@ def push(service, *workers, value=1.0):
         service.push(worker, service.pull(worker).stamp, np.full(1, value))
 
 
-def test_a_round_says_who_joined_and_left_and_what_became_of_the_samples_that_they_held():
+def test_round_names_joins_and_leaves():
     service, rounds = watched()
     push(service, *"abc")
     assert not rounds[-1].acted
@@ -124,7 +124,7 @@ def test_a_round_says_who_joined_and_left_and_what_became_of_the_samples_that_th
     assert rounds[-1].why == "16 samples of steps that were given up went back."
 
 
-def test_a_resumed_run_counts_the_share_for_nothing_over_what_was_computed_since():
+def test_resumed_run_counts_waste_since():
     service, rounds = watched(applied=300)
     push(service, "a", value=np.nan)
     push(service, *"bc")
@@ -132,7 +132,7 @@ def test_a_resumed_run_counts_the_share_for_nothing_over_what_was_computed_since
     assert rounds[-1].wasted_share == service.server.ledger.wasted_share == pytest.approx(1 / 3)
 
 
-def test_what_a_restart_lost_does_not_count_against_the_samples_a_second(tmp_path):
+def test_restart_loss_keeps_throughput(tmp_path):
     path = tmp_path / "run.jsonl"
     service, rounds = watched()
     push(service, *"abc" * 4)
@@ -144,7 +144,7 @@ def test_what_a_restart_lost_does_not_count_against_the_samples_a_second(tmp_pat
 
 
 @pytest.mark.slow
-def test_one_look_shows_staleness_stragglers_and_what_was_for_nothing_in_80_columns(tmp_path, monkeypatch, capsys):
+def test_watch_shows_staleness_in_80_columns(tmp_path, monkeypatch, capsys):
     path = tmp_path / "run.jsonl"
     trained(round_sinks(str(path)), saps(3, bound=2))
     run = read_async_run(path)
@@ -162,7 +162,7 @@ def test_one_look_shows_staleness_stragglers_and_what_was_for_nothing_in_80_colu
 
 
 @pytest.mark.slow
-def test_the_report_of_an_asynchronous_run_holds_its_tables_and_needs_no_other_file(tmp_path, monkeypatch, capsys):
+def test_async_report_is_self_contained(tmp_path, monkeypatch, capsys):
     path, page = tmp_path / "run.jsonl", tmp_path / "report.html"
     trained(round_sinks(str(path)))
     monkeypatch.setattr("sys.argv", ["paceline", "report", str(tmp_path), "--out", str(page)])
@@ -175,7 +175,7 @@ def test_the_report_of_an_asynchronous_run_holds_its_tables_and_needs_no_other_f
     assert page.with_suffix(".json").is_file()
 
 
-def test_lines_that_cannot_be_read_are_counted_and_others_are_kept(tmp_path):
+def test_unreadable_lines_counted(tmp_path):
     path = tmp_path / "run.jsonl"
     trained(round_sinks(str(path)))
     *lines, _ = path.read_text().splitlines()  # the last says that the run has ended
@@ -187,7 +187,7 @@ def test_lines_that_cannot_be_read_are_counted_and_others_are_kept(tmp_path):
 
 
 @pytest.mark.parametrize("before", ["", '{"paceline_as', "a synchronous run"])
-def test_the_kind_of_run_is_known_once_its_first_line_is_there(tmp_path, before):
+def test_run_kind_known_from_first_line(tmp_path, before):
     path, other = tmp_path / "run.jsonl", tmp_path / "other.jsonl"
     trained(round_sinks(str(other)))
     path.write_text(run_file(tmp_path / "long.jsonl", count=200).read_text() if "run" in before else before)
@@ -200,7 +200,7 @@ def test_the_kind_of_run_is_known_once_its_first_line_is_there(tmp_path, before)
 
 
 @pytest.mark.slow
-def test_prometheus_tensorboard_and_the_log_take_rounds_too(tmp_path, caplog):
+def test_metric_sinks_take_rounds(tmp_path, caplog):
     prometheus_client = pytest.importorskip("prometheus_client")
     pytest.importorskip("tensorboard")
     caplog.set_level("INFO", logger="paceline.metrics")
@@ -216,7 +216,7 @@ def test_prometheus_tensorboard_and_the_log_take_rounds_too(tmp_path, caplog):
     assert "stragglers ['worse']" in caplog.text
 
 
-def test_a_sink_that_knows_no_rounds_says_so_and_the_training_goes_on(caplog):
+def test_sink_without_rounds_says_so(caplog):
     class Synchronous(Sink):
         def write(self, iteration):
             raise AssertionError

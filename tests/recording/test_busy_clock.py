@@ -68,7 +68,7 @@ SIZES = [32, 32, 32, 8, 8, 40, 20, 20, 30, 10, 50, 5, 5]
 
 @pytest.mark.parametrize("part", ["load", "body", "inside"])
 @pytest.mark.parametrize("ahead", [0, 1, 2])
-def test_clock_counts_time_for_the_batch_that_caused_it(marks, part, ahead):
+def test_clock_counts_time_for_its_batch(marks, part, ahead):
     loop = Loop(marks, ahead)
     costs = {part: (0, 2), "inside": (3, 2 if part == "inside" else 0), "optimizer": (4, 0)}
     reports = [loop.step(size, costs) for size in SIZES]
@@ -78,7 +78,7 @@ def test_clock_counts_time_for_the_batch_that_caused_it(marks, part, ahead):
         assert seconds == pytest.approx(7 + 2 * samples)
 
 
-def test_clock_learns_what_follows_the_batch_after_a_step(marks):
+def test_clock_learns_batch_part_after_a_step(marks):
     """Metrics or a second model come after the gradients are summed: before that the time counts as fixed."""
     loop, costs = Loop(marks), {"after": (4, 2), "inside": (3, 0)}
     reports = [loop.step(size, costs) for size in SIZES * 3]
@@ -103,7 +103,7 @@ def test_clock_counts_a_lasting_change_at_once(marks, part):
     assert seconds[11:] == [slow] * 9, "the second slow lap shows that the first was no pause"
 
 
-def test_clock_takes_the_longer_of_loading_processes_and_the_rank(marks):
+def test_clock_takes_longer_of_loading_and_rank(marks):
     """The wait for them follows what other ranks do; what they need for a batch does not."""
     loop = Loop(marks, processes=lambda samples: (6.0, 2.0 * samples))
     costs = {"load": (6, 0), "inside": (20, 0)}

@@ -84,7 +84,7 @@ def test_a_wait_that_is_not_over_counts_as_busy():
     assert told(clock.report()) == [16, 2, 2, 10 + 12 + 0, 0]
 
 
-def test_micro_batches_features_and_steps_that_do_not_count():
+def test_clock_micro_batches_and_uncounted_steps():
     marks = Processor()
     clock = Clock(marks)
     for features, counts in (((1.0, 2.0), True), ((), True), ((8.0, 9.0), False)):
@@ -101,7 +101,7 @@ def test_micro_batches_features_and_steps_that_do_not_count():
     assert Measure(samples=3.0, micro_batches=6.0, steps=2.0).by_steps()[:3] == (3.0, 2.0, 2.0)
 
 
-def test_a_collective_while_gradients_are_awaited_is_one_wait_with_them():
+def test_collective_in_gradient_wait_is_one_wait():
     marks = Processor()
     clock = Clock(marks)
     steps(clock, marks, (0, 0, 10, 0, 0))
@@ -118,7 +118,7 @@ def test_a_collective_while_gradients_are_awaited_is_one_wait_with_them():
     assert told(clock.report())[3] == 10, "what came but once may be a pause"
 
 
-def test_given_seconds_stand_for_the_measured_ones_once():
+def test_given_seconds_replace_measured_once():
     marks = Device()
     marks.reached = -1
     clock = Clock(marks)

@@ -70,7 +70,7 @@ def looking_always(monkeypatch):
 
 
 @pytest.mark.parametrize(("files", "cpu", "after"), VERSIONS)
-def test_a_quota_on_a_group_above_the_workers_own_throttles_it_too(tmp_path, files, cpu, after):
+def test_quota_above_throttles_too(tmp_path, files, cpu, after):
     made(tmp_path, files)
     covariate = named(default_covariates(root=tmp_path), "throttled")
     grown = twice(covariate, lambda: (tmp_path / cpu / "pod/cpu.stat").write_text(after))
@@ -78,7 +78,7 @@ def test_a_quota_on_a_group_above_the_workers_own_throttles_it_too(tmp_path, fil
 
 
 @pytest.mark.parametrize(("files", "cpu", "after"), VERSIONS)
-def test_a_quota_on_a_group_above_is_the_allowance_and_its_usage_is_read(tmp_path, files, cpu, after):
+def test_quota_above_is_the_allowance(tmp_path, files, cpu, after):
     group = ControlGroup.of_this_process(made(tmp_path, files))
     assert group.cores == 0.4
     assert group.lineage == tuple(tmp_path / cpu / inside for inside in ("pod/worker", "pod", ""))
@@ -107,7 +107,7 @@ def test_the_smallest_quota_binds(tmp_path):
     ],
     ids=["version 1", "version 2"],
 )
-def test_a_quota_that_is_set_after_the_covariate_was_made_is_seen(tmp_path, quiet, stat, throttled):
+def test_late_quota_is_seen(tmp_path, quiet, stat, throttled):
     """As ``docker update --cpus`` sets it, or the bursts of ``paceline live``."""
     version = VERSION_1 if "cpuacct" in stat else VERSION_2
     made(tmp_path, {**version, **quiet, stat: throttled.format(0)})
@@ -117,7 +117,7 @@ def test_a_quota_that_is_set_after_the_covariate_was_made_is_seen(tmp_path, quie
     assert covariate.sample() == 0
 
 
-def test_covariates_go_with_the_process_when_it_is_moved_and_begin_anew_there(tmp_path, looking_always):
+def test_covariates_follow_a_moved_process(tmp_path, looking_always):
     made(tmp_path, {**NESTED_2, "groups/other/cpu.stat": "throttled_usec 9000000\n"})
     made(tmp_path, {"groups/other/cpu.max": "2000 10000\n", "groups/other/cgroup.procs": f"{os.getpid()}\n"})
     throttled, quota, runnable = (
@@ -133,7 +133,7 @@ def test_covariates_go_with_the_process_when_it_is_moved_and_begin_anew_there(tm
     assert runnable.sample() == 0
 
 
-def test_a_covariate_of_a_group_that_was_named_stays_there(tmp_path, looking_always):
+def test_named_group_stays(tmp_path, looking_always):
     group = ControlGroup.of_this_process(made(tmp_path, NESTED_2))
     quota = named(all_covariates(group, tmp_path), "cpu_quota")
     (tmp_path / "proc/self/cgroup").write_text("0::/\n")
@@ -149,12 +149,12 @@ def test_a_covariate_of_a_group_that_was_named_stays_there(tmp_path, looking_alw
         ("/", "groups"),
     ],
 )
-def test_the_path_of_a_group_may_be_told_as_the_host_sees_it(tmp_path, told, folder):
+def test_group_path_as_host_sees_it(tmp_path, told, folder):
     made(tmp_path, {**VERSION_2, "proc/self/cgroup": f"0::{told}\n", "elsewhere/cpu.max": "1 1\n"})
     assert ControlGroup.around_this_process(tmp_path).cpu == tmp_path / folder
 
 
-def test_without_an_account_of_the_groups_cpu_time_the_pinned_cores_are_read(tmp_path):
+def test_without_usage_pinned_cores_are_read(tmp_path):
     made(tmp_path, NESTED_1)
     (tmp_path / "groups/cpuacct/pod/cpuacct.usage").unlink()
     ticks = os.sysconf("SC_CLK_TCK")
@@ -220,7 +220,7 @@ print(max(value for value in seen if value == value))
 
 @pytest.mark.parametrize("order", ["moved first", "moved later"])
 @pytest.mark.parametrize("place", [0, 1], ids=["in the group with the quota", "in a group inside it"])
-def test_a_busy_process_under_a_real_quota_is_told_as_throttled(real_groups, place, order):
+def test_real_quota_reads_as_throttled(real_groups, place, order):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", BUSY_CHILD, str(real_groups[place]), order]
     told = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True).stdout

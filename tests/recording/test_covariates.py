@@ -49,20 +49,20 @@ def test_a_control_group_that_is_gone_gives_nan(tmp_path):
         ("usage_usec 1\nthrottled_usec 1000000\n", "usage_usec 1\nthrottled_usec 3000000\n"),
     ],
 )
-def test_throttled_reads_both_versions_of_control_groups(tmp_path, before, after):
+def test_throttled_in_both_group_versions(tmp_path, before, after):
     stat = made(tmp_path, {"cpu.stat": before}) / "cpu.stat"
     covariate = Throttled(ControlGroup(tmp_path, stat, tmp_path))
     assert twice(covariate, lambda: stat.write_text(after)) == pytest.approx(2.0, rel=0.3)
 
 
-def test_cpu_that_others_took_is_told_as_a_share_of_the_quota(tmp_path):
+def test_cpu_of_others_is_share_of_quota(tmp_path):
     files = {"cpu.max": "40000 100000\n", "cpu.stat": "usage_usec 5000000\n"}
     stat = made(tmp_path, files) / "cpu.stat"
     covariate = CPUBusy(ControlGroup(tmp_path, stat, tmp_path))
     assert twice(covariate, lambda: stat.write_text("usage_usec 9000000\n")) == pytest.approx(10.0, rel=0.3)
 
 
-def test_cpu_that_others_took_without_a_group_is_read_for_the_pinned_cores(tmp_path):
+def test_cpu_of_others_on_pinned_cores(tmp_path):
     def cores(user):
         return "cpu  9 9 9 9 9 9 9 9 9 9\n" + "".join(f"cpu{n} {user} 0 0 500 7 0 0 0 0 0\n" for n in range(512))
 
@@ -72,7 +72,7 @@ def test_cpu_that_others_took_without_a_group_is_read_for_the_pinned_cores(tmp_p
     assert twice(covariate, lambda: stat.write_text(cores(100 + 4 * ticks))) == pytest.approx(4.0, rel=0.3)
 
 
-def test_pressure_is_that_of_the_group_where_it_has_one_else_of_the_machine(tmp_path):
+def test_pressure_of_group_else_of_machine(tmp_path):
     text = "some avg10=0.00 avg60=0.00 avg300=0.00 total={}\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
     made(tmp_path, {"group/cpu.pressure": text.format(0), "proc/pressure/memory": text.format(0)})
     group = ControlGroup(tmp_path / "group", tmp_path / "none", tmp_path / "group")
@@ -84,7 +84,7 @@ def test_pressure_is_that_of_the_group_where_it_has_one_else_of_the_machine(tmp_
         assert grown == pytest.approx(2.0, rel=0.3)
 
 
-def test_runnable_counts_the_other_processes_of_the_group_that_are_ready(tmp_path):
+def test_runnable_counts_ready_processes_of_group(tmp_path):
     files = {f"proc/{pid}/stat": f"{pid} (a name) {state} 1 1" for pid, state in ((7, "R"), (8, "S"), (9, "R"))}
     made(tmp_path, {**files, "group/cgroup.procs": f"7\n8\n9\n10\n{os.getpid()}\n"})
     covariate = Runnable(ControlGroup(tmp_path / "group", tmp_path, tmp_path), tmp_path)
@@ -93,7 +93,7 @@ def test_runnable_counts_the_other_processes_of_the_group_that_are_ready(tmp_pat
     assert covariate.sample() == 1
 
 
-def test_runnable_without_a_group_is_that_of_the_machine_per_core_without_oneself(tmp_path):
+def test_runnable_without_group_is_of_machine(tmp_path):
     cores = os.cpu_count()
     made(tmp_path, {"proc/loadavg": f"0.19 0.12 0.06 {2 * cores + 1}/123 4601\n"})
     assert Runnable(root=tmp_path).sample() == 2
@@ -104,7 +104,7 @@ def test_memory_available_is_a_share(tmp_path):
     assert MemoryAvailable(tmp_path).sample() == 0.25
 
 
-def test_the_run_delay_rises_when_another_process_shares_the_core():
+def test_run_delay_rises_on_shared_core():
     """Both processes are pinned to one core, so one of them always waits for it."""
     cores, delays = os.sched_getaffinity(0), {}
     assert threading.current_thread() is threading.main_thread()
@@ -138,12 +138,12 @@ def test_the_run_delay_rises_when_another_process_shares_the_core():
         ({}, math.nan),
     ],
 )
-def test_the_quota_is_read_in_both_versions_of_control_groups(tmp_path, files, cores):
+def test_quota_in_both_group_versions(tmp_path, files, cores):
     covariate = CPUQuota(ControlGroup(made(tmp_path, files), tmp_path, tmp_path))
     assert covariate.sample() == pytest.approx(cores, nan_ok=True)
 
 
-def test_psutil_tells_percentages_once_there_is_a_boundary_before():
+def test_psutil_percentages_after_first_boundary():
     pytest.importorskip("psutil")
     cpu, memory = psutil_covariates()
     assert math.isnan(cpu.sample())
@@ -192,7 +192,7 @@ def gpus(monkeypatch):
     monkeypatch.delenv("LOCAL_RANK", raising=False)
 
 
-def test_a_gpu_tells_how_busy_how_full_and_how_fast_it_is(gpus):
+def test_gpu_utilization_memory_and_clock(gpus):
     values = {covariate.name: covariate.sample() for covariate in nvml_covariates(device=1)}
     assert values == {"gpu_busy": 0.75, "gpu_memory": 21 / 80, "gpu_clock": 0.75}
 
@@ -204,7 +204,7 @@ def test_what_a_gpu_cannot_tell_is_nan(gpus):
 
 
 @pytest.mark.parametrize("visible", ["1,0", "GPU-second,GPU-first"])
-def test_the_gpus_are_numbered_as_cuda_numbers_those_it_may_use(gpus, monkeypatch, visible):
+def test_gpus_numbered_as_cuda_does(gpus, monkeypatch, visible):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert {covariate.name: covariate.sample() for covariate in nvml_covariates()}["gpu_memory"] == 21 / 80
     monkeypatch.setenv("LOCAL_RANK", "1")
@@ -219,7 +219,7 @@ def test_without_a_gpu_there_are_no_covariates_of_one(gpus, monkeypatch):
     assert nvml_covariates() == []
 
 
-def test_all_covariates_are_those_that_have_something_to_tell_here(gpus, tmp_path):
+def test_all_covariates_are_available_ones(gpus, tmp_path):
     made(tmp_path, {"cpu.max": "40000 100000\n"})
     group = ControlGroup(tmp_path, tmp_path / "cpu.stat", tmp_path)
     names = [covariate.name for covariate in all_covariates(group)]

@@ -68,7 +68,7 @@ def seen(values, digits=7):
 
 @given(records())
 @FEW
-def test_every_number_of_an_iteration_is_read_as_it_was_measured(found):
+def test_iteration_numbers_round_trip(found):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "mine.jsonl"
         written(path, found).close()
@@ -131,7 +131,7 @@ def a_round(index, acted, workers, draw):
 
 @given(st.lists(st.booleans(), min_size=1, max_size=5), st.integers(1, 3))
 @FEW
-def test_every_number_of_a_round_is_logged_read_and_collected_as_it_was(acts, every):
+def test_round_numbers_round_trip(acts, every):
     rng = np.random.default_rng(len(acts))
     found = [a_round(2 * k, act, ["a", "b", "c"][: 2 + k % 2], rng.random) for k, act in enumerate(acts)]
     lines, due, wanted, log = [], 0, [], Logging(every)
@@ -188,7 +188,7 @@ def pair(tmp_path):
 
 
 @pytest.mark.parametrize(("lost", "counted"), [(3, 3), (0, 0), (-1, 0), ("3", 0), (LARGEST, 0)])
-def test_iterations_lost_are_counted_where_their_number_is_one(pair, lost, counted):
+def test_lost_iterations_counted(pair, lost, counted):
     path, header, first, second = pair
     path.write_bytes(header + first + json.dumps(json.loads(second) | {"lost_before": lost}).encode() + b"\n")
     run = read_run(path)
@@ -220,7 +220,7 @@ def test_a_round_that_lacks_something_is_skipped(tmp_path, spoilt):
 
 @given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 9)), min_size=1, max_size=6))
 @FEW
-def test_samples_a_second_are_those_applied_between_rounds_that_go_on(found):
+def test_throughput_between_continuing_rounds(found):
     with tempfile.TemporaryDirectory() as folder:
         (sink,) = round_sinks(f"{folder}/run.jsonl")
         times = np.cumsum([seconds for _, seconds in found]).tolist()
@@ -240,7 +240,7 @@ def test_samples_a_second_are_those_applied_between_rounds_that_go_on(found):
 # -- boards ----------------------------------------------------------------------------------------------------------
 
 
-def test_prometheus_counts_rounds_and_forgets_who_left():
+def test_prometheus_counts_rounds_forgets_left():
     prometheus_client = pytest.importorskip("prometheus_client")
     from paceline.recording import Prometheus
 

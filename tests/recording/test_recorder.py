@@ -38,7 +38,7 @@ def record(path, worker="0", iterations=3, **settings):
     return path
 
 
-def test_waiting_and_communicating_are_taken_out_of_the_seconds(tmp_path):
+def test_waiting_and_communication_excluded(tmp_path):
     with Recorder(tmp_path / "0.jsonl", "0") as recorder, recorder.iteration(samples=8) as step:
         time.sleep(0.01)
         with step.waiting():
@@ -58,7 +58,7 @@ def test_what_was_not_waited_for_is_zero(tmp_path):
     assert (trace.comm_seconds == 0).all()
 
 
-def test_covariates_are_sampled_before_each_iteration_and_nan_survives(tmp_path):
+def test_covariates_sampled_before_iteration(tmp_path):
     with Recorder(tmp_path / "0.jsonl", "0", covariates=[Counting()]) as recorder:
         for _ in range(3):
             with recorder.iteration(samples=8) as step:
@@ -87,7 +87,7 @@ def test_an_iteration_that_raises_is_not_recorded(tmp_path):
     assert len(merge([tmp_path / "0.jsonl"])) == 1
 
 
-def test_workers_that_cannot_tell_waiting_from_communication_have_it_told_when_merged(tmp_path):
+def test_mixed_waiting_separated_when_merged(tmp_path):
     """The exchange ends for all together, so the worker that came last did not wait."""
     exposed = {"a": [0.5, 0.2, 0.3], "b": [0.1, 0.6, None]}
     for name, times in exposed.items():
@@ -102,7 +102,7 @@ def test_workers_that_cannot_tell_waiting_from_communication_have_it_told_when_m
     np.testing.assert_allclose(trace.wait_seconds, [[0.4, 0.0], [0.0, 0.4], [0.0, math.nan]])
 
 
-def test_clock_offsets_of_hosts_stand_in_the_merged_trace(tmp_path):
+def test_clock_offsets_in_merged_trace(tmp_path):
     for name, offset in (("0", 0.0), ("1", 0.25)):
         with Recorder(tmp_path / f"{name}.jsonl", name) as recorder:
             recorder.clock = {"host": f"host-{name}", "offset_seconds": offset, "error_seconds": 0.001}
@@ -112,7 +112,7 @@ def test_clock_offsets_of_hosts_stand_in_the_merged_trace(tmp_path):
     assert "worker 1 +0.250000 s +-0.001000 s (host-1)" in told
 
 
-def test_phases_are_a_table_of_their_own_and_no_covariates(tmp_path):
+def test_phases_are_their_own_table(tmp_path):
     with Recorder(tmp_path / "0.jsonl", "0", covariates=[Counting()]) as recorder:
         recorder.phases = ("forward_seconds",)
         for seconds in (0.25, 0.5):
@@ -132,7 +132,7 @@ def test_phases_are_a_table_of_their_own_and_no_covariates(tmp_path):
 
 
 @pytest.mark.parametrize("ahead", [0.0, 3600.0, -0.02])
-def test_the_offset_of_a_clock_lies_within_its_error_whichever_way_is_slower(ahead):
+def test_clock_offset_within_its_error(ahead):
     """Simulated: the time there and back varies, and one way is slower than the other."""
     rng, now = np.random.default_rng(0), [1000.0]
 
@@ -157,12 +157,12 @@ def test_a_record_is_never_overwritten(tmp_path):
     assert path.read_text() == before
 
 
-def test_a_recorder_that_is_not_open_says_how_to_open_it(tmp_path):
+def test_closed_recorder_says_how_to_open(tmp_path):
     with pytest.raises(RuntimeError, match="with Recorder"), Recorder(tmp_path / "0.jsonl", "0").iteration(8):
         pass
 
 
-def test_merging_aligns_workers_by_iteration_and_fills_with_nan(tmp_path):
+def test_merge_aligns_by_iteration(tmp_path):
     whole = record(tmp_path / "a.jsonl", "a", iterations=4)
     late = record(tmp_path / "b.jsonl", "b", iterations=2, first_iteration=3)
     trace = merge([whole, late])
@@ -178,7 +178,7 @@ def test_a_torn_last_line_is_left_out(tmp_path):
         assert len(merge([path])) == 2
 
 
-def test_a_broken_line_in_the_middle_is_an_error_with_file_and_line(tmp_path):
+def test_broken_middle_line_named_by_file_and_line(tmp_path):
     path = record(tmp_path / "0.jsonl", iterations=3)
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join([*lines[:2], lines[2][:9] + "\n", *lines[3:]]))
@@ -199,7 +199,7 @@ def test_a_broken_line_in_the_middle_is_an_error_with_file_and_line(tmp_path):
     ],
     ids=["negative", "no index", "far", "digits"],
 )
-def test_numbers_that_are_no_recording_are_refused_with_the_file(tmp_path, row, sentence):
+def test_non_recordings_refused_by_file(tmp_path, row, sentence):
     path = record(tmp_path / "0.jsonl", iterations=3)
     path.write_text(path.read_text() + row + "\n")
     with pytest.raises(ValueError, match=sentence) as refused:
@@ -245,7 +245,7 @@ HEADER = {
         ("clock", {"host": "a", "offset_seconds": "no", "error_seconds": 0}),
     ],
 )
-def test_a_header_that_does_not_explain_the_columns_is_an_error_with_file_and_line(tmp_path, field, value):
+def test_unexplained_columns_named_by_file(tmp_path, field, value):
     path = tmp_path / "0.jsonl"
     path.write_text(json.dumps(HEADER) + "\n[0, 8, 0.5, 0, 0, 1, 2]\n")
     assert merge([path]).seconds[0, 0] == 0.5
@@ -255,7 +255,7 @@ def test_a_header_that_does_not_explain_the_columns_is_an_error_with_file_and_li
 
 
 @given(st.integers(0, 10_000), st.binary(max_size=6), st.integers(0, 30))
-def test_a_damaged_file_is_read_or_refused_with_its_name(at, instead, removed):
+def test_damaged_file_read_or_refused(at, instead, removed):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "0.jsonl"
         whole = (json.dumps(HEADER) + "\n" + "[0, 8, 0.5, 0, 0, 1, null]\n[1, 8, 0.5, 0, 0, 1, 2.5]\n").encode()
@@ -279,7 +279,7 @@ with Recorder(sys.argv[1], "0") as recorder:
 """
 
 
-def test_a_killed_recorder_leaves_every_iteration_that_was_over(tmp_path):
+def test_killed_recorder_keeps_ended_iterations(tmp_path):
     path = tmp_path / "0.jsonl"
     process = subprocess.Popen(
         [sys.executable, "-c", ENDLESS, str(path)],
@@ -326,7 +326,7 @@ def test_merge_fills_columns_some_workers_lack(tmp_path):
     ("first", "taken"),
     [("0", True), (2**53 - 1, True), (2**53, False), (-1, False), ("true", False), ("1.0", False), ("null", False)],
 )
-def test_an_iteration_is_a_whole_number_from_zero_that_a_float_holds(tmp_path, first, taken):
+def test_iteration_number_is_whole(tmp_path, first, taken):
     path = file_of(tmp_path / "a", f"[{first}, 1, 1, 0, null, 0.5]")
     if taken:
         trace = merge([path])
@@ -339,7 +339,7 @@ def test_an_iteration_is_a_whole_number_from_zero_that_a_float_holds(tmp_path, f
         merge([path])
 
 
-def test_rows_that_are_too_long_too_large_or_twice_are_refused(tmp_path):
+def test_long_large_or_repeated_rows_refused(tmp_path):
     for row in ("[0, 1, 1, 0, 0]", "[0, 1, 1, 0, 0, 0, 0]", '[0, "1", 1, 0, 0, 0]', "[0, true, 1, 0, 0, 0]", "{}"):
         with pytest.raises(ValueError, match="line 2: expected a list of 6 numbers"):
             merge([file_of(tmp_path / "a", row)])
@@ -367,7 +367,7 @@ def test_merge_what_is_sound_keeps_the_rest(tmp_path):
     assert merge_what_is_sound(paths[2:3]) == (None, missing[1:2])
 
 
-def test_waiting_is_told_from_communication_only_where_all_workers_mixed_them(tmp_path):
+def test_waiting_separated_only_where_all_mixed(tmp_path):
     rows = ["[0, 1, 1, 3, 0, 0]", "[1, 1, 1, 2, 0, 0]"], ["[0, 1, 1, 5, 0, 0]", "[1, 1, 1, 1, 0, 0]"]
     for both in (True, False):
         paths = [

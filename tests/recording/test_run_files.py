@@ -43,7 +43,7 @@ def test_what_was_written_is_read_back(tmp_path):
     assert np.isnan(run.of_workers["comm_seconds"]).all()
 
 
-def test_the_first_line_says_how_to_read_the_others_and_every_line_is_strict_json(tmp_path):
+def test_run_lines_are_strict_json(tmp_path):
     records = [replace(record, seconds=np.array([np.nan, np.inf])) for record in iterations(2)]
     written(tmp_path / "run.jsonl", records).close()
     lines = [json.loads(line, parse_constant=pytest.fail) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
@@ -54,7 +54,7 @@ def test_the_first_line_says_how_to_read_the_others_and_every_line_is_strict_jso
 
 
 @pytest.mark.slow
-def test_equal_batches_are_what_the_gain_is_measured_against(tmp_path):
+def test_gain_is_against_equal_batches(tmp_path):
     *_, last = iterations(5)
     assert last.sizes.tolist() == [40, 20]
     numbers = summary(last)
@@ -65,7 +65,7 @@ def test_equal_batches_are_what_the_gain_is_measured_against(tmp_path):
     assert read_run(tmp_path / "run.jsonl").saved == pytest.approx(1 / 3, abs=0.01)
 
 
-def test_the_summary_of_an_iteration_that_nobody_reported_is_unknown_and_not_an_error():
+def test_unreported_iteration_summary_is_nan():
     (record,) = iterations(1)
     numbers = summary(replace(record, seconds=np.full(2, np.nan)))
     assert all(np.isnan(numbers[name]) for name in ("seconds", "equal_seconds", "gain", "waiting_share"))
@@ -83,7 +83,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.checkout
-def test_a_killed_process_leaves_every_iteration_it_wrote(tmp_path, request):
+def test_killed_process_keeps_written_iterations(tmp_path, request):
     path = tmp_path / "run.jsonl"
     code = KILLED.format(tests=str(request.path.parent), path=str(path))
     environment = {"PYTHONPATH": ":".join(sys.path)}
@@ -91,7 +91,7 @@ def test_a_killed_process_leaves_every_iteration_it_wrote(tmp_path, request):
     assert len(read_run(path)) == 7
 
 
-def test_a_line_cut_short_is_passed_over_and_a_resumed_run_goes_on_in_the_same_file(tmp_path):
+def test_resumed_run_continues_after_cut_line(tmp_path):
     path = tmp_path / "run.jsonl"
     written(path, iterations(4)).close()
     path.write_bytes(path.read_bytes()[:-40])
@@ -105,7 +105,7 @@ def test_a_line_cut_short_is_passed_over_and_a_resumed_run_goes_on_in_the_same_f
     assert np.isfinite(run.makespan).all()
 
 
-def test_a_reader_follows_a_growing_file_and_starts_anew_with_a_new_one(tmp_path):
+def test_reader_follows_growing_and_new_files(tmp_path):
     path = tmp_path / "run.jsonl"
     sink = written(path, iterations(2))
     reader = RunReader(path)
@@ -167,7 +167,7 @@ print(len(reader), reader.skipped, len(reader.run()))
 """
 
 
-def test_a_long_run_takes_less_memory_than_its_file_and_a_watched_one_next_to_none(tmp_path):
+def test_long_run_takes_little_memory(tmp_path):
     path = tmp_path / "run.jsonl"
     written(path, iterations(1)).close()
     header, line, _ = path.read_bytes().splitlines(keepends=True)
@@ -179,7 +179,7 @@ def test_a_long_run_takes_less_memory_than_its_file_and_a_watched_one_next_to_no
 
 
 @pytest.mark.slow
-def test_a_long_line_that_comes_in_pieces_is_skipped_once(tmp_path):
+def test_long_line_in_pieces_skipped_once(tmp_path):
     path = tmp_path / "run.jsonl"
     written(path, iterations(2)).close()
     header, *lines = path.read_bytes().splitlines(keepends=True)
@@ -192,7 +192,7 @@ def test_a_long_line_that_comes_in_pieces_is_skipped_once(tmp_path):
     assert reader.skipped == 1
 
 
-def test_work_is_written_read_back_and_tells_where_waiting_comes_from(tmp_path):
+def test_work_round_trip_tells_waiting(tmp_path):
     records = [replace(record, work=record.sizes * np.array([1.0, 2.0])) for record in iterations(6)]
     written(tmp_path / "run.jsonl", records).close()
     run = read_run(tmp_path / "run.jsonl")
@@ -203,7 +203,7 @@ def test_work_is_written_read_back_and_tells_where_waiting_comes_from(tmp_path):
     assert run.waiting(last=1).from_work == pytest.approx(last["waiting_from_work"])
 
 
-def test_lines_without_work_beside_lines_with_it_are_unknown_there(tmp_path):
+def test_lines_without_work_are_unknown(tmp_path):
     plain, known = iterations(2)
     written(tmp_path / "run.jsonl", [plain, replace(known, work=known.sizes * 1.0)]).close()
     run = read_run(tmp_path / "run.jsonl")
@@ -213,7 +213,7 @@ def test_lines_without_work_beside_lines_with_it_are_unknown_there(tmp_path):
     assert read_run(tmp_path / "plain.jsonl").work is None
 
 
-def test_a_record_of_ones_own_coordinator_needs_two_plans_and_a_report():
+def test_own_coordinator_record():
     balancer = LoadBalancer(EWMA(), workers=["a", "b"], global_batch=60)
     used, report = balancer.plan, Report(samples=[30, 30], seconds=[0.5, 1.0], comm_seconds=[0.25, 0.125])
     record = Iteration.of(used, report, balancer.step(report), time=5.0)
@@ -253,7 +253,7 @@ NAMES = st.lists(st.sampled_from(["a", "b", "gpu0", "gpu1"]), min_size=2, max_si
 @given(st.lists(st.tuples(NAMES, st.integers(1, 25), st.integers(0, 3), st.booleans()), min_size=2, max_size=4))
 @example([(["a", "b"], 2, 0, True), (["c", "d"], 3, 0, True)])
 @example([(["a", "b"], 2, 0, False), (["c", "d"], 9, 1, False)])
-def test_a_reader_sees_what_the_file_holds_however_other_runs_take_its_place(runs):
+def test_reader_sees_replaced_files(runs):
     with tempfile.TemporaryDirectory() as folder:
         path, reader = Path(folder, "run.jsonl"), None
         for workers, first, more, in_place in runs:
@@ -325,7 +325,7 @@ def lines_of(path, batch, count):
 
 
 @pytest.mark.parametrize("names_its_run", [True, False])
-def test_interleaved_lines_are_read_under_their_own_header(tmp_path, names_its_run):
+def test_interleaved_lines_read_by_own_header(tmp_path, names_its_run):
     """A file from before locks, or of a disk without: lines are the right job's, or are skipped and counted."""
     one, two = (lines_of(tmp_path / f"{batch}.jsonl", batch, 5) for batch in (60, 90))
     mixed = [one[0], two[0], *(row for pair in zip(one[1], two[1], strict=True) for row in pair)]

@@ -21,7 +21,7 @@ from paceline.recording import (
 )
 
 
-def test_metrics_that_cannot_be_written_end_with_a_line_in_the_log_and_not_the_training(tmp_path, caplog):
+def test_unwritable_metrics_end_with_a_log_line(tmp_path, caplog):
     (tmp_path / "folder").write_text("in the way")
     with caplog.at_level(logging.ERROR, "paceline.metrics"):
         written(tmp_path / "folder" / "run.jsonl", iterations(3))
@@ -29,7 +29,7 @@ def test_metrics_that_cannot_be_written_end_with_a_line_in_the_log_and_not_the_t
     assert "no more metrics are written by JsonLines" in caplog.text
 
 
-def test_the_log_tells_changes_and_every_so_manyth_iteration(caplog):
+def test_log_tells_changes_and_every_nth(caplog):
     sink = Logging(every=4)
     with caplog.at_level(logging.INFO, "paceline.metrics"):
         for record in iterations(6):
@@ -40,7 +40,7 @@ def test_the_log_tells_changes_and_every_so_manyth_iteration(caplog):
     assert "waiting 25 %" in told[0]
 
 
-def test_a_disagreement_that_lasts_is_told_ever_more_rarely(caplog):
+def test_lasting_disagreement_logged_rarely(caplog):
     (record,) = iterations(1)
     sink = Logging()
     for index in range(1, 101):
@@ -53,7 +53,7 @@ def test_a_disagreement_that_lasts_is_told_ever_more_rarely(caplog):
 @pytest.mark.slow
 @given(st.lists(st.text(min_size=1), min_size=2, max_size=3, unique=True))
 @example(["gpu\ud800", "gpu1"])
-def test_every_name_of_a_worker_can_be_collected_and_drawn(workers):
+def test_any_worker_name_is_collected(workers):
     prometheus_client = pytest.importorskip("prometheus_client")
     pytest.importorskip("tensorboard")
     registry = prometheus_client.CollectorRegistry()
@@ -87,7 +87,7 @@ def test_prometheus_collects_gauges_and_counters():
         sink.close()
 
 
-def test_tensorboard_gets_scalars_of_the_fleet_and_of_each_worker(tmp_path):
+def test_tensorboard_scalars_of_fleet_and_workers(tmp_path):
     pytest.importorskip("tensorboard")
     pytest.importorskip("torch")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -109,7 +109,7 @@ def fresh_registry(monkeypatch):
     return registry
 
 
-def test_prometheus_answers_this_machine_only_unless_an_address_is_given(fresh_registry):
+def test_prometheus_listens_locally(fresh_registry):
     (closed,), (opened,) = sinks("prometheus:0"), sinks("prometheus:0.0.0.0:0")
     try:
         for sink in (closed, opened):
@@ -121,7 +121,7 @@ def test_prometheus_answers_this_machine_only_unless_an_address_is_given(fresh_r
         opened.close()
 
 
-def test_two_prometheus_sinks_of_one_process_share_the_metrics(fresh_registry, caplog):
+def test_prometheus_sinks_share_metrics(fresh_registry, caplog):
     first, second = Prometheus(), Prometheus()
     for sink in (first, second):
         for record in iterations(2):
@@ -130,7 +130,7 @@ def test_two_prometheus_sinks_of_one_process_share_the_metrics(fresh_registry, c
     assert not caplog.records
 
 
-def test_a_port_that_is_taken_ends_the_metrics_and_leaves_none_behind(fresh_registry, caplog):
+def test_taken_port_ends_the_metrics(fresh_registry, caplog):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         sink = Prometheus(taken.getsockname()[1])
         sink(next(iterations(1)))
@@ -153,13 +153,13 @@ def test_a_text_says_where_prometheus_answers(text, host, port):
 
 
 @pytest.mark.parametrize("port", [65536, 99999, -1])
-def test_a_port_that_is_none_is_refused_when_the_sink_is_made(port):
+def test_invalid_port_refused(port):
     with pytest.raises(ValueError, match=f"port must be from 0 .* to 65535, got {port}"):
         Prometheus(port)
 
 
 @pytest.mark.parametrize("error", [ValueError("odd"), TypeError("odd"), RuntimeError("odd"), OverflowError("odd")])
-def test_an_error_of_any_kind_ends_the_metrics_and_not_the_training(caplog, error):
+def test_any_error_ends_metrics_only(caplog, error):
     class Broken(Sink):
         written = 0
 
@@ -174,7 +174,7 @@ def test_an_error_of_any_kind_ends_the_metrics_and_not_the_training(caplog, erro
     assert caplog.text.count(f"no more metrics are written by Broken: {type(error).__name__}: odd") == 1
 
 
-def test_sinks_are_named_by_text_and_functions_stay_as_they_are(tmp_path):
+def test_sinks_named_by_text_or_functions(tmp_path):
     seen = []
     log, board, lines, function = sinks(
         "log", f"tensorboard:{tmp_path}", tmp_path.joinpath("a.jsonl").name, seen.append
@@ -190,7 +190,7 @@ def test_a_text_that_names_no_sink_is_refused(text):
         sinks(text)
 
 
-def test_a_missing_library_is_named_when_the_sink_is_made(monkeypatch):
+def test_missing_library_named_when_made(monkeypatch):
     monkeypatch.setattr("paceline._require.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"\[metrics\]"):
         Prometheus(9100)

@@ -20,7 +20,7 @@ def forks():
 @pytest.mark.processes
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("waits", [callbacks.let_go, forks])
-def test_the_exit_and_a_fork_wait_until_a_thread_has_let_go(waits):
+def test_exit_and_fork_wait_for_threads(waits):
     future = torch.futures.Future()
     callbacks.then(future, lambda arrived: arrived.value() + 1)
 

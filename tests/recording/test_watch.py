@@ -83,7 +83,7 @@ def train(model, optimizer, sizes=(8,), pause=0.0):
 
 
 @pytest.mark.slow
-def test_forward_backward_and_step_are_told_apart_and_add_up(tmp_path):
+def test_phases_add_up(tmp_path):
     model, optimizer = linear()
     optimizer.register_step_pre_hook(lambda *_: None)
     slow = torch.nn.Sequential(model, Sleep(0.02))
@@ -112,7 +112,7 @@ class Sleep(torch.nn.Module):
         return x
 
 
-def test_accumulated_gradients_are_one_iteration_and_evaluation_is_none(tmp_path):
+def test_accumulation_is_one_evaluation_none(tmp_path):
     model, optimizer = linear()
     with Recorder(tmp_path / "0.jsonl", "0") as recorder, watch(model, None, recorder):
         for _ in range(2):
@@ -125,7 +125,7 @@ def test_accumulated_gradients_are_one_iteration_and_evaluation_is_none(tmp_path
     np.testing.assert_array_equal(merge([tmp_path / "0.jsonl"]).samples[:, 0], [16, 16])
 
 
-def test_training_is_the_same_with_and_without_being_watched(tmp_path):
+def test_watching_does_not_change_training(tmp_path):
     weights = []
     for watched in (False, True):
         torch.manual_seed(3)
@@ -140,7 +140,7 @@ def test_training_is_the_same_with_and_without_being_watched(tmp_path):
     assert torch.equal(*weights)
 
 
-def test_closed_hooks_are_gone_and_another_models_optimizer_is_not_ours(tmp_path):
+def test_close_removes_hooks(tmp_path):
     (model, optimizer), (other, other_optimizer) = linear(), linear()
     with Recorder(tmp_path / "0.jsonl", "0") as recorder:
         with watch(model, None, recorder):
@@ -150,7 +150,7 @@ def test_closed_hooks_are_gone_and_another_models_optimizer_is_not_ours(tmp_path
     assert len(merge([tmp_path / "0.jsonl"])) == 1
 
 
-def test_a_closure_that_the_optimizer_calls_is_one_iteration(tmp_path):
+def test_closure_steps_are_one_iteration(tmp_path):
     model, optimizer = linear()
 
     def closure():
@@ -167,7 +167,7 @@ def test_a_closure_that_the_optimizer_calls_is_one_iteration(tmp_path):
     assert (trace.seconds > 0).all()
 
 
-def test_the_samples_of_a_batch_can_be_counted_otherwise(tmp_path):
+def test_samples_of_batch_counted_by_function(tmp_path):
     model, optimizer = linear()
     count = {"samples": lambda args, kwargs: args[0].numel()}
     with Recorder(tmp_path / "0.jsonl", "0") as recorder, watch(model, optimizer, recorder, **count):
@@ -176,7 +176,7 @@ def test_the_samples_of_a_batch_can_be_counted_otherwise(tmp_path):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_cuda_the_time_is_the_devices_and_the_loop_does_not_wait_for_it(tmp_path):
+def test_cuda_time_is_the_devices(tmp_path):
     model = torch.nn.Linear(4096, 4096, device="cuda")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     data = torch.ones(8192, 4096, device="cuda")
@@ -198,7 +198,7 @@ def test_on_cuda_the_time_is_the_devices_and_the_loop_does_not_wait_for_it(tmp_p
 
 
 @pytest.mark.processes
-def test_under_torchrun_own_work_waiting_and_communication_are_told_apart_without_editing(tmp_path):
+def test_torchrun_record_separates_waiting(tmp_path):
     """Rank 1 sleeps 30 ms in every step, rank 0 waits for it; the wall time of a step is the same for both."""
     recorded = record_command(torchrun(tmp_path, 30, -1), tmp_path / "train.parquet")
     assert recorded.status == 0
@@ -218,7 +218,7 @@ def test_under_torchrun_own_work_waiting_and_communication_are_told_apart_withou
 
 
 @pytest.mark.processes
-def test_a_command_that_fails_keeps_its_status_and_leaves_its_trace(tmp_path, monkeypatch):
+def test_failing_command_keeps_status_and_trace(tmp_path, monkeypatch):
     """One worker, as torchrun would start it, ends itself in the middle of its iterations."""
     told = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
     for name, value in told.items():
@@ -240,7 +240,7 @@ def alone(tmp_path, monkeypatch):
     distributed.destroy_process_group()
 
 
-def test_a_scripts_own_communication_hook_goes_on_and_is_timed(tmp_path, alone):
+def test_own_communication_hook_is_timed(tmp_path, alone):
     """The hook doubles the gradient, and takes 20 ms."""
 
     class Patched(torch.nn.parallel.DistributedDataParallel):
@@ -262,7 +262,7 @@ def test_a_scripts_own_communication_hook_goes_on_and_is_timed(tmp_path, alone):
     assert (trace.comm_seconds >= 0.02).all()
 
 
-def test_a_hook_that_was_registered_before_is_not_replaced_in_silence(tmp_path, alone):
+def test_earlier_hook_is_not_replaced_silently(tmp_path, alone):
     model, optimizer = linear()
     wrapped = torch.nn.parallel.DistributedDataParallel(model)
     wrapped.register_comm_hook(None, lambda state, bucket: None)
@@ -275,7 +275,7 @@ def test_a_hook_that_was_registered_before_is_not_replaced_in_silence(tmp_path, 
 
 
 @pytest.mark.processes
-def test_the_sitecustomize_that_python_would_have_run_is_run_too(tmp_path):
+def test_other_sitecustomize_runs_too(tmp_path):
     (tmp_path / "site").mkdir()
     (tmp_path / "site/sitecustomize.py").write_text("import sys; sys.theirs = 'ran'")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(tmp_path / "site"), os.environ["PYTHONPATH"]])
@@ -322,7 +322,7 @@ def test_a_lightning_trainer_is_recorded_by_a_callback(tmp_path):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow
-def test_a_hugging_face_trainer_is_recorded_by_a_callback(tmp_path, monkeypatch):
+def test_hugging_face_callback_records(tmp_path, monkeypatch):
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
     # From a checkout, its room `datasets` is taken for the library of that name.
@@ -357,7 +357,7 @@ def test_a_hugging_face_trainer_is_recorded_by_a_callback(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("restart", ["0", "2"])
-def test_a_worker_that_cannot_be_recorded_says_so_and_trains_on(tmp_path, monkeypatch, capsys, restart):
+def test_unrecordable_worker_trains_on(tmp_path, monkeypatch, capsys, restart):
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restart)
     taken = tmp_path / {"0": "rank3.jsonl", "2": "rank3.2.jsonl"}[restart]

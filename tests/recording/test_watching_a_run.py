@@ -64,7 +64,7 @@ def paceline(monkeypatch, *arguments):
 
 
 @pytest.mark.slow
-def test_one_look_shows_who_is_slow_who_waits_what_was_done_and_why(tmp_path, monkeypatch, capsys):
+def test_watch_shows_slow_waiting_and_why(tmp_path, monkeypatch, capsys):
     run_file(tmp_path / "run.jsonl", sizes=(40, 20), seconds=(0.04, 0.03))
     assert not paceline(monkeypatch, "watch", tmp_path / "run.jsonl", "--once")
     shown = capsys.readouterr().out
@@ -87,7 +87,7 @@ def test_the_newest_run_of_a_folder_is_shown(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("folder", ["a", "a" * 60, "a" * 200])
-def test_the_name_of_the_file_is_shown_however_long_its_path_is(tmp_path, folder):
+def test_file_name_shown_despite_long_path(tmp_path, folder):
     (tmp_path / folder).mkdir()
     assert "run.jsonl" in looks(written(tmp_path / folder / "run.jsonl", [line(0)]))
     assert "day.jsonl" in looks(written(tmp_path / f"{'b' * 150}-day.jsonl", [line(0)]))
@@ -100,7 +100,7 @@ def fleet_line(index, seconds):
     return line(index, **same, seconds=list(seconds), comm_seconds=[None] * count, forecast_seconds=[0.1] * count)
 
 
-def test_who_is_waited_for_comes_first_and_of_late_before_earlier(tmp_path):
+def test_waited_for_worker_comes_first(tmp_path):
     """Of 20 workers c was the slowest in the first 12 of 20 iterations and b in the last 8; the others never were."""
     workers = [*"abcdefghijklmnopqrst"]
     lines = []
@@ -118,7 +118,7 @@ def test_who_is_waited_for_comes_first_and_of_late_before_earlier(tmp_path):
 @pytest.mark.slow
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.floats(1e-7, 1e7), min_size=2, max_size=40), st.integers(1, 10**7), st.integers(1, 40))
-def test_no_cell_is_cut_at_80_columns_whatever_the_numbers(tmp_path, seconds, samples, length):
+def test_no_cell_cut_at_80_columns(tmp_path, seconds, samples, length):
     many = {"sizes": [samples] * len(seconds), "planned": [samples] * len(seconds)}
     others = {"comm_seconds": [None] * len(seconds), "forecast_seconds": seconds[::-1], "seconds": seconds}
     names = [f"{'x' * length}{w}" for w in range(len(seconds))]
@@ -144,7 +144,7 @@ def test_names_and_reasons_are_shown_as_they_are(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_a_run_in_which_nobody_reported_is_shown_all_the_same(tmp_path, monkeypatch, capsys):
+def test_unreported_run_is_shown(tmp_path, monkeypatch, capsys):
     path = tmp_path / "run.jsonl"
     unknown = {"seconds": [None, None], "forecast_seconds": [None, None], "equal_seconds": None, "wall_seconds": None}
     path.write_text(f"{json.dumps(HEADER)}\n{line(0, **unknown)}\n")
@@ -181,7 +181,7 @@ def read_until(terminal, text):
     return read_while(terminal, lambda shown: text not in shown)
 
 
-def test_a_growing_file_is_followed_on_a_terminal_until_interrupted(tmp_path):
+def test_growing_file_followed_until_interrupted(tmp_path):
     path = tmp_path / "run.jsonl"
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "paceline", "watch", str(path), "--every", "0.05"]
@@ -220,7 +220,7 @@ def looks(run, silent=0.0, width=80):
 # -- is it alive? --------------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_stands_still_is_told_first_with_how_long_and_who_was_slowest(tmp_path):
+def test_standstill_told_first(tmp_path):
     """As when a rank is stopped: all others wait for it, and no line comes."""
     run = written(tmp_path / "run.jsonl", [line(index) for index in range(30)])
     _, first, second, *_ = looks(run, silent=10.0).splitlines()
@@ -229,7 +229,7 @@ def test_a_run_that_stands_still_is_told_first_with_how_long_and_who_was_slowest
     assert "No iteration" not in looks(run, silent=2.9), "less may be a checkpoint that is written"
 
 
-def test_silence_is_measured_by_the_usual_time_between_reports_and_not_by_that_of_an_iteration(tmp_path):
+def test_silence_measured_by_report_interval(tmp_path):
     """Short iterations are recorded now and then; a pause for an evaluation among them does not count as usual."""
     times = np.cumsum([2.0] * 20 + [300.0] + [2.0] * 5)
     lines = [line(50 * k, time=1.7e9 + float(times[k])) for k in range(len(times))]
@@ -239,7 +239,7 @@ def test_silence_is_measured_by_the_usual_time_between_reports_and_not_by_that_o
 
 
 @pytest.mark.slow
-def test_one_look_at_a_run_that_has_ended_says_for_how_long_nothing_came(tmp_path, monkeypatch, capsys):
+def test_watch_ended_run_says_since_when(tmp_path, monkeypatch, capsys):
     path = run_file(tmp_path / "run.jsonl")
     monkeypatch.setattr(cli_watch.time, "time", lambda: 1.7e9 + 1.1 + 3 * 86400)
     assert not paceline(monkeypatch, "watch", path, "--once")
@@ -271,7 +271,7 @@ train()
         ("import os; os.fork() or sys.exit(0); os.wait(); os.kill(os.getpid(), 9)", False),
     ],
 )
-def test_a_run_that_has_ended_is_not_silent_and_one_that_died_is(tmp_path, monkeypatch, capsys, ending, ended):
+def test_ended_run_is_not_silent(tmp_path, monkeypatch, capsys, ending, ended):
     path = tmp_path / "run.jsonl"
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     subprocess.run([sys.executable, "-c", JOB.format(ending=ending), str(path)], env=environ, capture_output=True)
@@ -282,7 +282,7 @@ def test_a_run_that_has_ended_is_not_silent_and_one_that_died_is(tmp_path, monke
     assert read_run(path).skipped == 0
 
 
-def test_a_run_that_goes_on_in_the_same_file_has_not_ended(tmp_path):
+def test_run_continued_in_file_has_not_ended(tmp_path):
     from recorded_runs import iterations
 
     path = tmp_path / "run.jsonl"
@@ -299,7 +299,7 @@ def test_a_run_that_goes_on_in_the_same_file_has_not_ended(tmp_path):
 
 
 @pytest.mark.parametrize("ahead", [-500.0, 500.0], ids=["the writer's clock is behind", "the writer's clock is ahead"])
-def test_another_hosts_clock_counts_only_until_a_line_was_seen_to_come(tmp_path, monkeypatch, ahead):
+def test_foreign_clock_counts_until_a_line_comes(tmp_path, monkeypatch, ahead):
     path, clock = run_file(tmp_path / "run.jsonl"), [0.0]
     monkeypatch.setattr(cli_watch.time, "time", lambda: 1.7e9 + 1.1 + clock[0] - ahead)
     monkeypatch.setattr(cli_watch.time, "monotonic", lambda: clock[0])
@@ -321,7 +321,7 @@ def test_another_hosts_clock_counts_only_until_a_line_was_seen_to_come(tmp_path,
 # -- whose reports are missing? --------------------------------------------------------------------------------------
 
 
-def test_a_worker_whose_reports_are_missing_is_named_and_comes_first(tmp_path):
+def test_missing_worker_named_first(tmp_path):
     lines = [line(index, seconds=(None if index > 4 else 0.03, 0.06)) for index in range(12)]
     shown = looks(written(tmp_path / "run.jsonl", lines))
     assert "No report from gpu0 for 7 iterations." in shown
@@ -331,7 +331,7 @@ def test_a_worker_whose_reports_are_missing_is_named_and_comes_first(tmp_path):
     assert "missing" not in rows[1]
 
 
-def test_many_missing_workers_are_counted_and_one_that_left_is_not_missing(tmp_path):
+def test_missing_workers_counted_left_are_not(tmp_path):
     workers = [f"rank {w}" for w in range(6)]
     rows = {key: [10] * 6 for key in ("sizes", "planned")} | {"comm_seconds": [None] * 6, "forecast_seconds": [0.1] * 6}
     run = written(tmp_path / "run.jsonl", [line(0, **{**rows, "seconds": [0.1, *[None] * 5]})], workers)
@@ -343,7 +343,7 @@ def test_many_missing_workers_are_counted_and_one_that_left_is_not_missing(tmp_p
     assert "No report" not in looks(read_run(tmp_path / "run.jsonl"))
 
 
-def test_an_iteration_that_nobody_reported_blames_nobody(tmp_path):
+def test_unreported_iteration_blames_no_worker(tmp_path):
     run = written(tmp_path / "run.jsonl", [line(0), line(1, seconds=[None, None])])
     assert run.slowest.tolist() == [1, -1]
     shown = looks(run)
@@ -419,7 +419,7 @@ SPOILT = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bad", SPOILT.values(), ids=SPOILT.keys())
-def test_a_line_that_cannot_be_read_is_skipped_counted_and_said(tmp_path, monkeypatch, capsys, bad):
+def test_unreadable_line_counted(tmp_path, monkeypatch, capsys, bad):
     path = run_file(tmp_path / "run.jsonl")
     head, *lines = path.read_text().splitlines()
     path.write_text("\n".join([head, *lines[:5], bad, "", *lines[5:]]) + "\n", errors="surrogateescape")
@@ -438,7 +438,7 @@ def test_a_line_that_cannot_be_read_is_skipped_counted_and_said(tmp_path, monkey
 @pytest.mark.parametrize(
     "bad", [{}, {"workers": "gpu0"}, {"workers": ["a", 1]}, {"workers": []}, {"workers": ["a", "a"]}]
 )
-def test_after_a_spoilt_header_nobody_knows_whose_numbers_follow(tmp_path, bad):
+def test_broken_header_makes_workers_unknown(tmp_path, bad):
     header = json.dumps({"paceline_run": 1, **bad})
     path = tmp_path / "run.jsonl"
     path.write_text("\n".join([json.dumps(HEADER), line(0), header, line(1), json.dumps(HEADER), line(2)]) + "\n")
@@ -451,7 +451,7 @@ def test_after_a_spoilt_header_nobody_knows_whose_numbers_follow(tmp_path, bad):
 
 
 @pytest.mark.slow
-def test_a_file_of_nothing_but_lines_that_cannot_be_read_says_so(tmp_path, monkeypatch, capsys):
+def test_file_of_unreadable_lines_says_so(tmp_path, monkeypatch, capsys):
     path = tmp_path / "run.jsonl"
     path.write_text(f"{json.dumps(HEADER)}\n{{oops\n")
     assert not paceline(monkeypatch, "watch", path, "--once")
@@ -465,7 +465,7 @@ EVIL = "\x1b]52;c;aGk=\x07\x1b[2J\x9b31m\r\u202e\ud800"
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [("watch", "--once"), ("report",)], ids=["watch", "report"])
-def test_control_characters_of_a_file_reach_no_terminal(tmp_path, monkeypatch, capsys, command):
+def test_control_characters_not_on_terminal(tmp_path, monkeypatch, capsys, command):
     monkeypatch.chdir(tmp_path)
     name = "evil\x1b]0;owned\x07.jsonl"
     stopped = {"seconds": [None, 0.06]}
@@ -480,7 +480,7 @@ def test_control_characters_of_a_file_reach_no_terminal(tmp_path, monkeypatch, c
 
 
 @pytest.mark.slow
-def test_control_characters_of_a_file_reach_no_terminal_in_an_error_either(tmp_path, monkeypatch, capsys):
+def test_control_characters_not_in_errors(tmp_path, monkeypatch, capsys):
     path = tmp_path / "later.jsonl"
     path.write_text(json.dumps({"paceline_run": 99, "version": f"9{EVIL}"}) + "\n")
     for command in (("watch", path, "--once"), ("report", path)):
