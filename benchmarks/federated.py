@@ -60,8 +60,8 @@ class BalancedDrop:
 
     def assign(self, balancer: FederatedBalancer, chosen: Sequence[str]) -> ClientAssignment:
         """Return balanced batches for those that are expected in time, and nothing for the others."""
-        let_in = DeadlineDrop().assign(balancer, chosen).asked
-        plan = balancer.plan([name for name, asked in zip(chosen, let_in, strict=True) if asked])
+        let_in = DeadlineDrop().assign(balancer, chosen).participating
+        plan = balancer.plan([name for name, participating in zip(chosen, let_in, strict=True) if participating])
         sizes = np.zeros(len(chosen), dtype=np.int64)
         sizes[let_in] = plan.sizes
         return ClientAssignment(sizes, np.full(len(chosen), plan.local_steps), np.ones(len(chosen)))
@@ -213,16 +213,16 @@ def half_width(values: Sequence[float]) -> float:
 
 def with_smallest(seed: int) -> dict[int, list[tuple[float, float]]]:
     """Return points over standard and the time over standard's, for each kind of data, by the smallest batch."""
-    found: dict[int, list[tuple[float, float]]] = {least: [] for least in SMALLEST}
+    found: dict[int, list[tuple[float, float]]] = {min_batch: [] for min_batch in SMALLEST}
     for alpha in LEVELS.values():
         shards = mixture(100, alpha, seed=seed)
         population = phones_of(100, seed).moved_by(traces("recorded"), seed)
         setting = replace(SETTING, participation=0.1, seed=seed)
         plain = list(iter_rounds(population, shards, SCHEMES["standard"], setting))
-        for least in SMALLEST:
-            ours = list(iter_rounds(population, shards, SCHEMES["balanced"], replace(setting, least=least)))
+        for min_batch in SMALLEST:
+            ours = list(iter_rounds(population, shards, SCHEMES["balanced"], replace(setting, min_batch=min_batch)))
             points = 100 * (final_accuracy(ours) - final_accuracy(plain))
-            found[least].append((points, ours[-1].seconds / plain[-1].seconds))
+            found[min_batch].append((points, ours[-1].seconds / plain[-1].seconds))
     return found
 
 
@@ -250,7 +250,7 @@ class Oracle:
         curves = Curves(np.zeros(count), one - fixed, fixed, np.full(count, np.inf))
         upper = np.minimum(balancer.largest * balancer.batch, balancer.plan(chosen).upper)
         total = int(min(balancer.batch * count, upper.sum()))
-        sizes = split(curves, total, lower=np.minimum(balancer.least, upper), upper=upper, comm=comm).sizes
+        sizes = split(curves, total, lower=np.minimum(balancer.min_batch, upper), upper=upper, comm=comm).sizes
         self.round += 1
         return ClientAssignment(sizes, steps, np.ones(count))
 
@@ -267,7 +267,7 @@ def spreads(clients: int, kind: str, participation: float, seed: int) -> dict[st
     shards = mixture(clients, None, seed=seed, samples=200 * clients)
     for label, made in (("in proportion", in_proportion), ("phones", phones_of)):
         population = made(clients, seed).moved_by(traces(kind), seed)
-        free = replace(setting, least=1)
+        free = replace(setting, min_batch=1)
         balanced, oracle = SCHEMES["balanced"], Oracle(population, setting)
         tried = ((SCHEMES["standard"], setting), (balanced, setting), (balanced, free), (oracle, free))
         for scheme, of_scheme in tried:
@@ -315,13 +315,15 @@ def timed_shards(clients: int) -> Shards:
     return Shards("timed", np.zeros((count, 1)), np.arange(count) % 2, rows, np.zeros((2, 1)), np.arange(2))
 
 
-def rarely_seen(label: str, kind: str, clients: int, asked: int, rounds: int) -> dict[str, Rare]:
+def rarely_seen(label: str, kind: str, clients: int, participating: int, rounds: int) -> dict[str, Rare]:
     """Return how rounds end with each predictor, among all that are asked, never seen before or not."""
     found: dict[str, Rare] = {}
     for seed in RARE_SEEDS:
         population = {"in proportion": in_proportion, "phones": phones_of}[label](clients, seed)
         population, shards = population.moved_by(traces(kind), seed), timed_shards(clients)
-        setting = replace(SETTING, participation=asked / clients, rounds=rounds, rate=0.0, seed=seed, met_before=0)
+        setting = replace(
+            SETTING, participation=participating / clients, rounds=rounds, rate=0.0, seed=seed, met_before=0
+        )
         runs = {"standard": (SCHEMES["standard"], setting), "oracle": (Oracle(population, setting), setting)}
         for name, (made, risk) in PREDICTORS.items():
             runs[name] = (SCHEMES["balanced"], replace(setting, predictor=made(), risk=risk))
@@ -333,10 +335,10 @@ def rarely_seen(label: str, kind: str, clients: int, asked: int, rounds: int) ->
 def compare_predictors() -> None:
     """Write the part of the page about predictors."""
     begin, found = time.process_time(), {}
-    for clients, asked, rounds in RARE:
+    for clients, participating, rounds in RARE:
         for kind in RARE_KINDS:
             for label in ("in proportion", "phones"):
-                found[clients, asked, kind, label] = rarely_seen(label, kind, clients, asked, rounds)
+                found[clients, participating, kind, label] = rarely_seen(label, kind, clients, participating, rounds)
                 minutes = (time.process_time() - begin) / 60
                 predictors_page(
                     Path(__file__).with_name("federated_predictors.md"), found, machine(), minutes, len(RARE_SEEDS)
@@ -347,7 +349,7 @@ def compare_predictors() -> None:
 # -- the cost of a plan ------------------------------------------------------------------------------------------
 
 
-def plan_cost(known: int = 100_000, asked: int = 1_000, rounds: int = 50) -> dict[str, float]:
+def plan_cost(known: int = 100_000, participating: int = 1_000, rounds: int = 50) -> dict[str, float]:
     """Return milliseconds of computing for a plan and for learning a round, and megabytes of the saved state."""
     generator = np.random.default_rng(0)
     balancer = FederatedBalancer(batch=32, local_steps=10, deadline=60.0)
@@ -356,11 +358,11 @@ def plan_cost(known: int = 100_000, asked: int = 1_000, rounds: int = 50) -> dic
     speed, comm = generator.lognormal(4, 0.8, known), generator.lognormal(1, 0.7, known)
     plans, learns = [], []
     for _ in range(rounds):
-        rows = generator.choice(known, asked, replace=False)
+        rows = generator.choice(known, participating, replace=False)
         begin = time.thread_time()
         plan = balancer.plan([names[row] for row in rows])
         plans.append(time.thread_time() - begin)
-        kept = np.flatnonzero(plan.asked)
+        kept = np.flatnonzero(plan.participating)
         samples = plan.sizes[kept] * plan.local_steps
         report = RoundReport(
             clients=[plan.clients[int(i)] for i in kept],
@@ -403,8 +405,8 @@ class Found:
                     before = of_fleet.setdefault(label, [[] for _ in of_schemes])
                     for values, more in zip(before, of_schemes, strict=True):
                         values += more
-        for least, values in with_smallest(seed).items():
-            self.smallest.setdefault(least, []).extend(values)
+        for min_batch, values in with_smallest(seed).items():
+            self.smallest.setdefault(min_batch, []).extend(values)
 
     def write(self, cost: Mapping[str, float], about: About) -> None:
         """Write the page, or print it."""
@@ -414,8 +416,8 @@ class Found:
             for key, of_fleet in self.uneven.items()
         }
         means = {
-            least: (statistics.fmean(points for points, _ in values), statistics.fmean(time for _, time in values))
-            for least, values in self.smallest.items()
+            min_batch: (statistics.fmean(points for points, _ in values), statistics.fmean(time for _, time in values))
+            for min_batch, values in self.smallest.items()
         }
         shown = self.runs["mixture, 100 phones", "Dirichlet 0.1", 0.3]
         path = Path(tempfile.gettempdir()) / "federated.md" if QUICK else Path(__file__).with_suffix(".md")

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
 REQUIRED = ("worker", "iteration", "samples", "seconds")
 
-DURATIONS = ("seconds", "comm_seconds", "wait_seconds")
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 LATEST = 4_102_444_800.0
 """The first second of 2100."""
@@ -30,12 +27,6 @@ LARGEST_ITERATION = 2**53
 
 EMPTIEST, FREE_PLACES = 100, 10_000_000
 """A panel of more than ten million places, and of a hundred for each row, is refused: it would only fill memory."""
-
-LONGEST_NAME = 1000
-"""Characters in the name of a worker."""
-
-MOST_DIGITS = 18
-"""Names of workers with more digits do not fit into int64; they are sorted as text."""
 
 
 def frame_of(trace: Trace) -> pd.DataFrame:
@@ -87,20 +78,20 @@ def in_seconds(frame: pd.DataFrame, unit: str = "s", start_unit: str = "s") -> p
     for name, column in list(found.items()):
         moment = isinstance(column.dtype, pd.DatetimeTZDtype) or column.dtype.kind == "M"
         span = column.dtype.kind == "m"
-        if moment and name in (*REQUIRED, *DURATIONS):
+        if moment and name in (*REQUIRED, "comm_seconds", "wait_seconds"):
             raise ValueError(f"column {name!r} must not hold dates ({column.dtype})")
         if span and name in ("worker", "iteration", "samples", "start"):
             raise ValueError(f"column {name!r} must not hold durations ({column.dtype})")
         if moment:
-            found[name] = (pd.to_datetime(column, utc=True) - EPOCH).dt.total_seconds()
+            found[name] = (pd.to_datetime(column, utc=True) - datetime(1970, 1, 1, tzinfo=UTC)).dt.total_seconds()
         elif span:
             found[name] = column.dt.total_seconds()
-        elif name in DURATIONS and unit != "s":
+        elif name in ("seconds", "comm_seconds", "wait_seconds") and unit != "s":
             found[name] = numbers_in(found, str(name)) * seconds_of(unit)
         elif name == "start" and start_unit != "s":
             found[name] = numbers_in(found, str(name)) * seconds_of(start_unit)
-    if "start" in found.columns and (late := numbers_in(found, "start") > LATEST).any():
-        at = _first(late)
+    if "start" in found.columns and (implausible := numbers_in(found, "start") > LATEST).any():
+        at = _first(implausible)
         raise ValueError(
             f"column 'start' must hold seconds since 1970, but row {found.index[at]} holds "
             f"{_cell(found['start'], at)}, after the year 2100; name its unit: "
@@ -124,8 +115,8 @@ def panels_of(frame: pd.DataFrame) -> dict[str, Any]:
     iteration_N = _checked_iterations(frame)
     _check_names_and_signs(frame)
     workers, place_C, name_N = _sorted_names(frame["worker"])
-    if _is_whole(iteration_N, name_N, len(workers)):
-        panel, absent = _whole_panels(frame, np.argsort(place_C[name_N[: len(workers)]])), ""
+    if _is_dense(iteration_N, name_N, len(workers)):
+        panel, absent = _dense_panels(frame, np.argsort(place_C[name_N[: len(workers)]])), ""
     else:
         panel, absent = _panels_with_gaps(frame, iteration_N, place_C[name_N], len(workers))
     covariate_names = [str(name) for name in frame.columns if name not in (*REQUIRED, *MEASURED)]
@@ -142,13 +133,13 @@ Panel = Callable[[str], NDArray[np.float64]]
 """Makes the panel of a column, ``[T, W]``."""
 
 
-def _whole_panels(frame: pd.DataFrame, order_W: NDArray[np.intp]) -> Panel:
+def _dense_panels(frame: pd.DataFrame, order_W: NDArray[np.intp]) -> Panel:
     """Return the function for a table that lies as a panel does, and only its workers may be in another order."""
     sorted_already = bool((np.diff(order_W) == 1).all())
 
     def panel(name: str) -> NDArray[np.float64]:
         values = numbers_in(frame, name).reshape(-1, len(order_W))
-        return values if sorted_already else _kept(np.take(values, order_W, axis=1))
+        return values if sorted_already else _read_only(np.take(values, order_W, axis=1))
 
     return panel
 
@@ -165,19 +156,19 @@ def _panels_with_gaps(
     def panel(name: str) -> NDArray[np.float64]:
         values = np.full((iterations, workers), np.nan)
         values[row_N, column_N] = numbers_in(frame, name)
-        return _kept(values)
+        return _read_only(values)
 
     absent = iterations - len(np.unique(row_N))
     return panel, f"{absent} of {iterations} iterations, for all workers" if absent else ""
 
 
-def _kept(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _read_only(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return new values read-only: a trace takes such without a copy."""
     values.setflags(write=False)
     return values
 
 
-def _is_whole(iteration_N: NDArray[np.int64], name_N: NDArray[np.integer[Any]], workers: int) -> bool:
+def _is_dense(iteration_N: NDArray[np.int64], name_N: NDArray[np.integer[Any]], workers: int) -> bool:
     """Return whether every iteration has one row of every worker, in the same order: as ``Trace.save`` writes them.
 
     Such a table is the panel as it lies; sorting its rows again took most of the time of reading.
@@ -210,8 +201,8 @@ def _checked_iterations(frame: pd.DataFrame) -> NDArray[np.int64]:
         iteration_N = number_N.astype(np.int64, copy=False)
         if number_N.dtype.kind in "iu" or (iteration_N == number_N).all():
             return iteration_N
-    whole_N = (number_N >= -LARGEST_ITERATION) & (number_N <= LARGEST_ITERATION) & (number_N == np.round(number_N))
-    at = _first(~whole_N)
+    integer_N = (number_N >= -LARGEST_ITERATION) & (number_N <= LARGEST_ITERATION) & (number_N == np.round(number_N))
+    at = _first(~integer_N)
     raise ValueError(
         f"column 'iteration' must hold whole numbers of at most {LARGEST_ITERATION}, but row {frame.index[at]} holds "
         f"{_cell(column, at)}"
@@ -243,10 +234,11 @@ def _sorted_names(
     """Return the workers in order, the place there of each name as it appears, and which name each row has."""
     name_N, different = _coded(worker)
     names = [str(name) for name in different]
-    if (longest := max(map(len, names), default=0)) > LONGEST_NAME:  # an array gives each name the room of the longest
-        raise ValueError(f"column 'worker' must hold names of at most {LONGEST_NAME} characters, got one of {longest}")
+    if (longest := max(map(len, names), default=0)) > 1000:  # an array gives each name the room of the longest
+        raise ValueError(f"column 'worker' must hold names of at most 1000 characters, got one of {longest}")
     workers, place_C = np.unique(np.array(names, dtype=str), return_inverse=True)
-    if all(name.isascii() and name.isdigit() and len(name) <= MOST_DIGITS for name in names):
+    # longer numbers do not fit into int64 and are sorted as text
+    if all(name.isascii() and name.isdigit() and len(name) <= 18 for name in names):
         by_number = np.argsort(workers.astype(int), kind="stable")
         workers, place_C = workers[by_number], np.argsort(by_number)[place_C]
     if len(workers) < len(names):  # 1 and "1" are one worker

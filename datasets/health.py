@@ -26,23 +26,12 @@ SIGNIFICANT = 0.01
 FEWEST = 20
 """Series with fewer values are not judged."""
 
-FAR = 6.0
-"""An outlier is more than this many robust standard deviations from the running median."""
 
 HALF_WINDOW = 5
 """The running median covers a value and this many on either side."""
 
-CLOCK_GAP = 10.0
-"""A clock gap is longer than this many times a worker's usual interval."""
 
-
-LEAST_FROZEN = 20
-"""A shorter stretch does not count as frozen: load averages and shares of memory often repeat."""
-
-TIMES_USUAL = 10.0
-"""A frozen stretch is this many times as long as the worker's other stretches without a change."""
-
-MOST_NAMED = 5
+MAX_NAMED = 5
 """Workers that a sentence names."""
 
 
@@ -248,7 +237,8 @@ def _outliers(values_TW: Array) -> NDArray[np.bool_]:
         windows = np.lib.stride_tricks.sliding_window_view(padded[:, w], width)
         far_TW[:, w] = np.abs(values_TW[:, w] - np.nanmedian(windows, axis=-1))
     scale_W = 1.4826 * np.nanmedian(far_TW, axis=0)
-    return np.asarray((far_TW > FAR * scale_W) & (scale_W > 0))
+    # an outlier is more than 6 robust standard deviations from the running median
+    return np.asarray((far_TW > 6.0 * scale_W) & (scale_W > 0))
 
 
 def _longest_gap(there_TW: NDArray[np.bool_]) -> int:
@@ -266,13 +256,14 @@ def _clock(start_TW: Array) -> tuple[int, int]:
         interval = np.diff(start_T[np.isfinite(start_T)])
         backwards += int((interval < 0).sum())
         if (interval > 0).any():
-            gaps += int((interval > CLOCK_GAP * np.median(interval[interval > 0])).sum())
+            # a gap is longer than 10 median intervals
+            gaps += int((interval > 10.0 * np.median(interval[interval > 0])).sum())
     return backwards, gaps
 
 
 def _median(values_W: Array, enough_W: NDArray[np.bool_]) -> float:
-    kept = values_W[enough_W & np.isfinite(values_W)]
-    return float(np.median(kept)) if len(kept) else float("nan")
+    known = values_W[enough_W & np.isfinite(values_W)]
+    return float(np.median(known)) if len(known) else float("nan")
 
 
 def _plain(value: Any) -> Any:
@@ -298,7 +289,7 @@ def _concerns(found: Health, trace: Trace) -> Iterator[str]:
     if found.clock_backwards:
         yield f"the clock goes backwards {found.clock_backwards} times"
     if found.clock_gaps:
-        yield f"the clock jumps over {CLOCK_GAP:g} or more usual intervals {found.clock_gaps} times"
+        yield f"the clock jumps over 10 or more usual intervals {found.clock_gaps} times"
     if still := frozen(trace):
         yield f"{frozen_sentence(still)}, and change otherwise: what measured them may have stopped"
     for one in found.series:
@@ -361,7 +352,7 @@ def frozen(trace: Trace) -> dict[str, int]:
     >>> frozen(Trace(ones, ones, workers=["a"], covariates=load_T[:, None, None], covariate_names=["load"]))
     {'a': 31}
     """
-    if trace.covariates is None or len(trace) <= LEAST_FROZEN:
+    if trace.covariates is None or len(trace) <= 20:
         return {}
     rows_W = _frozen_rows(trace.covariates)
     return {name: int(rows) for name, rows in zip(trace.workers, rows_W, strict=True) if rows}
@@ -374,8 +365,8 @@ def frozen_sentence(rows: dict[str, int]) -> str:
     'all covariates stand still for 31 iterations of a, 20 iterations of b'
     """
     named = [f"{count} iterations of {name}" for name, count in rows.items()]
-    more = [f"and others of {len(named) - MOST_NAMED} more workers"] if len(named) > MOST_NAMED else []
-    return "all covariates stand still for " + ", ".join([*named[:MOST_NAMED], *more])
+    more = [f"and others of {len(named) - MAX_NAMED} more workers"] if len(named) > MAX_NAMED else []
+    return "all covariates stand still for " + ", ".join([*named[:MAX_NAMED], *more])
 
 
 def _frozen_rows(covariates_TWD: Array) -> Sizes:
@@ -386,12 +377,12 @@ def _frozen_rows(covariates_TWD: Array) -> Sizes:
     new_TW[1:] = ~equal_TWD.all(axis=2)
     start_R = np.flatnonzero(new_TW.T)  # the workers' rows end to end
     length_R = np.diff(start_R, append=iterations * workers)
-    kept_R = known_TWD.any(axis=2).T.ravel()[start_R]
-    worker_R, length_R = start_R[kept_R] // iterations, length_R[kept_R]
+    known_run_R = known_TWD.any(axis=2).T.ravel()[start_R]
+    worker_R, length_R = start_R[known_run_R] // iterations, length_R[known_run_R]
     runs_W = np.bincount(worker_R, minlength=workers)
     longest_W = np.zeros(workers, dtype=np.int64)
     np.maximum.at(longest_W, worker_R, length_R)
     others_W = np.bincount(worker_R, weights=length_R, minlength=workers) - longest_W
-    least_W = np.maximum(LEAST_FROZEN, TIMES_USUAL * others_W / np.maximum(runs_W - 1, 1))
-    frozen_R = (length_R >= least_W[worker_R]) & (runs_W[worker_R] > 1)
+    minimum_W = np.maximum(20, 10.0 * others_W / np.maximum(runs_W - 1, 1))
+    frozen_R = (length_R >= minimum_W[worker_R]) & (runs_W[worker_R] > 1)
     return np.bincount(worker_R[frozen_R], weights=length_R[frozen_R], minlength=workers).astype(np.int64)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline._whole import written_whole
+from paceline._atomic import atomic_write
 from paceline.datasets.columns import UNITS
 
 if TYPE_CHECKING:
@@ -20,13 +20,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
 
-FREE_BYTES, MOST_TIMES = 64 << 20, 200
+FREE_BYTES, MAX_RATIO = 64 << 20, 200
 """A compressed file of any size may grow to 64 MB while it is read, and a larger one to 200 times its size."""
 
 SCHEMA_VERSION = 1
-
-REPEATING = ["worker", "samples"]
-"""Columns with few distinct values, worth dictionary encoding."""
 
 
 def write(frame: pd.DataFrame, about: Mapping[str, object], path: str | Path) -> Path:
@@ -38,14 +35,15 @@ def write(frame: pd.DataFrame, about: Mapping[str, object], path: str | Path) ->
     table = pa.Table.from_pandas(frame, preserve_index=False)
     described = json.dumps({"schema_version": SCHEMA_VERSION, "units": UNITS, **about})
     table = table.replace_schema_metadata({"paceline": described})
-    measured = [name for name in table.column_names if name not in ("iteration", *REPEATING)]
-    with written_whole(path) as temporary:
+    # columns with few distinct values are dictionary-encoded
+    measured = [name for name in table.column_names if name not in ("iteration", "worker", "samples")]
+    with atomic_write(path) as temporary:
         pq.write_table(
             table,
             temporary,
             compression="zstd",
             compression_level=19,
-            use_dictionary=REPEATING,  # pyright: ignore[reportArgumentType] - pyarrow takes names, its types say bool
+            use_dictionary=["worker", "samples"],  # pyright: ignore[reportArgumentType] - pyarrow takes names, its types say bool
             column_encoding=dict.fromkeys(measured, "BYTE_STREAM_SPLIT"),  # a quarter smaller
         )
     return path
@@ -76,19 +74,16 @@ def _are_names(names: Any) -> bool:
     return isinstance(names, list) and all(isinstance(name, str) for name in names)
 
 
-def most_bytes(path: Path) -> int:
+def max_bytes(path: Path) -> int:
     """Return the bytes to which a file may grow while it is read: a larger one is an accident or an attack."""
-    return max(FREE_BYTES, MOST_TIMES * path.stat().st_size)
+    return max(FREE_BYTES, MAX_RATIO * path.stat().st_size)
 
 
-MOST_COLUMNS = 4096
+MAX_COLUMNS = 4096
 """Each column costs a millisecond and more, whatever it holds."""
 
 BATCH, BATCH_NUMBERS = 1 << 16, 1 << 21
 """Rows that are read at once; of a table with few columns, as many as hold two million numbers."""
-
-PORTION_NUMBERS = 1 << 19
-"""Numbers of the columns that are read before they are converted, at least of one column."""
 
 
 def read_table(path: Path, columns: Sequence[str]) -> pa.Table:
@@ -101,7 +96,7 @@ def read_table(path: Path, columns: Sequence[str]) -> pa.Table:
         and 200 times its size.
     """
     with _checked(path) as file:
-        return _read_columns(file, columns, most_bytes(path))
+        return _read_columns(file, columns, max_bytes(path))
 
 
 def read_frame(path: Path) -> tuple[pd.DataFrame, dict[bytes, bytes]]:
@@ -112,7 +107,7 @@ def read_frame(path: Path) -> tuple[pd.DataFrame, dict[bytes, bytes]]:
     import pandas as pd
 
     with _checked(path) as file:
-        left, frames = most_bytes(path), []
+        left, frames = max_bytes(path), []
         for columns in _portions(file):
             table = _read_columns(file, columns, left)
             left -= table.nbytes
@@ -145,33 +140,34 @@ def _portions(file: ParquetFile) -> list[list[str]]:
     names = file.schema_arrow.names
     if len(set(names)) < len(names) or any("." in name for name in names):
         return [names]  # such names would choose more columns than their own
-    each = max(PORTION_NUMBERS // max(file.metadata.num_rows, 1), 1)
+    # so many numbers are read before they are converted, at least one column
+    each = max((1 << 19) // max(file.metadata.num_rows, 1), 1)
     return [names[k : k + each] for k in range(0, len(names), each)] or [[]]
 
 
 def _check_metadata(path: Path, file: ParquetFile) -> None:
     """Refuse a file that says itself that it is too large."""
-    about, most = file.metadata, most_bytes(path)
-    if about.num_columns > MOST_COLUMNS:
-        raise ValueError(f"has {about.num_columns} columns; at most {MOST_COLUMNS} are read")
+    about, limit = file.metadata, max_bytes(path)
+    if about.num_columns > MAX_COLUMNS:
+        raise ValueError(f"has {about.num_columns} columns; at most {MAX_COLUMNS} are read")
     nested = [field.name for field in file.schema_arrow if not _is_plain(field.type)]
     if nested:
         raise ValueError(f"columns {nested} must hold plain numbers, texts or times, not lists or other nested types")
     groups = [about.row_group(k) for k in range(about.num_row_groups)]
     unpacked = sum(max(group.total_byte_size, 0) for group in groups)
-    if max(about.num_rows * max(about.num_columns, 1) * 8, unpacked) > most:
-        raise ValueError(_too_large(most))
+    if max(about.num_rows * max(about.num_columns, 1) * 8, unpacked) > limit:
+        raise ValueError(_too_large(limit))
 
 
-def _read_columns(file: ParquetFile, columns: Sequence[str], most: int) -> pa.Table:
+def _read_columns(file: ParquetFile, columns: Sequence[str], limit: int) -> pa.Table:
     import pyarrow as pa
 
     batches, grown = [], 0
     rows = max(BATCH, BATCH_NUMBERS // max(file.metadata.num_columns, 1))
     for batch in file.iter_batches(rows, columns=list(columns), use_threads=False):
         grown += batch.nbytes
-        if grown > most:
-            raise ValueError(_too_large(most))
+        if grown > limit:
+            raise ValueError(_too_large(limit))
         batches.append(batch)
     empty = pa.schema([field for field in file.schema_arrow if field.name in columns])
     schema = batches[0].schema if batches else empty
@@ -192,6 +188,6 @@ def _is_plain(kind: pa.DataType) -> bool:
     return _is_text(kind) or any(is_kind(kind) for is_kind in (*numbers, is_a.is_null, is_a.is_dictionary))
 
 
-def _too_large(most: int) -> str:
-    times = f"over {MOST_TIMES} times its size"
-    return f"grows to more than {most} bytes in memory, {times}; if that is meant, split it"
+def _too_large(limit: int) -> str:
+    times = f"over {MAX_RATIO} times its size"
+    return f"grows to more than {limit} bytes in memory, {times}; if that is meant, split it"

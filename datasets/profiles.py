@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paceline._whole import written_whole
+from paceline._atomic import atomic_write
 from paceline.datasets.readers.csv_rows import csv_fault
 from paceline.datasets.readers.files import json_of
 
@@ -34,9 +34,6 @@ Rows = Iterable[tuple[object, ...]]
 
 FLASH_UNITS = {"lstm": (1_000, 1_000), "embedding": (10_000, 1_000), "output": (1_000, 10_000)}
 """Factors by which the file scales down the layer's input and output sizes."""
-
-FAR = 1e15
-"""No size that a profile scales down is as large as this."""
 
 
 def read_profiles(
@@ -100,7 +97,7 @@ def save_profile(profile: pd.DataFrame, path: str | Path) -> Path:
         raise ValueError(f"profile must have the columns {list(COLUMNS)}, but {missing} are missing")
     path = Path(path)
     columns = [name for name in (*COLUMNS, UNCERTAINTY) if name in profile.columns]
-    with written_whole(path) as temporary:
+    with atomic_write(path) as temporary:
         profile[columns].to_csv(temporary, index=False)
     return path
 
@@ -122,7 +119,7 @@ def load_profile(path: str | Path) -> pd.DataFrame:
     frame = _frame(path, table[list(COLUMNS)].itertuples(index=False, name=None), first_row=2)
     if UNCERTAINTY in table.columns:
         values = enumerate(table[UNCERTAINTY], start=2)
-        frame[UNCERTAINTY] = [_optional(path, row, UNCERTAINTY, value, least=0.0) for row, value in values]
+        frame[UNCERTAINTY] = [_optional(path, row, UNCERTAINTY, value, minimum=0.0) for row, value in values]
     return frame
 
 
@@ -192,8 +189,9 @@ def _flash(path: Path) -> Rows:
 
 def _are_numbers(row: Any, many: int) -> bool:
     """Return whether a row is a list of ``many`` finite numbers."""
+    # no size that a profile scales down is as large
     return (
-        isinstance(row, list) and len(row) == many and all(isinstance(x, int | float) and -FAR < x < FAR for x in row)
+        isinstance(row, list) and len(row) == many and all(isinstance(x, int | float) and -1e15 < x < 1e15 for x in row)
     )
 
 
@@ -207,26 +205,26 @@ def _frame(path: Path, rows: Rows, *, first_row: int) -> pd.DataFrame:
     for row, (source, device, model, batch, seconds, comm, held) in enumerate(rows, start=first_row):
         numbers = _number(path, row, "batch", batch), _optional(path, row, "seconds", seconds)
         texts = ["" if pd.isna(text) else str(text) for text in (source, device, model, held)]  # type: ignore[call-overload]
-        comm_seconds = _optional(path, row, "comm_seconds", comm, least=0.0)
+        comm_seconds = _optional(path, row, "comm_seconds", comm, minimum=0.0)
         checked.append((*texts[:3], *numbers, comm_seconds, texts[3]))
     if not checked:
         raise ValueError(f"{path}: holds no measurement")
     return pd.DataFrame(checked, columns=list(COLUMNS))
 
 
-def _optional(path: Path, row: int, name: str, value: Any, *, least: float | None = None) -> float:
+def _optional(path: Path, row: int, name: str, value: Any, *, minimum: float | None = None) -> float:
     missing = value == "" or (isinstance(value, float) and np.isnan(value))
-    return float("nan") if missing else _number(path, row, name, value, least=least)
+    return float("nan") if missing else _number(path, row, name, value, minimum=minimum)
 
 
-def _number(path: Path, row: int, name: str, value: Any, *, least: float | None = None) -> float:
-    """Return a positive number (or one of at least ``least``), or raise an error that says where it is."""
+def _number(path: Path, row: int, name: str, value: Any, *, minimum: float | None = None) -> float:
+    """Return a positive number (or one of at least ``minimum``), or raise an error that says where it is."""
     try:
         number = float(value)
     except (TypeError, ValueError):
         number = float("nan")
-    if not np.isfinite(number) or (number <= 0 if least is None else number < least):
-        wanted = "positive" if least is None else f"at least {least:g}"
+    if not np.isfinite(number) or (number <= 0 if minimum is None else number < minimum):
+        wanted = "positive" if minimum is None else f"at least {minimum:g}"
         raise ValueError(f"{path}, row {row}: {name} must be a number, {wanted}, got {value!r}")
     return number
 

@@ -16,8 +16,6 @@ from paceline.datasets.trace import Trace
 KINDS = ("mixed", "noexog", "walk")
 """Kinds of fleets: all effects at once; covariates that explain nothing; speeds that wander and never return."""
 
-SAMPLES = 64.0
-"""Batch size of every worker in every iteration."""
 
 REGIME_LEVELS, REGIME_CHANGE = np.array([0.0, -0.25, -0.7]), 0.01
 """Log speed in each hidden regime, and the probability of a change of regime per iteration."""
@@ -73,8 +71,8 @@ def synthetic_fleet(kind: str, workers: int = 100, iterations: int = 2000, seed:
     """
     fleet = _simulated(kind, workers, iterations, seed)
     return Trace(
-        samples=np.full((iterations, workers), SAMPLES),
-        seconds=SAMPLES / np.exp(fleet.measured),
+        samples=np.full((iterations, workers), 64.0),
+        seconds=64.0 / np.exp(fleet.measured),
         covariates=np.stack([fleet.cpu, fleet.memory], axis=-1),
         covariate_names=("cpu_share", "memory_pressure"),
         meta={"job": f"synthetic-{kind}", "source": "synthetic", "seed": str(seed)},
@@ -118,11 +116,11 @@ def _regimes(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
 
 def _held(rng: np.random.Generator, shape: tuple[int, int], count: int, change: float) -> NDArray[np.int64]:
     """Draw one of ``count`` values and hold it until it changes, ``[T, W]``."""
-    drawn_TW = rng.integers(count, size=shape)
+    index_TW = rng.integers(count, size=shape)
     changed_TW = rng.random(shape) < change
     changed_TW[0] = True
     since_TW = np.maximum.accumulate(np.where(changed_TW, np.arange(shape[0])[:, None], 0), axis=0)
-    return np.take_along_axis(drawn_TW, since_TW, axis=0)
+    return np.take_along_axis(index_TW, since_TW, axis=0)
 
 
 def _autoregression(rng: np.random.Generator, shape: tuple[int, int]) -> Array:

@@ -17,12 +17,6 @@ import numpy as np
 from paceline._arrays import Array
 from paceline.datasets.trace import Trace
 
-MIN_DIFFERENCE = 0.005
-"""Shares of the time below half a percent are not worth a name."""
-
-SAME = 1e-3
-"""Times of all workers that differ by less than this share are the same."""
-
 NEARLY_SAME, TOGETHER = 0.02, 4.0
 """Times are wall times too if they differ by less than the first share, and vary together so many times as much."""
 
@@ -91,7 +85,8 @@ class Waiting:
         workers, work = _percent(self.from_workers), _percent(self.from_work)
         yield f"From uneven workers: with equal work, each at its own speed, they would wait {workers}{part}."
         yield f"From uneven samples: with the recorded work, all at one speed, they would wait {work}{part}."
-        if self.share + MIN_DIFFERENCE < min(self.from_workers, self.from_work):
+        # shares of the time below half a percent are not named
+        if self.share + 0.005 < min(self.from_workers, self.from_work):
             yield "Together less than either: the work follows the speeds."
 
 
@@ -136,10 +131,10 @@ def waiting(seconds_TW: Array, work_TW: Array | None) -> Waiting:
     if not known_T.any():
         return Waiting(share=share, of=of)
     seconds_TW, work_TW = seconds_TW[known_T], np.where(there_TW, work_TW, np.nan)[known_T]
-    own_TW = np.nanmean(work_TW, axis=1, keepdims=True) * (seconds_TW / work_TW)
+    compute_TW = np.nanmean(work_TW, axis=1, keepdims=True) * (seconds_TW / work_TW)
     alike_TW = work_TW * (np.nansum(seconds_TW, axis=1, keepdims=True) / np.nansum(work_TW, axis=1, keepdims=True))
     return Waiting(
-        share=share, from_workers=_share(own_TW), from_work=_share(alike_TW), iterations=int(known_T.sum()), of=of
+        share=share, from_workers=_share(compute_TW), from_work=_share(alike_TW), iterations=int(known_T.sum()), of=of
     )
 
 
@@ -177,11 +172,14 @@ def are_wall_times(seconds_TW: Array) -> bool:
     if len(seconds_TW) < 3 or seconds_TW.shape[1] < 2:
         return False
     spread_T = np.ptp(seconds_TW, axis=1) / seconds_TW.max(axis=1)
-    if np.mean(spread_T <= SAME) > 0.9:
+    # times within 0.1% are the same
+    if np.mean(spread_T <= 1e-3) > 0.9:
         return True
     mean_T = seconds_TW.mean(axis=1)
-    apart = np.median(np.abs(seconds_TW - mean_T[:, None]))
-    return bool(np.median(spread_T) < NEARLY_SAME and np.median(np.abs(mean_T - np.median(mean_T))) > TOGETHER * apart)
+    deviation = np.median(np.abs(seconds_TW - mean_T[:, None]))
+    return bool(
+        np.median(spread_T) < NEARLY_SAME and np.median(np.abs(mean_T - np.median(mean_T))) > TOGETHER * deviation
+    )
 
 
 def difference(seconds_TW: Array) -> float:

@@ -169,10 +169,10 @@ def _filled(speed_TW: Array) -> Array:
     """Fill gaps with the last speed before, and at the beginning with the worker's median."""
     filled_TW = speed_TW.copy()
     for speed_T in filled_TW.T:
-        usual = np.median(speed_T[np.isfinite(speed_T)])
+        median = np.median(speed_T[np.isfinite(speed_T)])
         for t in range(len(speed_T)):
             if not np.isfinite(speed_T[t]):
-                speed_T[t] = speed_T[t - 1] if t else usual
+                speed_T[t] = speed_T[t - 1] if t else median
     return filled_TW
 
 

@@ -11,16 +11,8 @@ import numpy as np
 
 from paceline._arrays import Array
 
-PAUSE = 3.0
-"""A time of more than so many times the running median is a pause: an evaluation, a checkpoint, a preemption."""
-
-WINDOW = 11
-"""Iterations of the running median: what lasts for more than half of it is no pause but a slow worker."""
-
 CHANGED, BESIDE = 0.1, 3
 """A batch that changes by more than this share shows how time depends on it: from so many iterations on either side."""
-
-FEWEST_CHANGES = 3
 
 
 def pauses(seconds_TW: Array) -> Array:
@@ -31,8 +23,10 @@ def pauses(seconds_TW: Array) -> Array:
     """
     from scipy.ndimage import median_filter
 
-    usual_TW = median_filter(seconds_TW, size=(min(WINDOW, len(seconds_TW)), 1), mode="nearest")
-    excess_TW: Array = np.where(seconds_TW > PAUSE * usual_TW, seconds_TW - usual_TW, 0.0)
+    # what lasts for more than half of 11 iterations is a slow worker, not a pause
+    median_TW = median_filter(seconds_TW, size=(min(11, len(seconds_TW)), 1), mode="nearest")
+    # a pause, such as an evaluation or a checkpoint, takes more than 3 times the running median
+    excess_TW: Array = np.where(seconds_TW > 3.0 * median_TW, seconds_TW - median_TW, 0.0)
     return excess_TW
 
 
@@ -77,17 +71,17 @@ def fixed_share(samples_TW: Array, seconds_TW: Array) -> FixedShare:
 
     workers = seconds_TW.shape[1]
     value_W, reach_W = np.zeros(workers), np.full(workers, np.inf)
-    own_W = np.quantile(samples_TW, 0.9, axis=0, method="nearest")
+    batch_W = np.quantile(samples_TW, 0.9, axis=0, method="nearest")
     for w in range(workers):
-        found = _at_changes(samples_TW[:, w] / own_W[w], seconds_TW[:, w])
-        if len(found) < FEWEST_CHANGES:
+        found = _at_changes(samples_TW[:, w] / batch_W[w], seconds_TW[:, w])
+        if len(found) < 3:
             continue
         share, weight = found.T
         value_W[w] = np.average(share, weights=weight)
         error = np.sqrt(np.square(weight * (share - value_W[w])).sum()) / weight.sum()
         reach_W[w] = t.isf(0.05, len(found) - 1) * error + 0.01
     value_W = np.clip(value_W, 0.0, 1.0)
-    return FixedShare(value_W, np.clip(value_W - reach_W, 0.0, 1.0), np.clip(value_W + reach_W, 0.0, 1.0), own_W)
+    return FixedShare(value_W, np.clip(value_W - reach_W, 0.0, 1.0), np.clip(value_W + reach_W, 0.0, 1.0), batch_W)
 
 
 def _at_changes(size_T: Array, seconds_T: Array) -> Array:

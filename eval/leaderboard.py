@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 BASELINE = "last-value"
 
-FEWEST_SCORED = 2
+MIN_SCORED = 2
 """Fewest scored speeds of a worker for a meaningful ratio."""
 
 
@@ -114,13 +114,13 @@ class Leaderboard:
         import pandas as pd
 
         jobs, predictors = len(self._workers_of_jobs), len(self.overall)
-        said = []
+        sentences = []
         if jobs > 1 and predictors > 1:
-            apart = critical_difference(predictors, jobs)
+            difference = critical_difference(predictors, jobs)
             few = f"{jobs} jobs are too few to tell {predictors} predictors apart by their mean ranks"
-            enough = f"mean ranks over {jobs} jobs must differ by {apart:.1f} to be significant"
-            said = [few if apart > predictors - 1 else enough]
-        return pd.DataFrame({"note": said}, dtype=str)
+            enough = f"mean ranks over {jobs} jobs must differ by {difference:.1f} to be significant"
+            sentences = [few if difference > predictors - 1 else enough]
+        return pd.DataFrame({"note": sentences}, dtype=str)
 
     @property
     def calibration(self) -> pd.DataFrame:
@@ -197,15 +197,15 @@ def leaderboard(
     errors: dict[str, dict[str, dict[str, ErrorFigures]]] = {"rmse": {}, "mae": {}}
     left: dict[str, dict[str, Residuals]] = {}
     lasts = {name: _Last.of(backtest(predictors[BASELINE], trace, warmup=warmup)) for name, trace in scored.items()}
-    kept_by = {name: (last.scored >= FEWEST_SCORED) & (np.nan_to_num(last.rmse) > 0) for name, last in lasts.items()}
+    scored_by = {name: (last.scored >= MIN_SCORED) & (np.nan_to_num(last.rmse) > 0) for name, last in lasts.items()}
     calls = [
-        (name, predictor, trace, lasts[trace.name], kept_by[trace.name])
+        (name, predictor, trace, lasts[trace.name], scored_by[trace.name])
         for trace in scored.values()
-        if kept_by[trace.name].any()
+        if scored_by[trace.name].any()
         for name, predictor in predictors.items()
     ]
-    for (name, _, trace, _, kept), result in zip(calls, spread(_scores, calls), strict=True):
-        board += _rows(name, result, lasts[trace.name], trace, kept)
+    for (name, _, trace, _, counted), result in zip(calls, spread(_scores, calls), strict=True):
+        board += _rows(name, result, lasts[trace.name], trace, counted)
         jobs.append(
             {"predictor": name, "trace": trace.name, "overhead": result.overhead, "microseconds": 1e6 * result.seconds}
         )
@@ -213,17 +213,19 @@ def leaderboard(
             of_measure.setdefault(name, {})[trace.name] = getattr(result, measure)
         left.setdefault(name, {})[trace.name] = result.residuals
     if not board:
-        scored_most = max((int(last.scored.max(initial=0)) for last in lasts.values()), default=0)
-        if scored and scored_most < FEWEST_SCORED:
+        max_scored = max((int(last.scored.max(initial=0)) for last in lasts.values()), default=0)
+        if scored and max_scored < MIN_SCORED:
             longest = max(map(len, scored.values()))
             raise ValueError(
-                f"traces must hold at least {FEWEST_SCORED} speeds of a worker after the warm-up of {warmup} iterations"
-                f", but the longest has {longest} iterations, of which {scored_most} can be scored: use a smaller "
+                f"traces must hold at least {MIN_SCORED} speeds of a worker after the warm-up of {warmup} iterations"
+                f", but the longest has {longest} iterations, of which {max_scored} can be scored: use a smaller "
                 "warmup (--warmup on the command line)"
             )
         raise ValueError("traces must hold at least one worker whose speed changes, got none to score")
     left_out = tuple(
-        f"{name}/{scored[name].workers[int(w)]}" for name, kept in kept_by.items() for w in np.flatnonzero(~kept)
+        f"{name}/{scored[name].workers[int(w)]}"
+        for name, counted in scored_by.items()
+        for w in np.flatnonzero(~counted)
     )
     return Leaderboard(
         pd.DataFrame(board), pd.DataFrame(jobs), left_out, dict(fit_seconds or {}), errors=errors, residuals=left
@@ -259,28 +261,28 @@ class _Scores:
     residuals: Residuals
 
 
-def _scores(name: str, predictor: Predictor, trace: Trace, last: _Last, kept: NDArray[np.bool_]) -> _Scores:
+def _scores(name: str, predictor: Predictor, trace: Trace, last: _Last, counted: NDArray[np.bool_]) -> _Scores:
     result = backtest(predictor, trace, warmup=last.warmup)
-    error_TW = result.error[:, kept]
+    error_TW = result.error[:, counted]
     return _Scores(
         result.rmse,
         result.mae,
         result.coverage,
         overhead=result.overhead,
         seconds=result.seconds,
-        rmse=squared(error_TW, last.rmse[kept]),
-        mae=absolute(error_TW, last.mae[kept]),
-        residuals=residuals(error_TW, result.position_TW[last.warmup :, kept]),
+        rmse=squared(error_TW, last.rmse[counted]),
+        mae=absolute(error_TW, last.mae[counted]),
+        residuals=residuals(error_TW, result.position_TW[last.warmup :, counted]),
     )
 
 
 def _rows(
-    name: str, result: _Scores, last: _Last, trace: Trace, kept: NDArray[np.bool_]
+    name: str, result: _Scores, last: _Last, trace: Trace, counted: NDArray[np.bool_]
 ) -> Iterator[dict[str, object]]:
     """Return one predictor's errors relative to the last value's, one row per worker kept."""
-    rmse, mae = result.rmse_W[kept] / last.rmse[kept], result.mae_W[kept] / last.mae[kept]
-    coverage = result.coverage_W[kept]
-    for w, worker in enumerate(np.array(trace.workers)[kept]):
+    rmse, mae = result.rmse_W[counted] / last.rmse[counted], result.mae_W[counted] / last.mae[counted]
+    coverage = result.coverage_W[counted]
+    for w, worker in enumerate(np.array(trace.workers)[counted]):
         about = {"predictor": name, "trace": trace.name, "worker": str(worker)}
         yield {**about, "rmse": rmse[w], "mae": mae[w], "coverage": coverage[w]}
 

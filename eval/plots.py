@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paceline._arrays import Array
+from paceline._atomic import atomic_write
 from paceline._figures import BLUE, GREY, VERMILION, plain
 from paceline._require import require
-from paceline._whole import written_whole
 from paceline.datasets import Trace
 from paceline.datasets.health import LAGS, autocorrelations, health
 from paceline.datasets.profiles import CURVE
@@ -18,10 +18,6 @@ from paceline.predictors.batch_time.curve_fit import curve_seconds, fit_curve
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-MOST_CURVES = 6
-"""Most curves in one figure: more would be indistinguishable."""
 
 
 def curve_figure(profile: pd.DataFrame, path: str | Path) -> Path:
@@ -45,13 +41,13 @@ def curve_figure(profile: pd.DataFrame, path: str | Path) -> Path:
     from matplotlib.figure import Figure
 
     curves = list(profile.groupby(CURVE, dropna=False))
-    if len(curves) > MOST_CURVES:
-        raise ValueError(f"profile must hold at most {MOST_CURVES} curves to be drawn, got {len(curves)}: select some")
+    if len(curves) > 6:
+        raise ValueError(f"profile must hold at most 6 curves to be drawn, got {len(curves)}: select some")
     figure = Figure(figsize=(7.0, 4.2 * len(curves)), layout="constrained")
     for panel, (names, rows) in zip(np.ravel(figure.subplots(len(curves), 1)), curves, strict=True):
         _draw(panel, ", ".join(str(name) for name in names if name), rows)
     path = Path(path)
-    with written_whole(path) as temporary:
+    with atomic_write(path) as temporary:
         figure.savefig(temporary, dpi=130, format=path.suffix.lstrip(".") or "png")
     return path
 
@@ -89,10 +85,6 @@ def _draw(panel: Any, title: str, rows: pd.DataFrame) -> None:
     panel.spines[["top", "right"]].set_visible(False)
 
 
-MOST_LINES = 8
-"""Most workers that are drawn as lines."""
-
-
 def health_figure(trace: Trace, path: str | Path) -> Path:
     """Draw the series of workers, their autocorrelations, and each covariate's correlation with speed.
 
@@ -125,7 +117,7 @@ def health_figure(trace: Trace, path: str | Path) -> Path:
         panel.set(title="covariate with log speed", xlabel="correlation", xlim=(-1, 1))
         panel.title.set_fontsize(10)
     path = Path(path)
-    with written_whole(path) as temporary:
+    with atomic_write(path) as temporary:
         figure.savefig(temporary, dpi=110, format=path.suffix.lstrip(".") or "png")
     return path
 
@@ -134,7 +126,7 @@ def _shown(series_TW: Array) -> list[int]:
     """Return the workers to draw: all, or some from the least median to the largest."""
     known = np.flatnonzero(np.isfinite(series_TW).any(axis=0))
     order = known[np.argsort(np.nanmedian(series_TW[:, known], axis=0), kind="stable")]
-    at = np.unique(np.linspace(0, len(order) - 1, min(MOST_LINES, len(order))).round().astype(int))
+    at = np.unique(np.linspace(0, len(order) - 1, min(8, len(order))).round().astype(int))
     return [int(w) for w in order[at]] if len(order) else [0]
 
 

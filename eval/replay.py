@@ -26,7 +26,7 @@ from paceline.solver import split
 if TYPE_CHECKING:
     import pandas as pd
 
-COARSE, FINE = 10, 100
+MIN_SAMPLES_PER_WORKER, REPLAYED_SAMPLES_PER_WORKER = 10, 100
 """Samples a worker below which the steps of a split are coarser than 10 %, and the number that is taken instead."""
 
 EQUAL, ORACLE = "equal batches", "oracle"
@@ -171,7 +171,7 @@ def iter_replay(
             continue
         covariates_WD = None if covariates_TWD is None else covariates_TWD[k]
         sizes = scheme.sizes(k, covariates_WD)
-        _require_whole(sizes, global_batch, scheme)
+        _require_integers(sizes, global_batch, scheme)
         if fixed_seconds is not None:
             seconds = curves_at(trace, fixed_seconds, k).busy_seconds(sizes)
         else:
@@ -230,14 +230,14 @@ def replay(
             f"trace {trace.name!r} has no iteration after a warm-up of {warmup} in which all workers reported: "
             "select workers that did, or shorten the warm-up"
         )
-    own = round(trace.samples[complete][0].sum())
-    batch, note = _divisible(trace, own) if global_batch is None else (global_batch, "")
+    recorded = round(trace.samples[complete][0].sum())
+    batch, note = _divisible(trace, recorded) if global_batch is None else (global_batch, "")
     if batch < len(trace.workers):
         raise ValueError(
             f"global_batch must be at least one sample for each of the {len(trace.workers)} workers, got {batch}"
         )
-    if taken := sorted({EQUAL, ORACLE} & set(schemes)):
-        raise ValueError(f"schemes must not use the names {taken}, which are always in the table: rename them")
+    if reserved := sorted({EQUAL, ORACLE} & set(schemes)):
+        raise ValueError(f"schemes must not use the names {reserved}, which are always in the table: rename them")
     oracle = Oracle(trace.speed, curves) if fixed_seconds is None else Oracle.of_fixed(trace, fixed_seconds)
     everyone: dict[str, SizeScheme] = {EQUAL: EqualBatches(), **schemes, ORACLE: oracle}
     ran = {
@@ -265,20 +265,20 @@ def replay_all(
     return Replays({name: replay(schemes, job, global_batch=global_batch, warmup=warmup) for name, job in jobs.items()})
 
 
-def _divisible(trace: Trace, own: int) -> tuple[int, str]:
+def _divisible(trace: Trace, recorded: int) -> tuple[int, str]:
     """Return a global batch that can be divided, and what to say if it is not the job's own."""
     workers = len(trace.workers)
-    if own >= COARSE * workers:
-        return own, ""
+    if recorded >= MIN_SAMPLES_PER_WORKER * workers:
+        return recorded, ""
     # Speeds of a replay do not depend on the batch, so another one changes the unit of time and nothing else.
-    batch = FINE * workers
+    batch = REPLAYED_SAMPLES_PER_WORKER * workers
     return batch, (
-        f"{trace.name}: replayed with a global batch of {batch}, because the recorded one of {own} cannot be divided "
+        f"{trace.name}: replayed with a global batch of {batch}, because the recorded {recorded} cannot be divided "
         f"finely among {workers} workers; give another with global_batch"
     )
 
 
-def _require_whole(sizes: NDArray[np.int64], global_batch: int, scheme: SizeScheme) -> None:
+def _require_integers(sizes: NDArray[np.int64], global_batch: int, scheme: SizeScheme) -> None:
     if sizes.sum() != global_batch or sizes.min() < 1:
         raise ValueError(
             f"{type(scheme).__name__} must hand out {global_batch} samples, at least one to each worker, got "
@@ -471,10 +471,10 @@ class Oracle:
         return split(self._curves_at(iteration), self._global_batch, lower=1).sizes
 
     def _by_speed(self, iteration: int) -> Curves:
-        speed_W, usual = self.speed[iteration], self.curves
-        if usual is None:
+        speed_W, curves = self.speed[iteration], self.curves
+        if curves is None:
             return Curves.from_speed(speed_W)
-        return Curves(usual.floor / speed_W, usual.slope / speed_W, usual.intercept / speed_W, usual.limit)
+        return Curves(curves.floor / speed_W, curves.slope / speed_W, curves.intercept / speed_W, curves.limit)
 
     def observe(self, sizes: Sizes, seconds: Array, covariates: Array | None) -> None:
         """Learn nothing."""

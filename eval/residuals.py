@@ -15,12 +15,6 @@ from paceline.datasets.health import SIGNIFICANT, ljung_box
 from paceline.eval.significance import LEVEL, Estimate, joined_error, mean
 from paceline.predictors import Forecast
 
-OFF = 0.03
-"""Mean positions nearer to a half than this are no bias worth a word."""
-
-NARROW = 0.1
-"""Spreads nearer to that of calibrated forecasts than this share are right."""
-
 
 @dataclass(frozen=True, eq=False)
 class Residuals:
@@ -64,18 +58,20 @@ class _Joined:
         self.value = float(np.dot(weights, [one.value for one in estimates]))
         self._error, self._degrees = joined_error(estimates, weights)
 
-    def differs(self, right: float, least: float) -> bool:
+    def differs(self, right: float, minimum: float) -> bool:
         """Return whether the value is far from the right one, significantly."""
         from scipy.stats import t
 
         off = abs(self.value - right)
-        return off > least and off > t.isf(LEVEL / 2, self._degrees) * self._error
+        return off > minimum and off > t.isf(LEVEL / 2, self._degrees) * self._error
 
 
 def _in_words(position: _Joined, spread: _Joined) -> str:
-    if position.differs(0.5, OFF):
+    # a bias of less than 3 percentiles is not reported
+    if position.differs(0.5, 0.03):
         return "too high" if position.value < 0.5 else "too low"
-    if spread.differs(1.0, 2 * NARROW):  # of squares, so twice the share
+    # neither is a spread within 10% of that of calibrated forecasts
+    if spread.differs(1.0, 2 * 0.1):  # of squares, so twice the share
         return "too narrow" if spread.value > 1.0 else "too wide"
     return "right"
 

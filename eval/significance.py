@@ -22,11 +22,6 @@ from paceline._arrays import Array
 LEVEL = 0.05
 """A difference is significant if chance alone gives one as large less often than this."""
 
-DRAWS = 2000
-"""Resamples of the block bootstrap: ends of 95 % intervals are then off by about 3 % of their length."""
-
-FEWEST_COSINES = 6
-
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
@@ -50,7 +45,7 @@ class Estimate:
 
 
 def _cosines(iterations: int) -> int:
-    return int(max(FEWEST_COSINES, round(0.2 * iterations ** (2 / 3))))  # of fewer, all are taken
+    return int(max(6, round(0.2 * iterations ** (2 / 3))))  # of fewer, all are taken
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,12 +93,12 @@ class Lead:
         return "not significant" if not self.is_significant else "better" if self.ratio < 1.0 else "worse"
 
     def __str__(self) -> str:
-        gain, least, most = (100.0 * (1.0 - ratio) for ratio in (self.ratio, self.high, self.low))
-        said = f"{abs(gain):.1f}% {'less' if gain >= 0 else 'more'} error"
+        gain, low, high = (100.0 * (1.0 - ratio) for ratio in (self.ratio, self.high, self.low))
+        text = f"{abs(gain):.1f}% {'less' if gain >= 0 else 'more'} error"
         if gain < 0:
-            least, most = -most, -least
+            low, high = -high, -low
         end = "significant" if self.is_significant else "not significant"
-        return f"{said} ({least:z.1f} to {most:z.1f}%): {end}"
+        return f"{text} ({low:z.1f} to {high:z.1f}%): {end}"
 
 
 def compare(error: ArrayLike, other_error: ArrayLike) -> Lead:
@@ -215,8 +210,8 @@ def _interval(
     from scipy.stats import norm, t
 
     rng = np.random.default_rng(0)
-    drawn = sum(weight * _resampled(one.moves, rng) for weight, one in zip(weights, differences, strict=True))
-    high, low = np.quantile(drawn, [1 - LEVEL / 2, LEVEL / 2]) * t.isf(LEVEL / 2, degrees) / norm.isf(LEVEL / 2)
+    resampled = sum(weight * _resampled(one.moves, rng) for weight, one in zip(weights, differences, strict=True))
+    high, low = np.quantile(resampled, [1 - LEVEL / 2, LEVEL / 2]) * t.isf(LEVEL / 2, degrees) / norm.isf(LEVEL / 2)
     return value - float(high), value - float(low)
 
 
@@ -225,7 +220,8 @@ def _resampled(moves_T: Array, rng: np.random.Generator) -> Array:
     length = -(-len(moves_T) // (2 * _cosines(len(moves_T))))
     blocks = -(-len(moves_T) // length)
     summed = np.concatenate([[0.0], np.cumsum(np.concatenate([moves_T, moves_T[:length]]))])
-    starts = rng.integers(len(moves_T), size=(DRAWS, blocks))
+    # with 2000 resamples, ends of 95% intervals are off by about 3% of their length
+    starts = rng.integers(len(moves_T), size=(2000, blocks))
     means: Array = (summed[starts + length] - summed[starts]).sum(axis=1) / (blocks * length)
     return means
 

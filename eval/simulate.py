@@ -44,29 +44,13 @@ MIN_ITERATIONS = 20
 MAX_ITERATIONS, MAX_REPORTS = 1000, 500_000
 """Number of last iterations that are replayed, and of reports of all workers together, which bounds time and memory."""
 
-MAX_WORKERS = 20_000
-"""A replay of 20 iterations of so many workers takes some seconds."""
 
 WARMUP = 50
 """Iterations before the scored ones, at most a quarter of all, so that forecasts have a start."""
 
-LEVEL = 0.90
-"""Share of jobs whose saving the interval holds."""
-
-COSINES = 3
-"""The interval is made of so few of the slowest: slow machines come and go in stretches of many iterations."""
-
-MODEL = 0.01
-"""Reach of the interval for what a replay leaves out: sizes that a job happens to keep, rounding, the hooks' time."""
-
-STEADY = 300
-"""Iterations that are drawn for workers of which only the usual speed is known."""
 
 NOISE = 0.05
 """Spread of a worker's speed from one iteration to the next where only its usual speed is known."""
-
-MAX_FIXED = 0.999
-"""Largest fixed share that is replayed: a worker whose time does not follow its batch at all has nothing to solve."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +68,7 @@ class Simulation:
     low, high
         Its 90 % interval; or the range over all fixed shares, where the log does not tell how time depends on the
         batch.
-    at_most
+    max_saving
         The saving if all of the time follows the batch, where the log does not tell; ``saving`` elsewhere.
     hindsight
         The saving if all speeds were known in advance, and time followed the batch as far as the log allows.
@@ -108,7 +92,7 @@ class Simulation:
     saving: float
     low: float
     high: float
-    at_most: float
+    max_saving: float
     hindsight: float
     slowest: str
     waiting: Waiting = field(default_factory=Waiting)
@@ -132,20 +116,20 @@ class Simulation:
     def gain(self) -> tuple[str, ...]:
         """Sentences on what balancing would gain."""
         if self.needs_probe:
-            low, high = round(100 * self.low), round(100 * self.at_most)
+            low, high = round(100 * self.low), round(100 * self.max_saving)
             what = f"Balancing would save {low} to {high}% of the time, depending on "
             whose = f"{_named(self.slowest)}'s" if self.slowest else "slow workers'"
             what += f"how much of {whose} extra time follows its batch"
-            told = f"If all of it does: {percent(self.at_most)} (90% interval: up to {percent(self.high)}). The log "
-            told += "cannot tell, as each worker's batches have one size."
-            return (f"{what}.", told, *self._pauses(), *self.assumed)
+            text = f"If all of it does: {percent(self.max_saving)} (90% interval: up to {percent(self.high)}). The log "
+            text += "cannot tell, as each worker's batches have one size."
+            return (f"{what}.", text, *self._pauses(), *self.assumed)
         ends = f"{_rounded(self.low)} to {percent(self.high)}"
         what = f"Balancing would save {percent(self.saving)} of the time (90% interval: {ends})"
         if not self.pays:
             what += ", too little to be sure of" if self.high >= MIN_SAVING else ", next to nothing"
         more = f"; mostly for {_named(self.slowest)}" if self.slowest and self.hindsight >= MIN_SAVING else ""
-        most = f"With all speeds known in advance it would save {percent(self.hindsight)}{more}."
-        return (f"{what}.", most, *self._pauses(), *self.assumed)
+        bound = f"With all speeds known in advance it would save {percent(self.hindsight)}{more}."
+        return (f"{what}.", bound, *self._pauses(), *self.assumed)
 
     def _pauses(self) -> tuple[str, ...]:
         if self.paused < MIN_SAVING / 2:
@@ -231,8 +215,8 @@ def simulate(
     job = Trace(
         trace.samples[complete_T], trace.seconds[complete_T], work=work, comm_seconds=comm, workers=trace.workers
     )
-    most = min(MAX_ITERATIONS + WARMUP, max(MAX_REPORTS // len(job.workers), MIN_ITERATIONS))
-    found = _recorded(job.select(slice(-most, None)), replayed_batch, curves)
+    limit = min(MAX_ITERATIONS + WARMUP, max(MAX_REPORTS // len(job.workers), MIN_ITERATIONS))
+    found = _recorded(job.select(slice(-limit, None)), replayed_batch, curves)
     return _about_job(found, trace, global_batch)
 
 
@@ -313,9 +297,10 @@ def _require_reports(trace: Trace, complete_T: Mask) -> None:
     workers = len(trace.workers)
     if workers == 1:
         raise ValueError("there is nothing to balance: the job has one worker")
-    if workers > MAX_WORKERS:
+    # a replay of 20 iterations of so many workers takes some seconds
+    if workers > 20_000:
         raise ValueError(
-            f"simulate replays at most {MAX_WORKERS:,} workers, and the job has {workers:,}: "
+            f"simulate replays at most 20,000 workers, and the job has {workers:,}: "
             "trace.select(workers=...) keeps some"
         )
     if not complete_T.any():
@@ -327,18 +312,18 @@ def _require_reports(trace: Trace, complete_T: Mask) -> None:
         )
 
 
-def _about_job(found: Simulation, trace: Trace, given: int | None) -> Simulation:
+def _about_job(found: Simulation, trace: Trace, global_batch: int | None) -> Simulation:
     """Add what only the whole trace knows."""
     accumulate = max(int(trace.meta.get("accumulate", "1")), 1)
     of_step = trace.meta.get("global_batch", "")
-    if given is not None:
-        batch: int | None = given
+    if global_batch is not None:
+        batch: int | None = global_batch
     elif of_step.isdecimal():
         batch = int(of_step)
     else:
-        own = _own_batch(trace)
-        known = own > len(trace.workers) and not trace.meta.get("derived") and own % accumulate == 0
-        batch = own // accumulate if known else None
+        recorded = _recorded_batch(trace)
+        known = recorded > len(trace.workers) and not trace.meta.get("derived") and recorded % accumulate == 0
+        batch = recorded // accumulate if known else None
     return replace(
         found,
         assumed=(*found.assumed, *_busy_times(trace)),
@@ -355,14 +340,14 @@ def _busy_times(trace: Trace) -> tuple[str, ...]:
     if (
         measured_waiting(trace)
         or complete_T.sum() < 3
-        or (apart := difference(trace.seconds[complete_T])) > NEARLY_SAME
+        or (deviation := difference(trace.seconds[complete_T])) > NEARLY_SAME
     ):
         return ()
-    same = f"Workers' times differ by only {percent(apart)}, as those of whole iterations do, whoever is slow"
+    same = f"Workers' times differ by only {percent(deviation)}, as those of whole iterations do, whoever is slow"
     return (f"Assumed: times are each worker's own, without waiting. {same}.",)
 
 
-def _own_batch(trace: Trace) -> int:
+def _recorded_batch(trace: Trace) -> int:
     """Return the usual samples of an iteration; of those that a probe did not cut, the upper half."""
     samples_T = trace.samples[np.isfinite(trace.samples).all(axis=1)].sum(axis=1)
     if not samples_T.size:
@@ -382,14 +367,15 @@ def _steady(trace: Trace, global_batch: int | None, curves: Curves | None, noise
     if not 0 <= noise <= 1:
         raise ValueError(f"noise must lie in [0, 1], as a share of the speed, got {noise}")
     speed_W = 1.0 / np.nanmean(1.0 / trace.speed, axis=0)
-    iterations = min(STEADY + WARMUP, max(MAX_REPORTS // len(speed_W), MIN_ITERATIONS))
-    drawn_TW = np.random.default_rng(0).standard_normal((iterations, len(speed_W)))
+    # speeds are drawn for 300 iterations, fewer in large jobs
+    iterations = min(300 + WARMUP, max(MAX_REPORTS // len(speed_W), MIN_ITERATIONS))
+    noise_TW = np.random.default_rng(0).standard_normal((iterations, len(speed_W)))
     batch = global_batch
     if batch is None and np.nanmax(trace.samples) > 1:
         batch = round(float(np.nansum(np.nanmedian(trace.samples, axis=0))))
     one, half, twice = (
         _replayed(
-            Trace(np.ones_like(drawn_TW), np.exp(spread * drawn_TW) / speed_W, workers=trace.workers), batch, curves
+            Trace(np.ones_like(noise_TW), np.exp(spread * noise_TW) / speed_W, workers=trace.workers), batch, curves
         )
         for spread in (noise, noise / 2, 2 * noise)
     )
@@ -410,15 +396,16 @@ def _recorded(job: Trace, global_batch: int | None, curves: Curves | None) -> Si
         job = replace(job, seconds=busy_TW)
         found = _replayed(job, global_batch, curves, paused_TW=paused_TW)
         return found if curves is not None else _over_all_shares(found)
-    own_TW = np.broadcast_to(share.samples, busy_TW.shape)
+    recorded_TW = np.broadcast_to(share.samples, busy_TW.shape)
     slow_W = _at(share, job, busy_TW, share.value) > np.median(_at(share, job, busy_TW, share.value))
     runs = [share.value, np.where(slow_W, share.low, share.high), np.where(slow_W, share.high, share.low)]
+    # a time without any part that follows the batch has nothing to solve
     found, best, worst = (
         _replayed(
-            replace(job, samples=own_TW, seconds=busy_TW / share.at(job.samples, fixed_W)),
+            replace(job, samples=recorded_TW, seconds=busy_TW / share.at(job.samples, fixed_W)),
             global_batch,
             None,
-            fixed_W=np.minimum(fixed_W, MAX_FIXED),
+            fixed_W=np.minimum(fixed_W, 0.999),
             paused_TW=paused_TW,
         )
         for fixed_W in runs
@@ -448,20 +435,20 @@ def _replayed(
     paused_TW: Array | None = None,
 ) -> Simulation:
     workers, warmup = len(job.workers), min(WARMUP, len(job) // 4)
-    own = round(float(np.median(job.samples.sum(axis=1))))
-    batch = global_batch if global_batch is not None else own if own > workers else None
+    recorded = round(float(np.median(job.samples.sum(axis=1))))
+    batch = global_batch if global_batch is not None else recorded if recorded > workers else None
     if batch is not None and batch <= workers:
         raise ValueError(
             f"there is nothing to divide: a global batch of {batch} is at most one sample for each of the {workers} "
             "workers; give a larger one (--global-batch) to see what balancing would gain with it"
         )
     multiple = default_batch_multiple(batch, workers) if batch else 1
-    upper = None if curves is None else dict(zip(job.workers, _whole(curves.limit), strict=True))
+    upper = None if curves is None else dict(zip(job.workers, _integers(curves.limit), strict=True))
     live = Balanced(Auto(), Policy(batch_multiple=multiple, upper=upper))
     fixed_TW = None if fixed_W is None else fixed_W * job.seconds
     replayed = replay({LIVE: live}, job, global_batch=batch, warmup=warmup, curves=curves, fixed_seconds=fixed_TW)
     scored = job.select(slice(warmup, None))
-    exchange = _exchange(scored) * (replayed.global_batch / own if own and fixed_W is None else 1.0)
+    exchange = _exchange(scored) * (replayed.global_batch / recorded if recorded and fixed_W is None else 1.0)
     equal_T, balanced_T = replayed.seconds(EQUAL) + exchange, replayed.seconds(LIVE) + exchange
     low, high = _interval(equal_T, balanced_T)
     paused = 0.0 if paused_TW is None else _paused(job.seconds, paused_TW)
@@ -475,7 +462,7 @@ def _replayed(
         iterations=len(equal_T),
         global_batch=replayed.global_batch,
         saving=saving,
-        at_most=saving,
+        max_saving=saving,
         low=computing * low,
         high=computing * high,
         hindsight=computing * max(float(1.0 - best_T.sum() / equal_T.sum()), 0.0),
@@ -495,7 +482,7 @@ def _exchange(job: Trace) -> float:
     return float(np.nanmedian(job.comm_seconds)) if known else 0.0  # type: ignore[arg-type]
 
 
-def _whole(limit: Array) -> list[int]:
+def _integers(limit: Array) -> list[int]:
     return [int(min(one, 2**31)) for one in limit]
 
 
@@ -503,11 +490,14 @@ def _interval(equal_T: Array, balanced_T: Array) -> tuple[float, float]:
     """Return the ends of the interval for the saving of another job that resembles this one and is as long."""
     from scipy.stats import t
 
-    kept = float(balanced_T.sum() / equal_T.sum())
-    error, degrees = Estimate(kept, (balanced_T - kept * equal_T) / equal_T.mean()).error(COSINES)
+    ratio = float(balanced_T.sum() / equal_T.sum())
+    # the three slowest cosines: slow machines come and go in stretches of many iterations
+    error, degrees = Estimate(ratio, (balanced_T - ratio * equal_T) / equal_T.mean()).error(3)
     both = np.sqrt(2) * error  # of this job, and of that one
-    reach = float(np.hypot(t.isf((1 - LEVEL) / 2, degrees) * both, MODEL))
-    return 1.0 - kept - reach, 1.0 - kept + reach
+    # the interval holds the savings of 90% of jobs
+    # a replay leaves out some 1%: rounding, the hooks' time, sizes that are not moved
+    reach = float(np.hypot(t.isf((1 - 0.90) / 2, degrees) * both, 0.01))
+    return 1.0 - ratio - reach, 1.0 - ratio + reach
 
 
 def _rounded(share: float) -> str:

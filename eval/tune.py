@@ -19,12 +19,12 @@ from paceline._require import require
 from paceline.eval.backtest import backtest
 from paceline.predictors import FleetPredictor, LastValue, Training, named
 from paceline.training.fit import fit, held_out_by, held_workers
-from paceline.training.sources import Given, Source
+from paceline.training.sources import Source, TraceSource
 
 if TYPE_CHECKING:
     import pandas as pd
 
-WHOLE: Mapping[str, tuple[int, int]] = {
+INTEGER_RANGES: Mapping[str, tuple[int, int]] = {
     "lags": (2, 24),
     "covariate_lags": (1, 12),
     "hidden": (4, 64),
@@ -41,14 +41,6 @@ REAL: Mapping[str, tuple[float, float]] = {
 }
 """Real arguments that are tried, on a logarithmic scale."""
 
-FIRST_SCORED = 20
-"""Iterations of each trace that no trial is scored on: every predictor is still learning there."""
-
-MOST_FAILED = 5
-"""Trials that may fail at the beginning; then it is not the arguments that are wrong."""
-
-MOST_LINE = 1 << 16
-"""Characters read of a journal's first line, which names the study: a foreign file may have a line without end."""
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +69,7 @@ class Tuned:
 
 def tune(
     name: str,
-    traces: Given | Source,
+    traces: TraceSource | Source,
     *,
     trials: int = 20,
     at_once: int = 1,
@@ -85,7 +77,7 @@ def tune(
     storage: str | Path | None = None,
     training: Training | None = None,
     seed: int = 0,
-    tell: Callable[[int, float], None] = lambda number, score: None,
+    on_trial: Callable[[int, float], None] = lambda number, score: None,
 ) -> Tuned:
     """Try arguments of a predictor, and return the best.
 
@@ -107,7 +99,7 @@ def tune(
         How networks are trained, apart from what is tried.
     seed
         Decides which arguments are tried, and which workers are held out.
-    tell
+    on_trial
         Called after each trial with its number and score.
 
     Raises
@@ -130,24 +122,24 @@ def tune(
     import pandas as pd
 
     source = traces if isinstance(traces, Source) else Source(traces)
-    given = set(re.findall(r"(\w+)=", name))
-    tried = [argument for argument in _arguments(named(name)) if argument not in given]
+    fixed = set(re.findall(r"(\w+)=", name))
+    tried = [argument for argument in _arguments(named(name)) if argument not in fixed]
     if not tried:
-        raise ValueError(f"{name} has no argument that is tried; tried are {[*WHOLE, *REAL]}")
+        raise ValueError(f"{name} has no argument that is tried; tried are {[*INTEGER_RANGES, *REAL]}")
     workers = sorted({worker for trace in source for worker in trace.workers})
     held = sorted(held_workers(hold_out, workers, seed)) or hold_out
     study = _study(storage, name, seed, _identity(source, held, training))
     while (missing := trials - len(study.get_trials(states=[optuna.trial.TrialState.COMPLETE]))) > 0:
         proposed = [study.ask() for _ in range(min(at_once, missing))]
-        asked = [{argument: _suggested(trial, argument) for argument in tried} for trial in proposed]
-        calls = [(named(name), arguments, training, source, held, seed) for arguments in asked]
+        suggested = [{argument: _suggested(trial, argument) for argument in tried} for trial in proposed]
+        calls = [(named(name), arguments, training, source, held, seed) for arguments in suggested]
         for trial, (score, why) in zip(proposed, spread(_tried, calls), strict=True):
             if why:
                 study.tell(trial, state=optuna.trial.TrialState.FAIL)
                 _note_failure(study, trial.params, why)
             else:
                 study.tell(trial, score)
-            tell(trial.number, score)
+            on_trial(trial.number, score)
     done = sorted(study.get_trials(states=[optuna.trial.TrialState.COMPLETE]), key=lambda trial: trial.value)
     table = pd.DataFrame([{**trial.params, "score": trial.value} for trial in done])
     best = _with(named(name), done[0].params, training)
@@ -165,31 +157,32 @@ def _note_failure(study: Any, arguments: Mapping[str, Any], why: str) -> None:
     """Log a trial that failed, as where there are fewer iterations than lags; stop if none succeeds."""
     logger.warning("a trial with %s failed: %s", arguments, why)
     states = [trial.state.name for trial in study.trials]
-    if "COMPLETE" not in states and states.count("FAIL") >= MOST_FAILED:
+    # after 5 failures the arguments are not the cause
+    if "COMPLETE" not in states and states.count("FAIL") >= 5:
         raise ValueError(f"all {states.count('FAIL')} trials failed, the last with {arguments}: {why}")
 
 
 def _arguments(predictor: FleetPredictor) -> list[str]:
     """Return the predictor's arguments that are tried, and those of its training."""
-    found = [argument for argument in predictor.get_params(deep=False) if argument in (*WHOLE, *REAL)]
+    found = [argument for argument in predictor.get_params(deep=False) if argument in (*INTEGER_RANGES, *REAL)]
     inside = ["learning_rate", "weight_decay"] if hasattr(predictor, "training") else []
     return [*found, *(argument for argument in inside if argument not in found)]
 
 
 def _suggested(trial: Any, argument: str) -> Any:
-    if argument in WHOLE:
-        return trial.suggest_int(argument, *WHOLE[argument], log=True)
+    if argument in INTEGER_RANGES:
+        return trial.suggest_int(argument, *INTEGER_RANGES[argument], log=True)
     return trial.suggest_float(argument, *REAL[argument], log=True)
 
 
 def _with(predictor: FleetPredictor, arguments: Mapping[str, Any], training: Training | None) -> FleetPredictor:
     """Return a new predictor of the same kind with these arguments."""
     mine = predictor.get_params(deep=False)
-    own = {name: value for name, value in arguments.items() if name in mine}
+    selected = {name: value for name, value in arguments.items() if name in mine}
     if "training" in mine:
         inside = {name: value for name, value in arguments.items() if name not in mine}
-        own["training"] = replace(training or mine["training"] or Training(), **inside)
-    return type(predictor)(**{**mine, **own})
+        selected["training"] = replace(training or mine["training"] or Training(), **inside)
+    return type(predictor)(**{**mine, **selected})
 
 
 def _tried(*call: Any) -> tuple[float, str]:
@@ -215,9 +208,10 @@ def _score(
     is_held, ratios = held_out_by(hold_out, seed), []
     for trace in source:
         names = [worker for worker in trace.workers if is_held(worker)]
-        if names and len(trace) > FIRST_SCORED:
+        # predictors are still learning in the first 20 iterations
+        if names and len(trace) > 20:
             part = trace.select(workers=names)
-            mine, last = (backtest(one, part, warmup=FIRST_SCORED).rmse for one in (fitted, LastValue()))
+            mine, last = (backtest(one, part, warmup=20).rmse for one in (fitted, LastValue()))
             ratios += [a / b for a, b in zip(mine, last, strict=True) if np.isfinite(a) and b > 0]
     if not ratios:
         raise ValueError("no validation worker's speed changes after the first iterations: hold out others")
@@ -230,7 +224,8 @@ def _require_journal(path: Path) -> None:
         return
     try:
         with path.open(encoding="utf-8") as file:
-            first = file.readline(MOST_LINE)
+            # a foreign file may have a first line without end
+            first = file.readline(1 << 16)
         is_journal = not first or "op_code" in json.loads(first)
     except (OSError, ValueError, TypeError):
         is_journal = False

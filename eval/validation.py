@@ -83,13 +83,13 @@ def require_forecasts(
     every worker, before its first report and in gaps too
     """
     named = type(predictor.predictor if isinstance(predictor, Adopted) else predictor).__name__
-    for values_TW, right_TW, said, must in (
+    for values_TW, right_TW, name, requirement in (
         (speed_TW, np.isfinite(speed_TW) & (speed_TW > 0), "{:g} samples/s", "a finite speed above 0"),
         (spread_TW, spread_TW >= 0, "a spread of {:g}", "a spread of at least 0, infinite where nothing is known,"),
     ):
         if not right_TW.all():
             t, w = (int(axis[0]) for axis in np.nonzero(~right_TW))
             raise ValueError(
-                f"{named} forecast {said.format(values_TW[t, w])} for worker {workers[w]} in iteration {first + t}: a "
-                f"forecast must be {must} for every worker, before its first report and in gaps too"
+                f"{named} forecast {name.format(values_TW[t, w])} for worker {workers[w]} in iteration {first + t}: a "
+                f"forecast must be {requirement} for every worker, before its first report and in gaps too"
             )

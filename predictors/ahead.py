@@ -13,7 +13,7 @@ import numpy as np
 from paceline._arrays import Array
 from paceline.predictors.fleet import FleetPredictor
 
-MOST, FARTHEST = 3, 64
+MAX_HORIZONS, MAX_HORIZON = 3, 64
 """Horizons above 1 that are learnt for at the same time, and the farthest: what is expected is kept until it passes."""
 
 IDLE = 256

@@ -20,14 +20,12 @@ from paceline.predictors.ranges import covariate_names
 SMOOTHINGS, FADING = (1.0, 0.5, 0.1, 0.03), 2.0
 """Its averages, the first of which is the last value; their first weights grow linearly, as a worker warms up."""
 
-HEAD_START = 9.0
-"""Regret that the uncorrected network begins with: about 40 % of the trust, until other experts earn more."""
 
 WARM_UP, FASTER, SLOWER = 5, np.log(1.2), np.log(2.0)
 """Reports after which a worker has warmed up, times it may start afresh before, and the rise and fall in log speed for
 that."""
 
-JUMP, USUAL_ERRORS = np.log(1.5), 6.0
+MIN_JUMP, ERROR_SCALES = np.log(1.5), 6.0
 """A jump is two errors in a row to the same side, each beyond this in log speed and so many times the usual error. A
 single one may be a stall."""
 
@@ -87,7 +85,7 @@ class Auto(Calibrated):
             self._forget(warming_W)
             error_W = np.where(warming_W, np.nan, error_W)
         # Nobody is far off now, or was before: nobody has jumped.
-        if not (self._calm and self._all_near and np.maximum.reduce(np.abs(error_W)) <= JUMP):
+        if not (self._calm and self._all_near and np.maximum.reduce(np.abs(error_W)) <= MIN_JUMP):
             jumped_W = self._jumped(error_W)
             if anywhere(jumped_W):  # averages and trust would follow slowly; intervals follow by themselves
                 self._mixture._forget(jumped_W)
@@ -106,7 +104,7 @@ class Auto(Calibrated):
         """
         before_W = self.state["far"]
         # A worker without errors to compare with (NaN) has not jumped.
-        beyond_W = np.where(before_W == 0, np.maximum(JUMP, USUAL_ERRORS * self.state["scale"]), np.abs(before_W))
+        beyond_W = np.where(before_W == 0, np.maximum(MIN_JUMP, ERROR_SCALES * self.state["scale"]), np.abs(before_W))
         far_W = np.where(np.abs(error_W) > beyond_W, np.sign(error_W) * beyond_W, 0.0)
         jumped_W = np.asarray(far_W * before_W > 0)
         far_W = np.where(np.isnan(error_W), before_W, np.where(jumped_W, 0.0, far_W))
@@ -124,5 +122,6 @@ class HeadStart(Mixture):
 
     def initial_state(self, count: int) -> dict[str, Array]:
         rows = super().initial_state(count)
-        rows["regret"][:, -1] += HEAD_START
+        # regret of 9: the uncorrected network starts with about 40% of the weight
+        rows["regret"][:, -1] += 9.0
         return rows

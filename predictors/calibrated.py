@@ -29,8 +29,6 @@ SCORES_L = np.array([NormalDist().inv_cdf(level) for level in LEVELS])
 
 LOW, HIGH = LEVELS.index(0.05), LEVELS.index(0.95)
 
-STEP = 0.15
-"""Running scales that a quantile moves in one iteration."""
 
 SCALE_SMOOTHING, LARGEST_JUMP, SMALLEST_SCALE = 0.02, 10.0, 1e-4
 """Weight of the newest error in the running scale, the most scales that one error counts for, and the least scale."""
@@ -42,11 +40,6 @@ EARLY_FADING = 8.0
 """Early errors fade as in a mean with weights that grow with the seventh power of time: the first ones, of a warm-up,
 are the largest."""
 
-EARLY_WIDTH = 3.0
-"""Quantiles of n errors are wider by this over n, about as those of Student's t: their scale is uncertain itself."""
-
-SETTLED = EARLY_FADING / SCALE_SMOOTHING
-"""Errors after which nothing is early any more."""
 
 WIDER_AHEAD, KNOWN_AHEAD = 0.25, 10.0
 """Power of the horizon by which intervals widen before its first error, and errors that this scale counts for."""
@@ -54,9 +47,6 @@ WIDER_AHEAD, KNOWN_AHEAD = 0.25, 10.0
 RECENT, SUDDEN, FEWEST = 3, 12.0, 20
 """Errors of the last ``RECENT + 1`` that must be beyond this many scales, to both sides, for noise that has grown, and
 errors before that."""
-
-RESTARTED = 5.0
-"""Errors that count as known when intervals start afresh: the median of the last ones is about as sure."""
 
 
 class Calibrated(NestedPredictor):
@@ -136,8 +126,8 @@ class Calibrated(NestedPredictor):
         wider_WL = math.pow(horizon, WIDER_AHEAD) * next_WL
         if ahead is None:
             return wider_WL
-        own_WL = ahead.rows["quantiles"]
-        return np.asarray(np.where(np.isnan(own_WL), wider_WL, own_WL))
+        ahead_WL = ahead.rows["quantiles"]
+        return np.asarray(np.where(np.isnan(ahead_WL), wider_WL, ahead_WL))
 
     def _inner_forecast(self, covariates_WD: Array, horizon: int) -> tuple[Array, Curves | None]:
         inner = self._inner[0]
@@ -158,7 +148,7 @@ class Calibrated(NestedPredictor):
     # -- learning ------------------------------------------------------------------------------------------------
 
     def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
-        for ahead in self._still_asked() if self._ahead else ():
+        for ahead in self._active_horizons() if self._ahead else ():
             expected_W = self._inner[0].forecast_log_speed(covariates_WD, ahead.horizon)
             record_WP = np.concatenate([expected_W[:, None], self._quantiles(ahead.horizon, ahead)], axis=1)
             self._learn_ahead(ahead, np.log(speed_W), ahead.passed(record_WP))
@@ -176,7 +166,8 @@ class Calibrated(NestedPredictor):
 
     def _compare(self, error_W: Array) -> None:
         # Without new workers or missing reports there is a shorter way.
-        settled = self._calm and np.minimum.reduce(self.state["compared"]) >= SETTLED
+        # intervals of early errors differ
+        settled = self._calm and np.minimum.reduce(self.state["compared"]) >= EARLY_FADING / SCALE_SMOOTHING
         super()._compare(error_W)
         _track(self.state, error_W, self.state["quantiles"], bool(settled))
 
@@ -195,14 +186,16 @@ def _track(rows: dict[str, Array], error_W: Array, stated_WL: Array, settled: bo
     if not settled:
         rate = np.maximum(SCALE_SMOOTHING, EARLY_FADING / (EARLY_FADING + rows["compared"]))
     scale_W = rows["scale"] + rate * (np.minimum(size_W, LARGEST_JUMP * rows["scale"]) - rows["scale"])
-    moved_WL = rows["multiples"] + STEP * (LEVELS_L - (error_W[:, None] <= stated_WL))
+    # a quantile moves by 0.15 running scales per iteration
+    moved_WL = rows["multiples"] + 0.15 * (LEVELS_L - (error_W[:, None] <= stated_WL))
     seen_W: Mask | float = 1.0
     if not settled:
         seen_W = np.isfinite(error_W)
         scale_W = np.where(seen_W, np.where(np.isnan(scale_W), size_W, scale_W), rows["scale"])
         moved_WL = np.where(seen_W[:, None] & np.isfinite(stated_WL), moved_WL, rows["multiples"])
     rows["scale"], rows["multiples"], rows["compared"] = scale_W, _rising(moved_WL), rows["compared"] + seen_W
-    wide_W = scale_W * (1.0 + EARLY_WIDTH / (1.0 + rows["compared"]))
+    # wider by 3/n after n errors, about as Student's t: the scale is uncertain too
+    wide_W = scale_W * (1.0 + 3.0 / (1.0 + rows["compared"]))
     rows["quantiles"] = wide_W[:, None] * rows["multiples"]
 
 
@@ -224,10 +217,11 @@ def _restart(rows: dict[str, Array], error_W: Array, size_W: Array) -> bool:
     restarted_W = far_W & (above_W > 0) & (below_W > 0) & (above_W + below_W >= RECENT) & (rows["compared"] >= FEWEST)
     if not anywhere(restarted_W):
         return False
-    usual_W = np.median(np.abs(last_WR), axis=1)
-    rows["scale"] = np.where(restarted_W, usual_W, rows["scale"])
+    median_W = np.median(np.abs(last_WR), axis=1)
+    rows["scale"] = np.where(restarted_W, median_W, rows["scale"])
     rows["multiples"] = np.where(restarted_W[:, None], NORMAL_MULTIPLES_L, rows["multiples"])
-    rows["compared"] = np.where(restarted_W, RESTARTED, rows["compared"])
+    # the median of the last errors is about as certain as 5 errors
+    rows["compared"] = np.where(restarted_W, 5.0, rows["compared"])
     return True
 
 

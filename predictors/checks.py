@@ -106,11 +106,11 @@ def example_trace(iterations: int = 200, seed: int = 0):  # type: ignore[no-unty
 
 def predict_is_pure(make: Factory) -> None:
     """Two calls in a row give the same answer, and a call changes nothing."""
-    asked, silent = _warm(make), _warm(make)
-    first, second = asked.predict(), asked.predict()
+    polled, silent = _warm(make), _warm(make)
+    first, second = polled.predict(), polled.predict()
     _require(_same(first, second), "predict gave two different answers in a row")
-    asked.predict(horizon=3)
-    _require(_same(_continue(asked), _continue(silent)), "predict changed what is forecast later")
+    polled.predict(horizon=3)
+    _require(_same(_continue(polled), _continue(silent)), "predict changed what is forecast later")
 
 
 def defined_before_the_first_report(make: Factory) -> None:
@@ -293,8 +293,8 @@ def a_missing_report_changes_nothing(make: Factory) -> None:
         predictor.observe(replace(_without(report, 0), covariates=None))
     for name, rows in predictor.state_dict().items():
         if name.startswith("rows/"):
-            kept = np.array_equal(rows[0], before[name][0], equal_nan=True)
-            _require(kept, f"a missing report changed {name!r} of its worker")
+            unchanged = np.array_equal(rows[0], before[name][0], equal_nan=True)
+            _require(unchanged, f"a missing report changed {name!r} of its worker")
 
 
 def reset_forgets(make: Factory) -> None:
@@ -349,9 +349,9 @@ def inputs_are_left_alone(make: Factory) -> None:
     _require(bool((seconds == [0.5, 0.25, 1.0]).all() and (covariates == 1.0).all()), "an input array was changed")
     clean.observe(_report(seconds.copy(), covariates.copy()))
     seconds[:], covariates[:] = 99.0, 99.0
-    kept = "an input array was kept by reference, so a later change by its owner changed the forecast"
-    _require(_same(watched.predict(), clean.predict()), kept)
-    _require(_same(_continue(watched), _continue(clean)), kept)
+    problem = "an input array was kept by reference, so a later change by its owner changed the forecast"
+    _require(_same(watched.predict(), clean.predict()), problem)
+    _require(_same(_continue(watched), _continue(clean)), problem)
 
 
 def forecasts_are_deterministic(make: Factory) -> None:

@@ -25,15 +25,6 @@ ERROR_SMOOTHING, LARGEST_ERROR, SMALLEST_ERROR = 0.05, 3.0, 1e-3
 REMEMBERED, SHORTEST = 3, 4
 """Events at equal distances that make a schedule, and the shortest distance."""
 
-REBOUND = 8
-"""Iterations after an event in which an error to the other side is its consequence."""
-
-MAX_SPREAD = 0.5
-"""Events of one schedule differ from their median by less than this share of it."""
-
-PRIOR = 0.01
-"""Odds that equal distances are a schedule, before they are compared with the rate of events."""
-
 
 class PeriodicEvents(NestedPredictor):
     """Another predictor, behind one that learns events which return after equal numbers of iterations.
@@ -96,7 +87,8 @@ class PeriodicEvents(NestedPredictor):
     def _believed(self) -> Mask:
         """Return whose schedule is unlikely to be chance: each return has the probability of any event."""
         rate_W = (self.state["events"] + 1.0) / (self.state["seen"] + 2.0)
-        return np.asarray(rate_W ** (1.0 + self.state["returns"]) < PRIOR)
+        # prior odds that equal intervals are a schedule
+        return np.asarray(rate_W ** (1.0 + self.state["returns"]) < 0.01)
 
     def _effects(self, due_W: Mask) -> Array:
         """Return the change of log speed by scheduled events, of those who are due and whose schedule is believed."""
@@ -131,13 +123,13 @@ class PeriodicEvents(NestedPredictor):
         inner, rows = self._inner[0], self.state
         samples_W = np.asarray(report.samples, dtype=np.float64)
         error_W = np.log(speed_W / inner.forecast_speed_at(samples_W, covariates_WD))
-        size_W, usual_W, due_W = np.abs(error_W), rows["usual"], self._due()
-        event_W = size_W > np.maximum(MIN_EFFECT, MIN_ERRORS * usual_W)
-        bounded_W = np.minimum(size_W, LARGEST_ERROR * usual_W + SMALLEST_ERROR)
-        smoothed_W = usual_W + ERROR_SMOOTHING * (bounded_W - usual_W)
+        size_W, mean_W, due_W = np.abs(error_W), rows["usual"], self._due()
+        event_W = size_W > np.maximum(MIN_EFFECT, MIN_ERRORS * mean_W)
+        bounded_W = np.minimum(size_W, LARGEST_ERROR * mean_W + SMALLEST_ERROR)
+        smoothed_W = mean_W + ERROR_SMOOTHING * (bounded_W - mean_W)
         seen: Mask | float = 1.0
         if not all_finite(smoothed_W):
-            smoothed_W = np.where(np.isnan(error_W), usual_W, np.where(np.isnan(usual_W), size_W, smoothed_W))
+            smoothed_W = np.where(np.isnan(error_W), mean_W, np.where(np.isnan(mean_W), size_W, smoothed_W))
             seen = np.isfinite(speed_W)
         if due_W is not None or anywhere(event_W):
             known_W = np.isfinite(error_W)
@@ -157,7 +149,8 @@ class PeriodicEvents(NestedPredictor):
         when_WE = np.where(missed_W[:, None], np.nan, rows["when"])
         effect_WE = rows["effect"]
         # An inner predictor that has followed an event errs to the other side until it is back.
-        event_W = event_W & ~((rows["seen"] <= when_WE[:, 0] + REBOUND) & (error_W * effect_WE[:, 0] < 0.0))
+        # for 8 iterations after an event, an error to the other side is its consequence
+        event_W = event_W & ~((rows["seen"] <= when_WE[:, 0] + 8) & (error_W * effect_WE[:, 0] < 0.0))
         rows["events"] = rows["events"] + event_W
         # Beside a schedule, other events are accidents.
         new_W = came_W | (event_W & (np.isnan(rows["due"]) | missed_W))
@@ -166,7 +159,8 @@ class PeriodicEvents(NestedPredictor):
         period_W, before_W = when_WE[:, 0] - when_WE[:, 1], when_WE[:, 1] - when_WE[:, 2]
         middle_W = np.sort(effect_WE, axis=1)[:, 1]
         spread_W = np.maximum.reduce(np.abs(effect_WE - middle_W[:, None]), axis=1)
-        regular_W = (period_W == before_W) & (period_W >= SHORTEST) & (spread_W < MAX_SPREAD * np.abs(middle_W))
+        # intervals of one schedule differ from their median by less than half of it
+        regular_W = (period_W == before_W) & (period_W >= SHORTEST) & (spread_W < 0.5 * np.abs(middle_W))
         rows["due"] = np.where(regular_W, when_WE[:, 0] + period_W, np.nan)
         rows["due_effect"] = np.where(regular_W, middle_W, 0.0)
         return np.asarray(hidden_W)

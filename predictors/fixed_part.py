@@ -34,35 +34,18 @@ half as likely. Of 34 curves of training jobs on five GPUs (public ones of Gavel
 a quarter have nothing fixed in the upper half of their batches, half of them between 0.1 and 0.4, the others up to 0.8.
 """
 
-PRIOR_WORKERS = 1.0
-"""How many workers of which all is known the prior counts for."""
 
-ROUNDS = 3
-"""Steps by which the fleet's own distribution of shares is found from the prior."""
-
-FADING = 0.97
-"""Factor by which a worker's evidence fades with each change of its size: about 30 changes count."""
-
-SAME = 0.02
-"""Sizes that differ by a smaller share count as the same."""
-
-FREEDOM = 4.0
-"""Degrees of freedom of Student's t, by which errors in log time are scored: an outlier is not impossible."""
-
-FIRST_NOISE, FIRST_WEIGHT, LEAST_NOISE, NOISE_SMOOTHING, LARGEST = 0.05, 2.0, 0.01, 0.05, 3.0
+FIRST_NOISE, FIRST_WEIGHT, MIN_NOISE, NOISE_SMOOTHING, LARGEST = 0.05, 2.0, 0.01, 0.05, 3.0
 """Noise of a time before anything is known, and how many changes of time that counts for; the least noise, relative to
 it; the weight of the newest change of time in it, and the most times the noise that one change counts for."""
 
-MISSED_SMOOTHING, MOST_MISSED = 0.1, 0.5
+MISSED_SMOOTHING, MAX_MISSED = 0.1, 0.5
 """Weight of the newest squared error in those of last time and forecast, and the most that one counts for."""
 
 SUDDEN, UNLIKELY = np.log(1.5), 5.0
 """A change of time that no hypothesis explains within this, in log time, and so many times the noise, is a jump, and
 teaches nothing: a pause began or ended, or the speed changed."""
 
-SETTLED = 3
-"""Reports after a jump in which it may turn out to have been a pause: a change of size is then compared with the time
-before the jump too."""
 
 MOSTLY, JUMP_FADING = 0.8, 0.95
 """Share of a job's jumps that were over at the next report, counted with one of each kind beforehand, from which a jump
@@ -72,7 +55,7 @@ which earlier jumps count at each further one."""
 FIRST = 5
 """First reports whose median the constants are relative to."""
 
-MOST_FIXED = 0.98
+MAX_FIXED = 0.98
 """A constant part is taken to be at most this share of a time."""
 
 PREFIX = "fixed_part/"
@@ -192,8 +175,8 @@ class FixedPart:
             relative_W = size_W / (reference or 1.0)
             at_reference_W = seconds_W / self._relative_seconds(seconds_W, relative_W)
             if anywhere(rows["passing"]):
-                usual_W = (reference or 1.0) / self.predictor.predict(covariates=report.covariates).speed
-                at_reference_W = np.where(rows["passing"] > 0, usual_W, at_reference_W)
+                expected_W = (reference or 1.0) / self.predictor.predict(covariates=report.covariates).speed
+                at_reference_W = np.where(rows["passing"] > 0, expected_W, at_reference_W)
         samples_W = np.full(len(size_W), reference or np.nan)
         at_reference = replace(report, samples=samples_W, seconds=at_reference_W)
         try:
@@ -254,7 +237,8 @@ class FixedPart:
         """Return what is known of each worker after this report, and whether there is new evidence."""
         before, rows = self._rows, dict(self._rows)
         change_W = np.log(seconds_W / before["seconds"])
-        moved_W = np.abs(size_W / before["size"] - 1.0) >= SAME
+        # sizes within 2% count as equal
+        moved_W = np.abs(size_W / before["size"] - 1.0) >= 0.02
         moved = anywhere(moved_W)
         noise_W, error_W = before["noise"], change_W
         if moved:
@@ -283,7 +267,8 @@ class FixedPart:
             loss_NH -= loss_NH.min(axis=1, keepdims=True)
             loss_NH[jump_W[moved_W] | np.isnan(loss_NH).any(axis=1)] = 0.0
             rows["evidence"] = before["evidence"].copy()
-            rows["evidence"][moved_W] *= FADING
+            # evidence fades by 3% with each change of size: about 30 changes count
+            rows["evidence"][moved_W] *= 0.97
             rows["evidence"][moved_W] += loss_NH
         seen_W = ~np.isnan(seconds_W)
         rows["size"] = np.where(seen_W, size_W, before["size"])
@@ -306,7 +291,7 @@ class FixedPart:
         last_W = rows["seconds"] / self._relative_seconds(rows["seconds"], rows["size"] / reference)
         forecast_W = reference / self.predictor.predict(covariates=report.covariates).speed
         error_W2 = np.log(now_W[:, None] / np.stack([last_W, forecast_W], axis=1))
-        bounded_W2 = np.minimum(np.square(error_W2), MOST_MISSED**2)
+        bounded_W2 = np.minimum(np.square(error_W2), MAX_MISSED**2)
         known_W = moved_W & ~np.isnan(error_W2[:, 0])
         missed_W2 = rows["missed"] + MISSED_SMOOTHING * known_W[:, None] * np.where(
             known_W[:, None], bounded_W2 - rows["missed"], 0.0
@@ -332,7 +317,8 @@ class FixedPart:
         fading_W = np.where(first_W, JUMP_FADING, 1.0)
         rows["over"] = before["over"] * fading_W + (first_W & calm_W)
         rows["lasted"] = before["lasted"] * fading_W + (first_W & ~calm_W)
-        after_W = np.where(calm_W | (before["jump"] >= SETTLED), 0.0, before["jump"] + (before["jump"] > 0))
+        # within 3 reports after a jump, it may turn out to have been a pause
+        after_W = np.where(calm_W | (before["jump"] >= 3), 0.0, before["jump"] + (before["jump"] > 0))
         begins_W = rose_W & (before["jump"] == 0)
         over, lasted = np.add.reduce(rows["over"]), np.add.reduce(rows["lasted"])
         since_W2 = np.stack([before["count"] - before["when"][:, 0], before["when"][:, 0] - before["when"][:, 1]], 1)
@@ -348,7 +334,7 @@ class FixedPart:
         """Return how many times as long as a batch of the reference size these took, ``[W]``."""
         weights_WH = self._weights_WH
         seconds_W1 = seconds_W[:, None]
-        fixed_WH = np.minimum(CONSTANTS * self._rows["usual"][:, None], MOST_FIXED * seconds_W1)
+        fixed_WH = np.minimum(CONSTANTS * self._rows["usual"][:, None], MAX_FIXED * seconds_W1)
         share_WH = fixed_WH / (fixed_WH + (seconds_W1 - fixed_WH) / relative_W[:, None])
         of_constants_W = np.add.reduce(weights_WH[:, len(SHARES) :] * share_WH, axis=1)
         share_W = weights_WH[:, : len(SHARES)] @ SHARES + of_constants_W
@@ -356,9 +342,9 @@ class FixedPart:
 
     def _fixed_seconds(self, seconds_W: Array) -> Array:
         """Return the fixed part of times at the reference size, ``[W]``."""
-        weights_WH, usual_W = self._weights_WH, self._rows["usual"]
-        usual_W = np.where(np.isnan(usual_W), seconds_W, usual_W)
-        fixed_WH = np.minimum(CONSTANTS * usual_W[:, None], MOST_FIXED * seconds_W[:, None])
+        weights_WH, expected_W = self._weights_WH, self._rows["usual"]
+        expected_W = np.where(np.isnan(expected_W), seconds_W, expected_W)
+        fixed_WH = np.minimum(CONSTANTS * expected_W[:, None], MAX_FIXED * seconds_W[:, None])
         of_constants_W = np.add.reduce(weights_WH[:, len(SHARES) :] * fixed_WH, axis=1)
         return np.asarray(weights_WH[:, : len(SHARES)] @ SHARES * seconds_W + of_constants_W)
 
@@ -399,11 +385,13 @@ def _weights(loss_WH: Array) -> Array:
     """
     likelihood_WH = np.exp(np.minimum.reduce(loss_WH, axis=1, keepdims=True) - loss_WH)
     known_W, fleet_H = 1.0 - likelihood_WH @ PRIOR_H, PRIOR_H
-    for step in range(ROUNDS + 1):
+    # 3 steps from the prior to the fleet's distribution of shares
+    for step in range(4):
         weight_WH = fleet_H * likelihood_WH
         weight_WH /= np.add.reduce(weight_WH, axis=1, keepdims=True)
-        if step < ROUNDS:
-            fleet_H = (PRIOR_WORKERS * PRIOR_H + known_W @ weight_WH) / (PRIOR_WORKERS + known_W.sum())
+        if step < 3:
+            # the prior counts as one fully known worker
+            fleet_H = (PRIOR_H + known_W @ weight_WH) / (1.0 + known_W.sum())
     return np.asarray(weight_WH)
 
 
@@ -411,7 +399,7 @@ def _expected(rows: Mapping[str, Array], base: str, size_W: Array, reference: fl
     """Return by how much each hypothesis expects the log time to have changed since the base, ``[W, H]``."""
     size_W1, seconds_W1, now_W1 = rows[f"{base}size"][:, None], rows[f"{base}seconds"][:, None], size_W[:, None]
     by_share = np.log((SHARES + (1 - SHARES) * now_W1 / reference) / (SHARES + (1 - SHARES) * size_W1 / reference))
-    part = np.minimum(CONSTANTS * rows["usual"][:, None] / seconds_W1, MOST_FIXED)
+    part = np.minimum(CONSTANTS * rows["usual"][:, None] / seconds_W1, MAX_FIXED)
     return np.concatenate([by_share, np.log(part + (1.0 - part) * now_W1 / size_W1)], axis=1)
 
 
@@ -424,8 +412,9 @@ def _losses(
     """
     part = {name: value[moved_W] for name, value in rows.items() if name in (f"{base}size", f"{base}seconds", "usual")}
     error_NH = change_W[moved_W][:, None] - _expected(part, base, size_W[moved_W], reference)
-    noise_N = rows["noise"][moved_W] + LEAST_NOISE**2
-    loss_NH = (FREEDOM + 1) / 2 * np.log1p(np.square(error_NH) / (FREEDOM * noise_N)[:, None])
+    noise_N = rows["noise"][moved_W] + MIN_NOISE**2
+    # Student's t with 4 degrees of freedom: an outlier is not impossible
+    loss_NH = (4.0 + 1) / 2 * np.log1p(np.square(error_NH) / (4.0 * noise_N)[:, None])
     return np.asarray(loss_NH), np.asarray(np.abs(error_NH).min(axis=1))
 
 

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from paceline.datasets import Trace
 
 
-PRIOR_SPEED = 1.0
-"""Forecast for all workers before the first report, in samples/s. Any value works: only ratios size batches."""
-
 ERROR_SMOOTHING = 0.05
 """Weight of the newest squared error in the spread: it remembers about the last 20 iterations."""
 
@@ -219,10 +216,10 @@ class FleetPredictor(Params):
                 report = without(report, doubted_W)
                 speed_W, error_W = (np.where(doubted_W, np.nan, values_W) for values_W in (speed_W, error_W))
         self._compare(error_W)
-        kept = {name: self.state[name] for name in ("squared_error", "doubted")}
+        saved = {name: self.state[name] for name in ("squared_error", "doubted")}
         self.update_from_report(report, speed_W, covariates_WD)
-        if not kept.keys() <= self.state.keys():  # update may replace the state that initial_state made
-            self.state |= kept
+        if not saved.keys() <= self.state.keys():  # update may replace the state that initial_state made
+            self.state |= saved
 
     # Reports may hold any number; what comes of it is clipped or counts as missing.
     _judged_in_silence = np.errstate(all="ignore")(_judged)
@@ -383,14 +380,14 @@ def _side_by_side(rows: dict[str, Array]) -> dict[str, Array]:
     return {name: np.asfortranarray(values) for name, values in rows.items()}
 
 
-def shortened(names: Sequence[str], most: int = 8) -> str:
+def shortened(names: Sequence[str], limit: int = 8) -> str:
     """Return a list of names for a message: the number, and the first few of many.
 
-    >>> shortened(["a", "b"]), shortened([str(k) for k in range(200)], most=2)
+    >>> shortened(["a", "b"]), shortened([str(k) for k in range(200)], limit=2)
     ("2: ['a', 'b']", "200: ['0', '1'] and 198 more")
     """
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return f"{len(names)}: {list(names[:most])}{more}"
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return f"{len(names)}: {list(names[:limit])}{more}"
 
 
 def _name(worker: object) -> str:
@@ -419,5 +416,6 @@ def with_prior(speed_W: Array) -> Array:
     if np.minimum.reduce(speed_W) >= SLOWEST and np.maximum.reduce(speed_W) <= FASTEST:  # NaN is neither
         return speed_W.copy()  # it may be the state itself
     known_W = np.isfinite(speed_W)
-    prior = float(np.median(speed_W[known_W])) if known_W.any() else PRIOR_SPEED
+    # samples/s before the first report; only ratios matter, so any value works
+    prior = float(np.median(speed_W[known_W])) if known_W.any() else 1.0
     return np.clip(np.where(known_W, speed_W, prior), SLOWEST, FASTEST)

@@ -42,12 +42,6 @@ DISCOUNT, SHARE = 0.998, 0.01
 SCALE_SMOOTHING, LARGEST_ERROR = 0.05, 3.0
 """Weight of the newest error in a worker's running scale, and the most scales that one iteration may count for."""
 
-FARTHEST_AHEAD = 10.0
-"""Most scales that one error beyond the next iteration counts for in that scale."""
-
-SMALLEST_SCALE = 1e-6
-"""Least running scale in log speed: a constant worker has no error to divide by."""
-
 
 class Mixture(NestedPredictor):
     """Weighted mean of several predictors' log speeds; each worker's weights follow how well its experts forecast.
@@ -97,7 +91,7 @@ class Mixture(NestedPredictor):
         self.experts = tuple(experts)
         self._inner = _averages_together([adopted(expert) for expert in self.experts])
         # If no expert's forecast depends on the batch size, one forecast serves both to plan with and to be judged.
-        self._asked_once = all(
+        self._single_query = all(
             type(inner).forecast_speed_at is FleetPredictor.forecast_speed_at for inner in self._inner
         )
         self._columns = sum(inner.columns for inner in self._inner)
@@ -136,7 +130,7 @@ class Mixture(NestedPredictor):
 
     def forecast_speed_at(self, samples_W: Array, covariates_WD: Array) -> Array:
         """Return the mixed forecast, and keep the experts' own: the next report shows how far each was off."""
-        if self._asked_once:
+        if self._single_query:
             return np.exp(self._answered(covariates_WD, 1, None).mean_W)
         expected_WE = self._expected(
             covariates_WD, lambda inner, mine: np.log(inner.forecast_speed_at(samples_W, mine))
@@ -148,7 +142,7 @@ class Mixture(NestedPredictor):
         """Return the answer for these covariates and this horizon, cached until the next report."""
         rows = self.state if ahead is None else ahead.rows
         answer, regret_WE = self._answers.get(horizon), rows["regret"]
-        if answer is None or answer.regret_WE is not regret_WE or answer.asked is not covariates_WD:
+        if answer is None or answer.regret_WE is not regret_WE or answer.covariates is not covariates_WD:
             expected_WE = self._expected(covariates_WD, lambda inner, mine: inner.forecast_log_speed(mine, horizon))
             answer = _Answer(regret_WE, covariates_WD, expected_WE, _mean(weights_of(rows), expected_WE))
             self._answers[horizon] = answer
@@ -168,7 +162,7 @@ class Mixture(NestedPredictor):
 
     def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
         log_speed_W, answers = np.log(speed_W), self._answers
-        for ahead in self._still_asked() if self._ahead else ():
+        for ahead in self._active_horizons() if self._ahead else ():
             answer = self._answered(covariates_WD, ahead.horizon, ahead)
             passed_WP = ahead.passed(np.concatenate([answer.expected_WE, answer.mean_W[:, None]], axis=1))
             _learn_weights(ahead.rows, log_speed_W, passed_WP[:, :-1], passed_WP[:, -1], ahead=True)
@@ -184,7 +178,7 @@ class _Answer:
     """Cached forecasts of the experts and the mixture, with the report and covariates that they were made from."""
 
     regret_WE: Array | None
-    asked: Array | None
+    covariates: Array | None
     expected_WE: Array
     mean_W: Array
 
@@ -216,25 +210,26 @@ def _learn_weights(
 ) -> None:
     """Update the experts' weights: each gains or loses by its part in the error of the mixture."""
     error_W = log_speed_W - mean_W
-    size_W = np.maximum(np.abs(error_W), SMALLEST_SCALE)
+    # a constant worker has no error to divide by
+    size_W = np.maximum(np.abs(error_W), 1e-6)
     if ahead:
         scale_W = _root_mean_square(rows["scale"], size_W)
     else:
         scale_W = rows["scale"] + SCALE_SMOOTHING * (np.minimum(size_W, 5.0 * rows["scale"]) - rows["scale"])
-    whole = all_finite(scale_W)  # everybody reported, and not for the first time
-    if not whole:
+    everyone = all_finite(scale_W)  # everybody reported, and not for the first time
+    if not everyone:
         scale_W = np.where(np.isnan(rows["scale"]), size_W, scale_W)
     better_WE = _bounded((expected_WE - mean_W[:, None]) / scale_W[:, None])
     gain_WE = _bounded(error_W / scale_W)[:, None] * better_WE
-    kept: Array | float = DISCOUNT
+    discount: Array | float = DISCOUNT
     if not all_finite(gain_WE):
         gain_WE[np.isnan(gain_WE)] = 0.0  # a worker that did not report, or one that the expert does not know
-    if not whole:
+    if not everyone:
         seen_W = np.isfinite(error_W)
-        kept = np.where(seen_W, DISCOUNT, 1.0)[:, None]
+        discount = np.where(seen_W, DISCOUNT, 1.0)[:, None]
         scale_W = np.where(seen_W, scale_W, rows["scale"])
-    rows["regret"] = kept * rows["regret"] + gain_WE
-    rows["square"] = kept * rows["square"] + np.square(gain_WE)
+    rows["regret"] = discount * rows["regret"] + gain_WE
+    rows["square"] = discount * rows["square"] + np.square(gain_WE)
     rows["scale"] = scale_W
 
 
@@ -243,7 +238,8 @@ def _root_mean_square(scale_W: Array, size_W: Array) -> Array:
 
     Beside their mean size, these would count for little.
     """
-    square_W, largest_W = np.square(scale_W), np.minimum(size_W, FARTHEST_AHEAD * scale_W)
+    # one error beyond the next iteration counts as at most 10 scales
+    square_W, largest_W = np.square(scale_W), np.minimum(size_W, 10.0 * scale_W)
     return np.asarray(np.sqrt(square_W + SCALE_SMOOTHING * (np.square(largest_W) - square_W)))
 
 
@@ -254,14 +250,14 @@ def _bounded(error: Array) -> Array:
 def _averages_together(experts: Sequence[FleetPredictor]) -> tuple[FleetPredictor, ...]:
     """Return the experts with neighbouring plain averages merged: five of them then cost as much as one."""
     together: list[FleetPredictor] = []
-    for plain, group in groupby(experts, key=lambda expert: _given_smoothing(expert) is not None):
+    for plain, group in groupby(experts, key=lambda expert: _smoothing_of(expert) is not None):
         neighbours = list(group)
-        smoothings = [smoothing for expert in neighbours if (smoothing := _given_smoothing(expert))]
+        smoothings = [smoothing for expert in neighbours if (smoothing := _smoothing_of(expert))]
         together += [Averages(smoothings)] if plain and len(neighbours) > 1 else neighbours
     return tuple(together)
 
 
-def _given_smoothing(expert: FleetPredictor) -> float | None:
+def _smoothing_of(expert: FleetPredictor) -> float | None:
     """Return the smoothing of a plain average, 1 for the last value, and None for any other predictor."""
     if type(expert) is LastValue:
         return 1.0

@@ -32,10 +32,13 @@ def register(*classes: type[FleetPredictor]) -> None:
     >>> del kinds["doubled"]
     """
     for kind in classes:
-        taken = kinds.get(_plain(kind.__name__), kind)
-        if (taken.__module__, taken.__qualname__) != (kind.__module__, kind.__qualname__):  # not defined once more
+        registered = kinds.get(_plain(kind.__name__), kind)
+        if (registered.__module__, registered.__qualname__) != (
+            kind.__module__,
+            kind.__qualname__,
+        ):  # not defined once more
             raise ValueError(
-                f"the name {name_of(kind)!r} belongs to {taken.__module__}.{taken.__qualname__}: rename yours"
+                f"the name {name_of(kind)!r} belongs to {registered.__module__}.{registered.__qualname__}: rename yours"
             )
         kinds[_plain(kind.__name__)] = kind
 
@@ -97,11 +100,11 @@ def built(kind: type[FleetPredictor], arguments: str) -> FleetPredictor:
     return kind(**values)
 
 
-def _with_training(values: dict[str, Any], default: object, own: set[str]) -> dict[str, Any]:
+def _with_training(values: dict[str, Any], default: object, arguments: set[str]) -> dict[str, Any]:
     """Return the arguments with those of :class:`Training`, such as ``learning_rate``, gathered in ``training``."""
     from paceline.predictors.networks.neural import Training
 
-    inside = {name: value for name, value in values.items() if name in Training.__dataclass_fields__.keys() - own}
+    inside = {name: value for name, value in values.items() if name in Training.__dataclass_fields__.keys() - arguments}
     if not inside:
         return values
     start = default if isinstance(default, Training) else Training()

@@ -13,16 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, Mask
-from paceline.predictors.ahead import FARTHEST, IDLE, MOST, Ahead
+from paceline.predictors.ahead import IDLE, MAX_HORIZON, MAX_HORIZONS, Ahead
 from paceline.predictors.fitting import Fitting, as_traces, fit_with
 from paceline.predictors.fleet import REFERENCE, FleetPredictor
-from paceline.predictors.ranges import whole
+from paceline.predictors.ranges import require_int
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
-
-PART = re.compile("(inner|ahead)[0-9]+")
-"""Names of the parts in a state."""
 
 
 class NestedPredictor(FleetPredictor):
@@ -108,7 +105,7 @@ class NestedPredictor(FleetPredictor):
         Asking once is enough to learn for it from then on, until nobody has asked for a long time.
         """
         ahead = self._ahead.get(horizon)
-        if ahead is None and 1 < horizon <= FARTHEST and len(self._ahead) < MOST:
+        if ahead is None and 1 < horizon <= MAX_HORIZON and len(self._ahead) < MAX_HORIZONS:
             ahead = self._ahead[horizon] = Ahead(self, horizon)
             ahead.reset(self.workers)
             self._start(ahead)
@@ -116,7 +113,7 @@ class NestedPredictor(FleetPredictor):
             ahead.fleet["idle"] = np.zeros(1)
         return ahead
 
-    def _still_asked(self) -> list[Ahead]:
+    def _active_horizons(self) -> list[Ahead]:
         """Return the states for horizons asked for lately, and drop the others."""
         for ahead in list(self._ahead.values()):
             ahead.fleet["idle"] = ahead.fleet["idle"] + 1.0
@@ -157,12 +154,12 @@ class NestedPredictor(FleetPredictor):
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume from what ``state_dict`` returned."""
         places = [name.split("/") for name in state]
-        parts = {place[1] for place in places if len(place) > 2 and PART.fullmatch(place[1])}
-        own = {n: value for n, value in state.items() if n.split("/", 2)[1:2] not in [[part] for part in parts]}
-        super().load_state_dict({name: value for name, value in own.items() if name != REFERENCE})
+        parts = {place[1] for place in places if len(place) > 2 and re.fullmatch("(inner|ahead)[0-9]+", place[1])}
+        outer = {n: value for n, value in state.items() if n.split("/", 2)[1:2] not in [[part] for part in parts]}
+        super().load_state_dict({name: value for name, value in outer.items() if name != REFERENCE})
         for part in sorted(parts):
             if part.startswith("ahead"):
-                horizon = whole("horizon", int(part.removeprefix("ahead")), least=2, most=FARTHEST)
+                horizon = require_int("horizon", int(part.removeprefix("ahead")), minimum=2, maximum=MAX_HORIZON)
                 self._ahead[horizon] = Ahead(self, horizon)
         workers = {"workers": np.array(self.workers)}
         for part, predictor in self._named_parts().items():
@@ -178,11 +175,11 @@ class NestedPredictor(FleetPredictor):
         """
         if self._split is None or self._split[0] is not covariates_WD:
             pairs = zip(self._inner, self._reading()[1], strict=True)
-            self._split = (covariates_WD, [(inner, _taken(covariates_WD, places)) for inner, places in pairs])
+            self._split = (covariates_WD, [(inner, _selected(covariates_WD, places)) for inner, places in pairs])
         return self._split[1]
 
 
-def _taken(covariates_WD: Array, places: NDArray[np.intp] | None) -> Array:
+def _selected(covariates_WD: Array, places: NDArray[np.intp] | None) -> Array:
     if places is None:
         return covariates_WD
     # Take from the transpose, where a covariate's column is contiguous.

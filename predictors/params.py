@@ -40,15 +40,15 @@ class Params:
         mine = self.get_params(deep=False)
         inner: dict[str, dict[str, Any]] = {}
         for name, value in params.items():
-            own, _, rest = name.partition("__")
-            if own not in mine or (rest and not isinstance(mine[own], Params)):
+            outer, _, rest = name.partition("__")
+            if outer not in mine or (rest and not isinstance(mine[outer], Params)):
                 raise ValueError(f"{type(self).__name__} has no parameter {name!r}; it has {list(mine)}")
             if rest:
-                inner.setdefault(own, {})[rest] = value
+                inner.setdefault(outer, {})[rest] = value
             else:
-                mine[own] = value
-        for own, values in inner.items():
-            mine[own] = type(mine[own])(**mine[own].get_params(deep=False)).set_params(**values)
+                mine[outer] = value
+        for outer, values in inner.items():
+            mine[outer] = type(mine[outer])(**mine[outer].get_params(deep=False)).set_params(**values)
         fresh = type(self)(**mine)
         self.__dict__ = vars(fresh)
         return self

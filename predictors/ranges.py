@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-MOST = 10_000
+MAX_SIZE = 10_000
 """The largest window, lag or layer. A worker's state then takes at most 80 kB for each, whatever a file asks for."""
 
 
-def whole(name: str, value: object, least: int, most: int = MOST) -> int:
+def require_int(name: str, value: object, minimum: int, maximum: int = MAX_SIZE) -> int:
     """Return a whole number within its range.
 
     Raises
@@ -20,14 +20,14 @@ def whole(name: str, value: object, least: int, most: int = MOST) -> int:
 
     Examples
     --------
-    >>> whole("window", 8, least=1)
+    >>> require_int("window", 8, minimum=1)
     8
-    >>> whole("window", 10**10, least=1)
+    >>> require_int("window", 10**10, minimum=1)
     Traceback (most recent call last):
     ValueError: window must be a whole number from 1 to 10000, got 10000000000
     """
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= most:
-        raise ValueError(f"{name} must be a whole number from {least} to {most}, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not minimum <= value <= maximum:
+        raise ValueError(f"{name} must be a whole number from {minimum} to {maximum}, got {value!r}")
     return int(value)
 
 

@@ -1,4 +1,4 @@
-"""Reference of a predictor, kept with it: how much speeds changed in its fit, and where each of its covariates lay.
+"""What a predictor was fitted on: how much speeds changed, and the range of each covariate.
 
 Axes: T iterations, W workers, D covariates, R rows: the changes of speed, and each covariate.
 """
@@ -16,7 +16,7 @@ FAR = 5.0
 """Deviations from the fitted mean beyond which a value counts as unknown.
 
 Whatever their distribution, at most 1 in 25 of the fitted values themselves lie so far out (Chebyshev's inequality):
-fewer than ``MANY``, so more of the same never counts as drift.
+fewer than :data:`MANY`, so more of the same never counts as drift.
 """
 
 MANY = 0.05
@@ -48,9 +48,9 @@ class Spread:
         count = self.count + other.count
         if not self.count or not other.count:
             return self if self.count else other
-        apart = other.mean - self.mean
-        mean = self.mean + apart * other.count / count
-        return Spread(count, mean, self.squares + other.squares + apart**2 * self.count * other.count / count)
+        shift = other.mean - self.mean
+        mean = self.mean + shift * other.count / count
+        return Spread(count, mean, self.squares + other.squares + shift**2 * self.count * other.count / count)
 
     @property
     def constant(self) -> bool:

@@ -74,12 +74,12 @@ class Report:
                 f"samples and seconds must both have one entry per worker, "
                 f"got the shapes {samples.shape} and {seconds.shape}"
             )
-        least, largest = np.minimum.reduce, np.maximum.reduce
+        minimum, maximum = np.minimum.reduce, np.maximum.reduce
         # Questions to all workers at once, and no floating point warnings to silence: the usual report.
-        bounded = largest(samples, initial=0.0) < LARGEST and largest(seconds, initial=0.0) < np.inf  # NaN is not
-        if bounded and least(seconds, initial=np.inf) >= SHORTEST:
+        bounded = maximum(samples, initial=0.0) < LARGEST and maximum(seconds, initial=0.0) < np.inf  # NaN is not
+        if bounded and minimum(seconds, initial=np.inf) >= SHORTEST:
             speed = samples / seconds
-            if least(speed, initial=np.inf) >= SLOWEST and largest(speed, initial=0.0) <= FASTEST:
+            if minimum(speed, initial=np.inf) >= SLOWEST and maximum(speed, initial=0.0) <= FASTEST:
                 return speed, self.out_of_memory is None
         return _usable(samples, seconds), False
 

@@ -14,10 +14,6 @@ from paceline._arrays import Array
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.report import Report
 
-TRIED = "its forecasts are in proportion to the sizes to try next, which depend on all workers"
-LONGEST_WINDOW = 16
-"""A window grows to at most so many times the first one."""
-
 
 class LeaderSearch(FleetPredictor):
     """The search of LB-BSP for accelerators whose time no curve follows, as a forecast that any balancer can use.
@@ -65,7 +61,7 @@ class LeaderSearch(FleetPredictor):
             "silence_is_survived",
             "a_silent_worker_leaves_others_alone",
         ),
-        TRIED,
+        "its forecasts are in proportion to the sizes to try next, which depend on all workers",
     )
 
     reads_sizes = True
@@ -122,7 +118,8 @@ class LeaderSearch(FleetPredictor):
         """Return a shorter step and a wider window if sizes oscillate; the reverse if they keep moving one way."""
         gave_W, took_W = self.state["gave"], self.state["took"]
         if took_W[giver] or gave_W[taker]:
-            step, window = step / 2, min(2 * window, LONGEST_WINDOW * self.window)
+            # a window grows to at most 16 times the first one
+            step, window = step / 2, min(2 * window, 16 * self.window)
         elif gave_W[giver] or took_W[taker]:
             step, window = min(2 * step, self.step), max(window // 2, self.window)
         self.state["gave"], self.state["took"] = np.zeros(len(gave_W)), np.zeros(len(took_W))

@@ -23,13 +23,13 @@ def played(balancer, speed, comm, rounds=1, names=None):
     names = names or names_of(len(speed))
     for _ in range(rounds):
         plan = balancer.plan(names)
-        asked = np.flatnonzero(plan.asked)
-        samples = plan.sizes[asked] * plan.local_steps
+        participating = np.flatnonzero(plan.participating)
+        samples = plan.sizes[participating] * plan.local_steps
         report = RoundReport(
-            clients=[names[i] for i in asked],
+            clients=[names[i] for i in participating],
             samples=samples,
-            seconds=samples / np.asarray(speed)[asked],
-            comm_seconds=np.asarray(comm)[asked],
+            seconds=samples / np.asarray(speed)[participating],
+            comm_seconds=np.asarray(comm)[participating],
         )
         balancer.observe(plan, report)
     return balancer.plan(names)
@@ -40,4 +40,4 @@ def same(one, other):
 
 
 def balancer_of(**options):
-    return FederatedBalancer(**{"batch": 32, "local_steps": 5, "least": 1, "plausible": 1e9, **options})
+    return FederatedBalancer(**{"batch": 32, "local_steps": 5, "min_batch": 1, "plausible": 1e9, **options})

@@ -37,10 +37,10 @@ class Tune:
 
         with (out / "told").open("a", buffering=1) as told:
 
-            def tell(number, score):
+            def on_trial(number, score):
                 told.write(f"{number} {score.hex()}\n")
 
-            tuned = tune("ewma", place / "jobs", trials=12, storage=out / "journal", tell=tell)
+            tuned = tune("ewma", place / "jobs", trials=12, storage=out / "journal", on_trial=on_trial)
         assert len(tuned.trials) == 12
 
     def check(self, place, out, ended):

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from paceline import _whole
-from paceline._whole import TemporaryFolder, remove_left_folders, remove_leftovers, written_whole
+from paceline import _atomic
+from paceline._atomic import TemporaryFolder, atomic_write, remove_left_folders, remove_leftovers
 from paceline.coordinator.asynchronous.epoch_sampler import EpochSampler
 from paceline.coordinator.asynchronous.optimizer import SGD
 from paceline.coordinator.asynchronous.schemes import scheme
@@ -19,8 +19,8 @@ from paceline.parameter_server.service import Service
 
 WRITES = """
 import sys, time
-from paceline._whole import written_whole
-with written_whole(sys.argv[1]) as temporary:
+from paceline._atomic import atomic_write
+with atomic_write(sys.argv[1]) as temporary:
     temporary.write_bytes(b"half")
     print("written", flush=True)
     time.sleep(600)
@@ -71,14 +71,14 @@ def test_first_write_replaces_killed_leftover(tmp_path, writer):
     killed(writer(tmp_path / "a.json"))
     killed(writer(tmp_path / "b.json"))
     for name in ("a.json", "c.json"):
-        with written_whole(tmp_path / name) as temporary:
+        with atomic_write(tmp_path / name) as temporary:
             temporary.write_text("whole")
     assert sorted(path.name[:7] for path in tmp_path.iterdir()) == [".b.json", "a.json", "c.json"]
 
 
 FOLDER = """
 import sys, time
-from paceline._whole import TemporaryFolder
+from paceline._atomic import TemporaryFolder
 with TemporaryFolder(sys.argv[1]) as folder:
     print(folder, flush=True)
     time.sleep(600)
@@ -101,14 +101,14 @@ def test_only_folders_of_killed_processes_removed(tmp_path, writer):
 
 def test_removed_folder_made_again(tmp_path, monkeypatch):
     """In a moment that a kill hardly meets: a start takes a folder for left behind, whose process only made it yet."""
-    locked = _whole._locked
+    locked = _atomic._locked
 
     def late(folder):
         remove_left_folders(tmp_path)
         assert not folder.exists()
         return locked(folder)
 
-    monkeypatch.setattr(_whole, "_locked", late)
+    monkeypatch.setattr(_atomic, "_locked", late)
     with TemporaryFolder(tmp_path) as folder:
         remove_left_folders(tmp_path)
         assert [str(path) for path in tmp_path.iterdir()] == [folder]
@@ -122,7 +122,7 @@ def test_server_removes_killed_checkpoint_leftover(tmp_path, writer):
 
 
 def test_write_survives_removal_of_leftovers(tmp_path):
-    with written_whole(tmp_path / "a") as temporary:
+    with atomic_write(tmp_path / "a") as temporary:
         temporary.write_text("all of it")
         remove_leftovers(tmp_path / "a")
     assert (tmp_path / "a").read_text() == "all of it"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline import _whole
-from paceline._whole import TemporaryFolder, remove_left_folders, remove_leftovers, written_whole
+from paceline import _atomic
+from paceline._atomic import TemporaryFolder, atomic_write, remove_left_folders, remove_leftovers
 
 
 def handles():
@@ -22,7 +22,7 @@ def mode(path):
 
 def test_file_appears_complete_and_readable(tmp_path):
     before = handles()
-    with written_whole(str(tmp_path / "a.txt")) as temporary:
+    with atomic_write(str(tmp_path / "a.txt")) as temporary:
         assert temporary.parent == tmp_path
         assert temporary.name.startswith(".a.txt.paceline-")
         temporary.write_text("whole")
@@ -34,7 +34,7 @@ def test_file_appears_complete_and_readable(tmp_path):
 
 def fails(path, does):
     def block():
-        with written_whole(path) as temporary:
+        with atomic_write(path) as temporary:
             does(temporary)
             raise ZeroDivisionError
 
@@ -67,17 +67,17 @@ def test_leftovers_removed_unless_linked_or_locked(tmp_path):
     assert not mine.exists()
     assert sorted(tmp_path.iterdir()) == sorted([*others, link])
     assert handles() == before
-    with written_whole(tmp_path / "a.txt") as temporary:
+    with atomic_write(tmp_path / "a.txt") as temporary:
         remove_leftovers(tmp_path / "a.txt")
         assert temporary.exists(), "its process holds it locked"
 
 
 def test_first_write_lists_folder_once(tmp_path):
     left = left_behind(tmp_path, ".a.txt.paceline-1")
-    with written_whole(tmp_path / "a.txt"):
+    with atomic_write(tmp_path / "a.txt"):
         assert not left.exists()
     left = left_behind(tmp_path, ".a.txt.paceline-2")
-    with written_whole(tmp_path / "a.txt"):
+    with atomic_write(tmp_path / "a.txt"):
         assert left.exists()
 
 
@@ -93,7 +93,7 @@ def test_removed_temporary_file_made_again(tmp_path, monkeypatch):
 
     monkeypatch.setattr(tempfile, "mkstemp", removed_at_first)
     before = handles()
-    with written_whole(tmp_path / "a.txt") as temporary:
+    with atomic_write(tmp_path / "a.txt") as temporary:
         assert str(temporary) == made[2]
     assert handles() == before, "those that were removed are closed"
 
@@ -102,8 +102,8 @@ def test_file_written_without_locking(tmp_path, monkeypatch):
     def refused(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(_whole.fcntl, "flock", refused)
-    with written_whole(tmp_path / "a.txt") as temporary:
+    monkeypatch.setattr(_atomic.fcntl, "flock", refused)
+    with atomic_write(tmp_path / "a.txt") as temporary:
         temporary.write_text("whole")
     left = left_behind(tmp_path, ".a.txt.paceline-1")
     remove_leftovers(tmp_path / "a.txt")
@@ -160,7 +160,7 @@ def test_only_own_unlocked_folders_removed(tmp_path, monkeypatch):
 def test_unremovable_files_end_nothing(tmp_path, monkeypatch):
     (tmp_path / ".paceline-tmp-1").mkdir()
     asked = []
-    monkeypatch.setattr(_whole.shutil, "rmtree", lambda path, **how: asked.append((path.name, how)))
+    monkeypatch.setattr(_atomic.shutil, "rmtree", lambda path, **how: asked.append((path.name, how)))
     remove_left_folders(tmp_path)
     assert asked == [(".paceline-tmp-1", {"ignore_errors": True})]
     assert mode(tmp_path / ".paceline-tmp-1" / ".lock") == 0o600
@@ -177,7 +177,7 @@ def test_unremovable_folder_ends_nothing(tmp_path, monkeypatch):
 
 
 def test_removed_lock_made_again(tmp_path, monkeypatch):
-    holds, asked = _whole._holds, []
+    holds, asked = _atomic._holds, []
 
     def removed_at_first(handle):
         asked.append(handle)
@@ -185,13 +185,13 @@ def test_removed_lock_made_again(tmp_path, monkeypatch):
             (tmp_path / ".lock").unlink()
         return holds(handle)
 
-    monkeypatch.setattr(_whole, "_holds", removed_at_first)
-    os.close(_whole._locked(tmp_path))
+    monkeypatch.setattr(_atomic, "_holds", removed_at_first)
+    os.close(_atomic._locked(tmp_path))
     assert (len(asked), mode(tmp_path / ".lock")) == (3, 0o600)
 
 
 def test_removed_folder_made_again_private(tmp_path):
     place = tmp_path / "gone"
-    handle = _whole._locked(place)
+    handle = _atomic._locked(place)
     os.close(handle)
     assert (mode(place), mode(place / ".lock")) == (0o700, 0o600)

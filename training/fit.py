@@ -23,10 +23,10 @@ from paceline._require import require
 from paceline.datasets import Trace
 from paceline.predictors import FleetPredictor, Predictor
 from paceline.predictors.fitting import Fitting, Moment, Survey, fit_with
-from paceline.predictors.fitting.how import MEMORY
+from paceline.predictors.fitting.options import MEMORY
 from paceline.predictors.protocol import require_predictor
 from paceline.training.model_files import load_model
-from paceline.training.sources import Given, Source, surveyed
+from paceline.training.sources import Source, TraceSource, surveyed
 
 
 class Bar:
@@ -66,11 +66,13 @@ class Bar:
     def __call__(self, moment: Moment) -> None:
         """Show this moment."""
         if self._lines is not None:
-            self._lines.tell(line(moment))
+            self._lines.update(line(moment))
             return
         if moment.stage not in self._tasks:
-            self._tasks[moment.stage] = self._bars.add_task(moment.stage, total=moment.total, told="")
-        self._bars.update(self._tasks[moment.stage], completed=moment.done, total=moment.total, told=sentence(moment))
+            self._tasks[moment.stage] = self._bars.add_task(moment.stage, total=moment.total, count_trace="")
+        self._bars.update(
+            self._tasks[moment.stage], completed=moment.done, total=moment.total, count_trace=sentence(moment)
+        )
 
 
 def _print_line(console: Any, line: str) -> None:
@@ -84,7 +86,7 @@ def line(moment: Moment) -> str:
     'read: 3 of 10'
     """
     done = f"{moment.stage}: {moment.done:,} of {moment.total:,}"
-    return f"{done}, {told}" if (told := sentence(moment)) else done
+    return f"{done}, {text}" if (text := sentence(moment)) else done
 
 
 def sentence(moment: Moment) -> str:
@@ -143,7 +145,7 @@ logger = logging.getLogger(__name__)
 
 def fit(
     predictor: P,
-    traces: Given | Source,
+    traces: TraceSource | Source,
     *,
     start: FleetPredictor | str | Path | None = None,
     hold_out: float | Collection[str] = 0.0,
@@ -223,15 +225,15 @@ def fit(
         show = stack.enter_context(Bar()) if progress is True else progress or _silent
         stages: set[str] = set()
 
-        def tell(moment: Moment) -> None:
+        def report_progress(moment: Moment) -> None:
             stages.add(moment.stage)
             show(moment)
 
         is_held = held_out_by(hold_out, seed)
-        survey = surveyed(source, is_held, _teller(source, tell))
+        survey = surveyed(source, is_held, _read_counter(source, report_progress))
         held_out = held_workers(hold_out, survey.workers, seed)
         if held_out != frozenset(filter(is_held, survey.workers)):  # so few workers that the share was none, or all
-            survey = surveyed(source, held_out.__contains__, _teller(source, tell))
+            survey = surveyed(source, held_out.__contains__, _read_counter(source, report_progress))
         fitting = Fitting(
             survey=survey,
             warm=start is not None,
@@ -239,13 +241,13 @@ def fit(
             device=device,
             distributed=distributed,
             memory=memory,
-            tell=tell,
+            progress=report_progress,
         )
         fit_with(fitted, source, fitting)
         _refer(fitted, survey)
-        _say_ignored(fitting, survey, hold_out, trained="training" in stages)
+        _warn_of_ignored_options(fitting, survey, hold_out, trained="training" in stages)
     if warn:
-        _say_left_out(source)
+        _warn_of_skipped_files(source)
     logger.info("fitted %s to %d traces in %.1f s", type(predictor).__name__, len(source.facts), _since(began))
     return fitted
 
@@ -273,8 +275,8 @@ def _start_from(fitted: Predictor, start: Predictor) -> None:
     # Training options may change from day to day; what shapes the weights may not.
     other = [name for name in mine if name not in ("training", "pretrained") and repr(mine[name]) != repr(theirs[name])]
     if other:
-        told = ", ".join(f"{name}={theirs[name]!r}, not {mine[name]!r}" for name in other)
-        raise ValueError(f"start must have the predictor's own arguments, but it has {told}")
+        count_trace = ", ".join(f"{name}={theirs[name]!r}, not {mine[name]!r}" for name in other)
+        raise ValueError(f"start must have the predictor's own arguments, but it has {count_trace}")
     fitted.load_state_dict({n: value for n, value in start.state_dict().items() if n.startswith("learnt/")})
 
 
@@ -284,8 +286,8 @@ def _refer(fitted: Predictor, survey: Survey) -> None:
         return
     before, now = fitted.reference_, survey.reference(fitted.covariate_names)
     # A model that takes up further covariates has seen all that it reads only today.
-    kept = before if before is not None and len(before.covariates) == len(now.covariates) else None
-    fitted.reference_ = now if kept is None else kept + now
+    earlier = before if before is not None and len(before.covariates) == len(now.covariates) else None
+    fitted.reference_ = now if earlier is None else earlier + now
 
 
 def held_out_by(hold_out: float | Collection[str], seed: int) -> Callable[[str], bool]:
@@ -297,8 +299,8 @@ def held_out_by(hold_out: float | Collection[str], seed: int) -> Callable[[str],
     if not isinstance(hold_out, int | float):
         return frozenset(hold_out).__contains__
     # By a digest of the name, so that a worker is on one side in all files, on all days and in all processes.
-    least = int(hold_out * 2**64)
-    return lambda name: _digest(name, seed) < least
+    threshold = int(hold_out * 2**64)
+    return lambda name: _digest(name, seed) < threshold
 
 
 def held_workers(hold_out: float | Collection[str], workers: Collection[str], seed: int) -> frozenset[str]:
@@ -309,8 +311,8 @@ def held_workers(hold_out: float | Collection[str], workers: Collection[str], se
     """
     held = frozenset(filter(held_out_by(hold_out, seed), workers))
     if isinstance(hold_out, int | float) and hold_out > 0 and len(held) in (0, len(workers)) and len(workers) > 1:
-        most = min(max(round(hold_out * len(workers)), 1), len(workers) - 1)
-        return frozenset(sorted(workers, key=lambda name: _digest(name, seed))[:most])
+        limit = min(max(round(hold_out * len(workers)), 1), len(workers) - 1)
+        return frozenset(sorted(workers, key=lambda name: _digest(name, seed))[:limit])
     return held
 
 
@@ -339,18 +341,20 @@ def _join_processes() -> None:
     dist.init_process_group("gloo")
 
 
-def _teller(source: Source, tell: Callable[[Moment], None]) -> Callable[[Trace], None]:
+def _read_counter(source: Source, report_progress: Callable[[Moment], None]) -> Callable[[Trace], None]:
     """Return a function that reports, with each trace, how many were read."""
     began, came = time.perf_counter(), count(1)
 
-    def told(trace: Trace) -> None:
+    def count_trace(trace: Trace) -> None:
         done = len(source.facts)
-        tell(Moment("read", done, max(len(source), done), next(came) / _since(began)))
+        report_progress(Moment("read", done, max(len(source), done), next(came) / _since(began)))
 
-    return told
+    return count_trace
 
 
-def _say_ignored(fitting: Fitting, survey: Survey, hold_out: float | Collection[str], trained: bool) -> None:
+def _warn_of_ignored_options(
+    fitting: Fitting, survey: Survey, hold_out: float | Collection[str], trained: bool
+) -> None:
     """Warn of options that changed nothing."""
     if not trained and fitting.device != "cpu":
         warnings.warn("device changed nothing: only networks are trained on it", stacklevel=3)
@@ -359,7 +363,7 @@ def _say_ignored(fitting: Fitting, survey: Survey, hold_out: float | Collection[
         warnings.warn(f"hold_out names {unknown[:5]}, who are in none of the traces", stacklevel=3)
 
 
-def _say_left_out(source: Source) -> None:
+def _warn_of_skipped_files(source: Source) -> None:
     if left := source.left_out:
         more = f"; and {len(left) - 3} more" if len(left) > 3 else ""
         warnings.warn(

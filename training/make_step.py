@@ -26,9 +26,6 @@ EXPECTED = """expected is make_step(batch_size, device), which returns a functio
     def make_step(batch_size, device):
         return lambda: train_once(images[:batch_size].to(device))"""
 
-NO_WORK = 1e-6
-"""A step that takes less than this, in seconds, did nothing: calling an empty function takes .1 us, and adding two of
-torch's numbers, or starting a kernel, takes more than 1 us."""
 
 UNFINISHED: tuple[type, ...] = (
     types.FunctionType,
@@ -131,12 +128,13 @@ class CheckedStep:
         Raises
         ------
         ValueError
-            If the median step took less than :data:`NO_WORK` seconds.
+            If the median step took less than 1 us.
         """
-        usual = statistics.median(self._seconds)
-        if usual < NO_WORK:
+        median = statistics.median(self._seconds)
+        # seconds; an empty call takes 0.1 us, starting any kernel more than 1 us
+        if median < 1e-6:
             raise StepError(
-                f"the step that {self._call} returned does no work: it ends after {1e6 * usual:.2f} us, like "
+                f"the step that {self._call} returned does no work: it ends after {1e6 * median:.2f} us, like "
                 "an empty function"
             )
 
@@ -145,12 +143,12 @@ def failure(what: str, error: BaseException, make_step: object = None) -> str:
     """Return what failed, with which error, and where in the file of ``make_step``, if known."""
     frames = traceback.extract_tb(error.__traceback__)
     file = getattr(getattr(make_step, "__code__", None), "co_filename", None)
-    own = [frame for frame in frames if frame.filename == file] or list(frames)
-    place = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    in_file = [frame for frame in frames if frame.filename == file] or list(frames)
+    place = f" ({Path(in_file[-1].filename).name}, line {in_file[-1].lineno})" if in_file else ""
     if isinstance(error, SyntaxError):  # its message says where it is
         place = ""
-    told = f"{type(error).__name__}: {error}".removesuffix(": ")
-    return f"{what} {told}{place}"
+    message = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return f"{what} {message}{place}"
 
 
 def _imported(name: str, folder: str) -> ModuleType:

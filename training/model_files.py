@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline._whole import written_whole
+from paceline._atomic import atomic_write
 from paceline.predictors import KINDS, FleetPredictor, Report, Training
 
 FORMAT_VERSION = 1
 
-MOST_HEADER = 4 << 20
+MAX_HEADER = 4 << 20
 """Characters of a header: enough for the names of 100,000 workers, and parsed in less than 200 MB."""
 
 
@@ -57,7 +57,7 @@ def save_model(predictor: FleetPredictor, path: str | Path, *, fitted_on: str = 
     }
     numbers = {name: np.ascontiguousarray(v) for name, v in learnt.items() if v.dtype.kind != "U"}
     path = Path(path)
-    with written_whole(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_bytes(save(numbers, metadata={"paceline": json.dumps(about)}))
     return path
 
@@ -97,7 +97,7 @@ def load_model(path: str | Path, *, kinds: Sequence[type[FleetPredictor]] = KIND
         _try(predictor)
     except Exception as error:  # anything may go wrong in a constructor that is given anything
         raise ValueError(
-            f"{path}: this model does not fit this version of paceline: {_said(error)}; fit it again"
+            f"{path}: this model does not fit this version of paceline: {_describe(error)}; fit it again"
         ) from error
     return predictor
 
@@ -142,7 +142,9 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
             header = (file.metadata() or {}).get("paceline")
             numbers = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
     except (SafetensorError, OSError, ValueError, TypeError, AttributeError) as error:  # numpy lacks some types
-        raise ValueError(f"{path}: not a complete model file (truncated, or another format): {_said(error)}") from error
+        raise ValueError(
+            f"{path}: not a complete model file (truncated, or another format): {_describe(error)}"
+        ) from error
     if header is None:
         raise ValueError(f"{path}: a safetensors file, but not one that paceline wrote")
     return _about(path, header), numbers
@@ -150,12 +152,12 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
 
 def _about(path: Path, header: str) -> dict[str, Any]:
     """Return what a header says, once every part of it is of the type that it must have."""
-    if len(header) > MOST_HEADER:
-        raise ValueError(f"{path}: the model's header is longer than {MOST_HEADER} characters; no model needs that")
+    if len(header) > MAX_HEADER:
+        raise ValueError(f"{path}: the model's header is longer than {MAX_HEADER} characters; no model needs that")
     try:
         about: dict[str, Any] = json.loads(header)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: the model's header is no whole JSON: {_said(error)}") from error
+        raise ValueError(f"{path}: the model's header is no whole JSON: {_describe(error)}") from error
     version = about.get("format_version") if isinstance(about, dict) else None
     if version != FORMAT_VERSION:
         raise ValueError(
@@ -167,10 +169,10 @@ def _about(path: Path, header: str) -> dict[str, Any]:
     for name, words in about["text"].items():
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise ValueError(f"{path}: the model's header must hold a list of texts as {name!r}, got {words!r:.80}")
-        if len(words) * max(map(len, words), default=0) > MOST_HEADER:  # an array gives each the room of the longest
+        if len(words) * max(map(len, words), default=0) > MAX_HEADER:  # an array gives each the room of the longest
             raise ValueError(f"{path}: the texts {name!r} of the model's header are too long")
     return about
 
 
-def _said(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error!s:.400}"

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LIMIT_PRECISION = 0.05
-"""Precision of the memory limit, as a share of it, or one sample if that is more."""
-
 
 def profile(
     make_step: MakeStep,
@@ -255,7 +252,8 @@ def _require_cuda() -> None:
 
 
 def _bisect(measure: Callable[[int], bool], worked: int, failed: int) -> None:
-    while failed - worked > max(1.0, LIMIT_PRECISION * worked):
+    # to 5%, or one sample
+    while failed - worked > max(1.0, 0.05 * worked):
         middle = (worked + failed) // 2
         if measure(middle):
             worked = middle

@@ -27,10 +27,6 @@ NEW_WORKERS, FIRST_ITERATIONS = 400, 60
 COVARIATES = ("cpu_share", "memory_pressure", "cpu_busy", "run_delay", "throttled", "cpu_pressure", "runnable")
 """Covariates that the shipped network knows, by their names in :mod:`paceline.datasets`."""
 
-HIDDEN = 32
-"""Units of its tanh layer."""
-
-TRAINING = replace(DEFAULT, epochs=30, batch_size=4096, learning_rate=1e-2)
 
 FOLDER = Path(__file__).parent.parent / "predictors" / "networks" / "fitted"
 
@@ -78,7 +74,9 @@ def main(folder: Path = FOLDER) -> None:
     folder.mkdir(exist_ok=True)
     about = f"recorded jobs to fit and synthetic fleets, seeds {FIRST_SEED} and up, of paceline.training.shipped"
     chosen = traces()
-    mean = GatedNARX(hidden=HIDDEN, covariates=COVARIATES, training=TRAINING).fit(chosen)
+    mean = GatedNARX(
+        hidden=32, covariates=COVARIATES, training=replace(DEFAULT, epochs=30, batch_size=4096, learning_rate=1e-2)
+    ).fit(chosen)
     save_model(mean, folder / "gated-narx.safetensors", fitted_on=about)
 
 

@@ -17,23 +17,18 @@ from typing import Any, Self
 
 import numpy as np
 
-from paceline._whole import TemporaryFolder
+from paceline._atomic import TemporaryFolder
 from paceline.datasets import Trace
 from paceline.datasets.columns import MEASURED
 from paceline.datasets.readers.reader_registry import jobs_of, read_job
 from paceline.predictors.fitting.survey import Survey, Surveying
 
 Load = Callable[[], Iterator[Trace]]
-Given = Iterable[Trace | str | Path] | Trace | str | Path
+TraceSource = Iterable[Trace | str | Path] | Trace | str | Path
 
-KEPT = 256 << 20
+CACHE_BYTES = 256 << 20
 """Bytes of traces from an iterator that are kept in memory; further ones are kept in a temporary folder."""
 
-BLOCK_BYTES = 1 << 18
-"""Bytes of a panel whose digest is taken at once: few enough to stay in the processor's cache."""
-
-BLOCK_ROWS = 64
-"""Iterations of a trace that are looked through at once for a speed."""
 
 REMEMBERED = 64 << 20
 """Bytes of traces from files that are kept in memory after the first pass, which saves reading them again."""
@@ -98,7 +93,7 @@ class Source:
     ['broken.parquet']
     """
 
-    def __init__(self, traces: Given, *, strict: bool = False, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, traces: TraceSource, *, strict: bool = False, options: Mapping[str, Any] | None = None) -> None:
         self.strict = strict
         self.options = dict(options or {})
         self.facts: list[Fact] = []
@@ -183,7 +178,7 @@ class Source:
 
     # -- where traces come from ----------------------------------------------------------------------------------
 
-    def _loads_of(self, traces: Given) -> list[tuple[str, Load]]:
+    def _loads_of(self, traces: TraceSource) -> list[tuple[str, Load]]:
         if isinstance(traces, str | Path):
             return self._files(traces)
         if isinstance(traces, Trace):
@@ -191,8 +186,8 @@ class Source:
         if not isinstance(traces, Iterable) or hasattr(traces, "columns"):  # a frame would yield its columns' names
             raise _no_trace(traces)
         if not isinstance(traces, Sequence):
-            kept = _Kept(traces)
-            return [("", partial(kept.one, n)) for n in range(len(kept))]
+            cache = _Cache(traces)
+            return [("", partial(cache.one, n)) for n in range(len(cache))]
         loads: list[tuple[str, Load]] = []
         for one in traces:
             loads += [("", partial(_once, one))] if isinstance(one, Trace) else self._files(one)
@@ -220,7 +215,8 @@ def digest_of(trace: Trace) -> str:
     """
     digest = hashlib.sha256(json.dumps([trace.seconds.shape, trace.workers, trace.covariate_names]).encode())
     for panel in (trace.samples, trace.seconds, trace.comm_seconds, trace.covariates):
-        for rows in () if panel is None else np.array_split(panel, max(panel.nbytes // BLOCK_BYTES, 1)):
+        # small enough for the processor's cache
+        for rows in () if panel is None else np.array_split(panel, max(panel.nbytes // (1 << 18), 1)):
             # + 0.0 makes one zero of two; a missing value has one pattern of bits here, and many elsewhere.
             values = rows + 0.0
             values[np.isnan(values)] = np.nan
@@ -228,16 +224,16 @@ def digest_of(trace: Trace) -> str:
     return digest.hexdigest()[:16]
 
 
-def _no_trace(given: object) -> TypeError:
+def _no_trace(value: object) -> TypeError:
     return TypeError(
         "traces must be a Trace, a file, a folder, or a list of these, got an object of "
-        f"{type(given).__name__}: Trace.from_frame makes a trace of a frame"
+        f"{type(value).__name__}: Trace.from_frame makes a trace of a frame"
     )
 
 
 def _has_speed(trace: Trace) -> bool:
     # Block by block, as the first has one in nearly all traces.
-    blocks = (trace.select(slice(k, k + BLOCK_ROWS)) for k in range(0, len(trace), BLOCK_ROWS))
+    blocks = (trace.select(slice(k, k + 64)) for k in range(0, len(trace), 64))
     return any((block.speed > 0).any() for block in blocks)
 
 
@@ -255,27 +251,27 @@ def _once(trace: Trace) -> Iterator[Trace]:
     yield trace
 
 
-class _Kept:
+class _Cache:
     """Traces of an iterator, which passes only once: the first in memory, the others in a temporary folder."""
 
     def __init__(self, traces: Iterable[Any]) -> None:
         self._folder = TemporaryFolder()
         weakref.finalize(self, self._folder.cleanup)
-        self._kept: list[Trace | Path] = []
+        self._cached: list[Trace | Path] = []
         held = 0
         for trace in traces:
             if not isinstance(trace, Trace):
                 raise TypeError(f"an iterator of traces must yield Trace, got {type(trace).__name__}")
             held += _bytes_of(trace)
-            place = Path(self._folder.name, f"{len(self._kept)}.npz")
-            self._kept.append(trace if held <= KEPT else _stored(trace, place))
+            place = Path(self._folder.name, f"{len(self._cached)}.npz")
+            self._cached.append(trace if held <= CACHE_BYTES else _stored(trace, place))
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._cached)
 
     def one(self, place: int) -> Iterator[Trace]:
-        kept = self._kept[place]
-        yield kept if isinstance(kept, Trace) else _restored(kept)
+        cached = self._cached[place]
+        yield cached if isinstance(cached, Trace) else _restored(cached)
 
 
 def _stored(trace: Trace, path: Path) -> Path:
@@ -291,18 +287,18 @@ def _restored(path: Path) -> Trace:
         return Trace(**panels, **json.loads(str(stored["about"])))
 
 
-def surveyed(source: Source, held_out: Callable[[str], bool], tell: Callable[[Trace], None]) -> Survey:
+def surveyed(source: Source, held_out: Callable[[str], bool], on_trace: Callable[[Trace], None]) -> Survey:
     """Return the survey of the traces, made in one pass.
 
     Parameters
     ----------
     source, held_out
         The traces, and whether a worker of this name is left out of the spreads.
-    tell
+    on_trace
         Called with each trace.
     """
     surveying = Surveying(held_out)
     for trace in source:
         surveying.add(trace)
-        tell(trace)
+        on_trace(trace)
     return surveying.survey(Survey)

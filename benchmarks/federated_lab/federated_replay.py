@@ -36,7 +36,7 @@ class RoundSetting:
         Predictor of the balancer; unless given, the balancer's own choice.
     risk
         The balancer's ``risk``.
-    least
+    min_batch
         The smallest balanced batch; unless given, the balancer's own choice.
     met_before
         A client counts for a round's spread once it replied this often; early its speed is hardly known.
@@ -50,7 +50,7 @@ class RoundSetting:
     seed: int = 0
     predictor: Predictor | None = None
     risk: float = 0.7
-    least: int | None = None
+    min_batch: int | None = None
     met_before: int = 3
 
     def chosen(self, clients: int) -> int:
@@ -87,7 +87,7 @@ def balancer_of(population: Population, shards: Shards, setting: RoundSetting) -
         local_steps=setting.local_steps,
         predictor=setting.predictor,
         risk=setting.risk,
-        least=setting.least,
+        min_batch=setting.min_batch,
     )
     balancer.join(population.names, devices=population.devices, data=shards.amounts)
     return balancer
@@ -113,14 +113,14 @@ def iter_rounds(
         compute = population.compute_seconds(rows, given.sizes, given.steps, k * setting.local_steps)
         comm = population.comm_seconds(rows, generator)
         end = compute + comm
-        in_time = given.asked & (end <= given.deadline)
+        in_time = given.participating & (end <= given.deadline)
         network = _averaged(
             network, shards, setting, rows[in_time], given.sizes[in_time], given.steps[in_time], given.rates[in_time], k
         )
         report_round(balancer, chosen, given, compute, comm, in_time)
-        clock += min(float(end[given.asked].max()), given.deadline)
-        known = given.asked & (replied[rows] >= setting.met_before)
-        replied[rows[given.asked]] += 1
+        clock += min(float(end[given.participating].max()), given.deadline)
+        known = given.participating & (replied[rows] >= setting.met_before)
+        replied[rows[given.participating]] += 1
         yield RoundMoment(clock, _accuracy(network, shards, setting), *_waits(end[known]))
 
 

@@ -40,10 +40,10 @@ class ClientAssignment:
     deadline: float = np.inf
 
     @property
-    def asked(self) -> Mask:
+    def participating(self) -> Mask:
         """Mask of the clients that are asked, ``[W]``."""
-        asked: Mask = (self.sizes > 0) & (self.steps > 0)
-        return asked
+        participating: Mask = (self.sizes > 0) & (self.steps > 0)
+        return participating
 
 
 class ClientScheme(Protocol):
@@ -149,7 +149,7 @@ def report_round(
         replies.
     """
     plan = balancer.plan(chosen)
-    rows = np.flatnonzero(given.asked & plan.asked)
+    rows = np.flatnonzero(given.participating & plan.participating)
     samples = (given.sizes * given.steps)[rows]
     report = RoundReport(
         clients=[chosen[int(i)] for i in rows],

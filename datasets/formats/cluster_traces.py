@@ -29,10 +29,7 @@ if TYPE_CHECKING:
 
 # --- Usage of machines and containers: Alibaba's cluster trace of 2018 (``cluster-trace-v2018``).
 
-ALIBABA_2018_META = {"source": "github.com/alibaba/clusterdata, cluster-trace-v2018"}
 PERCENT, NORMALISED = "percent", "normalised to [0, 100]"
-INVALID = (-1.0, 101.0)
-"""Values that mean "not measured", in percentages and normalised columns."""
 
 ALIBABA_2018_COVARIATES = {
     "cpu_util_percent": PERCENT,
@@ -45,15 +42,27 @@ ALIBABA_2018_COVARIATES = {
     "net_out": f"outgoing traffic, {NORMALISED}",
     "disk_io_percent": PERCENT,
 }
-SHARED = ("time_stamp", "cpu_util_percent", "mem_util_percent")
 ALIBABA_2018_COLUMNS = {
-    "machine_usage": ("machine_id", *SHARED, "mem_gps", "mkpi", "net_in", "net_out", "disk_io_percent"),
+    "machine_usage": (
+        "machine_id",
+        "time_stamp",
+        "cpu_util_percent",
+        "mem_util_percent",
+        "mem_gps",
+        "mkpi",
+        "net_in",
+        "net_out",
+        "disk_io_percent",
+    ),
     "container_usage": (
-        *("container_id", "machine_id", *SHARED),
+        "container_id",
+        "machine_id",
+        "time_stamp",
+        "cpu_util_percent",
+        "mem_util_percent",
         *("cpi", "mem_gps", "mpki", "net_in", "net_out", "disk_io_percent"),
     ),
 }
-PERIOD = {"machine_usage": 10.0, "container_usage": 10.0}
 
 
 def read_alibaba_2018(
@@ -63,8 +72,8 @@ def read_alibaba_2018(
     names = ALIBABA_2018_COLUMNS[table]
     layout = Layout(
         covariates={name: ALIBABA_2018_COVARIATES[name] for name in names if name in ALIBABA_2018_COVARIATES},
-        period=PERIOD[table],
-        meta={**ALIBABA_2018_META, "format": f"alibaba_{table}"},
+        period={"machine_usage": 10.0, "container_usage": 10.0}[table],
+        meta={"source": "github.com/alibaba/clusterdata, cluster-trace-v2018", "format": f"alibaba_{table}"},
     )
     tally = Tally()
     blocks = (rows for path in paths for rows in _rows_alibaba_2018(path, names, list(layout.covariates), tally))
@@ -75,7 +84,8 @@ def _rows_alibaba_2018(path: Path, names: Sequence[str], covariates: list[str], 
     columns = {names[0]: TEXT, "time_stamp": NUMBER, **dict.fromkeys(covariates, NUMBER)}
     for block in frames(path, columns, tally, names=names, skip=int(headed(path, names))):
         values_ND = block[covariates].to_numpy(copy=True)
-        invalid_ND = np.isin(values_ND, INVALID)
+        # -1 and 101 mean "not measured", in percentages and normalised columns
+        invalid_ND = np.isin(values_ND, (-1.0, 101.0))
         tally.cells("values of -1 or 101, which are invalid", invalid_ND.sum())
         values_ND[invalid_ND] = np.nan
         yield Rows(block[names[0]], block["time_stamp"].to_numpy(), values_ND)
@@ -176,11 +186,6 @@ GOOGLE_COVARIATES = {
     "memory_accesses_per_instruction": "accesses per instruction",
     "sample_rate": "share of seconds that were sampled",
 }
-KEYS = ("start_time", "collection_id", "instance_index")
-NEVER = float(2**63 - 1)
-"""The time of events after the end of the trace; 0 is the time of events before its start."""
-
-BLOCK_ROWS = 50_000
 
 
 def read_google(
@@ -233,7 +238,7 @@ def _json_rows(path: Path, tally: Tally) -> Iterator[Rows]:
         known = one.get("collection_id") is not None and one.get("instance_index") is not None
         worker = f"{one['collection_id']}/{one['instance_index']}" if known else None
         rows.append((worker, _float(path, line, "start_time", one.get("start_time")), values))
-        if len(rows) == BLOCK_ROWS:
+        if len(rows) == 50_000:
             yield block()
             rows = []
     if rows:
@@ -242,7 +247,8 @@ def _json_rows(path: Path, tally: Tally) -> Iterator[Rows]:
 
 def _within_the_trace(rows: Rows, tally: Tally) -> Rows:
     """Return the rows of the trace's clock, in seconds."""
-    outside_N = (rows.time <= 0) | (rows.time >= NEVER)
+    # 0 and 2**63 - 1 mean before the start and after the end of the trace
+    outside_N = (rows.time <= 0) | (rows.time >= float(2**63 - 1))
     tally.rows("rows before or after the trace's time", outside_N.sum())
     return Rows(rows.worker[~outside_N], rows.time[~outside_N] * 1e-6, rows.values[~outside_N])
 
@@ -284,7 +290,7 @@ def _float(path: Path, line: int, name: str, value: Any) -> float:
 def _is_google(path: Path, head: str) -> bool:
     if head.lstrip().startswith("{"):
         return '"collection_id"' in head and '"average_usage' in head
-    return {*KEYS, "average_usage.cpus"} <= set(header_of(head))
+    return {"start_time", "collection_id", "instance_index", "average_usage.cpus"} <= set(header_of(head))
 
 
 # --- CPU of virtual machines: the Azure public dataset of 2019 (V2).
@@ -327,21 +333,21 @@ def _is_azure(path: Path, head: str) -> bool:
 AZURE_NOISE_COLUMNS = {"value": NUMBER, "runtime": NUMBER, "starttime": TEXT, "VM_id": TEXT}
 
 
-def read_azure_noise(paths: Sequence[Path], *, least: int = 2) -> Iterator[Trace]:
+def read_azure_noise(paths: Sequence[Path], *, min_measurements: int = 2) -> Iterator[Trace]:
     """Yield one trace for each virtual machine: row k is its k-th measurement, at irregular times (``start``).
 
-    Machines with fewer than ``least`` measurements lived too short for a series: they are left out, with a warning.
+    Machines with fewer than ``min_measurements`` rows are left out, with a warning.
     """
     for path in paths:
         tally = Tally()
         table = _in_order(path, frame(path, AZURE_NOISE_COLUMNS, tally), tally)
         machines = table.groupby("VM_id")
-        short = machines["value"].transform("size") < least
+        short = machines["value"].transform("size") < min_measurements
         if short.any():
             left_out, all_ = table.loc[short, "VM_id"].nunique(), machines.ngroups
             warnings.warn(
-                f"{path}: {left_out:,} of {all_:,} machines are left out, as they have fewer than {least} "
-                "measurements; least=1 reads them",
+                f"{path}: {left_out:,} of {all_:,} machines are left out, as they have fewer than {min_measurements} "
+                "measurements; min_measurements=1 reads them",
                 stacklevel=2,
             )
             tally.rows("rows of machines with too few measurements", short.sum())
@@ -461,8 +467,6 @@ PHILLY_COLUMNS = {
     "mem": ("time", "machine_id", "mem_total", "mem_free"),
     "gpu": ("time", "machineId", *(f"gpu{k}_util" for k in range(8))),
 }
-UNITS = {"cpu": "percent", "mem": "as in the file", "gpu": "percent"}
-PHILLY_META = {"source": "github.com/msr-fiddle/philly-traces", "licence": "CC BY 4.0"}
 
 
 def read_philly(
@@ -471,10 +475,12 @@ def read_philly(
     """Yield the usage of machines every minute; NaN where a machine was offline ("NA")."""
     tally = Tally()
     layout = Layout(
-        covariates=dict.fromkeys(PHILLY_COLUMNS[kind][2:], UNITS[kind]),
+        covariates=dict.fromkeys(
+            PHILLY_COLUMNS[kind][2:], {"cpu": "percent", "mem": "as in the file", "gpu": "percent"}[kind]
+        ),
         period=60.0,
         since_1970=True,
-        meta={**PHILLY_META, "format": f"philly_{kind}"},
+        meta={"source": "github.com/msr-fiddle/philly-traces", "licence": "CC BY 4.0", "format": f"philly_{kind}"},
     )
     blocks = (rows for path in paths for rows in _rows_philly(path, PHILLY_COLUMNS[kind], tally))
     yield from usage_traces(paths, blocks, layout, tally, period=period, workers=workers)
@@ -510,7 +516,6 @@ def _is_philly(kind: str, path: Path, head: str) -> bool:
 
 # --- CPU and GPU series of jobs: the MIT Supercloud dataset.
 
-SUPERCLOUD_META = {"source": "MIT Supercloud dataset"}
 CPU_COVARIATES = {
     "CPUFrequency": "as in the file",
     "CPUTime": "s",
@@ -544,7 +549,7 @@ def read_cpu(
             covariates=CPU_COVARIATES,
             period=10.0,
             since_1970=True,
-            meta={**SUPERCLOUD_META, "format": "supercloud_cpu"},
+            meta={"source": "MIT Supercloud dataset", "format": "supercloud_cpu"},
         )
         yield from usage_traces([path], _cpu_rows(path, tally), layout, tally, period=period, workers=workers)
 
@@ -556,7 +561,10 @@ def read_gpu(
     for path in paths:
         tally = Tally()
         layout = Layout(
-            covariates=GPU_COVARIATES, period=0.1, since_1970=True, meta={**SUPERCLOUD_META, "format": "supercloud_gpu"}
+            covariates=GPU_COVARIATES,
+            period=0.1,
+            since_1970=True,
+            meta={"source": "MIT Supercloud dataset", "format": "supercloud_gpu"},
         )
         yield from usage_traces([path], _gpu_rows(path, tally), layout, tally, period=period, workers=workers)
 
@@ -567,9 +575,9 @@ def _cpu_rows(path: Path, tally: Tally) -> Iterator[Rows]:
     for block in frames(path, columns, tally):
         no_step = block["Step"].str.strip().isin(NO_STEPS)
         tally.rows("rows of steps -1 and -4", no_step.sum())
-        kept = block[~no_step]
-        worker = kept["Node"] + "/" + kept["Step"] + "/" + kept["Series"].fillna("")
-        yield Rows(worker, kept["EpochTime"].to_numpy(), kept[list(CPU_COVARIATES)].to_numpy())
+        used = block[~no_step]
+        worker = used["Node"] + "/" + used["Step"] + "/" + used["Series"].fillna("")
+        yield Rows(worker, used["EpochTime"].to_numpy(), used[list(CPU_COVARIATES)].to_numpy())
 
 
 def _gpu_rows(path: Path, tally: Tally) -> Iterator[Rows]:
@@ -582,8 +590,6 @@ def _gpu_rows(path: Path, tally: Tally) -> Iterator[Rows]:
 
 BYTEDANCE_COLUMNS = ("rank", "stage", "step", "optype", "duration", "seq_id")
 COMPUTE = ("forward-compute", "backward-compute")
-WINDOW_GAP = 100
-"""Recorded steps come in windows; a gap of more steps than this starts a new window."""
 
 
 def read_bytedance(paths: Sequence[Path], *, micro_batches: bool = False) -> Iterator[Trace]:
@@ -620,12 +626,12 @@ def _operations(path: Path, tally: Tally) -> pd.DataFrame:
     tally.rows("operations other than forward and backward computing", (~computing).sum())
     bad = computing & ~((table["duration"] >= 0) & np.isfinite(table["duration"]))
     tally.rows("operations with a negative or unknown duration", bad.sum())
-    kept: pd.DataFrame = table[computing & ~bad].dropna()
-    if kept.empty:
+    used: pd.DataFrame = table[computing & ~bad].dropna()
+    if used.empty:
         raise ValueError(f"{path}: holds no forward or backward computing")
-    kept = _in_one_run_bytedance(kept, tally)
-    require_dense(len(kept), kept["step"].nunique(), kept["rank"].nunique())
-    in_order: pd.DataFrame = kept.sort_values(["step", "seq_id"], kind="stable")
+    used = _in_one_run_bytedance(used, tally)
+    require_dense(len(used), used["step"].nunique(), used["rank"].nunique())
+    in_order: pd.DataFrame = used.sort_values(["step", "seq_id"], kind="stable")
     return in_order
 
 
@@ -641,7 +647,8 @@ def _in_one_run_bytedance(rows: pd.DataFrame, tally: Tally) -> pd.DataFrame:
 
 def _windows(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
     steps = np.sort(rows["step"].unique())
-    window_of = dict(zip(steps, np.cumsum(np.diff(steps, prepend=steps[0]) > WINDOW_GAP), strict=True))
+    # recorded steps come in windows, with gaps of more than 100 steps between them
+    window_of = dict(zip(steps, np.cumsum(np.diff(steps, prepend=steps[0]) > 100), strict=True))
     for _, part in rows.groupby(rows["step"].map(window_of)):
         yield part
 
@@ -695,8 +702,6 @@ def _is_bytedance(path: Path, head: str) -> bool:
 # --- Capacity of federated clients: FedScale's table, exported as JSON or CSV.
 
 FEDSCALE_COLUMNS = ("client", "computation", "communication")
-JSON_BYTES = 1 << 29
-"""Largest JSON file: JSON is read as a whole."""
 
 
 def read_fedscale(paths: Sequence[Path]) -> Iterator[Trace]:
@@ -736,7 +741,8 @@ def _csv(path: Path, tally: Tally) -> tuple[list[str], np.ndarray, np.ndarray]:
 
 
 def _json(path: Path, tally: Tally) -> tuple[list[str], np.ndarray, np.ndarray]:
-    clients = json_of(path, JSON_BYTES, "export it as CSV")
+    # JSON is read into memory at once
+    clients = json_of(path, 1 << 29, "export it as CSV")
     if not isinstance(clients, dict) or not clients:
         raise ValueError(f"{path}: must hold a JSON object with a client in each field")
     tally.read(len(clients))
@@ -796,7 +802,7 @@ FORMATS = (
         gives="usage",
         seen=MADE,
         read=read_google,
-        columns=(*KEYS, *GOOGLE_COVARIATES),
+        columns=("start_time", "collection_id", "instance_index", *GOOGLE_COVARIATES),
         recognises=_is_google,
         job=lambda path: str(path.parent),
     ),

@@ -27,7 +27,6 @@ GPU = ("index", "pci.bus_id", "gpu_bus_id", "uuid", "gpu_uuid", "gpu_serial", "s
 
 QUERIED = re.compile(r"(utilization|memory|temperature|power|clocks|fan|pcie|encoder|ecc)\.[.\w]+( \[.*\])?")
 UNIT = re.compile(r"\s*\[([^\]]*)\]$")
-CELL = r"^\s*(-?[0-9]+(?:\.[0-9]+)?)\s*(?:%|MiB|W|MHz|C|KB/s|MB/s)?\s*$"
 MISSING = ("[N/A]", "N/A", "[Not Supported]", "[Unknown Error]", "[GPU is lost]", "ERR!", "[Insufficient Permissions]")
 
 
@@ -52,16 +51,16 @@ def read_nvidia_smi(
             rows = rows[rows["worker"].isin(list(workers))]
         if rows.empty:
             raise ValueError(f"{path}: has no row{' of these workers' if workers is not None else ''}")
-        how = Arrangement(period=period or _period(rows))
+        arrangement = Arrangement(period=period or _period(rows))
         meta = {"units": "; ".join(f"{name}: {unit}" for name, unit in units.items())}
-        yield from traces_of(path, rows, how, tally, "nvidia_smi", meta=meta)
+        yield from traces_of(path, rows, arrangement, tally, "nvidia_smi", meta=meta)
 
 
 def _values(path: Path, table: pd.DataFrame) -> pd.DataFrame:
     """Return the columns of numbers, without the units in their cells."""
     found = {}
     for name in table:
-        cells = table[name].str.extract(CELL)[0]
+        cells = table[name].str.extract(r"^\s*(-?[0-9]+(?:\.[0-9]+)?)\s*(?:%|MiB|W|MHz|C|KB/s|MB/s)?\s*$")[0]
         if cells.isna().all():
             continue
         found[UNIT.sub("", str(name))] = cells.where(cells.notna(), table[name])

@@ -27,10 +27,6 @@ DSTAT_GROUPS = {
     "system": ("system", "1/s"),
     "io/total": ("io", "requests/s"),
 }
-DSTAT_HEADER_LINES = 10
-"""The names of the columns are in one of the first lines."""
-
-RESTART = "LINUX-RESTART"
 
 
 def read_dstat(paths: Sequence[Path]) -> Iterator[Trace]:
@@ -79,7 +75,8 @@ def _dstat(path: Path, tally: Tally) -> tuple[list[str], list[str], list[Numbere
         cells = next(csv.reader([text]), [])
         within_header |= bool(cells) and cells[0].startswith("Dstat ")
         if within_header:
-            if not names and line > DSTAT_HEADER_LINES:
+            # the names of the columns are in one of the first lines
+            if not names and line > 10:
                 raise ValueError(f"{path}: has no line of column names (usr, sys, ...) in its first 10")
             if {"usr", "sys"} <= set(cells):  # other groups, such as "epoch", may come first
                 found = _dstat_columns(path, groups, cells)
@@ -116,14 +113,14 @@ def read_sar(
 ) -> Iterator[Trace]:
     """Yield the usage of machines from ``sadf -d``; each device or core is a separate worker."""
     for path in paths:
-        tally, asked_for = Tally(), False
+        tally, selected = Tally(), False
         for part in _sar_parts(path, tally):
             if workers is None or part.rows.worker.isin(list(workers)).any():
-                asked_for = True
+                selected = True
                 yield from usage_traces([path], [part.rows], part.layout, tally, period=period, workers=workers)
             else:
                 tally.rows("rows of workers that were not asked for", len(part.rows.time))
-        if not asked_for:
+        if not selected:
             raise ValueError(f"{path}: has no row of the workers {list(workers or ())}")
 
 
@@ -159,7 +156,7 @@ def _sar_parts(path: Path, tally: Tally) -> Iterator[_Part]:
                 has_part = True
                 yield _Part(path, header, rows)
             header, rows = [cells[0].lstrip("# "), *cells[1:]], []
-        elif len(cells) > 3 and cells[3].startswith(RESTART):  # may stand above the first header
+        elif len(cells) > 3 and cells[3].startswith("LINUX-RESTART"):  # may stand above the first header
             tally.read(1)
             tally.rows("restarts of the machine", 1)
             tally.restarts(1)

@@ -19,17 +19,12 @@ from paceline.datasets.trace import Trace
 # --- Timers of every rank in Megatron-LM's log. Axes: T blocks of the log, W ranks.
 
 BLOCK = re.compile(r"\btimes across ranks \(ms\):")
-TIMER = re.compile(r"([a-z][a-z0-9-]+):\s*$")
 RANK = re.compile(r"\brank\s+(\d+): +([0-9]+(?:\.[0-9]+)?)\s*$")
 
-GLOBAL_BATCH = re.compile(r"\bglobal batch size: +(\d+)")
-"""On the line of an iteration, which stands beside its timers; the last one counts, as the batch may ramp up."""
 
-OWN_TIMERS = ("forward-compute", "backward-compute")
+COMPUTE_TIMERS = ("forward-compute", "backward-compute")
 """Timers of a rank's own work; others hold waiting for other ranks too."""
 
-OWN_PARTS = ("optimizer-copy-to-main-grad", "optimizer-inner-step", "optimizer-copy-main-to-model-params")
-"""Further timers of own work, which count where every block has them for every rank."""
 
 Timers = dict[str, dict[int, float]]
 
@@ -41,18 +36,27 @@ def read_megatron(paths: Sequence[Path]) -> Iterator[Trace]:
         facts: dict[str, str] = {}
         blocks = list(_blocks(path, tally, facts))
         ranks = sorted({rank for block in blocks for timer in block.values() for rank in timer})
-        if not ranks or any(timer not in block for block in blocks for timer in OWN_TIMERS):
+        if not ranks or any(timer not in block for block in blocks for timer in COMPUTE_TIMERS):
             raise ValueError(
-                f"{path}: every block of times must have the timers {list(OWN_TIMERS)} of each rank: log with "
+                f"{path}: every block of times must have the timers {list(COMPUTE_TIMERS)} of each rank: log with "
                 "--timing-log-level 2 --timing-log-option all"
             )
-        own = [
-            *OWN_TIMERS,
-            *(one for one in OWN_PARTS if all(set(b.get(one, ())) >= set(b[OWN_TIMERS[0]]) for b in blocks)),
+        # further timers of the rank itself, where every block has them for every rank
+        timers = [
+            *COMPUTE_TIMERS,
+            *(
+                one
+                for one in (
+                    "optimizer-copy-to-main-grad",
+                    "optimizer-inner-step",
+                    "optimizer-copy-main-to-model-params",
+                )
+                if all(set(b.get(one, ())) >= set(b[COMPUTE_TIMERS[0]]) for b in blocks)
+            ),
         ]
-        require_dense(sum(len(block[timer]) for block in blocks for timer in OWN_TIMERS), len(blocks), len(ranks))
+        require_dense(sum(len(block[timer]) for block in blocks for timer in COMPUTE_TIMERS), len(blocks), len(ranks))
         seconds_TW = 1e-3 * np.array(
-            [[sum(block[timer].get(rank, np.nan) for timer in own) for rank in ranks] for block in blocks]
+            [[sum(block[timer].get(rank, np.nan) for timer in timers) for rank in ranks] for block in blocks]
         )
         yield Trace(
             samples=np.where(np.isfinite(seconds_TW), 1.0, np.nan),
@@ -62,7 +66,7 @@ def read_megatron(paths: Sequence[Path]) -> Iterator[Trace]:
                 "source": "github.com/NVIDIA/Megatron-LM",
                 "job": path.name.split(".")[0],
                 "format": "megatron_timers",
-                "units": f"seconds: {', '.join(own)}; samples: iterations",
+                "units": f"seconds: {', '.join(timers)}; samples: iterations",
                 "not_timed": "what no timer of a rank's own lists, such as work between the passes",
                 **facts,
                 **tally.meta(),
@@ -77,13 +81,14 @@ def _blocks(path: Path, tally: Tally, facts: dict[str, str]) -> Iterator[Timers]
         if not line.strip():
             continue
         tally.read(1)
-        if batch := GLOBAL_BATCH.search(line):
+        # stands beside the timers; the last one counts, as the batch may ramp up
+        if batch := re.search(r"\bglobal batch size: +(\d+)", line):
             facts["global_batch"] = batch[1]
         if BLOCK.search(line):
             if block:
                 yield block
             block, timer = {}, None
-        elif block is not None and (named := TIMER.search(line)):
+        elif block is not None and (named := re.search(r"([a-z][a-z0-9-]+):\s*$", line)):
             timer = block.setdefault(named[1], {})
         elif timer is not None and (timed := RANK.search(line)):
             timer[int(timed[1])] = float(timed[2])
@@ -98,14 +103,8 @@ def _blocks(path: Path, tally: Tally, facts: dict[str, str]) -> Iterator[Timers]
 
 # --- Steps of each rank in what torch.profiler exports, without the time for which only collectives ran.
 
-PROFILE_BYTES = 1 << 30
-"""Largest export: it is read as a whole."""
 
-STEP = re.compile(r"ProfilerStep#(\d+)")
 COLLECTIVE = re.compile(r"nccl|rccl", re.IGNORECASE)
-RANK_IN_NAME = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
-
-ON_DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}
 
 
 def read_torch_profiler(paths: Sequence[Path]) -> Iterator[Trace]:
@@ -138,7 +137,8 @@ def read_torch_profiler(paths: Sequence[Path]) -> Iterator[Trace]:
 
 def _rank(path: Path, tally: Tally) -> tuple[int, dict[int, float]]:
     """Return the rank of an export, and the seconds of its own work in each step."""
-    export = json_of(path, PROFILE_BYTES, "profile fewer steps")
+    # an export is read into memory at once
+    export = json_of(path, 1 << 30, "profile fewer steps")
     events = export.get("traceEvents") if isinstance(export, Mapping) else None
     if not isinstance(events, list):
         raise ValueError(f"{path}: must hold a list of traceEvents")
@@ -180,7 +180,8 @@ def _intervals(spans: Sequence[Mapping[str, Any]], collective: bool) -> Array:
     chosen = [
         (one["ts"], one["ts"] + one["dur"])
         for one in spans
-        if str(one.get("cat", "")).lower() in ON_DEVICE and bool(COLLECTIVE.search(str(one.get("name")))) == collective
+        if str(one.get("cat", "")).lower() in {"kernel", "gpu_memcpy", "gpu_memset"}
+        and bool(COLLECTIVE.search(str(one.get("name")))) == collective
     ]
     return np.array(chosen, dtype=np.float64).reshape(-1, 2)
 
@@ -195,7 +196,7 @@ def _is_time(value: object) -> bool:
 
 def _step(one: Mapping[str, Any]) -> re.Match[str] | None:
     on_host = one.get("cat") == "user_annotation"  # the device has spans of the same name
-    return STEP.fullmatch(str(one.get("name"))) if on_host else None
+    return re.fullmatch(r"ProfilerStep#(\d+)", str(one.get("name"))) if on_host else None
 
 
 def _number_of(path: Path, export: Mapping[str, Any]) -> int:
@@ -203,7 +204,7 @@ def _number_of(path: Path, export: Mapping[str, Any]) -> int:
     rank = about.get("rank") if isinstance(about, Mapping) else None
     if isinstance(rank, int):
         return rank
-    named = RANK_IN_NAME.search(path.name)
+    named = re.search(r"rank[-_]?(\d+)", path.name, re.IGNORECASE)
     if named is None:
         raise ValueError(f"{path}: does not say of which rank it is: name it rank0.json, rank1.json, ...")
     return int(named[1])
@@ -211,19 +212,20 @@ def _number_of(path: Path, export: Mapping[str, Any]) -> int:
 
 # --- Averages of each rank's step, from the final summary that TraceML writes. Axis: W ranks.
 
-SUMMARY_BYTES = 1 << 26
 
 FORWARD, BACKWARD = "forward_ms", "backward_ms"
-RESIDUAL = "residual_ms"
-BESIDE = ("input_wait_ms", "h2d_ms", "optimizer_ms", RESIDUAL)
-"""Parts of a step beside the two passes, each a rank's own; the transfer, the optimizer and the rest may be absent."""
 
 
 def read_traceml(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield one iteration of all ranks: the averages of their steps, without the waiting inside the passes."""
     for path in paths:
         rows = _rows(path)
-        beside_W = np.array([[_number(path, rank, row, name) for name in BESIDE] for rank, row in rows.items()]).sum(1)
+        beside_W = np.array(
+            [
+                [_number(path, rank, row, name) for name in ("input_wait_ms", "h2d_ms", "optimizer_ms", "residual_ms")]
+                for rank, row in rows.items()
+            ]
+        ).sum(1)
         beside_W = np.maximum(beside_W, _unlisted(path, rows))
         forward_W, backward_W = (
             np.array([_number(path, rank, row, name, needed=True) for rank, row in rows.items()])
@@ -233,7 +235,7 @@ def read_traceml(paths: Sequence[Path]) -> Iterator[Trace]:
         tally.read(len(rows))
         yield Trace(
             samples=np.ones((1, len(rows))),
-            seconds=1e-3 * (beside_W + own_passes(forward_W, backward_W, beside_W))[None, :],
+            seconds=1e-3 * (beside_W + compute_passes(forward_W, backward_W, beside_W))[None, :],
             workers=list(rows),
             meta={
                 "source": "github.com/traceopt-ai/traceml",
@@ -256,30 +258,30 @@ def _unlisted(path: Path, rows: Mapping[str, Mapping[str, object]]) -> Array:
     return unlisted_W
 
 
-def own_passes(forward_W: Array, backward_W: Array, beside_W: Array) -> Array:
+def compute_passes(forward_W: Array, backward_W: Array, beside_W: Array) -> Array:
     """Return the time of both passes without waiting, ``[W]``.
 
     A rank waits for the others inside one of its passes, usually the backward pass; the slowest rank waits least. There
     both passes have their true ratio, which the others have too, as all run the same model.
 
-    >>> own_passes(np.array([10.0, 20.0]), np.array([50.0, 40.0]), np.zeros(2))
+    >>> compute_passes(np.array([10.0, 20.0]), np.array([50.0, 40.0]), np.zeros(2))
     array([30., 60.])
 
     A collective inside the forward pass, as of SyncBatchNorm, moves the waiting there: a rank's forward pass is then as
     much longer as the other rank's step is elsewhere.
 
-    >>> own_passes(np.array([20.8, 0.8]), np.array([12.8, 12.8]), np.array([1.0, 21.0])).round(1)
+    >>> compute_passes(np.array([20.8, 0.8]), np.array([12.8, 12.8]), np.array([1.0, 21.0])).round(1)
     array([13.6, 13.6])
     """
     clean_W, waiting_W = forward_W, backward_W
     if np.ptp(forward_W + beside_W) < np.ptp(forward_W) / 2:
         clean_W, waiting_W = backward_W, forward_W
-    own: Array = clean_W * (1.0 + float(np.min(waiting_W / clean_W)))
-    return own
+    passes: Array = clean_W * (1.0 + float(np.min(waiting_W / clean_W)))
+    return passes
 
 
 def _rows(path: Path) -> dict[str, Mapping[str, object]]:
-    summary = json_of(path, SUMMARY_BYTES, "this is no summary of a run")
+    summary = json_of(path, 1 << 26, "this is no summary of a run")
     rows = summary
     for key in ("step_time", "groups", "rows"):
         rows = rows.get(key) if isinstance(rows, Mapping) else None
@@ -310,8 +312,6 @@ def _number(path: Path, rank: str, row: Mapping[str, object], name: str, needed:
 
 REPORT = re.compile(r"(?:GPUs relative perf: |\"relative_scores\": ?)\{([^{}]*)\}")
 """The line that its examples print, and the field of the JSON lines that they write."""
-
-SCORE = re.compile(r"[\"']?(\d+)[\"']?: ?([0-9.eE+-]+|nan|NaN)")
 
 
 def read_nvrx(paths: Sequence[Path]) -> Iterator[Trace]:
@@ -350,7 +350,10 @@ def _reports(path: Path, tally: Tally) -> Iterator[dict[int, float]]:
             continue
         found = True
         try:
-            yield {int(rank): float(score) for rank, score in SCORE.findall(report[1])}
+            yield {
+                int(rank): float(score)
+                for rank, score in re.findall(r"[\"']?(\d+)[\"']?: ?([0-9.eE+-]+|nan|NaN)", report[1])
+            }
         except ValueError as error:
             raise ValueError(f"{path}, line {line}: a score must be a number: {error}") from None
     if not found:

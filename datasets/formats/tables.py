@@ -21,8 +21,6 @@ from paceline.datasets.trace import Trace
 if TYPE_CHECKING:
     import pandas as pd
 
-UNTOLD = "does not say what its values are: give values=seconds (and unit=ms, if so), values=rate or values=usage"
-
 
 def read_chart(
     paths: Sequence[Path],
@@ -34,7 +32,7 @@ def read_chart(
 ) -> Iterator[Trace]:
     """Yield the trace of each file: a run is a worker, a row an iteration."""
     for path in paths:
-        _require_told(path, values)
+        _require_values(path, values)
         tally = Tally()
         names = header_of(head(path))
         lines = [name for name in names if f"{name}__MIN" in names]
@@ -52,18 +50,21 @@ def read_prometheus(
 ) -> Iterator[Trace]:
     """Yield the trace of each file: a series is a worker, a step of the query an iteration."""
     for path in paths:
-        _require_told(path, values)
+        _require_values(path, values)
         tally = Tally()
         table = prometheus_table(path, tally)
         steps = np.diff(np.unique(table["start"].to_numpy(dtype=np.float64)))
         step = period or (float(steps.min()) if len(steps) else 1.0)
-        how = Arrangement(columns=_named(values, samples), rate=_rate(values), unit=unit, period=step)
-        yield from traces_of(path, _used(table, values), how, tally, "prometheus")
+        arrangement = Arrangement(columns=_named(values, samples), rate=_rate(values), unit=unit, period=step)
+        yield from traces_of(path, _used(table, values), arrangement, tally, "prometheus")
 
 
-def _require_told(path: Path, values: str | None) -> None:
+def _require_values(path: Path, values: str | None) -> None:
     if values is None:
-        raise ValueError(f"{path}: {UNTOLD}")
+        raise ValueError(
+            f"{path}: does not say what its values are: give values=seconds (and unit=ms, if so), values=rate or "
+            "values=usage"
+        )
 
 
 def _wide(values: str | None, samples: str | float, unit: str, workers: Sequence[str] | None) -> Arrangement:

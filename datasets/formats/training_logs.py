@@ -48,7 +48,6 @@ PYTORCH = re.compile(
     r"(?:Epoch: |(?:\b(\d+): )?TRAIN )\[(\d+)\]\[ *(\d+)/ *\d+\][\s,|]*(?:lr:\S+\s+)?Time " + NUMBER_TEXT
 )
 PYTORCH_RATE = re.compile(r"\b(?:Speed|Tok/s) " + NUMBER_TEXT)
-PYTORCH_UNITS = "samples: Speed or Tok/s times seconds, or batches"
 
 PYTORCH_DATA = re.compile(r"\bData " + NUMBER_TEXT)
 
@@ -94,7 +93,12 @@ def read_pytorch(paths: Sequence[Path]) -> Iterator[Trace]:
             covariates=covariates_TWD if extras else None,
             covariate_names=extras,
             workers=workers,
-            meta={"job": path.name.split(".")[0], "format": "pytorch_log", "units": PYTORCH_UNITS, **tally.meta()},
+            meta={
+                "job": path.name.split(".")[0],
+                "format": "pytorch_log",
+                "units": "samples: Speed or Tok/s times seconds, or batches",
+                **tally.meta(),
+            },
         )
 
 
@@ -122,10 +126,10 @@ def _is_pytorch(path: Path, head: str) -> bool:
 
 # --- Histories of runs exported from Weights & Biases as CSV, with any columns that the run logged.
 
-WANDB_OWN = ("_step", "_runtime", "_timestamp")
+WANDB_COLUMNS = ("_step", "_runtime", "_timestamp")
 """Columns that W&B adds."""
 
-MOST_LIKELY = 5
+MAX_PROPOSED = 5
 """Most columns that are proposed as times of a step."""
 
 
@@ -146,9 +150,9 @@ def read_wandb(
         run_T = _runs(table)
         tally.restarts(run_T[-1])
         if seconds is None:
-            _say_unknown(path, table)
-        taken = {seconds, samples, *WANDB_OWN}
-        covariates = [name for name in map(str, table) if name not in taken]
+            _warn_unknown_speed(path, table)
+        excluded = {seconds, samples, *WANDB_COLUMNS}
+        covariates = [name for name in map(str, table) if name not in excluded]
         if system := [name for name in covariates if name.startswith(("system.", "system/"))]:
             covariates = system
         trace = (
@@ -167,12 +171,12 @@ def read_wandb(
         yield Trace(**trace, meta=meta)
 
 
-def _say_unknown(path: Path, table: pd.DataFrame) -> None:
+def _warn_unknown_speed(path: Path, table: pd.DataFrame) -> None:
     """Warn that no speed is known, and name the columns that look like times of a step."""
     times = [
-        name for name in map(str, table) if name not in WANDB_OWN and span_unit(name.rpartition("/")[2]) is not None
+        name for name in map(str, table) if name not in WANDB_COLUMNS and span_unit(name.rpartition("/")[2]) is not None
     ]
-    likely = f"; likely ones are {times[:MOST_LIKELY]}" if times else ""
+    likely = f"; likely ones are {times[:MAX_PROPOSED]}" if times else ""
     warnings.warn(
         f"{path}: every speed is NaN, as no column of step times is named: give seconds=COLUMN, and unit=ms if it is "
         f"in ms{likely}",
@@ -194,11 +198,11 @@ def _numbers(path: Path, tally: Tally) -> tuple[pd.DataFrame, list[str]]:
         raise ValueError(f"{path}: column '_timestamp' is empty in every row")
     again = text.duplicated()
     tally.rows("rows that repeat another one exactly", (timed & again).sum())
-    kept = numbers.loc[timed & ~again, held]
-    late = kept["_timestamp"].diff() < 0
-    tally.notes("rows whose time went backwards were put in order", late.sum())
-    by = ["_timestamp", *(["_step"] if late.any() and "_step" in kept else [])]
-    return kept.sort_values(by, kind="stable", ignore_index=True), [name for name in names if name not in held]
+    rows = numbers.loc[timed & ~again, held]
+    backwards = rows["_timestamp"].diff() < 0
+    tally.notes("rows whose time went backwards were put in order", backwards.sum())
+    by = ["_timestamp", *(["_step"] if backwards.any() and "_step" in rows else [])]
+    return rows.sort_values(by, kind="stable", ignore_index=True), [name for name in names if name not in held]
 
 
 def _usage(table: pd.DataFrame, covariates: list[str]) -> dict[str, Any]:
@@ -252,26 +256,23 @@ def _covariate_panel(table: pd.DataFrame, names: list[str]) -> dict[str, Any]:
 
 def _is_wandb(path: Path, head: str) -> bool:
     names = set(header_of(head))
-    return set(WANDB_OWN) <= names and not any(name.startswith(("02_timing/", "04_peers/")) for name in names)
+    return set(WANDB_COLUMNS) <= names and not any(name.startswith(("02_timing/", "04_peers/")) for name in names)
 
 
 # --- Training steps of workers in several clouds: the W&B exports of cirquit/hivemind-multi-cloud.
 
 STEP, SAMPLES, TIME = "01_general/step", "01_general/locally_processed_samples", "_timestamp"
-HIVEMIND_OWN = [
+BUSY_PARTS = [
     f"02_timing/{part}_time_s" for part in ("dataload", "dataload_cuda_move", "forward", "loss_calc", "backward")
 ]
 """The worker's busy time; ``step_time_s`` also waits for the averaging of gradients."""
-AVERAGING, WHOLE = "02_timing/opt_step_time_s", "02_timing/step_time_s"
+AVERAGING, STEP_TIME = "02_timing/opt_step_time_s", "02_timing/step_time_s"
 COVARIATES = {
     "cpu_load": "cpu/load/avg_sys_load_one_min_percent",
     "memory_used": "memory/used_memory_sys_percent",
     "net_sent": "bandwidth/net_sent_sys_bandwidth_Mbits",
     "net_received": "bandwidth/net_recv_sys_bandwidth_Mbits",
 }
-HIVEMIND_UNITS = (
-    "cpu_load: load average of a minute / cores, percent; memory_used: percent; net_sent, net_received: Mbit/s"
-)
 PEER = re.compile(r"04_peers/peer_(\d+)_samples_per_second")
 LICENCE = {"source": "github.com/cirquit/hivemind-multi-cloud", "licence": "MIT"}
 
@@ -283,7 +284,14 @@ def read_workers(paths: Sequence[Path]) -> Iterator[Trace]:
     tally = Tally()
     parts = [_worker(path, tally) for path in paths]
     table = pd.concat(parts, ignore_index=True)
-    meta = {**LICENCE, "job": experiment(paths[0]), "format": "hivemind", "units": HIVEMIND_UNITS, **tally.meta()}
+    meta = {
+        **LICENCE,
+        "job": experiment(paths[0]),
+        "format": "hivemind",
+        "units": "cpu_load: load average of a minute / cores, percent; memory_used: percent; "
+        "net_sent, net_received: Mbit/s",
+        **tally.meta(),
+    }
     yield Trace.from_frame(
         table,
         meta={**meta, "seconds": "loading, moving, forward, loss and backward; waiting is not in it"},
@@ -326,7 +334,7 @@ def experiment(path: Path) -> str:
 
 def _worker(path: Path, tally: Tally) -> pd.DataFrame:
     """Return one row per step: some fields of a step are in the row before the one that counts it."""
-    needed = dict.fromkeys((STEP, SAMPLES, TIME, AVERAGING, WHOLE, *HIVEMIND_OWN), NUMBER)
+    needed = dict.fromkeys((STEP, SAMPLES, TIME, AVERAGING, STEP_TIME, *BUSY_PARTS), NUMBER)
     rows = frame(path, needed | dict.fromkeys(COVARIATES.values(), NUMBER), tally, optional=list(COVARIATES.values()))
     rows = _without_time(rows, tally)
     steps = rows[list(needed)].assign(**{STEP: rows[STEP].bfill()}).dropna(subset=[STEP])
@@ -343,9 +351,9 @@ def _worker(path: Path, tally: Tally) -> pd.DataFrame:
     table["samples"] = increments(steps[SAMPLES].to_numpy(), steps["run"].to_numpy())
     first_T = np.diff(steps["run"], prepend=-1) > 0
     tally.cells("resumed totals of samples, which are no increment", table["samples"][first_T].isna().sum())
-    table["seconds"] = steps[HIVEMIND_OWN].sum(axis=1, skipna=False)
+    table["seconds"] = steps[BUSY_PARTS].sum(axis=1, skipna=False)
     table["wait_seconds"] = steps[AVERAGING]
-    start_T = steps[TIME] - steps[WHOLE]
+    start_T = steps[TIME] - steps[STEP_TIME]
     table["start"] = start_T.groupby(steps["run"]).cummax()  # accurate to a second only, so forced not to go backwards
     return _cleaned(table, tally).join(_covariates_before(rows, table["start"].to_numpy()))
 
@@ -501,7 +509,7 @@ FORMATS = (
         gives="speed if the column of step times is named, otherwise usage",
         seen=real("cirquit/hivemind-multi-cloud"),
         read=read_wandb,
-        columns=WANDB_OWN,
+        columns=WANDB_COLUMNS,
         recognises=_is_wandb,
     ),
     Format(
@@ -511,8 +519,8 @@ FORMATS = (
         gives="speed",
         seen=real("cirquit/hivemind-multi-cloud"),
         read=read_workers,
-        columns=(TIME, STEP, SAMPLES, *HIVEMIND_OWN),
-        recognises=lambda path, head: {STEP, SAMPLES, *HIVEMIND_OWN} <= set(header_of(head)),
+        columns=(TIME, STEP, SAMPLES, *BUSY_PARTS),
+        recognises=lambda path, head: {STEP, SAMPLES, *BUSY_PARTS} <= set(header_of(head)),
         job=experiment,
     ),
     Format(

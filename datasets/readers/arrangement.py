@@ -18,12 +18,6 @@ from paceline.datasets.readers.timestamps import seconds_since_1970
 if TYPE_CHECKING:
     import pandas as pd
 
-VALUES = ("seconds", "rate", "usage")
-"""Quantities that the cells of a table with a column per worker can be."""
-
-ONLY_WORKER = "0"
-"""The name of the worker of a table that names none."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Arrangement:
@@ -36,7 +30,7 @@ class Arrangement:
     rate
         The column of samples per second, instead of samples and seconds; per ``unit`` if that is another.
     values
-        For a table with a column per worker: what its cells are, one of :data:`VALUES`.
+        For a table with a column per worker: what its cells are, ``"seconds"``, ``"rate"`` or ``"usage"``.
     workers
         Those columns; ``None`` takes all that hold numbers.
     period
@@ -54,8 +48,8 @@ class Arrangement:
     start_unit: str = "s"
 
     def __post_init__(self) -> None:
-        if self.values not in (None, *VALUES):
-            raise ValueError(f"values must be one of {list(VALUES)}, got {self.values!r}")
+        if self.values not in (None, "seconds", "rate", "usage"):
+            raise ValueError(f"values must be one of ['seconds', 'rate', 'usage'], got {self.values!r}")
         if self.values is None and self.workers is not None:
             raise ValueError("workers are columns of a table with a column per worker: say what they hold with values=")
         if self.period is not None and not (np.isfinite(self.period) and self.period > 0):
@@ -89,7 +83,7 @@ class Arrangement:
         elif self.values == "rate":
             table = _rated(table, "rate", tally)
         if "worker" not in table and self.speaks:
-            table = table.assign(worker=ONLY_WORKER)
+            table = table.assign(worker="0")
         if "start" in table and not pd.api.types.is_numeric_dtype(table["start"]):
             table["start"] = seconds_since_1970(path, table["start"], "start")
         if self.values is None and self.speaks:
@@ -115,17 +109,17 @@ class Arrangement:
     def _long(self, table: pd.DataFrame) -> pd.DataFrame:
         """Return a row for each cell of the workers' columns."""
         assert self.values is not None, "only a table with a column per worker is long"
-        kept = [name for name in ("iteration", "start") if self.columns.get(name, name) in table]
-        kept = [str(self.columns.get(name, name)) for name in kept]
-        others = [name for name in table.columns if name not in kept]
+        identifying = [name for name in ("iteration", "start") if self.columns.get(name, name) in table]
+        identifying = [str(self.columns.get(name, name)) for name in identifying]
+        others = [name for name in table.columns if name not in identifying]
         workers = [name for name in others if holds_numbers(table[name])] if self.workers is None else self.workers
         lacking = [name for name in workers if name not in others]
         if lacking or not workers:
             raise ValueError(f"there must be a column for each worker, but {lacking or 'none'} is none of {others}")
         if self.columns.get("iteration", "iteration") not in table and self.period is None:
             table = table.assign(iteration=np.arange(len(table)))
-            kept.append("iteration")
-        long = table.melt(kept, list(workers), "worker", self.values)
+            identifying.append("iteration")
+        long = table.melt(identifying, list(workers), "worker", self.values)
         return long.assign(samples=np.nan, seconds=np.nan) if self.values == "usage" else long
 
     def _gridded(self, table: pd.DataFrame, period: float, tally: Tally) -> pd.DataFrame:

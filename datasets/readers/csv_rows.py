@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 NUMBER, TEXT = "number", "text"
 """Kinds of columns."""
 
-BLOCK_BYTES = 1 << 20
-"""Bytes of a file parsed at once; the parser takes about fifty times as much memory."""
-
 
 def header_of(text: str, delimiter: str = ",") -> list[str]:
     r"""Return the column names in the first line of a text.
@@ -102,19 +99,20 @@ def frames(
         null_values=["", *missing],
         strings_can_be_null=True,
     )
-    read = arrow_csv.ReadOptions(column_names=found, skip_rows=skipped, block_size=BLOCK_BYTES, use_threads=False)
+    # the parser takes about fifty times as much memory as the block that it parses
+    read = arrow_csv.ReadOptions(column_names=found, skip_rows=skipped, block_size=1 << 20, use_threads=False)
     try:
         with opened(path) as file:
             parse = arrow_csv.ParseOptions(delimiter=delimiter)
             for batch in arrow_csv.open_csv(file, read_options=read, parse_options=parse, convert_options=convert):
                 yield _checked(batch.to_pandas(), wanted, tally)
     except pa.ArrowException as error:
-        raise ValueError(f"{path}: {_said(str(error), found)}") from error
+        raise ValueError(f"{path}: {_describe(str(error), found)}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: must be UTF-8 text, but {error}") from error
 
 
-def frame(path: Path, columns: Mapping[str, str], tally: Tally, **how: Any) -> pd.DataFrame:
+def frame(path: Path, columns: Mapping[str, str], tally: Tally, **options: Any) -> pd.DataFrame:
     """Return the columns of a CSV file that fits into memory: see :func:`frames`.
 
     Raises
@@ -124,7 +122,7 @@ def frame(path: Path, columns: Mapping[str, str], tally: Tally, **how: Any) -> p
     """
     import pandas as pd
 
-    blocks = [block for block in frames(path, columns, tally, **how) if len(block)]
+    blocks = [block for block in frames(path, columns, tally, **options) if len(block)]
     if not blocks:
         raise ValueError(f"{path}: has no rows")
     return pd.concat(blocks, ignore_index=True)
@@ -143,7 +141,7 @@ def _checked(block: pd.DataFrame, wanted: Mapping[str, str], tally: Tally) -> pd
     return block
 
 
-def _said(sentence: str, names: Sequence[str]) -> str:
+def _describe(sentence: str, names: Sequence[str]) -> str:
     """Translate the parser's error: rows numbered like lines in an editor, columns by their names."""
     named = re.sub(
         r"In CSV column #(\d+): Row #(\d+): CSV conversion error to \w+: invalid value '(.*)'",

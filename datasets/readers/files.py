@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from paceline.datasets.parquet import MOST_TIMES, most_bytes
+from paceline.datasets.parquet import MAX_RATIO, max_bytes
 
 HEAD = 1 << 16
 """Bytes at the start of a file that are used to recognise its format."""
@@ -101,21 +101,18 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
                     raise ValueError(f"{path}, line {number}: must be UTF-8 text, but {error}") from error
 
 
-def _bounded_lines(path: Path, file: BinaryIO, most: int = 1 << 24) -> Iterator[bytes]:
-    while raw := file.readline(most):
-        if len(raw) == most:
-            raise ValueError(f"{path}: a line is longer than {most} bytes; this is not a text file with lines")
+def _bounded_lines(path: Path, file: BinaryIO, limit: int = 1 << 24) -> Iterator[bytes]:
+    while raw := file.readline(limit):
+        if len(raw) == limit:
+            raise ValueError(f"{path}: a line is longer than {limit} bytes; this is not a text file with lines")
         yield raw
-
-
-LFS = b"version https://git-lfs.github.com/spec"
-"""Beginning of the small text that stands for a file in a clone without Git LFS."""
 
 
 def _refuse(path: Path, first: bytes) -> None:
     if not first:
         raise ValueError(f"{path}: the file is empty")
-    if first.startswith(LFS):
+    # the text that stands for a file in a clone without Git LFS
+    if first.startswith(b"version https://git-lfs.github.com/spec"):
         raise ValueError(f"{path}: is a Git LFS pointer and not the file itself; fetch it with `git lfs pull`")
     if PICKLE.match(first) or path.suffix in (".pkl", ".pickle"):
         raise ValueError(
@@ -132,7 +129,7 @@ class Unzipped(io.RawIOBase):
     def __init__(self, path: Path, plain: BinaryIO) -> None:
         self._path = path
         self._file = gzip.GzipFile(fileobj=plain)
-        self._most = most_bytes(path)
+        self._limit = max_bytes(path)
         self._grown = 0
 
     def readable(self) -> bool:
@@ -143,10 +140,10 @@ class Unzipped(io.RawIOBase):
         """Fill the buffer, and return the number of bytes read."""
         data = self._file.read(len(buffer))
         self._grown += len(data)
-        if self._grown > self._most:
+        if self._grown > self._limit:
             raise ValueError(
-                f"{self._path}: grows to more than {self._most} bytes when it is decompressed, over "
-                f"{MOST_TIMES} times its size; if this is intended, decompress it yourself first"
+                f"{self._path}: grows to more than {self._limit} bytes when it is decompressed, over "
+                f"{MAX_RATIO} times its size; if this is intended, decompress it yourself first"
             )
         buffer[: len(data)] = data
         return len(data)

@@ -28,7 +28,7 @@ class Format:
     recognises
         Returns whether a file has this format, from its path and its first 64 kB of text.
     seen
-        What it was tried on: :func:`real` with the name of a set, or :data:`OWN`, :data:`QUOTED` or :data:`MADE`.
+        What it was tried on: :func:`real` with the name of a set, or :data:`NATIVE`, :data:`QUOTED` or :data:`MADE`.
     columns
         Its columns or keys, if it has any: a file that no format recognises is compared with them.
     job
@@ -49,7 +49,7 @@ class Format:
     per_rank: bool = False
 
 
-OWN = "a format of this library"
+NATIVE = "a format of this library"
 
 MADE = "files made in its layout only"
 """Evidence for a format known from its documentation alone: a real file may differ."""

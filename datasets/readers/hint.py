@@ -12,7 +12,6 @@ from paceline.datasets.readers.csv_rows import delimiter_of, header_of
 
 WORKER = {"worker", "rank", "node", "host", "hostname", "gpu", "device", "client", "machine", "instance", "pod"}
 ITERATION = {"iteration", "iter", "step", "round"}
-START = {"timestamp", "time", "datetime", "date", "ts", "start"}
 SAMPLES = {"samples", "batch", "tokens", "examples", "images"}
 SPANS = {"time", "duration", "latency", "elapsed", "seconds"}
 FILLING = {"id", "global", "local", "idx", "index", "number", "num", "n", "size", "name", "start", "event", "wall"}
@@ -24,7 +23,7 @@ RATE = re.compile(rf"({COUNTED})_?(/|per)_?s(ec(ond)?)?|throughput|speed")
 STEP_TIME = {"step", "iter", "iteration", "batch", "compute", "busy", "train", "training", "own", "work"}
 """Words of a column that holds the time of a whole iteration."""
 
-NOT_OWN = {
+NOT_COMPUTE = {
     *(
         "wait",
         "waiting",
@@ -49,9 +48,6 @@ NOT_OWN = {
 """Words of columns of times that are no rank's own time of an iteration: waiting, communication, loading, evaluation,
 cumulative times, parts of an iteration, and the time on the wall, which is the same on all ranks."""
 
-PERIOD = 60
-"""Seconds of an iteration that are proposed where rows have a time alone."""
-
 
 def advice(names: Sequence[str]) -> str:
     """Return the end of an error: the options that read a table with these columns; empty if none is known.
@@ -67,7 +63,7 @@ def advice(names: Sequence[str]) -> str:
         return ""
     counted = " (samples=1 counts iterations: give the batch size if you know it)"
     chosen = options.get("seconds")
-    others = [name for name in own_times(names) if name != chosen] if chosen else []
+    others = [name for name in compute_times(names) if name != chosen] if chosen else []
     also = (
         f"; other columns of times are {others}: name the one of a rank's own time, without waiting" if others else ""
     )
@@ -97,20 +93,20 @@ def unambiguous(names: Sequence[str]) -> dict[str, str]:
     [{}, {}, {}]
     """
     options = suggested(names)
-    times = own_times(names)
+    times = compute_times(names)
     one_of_each = all(sum(_is(name, meant) for name in names) == 1 for meant in (WORKER, ITERATION))
     clear = one_of_each and len(times) == 1 and bool(STEP_TIME & set(_words(times[0])))
     samples = sum(_is(name, SAMPLES) for name in names) <= 1
     return options if clear and samples and {"worker", "seconds"} <= options.keys() else {}
 
 
-def own_times(names: Sequence[str]) -> list[str]:
+def compute_times(names: Sequence[str]) -> list[str]:
     """Return the columns that may hold a rank's own time of an iteration, whole iterations first.
 
-    >>> own_times(["data_time", "duration_ms", "step_time", "elapsed_time", "eval_seconds", "forward_ms"])
+    >>> compute_times(["data_time", "duration_ms", "step_time", "elapsed_time", "eval_seconds", "forward_ms"])
     ['step_time', 'duration_ms']
     """
-    times = [name for name in names if span_unit(name) is not None and not NOT_OWN & set(_words(name))]
+    times = [name for name in names if span_unit(name) is not None and not NOT_COMPUTE & set(_words(name))]
     return sorted(dict.fromkeys(times), key=lambda name: not STEP_TIME & set(_words(name)))
 
 
@@ -136,8 +132,8 @@ def suggested(names: Sequence[str]) -> dict[str, str]:
 
     rate = take(lambda name: RATE.fullmatch(name.strip().lower().replace(" ", "_")) is not None)
     iteration = take(lambda name: _is(name, ITERATION))
-    start = take(lambda name: _is(name, START))
-    times = [] if rate else own_times(left)
+    start = take(lambda name: _is(name, {"timestamp", "time", "datetime", "date", "ts", "start"}))
+    times = [] if rate else compute_times(left)
     span = times[0] if times else None
     left = [name for name in left if name != span]
     if not (rate or span) and start and not iteration and _is(start, {"time"}):
@@ -146,7 +142,8 @@ def suggested(names: Sequence[str]) -> dict[str, str]:
     samples = None if rate else take(lambda name: _is(name, SAMPLES))
     options: dict[str, str | None] = {"worker": worker, "iteration": iteration}
     if not iteration and start:
-        options |= {"start": start, "period": str(PERIOD)}
+        # suggest minutes where rows have only a time
+        options |= {"start": start, "period": "60"}
     if rate:
         options["rate"] = rate
     elif span:
@@ -190,10 +187,8 @@ def _is_one_worker(name: str) -> bool:
     return re.fullmatch(rf"({'|'.join(sorted(WORKER))})?s?[ _:.-]?\d+", name.strip().lower()) is not None
 
 
-MOST_NEAREST, MOST_NAMED = 3, 4
+MAX_NEAREST, MAX_NAMED = 3, 4
 """Formats that are proposed, and columns that are named of each."""
-
-KEY = re.compile(r'("(?:[^"\\]|\\.){1,60}")\s*:')
 
 
 def names_in(text: str) -> list[str]:
@@ -203,7 +198,7 @@ def names_in(text: str) -> list[str]:
     (['jobid', 'attempts'], ['hostname', 'interval', 'timestamp'])
     """
     if text.lstrip()[:1] in ("{", "["):
-        return list(dict.fromkeys(map(_unquoted, KEY.findall(text))))
+        return list(dict.fromkeys(map(_unquoted, re.findall(r'("(?:[^"\\]|\\.){1,60}")\s*:', text))))
     first = text.lstrip("# ")
     return header_of(first, delimiter_of(first))
 
@@ -234,7 +229,7 @@ def nearest(text: str, columns: Mapping[str, tuple[str, ...]]) -> str:
     found = {name.lower() for name in names_in(text)}
     missing = {name: [one for one in names if one.lower() not in found] for name, names in columns.items() if names}
     shared = {name: 1.0 - len(lacking) / len(columns[name]) for name, lacking in missing.items()}
-    best = sorted((name for name in shared if shared[name] >= 0.5), key=lambda name: -shared[name])[:MOST_NEAREST]
+    best = sorted((name for name in shared if shared[name] >= 0.5), key=lambda name: -shared[name])[:MAX_NEAREST]
     if best:
         return f"nearest {'is' if len(best) == 1 else 'are'} " + ", ".join(
             f"{name!r} ({_lacking(missing[name])})" for name in best
@@ -245,5 +240,5 @@ def nearest(text: str, columns: Mapping[str, tuple[str, ...]]) -> str:
 def _lacking(names: list[str]) -> str:
     if not names:
         return "all its columns are there"
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return f"lacks {', '.join(names[:MOST_NAMED])}{more}"
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return f"lacks {', '.join(names[:MAX_NAMED])}{more}"

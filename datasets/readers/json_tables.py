@@ -7,15 +7,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline.datasets.parquet import MOST_COLUMNS
+from paceline.datasets.parquet import MAX_COLUMNS
 from paceline.datasets.readers.files import head, json_of, numbered_lines
 from paceline.datasets.readers.tally import Tally
 
 if TYPE_CHECKING:
     import pandas as pd
-
-JSON_BYTES = 1 << 29
-"""Largest file that is read as a whole; lines have no such bound."""
 
 
 def is_json(text: str) -> bool:
@@ -35,7 +32,8 @@ def json_table(path: Path, tally: Tally) -> pd.DataFrame:
 
     if _is_lines(head(path)):
         return _of_rows(path, _objects_in_lines(path, tally), tally)
-    found = json_of(path, JSON_BYTES, "write one object a line instead, or CSV")
+    # a file that is no lines of JSON is read into memory at once
+    found = json_of(path, 1 << 29, "write one object a line instead, or CSV")
     if isinstance(found, list):
         return _of_rows(path, found, tally)
     if not isinstance(found, dict) or not found or not all(isinstance(column, list) for column in found.values()):
@@ -82,7 +80,7 @@ def prometheus_table(path: Path, tally: Tally) -> pd.DataFrame:
 
 
 def _series(path: Path) -> list[dict[str, Any]]:
-    answer = json_of(path, JSON_BYTES, "query a shorter range")
+    answer = json_of(path, 1 << 29, "query a shorter range")
     data = answer.get("data", answer) if isinstance(answer, dict) else {}
     if not isinstance(data, dict) or data.get("resultType") != "matrix" or not isinstance(data.get("result"), list):
         raise ValueError(
@@ -155,8 +153,8 @@ def _of_rows(path: Path, rows: Iterable[Any], tally: Tally) -> pd.DataFrame:
         for name, value in row.items():
             if name not in columns:
                 columns[name] = [None] * count
-                if len(columns) > MOST_COLUMNS:
-                    raise ValueError(f"{path}: has more than {MOST_COLUMNS} columns; at most these are read")
+                if len(columns) > MAX_COLUMNS:
+                    raise ValueError(f"{path}: has more than {MAX_COLUMNS} columns; at most these are read")
             columns[name].append(_cell(value))
         count += 1
         for column in columns.values():
@@ -169,8 +167,8 @@ def _of_rows(path: Path, rows: Iterable[Any], tally: Tally) -> pd.DataFrame:
 def _checked(path: Path, table: pd.DataFrame) -> pd.DataFrame:
     if not len(table):
         raise ValueError(f"{path}: has no rows")
-    if len(table.columns) > MOST_COLUMNS:
-        raise ValueError(f"{path}: has {len(table.columns)} columns; at most {MOST_COLUMNS} are read")
+    if len(table.columns) > MAX_COLUMNS:
+        raise ValueError(f"{path}: has {len(table.columns)} columns; at most {MAX_COLUMNS} are read")
     return table
 
 

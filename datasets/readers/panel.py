@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
-from paceline._whole import TemporaryFolder
+from paceline._atomic import TemporaryFolder
 from paceline.datasets.frame import LATEST
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
@@ -25,15 +25,6 @@ from paceline.datasets.trace import Trace
 if TYPE_CHECKING:
     import pandas as pd
 
-
-BUCKET_BYTES = 8 << 20
-"""Bytes of a file per bucket."""
-
-MOST_BUCKETS = 200
-"""Most buckets: each is an open file, and a process may usually open a thousand."""
-
-PANEL_VALUES = 3_000_000
-"""Most numbers in one trace, unless a single worker has more."""
 
 LONGEST, LONGEST_TO_ROWS = 1_000_000, 4
 """A grid of more than a million iterations, and four per row, is refused: a time must be wrong."""
@@ -123,7 +114,8 @@ class Buckets:
         import pyarrow as pa
 
         size = sum(path.stat().st_size * (10 if path.suffix == ".gz" else 1) for path in paths)
-        self.count = min(1 + size // BUCKET_BYTES, MOST_BUCKETS)
+        # each bucket is an open file, and a process may commonly open 1024
+        self.count = min(1 + size // (8 << 20), 200)
         floats = [(f"v{d}", pa.float64()) for d in range(covariates)]
         self._schema = pa.schema([("worker", pa.int64()), ("time", pa.float64()), *floats])
         self._parts: list[Any] = []
@@ -192,16 +184,16 @@ def _bucketed(blocks: Iterable[Rows], buckets: Buckets, tally: Tally, only: froz
 
     numbers: dict[str, int] = {}
     for block in blocks:
-        kept_N = block.worker.notna().to_numpy(dtype=bool) & np.isfinite(block.time)
-        tally.rows("rows without worker or time", (~kept_N).sum())
+        known_N = block.worker.notna().to_numpy(dtype=bool) & np.isfinite(block.time)
+        tally.rows("rows without worker or time", (~known_N).sum())
         if only is not None:
             wanted_N = block.worker.isin(list(only)).to_numpy(dtype=bool)
-            tally.rows("rows of workers that were not asked for", (kept_N & ~wanted_N).sum())
-            kept_N &= wanted_N
-        code_N, names = pd.factorize(block.worker[kept_N])
+            tally.rows("rows of workers that were not asked for", (known_N & ~wanted_N).sum())
+            known_N &= wanted_N
+        code_N, names = pd.factorize(block.worker[known_N])
         number = np.array([numbers.setdefault(str(name), len(numbers)) for name in names], dtype=np.int64)
         if len(code_N):
-            buckets.add(Coded(number[code_N], block.time[kept_N], block.values[kept_N]))
+            buckets.add(Coded(number[code_N], block.time[known_N], block.values[known_N]))
     return list(numbers)
 
 
@@ -222,7 +214,8 @@ def _groups_that_fit(path: Path, rows: Coded, step: float, covariates: int) -> I
     if not len(rows.time):
         return
     length = _length(path, rows, step)
-    fitting = max(1, int(PANEL_VALUES // (length * (covariates + 2))))
+    # at most 3 million numbers in one trace, unless a single worker has more
+    fitting = max(1, int(3_000_000 // (length * (covariates + 2))))
     starts = np.flatnonzero(np.concatenate([[True], np.diff(rows.worker) != 0]))[::fitting]
     for start, end in zip(starts, [*starts[1:], len(rows.time)], strict=True):
         yield Coded(rows.worker[start:end], rows.time[start:end], rows.values[start:end])

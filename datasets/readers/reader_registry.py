@@ -15,7 +15,7 @@ from paceline.datasets.health import frozen, frozen_sentence
 from paceline.datasets.readers import tidy
 from paceline.datasets.readers.csv_rows import delimiter_of, header_of
 from paceline.datasets.readers.files import head
-from paceline.datasets.readers.format import OWN, Format
+from paceline.datasets.readers.format import NATIVE, Format
 from paceline.datasets.readers.hint import advice, nearest
 from paceline.datasets.readers.json_tables import is_json
 from paceline.datasets.readers.per_rank import are_ranks, job_of, joined, rank_of
@@ -116,7 +116,7 @@ def _read(chosen: Format, files: Sequence[Path], options: dict[str, Any]) -> Ite
 
 def _with_origin(trace: Trace, chosen: Format) -> Trace:
     """Return the trace with what its reader was tried on, and its frozen covariates, in ``meta``."""
-    meta = dict(trace.meta) if chosen.seen == OWN else {"reader_seen": chosen.seen, **trace.meta}
+    meta = dict(trace.meta) if chosen.seen == NATIVE else {"reader_seen": chosen.seen, **trace.meta}
     if counts := frozen(trace):
         meta["frozen"] = frozen_sentence(counts)
     return trace if meta == trace.meta else replace(trace, meta=meta)
@@ -144,8 +144,8 @@ def recognise(path: str | Path, options: Mapping[str, object] | None = None) -> 
         return FORMATS["json" if is_json(text) else "parquet" if tidy.is_parquet(text) else "csv"]
     if len(fitting) > 1:
         raise ValueError(f"{path}: could be {[one.name for one in fitting]}; name the format")
-    if not fitting and (told := profilers.instead(text)):
-        raise ValueError(f"{path}: {told}")
+    if not fitting and (advice_text := profilers.instead(text)):
+        raise ValueError(f"{path}: {advice_text}")
     if not fitting:
         raise ValueError(f"{path}: is of no format that is recognised{_what_to_do(text, names)}")
     return fitting[0]
@@ -153,8 +153,8 @@ def recognise(path: str | Path, options: Mapping[str, object] | None = None) -> 
 
 def _what_to_do(text: str, names: Sequence[str]) -> str:
     """Return the end of the sentence about a file of no format: options that would read it, or the formats nearest."""
-    if told := advice(names):
-        return told
+    if sentence := advice(names):
+        return sentence
     near = nearest(text, {one.name: one.columns for one in FORMATS.values()})
     return f"; {f'{near}; ' * bool(near)}name the format, one of those that `paceline data list formats` lists"
 

@@ -10,10 +10,7 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
 
-COUNTED_AT_ONCE = 10.0
-"""A run's first increment, if it exceeds the usual one by this factor, is a resumed total and no increment."""
-
-LEAST_ROWS, MOST_STEPS = 2, 0.9
+MIN_ROWS, MIN_REPEATED = 2, 0.9
 """Rows of a run, and share of the steps before that it writes again, from which it is a restart."""
 
 
@@ -35,11 +32,11 @@ def continued(step_T: Array, run_T: Sizes) -> Array:
     array([ 5.,  6.,  7.,  8.,  9., 10., 11.])
     """
     runs = int(run_T.max(initial=0)) + 1
-    least_R, most_R = np.full(runs, np.inf), np.full(runs, -np.inf)
-    np.minimum.at(least_R, run_T, step_T)
-    np.maximum.at(most_R, run_T, step_T)
-    begin_R = least_R[0] + np.concatenate([[0.0], np.cumsum(most_R - least_R + 1)[:-1]])
-    return np.asarray(step_T - least_R[run_T] + begin_R[run_T])
+    first_R, last_R = np.full(runs, np.inf), np.full(runs, -np.inf)
+    np.minimum.at(first_R, run_T, step_T)
+    np.maximum.at(last_R, run_T, step_T)
+    begin_R = first_R[0] + np.concatenate([[0.0], np.cumsum(last_R - first_R + 1)[:-1]])
+    return np.asarray(step_T - first_R[run_T] + begin_R[run_T])
 
 
 def runs_of_rows(worker_N: NDArray[Any], step_N: Array) -> Sizes:
@@ -66,24 +63,24 @@ def runs_of_rows(worker_N: NDArray[Any], step_N: Array) -> Sizes:
     if 2 * back_N.sum() > len(step):  # runs of less than two rows
         return run_N
     begins = np.flatnonzero(first_N | back_N)
-    begin_of_worker, most = 0, -np.inf
+    begin_of_worker, highest = 0, -np.inf
     for begin, end in pairwise([*begins.tolist(), len(step)]):
         if first_N[begin]:
-            begin_of_worker, most = begin, -np.inf
-        elif not _written_again(step[begin_of_worker:begin], step[begin:end], most):
+            begin_of_worker, highest = begin, -np.inf
+        elif not _written_again(step[begin_of_worker:begin], step[begin:end], highest):
             return run_N
-        most = max(most, step[end - 1])
+        highest = max(highest, step[end - 1])
     total_N = np.cumsum(back_N)
     run_N[written_N] = total_N - np.maximum.accumulate(np.where(first_N, total_N, 0))
     return run_N
 
 
-def _written_again(before: Array, run: Array, most: float) -> bool:
+def _written_again(before: Array, run: Array, highest: float) -> bool:
     """Return whether a run writes again the steps that it goes back over; the first and last may be cut off."""
-    if len(run) < LEAST_ROWS:
+    if len(run) < MIN_ROWS:
         return False
-    over = np.unique(before[(before >= run[0]) & (before <= min(run[-1], most))])
-    return len(over) > 0 and np.isin(over, run).mean() >= MOST_STEPS
+    over = np.unique(before[(before >= run[0]) & (before <= min(run[-1], highest))])
+    return len(over) > 0 and np.isin(over, run).mean() >= MIN_REPEATED
 
 
 def increments(total_T: Array, run_T: Sizes) -> Array:
@@ -101,8 +98,9 @@ def increments(total_T: Array, run_T: Sizes) -> Array:
     first_T = np.diff(run_T, prepend=-1) > 0
     added_T = np.diff(total_T, prepend=np.nan)
     inside_T = added_T[~first_T & (added_T > 0)]
-    usual = np.median(inside_T) if len(inside_T) else np.inf
+    median = np.median(inside_T) if len(inside_T) else np.inf
     choices = np.stack([np.where(added_T > 0, added_T, np.nan), total_T])[:, first_T]
-    plausible = np.where(choices <= COUNTED_AT_ONCE * usual, choices, np.nan)
+    # a first increment above 10 median ones is a resumed total
+    plausible = np.where(choices <= 10.0 * median, choices, np.nan)
     added_T[first_T] = np.where(np.isnan(plausible[0]), plausible[1], plausible[0])
     return added_T

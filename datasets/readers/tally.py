@@ -54,21 +54,21 @@ class Tally:
 
     def meta(self) -> dict[str, str]:
         """Return the entries for a trace's ``meta``, for everything read so far."""
-        changed = _told(self._notes)
+        changed = _sentence(self._notes)
         return {
             "rows_read": str(self._read),
             "rows_dropped": str(sum(self._rows.values())),
-            "dropped": _told(self._rows + self._cells) or "nothing",
+            "dropped": _sentence(self._rows + self._cells) or "nothing",
             **({"changed": changed} if changed else {}),
             **({"restarts": str(self._restarts)} if self._restarts else {}),
         }
 
     def sentence(self) -> str:
         """Return what was dropped and changed, for a person who did not ask; empty if nothing was."""
-        dropped, changed = _told(self._rows + self._cells), _told(self._notes)
+        dropped, changed = _sentence(self._rows + self._cells), _sentence(self._notes)
         again = f"the job was started again {self._restarts} times" if self._restarts else ""
         return "; ".join(text for text in (dropped and f"dropped: {dropped}", changed, again) if text)
 
 
-def _told(counts: Counter[str]) -> str:
+def _sentence(counts: Counter[str]) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in counts.items() if count)

@@ -18,14 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
-from paceline._whole import written_whole
+from paceline._atomic import atomic_write
 from paceline.datasets.columns import MEASURED
 from paceline.datasets.frame import REQUIRED, in_seconds
-from paceline.datasets.parquet import MOST_COLUMNS, read_frame
+from paceline.datasets.parquet import MAX_COLUMNS, read_frame
 from paceline.datasets.readers.arrangement import Arrangement, without_texts
 from paceline.datasets.readers.csv_rows import csv_fault, delimiter_of, header_of
 from paceline.datasets.readers.files import HEAD, head, json_of, opened
-from paceline.datasets.readers.format import OWN, Format
+from paceline.datasets.readers.format import NATIVE, Format
 from paceline.datasets.readers.hint import as_options, names_in, unambiguous
 from paceline.datasets.readers.json_tables import is_json, json_table
 from paceline.datasets.readers.per_rank import are_ranks, joined, joined_meta, name_of, rank_of
@@ -37,12 +37,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 log = logging.getLogger("paceline.datasets.readers")
-
-TABLE = re.compile(r"\.(?:csv|jsonl|ndjson|json|parquet)(?=\.|$)")
-"""Suffix at which the name of a table's file ends."""
-
-MOST_ABOUT = 1 << 20
-"""Bytes of ``meta`` that are read from beside a CSV."""
 
 
 def read_csv(
@@ -66,11 +60,11 @@ def read_csv(
 
     A ``start`` that is written as a date, such as ``2024-05-01T12:00:00+02:00``, is UTC unless it names its zone.
     """
-    given = {"worker": worker, "iteration": iteration, "samples": samples, "seconds": seconds}
-    given |= {"comm_seconds": comm_seconds, "wait_seconds": wait_seconds, "start": start}
-    columns = {name: column for name, column in given.items() if column is not None}
+    named = {"worker": worker, "iteration": iteration, "samples": samples, "seconds": seconds}
+    named |= {"comm_seconds": comm_seconds, "wait_seconds": wait_seconds, "start": start}
+    columns = {name: column for name, column in named.items() if column is not None}
     chosen = _not_default(rate=rate, values=values, workers=workers, period=period, unit=unit, start_unit=start_unit)
-    if not (columns or chosen) and all(map(_is_own_parquet, paths)):
+    if not (columns or chosen) and all(map(_is_paceline_parquet, paths)):
         traces = [_loaded(path) for path in paths]
         yield from [joined(traces, paths)] if are_ranks([one.workers for one in traces]) else traces
         return
@@ -79,7 +73,7 @@ def read_csv(
         tally = Tally()
         guess = guessed(columns_of(path, head(path)), {**columns, **chosen})
         with _about(path):
-            how = Arrangement(
+            arrangement = Arrangement(
                 columns={**{name: _number(text) for name, text in guess.items() if name != "unit"}, **columns},
                 rate=rate,
                 values=values,
@@ -88,14 +82,14 @@ def read_csv(
                 unit=guess.get("unit", unit),
                 start_unit=start_unit,
             )
-            table = _table(path, str(how.columns.get("worker", "worker")), tally)
+            table = _table(path, str(arrangement.columns.get("worker", "worker")), tally)
         if guess:
             log.warning("%s: is read as %s", path, as_options(guess))
         meta = {"read_as": as_options(guess)} if guess else {}
         if len(paths) == 1:
-            yield from traces_of(path, table, how, tally, meta=meta)
+            yield from traces_of(path, table, arrangement, tally, meta=meta)
             return
-        found.append(_arranged(path, table, how, tally, meta))
+        found.append(_arranged(path, table, arrangement, tally, meta))
     if are_ranks([one.workers for one in found]):
         yield _joined(found)
     else:
@@ -107,7 +101,7 @@ class Arranged(NamedTuple):
 
     path: Path
     rows: pd.DataFrame
-    how: Arrangement
+    arrangement: Arrangement
     tally: Tally
     meta: dict[str, str]
 
@@ -117,21 +111,28 @@ class Arranged(NamedTuple):
         return list(map(str, self.rows["worker"].unique())) if "worker" in self.rows else []
 
 
-def _arranged(path: Path, table: pd.DataFrame, how: Arrangement, tally: Tally, meta: Mapping[str, str]) -> Arranged:
+def _arranged(
+    path: Path, table: pd.DataFrame, arrangement: Arrangement, tally: Tally, meta: Mapping[str, str]
+) -> Arranged:
     with _about(path):
-        rows, texts = without_texts(how.applied(path, table, tally))
+        rows, texts = without_texts(arrangement.applied(path, table, tally))
     dropped = {"columns_dropped": f"{', '.join(texts)}: no numbers"} if texts else {}
-    about = {"job": TABLE.split(path.name)[0], "source": path.name, **meta, **dropped}
-    return Arranged(path, rows, how, tally, about)
+    about = {
+        "job": re.split(r"\.(?:csv|jsonl|ndjson|json|parquet)(?=\.|$)", path.name)[0],
+        "source": path.name,
+        **meta,
+        **dropped,
+    }
+    return Arranged(path, rows, arrangement, tally, about)
 
 
 def _finished(one: Arranged) -> Trace:
     with _about(one.path):
         rows = _in_order(one.rows, one.tally)
-        meta = {**one.meta, **one.tally.meta(), **_kept(one.path)}
+        meta = {**one.meta, **one.tally.meta(), **_stored_meta(one.path)}
         if altered := one.tally.sentence():
             log.warning("%s: %s", one.path, altered)
-        return Trace.from_frame(rows, unit=one.how.unit, start_unit=one.how.start_unit, meta=meta)
+        return Trace.from_frame(rows, unit=one.arrangement.unit, start_unit=one.arrangement.start_unit, meta=meta)
 
 
 def _joined(found: Sequence[Arranged]) -> Trace:
@@ -148,7 +149,9 @@ def _joined(found: Sequence[Arranged]) -> Trace:
     rows = [one.rows.assign(worker=name) for one, name in zip(found, names, strict=True)]
     meta = {**found[0].meta, "job": name_of(paths), **joined_meta(paths)}
     with _about(paths[0].parent):
-        return _finished(Arranged(paths[0].parent, pd.concat(rows, ignore_index=True), found[0].how, tally, meta))
+        return _finished(
+            Arranged(paths[0].parent, pd.concat(rows, ignore_index=True), found[0].arrangement, tally, meta)
+        )
 
 
 def guessed(names: Sequence[str], options: Mapping[str, object]) -> dict[str, str]:
@@ -171,14 +174,14 @@ def _number(text: str) -> str | float:
 def traces_of(
     path: Path,
     table: pd.DataFrame,
-    how: Arrangement,
+    arrangement: Arrangement,
     tally: Tally,
     format_name: str | None = None,
     meta: Mapping[str, str] | None = None,
 ) -> Iterator[Trace]:
     """Yield the trace of a file's table."""
     meta = {**(meta or {}), **({"format": format_name} if format_name else {})}
-    yield _finished(_arranged(path, table, how, tally, meta))
+    yield _finished(_arranged(path, table, arrangement, tally, meta))
 
 
 @contextmanager
@@ -297,9 +300,9 @@ def is_table_with(names: Sequence[str], options: Mapping[str, object]) -> bool:
         return True
     if {options.get(name, name) for name in ("worker", "iteration")} <= set(names):
         return True
-    told = {one for name in (*REQUIRED, *MEASURED, "rate") if isinstance(one := options.get(name), str)}
+    columns = {one for name in (*REQUIRED, *MEASURED, "rate") if isinstance(one := options.get(name), str)}
     measured = "seconds" in names or any(name in options for name in ("seconds", "rate", "values"))
-    return bool(options) and told <= set(names) and measured
+    return bool(options) and columns <= set(names) and measured
 
 
 def about(path: Path) -> Path:
@@ -309,9 +312,9 @@ def about(path: Path) -> Path:
 
 def write_csv(trace: Trace, path: Path) -> None:
     """Write a trace as tidy CSV, and its ``meta`` beside it: :func:`read_csv` reads both."""
-    with written_whole(about(path)) as temporary:
+    with atomic_write(about(path)) as temporary:
         temporary.write_text(json.dumps(dict(trace.meta), indent=2) + "\n", encoding="utf-8")
-    with written_whole(path) as temporary:
+    with atomic_write(path) as temporary:
         table = trace.to_frame().rename(columns=_as_text)
         table["worker"] = table["worker"].map(_as_text)
         table.to_csv(temporary, index=False)
@@ -334,12 +337,12 @@ def _marks_off(name: str) -> str:
     return name[1:] if name.startswith("'") and FORMULA.match(name) else name
 
 
-def _kept(path: Path) -> dict[str, str]:
+def _stored_meta(path: Path) -> dict[str, str]:
     """Return the ``meta`` kept beside a CSV, if there is any."""
     beside = about(path)
     if not beside.is_file():
         return {}
-    found = json_of(beside, MOST_ABOUT, "it is not what paceline wrote")
+    found = json_of(beside, 1 << 20, "it is not what paceline wrote")
     if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
         raise ValueError(f"{beside}: must hold a JSON object of texts")
     return found
@@ -356,7 +359,7 @@ def _in_order(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
     if not np.isfinite(step_N).all():
         return table
     code_N = pd.factorize(table["worker"])[0]  # names would be wider than numbers
-    if _is_whole(code_N, step_N):
+    if _is_dense(code_N, step_N):
         return table
     again_N = table.duplicated(key).to_numpy()
     if again_N.any():
@@ -376,7 +379,7 @@ def _in_order(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
     return table
 
 
-def _is_whole(code_N: NDArray[np.intp], step_N: Array) -> bool:
+def _is_dense(code_N: NDArray[np.intp], step_N: Array) -> bool:
     """Return whether each iteration has a row of every worker, in one order, and iterations rise: as most files are."""
     workers = int(code_N.max(initial=0)) + 1
     if len(code_N) % workers:
@@ -415,8 +418,8 @@ def _checked_header(path: Path, delimiter: str) -> list[str]:
     """Refuse a first line that is not a header (each column costs a millisecond), or that repeats a column."""
     first = head(path)
     header = header_of(first, delimiter)
-    if (columns := len(header)) > MOST_COLUMNS or (len(first) >= HEAD and not {"\n", "\r"} & set(first)):
-        raise ValueError(f"the header has {columns} columns or more; at most {MOST_COLUMNS}, within 64 kB, are read")
+    if (columns := len(header)) > MAX_COLUMNS or (len(first) >= HEAD and not {"\n", "\r"} & set(first)):
+        raise ValueError(f"the header has {columns} columns or more; at most {MAX_COLUMNS}, within 64 kB, are read")
     if twice := sorted(name for name, times in Counter(header).items() if name and times > 1):
         raise ValueError(f"columns {twice} appear more than once; give each column a name of its own")
     return header
@@ -427,7 +430,7 @@ def is_parquet(first: str) -> bool:
     return first.startswith("PAR1")
 
 
-def _is_own_parquet(path: Path) -> bool:
+def _is_paceline_parquet(path: Path) -> bool:
     """Return whether ``Trace.save`` wrote a file: then it says itself what it holds."""
     import pyarrow.parquet as pq
 
@@ -460,7 +463,7 @@ FORMATS = (
         about="a trace written by paceline, or a tidy table",
         files="Parquet with the columns worker, iteration, samples, seconds and any covariates",
         gives="all that a trace holds",
-        seen=OWN,
+        seen=NATIVE,
         read=read_csv,
         recognises=lambda path, first: is_parquet(first) and is_table_with(columns_of(path, first), {}),
     ),
@@ -470,7 +473,7 @@ FORMATS = (
         about="a tidy table, one row per iteration and worker",
         files="CSV with the columns worker, iteration, samples, seconds and any covariates",
         gives="all that a trace holds",
-        seen=OWN,
+        seen=NATIVE,
         read=read_csv,
         columns=REQUIRED,
         recognises=lambda path, first: (
@@ -483,7 +486,7 @@ FORMATS = (
         about="a tidy table in JSON, one object per iteration and worker, or an object of columns",
         files="JSON lines, a list of objects or an object of lists, with the keys worker, iteration, samples, seconds",
         gives="all that a trace holds",
-        seen=OWN,
+        seen=NATIVE,
         read=read_csv,
         columns=REQUIRED,
         recognises=lambda path, first: is_json(first) and is_table_with(columns_of(path, first), {}),

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from paceline.datasets.trace import Trace
 
-SPLITS = ("fit", "held-out")
-
 
 def names(split: str | None = None) -> list[str]:
     """Return the names of the recorded jobs, all or those of one split.
@@ -23,8 +21,8 @@ def names(split: str | None = None) -> list[str]:
     found = sorted(path.stem for path in _folder().glob("*.parquet"))
     if split is None:
         return found
-    if split not in SPLITS:
-        raise ValueError(f"split must be one of {SPLITS}, got {split!r}")
+    if split not in ("fit", "held-out"):
+        raise ValueError(f"split must be one of ('fit', 'held-out'), got {split!r}")
     return [name for name in found if load(name).meta.get("split") == split]
 
 

@@ -36,7 +36,7 @@ def run(equal: bool, record: Path) -> None:
 
     @server.main()
     def main(grid: Any, context: Any) -> None:
-        bounds = {"least": 32, "largest": 1.0} if equal else {}  # no room to move: plain federated averaging
+        bounds = {"min_batch": 32, "largest": 1.0} if equal else {}  # no room to move: plain federated averaging
         strategy = BalancedStrategy(FedAvg(min_train_nodes=CLIENTS, fraction_evaluate=0.0), **bounds)
         strategy.on_iteration.extend(sinks(str(record)))
         config = ConfigRecord({"batch-size": 32, "local-steps": 10, "rate": 0.1})

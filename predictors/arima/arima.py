@@ -20,37 +20,13 @@ from paceline.predictors.arima.filter import StateSpace, state_space, states
 from paceline.predictors.averages.smoothed import speed_of_log
 from paceline.predictors.fitting import Fitting, as_traces
 from paceline.predictors.fleet import FleetPredictor
-from paceline.predictors.ranges import covariate_names, whole
+from paceline.predictors.ranges import covariate_names, require_int
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
 
 Order = tuple[int, int, int]
 
-UNFITTED_ORDER: Order = (0, 1, 1)
-UNFITTED_MOVING_AVERAGE = -0.7
-"""The model before it is fitted: a local level, which forecasts like an EWMA of weight 0.3."""
-
-ORDERS: tuple[Order, ...] = tuple((p, 1, q) for p in range(3) for q in range(3))
-"""The orders that are tried when none is given. All are differenced, because speeds jump and settle at new levels."""
-
-SPARSE_ORDERS: tuple[Order, ...] = ((0, 1, 0), (0, 1, 1))
-"""The orders that are tried if few speeds follow one another: how one iteration acts on the next cannot be seen then.
-
-Of a local level, which these are, speeds any number of iterations apart tell the coefficient.
-"""
-
-FEWEST_CONSECUTIVE = 0.5
-"""Share of a worker's speeds that follow another of the iteration before, below which they are sparse."""
-
-SPEEDS_PER_COEFFICIENT = 10
-"""A worker with fewer speeds than this per coefficient gets the coefficients fitted to all workers."""
-
-FAREST_COVARIATE = 10.0
-"""Covariates further than this many standard deviations from their mean count as that far."""
-
-MOST_ORDER = 32
-"""The most lags and differences: the start of the filter takes memory with the fourth power of them."""
 
 POOLED = ""
 """Key of the coefficients for unknown workers: no worker can have an empty name."""
@@ -126,11 +102,12 @@ class ARIMA(FleetPredictor):
         self.covariates = None if covariates is None else covariate_names(covariates)
         self.method = method
         self.log_speed = log_speed
-        self.order_ = UNFITTED_ORDER
+        # until fitted, a local level that forecasts like an EWMA of weight 0.3: order (0, 1, 1)
+        self.order_ = (0, 1, 1)
         self.covariate_names_: tuple[str, ...] = self.covariates or ()
         count = len(self.covariate_names_)
         self.covariate_mean_, self.covariate_scale_ = np.zeros(count), np.ones(count)
-        unfitted = Coefficients(np.zeros(count), np.zeros(0), np.array([UNFITTED_MOVING_AVERAGE]))
+        unfitted = Coefficients(np.zeros(count), np.zeros(0), np.array([-0.7]))
         self.coefficients_: dict[str, Coefficients] = {POOLED: unfitted}
         self.constants_: dict[str, float] = {POOLED: 0.0}
         self.ranges_: dict[str, Array] = {POOLED: _widest(count)}
@@ -225,7 +202,7 @@ class ARIMA(FleetPredictor):
         traces; a worker that is in them is fitted anew.
         """
         survey = fitting.surveyed(traces)
-        traces = list(fitting.kept(traces))
+        traces = list(fitting.without_held_out(traces))
         if not traces:
             raise ValueError("traces must hold at least one worker to fit, got none that is not held out")
         if not fitting.warm:
@@ -237,15 +214,23 @@ class ARIMA(FleetPredictor):
             (self.coefficients_, self.constants_, self.ranges_) if fitting.warm else ({}, {}, {})
         )
         if not fitting.warm:
-            self.order_ = self.order or _chosen_order(value_TN, covariates_TND, SPARSE_ORDERS if sparse else ORDERS)
+            # sparse speeds say nothing of autoregression, but a local level's coefficient shows at any
+            # distance
+            # all are differenced, because speeds jump and settle at new levels
+            self.order_ = self.order or _chosen_order(
+                value_TN,
+                covariates_TND,
+                ((0, 1, 0), (0, 1, 1)) if sparse else tuple((p, 1, q) for p in range(3) for q in range(3)),
+            )
         differences = self.order_[1]
         pooled, _ = fit_css(*_centred(value_TN, covariates_TND, differences), self.order_)
         self.coefficients_ = {POOLED: pooled}
         self.constants_ = {POOLED: 0.0 if differences else np.nan}
         self.ranges_ = {POOLED: _range(covariates_TND)}
-        speeds_N, least = np.isfinite(value_TN).sum(axis=0), SPEEDS_PER_COEFFICIENT * (len(pooled.vector) + 1)
+        # workers with fewer than 10 speeds per coefficient use the coefficients fitted to all workers
+        speeds_N, needed = np.isfinite(value_TN).sum(axis=0), 10 * (len(pooled.vector) + 1)
         owned = {name: [n for n, other in enumerate(names) if other == name] for name in dict.fromkeys(names)}
-        owned = {name: own for name, own in owned.items() if speeds_N[own].sum() >= least}
+        owned = {name: columns for name, columns in owned.items() if speeds_N[columns].sum() >= needed}
         if owned:
             self._fit_workers(owned, value_TN, covariates_TND)
         self.coefficients_, self.constants_ = coefficients | self.coefficients_, constants | self.constants_
@@ -261,12 +246,12 @@ class ARIMA(FleetPredictor):
         if not self.order_[1]:
             covariates_TND = np.concatenate([covariates_TND, np.ones((*value_TN.shape, 1))], axis=2)
         if self.method == "likelihood":
-            longest = [max(own, key=lambda n: np.isfinite(value_TN[:, n]).sum()) for own in owned.values()]
+            longest = [max(columns, key=lambda n: np.isfinite(value_TN[:, n]).sum()) for columns in owned.values()]
             series = [(value_TN[:, n], covariates_TND[:, n], self.order_) for n in longest]
             fits = spread(fit_likelihood, series)
         else:
-            places = [n for own in owned.values() for n in own]
-            group_N = np.repeat(np.arange(len(owned)), [len(own) for own in owned.values()])
+            places = [n for columns in owned.values() for n in columns]
+            group_N = np.repeat(np.arange(len(owned)), [len(columns) for columns in owned.values()])
             fits, _ = fit_css_groups(value_TN[:, places], covariates_TND[:, places], self.order_, group_N)
         for name, fit in zip(owned, fits, strict=True):
             self.coefficients_[name] = Coefficients(fit.covariates[:count], fit.ar, fit.ma)
@@ -337,7 +322,8 @@ class ARIMA(FleetPredictor):
 def _checked_order(order: Sequence[int] | NDArray[np.int64]) -> tuple[int, int, int]:
     if len(order) != 3:
         raise ValueError(f"order must be three numbers (p, d, q), or None, got {order}")
-    p, d, q = (whole("order", number, least=0, most=MOST_ORDER) for number in order)
+    # the start of the filter takes memory with the fourth power of the order
+    p, d, q = (require_int("order", number, minimum=0, maximum=32) for number in order)
     return p, d, q
 
 
@@ -353,7 +339,8 @@ class _Served:
 
 
 def _widest(covariates: int) -> Array:
-    return np.array([[-FAREST_COVARIATE], [FAREST_COVARIATE]]) * np.ones(covariates)
+    # covariates are clipped at 10 standard deviations
+    return np.array([[-10.0], [10.0]]) * np.ones(covariates)
 
 
 def _range(covariates_TND: Array) -> Array:
@@ -370,7 +357,8 @@ def _are_sparse(value_TN: Array) -> bool:
     known_TN = np.isfinite(value_TN)
     follow = int((known_TN[1:] & known_TN[:-1]).sum())
     speeds = int(known_TN.sum()) - int(known_TN.any(axis=0).sum())  # the first of a worker follows none
-    if follow >= FEWEST_CONSECUTIVE * speeds:
+    # speeds are sparse if fewer than half of them follow a speed of the iteration before
+    if follow >= 0.5 * speeds:
         return False
     warnings.warn(
         f"only {follow} of {speeds} speeds follow one of the iteration before, so ARIMA cannot learn how one iteration "

@@ -28,11 +28,6 @@ STEPS, TOLERANCE = 30, 1e-5
 FIRST_DAMPING, LARGEST_DAMPING = 1e-4, 1e3
 """Damping of the first step, as a share of the curvature, and the damping above which a fit gives up."""
 
-NEGLIGIBLE = 1e-17
-"""Share of a past innovation below which it is dropped: less than the rounding error of float64."""
-
-START_MOVING_AVERAGE = -0.5
-"""The first moving-average coefficient of a start of its own: differenced speeds mostly have a negative one."""
 
 LONG_AUTOREGRESSION = 8
 """Lags of the autoregression whose residuals approximate the innovations at the start (Hannan and Rissanen).
@@ -149,9 +144,9 @@ class _Panel:
         """Return the series of these groups, with the groups renumbered from 0."""
         place_G = np.full(int(self.group_N.max()) + 1, -1)
         place_G[groups] = np.arange(len(groups))
-        kept = np.flatnonzero(place_G[self.group_N] >= 0)
-        parts = (self.value_TN[:, kept], self.covariates_TND[:, kept], self.counts_TN[:, kept])
-        return _Panel(*parts, place_G[self.group_N[kept]], self.p, self.q)
+        chosen = np.flatnonzero(place_G[self.group_N] >= 0)
+        parts = (self.value_TN[:, chosen], self.covariates_TND[:, chosen], self.counts_TN[:, chosen])
+        return _Panel(*parts, place_G[self.group_N[chosen]], self.p, self.q)
 
     def split(self, at_GK: Array) -> tuple[Array, Array, Array]:
         """Return the coefficients of covariates, past values and past innovations, of each series."""
@@ -228,7 +223,8 @@ class _Panel:
             starts.append(self.regressed(both, error_TN))
             # With every other value missing, no memory is a saddle: no lag of one is ever seen, and a fit would stay.
             starts.append(np.zeros((groups, self.p + self.q)))
-            starts[-1][:, self.p] = START_MOVING_AVERAGE
+            # differenced speeds mostly have a negative moving average
+            starts[-1][:, self.p] = -0.5
         # The loss has several minima with moving averages, so the best of several starts is taken for each group.
         at_SGK = np.stack([self.allowed(np.concatenate([covariates_GD, start], axis=1)) for start in starts])
         loss_SG = np.stack([self.loss(self.innovations(at_GK)) for at_GK in at_SGK])
@@ -277,8 +273,8 @@ def _solved(curvature_GKK: Array, slope_GK: Array, damping_G: Array) -> Array:
     A tiny ridge keeps the system regular: a constant covariate, say, gets a coefficient near zero.
     """
     diagonal_GK = np.einsum("gkk->gk", curvature_GKK)
-    least_GK = 1e-12 * diagonal_GK.max(axis=1, keepdims=True, initial=0.0) + 1e-300
-    damped_GKK = curvature_GKK + (damping_G[:, None] * diagonal_GK + least_GK)[:, :, None] * np.eye(
+    ridge_GK = 1e-12 * diagonal_GK.max(axis=1, keepdims=True, initial=0.0) + 1e-300
+    damped_GKK = curvature_GKK + (damping_G[:, None] * diagonal_GK + ridge_GK)[:, :, None] * np.eye(
         diagonal_GK.shape[1]
     )
     return np.asarray(np.linalg.solve(damped_GKK, slope_GK[..., None])[..., 0])
@@ -298,7 +294,8 @@ def _forgotten(panel_TN: Array, ma_NQ: Array) -> Array:
     # Doubling lags need log2(T) steps over whole panels, where the recursion would need T steps in Python.
     for root_N in _inverse_roots(ma_NQ).T:  # 1 / (1 - r B) = (1 + r B) (1 + r^2 B^2) (1 + r^4 B^4) ...
         forgotten_TN, lag, power_N = forgotten_TN.astype(root_N.dtype), 1, root_N
-        while lag < len(panel_TN) and np.abs(power_N).max() > NEGLIGIBLE:
+        # a past innovation of a smaller share is below the rounding error of float64
+        while lag < len(panel_TN) and np.abs(power_N).max() > 1e-17:
             forgotten_TN[lag:] += power_N * forgotten_TN[:-lag]
             lag, power_N = 2 * lag, np.square(power_N)
     return np.real(forgotten_TN)

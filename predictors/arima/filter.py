@@ -12,13 +12,6 @@ import numpy as np
 
 from paceline._arrays import Array
 
-DIFFUSE = 1e6
-"""Variance of the unknown start of a differenced series: its level and, with two differences, its slope.
-
-The number is that of statsmodels' approximate diffuse start, here times the innovations' variance: a level of
-1,000,000 samples/s is as unknown as one of 10.
-"""
-
 
 @dataclass(frozen=True, eq=False)
 class StateSpace:
@@ -83,7 +76,8 @@ def state_space(ar_WP: Array, ma_WQ: Array, differences: int) -> StateSpace:
     selection_WS[:, differences] = 1.0
     selection_WS[:, differences + 1 : differences + 1 + q] = ma_WQ
     start_WSS = np.zeros((count, size, size))
-    start_WSS[:, range(differences), range(differences)] = DIFFUSE
+    # as unknown as statsmodels' approximate diffuse start, in units of the innovations' variance
+    start_WSS[:, range(differences), range(differences)] = 1e6
     start_WSS[:, differences:, differences:] = _stationary(
         transition_WSS[:, differences:, differences:], selection_WS[:, differences:]
     )

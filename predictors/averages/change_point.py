@@ -7,9 +7,6 @@ import numpy as np
 from paceline._arrays import Array
 from paceline.predictors.fleet import FleetPredictor
 
-ALLOWANCE = 0.5
-"""A speed within this many scales of the level is not evidence of a change."""
-
 LARGEST_ERROR = 3.0
 """One speed counts for at most this many scales, so that a spike of any size is not a change."""
 
@@ -105,7 +102,8 @@ class ChangePoint(FleetPredictor):
     def _weight(self, bounded_W: Array, value_W: Array) -> None:
         """Add this speed to the evidence above and below the level, and to the run of speeds behind that evidence."""
         rows, seen_W1 = self.state, np.isfinite(value_W)[:, None]
-        evidence_W2 = np.maximum(rows["evidence"] + bounded_W[:, None] * SIDES - ALLOWANCE, 0.0)
+        # an error within half a scale is not evidence of a change
+        evidence_W2 = np.maximum(rows["evidence"] + bounded_W[:, None] * SIDES - 0.5, 0.0)
         runs_W2 = evidence_W2 > 0
         begins_W2 = rows["run_length"] == 0
         farther_W2 = np.where(begins_W2, -np.inf, rows["run_extreme"] * SIDES)

@@ -12,12 +12,6 @@ import numpy as np
 from paceline._arrays import Array
 from paceline.predictors.fleet import FleetPredictor
 
-ERROR_SMOOTHING = 0.2
-"""Weight of the newest squared error in the spread: workers may report rarely, so a fifth, not a twentieth."""
-
-FIRST_DOUBT = 4.0
-"""Variance of a worker's first report over that of later ones: it then imports, compiles and warms up."""
-
 
 class LocalLevel(FleetPredictor):
     """Level of the log speed, followed by a Kalman filter: made for workers that report rarely.
@@ -94,14 +88,15 @@ class LocalLevel(FleetPredictor):
 
     def update(self, speed_W: Array, covariates_WD: Array) -> None:
         now = self.shared_state["iteration"] = self.shared_state["iteration"] + 1.0
-        told = np.flatnonzero(np.isfinite(speed_W))
+        reporting = np.flatnonzero(np.isfinite(speed_W))
         level_W, doubt_W, when_W = (self.state[name].copy() for name in ("level", "doubt", "when"))
-        newest_R, level_R, first_R = np.log(speed_W[told]), level_W[told], np.isnan(level_W[told])
-        gain_R = self._gain(doubt_W[told], now - when_W[told])
-        level_W[told] = np.where(first_R, newest_R, level_R + gain_R * (newest_R - level_R))
+        newest_R, level_R, first_R = np.log(speed_W[reporting]), level_W[reporting], np.isnan(level_W[reporting])
+        gain_R = self._gain(doubt_W[reporting], now - when_W[reporting])
+        level_W[reporting] = np.where(first_R, newest_R, level_R + gain_R * (newest_R - level_R))
         # The variance after a report is the gain itself, in units of a report's variance.
-        doubt_W[told] = np.where(first_R, FIRST_DOUBT, gain_R)
-        when_W[told] = now
+        # a worker imports, compiles and warms up in its first report: four times the variance of later ones
+        doubt_W[reporting] = np.where(first_R, 4.0, gain_R)
+        when_W[reporting] = now
         self.state |= {"level": level_W, "doubt": doubt_W, "when": when_W}
 
     def _gain(self, doubt_R: Array, gap_R: Array) -> Array:
@@ -113,7 +108,8 @@ class LocalLevel(FleetPredictor):
 
     def _compare(self, error_W: Array) -> None:
         before_W, newest_W = self.state["squared_error"], np.square(error_W)
-        moved_W = np.where(np.isnan(before_W), newest_W, before_W + ERROR_SMOOTHING * (newest_W - before_W))
+        # workers may report rarely, so a fifth, not a twentieth as elsewhere
+        moved_W = np.where(np.isnan(before_W), newest_W, before_W + 0.2 * (newest_W - before_W))
         self.state["squared_error"] = np.where(np.isnan(newest_W), before_W, moved_W)
 
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:

@@ -20,18 +20,10 @@ CYCLES = 2
 LEVEL_SMOOTHING, FADING = 0.1, 2.0
 """Weight of the newest log speed in the level that deviations are measured from, at first larger: see `Averages`."""
 
-ECHO_SMOOTHING = 0.02
-"""Weight of the newest iteration in the running correlations: they remember about 50."""
-
-SMALLEST_SCALE = 1e-3
-"""Least deviation of the log speed from its level that counts as usual."""
 
 LARGEST = 10.0
 """Deviations count as at most this many root mean squares. An event every k iterations is at most sqrt(k) of them, so
 that none is cut, but a single stall is."""
-
-SURE = 2.0
-"""Standard errors by which the correlation at the best lag must exceed 0, in as many iterations as were seen."""
 
 
 class Seasonal(FleetPredictor):
@@ -59,7 +51,7 @@ class Seasonal(FleetPredictor):
         return {
             "level": np.full(count, np.nan),
             "variance": np.zeros(count),
-            "scale": np.full(count, SMALLEST_SCALE),
+            "scale": np.full(count, 1e-3),
             "deviations": np.zeros((count, CYCLES * LONGEST)),
             "echoes": np.zeros((count, 1 + LONGEST - SHORTEST + 1 + 1)),  # with one beside the first and the last lag
             "power": np.zeros(count),
@@ -77,7 +69,8 @@ class Seasonal(FleetPredictor):
         beside_W = echoes_WP[workers, best_W - 1] + echoes_WP[workers, best_W + 1]
         share_W = echoes_WP[workers, best_W] - np.maximum(beside_W / 2.0, 0.0)
         share_W /= np.maximum(rows["power"], 1e-9)
-        share_W *= share_W * np.sqrt(rows["seen"]) > SURE
+        # the best correlation must exceed 0 by 2 standard errors
+        share_W *= share_W * np.sqrt(rows["seen"]) > 2.0
         if not anywhere(share_W):
             return rows["level"]
         period_W = SHORTEST - 1 + best_W
@@ -93,7 +86,8 @@ class Seasonal(FleetPredictor):
             known_W = np.isfinite(off_W)
             rows["level"] = np.where(np.isnan(rows["level"]), log_speed_W, rows["level"])
             off_W = np.where(known_W, off_W, 0.0)
-        rate_W = np.maximum(ECHO_SMOOTHING, 1.0 / (seen_W + 1.0))
+        # running correlations over about 50 iterations
+        rate_W = np.maximum(0.02, 1.0 / (seen_W + 1.0))
         # Otherwise a slow warm-up would hold the level down for dozens of iterations.
         fading_W = np.maximum(LEVEL_SMOOTHING, FADING / (FADING + 1.0 + seen_W))
         if known_W is not None:
@@ -101,7 +95,7 @@ class Seasonal(FleetPredictor):
         size_W = np.minimum(np.abs(off_W), LARGEST * rows["scale"])
         rows["variance"] = rows["variance"] + rate_W * (np.square(size_W) - rows["variance"])
         rows["level"] = rows["level"] + fading_W * off_W
-        rows["scale"] = np.sqrt(np.maximum(rows["variance"], SMALLEST_SCALE**2))
+        rows["scale"] = np.sqrt(np.maximum(rows["variance"], 1e-3**2))
         newest_W = np.minimum(np.maximum(off_W / rows["scale"], -LARGEST), LARGEST)
         past_WL = rows["deviations"]
         # Two products and a sum in place: these arrays are the largest that the predictor has.

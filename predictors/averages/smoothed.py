@@ -22,17 +22,9 @@ if TYPE_CHECKING:
 
 LOG_SLOWEST, LOG_FASTEST = float(np.log(SLOWEST)), float(np.log(FASTEST))
 
-UNFITTED_SMOOTHING = 0.2
-"""Smoothing of an EWMA that learns its smoothing, until it is fitted."""
 
 SMOOTHING_GRID: Array = np.concatenate([[0.01, 0.02, 0.03], np.arange(1, 21) / 20.0])
 """The smoothings that ``fit`` chooses from."""
-
-DEVIATION_SMOOTHING = 0.05
-"""Weight of the newest change in the Huber EWMA's running mean of changes."""
-
-SMALLEST_DEVIATION = 1e-3
-"""The usual change of log speed is taken to be at least this, so that the level of a constant worker can move."""
 
 
 class LastValue(FleetPredictor):
@@ -96,7 +88,7 @@ class EWMA(FleetPredictor):
     """
 
     _plain: ClassVar[bool] = True
-    smoothing_: float = UNFITTED_SMOOTHING
+    smoothing_: float = 0.2
     errors_G_: Array | None = None
 
     def __init__(self, smoothing: float | None = 0.2) -> None:
@@ -116,7 +108,7 @@ class EWMA(FleetPredictor):
             return self
         if fitting.warm and self.errors_G_ is None:
             raise ValueError("this EWMA does not hold the errors of its earlier traces: fit it afresh")
-        parts = [_ewma_errors(trace.speed) for trace in fitting.kept(traces)]
+        parts = [_ewma_errors(trace.speed) for trace in fitting.without_held_out(traces)]
         if not sum(count for _, count in parts):
             raise ValueError("traces must hold a worker with two speeds to learn the smoothing from, got none")
         earlier = [self.errors_G_] if fitting.warm and self.errors_G_ is not None else []
@@ -231,14 +223,15 @@ class HuberEWMA(FleetPredictor):
         return {"level": np.full(count, np.nan), "deviation": np.full(count, np.nan)}
 
     def update(self, speed_W: Array, covariates_WD: Array) -> None:
-        level_W, usual_W, log_speed_W = self.state["level"], self.state["deviation"], np.log(speed_W)
+        level_W, deviation_W, log_speed_W = self.state["level"], self.state["deviation"], np.log(speed_W)
         change_W = log_speed_W - level_W
-        bound_W = self.threshold * np.where(np.isnan(usual_W), np.inf, np.maximum(usual_W, SMALLEST_DEVIATION))
+        # at least 1e-3, so that the level of a constant worker can move
+        bound_W = self.threshold * np.where(np.isnan(deviation_W), np.inf, np.maximum(deviation_W, 1e-3))
         clipped_W = np.minimum(np.maximum(change_W, -bound_W), bound_W)
         aim_W = np.where(np.isnan(level_W), log_speed_W, level_W + clipped_W)
         self.state["level"] = smoothed(level_W, aim_W, self.smoothing)
         # The deviation uses the whole change, unclipped, so that it soon lets a lasting jump pass.
-        self.state["deviation"] = smoothed(usual_W, np.abs(change_W), DEVIATION_SMOOTHING)
+        self.state["deviation"] = smoothed(deviation_W, np.abs(change_W), 0.05)
 
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
         return np.exp(self.state["level"])

@@ -6,7 +6,7 @@ import numpy as np
 
 from paceline._arrays import Array
 from paceline.predictors.fleet import FleetPredictor
-from paceline.predictors.ranges import whole
+from paceline.predictors.ranges import require_int
 
 
 class WindowPredictor(FleetPredictor):
@@ -14,7 +14,7 @@ class WindowPredictor(FleetPredictor):
 
     def __init__(self, window: int) -> None:
         super().__init__()
-        self.window = whole("window", window, least=1)
+        self.window = require_int("window", window, minimum=1)
 
     def initial_state(self, count: int) -> dict[str, Array]:
         return {"past": np.full((count, self.window), np.nan)}

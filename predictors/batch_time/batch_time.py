@@ -38,32 +38,16 @@ if TYPE_CHECKING:
     from paceline.datasets import Trace
 
 
-UNKNOWN, FITTED, MOST_INFORMATION = 0.01, 4.0, 10.0
+UNKNOWN_INFORMATION, FITTED_INFORMATION, MAX_INFORMATION = 0.01, 4.0, 10.0
 """Information behind a slope, as a sum of squared relative moves of the batch: of an unknown curve, of a fitted one,
 and the most that is kept, so that old moves fade."""
 
 SMOOTHING = 0.2
 """Weight of the newest batch in the running mean of batches, and of the newest error in the noise."""
 
-LARGEST_SURPRISE = 2.0
-"""A forecast time wrong by more than this factor counts as wrong by this factor."""
 
-TELLING = 0.5
-"""A move of the batch below this share of the noise is only the balancer's reaction to that noise; learning from it
-would turn noise into a slope."""
-
-HOPELESS = 0.05
-"""Noise from which no excitation is requested: a few per cent would reveal next to nothing, so it would take hundreds
-of iterations, and sizes would never settle."""
-
-LEAST_NOISE, TOLERATED = 0.02, 0.1
+MIN_NOISE, TOLERATED = 0.02, 0.1
 """Least relative noise assumed for a time, and the relative error of a slope up to which a curve counts as known."""
-
-
-LEAST_RISE = 0.5
-"""Least rise of a time about the last batch, relative to that of the batch. A level stretch says little of batches far
-from it; taken at its word, one worker of a fleet of equals gets all samples. At rest it makes no difference: sizes end
-where measured times are equal."""
 
 
 class BatchTime(FleetPredictor):
@@ -141,8 +125,9 @@ class BatchTime(FleetPredictor):
     @property
     def wants_excitation(self) -> NDArray[np.bool_]:
         """Workers whose batch varied too little to tell slope from intercept, and where excitation helps, ``[W]``."""
-        noise_W = np.maximum(np.sqrt(self.state["noise"]), LEAST_NOISE)
-        wanted: NDArray[np.bool_] = (noise_W > TOLERATED * np.sqrt(self.state["information"])) & (noise_W < HOPELESS)
+        noise_W = np.maximum(np.sqrt(self.state["noise"]), MIN_NOISE)
+        # above 5% noise, a few per cent of excitation would take hundreds of iterations to show anything
+        wanted: NDArray[np.bool_] = (noise_W > TOLERATED * np.sqrt(self.state["information"])) & (noise_W < 0.05)
         return wanted
 
     def probe(self, sizes: Sizes, low: Array, high: Array, *, batch_multiple: int, iteration: int) -> Sizes:
@@ -162,7 +147,9 @@ class BatchTime(FleetPredictor):
 
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
         """Fit curves and relative speeds, all traces in memory; curves of other devices are kept."""
-        traces = [replace(t, seconds=self._computing(t.seconds, t.comm_seconds)) for t in fitting.kept(traces)]
+        traces = [
+            replace(t, seconds=self._computing(t.seconds, t.comm_seconds)) for t in fitting.without_held_out(traces)
+        ]
         self.curves_ |= curves_of_traces(traces, self._device, near=self.near)
         # The relative speed is a speed of its own, so what is known of the traces' covariates is looked up again.
         relatives = [self._relative_of(trace) for trace in traces]
@@ -241,7 +228,7 @@ class BatchTime(FleetPredictor):
         for name, value in zip(FIELDS, self._start(self.workers[w]), strict=True):
             self.state[name][w] = value
         fitted = self._device(self.workers[w]) in self.curves_
-        self.state["information"][w] = FITTED if fitted else UNKNOWN
+        self.state["information"][w] = FITTED_INFORMATION if fitted else UNKNOWN_INFORMATION
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return everything learnt and observed, by the relative speed's predictor too, as arrays."""
@@ -290,7 +277,7 @@ class BatchTime(FleetPredictor):
         rows = {name: np.full(count, value) for name, value in zip(FIELDS, PROPORTIONAL, strict=True)}
         unseen = {name: np.full(count, np.nan) for name in ("last", "last_seconds", "centre")}
         memory = {"worked": np.zeros(count), "failed": np.full(count, np.inf)}
-        return rows | unseen | memory | {"information": np.full(count, UNKNOWN), "noise": np.zeros(count)}
+        return rows | unseen | memory | {"information": np.full(count, UNKNOWN_INFORMATION), "noise": np.zeros(count)}
 
     def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
         size_W = np.asarray(report.samples, dtype=np.float64)
@@ -315,7 +302,9 @@ class BatchTime(FleetPredictor):
         """
         rows = self.state
         move_W = (size_W - rows["last"]) / np.maximum(size_W, rows["last"])
-        telling_W = np.abs(move_W) > TELLING * np.sqrt(rows["noise"])
+        # a smaller move of the batch is the balancer's reaction to noise; learning from it turns noise into a
+        # slope
+        telling_W = np.abs(move_W) > 0.5 * np.sqrt(rows["noise"])
         if telling_W.any():
             self._turn(np.where(telling_W, move_W, 0.0), size_W, seconds_W)
         surprise_W = self._ratio(size_W, seconds_W) - 1.0
@@ -333,7 +322,7 @@ class BatchTime(FleetPredictor):
         lowest_W = np.minimum(np.minimum(line_W, last_W), level_W)
         turned_W = (move_W != 0) & (lowest_W > 0) & (lowest_W >= rows["floor"])
         move_W = np.where(turned_W, move_W, 0.0)
-        rows["information"] = np.minimum(rows["information"] + np.square(move_W), MOST_INFORMATION)
+        rows["information"] = np.minimum(rows["information"] + np.square(move_W), MAX_INFORMATION)
         missed_W = (self._ratio(size_W, seconds_W) - 1.0) * line_W / np.maximum(size_W, rows["last"])
         slope_W = np.maximum(rows["slope"] + missed_W * move_W / rows["information"], 0.0)
         # A steeper slope than proportional would make the intercept negative.
@@ -346,7 +335,8 @@ class BatchTime(FleetPredictor):
         rows = self.state
         now_W = seconds_W / _seconds(rows, size_W)
         ratio_W = now_W * _seconds(rows, rows["last"]) / rows["last_seconds"]
-        return np.minimum(np.maximum(ratio_W, 1.0 / LARGEST_SURPRISE), LARGEST_SURPRISE)
+        # a forecast time wrong by more than a factor of 2 counts as wrong by 2
+        return np.minimum(np.maximum(ratio_W, 0.5), 2.0)
 
     def _learn_failure(self, size_W: Array, failed_W: NDArray[np.bool_]) -> None:
         rows = self.state
@@ -368,7 +358,9 @@ class BatchTime(FleetPredictor):
         relative_W = self._relative.predict(covariates=covariates_WD, horizon=horizon).speed
         size_W = self._likely_size()
         level_W = _seconds(rows, size_W)
-        slope_W = np.fmax(rows["slope"], LEAST_RISE * level_W / rows["last"])  # a fitted curve holds until it is tried
+        # extrapolate with at least half the batch's rise: from a flat stretch, one worker would get all
+        # samples
+        slope_W = np.fmax(rows["slope"], 0.5 * level_W / rows["last"])  # a fitted curve holds until it is tried
         intercept_W = np.where(slope_W > rows["slope"], level_W - slope_W * size_W, rows["intercept"])
         return Forecast(
             speed=np.clip(size_W * relative_W / level_W, SLOWEST, FASTEST),

@@ -14,7 +14,7 @@ from paceline._arrays import Array
 
 Fit = tuple[float, float, float]
 
-MOST_POINTS = 24
+MAX_POINTS = 24
 """More measurements than this are first reduced to this many groups of neighbouring sizes: the search tries all pairs
 of measurements with all floors, so its cost grows with the fourth power of their number."""
 
@@ -27,14 +27,10 @@ SPREADS_TRUSTED = 3.0
 LARGEST_TRUST = 0.2
 """Relative deviation from which a measurement gets less weight, no matter how noisy the others are."""
 
-WILD = math.log(2.0)
-"""Log ratio at which deviations are capped: a measurement off by more than a factor of 2 counts as off by 2."""
 
-REACH, LEAST_NEARNESS = 2.0, 1e-3
+REACH, MIN_NEARNESS = 2.0, 1e-3
 """Factor between sizes at which a measurement's weight falls to 1/e, and the least weight of a distant one."""
 
-MODEL_ERROR = 0.03
-"""Relative error of a curve of two lines: the median in benchmarks/curves.md."""
 
 EXACT = 1e-9
 """Relative deviations below this are rounding."""
@@ -78,7 +74,7 @@ def fit_curve(sizes: ArrayLike, seconds: ArrayLike, weights: ArrayLike | None = 
     (0.4, 0.01, 0.06)
     """
     size_N, seconds_N, weight_N = _checked(sizes, seconds, weights)
-    if len(size_N) > MOST_POINTS:
+    if len(size_N) > MAX_POINTS:
         size_N, seconds_N, weight_N = _gathered(size_N, seconds_N, weight_N)
     slope_P, intercept_P = _lines(size_N, seconds_N)
     line_PN = intercept_P[:, None] + slope_P[:, None] * size_N
@@ -100,13 +96,13 @@ def nearness(sizes: ArrayLike, batch: float) -> Array:
     array([0.37, 1.  , 0.37])
     """
     decades_N = np.log(np.asarray(sizes, dtype=np.float64) / batch) / math.log(REACH)
-    return np.maximum(np.exp(-np.square(decades_N)), LEAST_NEARNESS)
+    return np.maximum(np.exp(-np.square(decades_N)), MIN_NEARNESS)
 
 
 def certainty(uncertainty: ArrayLike) -> Array:
     """Return weights for :func:`fit_curve` from relative uncertainties, ``[N]``; what is not known counts as a median.
 
-    A curve of two lines is no better than a few per cent itself, so what is certain to :data:`MODEL_ERROR` and what is
+    A curve of two lines is no better than a few per cent itself, so what is certain to 3% and what is
     certain to less count nearly the same.
 
     >>> certainty([0.0, 0.02, 0.2, float("nan")]).round(2)
@@ -114,8 +110,9 @@ def certainty(uncertainty: ArrayLike) -> Array:
     """
     share_N = np.asarray(uncertainty, dtype=np.float64)
     known_N = np.isfinite(share_N)
-    usual = float(np.median(share_N[known_N])) if known_N.any() else 0.0
-    return 1.0 / (1.0 + np.square(np.where(known_N, share_N, usual) / MODEL_ERROR))
+    typical = float(np.median(share_N[known_N])) if known_N.any() else 0.0
+    # a curve of two lines has a median error of 3% itself (benchmarks/curves.md)
+    return 1.0 / (1.0 + np.square(np.where(known_N, share_N, typical) / 0.03))
 
 
 def curve_seconds(fit: Fit, sizes: ArrayLike) -> Array:
@@ -134,8 +131,8 @@ def curve_seconds(fit: Fit, sizes: ArrayLike) -> Array:
 def _lines(size_N: Array, seconds_N: Array) -> tuple[Array, Array]:
     """Return slopes and intercepts of the lines through every two measurements, ``[P]``; no slope is negative."""
     i, j = np.triu_indices(len(size_N), 1)
-    apart = size_N[i] != size_N[j]
-    i, j = i[apart], j[apart]
+    differ = size_N[i] != size_N[j]
+    i, j = i[differ], j[differ]
     slope_P = np.maximum((seconds_N[j] - seconds_N[i]) / (size_N[j] - size_N[i]), 0.0)
     return slope_P, seconds_N[i] - slope_P * size_N[i]
 
@@ -147,9 +144,10 @@ def _deviation(times: Array, seconds_N: Array) -> Array:
 
 
 def _capped(times: Array, seconds_N: Array) -> Array:
-    """Return the deviations, capped at :data:`WILD`; infinite where a time is not positive."""
+    """Return the deviations, capped at a factor of 2; infinite where a time is not positive."""
     deviation = _deviation(times, seconds_N)
-    return np.where(times > 0, np.minimum(deviation, WILD), np.inf)
+    # off by more than a factor of 2 counts as off by 2
+    return np.where(times > 0, np.minimum(deviation, math.log(2.0)), np.inf)
 
 
 def _best_line(slope_P: Array, intercept_P: Array, line_PN: Array, seconds_N: Array, weight_N: Array) -> Fit:
@@ -178,7 +176,7 @@ def _refined(fit: Fit, size_N: Array, seconds_N: Array, weight_N: Array) -> Fit:
         trust_N = weight_N * np.minimum(1.0, scale / np.maximum(deviation_N, scale)) / np.square(fitted_N)
         level_N = intercept + slope * size_N < floor
         if len(np.unique(size_N[~level_N])) >= 2:
-            slope, intercept = _least_squares(size_N[~level_N], seconds_N[~level_N], trust_N[~level_N])
+            slope, intercept = _weighted_line(size_N[~level_N], seconds_N[~level_N], trust_N[~level_N])
         if level_N.any():
             floor = float(np.average(seconds_N[level_N], weights=trust_N[level_N]))
         # Least squares may go below zero at small sizes; the search's curve never does.
@@ -198,7 +196,7 @@ def _trust(fit: Fit, size_N: Array, seconds_N: Array) -> float:
     return min(max(SPREADS_TRUSTED * typical, EXACT), LARGEST_TRUST)
 
 
-def _least_squares(size_N: Array, seconds_N: Array, weight_N: Array) -> tuple[float, float]:
+def _weighted_line(size_N: Array, seconds_N: Array, weight_N: Array) -> tuple[float, float]:
     """Return slope (at least 0) and intercept of the weighted least-squares line."""
     size, seconds = np.average(size_N, weights=weight_N), np.average(seconds_N, weights=weight_N)
     away_N = weight_N * (size_N - size)
@@ -214,7 +212,7 @@ def _floor_is_proven(plain: Fit, bent: Fit, size_N: Array, seconds_N: Array, wei
     # An outlier, far from both curves, proves nothing. What only one of them misses counts in full: with the same cap
     # for all, a line that is off by a factor of 2 at the small sizes would be no worse than one that is off by 20 %.
     explained_N = deviation_2N.min(axis=0) <= LARGEST_TRUST
-    loss_2 = np.square(np.minimum(deviation_2N, WILD)[:, explained_N]) @ weight_N[explained_N]
+    loss_2 = np.square(np.minimum(deviation_2N, math.log(2.0))[:, explained_N]) @ weight_N[explained_N]
     # EXACT keeps two exact fits comparable: their losses are rounding errors.
     plain_loss, bent_loss = loss_2 + EXACT
     return bool(PROOF_OF_FLOOR * bent_loss / (count - 3) < plain_loss / (count - 2))
@@ -251,7 +249,7 @@ def _checked(sizes: ArrayLike, seconds: ArrayLike, weights: ArrayLike | None) ->
 def _gathered(size_N: Array, seconds_N: Array, weight_N: Array) -> tuple[Array, Array, Array]:
     """Return the medians of groups of neighbouring sizes; one size is never in two groups."""
     distinct, place_N = np.unique(size_N, return_inverse=True)
-    group_N = place_N * min(MOST_POINTS, len(distinct)) // len(distinct)
+    group_N = place_N * min(MAX_POINTS, len(distinct)) // len(distinct)
     groups = [group_N == g for g in range(group_N.max() + 1)]
     size, time = (np.array([np.median(values[group]) for group in groups]) for values in (size_N, seconds_N))
     return size, time, np.array([weight_N[group].sum() for group in groups])

@@ -22,9 +22,6 @@ FIELDS = ("floor", "slope", "intercept", "most", "size")
 PROPORTIONAL = np.array([0.0, 1.0, 0.0, np.inf, 1.0])
 """The curve of an unknown device: its relative speed then equals its speed in samples/s."""
 
-LEAST_RANGE = 1.2
-"""Sizes must differ by at least this factor to determine both slope and intercept."""
-
 
 def curves_of_traces(
     traces: Iterable[Trace], device_of: Callable[[str], str], *, near: float | None = None
@@ -45,7 +42,7 @@ def curves_of_traces(
     telling: dict[str, list[Array]] = {}
     for trace in traces:
         for device, points in _measured(trace, device_of).items():
-            if _tells_apart(points[0]):
+            if _determines_line(points[0]):
                 telling.setdefault(device, []).append(points)
     pooled = {device: np.concatenate(parts, axis=1) for device, parts in telling.items()}
     return {device: _curve(points[0], points[1], near) for device, points in pooled.items()}
@@ -77,7 +74,7 @@ def curves_of_profiles(profiles: pd.DataFrame, *, near: float | None = None) -> 
             )
         size_N, seconds_N = (rows[name].to_numpy(dtype=np.float64) for name in ("batch", "seconds"))
         fits_N = np.isfinite(seconds_N)
-        if not _tells_apart(size_N[fits_N]):
+        if not _determines_line(size_N[fits_N]):
             raise ValueError(f"profiles of {device!r} must hold two or more different batches, got {size_N[fits_N]}")
         weight_N = certainty(rows["uncertainty"])[fits_N] if "uncertainty" in rows else None
         curve = _curve(size_N[fits_N], seconds_N[fits_N], near, weight_N)
@@ -96,8 +93,9 @@ def median_curve(curves: Mapping[str, Array]) -> Array:
     return median
 
 
-def _tells_apart(size_N: Array) -> bool:
-    return len(size_N) > 0 and float(size_N.max()) >= LEAST_RANGE * float(size_N.min())
+def _determines_line(size_N: Array) -> bool:
+    # sizes must differ by 20% to determine both slope and intercept
+    return len(size_N) > 0 and float(size_N.max()) >= 1.2 * float(size_N.min())
 
 
 def _curve(size_N: Array, seconds_N: Array, near: float | None, weight_N: Array | None = None) -> Array:

@@ -29,7 +29,7 @@ def probed(
     for give, take in chance.permuted(order.reshape(-1, 2), axis=1):  # one by one: a worker may be in two pairs
         wish = max(amount * min(sizes[give], sizes[take]), batch_multiple)
         room = min(wish, result[give] - low[give], high[take] - result[take])
-        handed = int(max(room, 0) // batch_multiple * batch_multiple)
-        result[give] -= handed
-        result[take] += handed
+        moved = int(max(room, 0) // batch_multiple * batch_multiple)
+        result[give] -= moved
+        result[take] += moved
     return result

@@ -18,14 +18,10 @@ LAGS, SMOOTHINGS = 6, np.array([0.5, 0.2, 0.05])
 REFERENCES = LAGS - 1 + len(SMOOTHINGS)
 """Inputs made of these: all but the last log speed, from which the others are measured."""
 
-FARTHEST_COVARIATE = 4.0
-"""A covariate counts as at most this many deviations from its mean, or from its last value."""
 
 SCALE_SMOOTHING, SMALLEST_SCALE = 0.05, 1e-3
 """Weight of the newest change in a worker's running scale, and the least scale in log speed."""
 
-COVARIATE_SMOOTHING = 0.02
-"""Weight of the newest sample in a covariate's running mean and variance; at first they are plain means."""
 
 HUBER = 2.0
 """Errors beyond this many scales count linearly, and inputs beyond it get less weight."""
@@ -59,12 +55,13 @@ def inputs_of(rows: Rows, covariates_WD: Array, scale_W: Array, more: int = 0) -
     inputs_WF[:, :REFERENCES] /= scale_W[:, None]
     if covariates:
         # Relative to the mean, so that the unit of a covariate does not matter.
-        least_WD = 1e-9 * np.abs(rows["covariate_mean"]) + 1e-150
-        spread_WD = np.maximum(np.sqrt(rows["covariate_spread"]), least_WD)
+        floor_WD = 1e-9 * np.abs(rows["covariate_mean"]) + 1e-150
+        spread_WD = np.maximum(np.sqrt(rows["covariate_spread"]), floor_WD)
         driven_WF = inputs_WF[:, begin:]
         np.divide(covariates_WD - rows["covariate_mean"], spread_WD, out=driven_WF[:, :covariates])
         np.divide(covariates_WD - rows["last_covariates"], spread_WD, out=driven_WF[:, covariates:])
-        np.minimum(np.maximum(driven_WF, -FARTHEST_COVARIATE), FARTHEST_COVARIATE, out=driven_WF)
+        # covariates count as at most 4 deviations from their mean, or from their last value
+        np.minimum(np.maximum(driven_WF, -4.0), 4.0, out=driven_WF)
     if not all_finite(inputs_WF):
         inputs_WF[np.isnan(inputs_WF)] = 0.0  # an unknown input adds nothing to the forecast
     return inputs_WF
@@ -129,7 +126,8 @@ def move(rows: Rows, log_speed_W: Array, covariates_WD: Array, scale_W: Array) -
 
 def _move_covariates(rows: Rows, covariates_WD: Array) -> None:
     off_WD = covariates_WD - rows["covariate_mean"]
-    rate_W1 = np.maximum(COVARIATE_SMOOTHING, 1.0 / (rows["seen"] + 1.0))[:, None]
+    # plain means of the first 50 values, then running ones
+    rate_W1 = np.maximum(0.02, 1.0 / (rows["seen"] + 1.0))[:, None]
     mean_WD = rows["covariate_mean"] + rate_W1 * off_WD
     spread_WD = rows["covariate_spread"] + rate_W1 * (np.square(off_WD) - rows["covariate_spread"])
     if not all_finite(mean_WD):  # a first sample becomes the mean, and a missing one changes nothing

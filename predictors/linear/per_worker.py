@@ -26,7 +26,7 @@ def fresh(count: int, covariates: int) -> Rows:
 
 
 @dataclass(frozen=True, eq=False)
-class Own:
+class WorkerWeights:
     """The workers' own weights and covariances, which are changed in place, and the inputs of this iteration."""
 
     weights_WG: Array
@@ -36,7 +36,7 @@ class Own:
     """Each worker's own correction, in scales."""
 
     @classmethod
-    def of(cls, rows: Rows, mean_WD: Array, driven_WF: Array) -> Own | None:
+    def of(cls, rows: Rows, mean_WD: Array, driven_WF: Array) -> WorkerWeights | None:
         """Return the part for known covariates, those with a mean; ``None`` where all their inputs are 0."""
         covariates = driven_WF.shape[1] // 2
         if not covariates or not anywhere(driven_WF):
@@ -54,8 +54,10 @@ class Own:
 
     def learn(self, error_W: Array, far_W: Array, forgetting: float) -> None:
         """Learn from the remaining error, ``[W]`` in scales; examples count less the farther out they are, ``[W]``."""
-        most = VARIANCE * self.inputs_WG.shape[1]
-        learn(self.weights_WG, self.covariance_WGG, self.inputs_WG, error_W, doubt_of(error_W, far_W), forgetting, most)
+        largest = VARIANCE * self.inputs_WG.shape[1]
+        learn(
+            self.weights_WG, self.covariance_WGG, self.inputs_WG, error_W, doubt_of(error_W, far_W), forgetting, largest
+        )
 
 
 def _known(mean_WD: Array) -> tuple[int, int]:

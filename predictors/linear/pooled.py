@@ -26,23 +26,17 @@ from paceline.predictors.linear.inputs import (
     scale_of,
     target_of,
 )
-from paceline.predictors.linear.per_worker import Own
+from paceline.predictors.linear.per_worker import WorkerWeights
 from paceline.predictors.nested import NestedPredictor
 from paceline.predictors.protocol import Predictor
 from paceline.predictors.ranges import covariate_names
 from paceline.predictors.report import Report
 
-FORGETTING = 0.998
-"""Factor by which the weight of past iterations shrinks in each: they count for about 500."""
-
 SOLVED_EVERY, SOLVED_ALWAYS = 8, 64
 """After so many iterations the weights move slowly, and are solved for only every few."""
 
-OWN_FORECAST = REFERENCES
+FORECAST_INPUT = REFERENCES
 """Place of the predictor's forecast among the inputs: after past speeds and averages, and before the covariates."""
-
-RIDGE = 20.0
-"""Penalty of a squared weight, in examples of unit inputs: until as many were seen, little is corrected."""
 
 
 class Pooled(NestedPredictor):
@@ -70,7 +64,7 @@ class Pooled(NestedPredictor):
         self.predictor = predictor
         self.covariates = covariate_names(covariates)
         self._inner = (adopted(predictor),)
-        self._asked: dict[int, _Asked] = {}
+        self._answers: dict[int, _Answer] = {}
 
     def _all_covariates(self) -> Sequence[str]:
         return [*super()._all_covariates(), *self.covariates]
@@ -80,7 +74,7 @@ class Pooled(NestedPredictor):
         return inputs.fresh(count, covariates) | own.fresh(count, covariates)
 
     def initial_shared_state(self) -> dict[str, Array]:
-        inputs = OWN_FORECAST + 1 + 2 * len(self.covariate_names)
+        inputs = FORECAST_INPUT + 1 + 2 * len(self.covariate_names)
         return {
             "products": np.zeros((inputs, inputs + 1)),
             "weights": np.zeros(inputs),
@@ -112,23 +106,23 @@ class Pooled(NestedPredictor):
         return np.exp(self.forecast_log_speed(covariates_WD, horizon))
 
     def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        asked = self._answered(covariates_WD, horizon, self._at(horizon) if horizon > 1 else None)
-        log_CW = np.empty((self.columns, len(asked.log_W)))
+        answer = self._answer_at(covariates_WD, horizon, self._at(horizon) if horizon > 1 else None)
+        log_CW = np.empty((self.columns, len(answer.log_W)))
         # Without covariates the plain forecast: the fleet's correction, counted twice, would gain trust too fast.
-        log_CW[:] = asked.log_W
-        log_CW[1] += asked.corrected(asked.step_W)
-        if asked.alone is not None:
-            log_CW[0] += asked.corrected(asked.step_W + asked.alone.step_W)
+        log_CW[:] = answer.log_W
+        log_CW[1] += answer.corrected(answer.step_W)
+        if answer.alone is not None:
+            log_CW[0] += answer.corrected(answer.step_W + answer.alone.step_W)
         return log_CW.T
 
-    def _answered(self, covariates_WD: Array, horizon: int = 1, ahead: Ahead | None = None) -> _Asked:
+    def _answer_at(self, covariates_WD: Array, horizon: int = 1, ahead: Ahead | None = None) -> _Answer:
         """Return the cached answer for these covariates: inputs and the predictor's forecast, until the next report."""
-        asked, memory_WR = self._asked.get(horizon), self.state["log_speed"]
-        if asked is None or asked.memory_WR is not memory_WR or asked.covariates_WD is not covariates_WD:
-            asked = self._asked[horizon] = self._asks(covariates_WD, memory_WR, horizon, ahead)
-        return asked
+        answer, memory_WR = self._answers.get(horizon), self.state["log_speed"]
+        if answer is None or answer.memory_WR is not memory_WR or answer.covariates_WD is not covariates_WD:
+            answer = self._answers[horizon] = self._asks(covariates_WD, memory_WR, horizon, ahead)
+        return answer
 
-    def _asks(self, covariates_WD: Array, memory_WR: Array, horizon: int, ahead: Ahead | None) -> _Asked:
+    def _asks(self, covariates_WD: Array, memory_WR: Array, horizon: int, ahead: Ahead | None) -> _Answer:
         rows, fleet = (self.state, self.shared_state) if ahead is None else (ahead.rows, ahead.fleet)
         (inner, mine_WD) = self._with_covariates(covariates_WD)[0]
         log_W, scale_W = inner.forecast_log_speed(mine_WD, horizon), scale_of(self.state)
@@ -136,49 +130,50 @@ class Pooled(NestedPredictor):
         known_WD = covariates_WD[:, :0] if everywhere(np.isnan(covariates_WD)) else covariates_WD
         inputs_WF = inputs_of(self.state, known_WD, scale_W, more=1)
         ahead_W = (log_W - memory_WR[:, 0]) / scale_W
-        inputs_WF[:, OWN_FORECAST] = ahead_W if all_finite(ahead_W) else np.where(np.isfinite(ahead_W), ahead_W, 0.0)
+        inputs_WF[:, FORECAST_INPUT] = ahead_W if all_finite(ahead_W) else np.where(np.isfinite(ahead_W), ahead_W, 0.0)
         step_W = inputs_WF @ fleet["weights"][: inputs_WF.shape[1]]
-        alone, reach_W = self._alone(rows, inputs_WF[:, OWN_FORECAST + 1 :]), reach_of(inputs_WF)
-        return _Asked(memory_WR, covariates_WD, known_WD, log_W, inputs_WF, scale_W, reach_W, step_W, alone)
+        alone, reach_W = self._alone(rows, inputs_WF[:, FORECAST_INPUT + 1 :]), reach_of(inputs_WF)
+        return _Answer(memory_WR, covariates_WD, known_WD, log_W, inputs_WF, scale_W, reach_W, step_W, alone)
 
-    def _alone(self, learnt: Rows, driven_WF: Array) -> Own | None:
+    def _alone(self, learnt: Rows, driven_WF: Array) -> WorkerWeights | None:
         """Return the part of each worker's own correction, ``None`` where no covariate is known."""
-        return Own.of(learnt, self.state["covariate_mean"], driven_WF)
+        return WorkerWeights.of(learnt, self.state["covariate_mean"], driven_WF)
 
     # -- learning ------------------------------------------------------------------------------------------------
 
     def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
-        asked, log_speed_W = self._answered(covariates_WD), np.log(speed_W)
-        for ahead in self._still_asked() if self._ahead else ():
-            self._learn_ahead(ahead, self._answered(covariates_WD, ahead.horizon, ahead), log_speed_W)
-        target_W = target_of(self.state, log_speed_W, asked.scale_W) - asked.inputs_WF[:, OWN_FORECAST]
-        self._learn_weights(self.shared_state, target_W, asked.step_W, asked.inputs_WF, asked.alone)
-        self._asked.clear()
+        answer, log_speed_W = self._answer_at(covariates_WD), np.log(speed_W)
+        for ahead in self._active_horizons() if self._ahead else ():
+            self._learn_ahead(ahead, self._answer_at(covariates_WD, ahead.horizon, ahead), log_speed_W)
+        target_W = target_of(self.state, log_speed_W, answer.scale_W) - answer.inputs_WF[:, FORECAST_INPUT]
+        self._learn_weights(self.shared_state, target_W, answer.step_W, answer.inputs_WF, answer.alone)
+        self._answers.clear()
         (inner, mine_WD) = self._with_covariates(covariates_WD)[0]
         inner.update_from_report(report, speed_W, mine_WD)
-        inputs.move(self.state, log_speed_W, asked.known_WD, asked.scale_W)
+        inputs.move(self.state, log_speed_W, answer.known_WD, answer.scale_W)
 
-    def _learn_ahead(self, ahead: Ahead, asked: _Asked, log_speed_W: Array) -> None:
+    def _learn_ahead(self, ahead: Ahead, answer: _Answer, log_speed_W: Array) -> None:
         """Learn from the forecast made ``horizon`` iterations ago, with the present weights."""
         record_WP = np.zeros((len(log_speed_W), self._width_ahead()))
-        record_WP[:, : asked.inputs_WF.shape[1]] = asked.inputs_WF
+        record_WP[:, : answer.inputs_WF.shape[1]] = answer.inputs_WF
         record_WP[:, -2] = np.where(np.isnan(self.state["scale"]), np.nan, self.state["log_speed"][:, 0])
-        record_WP[:, -1] = asked.scale_W
+        record_WP[:, -1] = answer.scale_W
         passed_WP = ahead.passed(record_WP)
         inputs_WF = np.asfortranarray(passed_WP[:, :-2])
-        target_W = (log_speed_W - passed_WP[:, -2]) / passed_WP[:, -1] - inputs_WF[:, OWN_FORECAST]
+        target_W = (log_speed_W - passed_WP[:, -2]) / passed_WP[:, -1] - inputs_WF[:, FORECAST_INPUT]
         inputs_WF[np.isnan(target_W)] = 0.0  # nothing was expected yet
-        alone = self._alone(ahead.rows, inputs_WF[:, OWN_FORECAST + 1 :])
+        alone = self._alone(ahead.rows, inputs_WF[:, FORECAST_INPUT + 1 :])
         self._learn_weights(ahead.fleet, target_W, inputs_WF @ ahead.fleet["weights"], inputs_WF, alone)
 
     def _learn_weights(
-        self, fleet: dict[str, Array], target_W: Array, step_W: Array, inputs_WF: Array, alone: Own | None
+        self, fleet: dict[str, Array], target_W: Array, step_W: Array, inputs_WF: Array, alone: WorkerWeights | None
     ) -> None:
         """Add this iteration's examples to the normal equations, and solve them; without a target (NaN) none is."""
         error_W = target_W - step_W
         far_W = farness(inputs_WF, len(fleet["weights"]))
         if alone is not None:
-            alone.learn(error_W - alone.step_W, far_W, FORGETTING)
+            # forgets 0.2% per iteration: the last 500 count
+            alone.learn(error_W - alone.step_W, far_W, 0.998)
         doubt_W = doubt_of(error_W, far_W)
         if not all_finite(error_W):
             seen_W = np.isfinite(error_W)
@@ -187,7 +182,7 @@ class Pooled(NestedPredictor):
             target_W, doubt_W = np.where(seen_W, target_W, 0.0), np.where(seen_W, doubt_W, np.inf)
         counted_FW, places = (inputs_WF / doubt_W[:, None]).T, inputs_WF.shape[1]
         # A new array, not a change in place: what was asked before holds the old one.
-        products_FF = FORGETTING * fleet["products"]
+        products_FF = 0.998 * fleet["products"]
         products_FF[:places, :places] += counted_FW @ inputs_WF
         products_FF[:places, -1] += counted_FW @ target_W
         count = int(fleet["iterations"][0])
@@ -198,12 +193,13 @@ class Pooled(NestedPredictor):
 
 def _ridge(products_FF: Array, prior_F: Array) -> Array:
     """Return the weights that solve these normal equations, whose last column is the right side."""
-    penalised_FF = products_FF[:, :-1] + RIDGE * np.eye(len(products_FF))
-    return np.asarray(np.linalg.solve(penalised_FF, products_FF[:, -1] + RIDGE * prior_F), dtype=np.float64)
+    # a squared weight costs as much as 20 examples of unit inputs
+    penalised_FF = products_FF[:, :-1] + 20.0 * np.eye(len(products_FF))
+    return np.asarray(np.linalg.solve(penalised_FF, products_FF[:, -1] + 20.0 * prior_F), dtype=np.float64)
 
 
 @dataclass(eq=False)
-class _Asked:
+class _Answer:
     """Cached answer to the last forecast asked for: its report and covariates, and the corrections that follow.
 
     The covariates if any is known, the log of the predictor's forecast, the inputs, each worker's scale, the most
@@ -219,7 +215,7 @@ class _Asked:
     scale_W: Array
     reach_W: Array
     step_W: Array
-    alone: Own | None
+    alone: WorkerWeights | None
 
     def corrected(self, step_W: Array) -> Array:
         """Return the change of the log speed for a step in scales, bounded by its reach."""

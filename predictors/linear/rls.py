@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 PRIOR_VARIANCE = 0.05
 """Variance of each weight before anything is learnt. Weights start at zero, which forecasts the last value."""
 
-LEAST_PRIOR_VARIANCE = 0.002
-"""Least variance of a weight after fitting, even if all fitted workers agreed on it: a new worker may differ."""
-
 
 class RLS(FleetPredictor):
     """Robust recursive least squares: a linear ARX model of each worker that never stops learning.
@@ -85,7 +82,7 @@ class RLS(FleetPredictor):
         self.covariates = None if covariates is None else covariate_names(covariates)
         self.forgetting = forgetting
         self.covariate_names_: tuple[str, ...] = self.covariates or ()
-        self._asked: tuple[Array, Array, Array, Array] | None = None
+        self._cached: tuple[Array, Array, Array, Array] | None = None
         self._set_zero_prior()
 
     @property
@@ -105,12 +102,13 @@ class RLS(FleetPredictor):
         if not fitting.warm:  # otherwise workers start from the earlier prior, and move it as far as they move
             self.covariate_names_ = survey.shared_covariates(self.covariates)
             self._set_zero_prior()
-        weights_WF = np.concatenate([self._learnt_weights(trace) for trace in fitting.kept(traces)])
+        weights_WF = np.concatenate([self._learnt_weights(trace) for trace in fitting.without_held_out(traces)])
         centre_F = np.median(weights_WF, axis=0)
         # 1.4826 turns the median absolute deviation into the standard deviation of normal numbers.
         variance_F = np.square(1.4826 * np.median(np.abs(weights_WF - centre_F), axis=0))
         self.prior_weights_ = centre_F
-        self.prior_variance_ = np.clip(variance_F, LEAST_PRIOR_VARIANCE, PRIOR_VARIANCE)
+        # at least 0.002 even where all fitted workers agree: a new worker may differ
+        self.prior_variance_ = np.clip(variance_F, 0.002, PRIOR_VARIANCE)
         self.reset(self.workers)
         return self
 
@@ -161,11 +159,11 @@ class RLS(FleetPredictor):
 
     def _inputs(self, covariates_WD: Array) -> tuple[Array, Array]:
         """Return the inputs, and each worker's scale, cached from the forecast until its iteration is learnt."""
-        asked, memory_WR = self._asked, self.state["log_speed"]
-        if asked is None or asked[0] is not memory_WR or asked[1] is not covariates_WD:
+        cached, memory_WR = self._cached, self.state["log_speed"]
+        if cached is None or cached[0] is not memory_WR or cached[1] is not covariates_WD:
             scale_W = scale_of(self.state)
-            asked = self._asked = (memory_WR, covariates_WD, inputs_of(self.state, covariates_WD, scale_W), scale_W)
-        return asked[2], asked[3]
+            cached = self._cached = (memory_WR, covariates_WD, inputs_of(self.state, covariates_WD, scale_W), scale_W)
+        return cached[2], cached[3]
 
     # -- learning ------------------------------------------------------------------------------------------------
 
@@ -174,7 +172,7 @@ class RLS(FleetPredictor):
         target_W = target_of(self.state, log_speed_W, scale_W)
         weights_WF, covariance_WFF = self.state["weights"], self.state["covariance"]
         error_W = target_W - np.add.reduce(inputs_WF * weights_WF, axis=1)
-        doubt_W, most = doubt_of(error_W, farness(inputs_WF, inputs_WF.shape[1])), float(self.prior_variance_.sum())
-        learn(weights_WF, covariance_WFF, inputs_WF, error_W, doubt_W, self.forgetting, most)
-        self._asked = None
+        doubt_W, largest = doubt_of(error_W, farness(inputs_WF, inputs_WF.shape[1])), float(self.prior_variance_.sum())
+        learn(weights_WF, covariance_WFF, inputs_WF, error_W, doubt_W, self.forgetting, largest)
+        self._cached = None
         inputs.move(self.state, log_speed_W, covariates_WD, scale_W)

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 GROUP = 16
 """Workers per random group."""
 
-SLOWEST_AVERAGE = -1
-"""The entry of the memory (its slowest average) relative to which speeds of a group's workers are compared."""
-
 
 class BarrierHead(GatedNARX):
     """GatedNARX tuned for the slowest worker: the one that all others wait for at the barrier.
@@ -105,6 +102,7 @@ class BarrierHead(GatedNARX):
             target_W = (log_speed_W - last_W) / scale_W
             usable_W = used_W & np.isfinite(target_W) & np.isfinite(rows["scale"])
             inputs_WF, references_WR, unit_W = gated_memory.inputs_of(rows, *self._newly_scaled(rows, covariates_WD))
-            level_W = last_W - rows["memory"][:, SLOWEST_AVERAGE]
+            # the slowest average is the last entry of the memory
+            level_W = last_W - rows["memory"][:, -1]
             columns = (inputs_WF, target_W, np.full(len(usable_W), validates), references_WR, unit_W, scale_W, level_W)
             yield BarrierExamples.chosen(usable_W, *columns)

@@ -28,7 +28,7 @@ Sources = NDArray[np.int32]
 JUDGED = 8 << 20
 """Bytes of windows whose loss is computed at once: the layers in between take several times as much."""
 
-TOLD_EVERY = 0.2
+PROGRESS_EVERY = 0.2
 """Seconds between two reports of progress: a terminal shows no more, and a batch takes less than a millisecond."""
 
 
@@ -113,7 +113,7 @@ class _Descent:
     best: dict[str, Array] = field(default_factory=dict)
     at: Position = field(default_factory=Position)
     began: tuple[float, int] = (0.0, 0)
-    told: float = 0.0
+    reported: float = 0.0
     cached: dict[int, Records] = field(default_factory=dict)
 
     def to_the_end(self) -> dict[str, Array]:
@@ -127,7 +127,7 @@ class _Descent:
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=options.epochs)
         self.began = (time.perf_counter(), self._done())
         # Told before the first loss, which takes a pass over the windows that validate.
-        self.fitting.tell(Moment("training", self._done(), self._total))
+        self.fitting.progress(Moment("training", self._done(), self._total))
         # The start is a candidate too: training that only makes things worse leaves the weights unchanged.
         self.best, self.at.best_loss = numbers(self.weights), self._agreed_loss()
         while self.at.epoch < options.epochs and self.at.waited < options.patience:
@@ -179,11 +179,11 @@ class _Descent:
 
     def _backward(self, batch: Batch, source_N: Sources) -> None:
         # All processes draw for the whole batch, and each takes its share: together they do what one would.
-        whole = self.augment(batch)
-        mine = processes.share(whole, self.fitting.distributed)
+        full = self.augment(batch)
+        mine = processes.share(full, self.fitting.distributed)
         value = float("nan")
         if len(mine[0]):
-            part = self.weight(mine) / self.weight(whole) if self.fitting.distributed else 1.0
+            part = self.weight(mine) / self.weight(full) if self.fitting.distributed else 1.0
             loss = self._mean_loss(mine) * part if part != 1.0 else self._mean_loss(mine)
             loss.backward()
             value = float(loss.detach())
@@ -191,7 +191,7 @@ class _Descent:
             value = processes.add_up(self.weights, 0.0 if not len(mine[0]) else value)
         if not np.isfinite(value):
             raise ValueError(self._not_finite(batch, source_N))
-        self._tell(len(source_N), value)
+        self._report(len(source_N), value)
 
     def _not_finite(self, batch: Batch, source_N: Sources) -> str:
         at = f"batch {self.at.batch + 1} of epoch {self.at.epoch + 1}"
@@ -221,12 +221,16 @@ class _Descent:
                 records, row_N = self._loaded(shard, validates=True)
                 for chosen in row_N.split(max(JUDGED // records.dtype.itemsize, 1)):
                     batch = self._batch(records, chosen)
-                    if own := self.weight(batch):
-                        losses.append((own, float(self._mean_loss(batch))))
+                    if weight := self.weight(batch):
+                        losses.append((weight, float(self._mean_loss(batch))))
                 del records  # before the next shard is read
         if len(losses) == 1:  # as it is, to the bit
             return losses[0][1]
-        return sum(own * loss for own, loss in losses) / sum(own for own, _ in losses) if losses else float("inf")
+        return (
+            sum(weight * loss for weight, loss in losses) / sum(weight for weight, _ in losses)
+            if losses
+            else float("inf")
+        )
 
     # -- progress ------------------------------------------------------------------------------------------------
 
@@ -242,16 +246,16 @@ class _Descent:
     def _done(self) -> int:
         return self.at.epoch * self._each + self.at.windows
 
-    def _tell(self, count: int, loss: float) -> None:
+    def _report(self, count: int, loss: float) -> None:
         self.at.windows += count
         now = time.perf_counter()
-        if now - self.told < TOLD_EVERY:
+        if now - self.reported < PROGRESS_EVERY:
             return
-        self.told = now
+        self.reported = now
         done = self._done()
         seconds = now - self.began[0]
         rate = (done - self.began[1]) / seconds if seconds > 0 else float("nan")
-        self.fitting.tell(Moment("training", done, self._total, rate, loss, self.at.best_loss))
+        self.fitting.progress(Moment("training", done, self._total, rate, loss, self.at.best_loss))
 
 
 def tensor(values: Array) -> torch.Tensor:

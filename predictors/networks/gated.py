@@ -23,15 +23,12 @@ from paceline.predictors.networks.gated_memory import Rows, scale_of
 from paceline.predictors.networks.network import Network
 from paceline.predictors.networks.neural import GateExamples, Training, gated_layer, hidden_layer
 from paceline.predictors.networks.training_passes import collected, require_both
-from paceline.predictors.ranges import whole
+from paceline.predictors.ranges import require_int
 from paceline.predictors.report import FASTEST, SLOWEST
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
 
-
-FARTHEST = 4.0
-"""A covariate counts as at most this many deviations from its mean: farther out, the network was never fitted."""
 
 LOG_SPEEDS = (np.log(SLOWEST), np.log(FASTEST))
 
@@ -39,11 +36,6 @@ ONLINE_STEP, ONLINE_FADING, ONLINE_REACH = 0.02, 0.001, 0.5
 """Share of an error that a worker's own output layer corrects per step, the share it forgets, and the most scales that
 it may correct."""
 
-LARGEST_ERROR = 2.0
-"""Errors beyond this many scales count as this many when a worker's own output layer learns."""
-
-TUNING_RATE = 0.2
-"""Share of the learning rate when training continues from fitted weights."""
 
 DEFAULT = Training(epochs=40, batch_size=1024, learning_rate=5e-3, weight_decay=1e-2)
 
@@ -106,7 +98,7 @@ class GatedNARX(Network):
         training: Training = DEFAULT,
     ) -> None:
         for name, value in (("hidden", hidden), ("covariate_lags", covariate_lags)):
-            whole(name, value, least=1)
+            require_int(name, value, minimum=1)
         super().__init__(covariates)
         self.hidden = hidden
         self.covariate_lags = covariate_lags
@@ -153,7 +145,7 @@ class GatedNARX(Network):
         hidden_WH = hidden_layer(self.weights_, inputs_WF)
         change_W = gated_layer(self.weights_, hidden_WH, references_WR, unit_W)
         if self.online:
-            change_W += _own_correction(rows["own"], hidden_WH)
+            change_W += _local_correction(rows["own"], hidden_WH)
         expected_W = last_W + scale_of(rows) * change_W
         return np.asarray(np.minimum(np.maximum(expected_W, LOG_SPEEDS[0]), LOG_SPEEDS[1]))
 
@@ -171,7 +163,8 @@ class GatedNARX(Network):
     def _newly_scaled(self, rows: Rows, covariates_WD: Array) -> tuple[Array, Array]:
         """Return the covariates in deviations, the last (or 0) where one is missing, and which were ever known."""
         standard_WD = (covariates_WD - self.covariate_mean_) / self.covariate_scale_
-        standard_WD = np.minimum(np.maximum(standard_WD, -FARTHEST), FARTHEST)
+        # clipped at 4 standard deviations: the network was not fitted farther out
+        standard_WD = np.minimum(np.maximum(standard_WD, -4.0), 4.0)
         missing_WD = np.isnan(standard_WD)
         if not anywhere(missing_WD):
             return standard_WD, np.ones_like(standard_WD)
@@ -184,22 +177,23 @@ class GatedNARX(Network):
         rows = self._moved(self.state, log_speed_W, covariates_WD)
         # `_own_learnt` still reads the state before this iteration, on which the forecast was made.
         if self.online and self.weights_:
-            rows["own"] = self._own_learnt(log_speed_W, covariates_WD)
+            rows["own"] = self._learn_output(log_speed_W, covariates_WD)
         self.state = rows
 
     def _moved(self, rows: Rows, log_speed_W: Array, covariates_WD: Array) -> Rows:
         """Return the state one iteration later, after these log speeds (NaN where there is none)."""
         return gated_memory.moved(rows, log_speed_W, *self._standard(rows, covariates_WD))
 
-    def _own_learnt(self, log_speed_W: Array, covariates_WD: Array) -> Array:
+    def _learn_output(self, log_speed_W: Array, covariates_WD: Array) -> Array:
         """Return each worker's correction after fading a little and one normalised step against its bounded error."""
-        rows, own_WH = self.state, self.state["own"]
+        rows, local_WH = self.state, self.state["own"]
         error_W = (log_speed_W - self._next_log_speed(rows, covariates_WD)) / scale_of(rows)
         inputs_WF, _, _ = gated_memory.inputs_of(rows, *self._standard(rows, covariates_WD))
         seen_WH = _with_one(hidden_layer(self.weights_, inputs_WF))
-        step_W = ONLINE_STEP * np.clip(error_W, -LARGEST_ERROR, LARGEST_ERROR) / np.square(seen_WH).sum(axis=1)
-        learnt_WH = (1.0 - ONLINE_FADING) * own_WH + step_W[:, None] * seen_WH
-        return np.where(np.isfinite(step_W)[:, None], learnt_WH, own_WH)
+        # errors beyond 2 scales count as 2
+        step_W = ONLINE_STEP * np.clip(error_W, -2.0, 2.0) / np.square(seen_WH).sum(axis=1)
+        learnt_WH = (1.0 - ONLINE_FADING) * local_WH + step_W[:, None] * seen_WH
+        return np.where(np.isfinite(step_W)[:, None], learnt_WH, local_WH)
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
@@ -223,7 +217,8 @@ class GatedNARX(Network):
         windows = collected(traces, survey, fitting, partial(self._examples, fitting, closed_loop), closed_loop)
         require_both(windows, fitting, survey)
         columns_DF = gated_memory.covariate_columns(len(self.covariate_names_), self.covariate_lags)
-        rate = (TUNING_RATE if self.weights_ else 1.0) * self.training.learning_rate
+        # a fifth of the learning rate when training continues from fitted weights
+        rate = (0.2 if self.weights_ else 1.0) * self.training.learning_rate
         training = replace(self.training, learning_rate=rate)
         self.weights_ = fit_gates(windows, columns_DF, self.hidden, training, fitting, self.weights_)
 
@@ -238,8 +233,8 @@ class GatedNARX(Network):
             yield GateExamples.chosen(usable_W, inputs_WF, target_W, validates_W, references_WR, unit_W)
 
 
-def _own_correction(own_WH: Array, hidden_WH: Array) -> Array:
-    correction_W = np.einsum("wh,wh->w", own_WH, _with_one(hidden_WH))
+def _local_correction(local_WH: Array, hidden_WH: Array) -> Array:
+    correction_W = np.einsum("wh,wh->w", local_WH, _with_one(hidden_WH))
     return np.asarray(np.clip(correction_W, -ONLINE_REACH, ONLINE_REACH))
 
 

@@ -18,8 +18,6 @@ LAGS, SMOOTHINGS = 8, np.array([0.5, 0.25, 0.1, 0.03])
 OFFSETS = LAGS - 1 + len(SMOOTHINGS)
 """Number of remembered log speeds other than the last one."""
 
-REFERENCES = np.array([0, 1, 2, 4, 7, 8, 9, 10])
-"""Places of the references that gates choose from: lags 2, 3, 4 and 6, and the averages."""
 
 SCALE_SMOOTHING, LARGEST_CHANGE, SMALLEST_SCALE = 0.05, 5.0, 1e-3
 """Weight of the newest change in a worker's running scale, the most scales it counts for, and the least scale."""
@@ -27,17 +25,6 @@ SCALE_SMOOTHING, LARGEST_CHANGE, SMALLEST_SCALE = 0.05, 5.0, 1e-3
 ECHOES = 4
 """Past changes that the newest one is compared with: noise reverts at once, a random walk does not."""
 
-HABIT_SMOOTHING = 0.03
-"""Weight of the newest iteration in the running correlations of a worker's changes with earlier ones and covariates."""
-
-FEWEST_MOVES = 0.3
-"""Added to a covariate's squared moves in the denominator, so that a few moves say little about its effect."""
-
-SETTLED = 1.0 / SMOOTHINGS[-1]
-"""Log speeds after which all averages use their own smoothing; until then they are plain means."""
-
-FIRST_ECHOES = np.eye(1, ECHOES + 1)[0]
-"""The start: no change correlates with any other."""
 
 LARGEST_UNIT, SCALES_IN_UNIT = 0.2, 2.0
 """Unit of the second head, in log speed, because a covariate takes a share of the speed; at most this many scales."""
@@ -45,15 +32,16 @@ LARGEST_UNIT, SCALES_IN_UNIT = 0.2, 2.0
 
 def fresh(count: int, covariates: int, covariate_lags: int) -> Rows:
     """Return the memory of ``count`` workers that have not reported."""
+    # so that a few moves of a covariate say little about its effect
     return {
         "memory": np.full((count, LAGS + len(SMOOTHINGS)), np.nan),
         "scale": np.full(count, np.nan),
         "seen": np.zeros(count),
-        "echoes": np.tile(FIRST_ECHOES, (count, 1)),
+        "echoes": np.tile(np.eye(1, ECHOES + 1)[0], (count, 1)),
         "past_covariates": np.zeros((count, covariate_lags * covariates)),
         "known_before": np.zeros((count, covariates)),
         "together": np.zeros((count, covariates)),
-        "covariate_moves": np.full((count, covariates), FEWEST_MOVES),
+        "covariate_moves": np.full((count, covariates), 0.3),
     }
 
 
@@ -92,7 +80,8 @@ def inputs_of(rows: Rows, standard_WD: Array, known_WD: Array) -> tuple[Array, A
             standard_WD - past_WQ[:, :covariates]
         )
         inputs_WF[:, begin + 4 * covariates :] = past_WQ
-    references_WR = off_WM[:, REFERENCES]
+    # gates choose from lags 2, 3, 4 and 6, and the averages
+    references_WR = off_WM[:, [0, 1, 2, 4, 7, 8, 9, 10]]
     return inputs_WF, references_WR, np.minimum(LARGEST_UNIT / scale_W, SCALES_IN_UNIT)
 
 
@@ -109,7 +98,8 @@ def moved(rows: Rows, log_speed_W: Array, standard_WD: Array, known_WD: Array) -
     """Return the memory one iteration later; for a worker without a log speed (NaN) only the covariates move."""
     memory_WM, seen_W, covariates = rows["memory"], rows["seen"], standard_WD.shape[1]
     # Every entry is computed for all workers first, and restored below for those without a log speed.
-    settled = np.minimum.reduce(seen_W) >= SETTLED  # without new workers there is a shorter way to the same result
+    # Averages of new workers are plain means at first; without new workers there is a shorter way to the same result.
+    settled = np.minimum.reduce(seen_W) >= 1.0 / SMOOTHINGS[-1]
     if not settled:  # the first log speed fills the whole memory
         memory_WM = np.where(seen_W[:, None] == 0, log_speed_W[:, None], memory_WM)
     line_WE = np.empty((len(memory_WM), ECHOES + 2), order="F")
@@ -128,7 +118,7 @@ def moved(rows: Rows, log_speed_W: Array, standard_WD: Array, known_WD: Array) -
     if covariates:
         move_WD = standard_WD - rows["past_covariates"][:, :covariates]
         later["together"] = _smoothed(rows["together"], newest_W1 * move_WD)
-        later["covariate_moves"] = _smoothed(rows["covariate_moves"], np.square(move_WD) + FEWEST_MOVES)
+        later["covariate_moves"] = _smoothed(rows["covariate_moves"], np.square(move_WD) + 0.3)
     if not all_finite(log_speed_W):
         reported_W = np.isfinite(log_speed_W)
         for name, new in later.items():
@@ -161,4 +151,4 @@ def _scaled(rows: Rows, bounded_W: Array, settled: np.bool_, change_W: Array) ->
 
 
 def _smoothed(habit: Array, newest: Array) -> Array:
-    return habit + HABIT_SMOOTHING * (newest - habit)
+    return habit + 0.03 * (newest - habit)

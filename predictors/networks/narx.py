@@ -19,7 +19,7 @@ from paceline.predictors.networks.network import Network
 from paceline.predictors.networks.neural import Examples, Training, residual_layer
 from paceline.predictors.networks.training_passes import collected, require_both
 from paceline.predictors.networks.training_windows import Windows
-from paceline.predictors.ranges import whole
+from paceline.predictors.ranges import require_int
 from paceline.predictors.report import FASTEST, SLOWEST
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class NARX(Network):
         training: Training | None = None,
     ) -> None:
         for name, value in (("lags", lags), ("covariate_lags", covariate_lags), ("hidden", hidden)):
-            whole(name, value, least=1)
+            require_int(name, value, minimum=1)
         super().__init__(covariates)
         self.lags = lags
         self.covariate_lags = covariate_lags

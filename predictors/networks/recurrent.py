@@ -19,7 +19,7 @@ from paceline.predictors.fitting import Fitting
 from paceline.predictors.networks.network import Network
 from paceline.predictors.networks.neural import Sequences, Training
 from paceline.predictors.networks.training_passes import collected, require_both
-from paceline.predictors.ranges import whole
+from paceline.predictors.ranges import require_int
 from paceline.predictors.report import FASTEST, SLOWEST
 
 if TYPE_CHECKING:
@@ -30,13 +30,6 @@ Rows = dict[str, Array]
 SCALE_SMOOTHING, LARGEST_CHANGE, SMALLEST_SCALE = 0.05, 5.0, 1e-3
 """Weight of the newest change in a worker's running scale, the most scales it counts for, and the least scale."""
 
-FARTHEST = 4.0
-"""A covariate counts as at most this many deviations from its mean: farther out, the network was never fitted."""
-
-FARTHEST_STEP = 5.0
-"""Farthest that a forecast may be from the last log speed: the newest change plus this many running scales."""
-
-LOG_SPEEDS = (np.log(SLOWEST), np.log(FASTEST))
 
 DEFAULT = Training(epochs=60, batch_size=16, learning_rate=5e-3, weight_decay=1e-2)
 
@@ -53,7 +46,7 @@ class RecurrentPredictor(Network):
     """State vectors per cell: 1 for the output, or 2 if there is also a memory, as in an LSTM."""
 
     def __init__(self, hidden: int = 16, covariates: Sequence[str] | None = None, training: Training = DEFAULT) -> None:
-        whole("hidden", hidden, least=1)
+        require_int("hidden", hidden, minimum=1)
         super().__init__(covariates)
         self.hidden = hidden
         self.training = training
@@ -85,8 +78,11 @@ class RecurrentPredictor(Network):
         state_WH = self.step_cell(self._inputs(rows, covariates_WD), rows["state"])
         step_W = state_WH[:, : self.hidden] @ self.weights_["out"] + self.weights_["out_bias"]
         # A bound relative to the newest change still lets the forecast return after a jump of any size.
-        reach_W = np.abs(rows["change"]) / _scale(rows) + FARTHEST_STEP
-        return np.clip(rows["log_speed"] + _scale(rows) * np.clip(step_W, -reach_W, reach_W), *LOG_SPEEDS)
+        # at most the newest change plus 5 running scales from the last log speed
+        reach_W = np.abs(rows["change"]) / _scale(rows) + 5.0
+        return np.clip(
+            rows["log_speed"] + _scale(rows) * np.clip(step_W, -reach_W, reach_W), np.log(SLOWEST), np.log(FASTEST)
+        )
 
     def _inputs(self, rows: Rows, covariates_WD: Array) -> Array:
         """Return the cell's inputs at the boundary before the next iteration, ``[W, F]``."""
@@ -94,7 +90,8 @@ class RecurrentPredictor(Network):
         return np.concatenate([change_W[:, None], self._standard(rows, covariates_WD)], axis=1)
 
     def _standard(self, rows: Rows, covariates_WD: Array) -> Array:
-        standard_WD = np.clip((covariates_WD - self.covariate_mean_) / self.covariate_scale_, -FARTHEST, FARTHEST)
+        # clipped at 4 standard deviations: the network was not fitted farther out
+        standard_WD = np.clip((covariates_WD - self.covariate_mean_) / self.covariate_scale_, -4.0, 4.0)
         return np.where(np.isnan(standard_WD), rows["last_covariates"], standard_WD)
 
     def update(self, speed_W: Array, covariates_WD: Array) -> None:
@@ -113,8 +110,8 @@ class RecurrentPredictor(Network):
         if self.weights_:
             later["state"] = self.step_cell(self._inputs(rows, covariates_WD), rows["state"])
         seen_W = np.isfinite(log_speed_W)
-        kept = {n: np.where(seen_W if new.ndim == 1 else seen_W[:, None], new, rows[n]) for n, new in later.items()}
-        return rows | kept | {"last_covariates": self._standard(rows, covariates_WD)}
+        merged = {n: np.where(seen_W if new.ndim == 1 else seen_W[:, None], new, rows[n]) for n, new in later.items()}
+        return rows | merged | {"last_covariates": self._standard(rows, covariates_WD)}
 
     # -- fitting -------------------------------------------------------------------------------------------------
 

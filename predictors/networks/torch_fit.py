@@ -71,7 +71,8 @@ def fit_gates(
     hides = _hider(tensor(covariate_columns), generator)
 
     def loss(inputs: torch.Tensor, references: torch.Tensor, units: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        return huber(gated_change(weights, inputs, references, units), target, delta=HUBER)
+        # errors beyond 2 running scales count linearly
+        return huber(gated_change(weights, inputs, references, units), target, delta=2.0)
 
     columns = ("inputs", "references", "unit", "targets")
     return descend(weights, loss, columns, windows, training, fitting, generator, hides)
@@ -114,8 +115,6 @@ def fit_barrier(
 SHARPNESS, TUNING_RATE = 40.0, 0.3
 """Sharpness of the soft maximum over a group's workers, and the share of the learning rate used for tuning."""
 
-HUBER = 2.0
-"""Errors beyond this many running scales count linearly."""
 
 HIDDEN_ALL, HIDDEN_EACH = 0.15, 0.1
 """Probability that an example hides all of its covariates, and that it hides any single one."""

@@ -16,11 +16,6 @@ from paceline.predictors.networks.descent import Batch, descend, tensor
 from paceline.predictors.networks.neural import Training
 from paceline.predictors.networks.training_windows import Windows
 
-KINDS = {"SimpleRNN": torch.nn.RNN, "LSTM": torch.nn.LSTM, "GRU": torch.nn.GRU}
-
-HUBER = 2.0
-"""Errors beyond this many running scales count linearly."""
-
 
 def fit_recurrent(
     kind: str,
@@ -39,7 +34,9 @@ def fit_recurrent(
     # torch draws the layer's first weights from its global generator. They are replaced below, and fork_rng restores
     # the generator, because fitting must not touch global random state.
     with torch.random.fork_rng():
-        layer = KINDS[kind](windows.width("inputs"), hidden, batch_first=True)
+        layer = {"SimpleRNN": torch.nn.RNN, "LSTM": torch.nn.LSTM, "GRU": torch.nn.GRU}[kind](
+            windows.width("inputs"), hidden, batch_first=True
+        )
     with torch.no_grad():
         for weight in layer.parameters():
             weight.uniform_(-(hidden**-0.5), hidden**-0.5, generator=generator)
@@ -53,7 +50,8 @@ def fit_recurrent(
     def loss(inputs: torch.Tensor, gaps: torch.Tensor) -> torch.Tensor:
         known, targets = torch.isfinite(gaps).float(), torch.nan_to_num(gaps)
         forecasts = layer(inputs)[0] @ weights["out"] + weights["out_bias"]
-        errors = torch.nn.functional.huber_loss(forecasts, targets, reduction="none", delta=HUBER)
+        # errors beyond 2 running scales count linearly
+        errors = torch.nn.functional.huber_loss(forecasts, targets, reduction="none", delta=2.0)
         return (errors * known).sum() / known.sum().clamp(min=1.0)
 
     def known(batch: Batch) -> float:

@@ -26,7 +26,7 @@ def collected(
     def each() -> Iterator[tuple[str, Iterable[Part]]]:
         for done, trace in enumerate(traces, 1):
             yield trace.meta.get("file", trace.name), parts_of(trace)
-            fitting.tell(Moment("windows", done, total, done / (time.perf_counter() - began)))
+            fitting.progress(Moment("windows", done, total, done / (time.perf_counter() - began)))
 
     # A missing speed makes no window, and a worker's first speeds make none yet.
     return windows_of(each(), per_speed * survey.speeds, memory=fitting.memory, seed=0)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline._whole import TemporaryFolder
+from paceline._atomic import TemporaryFolder
 from paceline.predictors.networks.neural import Examples, Sequences
 
 Part = Examples | Sequences
@@ -26,9 +26,6 @@ Records = NDArray[np.void]
 
 BLOCK = 1 << 16
 """Windows collected before they are written: many small writes cost more than the windows."""
-
-MOST_FILES = 500
-"""Most files open at once; systems commonly allow 1024."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,10 +103,11 @@ def windows_of(parts: Iterable[tuple[str, Iterable[Part]]], expected: int, *, me
     if first is None:
         return Windows([], names, [], 0, np.dtype([]))
     kind, blocks = first.dtype, _chained(first, blocks)
-    shards = min(-(-expected * kind.itemsize // memory), MOST_FILES)
+    # systems commonly allow 1024 open files
+    shards = min(-(-expected * kind.itemsize // memory), 500)
     if shards > 1:
         return _spilled(blocks, kind, names, shards, np.random.default_rng(seed))
-    records = _whole(list(blocks))
+    records = _joined(list(blocks))
     return Windows([partial(_itself, records)], names, [len(records)], int(records["validates"].sum()), kind)
 
 
@@ -137,12 +135,12 @@ def _spilled(
         for block in blocks:
             validating += int(block["validates"].sum())
             shard_N = rng.integers(shards, size=len(block))
-            own = np.bincount(shard_N, minlength=shards)
+            block_counts = np.bincount(shard_N, minlength=shards)
             # In the order of arrival, so that they lie alike however they came in blocks.
             sorted_N = np.argsort(shard_N, kind="stable")
-            for file, rows in zip(files, np.split(block[sorted_N], np.cumsum(own)[:-1]), strict=True):
+            for file, rows in zip(files, np.split(block[sorted_N], np.cumsum(block_counts)[:-1]), strict=True):
                 file.write(rows.tobytes())
-            counts += own
+            counts += block_counts
     held = np.flatnonzero(counts)
     readers = [partial(_stored, paths[shard], kind) for shard in held]
     weakref.finalize(readers[0], place.cleanup)
@@ -154,9 +152,9 @@ def _blocks(
 ) -> Iterator[Records]:
     """Yield records in blocks of some size, all in one if they fit into memory, and note the name of each trace."""
     block, count = np.empty(0, dtype=bool), 0
-    for name, own in parts:
+    for name, trace_parts in parts:
         names.append(name)
-        for part in own:
+        for part in trace_parts:
             if not (more := len(part.validates)):
                 continue
             if count + more > len(block):
@@ -186,7 +184,7 @@ def _fill(records: Records, part: Part, source: int) -> None:
     records["source"] = source  # the last column
 
 
-def _whole(blocks: list[Records]) -> Records:
+def _joined(blocks: list[Records]) -> Records:
     return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
 

@@ -17,9 +17,9 @@ from paceline._arrays import Array
 from paceline._require import require
 from paceline.predictors.fitting import Fitting, as_traces
 from paceline.predictors.fleet import FleetPredictor
-from paceline.predictors.ranges import covariate_names, whole
+from paceline.predictors.ranges import covariate_names, require_int
 from paceline.predictors.report import FASTEST, SLOWEST
-from paceline.predictors.trees.forest import MOST_STEPS, Trees
+from paceline.predictors.trees.forest import MAX_STEPS, Trees
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -31,14 +31,6 @@ SMOOTHINGS = np.array([0.5, 0.25, 0.1, 0.03])
 SCALE_SMOOTHING, SMALLEST_SCALE = 0.05, 1e-3
 """Weight of the newest change in a worker's running scale, and the least scale in log speed."""
 
-LARGEST_CHANGE = 8.0
-"""Targets are clipped to this many scales when the trees are fitted: least squares would follow outliers."""
-
-FEWEST_EXAMPLES = 50
-"""Changes of speed below which fitting is refused."""
-
-MOST_EXAMPLES = 2_000_000
-"""More examples would only fill memory: scikit-learn holds them all, and so many decide every split of a tree."""
 
 log = logging.getLogger(__name__)
 
@@ -94,9 +86,9 @@ class Boosting(FleetPredictor):
         learning_rate: float = 0.05,
         covariates: Sequence[str] | None = None,
     ) -> None:
-        for name, value, least in (("lags", lags, 2), ("covariate_lags", covariate_lags, 0), ("trees", trees, 1)):
-            whole(name, value, least)
-        whole("leaves", leaves, least=2, most=MOST_STEPS)
+        for name, value, low in (("lags", lags, 2), ("covariate_lags", covariate_lags, 0), ("trees", trees, 1)):
+            require_int(name, value, low)
+        require_int("leaves", leaves, minimum=2, maximum=MAX_STEPS)
         if not 0.0 < learning_rate <= 1.0:
             raise ValueError(f"learning_rate must lie in (0, 1], got {learning_rate}")
         super().__init__()
@@ -128,15 +120,14 @@ class Boosting(FleetPredictor):
         survey, rng = fitting.surveyed(traces), np.random.default_rng(0)
         if not fitting.warm:
             self.covariate_names_, self.trees_ = survey.shared_covariates(self.covariates), None
-        share = MOST_EXAMPLES / max(survey.speeds, 1)
+        # scikit-learn holds all examples in memory, and 2 million decide every split
+        share = 2_000_000 / max(survey.speeds, 1)
         if share < 1.0:
             log.warning("Boosting is fitted to a random %.3g of the %d speeds", share, survey.speeds)
-        parts = [_sampled(self._examples(trace), share, rng) for trace in fitting.kept(traces)]
+        parts = [_sampled(self._examples(trace), share, rng) for trace in fitting.without_held_out(traces)]
         inputs_NF, target_N = (np.concatenate(column) for column in zip(*parts, strict=True))
-        if len(target_N) < FEWEST_EXAMPLES:
-            raise ValueError(
-                f"traces must hold at least {FEWEST_EXAMPLES} changes of speed to fit, got {len(target_N)}"
-            )
+        if len(target_N) < 50:
+            raise ValueError(f"traces must hold at least 50 changes of speed to fit, got {len(target_N)}")
         self._require_known(inputs_NF)
         model = HistGradientBoostingRegressor(
             max_iter=self.trees,
@@ -146,7 +137,8 @@ class Boosting(FleetPredictor):
             random_state=0,
         )
         earlier = self.trees_
-        target_N = np.clip(target_N, -LARGEST_CHANGE, LARGEST_CHANGE)
+        # least squares would follow outliers: clip targets at 8 scales
+        target_N = np.clip(target_N, -8.0, 8.0)
         # Boosting goes on where it ended: further trees are fitted to what the earlier ones leave.
         fresh = Trees.of(model.fit(inputs_NF, target_N if earlier is None else target_N - earlier(inputs_NF)))
         self.trees_ = fresh if earlier is None else earlier.followed_by(fresh)
@@ -227,8 +219,8 @@ class Boosting(FleetPredictor):
 def _sampled(examples: tuple[Array, Array], share: float, rng: np.random.Generator) -> tuple[Array, Array]:
     if share >= 1.0:
         return examples
-    kept_N = rng.random(len(examples[1])) < share
-    return examples[0][kept_N], examples[1][kept_N]
+    sampled_N = rng.random(len(examples[1])) < share
+    return examples[0][sampled_N], examples[1][sampled_N]
 
 
 def _scale(rows: Mapping[str, Array]) -> Array:

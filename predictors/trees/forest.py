@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Integers = NDArray[np.int64]
 
-MOST_STEPS = 1000
+MAX_STEPS = 1000
 """No tree is deeper: each step of a walk costs time, for all workers in every iteration."""
 
 
@@ -60,12 +60,12 @@ class Trees:
         root_G = np.concatenate([[0], np.cumsum([len(part) for part in parts[:-1]])]).astype(np.int64)
         first_N = np.repeat(root_G, [len(part) for part in parts])
         leaf_N = nodes["is_leaf"].astype(bool)
-        own_N = np.arange(len(nodes))
+        node_N = np.arange(len(nodes))
         return cls(
             feature_N=np.where(leaf_N, 0, nodes["feature_idx"]).astype(np.int64),
             threshold_N=np.where(leaf_N, np.inf, nodes["num_threshold"]),
             missing_right_N=~leaf_N & ~nodes["missing_go_to_left"].astype(bool),
-            child_N2=np.stack([np.where(leaf_N, own_N, first_N + nodes[side]) for side in ("left", "right")], axis=1),
+            child_N2=np.stack([np.where(leaf_N, node_N, first_N + nodes[side]) for side in ("left", "right")], axis=1),
             value_N=np.where(leaf_N, nodes["value"], 0.0),
             root_G=root_G,
             steps=np.array(nodes["depth"].max(), dtype=np.int64),
@@ -103,10 +103,10 @@ class Trees:
         for name, shape in {**shapes, "value_N": (nodes,), "steps": (), "baseline": ()}.items():
             if getattr(self, name).shape != shape:
                 raise ValueError(f"{name} must have the shape {shape}, got {getattr(self, name).shape}")
-        for name, most in (("feature_N", 1 << 31), ("child_N2", nodes), ("root_G", nodes), ("steps", MOST_STEPS)):
+        for name, limit in (("feature_N", 1 << 31), ("child_N2", nodes), ("root_G", nodes), ("steps", MAX_STEPS)):
             numbers = getattr(self, name)
-            if numbers.dtype.kind not in "iu" or not ((numbers >= 0) & (numbers < most)).all():
-                raise ValueError(f"{name} must hold whole numbers from 0 to {most - 1}")
+            if numbers.dtype.kind not in "iu" or not ((numbers >= 0) & (numbers < limit)).all():
+                raise ValueError(f"{name} must hold whole numbers from 0 to {limit - 1}")
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return all arrays by name."""

@@ -1,4 +1,4 @@
-"""Lines that a long command writes to a log, so that it is never silent for minutes."""
+"""Progress lines of long commands in a log."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-EVERY = 10.0
-"""Seconds between two lines; what takes less writes none."""
+INTERVAL = 10.0
+"""Seconds between two lines; shorter commands write none."""
 
 
 class Heartbeat:
-    """Says every ten seconds how far something is, from a thread of its own.
+    """Writes a progress line every ten seconds, from a background thread.
 
     Parameters
     ----------
-    say
+    write
         Called with the line.
     doing
-        The first words of the lines, until :meth:`tell` gives others.
+        What is being done, until :meth:`update` changes it.
 
     Examples
     --------
     >>> with Heartbeat(print, "scoring") as heartbeat:
-    ...     heartbeat.tell("scoring, 3 of 9")
+    ...     heartbeat.update("scoring, 3 of 9")
     """
 
-    def __init__(self, say: Callable[[str], None], doing: str) -> None:
-        self._say = say
+    def __init__(self, write: Callable[[str], None], doing: str) -> None:
+        self._write = write
         self._doing = doing
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="paceline-heartbeat", daemon=True)
 
-    def tell(self, doing: str) -> None:
+    def update(self, doing: str) -> None:
         """Set the words of the next line."""
         self._doing = doing
 
@@ -50,5 +50,5 @@ class Heartbeat:
         self._thread.join()
 
     def _beat(self) -> None:
-        while not self._over.wait(EVERY):
-            self._say(f"{self._doing} ({time.monotonic() - self._began:,.0f} s so far)")
+        while not self._over.wait(INTERVAL):
+            self._write(f"{self._doing} ({time.monotonic() - self._began:,.0f} s so far)")

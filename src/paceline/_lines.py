@@ -57,7 +57,7 @@ class Lines:
         self._file: FileIO | None = self.path.open("xb" if new else "ab", buffering=0)
         if alone:
             _lock(self._file)
-        self._break = b"" if new or _ends_whole(self.path) else b"\n"
+        self._break = b"" if new or _ends_with_newline(self.path) else b"\n"
 
     def append(self, line: str) -> bool:
         """Write a line, and return whether all of it was written."""
@@ -67,10 +67,10 @@ class Lines:
             self._write(content)
         except OSError as error:
             self.lost += 1
-            self._say_lost(error)
+            self._log_lost(error)
             return False
         self._break = b""
-        self._say_found()
+        self._log_found()
         return True
 
     def close(self) -> None:
@@ -105,14 +105,14 @@ class Lines:
             self._file.seek(0, 2)  # truncating leaves the position behind the end, where zeros would fill the gap
             self._torn = 0
 
-    def _say_lost(self, error: OSError) -> None:
+    def _log_lost(self, error: OSError) -> None:
         if not self._failing:
             self._log.error("%s: a line could not be written and is lost: %s", self.path, error)
         self._failing = True
         with contextlib.suppress(OSError):  # tried again before the next line
             self._take_back()
 
-    def _say_found(self) -> None:
+    def _log_found(self) -> None:
         if self._failing:
             self._log.warning("%s: lines are written again; %d were lost", self.path, self.lost)
         self._failing = False
@@ -133,7 +133,7 @@ def _lock(file: FileIO) -> None:
         return
 
 
-def _ends_whole(path: Path) -> bool:
+def _ends_with_newline(path: Path) -> bool:
     """Return whether a file is empty or ends with a line break; so does what cannot be read back, such as a pipe."""
     if not path.is_file() or not path.stat().st_size:
         return True

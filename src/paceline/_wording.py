@@ -8,10 +8,10 @@ SHOWN = 3
 """At most this many workers are named; the others are counted."""
 
 
-def said(text: str) -> str:
-    """Return a whole sentence of another source as a part of a sentence.
+def without_period(text: str) -> str:
+    """Return a sentence without its final period, to be part of another.
 
-    >>> said("Nobody is asked.")
+    >>> without_period("Nobody is asked.")
     'Nobody is asked'
     """
     return text.removesuffix(".")

@@ -14,7 +14,7 @@ from paceline.training import fit
 
 @pytest.fixture
 def often(monkeypatch):
-    monkeypatch.setattr("paceline._heartbeat.EVERY", 0.001)
+    monkeypatch.setattr("paceline._heartbeat.INTERVAL", 0.001)
 
 
 class Waits(EWMA):

@@ -21,11 +21,18 @@ acts = st.tuples(st.sampled_from(["step", "step", "step", "part", "nan", "abando
 class Watched:
     """A server among workers that do as they are told, with an account of its own of everything that happens."""
 
-    def __init__(self, name, bound=None, epochs=None, predictor=None, least=1):
+    def __init__(self, name, bound=None, epochs=None, predictor=None, min_batch=1):
         rules = SCHEMES[name](len(WORKERS), bound=bound) if bound is not None else scheme(name, len(WORKERS))
         self.sampler = EpochSampler(SAMPLES, seed=3, epochs=epochs)
         self.server = Server(
-            np.zeros(2), SGD(0.01), rules, self.sampler, batch=BATCH, workers=WORKERS, predictor=predictor, least=least
+            np.zeros(2),
+            SGD(0.01),
+            rules,
+            self.sampler,
+            batch=BATCH,
+            workers=WORKERS,
+            predictor=predictor,
+            min_batch=min_batch,
         )
         self.under_way, self.versions, self.pulls, self.ends = {}, [0], 0, Counter()
         self.stamps = []
@@ -247,17 +254,17 @@ def test_straggler_is_found_before_its_first_push():
 
 
 @pytest.mark.parametrize("name", SCHEMES)
-@given(turns=st.lists(acts.filter(lambda act: act[0] != "part"), max_size=120), least=st.integers(1, BATCH))
+@given(turns=st.lists(acts.filter(lambda act: act[0] != "part"), max_size=120), min_batch=st.integers(1, BATCH))
 @settings(max_examples=10, deadline=None)
-def test_steps_have_the_fewest_samples(name, turns, least):
-    watched = Watched(name, epochs=1, predictor=LastValue(), least=least)
+def test_steps_have_the_fewest_samples(name, turns, min_batch):
+    watched = Watched(name, epochs=1, predictor=LastValue(), min_batch=min_batch)
     for turn in turns:
         watched.act(*turn)
-    assert watched.smallest >= least
-    assert watched.server.sizes.min(initial=BATCH) >= least
+    assert watched.smallest >= min_batch
+    assert watched.server.sizes.min(initial=BATCH) >= min_batch
 
 
-@pytest.mark.parametrize(("least", "batch", "samples"), [(0, 8, 50), (9, 8, 50), (3, 8, 2)])
-def test_too_few_samples_are_refused(least, batch, samples):
+@pytest.mark.parametrize(("min_batch", "batch", "samples"), [(0, 8, 50), (9, 8, 50), (3, 8, 2)])
+def test_too_few_samples_are_refused(min_batch, batch, samples):
     with pytest.raises(ValueError, match="batch and the number of samples must be at least"):
-        Server(np.zeros(2), SGD(0.01), scheme("asp", 1), EpochSampler(samples), batch=batch, least=least)
+        Server(np.zeros(2), SGD(0.01), scheme("asp", 1), EpochSampler(samples), batch=batch, min_batch=min_batch)

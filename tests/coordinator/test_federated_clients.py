@@ -15,14 +15,14 @@ def test_clients_come_and_go():
     balancer.leave("c1")
     assert balancer.clients == ["c0"]
     plan = balancer.plan(["c0", "c1"])
-    assert plan.source.tolist() == [ForecastSource.OWN, ForecastSource.FLEET]
+    assert plan.source.tolist() == [ForecastSource.CLIENT, ForecastSource.FLEET]
     with pytest.raises(ValueError, match="client 'c1' is not known"):
         balancer.leave("c1")
 
 
 @pytest.mark.slow
 def test_memory_stays_bounded():
-    balancer = balancer_of(most_clients=200)
+    balancer = balancer_of(max_clients=200)
     for k in range(40):
         played(balancer, np.full(50, 10.0), np.zeros(50), names=[f"r{k}c{i}" for i in range(50)])
     assert len(balancer) <= 200
@@ -50,7 +50,7 @@ def test_shares_show_unused_data():
     [
         ({"batch": 0}, "batch must be at least 1"),
         ({"local_steps": 0}, "local_steps must be at least 1"),
-        ({"least": 40}, "least must lie between 1 and the batch of 32, got 40"),
+        ({"min_batch": 40}, "min_batch must lie between 1 and the batch of 32, got 40"),
         ({"largest": 0.5}, "largest must be at least 1"),
         ({"risk": 3.0}, "risk must lie in"),
         ({"plausible": 1.0}, "plausible must be above 1"),
@@ -95,7 +95,7 @@ def test_round_as_an_iteration():
     st.integers(4, 6),
 )
 def test_clients_unseen_for_longest_are_forgotten(rounds, most):
-    balancer, seen = balancer_of(most_clients=most), {}
+    balancer, seen = balancer_of(max_clients=most), {}
     for k, (chosen, replies) in enumerate(rounds):
         names = [f"c{i}" for i in sorted(chosen)]
         surplus = len(seen.keys() | set(names)) - most
@@ -109,5 +109,5 @@ def test_clients_unseen_for_longest_are_forgotten(rounds, most):
         for name in names:
             seen[name] = k if name in there or name not in seen else seen[name]
         assert set(balancer.clients) == set(seen)
-    with pytest.raises(ValueError, match=f"{most + 1} clients cannot join where most_clients is {most}: make it more"):
+    with pytest.raises(ValueError, match=f"{most + 1} clients cannot join where max_clients is {most}: make it more"):
         balancer.join([f"n{i}" for i in range(most + 1)])

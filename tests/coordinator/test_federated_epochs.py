@@ -18,8 +18,8 @@ def lived(kinds, speeds, noise=0.1, rounds=60, seed=0, data=320.0, per_round=Non
     for _ in range(rounds):
         chosen = np.sort(rng.choice(len(kinds), per_round or len(kinds), replace=False))
         plan = balancer.plan([names[i] for i in chosen])
-        asked = chosen[plan.asked]
-        samples = plan.sizes[plan.asked] * plan.local_steps
+        asked = chosen[plan.participating]
+        samples = plan.sizes[plan.participating] * plan.local_steps
         work = np.where([kinds[i] == "epochs" for i in asked], data, samples)
         seconds = work / np.asarray(speeds)[asked] * np.exp(noise * rng.standard_normal(len(asked))) * cold[asked]
         cold[asked] = 1.0
@@ -82,7 +82,7 @@ def test_epoch_client_and_the_deadline():
         hurried = FederatedBalancer(batch=32, local_steps=10, deadline=deadline)
         hurried.load_state_dict(balancer.state_dict())
         plan = hurried.plan(names_of(6))
-        assert plan.asked[0] == asked
+        assert plan.participating[0] == asked
         assert (plan.reasons[0] == Reason.LEFT_OUT) == (not asked)
 
 

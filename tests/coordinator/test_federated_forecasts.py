@@ -72,7 +72,12 @@ def test_unseen_client_is_sized_by_its_device():
     balancer.join(["c0", "c1", "new"], devices=["tablet", "phone", "phone"])
     played(balancer, [300.0, 30.0], [0.5, 2.0])
     plan = balancer.plan(["c0", "c1", "new", "stranger"])
-    assert plan.source.tolist() == [ForecastSource.OWN, ForecastSource.OWN, ForecastSource.DEVICE, ForecastSource.FLEET]
+    assert plan.source.tolist() == [
+        ForecastSource.CLIENT,
+        ForecastSource.CLIENT,
+        ForecastSource.DEVICE,
+        ForecastSource.FLEET,
+    ]
     assert plan.speed[2] == pytest.approx(30.0)
     assert plan.comm_seconds[2] == pytest.approx(2.0)
     assert plan.speed[3] == pytest.approx(np.sqrt(300.0 * 30.0))
@@ -83,7 +88,7 @@ def test_unseen_client_is_sized_by_its_device():
 @LAWS
 @given(st.lists(st.tuples(st.sampled_from(["join", "leave", "play", "device"]), st.integers(0, 5)), max_size=40))
 def test_unseen_client_gets_the_mean_of_all(events):
-    balancer = balancer_of(most_clients=4)
+    balancer = balancer_of(max_clients=4)
     for k, (event, i) in enumerate(events):
         name = f"c{i}"
         if event == "leave" and name in balancer:
@@ -93,7 +98,7 @@ def test_unseen_client_gets_the_mean_of_all(events):
         elif event == "play":
             played(balancer, [10.0 * (i + 1) + k], [1.0 + i], names=[name])
     plan = balancer.plan([*balancer.clients, "stranger"])
-    own = plan.source == ForecastSource.OWN
+    own = plan.source == ForecastSource.CLIENT
     if own.any():
         expected = np.exp(np.log(plan.speed[own]).mean())
         assert plan.speed[-1] == pytest.approx(expected, rel=1e-9)

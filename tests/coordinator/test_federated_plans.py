@@ -110,7 +110,7 @@ def test_client_left_out_is_tried_again():
     asked = []
     for _ in range(12):
         plan = played(balancer, speed, [0.0] * 3)
-        asked.append(bool(plan.asked[2]))
+        asked.append(bool(plan.participating[2]))
     assert asked == [False, False, False, False, True] * 2 + [False, False]
     assert balancer.shares().starved.tolist() == [False, False, True]
     for _ in range(3):

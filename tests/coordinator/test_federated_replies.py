@@ -25,7 +25,7 @@ def test_empty_round_is_counted():
     asked = []
     for _ in range(4):
         plan = played(balancer, [1.0, 1.0], [0.0, 0.0])
-        asked.append(int(plan.asked.sum()))
+        asked.append(int(plan.participating.sum()))
     assert asked == [0, 0, 2, 0]
     assert balancer.rounds == 4
     assert balancer.plan(names_of(2)).summary.startswith("Nobody is asked")
@@ -85,7 +85,7 @@ def test_confirmed_stall_is_accepted():
         plan = balancer.plan(["a", "b", "c"])
         report = RoundReport(clients=plan.clients, samples=[160] * 3, seconds=[1.6, 1.6, 8999.0], elapsed=elapsed)
         balancer.observe(plan, report)
-        assert (balancer.plan(["c"]).source[0] == ForecastSource.OWN) == expected
+        assert (balancer.plan(["c"]).source[0] == ForecastSource.CLIENT) == expected
 
 
 def test_rest_of_the_round_trip_is_communication():
@@ -125,7 +125,7 @@ def test_reply_ends_the_cap_of_silence(silences, deadline):
     last = ["never"] * 3
     for said in [["time"] * 3, *silences]:
         plan = balancer.plan(names)
-        told = [i for i in range(4) if plan.asked[i] and (i == 3 or said[i] != "silent")]
+        told = [i for i in range(4) if plan.participating[i] and (i == 3 or said[i] != "silent")]
         samples = plan.sizes[told] * 5
         seconds = [n / 100.0 if i == 3 or said[i] == "time" else np.nan for i, n in zip(told, samples, strict=True)]
         failed = [i < 3 and said[i] == "error" for i in told]
@@ -133,7 +133,7 @@ def test_reply_ends_the_cap_of_silence(silences, deadline):
             plan,
             RoundReport(clients=[names[i] for i in told], samples=samples, seconds=seconds, failed=failed, waited=40.0),
         )
-        last = [said[i] if plan.asked[i] and said[i] != "error" else last[i] for i in range(3)]
+        last = [said[i] if plan.participating[i] and said[i] != "error" else last[i] for i in range(3)]
     plan = balancer.plan(names)
     for i in range(3):
         held = plan.source[i] == ForecastSource.SILENCE
@@ -172,7 +172,7 @@ def test_short_deadline_is_met_in_the_end(share, count, per_round, replies):
         chosen = sorted(rng.permutation(count)[:per_round])
         plan = balancer.plan([names[i] for i in chosen])
         samples = plan.sizes * 10
-        there = [i for i in range(len(chosen)) if plan.asked[i] and samples[i] / speed <= deadline]
+        there = [i for i in range(len(chosen)) if plan.participating[i] and samples[i] / speed <= deadline]
         balancer.observe(
             plan,
             RoundReport(

@@ -15,7 +15,7 @@ REPLIES = st.sampled_from(["time", "time", "no time", "silent", "error", "out of
 def answered(balancer, names, said):
     """Play a round in which each client answers as it is told to, and return its plan."""
     plan = balancer.plan(names)
-    told = [i for i in range(len(names)) if plan.asked[i] and said[i] != "silent"]
+    told = [i for i in range(len(names)) if plan.participating[i] and said[i] != "silent"]
     samples = plan.sizes[told] * plan.local_steps
     speeds = {"no time": np.nan, "absurd": 1e12}
     report = RoundReport(
@@ -80,7 +80,7 @@ def bare(predictor):
 )
 def test_any_predictor_resumes_exactly(fleet, predictor, rounds):
     speed, comm = np.array(fleet).T
-    first, second = (balancer_of(predictor=predictor, most_clients=len(fleet) + 1) for _ in range(2))
+    first, second = (balancer_of(predictor=predictor, max_clients=len(fleet) + 1) for _ in range(2))
     first.join(["gone"], devices=["old"])
     played(first, speed, comm, rounds=rounds)
     second.load_state_dict(first.state_dict())

@@ -87,8 +87,8 @@ def test_azure_rates_and_durations_become_speed(made, tmp_path):
     header = "value,runtime,starttime,VM_id\n"
     rows = "10,1,2023-09-02 05:13:10.610,0\n20,1,2023-09-01 05:13:10,0\n"
     rows += "5,1,2023-09-01 05:13:10,1\n0,1,2023-09-03 00:00:00,1\n"
-    rates = read_traces(made("db__Test__eastus__B8ms__TPS.csv", header + rows), least=1)
-    times = read_traces(made("launch__eastus__B8ms__us_Per_Event.csv", header + rows), least=1)
+    rates = read_traces(made("db__Test__eastus__B8ms__TPS.csv", header + rows), min_measurements=1)
+    times = read_traces(made("launch__eastus__B8ms__us_Per_Event.csv", header + rows), min_measurements=1)
     assert [trace.workers for trace in rates] == [("vm 0",), ("vm 1",)]
     np.testing.assert_array_equal(rates[0].speed, [[20], [10]])  # by time, not by row
     np.testing.assert_allclose(times[0].speed, [[5e4], [1e5]])
@@ -101,11 +101,13 @@ def test_azure_single_measurements_left_out(made):
     rows = "".join(f"{k + 1},1,2023-09-02 05:13:{k:02},{k}\n" for k in range(40))
     rows += "9,1,2023-09-03 05:00:00,7\n"
     path = made("db__Test__eastus__B8ms__TPS.csv", "value,runtime,starttime,VM_id\n" + rows)
-    with pytest.warns(UserWarning, match=r"39 of 40 machines are left out.*fewer than 2 measurements; least=1 reads"):
+    with pytest.warns(
+        UserWarning, match=r"39 of 40 machines are left out.*fewer than 2 measurements; min_measurements=1 reads"
+    ):
         trace = only(path)
     assert trace.workers == ("vm 7",)
     assert trace.meta["rows_dropped"] == "39"
-    assert len(read_traces(path, least=1)) == 40
+    assert len(read_traces(path, min_measurements=1)) == 40
 
 
 def test_hivemind_steps_joined_from_two_rows(made):

@@ -46,7 +46,7 @@ def test_speed_is_share_left_by_others():
     np.testing.assert_allclose(trace.speed, [[100, 100, 99, 50, 10, 10, 10]])
     np.testing.assert_array_equal(trace.samples, np.full((1, 7), 64.0))
     assert trace.meta["derived"] == "speed = 100 samples/s x min(1, max(100 - cpu, 5) / 50)"
-    other = speed_from_usage(usage([[1.0, NAN]]), "cpu", capacity=4, needed=4, least=4, full_speed=7, batch=2)
+    other = speed_from_usage(usage([[1.0, NAN]]), "cpu", capacity=4, needed=4, minimum=4, full_speed=7, batch=2)
     np.testing.assert_allclose(other.speed, [[7, NAN]])
     np.testing.assert_array_equal(other.samples, [[2, NAN]])
 
@@ -54,7 +54,7 @@ def test_speed_is_share_left_by_others():
 @pytest.mark.parametrize(
     "wrong",
     [
-        *({"least": 51}, {"capacity": 49}, {"capacity": np.inf}, {"least": -1}, {"full_speed": np.inf}),
+        *({"minimum": 51}, {"capacity": 49}, {"capacity": np.inf}, {"minimum": -1}, {"full_speed": np.inf}),
         *({"batch": 0}, {"batch": np.inf}, {"full_speed": -1}, {"batch": -1}, {"full_speed": NAN}),
     ],
 )

@@ -218,7 +218,7 @@ def test_indivisible_batch_replaced_with_note():
     trace = Trace(samples=np.ones((60, 2)), seconds=np.tile([1.0, 3.0], (60, 1)), meta={"job": "rates"})
     result = replay({}, trace, warmup=10)
     assert result.global_batch == 200
-    assert "the recorded one of 2 cannot be divided finely among 2 workers" in result.note
+    assert "the recorded 2 cannot be divided finely among 2 workers" in result.note
     assert result.table.set_index("scheme")["speed-up"]["oracle"] == pytest.approx(2.0)
     assert replay({}, trace, warmup=10, global_batch=4).note == ""
 

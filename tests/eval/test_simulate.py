@@ -48,7 +48,7 @@ def test_constant_sizes_give_a_range():
     assert found.needs_probe
     assert not found.pays
     assert found.low == 0
-    assert found.at_most == pytest.approx(1 - 1 / table.loc["live", "speed-up"])
+    assert found.max_saving == pytest.approx(1 - 1 / table.loc["live", "speed-up"])
     assert "0 to 39% of the time, depending on how much of c's extra time follows its batch" in found.gain[0]
     assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["saving"] is None
 
@@ -85,7 +85,7 @@ def test_a_pause_does_not_follow_the_batch(who, pause):
     plain = simulate(Trace(np.full((200, 2), 64.0), seconds_TW))
     seconds_TW[100, who] += pause
     found = simulate(Trace(np.full((200, 2), 64.0), seconds_TW))
-    assert found.at_most == pytest.approx(plain.at_most * 40 / (40 + pause), rel=0.02)
+    assert found.max_saving == pytest.approx(plain.max_saving * 40 / (40 + pause), rel=0.02)
     assert found.paused == pytest.approx(pause / (40 + pause), rel=0.01)
     without, narrowed = simulate(probed([0, 0], [0.001, 0.003])), simulate(probed([0, 0], [0.001, 0.003], pause=pause))
     assert narrowed.saving == pytest.approx(without.saving * (1 - narrowed.paused), rel=0.05)
@@ -125,7 +125,7 @@ def test_job_batch_of_micro_batch_or_unknown():
 def test_recorded_exchange_is_part_of_time():
     trace = job([0.1, 0.2])
     beside = simulate(Trace(trace.samples, trace.seconds, comm_seconds=np.full(trace.seconds.shape, 0.2)))
-    assert beside.at_most == pytest.approx(simulate(trace).at_most / 2, rel=0.05)
+    assert beside.max_saving == pytest.approx(simulate(trace).max_saving / 2, rel=0.05)
 
 
 def test_speeds_interval_spans_noise():
@@ -137,7 +137,7 @@ def test_speeds_interval_spans_noise():
     assert from_speeds([1e-3, 1e-3, 5e-4], noise=0.0).saving == pytest.approx(quiet.saving)
     few = simulate(job([0.1, 0.1, 0.2], iterations=10, noise=0.0))
     assert "of 10 measurements" in few.assumed[0]
-    assert few.at_most == pytest.approx(from_speeds([2, 2, 1], global_batch=192).saving)
+    assert few.max_saving == pytest.approx(from_speeds([2, 2, 1], global_batch=192).saving)
 
 
 @pytest.mark.slow

@@ -41,7 +41,7 @@ def test_only_held_out_workers_decide():
 def test_a_search_goes_on_where_it_ended(tmp_path):
     journal, seen = tmp_path / "journal", []
     first = tune("ewma", [noisy(0)], trials=3, hold_out=["w1"], storage=journal)
-    more = tune("ewma", [noisy(0)], trials=5, hold_out=["w1"], storage=journal, tell=lambda n, s: seen.append(n))
+    more = tune("ewma", [noisy(0)], trials=5, hold_out=["w1"], storage=journal, on_trial=lambda n, s: seen.append(n))
     assert seen == [3, 4]
     assert set(first.trials["smoothing"]) < set(more.trials["smoothing"])
     assert len(set(more.trials["smoothing"])) == 5

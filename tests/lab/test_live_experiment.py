@@ -17,7 +17,7 @@ def made(pace, sizes, own, *, rounds=3, steps=20, acted=False):
     turns, taken = [], {EQUAL: 0, "ewma": 0}
     for scheme, seed in setting.turns:
         seconds = [0.1 * (pace if scheme == "ewma" else 1.0)] * steps
-        turns.append(TurnResult(scheme, seed, taken[scheme], seconds, machine=2.5 * sum(seconds), own=sum(seconds)))
+        turns.append(TurnResult(scheme, seed, taken[scheme], seconds, 2.5 * sum(seconds), sum(seconds)))
         taken[scheme] += steps
     results = []
     for rank in range(2):

@@ -168,7 +168,7 @@ def test_gradient_length_judged_by_server(numbers, cut_off, caplog):
 def test_malformed_gradient_is_cut_off(announced, caplog):
     service = Recorded()
     link, thread = linked(service)
-    link._send_head(Head(Ask.PUSH_APART, **announced))
+    link._send_head(Head(Ask.PUSH_SEPARATE, **announced))
     thread.join(5)
     assert not thread.is_alive()
     assert caplog.messages[0].startswith(f"w is lost: it announces {announced['numbers']} numbers of type")

@@ -73,10 +73,10 @@ def test_pull_of_dead_worker_leaves_no_member():
 
 def test_all_that_a_plan_says_reaches_its_server(tmp_path):
     file = tmp_path / "state.npz"
-    wanted = {"batch": 4, "epochs": 3, "seed": 7, "least": 2, "patience": 5.0, "checkpoint": str(file)}
+    wanted = {"batch": 4, "epochs": 3, "seed": 7, "min_batch": 2, "patience": 5.0, "checkpoint": str(file)}
     service = plan(**wanted, checkpoint_every=16, scheme="bsp", workers=2).service()
     server = service.server
     assert (service.patience, service.checkpoint, service.checkpoint_every) == (5.0, file, 16)
-    assert (server.batch, server.least, server.sampler.epochs) == (4, 2, 3)
+    assert (server.batch, server.min_batch, server.sampler.epochs) == (4, 2, 3)
     orders = [[plan(seed=seed).service().server.sampler.draw(64).rows.tolist() for _ in range(2)] for seed in (7, 8)]
     assert orders[0][0] == orders[0][1] != orders[1][0]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from paceline.predictors import Auto, Calibrated, Mixture, Report
-from paceline.predictors.ahead import FARTHEST, IDLE, MOST
+from paceline.predictors.ahead import IDLE, MAX_HORIZON, MAX_HORIZONS
 
 
 def heard(model, log_TW, load_TW=None, horizons=(1,)):
@@ -120,7 +120,7 @@ def test_state_with_horizons_resumes_exactly(make):
 def test_unasked_horizons_are_dropped():
     model, log_TW = made(Auto()), np.random.default_rng(6).normal(0.0, 0.1, (IDLE + 1, 2))
     heard(model, log_TW[:40], horizons=range(1, 9))
-    assert 0 < len(horizons_of(model)) <= MOST
+    assert 0 < len(horizons_of(model)) <= MAX_HORIZONS
     for _ in range(3):  # the outer predictors ask the inner ones
         heard(model, log_TW)
     assert not horizons_of(model)
@@ -133,9 +133,9 @@ def horizons_of(model):
 @pytest.mark.parametrize("make", [Calibrated, lambda: Mixture(["last-value", "ewma"])])
 def test_first_asked_horizons_are_learnt(make):
     model = made(make())
-    for horizon in (1, FARTHEST + 1, FARTHEST, 2, 3, 4, 2):
+    for horizon in (1, MAX_HORIZON + 1, MAX_HORIZON, 2, 3, 4, 2):
         model.predict(horizon=horizon)
-    assert horizons_of(model) == {FARTHEST, 2, 3}
+    assert horizons_of(model) == {MAX_HORIZON, 2, 3}
 
 
 @pytest.mark.slow
@@ -152,10 +152,10 @@ def test_horizon_dropped_after_idle_reports(make):
     assert horizons_of(model) == {3}
 
 
-@pytest.mark.parametrize("horizon", [1, FARTHEST + 1])
+@pytest.mark.parametrize("horizon", [1, MAX_HORIZON + 1])
 def test_state_of_unknown_horizon_refused(horizon):
     model = made(Calibrated())
     model.predict(horizon=2)
     state = {name.replace("/ahead2/", f"/ahead{horizon}/"): value for name, value in model.state_dict().items()}
-    with pytest.raises(ValueError, match=f"horizon must be a whole number from 2 to {FARTHEST}, got {horizon}"):
+    with pytest.raises(ValueError, match=f"horizon must be a whole number from 2 to {MAX_HORIZON}, got {horizon}"):
         Calibrated().load_state_dict(state)

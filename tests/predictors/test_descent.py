@@ -123,8 +123,8 @@ def test_training_is_adamw_with_best_weights(memory, augmented, epochs, patience
     by_hand, moments = ByHand(windows, training, augmented), []
     best = by_hand.run()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(descent, "TOLD_EVERY", 0.0)
-        found = trained(windows, training, Fitting(tell=moments.append), augmented)
+        patched.setattr(descent, "PROGRESS_EVERY", 0.0)
+        found = trained(windows, training, Fitting(progress=moments.append), augmented)
     np.testing.assert_allclose(found, best, rtol=1e-3, atol=1e-5)
     begins, *told = moments
     assert (begins.stage, begins.done, begins.total) == ("training", 0, epochs * 18)
@@ -143,8 +143,8 @@ def test_held_out_loss_is_mean_over_windows(monkeypatch, judged):
     for memory in (10**6, 120):
         windows, moments = collected(memory=memory), []
         training = Training(epochs=1, batch_size=99, learning_rate=1e-9)
-        monkeypatch.setattr(descent, "TOLD_EVERY", 0.0)
-        trained(windows, training, Fitting(tell=moments.append))
+        monkeypatch.setattr(descent, "PROGRESS_EVERY", 0.0)
+        trained(windows, training, Fitting(progress=moments.append))
         by_hand = ByHand(windows, training)
         assert moments[-1].held_out == pytest.approx(by_hand.judged[0], rel=1e-5)
 
@@ -154,7 +154,7 @@ def test_without_held_out_windows_start_is_kept():
     windows = windows_of([("a", [Examples(np.ones((6, 2)), np.ones(6), np.zeros(6, bool))])], 6, memory=10**6, seed=0)
     passes = []
     training = Training(epochs=9, patience=3, batch_size=6)
-    found = trained(windows, training, Fitting(tell=lambda moment: passes.append(moment.done)))
+    found = trained(windows, training, Fitting(progress=lambda moment: passes.append(moment.done)))
     np.testing.assert_allclose(found, [0.3, 0.1, 0.0], rtol=1e-6)
 
 

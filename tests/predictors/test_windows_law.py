@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline._whole import remove_left_folders
+from paceline._atomic import remove_left_folders
 from paceline.predictors.networks import training_windows
 from paceline.predictors.networks.neural import Examples
 from paceline.predictors.networks.training_windows import windows_of

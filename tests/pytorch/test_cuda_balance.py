@@ -140,7 +140,7 @@ def test_device_norms_lag_one_step(late):
 def test_late_device_norm_is_left_out():
     """All ranks tell of the same step, or nothing: an older one would be compared with other sizes."""
     with stand_in(latest=0.0) as device:
-        norms = Norms(late=True)
+        norms = Norms(delayed=True)
         norms.add(torch.ones((), device="cuda"))
         norms.take()
         device.streams.sleep(0.05)

@@ -21,7 +21,7 @@ from paceline.recording import Recorder, clock_offset, merge
 from paceline.recording.torch import watch
 from paceline.recording.torch.busy_clock import LATEST, Clock
 from paceline.recording.torch.collective_time import listen
-from paceline.recording.torch.marks import CPUMarks, CUDAMarks, Late, marks_of
+from paceline.recording.torch.marks import CPUMarks, CUDAMarks, Delayed, marks_of
 
 FIRST = torch.device("cuda", 0)
 
@@ -218,7 +218,7 @@ def test_nccl_clock_read_on_question(monkeypatch):
 
 def test_device_number_arrives_once():
     with stand_in() as device:
-        late = Late()
+        late = Delayed()
         assert late.take() is None
         device.streams.sleep(0.02)
         late.fetch(torch.full((), 3.0, device="cuda"))

@@ -14,7 +14,7 @@ from paceline.torch.buffered import BufferAssigner
 from paceline.torch.cost_column import numbers_of
 from paceline.torch.global_batch import GlobalBatch
 from paceline.torch.micro import Collated, Pieces, borders
-from paceline.torch.options import Loading, place, require_samples, whole
+from paceline.torch.options import Loading, place, require_int, require_samples
 from paceline.torch.order import Order
 from paceline.torch.rows import cut, joined
 from paceline.torch.sliced import SliceAssigner
@@ -60,10 +60,10 @@ def test_as_many_samples_as_ranks_suffice():
 
 
 def test_numbers_below_their_minimum_refused(monkeypatch):
-    assert [whole("x", number, 3) for number in (3, np.int64(4))] == [3, 4]
+    assert [require_int("x", number, 3) for number in (3, np.int64(4))] == [3, 4]
     for number, said in ((2, "x must be at least 3, got 2"), (-1, "x must be at least 3, got -1")):
         with pytest.raises(ValueError, match=exactly(said)):
-            whole("x", number, 3)
+            require_int("x", number, 3)
     assert place(1, 2) == (1, 2)
     monkeypatch.setattr(options, "dist", SimpleNamespace(get_rank=lambda: 2, get_world_size=lambda: 4))
     assert [place(None, None), place(3, None), place(None, 3), place(0, None)] == [(2, 4), (3, 4), (2, 3), (0, 4)]
@@ -81,9 +81,9 @@ def test_fewest_samples_kept_under_costs():
     sizes = []
     for least in (1, 3):
         loader = made(range(8), 8, costs=Costs(cost=[1e3, 1, 1, 1, 1, 1, 1, 1]), shuffle=False)
-        loader.least_samples = least
+        loader.min_samples = least
         next(iter(loader))
-        assert loader.least_samples == least
+        assert loader.min_samples == least
         sizes.append(loader.batch_sizes.min())
     assert sizes == [1, 3]
 

@@ -224,7 +224,7 @@ def test_drawn_samples_divided_by_costs(monkeypatch, least, samples, lower):
     (((cost_N, shares), named),) = asked
     np.testing.assert_allclose(cost_N, features_NF @ [0.25, 0.75])
     assert (shares is shares_W, named.pop("tokens") is tokens_N) == (True, True)
-    assert named == {"cap": 99.0, "lower": lower, "padded": True, "steady": costs_made.STEADY}
+    assert named == {"cap": 99.0, "lower": lower, "padded": True, "steady": 0.05}
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=6), st.booleans())

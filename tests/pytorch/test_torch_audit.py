@@ -12,14 +12,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from paceline.torch import BalancedLoader, attach
 from paceline.torch.agreement import checksum_of
-from paceline.torch.loss_kind import MOST, LossKind
+from paceline.torch.loss_kind import MAX_STEPS, LossKind
 
 
 def sentences(power, noise, seed, ranks=2):
     """What is said of gradients that grow with this power of the samples, weights included."""
     rng, kind = np.random.default_rng(seed), LossKind()
     said = []
-    for _ in range(MOST):
+    for _ in range(MAX_STEPS):
         sizes = rng.integers(4, 40, ranks).astype(float)
         if kind.wants(sizes):
             said.append(kind.learn(sizes, power * np.log(sizes) + noise * rng.standard_normal(ranks) - 0.1))
@@ -43,7 +43,7 @@ def test_unknown_norms_are_forgotten():
         for sizes, norms in spoilt:
             assert kind.learn(np.array(sizes), np.array(norms)) == ""
         found = []
-        for _ in range(MOST):
+        for _ in range(MAX_STEPS):
             sizes = rng.integers(4, 40, 2).astype(float)
             found.append(kind.learn(sizes, 2 * np.log(sizes) + 0.02 * rng.standard_normal(2)))
         said.append(found)
@@ -54,9 +54,9 @@ def test_unknown_norms_are_forgotten():
 def test_step_with_missing_norm_says_nothing():
     kind, sizes = LossKind(), np.array([8.0, 16.0])
     for samples, norms in [([0.0, 8.0], [1.0, 2.0]), ([8.0, 9.0], [-751.0, 1.0]), ([8.0, 9.0], [np.nan, 1.0])]:
-        assert not any(kind.learn(np.array(samples), np.array(norms)) for _ in range(2 * MOST))
+        assert not any(kind.learn(np.array(samples), np.array(norms)) for _ in range(2 * MAX_STEPS))
         assert not kind.full
-    assert not any(kind.learn(np.ones(2), np.array([1.0, 5.0])) for _ in range(MOST)), "no line through one size"
+    assert not any(kind.learn(np.ones(2), np.array([1.0, 5.0])) for _ in range(MAX_STEPS)), "no line through one size"
     assert kind.full
     assert not kind.wants(sizes)
     fresh = LossKind()

@@ -86,7 +86,7 @@ def test_what_is_not_given_is_as_documented():
         "micro_batch": None,
         "num_workers above 0": False,
     }
-    assert (loader.epoch, loader.position, loader.varies, loader.least_samples) == (0, (0, 0, 0), False, 1)
+    assert (loader.epoch, loader.position, loader.varies, loader.min_samples) == (0, (0, 0, 0), False, 1)
     assert loader.coefficients is None
 
 

@@ -11,7 +11,7 @@ from paceline.coordinator import LoadBalancer, Policy
 from paceline.coordinator.balanced.work import RAREST, WorkStatus
 from paceline.predictors import EWMA, LastValue
 from paceline.torch import BalancedLoader, Costs, attach
-from paceline.torch.planning import Planning, apart
+from paceline.torch.planning import Planning, relative_change
 from paceline.torch.reports import COLUMNS, RankReports
 
 
@@ -73,7 +73,7 @@ def test_single_rank_has_no_loss_warning(alone):
 
 @pytest.mark.parametrize("works", [([1.0, 2.0], [2.0, 4.0]), ([0.0, 2.0], [0.0, 5.0]), ([0.0, 1.0], [1.0, 0.0])])
 def test_proportional_costs_are_unchanged(works):
-    assert apart(*map(np.array, works)) == 0
+    assert relative_change(*map(np.array, works)) == 0
 
 
 def test_reports_at_their_shares_keep_the_speeds():

@@ -41,7 +41,7 @@ def trained_with(sinks, rules=None, samples=240, bad=0):
         predictor=LastValue(),
     )
     service = Service(server, patience=0.05)  # the slow one holds the last samples
-    Rounds(service, sinks, least_seconds=0.0)
+    Rounds(service, sinks, min_seconds=0.0)
     held = service.pull("worse")
     for turn in range(10**6):
         for worker in ("fast", "slow"):
@@ -97,7 +97,7 @@ def watched(workers="abc", name="asp", applied=0):
         earlier.push("a", earlier.pull("a").stamp, np.ones(1))
         server.load_state_dict(earlier.state_dict())
     service, rounds = Service(server), []
-    Rounds(service, [rounds.append], least_seconds=0.0)
+    Rounds(service, [rounds.append], min_seconds=0.0)
     return service, rounds
 
 

@@ -42,7 +42,7 @@ def test_windows_on_disk_fit_nearly_as_well(predictor):
 
 
 def test_long_iterator_kept_on_disk(monkeypatch):
-    monkeypatch.setattr("paceline.training.sources.KEPT", 1)
+    monkeypatch.setattr("paceline.training.sources.CACHE_BYTES", 1)
     traces = [wavy(seed) for seed in range(3)]
     kept = Source(iter(traces))
     for _ in range(2):

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 from paceline.audit.comparisons import Arranged, Ref
-from paceline.audit.tape import DRAWN, Tape, TapedStep
+from paceline.audit.tape import RANDINT, Tape, TapedStep
 
 
 def borders(tape: Tape, stream: str) -> list[int]:
@@ -69,7 +69,7 @@ def shared(tapes: Sequence[Tape]) -> list[str]:
     Without a loader, numbers that the script draws in every step count as numbers of samples.
     """
     known = [stream for stream in tapes[0].streams if all(stream in tape.streams for tape in tapes)]
-    loaded = [stream for stream in known if not stream.startswith(DRAWN)]
+    loaded = [stream for stream in known if not stream.startswith(RANDINT)]
     counts = {stream: [step.delivered.get(stream, 0) for step in tapes[0].steps] for stream in known}
     return loaded or [stream for stream in known if counts[stream] and counts[stream][-1] >= len(counts[stream])]
 
@@ -139,11 +139,11 @@ def in_one_process(micro_batches: int | None) -> Placement:
     return place
 
 
-def moved(given: Arranged) -> bool:
+def moved(arranged_: Arranged) -> bool:
     """Return whether any sample is on another rank or in another batch than it was."""
     return any(
         (number, rank) != (ref[1], ref[0])
-        for batches in given.values()
+        for batches in arranged_.values()
         for number, row in enumerate(batches)
         for rank, refs in enumerate(row)
         for ref in refs

@@ -8,8 +8,6 @@ from enum import Enum
 
 import numpy as np
 
-PAGE = "docs/howto/audit.md"
-
 
 class AuditStatus(Enum):
     """Verdict of an audit; its value is the exit code of ``paceline audit``."""
@@ -204,7 +202,7 @@ class AuditVerdict:
     @property
     def remedy(self) -> str:
         """Advice for the cause, and the page that says more; empty without a cause."""
-        return "" if self.cause is None else f"{self.cause.remedy}. See {PAGE}#{self.cause.anchor}."
+        return "" if self.cause is None else f"{self.cause.remedy}. See docs/howto/audit.md#{self.cause.anchor}."
 
     def to_json(self) -> str:
         """Return the verdict as JSON, with its sentence and remedy."""

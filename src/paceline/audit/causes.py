@@ -15,15 +15,11 @@ from paceline.audit.comparisons import AuditPlan, BalancedRun
 from paceline.audit.inquiry import Inquiry
 from paceline.audit.tape import Tape
 
-CLOSE = 0.01
-"""Distance of a power from a whole number within which it is that."""
-
-
 Probes = tuple[probe.Probe | None, probe.Probe | None, bool]
 """What the gradients show that optimizers use, and those that backward() left; and whether the latter are summed."""
 
 
-def told_apart(inquiry: Inquiry, found: compare.Difference, *, alone: bool = False) -> AuditVerdict:
+def find_cause(inquiry: Inquiry, found: compare.Difference, *, alone: bool = False) -> AuditVerdict:
     """Make the probing run, and return the verdict that it leads to."""
     shown, raw, summed = _probed(inquiry, alone=alone)
     if inquiry.random and (shown is None or shown.control > 100 * inquiry.tolerance):
@@ -82,8 +78,8 @@ def _not_shown(inquiry: Inquiry, found: compare.Difference, filtered: str) -> Au
     tapes, close = inquiry.base.tapes, 100 * inquiry.tolerance
     clipped = [np.array([one for step in tape.steps for one in step.facts.get("clipped", [])]) for tape in tapes]
     if len({norms.shape for norms in clipped}) == 1 and clipped[0].size:
-        apart = any(not np.allclose(clipped[0], norms, rtol=close) for norms in clipped)
-        if apart and any((norms[:, 0] > norms[:, 1]).any() for norms in clipped):
+        differs = any(not np.allclose(clipped[0], norms, rtol=close) for norms in clipped)
+        if differs and any((norms[:, 0] > norms[:, 1]).any() for norms in clipped):
             return inquiry.not_exact(Cause.HOOKS, found, "by clip_grad_norm_")
     for name, values in tapes[0].facts.get("not trained", {}).items():
         others = [tape.facts.get("not trained", {}).get(name, values) for tape in tapes]
@@ -101,7 +97,7 @@ def unlike_one(inquiry: Inquiry, found: compare.Difference, one: Tape) -> AuditV
     factor = float(ours @ theirs / (theirs @ theirs or 1))
     ranks = len(inquiry.base.tapes)
     if np.abs(ours - factor * theirs).max(initial=0) > 100 * inquiry.tolerance * np.abs(ours).max(initial=0):
-        return told_apart(inquiry, found, alone=True)
+        return find_cause(inquiry, found, alone=True)
     detail = f"{factor:.4g} times that of one process"
     if abs(factor - 1 / ranks) < 0.01 / ranks:
         return inquiry.not_exact(Cause.SUM, found, detail)
@@ -154,17 +150,17 @@ Probing = tuple[Callable[[range], AuditPlan], dict[str, int], int, list[list[int
 
 
 def _of_plain(inquiry: Inquiry, alone: bool, steps: Sequence[str]) -> Probing:
-    given, counts = probe.probing(inquiry.base.tapes, steps)
-    each = {name: len(batches) // len(probe.STEPS) for name, batches in given.items()}
-    main = max(given, key=lambda name: sum(len(refs) for row in given[name] for refs in row))
+    assigned, counts = probe.probing(inquiry.base.tapes, steps)
+    each = {name: len(batches) // len(probe.STEPS) for name, batches in assigned.items()}
+    main = max(assigned, key=lambda name: sum(len(refs) for row in assigned[name] for refs in row))
     if alone:
-        given = {name: [[[ref for refs in row for ref in refs]] for row in rows] for name, rows in given.items()}
-    sizes = [[len(refs) for refs in row] for row in given[main][: each[main]]]
+        assigned = {name: [[[ref for refs in row for ref in refs]] for row in rows] for name, rows in assigned.items()}
+    sizes = [[len(refs) for refs in row] for row in assigned[main][: each[main]]]
     lengths = inquiry.base.tapes[0].facts.get("lengths", {})
-    known = [lengths[name] // each[name] for name in given if lengths.get(name) and each[name]]
+    known = [lengths[name] // each[name] for name in assigned if lengths.get(name) and each[name]]
 
     def of(numbers: range) -> AuditPlan:
-        part = {name: rows[numbers.start * each[name] : numbers.stop * each[name]] for name, rows in given.items()}
+        part = {name: rows[numbers.start * each[name] : numbers.stop * each[name]] for name, rows in assigned.items()}
         return inquiry.frozen(len(numbers), arranged=part)
 
     return of, each, min(known, default=len(probe.STEPS)), sizes, counts
@@ -174,12 +170,14 @@ def _of_balanced(inquiry: Inquiry, alone: bool, steps: Sequence[str]) -> Probing
     kind = inquiry.balanced[0]
     ranks = int(kind["ranks"])
     numbers, counts = zip(*kind["candidates"], strict=True) if kind["candidates"] else ((), ())
-    chosen = probe.apart(counts) if len(counts) > 2 else []
-    own = [numbers[place % len(numbers)] for place in range(kind["step"])] if chosen else []
-    given = probe.numbers_of(kind["step"], ranks, [numbers[place] for place in chosen], own, steps) if chosen else []
+    chosen = probe.distinct(counts) if len(counts) > 2 else []
+    base = [numbers[place % len(numbers)] for place in range(kind["step"])] if chosen else []
+    assigned = (
+        probe.numbers_of(kind["step"], ranks, [numbers[place] for place in chosen], base, steps) if chosen else []
+    )
 
     def of(part: range) -> AuditPlan:
-        return inquiry.frozen(len(part), balanced=BalancedRun(numbers=given[part.start : part.stop]))
+        return inquiry.frozen(len(part), balanced=BalancedRun(numbers=assigned[part.start : part.stop]))
 
     sizes = [[kind["step"] // ranks] * ranks]
     return of, {}, kind["batches"], sizes, tuple(counts[place] for place in chosen)
@@ -197,12 +195,13 @@ def _power(inquiry: Inquiry, kind: dict[str, Any]) -> float | None:
     mixed = _rows(inquiry, BalancedRun(uneven=True, numbers=numbers))
     if mixed is None:
         return None
-    own, rest, _ = probe.of_two(mixed[3][1], mixed[0][1], mixed[1][1])
+    first_weight, rest, _ = probe.of_two(mixed[3][1], mixed[0][1], mixed[1][1])
     sizes = [np.array(row, float) for row, _ in mixed]
     for power in (0.0, 2.0):  # gradients of whole batches scale with their ranks' sizes too
-        whole = [float((row**power).sum()) for row in sizes]
-        expected = (sizes[3][0] / sizes[3][1]) ** power * whole[1] / whole[0]
-        if rest and abs(own / rest / expected - 1) < CLOSE:
+        sums = [float((row**power).sum()) for row in sizes]
+        expected = (sizes[3][0] / sizes[3][1]) ** power * sums[1] / sums[0]
+        # within 1% of the expected ratio
+        if rest and abs(first_weight / rest / expected - 1) < 0.01:
             return power
     return None
 

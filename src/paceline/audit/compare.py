@@ -10,9 +10,6 @@ import numpy as np
 from paceline._arrays import Array
 from paceline.audit.tape import Arrays, Tape, TapedStep
 
-SMALL = 1e-3
-"""A parameter's gradient is compared relative to its largest value, or to this share of the largest of all."""
-
 
 @dataclass(frozen=True)
 class Difference:
@@ -60,15 +57,16 @@ def of_step(tape: Tape, one: TapedStep, other: TapedStep) -> dict[str, float]:
     gradients = relative(one.gradients, other.gradients)
     if not all(array.dtype == np.float64 for array in moved.values()):
         return gradients  # a step's rounding is as large as the step, so parameters say nothing that gradients do not
-    parameters = {name: apart(moved[name], others[name]) / (longest or 1.0) for name in moved if name in others}
+    parameters = {name: distance(moved[name], others[name]) / (longest or 1.0) for name in moved if name in others}
     return {name: max(gradients.get(name, 0.0), parameters.get(name, 0.0)) for name in {**gradients, **parameters}}
 
 
 def relative(expected: Arrays, found: Arrays) -> dict[str, float]:
     """Return by how much arrays deviate, relative to the largest value of each."""
     overall = max((size(array) for array in expected.values()), default=0.0)
-    scales = {name: max(size(array), SMALL * overall) or 1.0 for name, array in expected.items()}
-    return {name: apart(expected[name], found[name]) / scales[name] for name in expected if name in found}
+    # relative to the parameter's largest gradient, or to 0.1% of the largest of all
+    scales = {name: max(size(array), 1e-3 * overall) or 1.0 for name, array in expected.items()}
+    return {name: distance(expected[name], found[name]) / scales[name] for name in expected if name in found}
 
 
 def size(array: Array) -> float:
@@ -76,7 +74,7 @@ def size(array: Array) -> float:
     return float(np.abs(array).max(initial=0.0))
 
 
-def apart(one: Array, other: Array) -> float:
+def distance(one: Array, other: Array) -> float:
     """Return the largest distance between two arrays; infinite where one holds NaN."""
     if one.shape != other.shape:
         return float("inf")

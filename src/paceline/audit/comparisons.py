@@ -51,8 +51,8 @@ class AuditPlan:
     def from_json(cls, text: str) -> AuditPlan:
         """Return the plan that :meth:`to_json` wrote."""
         known: dict[str, Any] = json.loads(text)
-        given = known.pop("balanced")
-        return cls(**known, balanced=None if given is None else BalancedRun(**given))
+        balanced = known.pop("balanced")
+        return cls(**known, balanced=None if balanced is None else BalancedRun(**balanced))
 
 
 @dataclass(frozen=True, kw_only=True)

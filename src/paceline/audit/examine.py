@@ -15,13 +15,7 @@ from paceline.audit import arrange, causes, compare
 from paceline.audit.audit_verdict import AuditVerdict, Cause
 from paceline.audit.comparisons import AuditPlan, BalancedRun
 from paceline.audit.inquiry import Inquiry
-from paceline.audit.tape import DRAWN, Tape
-
-RATIO = 1e-6
-"""Relative deviation within which two losses are the same."""
-
-NOISIEST = 0.1
-"""Relative deviation of two equal runs above which nothing can be told."""
+from paceline.audit.tape import RANDINT, Tape
 
 
 class Audit(Inquiry):
@@ -49,7 +43,7 @@ class Audit(Inquiry):
         if not arrange.shared(self.base.tapes) and not self.balanced:
             return self.unknown(Cause.NO_SAMPLES)
         beside = any(step.facts.get("beside") or step.facts.get("draws") for step in self.base.tapes[0].steps)
-        if not self.balanced and beside and self.streams[0].startswith(DRAWN):
+        if not self.balanced and beside and self.streams[0].startswith(RANDINT):
             return self.unknown(Cause.NO_SAMPLES, "a step draws more than the numbers of its samples")
         if not self.balanced and not self.notebook:
             self.notes.append(
@@ -77,7 +71,8 @@ class Audit(Inquiry):
         if again is None:
             return self.unknown(Cause.FAILED, "an equal run did not get as far as the first")
         self.noise = again.largest
-        if self.noise > NOISIEST:
+        # equal runs that differ by more than 10% cannot be compared
+        if self.noise > 0.1:
             return self.unknown(Cause.NOISE, f"by {self.noise:.1e} of the gradient")
         return None
 
@@ -90,23 +85,23 @@ class Audit(Inquiry):
             return self.not_exact(Cause.NOT_A_NUMBER, where)
         if len(tapes) < 2:
             return None
-        apart = compare.ranks_differ(tapes)
+        difference = compare.ranks_differ(tapes)
         if compare.starts_differ(tapes) > self.tolerance:
             if any("flat_param" in name for name in tapes[0].start) or not _same_shapes(tapes):
                 return None  # of FSDP1: ranks hold different shards
-            if apart.largest > self.tolerance:
-                return None if compare.ends_differ(tapes) < self.tolerance else self.not_exact(Cause.STARTS, apart)
-            return self.not_exact(Cause.STARTS, apart)
-        if apart.largest > self.tolerance and compare.ends_differ(tapes) > self.tolerance:
-            return self.not_exact(Cause.NOT_AVERAGED, apart)
+            if difference.largest > self.tolerance:
+                return None if compare.ends_differ(tapes) < self.tolerance else self.not_exact(Cause.STARTS, difference)
+            return self.not_exact(Cause.STARTS, difference)
+        if difference.largest > self.tolerance and compare.ends_differ(tapes) > self.tolerance:
+            return self.not_exact(Cause.NOT_AVERAGED, difference)
         return self._order(tapes)
 
     def _order(self, tapes: Sequence[Tape]) -> AuditVerdict | None:
         samplers = [tape.facts.get("samplers", {}) for tape in tapes]
         for stream in samplers[0]:
-            said = [known[stream] for known in samplers if stream in known]
-            if len({(seed, epoch, shuffle) for _, _, shuffle, seed, epoch in said}) > 1:
-                seeds = ", ".join(f"rank {rank}: {one[3]}" for rank, one in enumerate(said))
+            orders = [known[stream] for known in samplers if stream in known]
+            if len({(seed, epoch, shuffle) for _, _, shuffle, seed, epoch in orders}) > 1:
+                seeds = ", ".join(f"rank {rank}: {one[3]}" for rank, one in enumerate(orders))
                 return self.not_exact(Cause.ORDER, None, f"seeds of the samplers: {seeds}")
         for stream in arrange.shared(tapes):
             digests = [[one.digest for batch in tape.streams[stream] for one in batch] for tape in tapes]
@@ -120,14 +115,14 @@ class Audit(Inquiry):
         return self._moved_balanced() if self.balanced else self._moved_plain()
 
     def _moved_plain(self) -> AuditVerdict | None:
-        given = arrange.arranged(self.base.tapes, arrange.mixed(self.base.tapes, 1))
-        if not arrange.moved(given):
+        exchanged = arrange.arranged(self.base.tapes, arrange.mixed(self.base.tapes, 1))
+        if not arrange.moved(exchanged):
             return self.unknown(Cause.NO_SAMPLES, "there was one rank, one micro-batch: nothing to exchange")
-        found, _ = self.compared("samples exchanged", replace(self.plan, arranged=given))
+        found, _ = self.compared("samples exchanged", replace(self.plan, arranged=exchanged))
         if found is None:
             return self.unknown(Cause.FAILED, "it did not run with its samples exchanged")
         if found.largest > self.tolerance:
-            return causes.told_apart(self, found)
+            return causes.find_cause(self, found)
         return self._alone()
 
     def _moved_balanced(self) -> AuditVerdict | None:
@@ -143,7 +138,7 @@ class Audit(Inquiry):
             return None
         equal, _ = self.compared("samples exchanged", replace(self.plan, balanced=BalancedRun(seed=1)))
         if equal is None or equal.largest > self.tolerance:
-            return causes.told_apart(self, uneven)
+            return causes.find_cause(self, uneven)
         return causes.by_size(self, uneven)
 
     def _alone(self) -> AuditVerdict | None:
@@ -155,15 +150,15 @@ class Audit(Inquiry):
         run = self.run(replace(plan, arranged=arrange.arranged(tapes, arrange.in_one_process(None))), True)
         wanted = {stream: len(arrange.groups(tapes[0], stream)[0]) for stream in arrange.shared(tapes)}
         if run.tapes and not run.error:
-            taken = {
+            counts = {
                 stream: len(groups[0])
                 for stream in wanted
                 if stream in run.tapes[0].streams and (groups := arrange.groups(run.tapes[0], stream))
             }
-            if taken and taken != wanted:  # one process takes more micro-batches a step, as nanoGPT does
-                number = max(taken.values())
-                given = arrange.arranged(tapes, arrange.in_one_process(number))
-                run = self.run(replace(plan, arranged=given), True)
+            if counts and counts != wanted:  # one process takes more micro-batches a step, as nanoGPT does
+                number = max(counts.values())
+                exchanged = arrange.arranged(tapes, arrange.in_one_process(number))
+                run = self.run(replace(plan, arranged=exchanged), True)
         if run.error or not run.tapes or run.tapes[0].world_size != 1:
             self.notes.append("It was not compared with one process: it does not run as one.")
             return None
@@ -182,8 +177,8 @@ class Audit(Inquiry):
             (len(group) for stream in arrange.shared([first]) for group in arrange.groups(first, stream)), default=1
         )
         for step in first.steps:
-            ratios, kept = step.facts.get("ratio", []), step.facts.get("kept", [1.0])[0]
-            undivided = len(ratios) == number and all(abs(ratio - 1) < RATIO for ratio in [*ratios, kept])
+            ratios, scale = step.facts.get("ratio", []), step.facts.get("kept", [1.0])[0]
+            undivided = len(ratios) == number and all(abs(ratio - 1) < 1e-6 for ratio in [*ratios, scale])
             if number > 1 and undivided:
                 return self.not_exact(Cause.NOT_DIVIDED, None, f"a step's gradient is {number} times a mean's")
         return None

@@ -89,12 +89,12 @@ class Inquiry:
         draws = any(step.facts.get("draws") for tape in self.base.tapes for step in tape.steps)
         return draws or any(tape.facts.get("random samples") for tape in self.base.tapes)
 
-    def frozen(self, steps: int, **given: Any) -> AuditPlan:
+    def frozen(self, steps: int, **changes: Any) -> AuditPlan:
         """Return a plan of so many steps from the same parameters; two models may take turns within a step."""
         each = max(len(group) for group in arrange.grouped(self.base.tapes[0]))
-        return replace(self.plan, frozen=True, steps=steps * each, **given)
+        return replace(self.plan, frozen=True, steps=steps * each, **changes)
 
-    def said(self) -> dict[str, Any]:
+    def common(self) -> dict[str, Any]:
         """Return the fields that all verdicts share."""
         tapes = self.base.tapes
         known = {"steps": len(tapes[0].steps), "ranks": len(tapes), "precision": self.precision} if tapes else {}
@@ -102,11 +102,11 @@ class Inquiry:
 
     def exact(self) -> AuditVerdict:
         """Return the verdict that the script is exact."""
-        return AuditVerdict(status=AuditStatus.EXACT, deviation=max(self.found.values(), default=0.0), **self.said())
+        return AuditVerdict(status=AuditStatus.EXACT, deviation=max(self.found.values(), default=0.0), **self.common())
 
     def unknown(self, cause: Cause, detail: str = "") -> AuditVerdict:
         """Return the verdict that nobody could tell, with its cause."""
-        return AuditVerdict(status=AuditStatus.COULD_NOT_TELL, cause=cause, detail=detail, **self.said())
+        return AuditVerdict(status=AuditStatus.COULD_NOT_TELL, cause=cause, detail=detail, **self.common())
 
     def not_exact(self, cause: Cause, found: compare.Difference | None, detail: str = "") -> AuditVerdict:
         """Return the verdict that the script is not exact, with its cause; within the noise, that nobody can tell."""
@@ -115,4 +115,4 @@ class Inquiry:
         if found and amount < 10 * self.tolerance and self.noise > 0:
             return self.unknown(Cause.NOISE, f"by {self.noise:.1e}, where the deviation is {amount:.1e}")
         where: dict[str, Any] = {"deviation": amount, "first_step": step, "parameter": name}
-        return AuditVerdict(status=AuditStatus.NOT_EXACT, cause=cause, detail=detail, **where, **self.said())
+        return AuditVerdict(status=AuditStatus.NOT_EXACT, cause=cause, detail=detail, **where, **self.common())

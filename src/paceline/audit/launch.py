@@ -17,11 +17,6 @@ from paceline.audit.comparisons import AuditPlan
 from paceline.audit.inquiry import AuditRun
 from paceline.audit.tape import load_all
 
-PROCESSES = re.compile(r"^(--nproc[-_]per[-_]node|--num[-_]processes)(=.*)?$")
-ROOM = Path(__file__).resolve().parent
-WORDS = 2000
-"""Last characters of what a failed script said."""
-
 
 class Launcher:
     """Runs a command under audit.
@@ -34,7 +29,7 @@ class Launcher:
         Where records are written.
     timeout
         Seconds for one run.
-    tell
+    report
         Told before every run which one it is.
     patience
         Seconds that each later run has at least; it has ten times those of the longest before, up to the timeout.
@@ -45,10 +40,10 @@ class Launcher:
         command: Sequence[str],
         folder: Path,
         timeout: float,
-        tell: Callable[[str], object] = str,
+        report: Callable[[str], object] = str,
         patience: float = 60.0,
     ) -> None:
-        self.command, self.folder, self.timeout, self.tell = list(command), folder, timeout, tell
+        self.command, self.folder, self.timeout, self.report = list(command), folder, timeout, report
         self.patience = patience
         self.runs, self.longest = 0, 0.0
 
@@ -58,7 +53,7 @@ class Launcher:
         if command is None:
             return AuditRun([], error="the command does not say how many processes it starts")
         self.runs += 1
-        self.tell(f"run {self.runs}" + (", as one process" if alone else ""))
+        self.report(f"run {self.runs}" + (", as one process" if alone else ""))
         folder = self.folder / str(self.runs)
         folder.mkdir()
         (folder / "plan").write_text(plan.to_json(), encoding="utf-8")
@@ -84,26 +79,26 @@ class Launcher:
                     process.wait()
                 return f"it took longer than {limit:.0f} seconds"
             log.seek(0)
-            said = log.read()
+            output = log.read()
         if status == 0:
             self.longest = max(self.longest, time.monotonic() - began)
-        return "" if status == 0 else reason(said)
+        return "" if status == 0 else reason(output)
 
 
-def reason(said: str) -> str:
+def reason(output: str) -> str:
     r"""Return the error among a failed script's last words.
 
     >>> reason("Traceback:\n  File x\nValueError: no data\n")
     'ValueError: no data'
     """
-    errors = [line for line in said.splitlines() if re.match(r"^(\[rank\d+\]: ?)?[\w.]*(Error|Exception)\b", line)]
-    lines = said.strip().splitlines()
-    return errors[0] if errors else (lines[-1] if lines else "it said nothing")[-WORDS:]
+    errors = [line for line in output.splitlines() if re.match(r"^(\[rank\d+\]: ?)?[\w.]*(Error|Exception)\b", line)]
+    lines = output.strip().splitlines()
+    return errors[0] if errors else (lines[-1] if lines else "it said nothing")[-2000:]
 
 
 def environment(folder: Path) -> dict[str, str]:
     """Return the environment of a script's processes."""
-    path = [str(ROOM / "bootstrap"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    path = [str(Path(__file__).resolve().parent / "bootstrap"), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(path),
@@ -123,7 +118,7 @@ def of_one(command: Sequence[str]) -> list[str] | None:
     """
     changed = list(command)
     for place, word in enumerate(command):
-        if match := PROCESSES.match(word):
+        if match := re.match(r"^(--nproc[-_]per[-_]node|--num[-_]processes)(=.*)?$", word):
             if match[2]:
                 changed[place] = f"{match[1]}=1"
             else:

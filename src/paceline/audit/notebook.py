@@ -65,17 +65,17 @@ def audit(
     ('NOT_EXACT', 'TERMS', 'it follows the number of part 1 that count')
     """
     require("torch", needed_by="paceline.audit", extra="torch")
-    given = list(batches)
-    sizes = [rows_of(batch) for batch in given]
-    if not given or min(sizes) < 2 * ranks:
+    batch_list = list(batches)
+    sizes = [rows_of(batch) for batch in batch_list]
+    if not batch_list or min(sizes) < 2 * ranks:
         raise ValueError(f"batches must have at least {2 * ranks} samples each, for {ranks} ranks; got {sizes}")
-    pretended = Pretended(step, given, ranks, model)
-    kept = {} if model is None else {name: buffer.clone() for name, buffer in model.named_buffers()}
+    pretended = Pretended(step, batch_list, ranks, model)
+    buffers = {} if model is None else {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:
-        return Audit(pretended, steps=len(given), notebook=True).verdict()
+        return Audit(pretended, steps=len(batch_list), notebook=True).verdict()
     finally:
         for name, buffer in [] if model is None else model.named_buffers():
-            buffer.copy_(kept[name])
+            buffer.copy_(buffers[name])
 
 
 class Pretended:
@@ -92,7 +92,7 @@ class Pretended:
         """Run every batch by a plan."""
         from paceline.audit.inside.patches import no_dropout
 
-        arranged = (plan.arranged or {}).get(ROWS) or self._own(1 if alone else self.ranks)
+        arranged = (plan.arranged or {}).get(ROWS) or self._shares(1 if alone else self.ranks)
         ranks = len(arranged[0])
         tapes = [Tape(rank, ranks, streams={ROWS: []}) for rank in range(ranks)]
         with no_dropout():
@@ -105,7 +105,7 @@ class Pretended:
                     tape.facts = {"dtypes": sorted(dtypes), "mixing": self._mixing()}
         return AuditRun(tapes, folder="this process")
 
-    def _own(self, ranks: int) -> list[list[list[tuple[int, int, int]]]]:
+    def _shares(self, ranks: int) -> list[list[list[tuple[int, int, int]]]]:
         parts = [rows_of(batch) // ranks for batch in self.batches]
         return [
             [[(rank, number, place) for place in range(part)] for rank in range(ranks)]
@@ -126,7 +126,7 @@ class Pretended:
 
     def _averaged(self, row: list[list[tuple[int, int, int]]]) -> tuple[Arrays, set[str], bool]:
         """Return the mean of the ranks' gradients, their precisions, and whether random numbers were drawn."""
-        from paceline.audit.inside.randomness import Seeded, drawn_since, random_state
+        from paceline.audit.inside.randomness import Seeded, random_state, used_since
 
         total: Arrays = {}
         dtypes: set[str] = set()
@@ -135,7 +135,7 @@ class Pretended:
             with Seeded(rank):
                 before = random_state()
                 gradients = self._gradients(refs)
-                draws = draws or drawn_since(before)
+                draws = draws or used_since(before)
             dtypes |= {str(array.dtype) for array in gradients.values()}
             for name, array in gradients.items():
                 with np.errstate(invalid="ignore"):  # a loss of 0 / 0 is a verdict, not a warning

@@ -28,10 +28,6 @@ SAME = ("own",) * len(STEPS)
 """A run of as many steps that all hold the same."""
 
 
-NOTHING = 1e-9
-"""Length of a sample's gradient, relative to another's, below which it has none."""
-
-
 @dataclass(frozen=True)
 class Probe:
     """Result of a probing run: how much samples, ranks and micro-batches count in its gradients.
@@ -67,10 +63,10 @@ class Probe:
     again: Array = field(default_factory=lambda: np.zeros(0), compare=False)
 
 
-def apart(sizes: Sequence[dict[str, int]]) -> list[int]:
+def distinct(sizes: Sequence[dict[str, int]]) -> list[int]:
     """Return three places: of the smallest, of the largest, and of one in between.
 
-    >>> apart([{"a": 3}, {"a": 9}, {"a": 1}, {"a": 4}])
+    >>> distinct([{"a": 3}, {"a": 9}, {"a": 1}, {"a": 4}])
     [2, 1, 3]
     """
     order = sorted(range(len(sizes)), key=lambda place: (sum(sizes[place].values()), place))
@@ -93,14 +89,14 @@ def probing(tapes: Sequence[Tape], steps: Sequence[str] = STEPS) -> tuple[Arrang
     main = max(streams, key=lambda stream: len(pool(*_first(tapes, stream))))
     refs = pool(*_first(tapes, main))
     known = [tapes[rank].streams[main][number][place].counts for rank, number, place in refs]
-    chosen = [refs[place] for place in apart(known)]
+    chosen = [refs[place] for place in distinct(known)]
     found: Arranged = {}
     for stream in streams:
         group, sizes = _first(tapes, stream)
-        own = as_they_were(stream, group, sizes)
+        base = as_they_were(stream, group, sizes)
         found[stream] = []
         for step in steps:
-            found[stream] += own if step.startswith("own") or stream != main else _filled(step, sizes, chosen)
+            found[stream] += base if step.startswith("own") or stream != main else _filled(step, sizes, chosen)
     return found, tuple(known[refs.index(ref)] for ref in chosen)
 
 
@@ -117,11 +113,11 @@ def _filled(step: str, sizes: list[list[int]], chosen: Sequence[Ref]) -> list[li
 
 
 def numbers_of(
-    step_size: int, ranks: int, chosen: Sequence[int], own: list[int], steps: Sequence[str] = STEPS
+    step_size: int, ranks: int, chosen: Sequence[int], base: list[int], steps: Sequence[str] = STEPS
 ) -> list[list[int]]:
     """Return the numbers of the samples of a balanced loader's probing run; each rank's part is one after the other."""
     return [
-        own
+        base
         if step.startswith("own")
         else [chosen[fill(step, 0, place * ranks // step_size, place)] for place in range(step_size)]
         for step in steps
@@ -145,8 +141,8 @@ def gradients(
 
 def shown(vector: dict[str, Array], sizes: list[list[int]], counts: tuple[dict[str, int], ...]) -> Probe:
     """Return what the gradients of the probing steps show."""
-    own = vector["own"]
-    control = float(np.abs(vector["own again"] - own).max(initial=0) / (np.abs(own).max(initial=0) or 1))
+    base = vector["own"]
+    control = float(np.abs(vector["own again"] - base).max(initial=0) / (np.abs(base).max(initial=0) or 1))
     fits = [of_two(vector["x" + other], vector["x"], vector[other]) for other in "yz"]
     batches = [size for row in sizes for size in row]
     rank, micro = (of_two(vector[name], vector["x"], vector["y"]) for name in ("rank", "micro"))
@@ -173,7 +169,7 @@ def _share(fit: tuple[float, float, float]) -> float:
 def _both(one: Array, other: Array) -> bool:
     """Return whether neither vector is nothing beside the other."""
     lengths = np.linalg.norm(one), np.linalg.norm(other)
-    return bool(min(lengths) > NOTHING * max(lengths))
+    return bool(min(lengths) > 1e-9 * max(lengths))
 
 
 def of_two(mixture: Array, one: Array, other: Array) -> tuple[float, float, float]:

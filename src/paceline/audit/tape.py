@@ -13,7 +13,7 @@ from paceline._arrays import Array
 
 Arrays = dict[str, Array]
 
-DRAWN = "torch.randint"
+RANDINT = "torch.randint"
 """The first word of streams of numbers that a script draws by hand."""
 
 
@@ -99,13 +99,13 @@ class Tape:
         }
         steps = [
             TapedStep(
-                said["delivered"],
+                stored["delivered"],
                 _under(arrays, f"gradients/{number}/"),
                 _under(arrays, f"parameters/{number}/"),
-                said["facts"],
+                stored["facts"],
                 _under(arrays, f"raw/{number}/"),
             )
-            for number, said in enumerate(known["steps"])
+            for number, stored in enumerate(known["steps"])
         ]
         return cls(known["rank"], known["world_size"], streams, _under(arrays, "start/"), steps, known["facts"])
 

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from paceline._whole import TemporaryFolder
+from paceline._atomic import TemporaryFolder
 from paceline.cli.report_command import ToPage, sha256, typed
 from paceline.cli.show import err, out, working
 
 if TYPE_CHECKING:
     from paceline.audit import AuditVerdict
-
-COLOURS = {"EXACT": "green", "NOT_EXACT": "red", "COULD_NOT_TELL": "yellow"}
 
 
 def audit(
@@ -56,13 +54,13 @@ def audit(
         if keep is not None:
             keep.mkdir(parents=True)
             folder = keep.absolute()
-        tell = closing.enter_context(working("the first run"))
-        launcher = Launcher(program, folder, timeout, tell=tell)
+        show = closing.enter_context(working("the first run"))
+        launcher = Launcher(program, folder, timeout, report=show)
         verdict = Audit(launcher, steps=steps).verdict()
     if as_json:
         print(verdict.to_json())
     else:
-        colour = COLOURS[verdict.status.name]
+        colour = {"EXACT": "green", "NOT_EXACT": "red", "COULD_NOT_TELL": "yellow"}[verdict.status.name]
         out.print(f"[bold {colour}]{escape(verdict.sentence)}[/]", soft_wrap=True, highlight=False)
         if verdict.remedy:
             out.print(escape(verdict.remedy), soft_wrap=True, highlight=False)

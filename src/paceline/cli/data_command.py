@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
+from paceline._atomic import require_writable
 from paceline._printable import printable
-from paceline._whole import require_writable
 from paceline.cli.show import err, out
 
 if TYPE_CHECKING:
@@ -39,10 +39,8 @@ Options = Annotated[
 Source = Annotated[str, typer.Argument(help="A recorded trace's name, a file of any format, or a folder of files.")]
 
 COUNTS, COUNT = ("rows_read", "rows_dropped"), re.compile(r"[0-9]{1,15}")
-SINCE_1970 = re.compile(r"([0-9]{1,10}(?:\.[0-9]+)?) s since 1970 \(UTC\)")
-"""Forms of text in ``meta`` that are numbers; all else there is text of any kind."""
 
-MOST_DESCRIBED = 50
+MAX_DESCRIBED = 50
 """Most traces of one file that are described; a file may hold thousands."""
 
 
@@ -70,20 +68,20 @@ def data_info(
     as_json: AsJson = False,
 ) -> None:
     """Describe traces: their workers, their covariates, what was dropped in reading, and how they were made."""
-    found = list(islice(_traces(name, file_format, options), MOST_DESCRIBED + 1))
+    found = list(islice(_traces(name, file_format, options), MAX_DESCRIBED + 1))
     about = [{**_summary(trace), "covariates": ", ".join(trace.covariate_names), **trace.meta} for trace in found]
     if as_json:
         print(json.dumps(about[0] if len(about) == 1 else about))
         return
-    for one in about[:MOST_DESCRIBED]:
+    for one in about[:MAX_DESCRIBED]:
         for key, value in one.items():
             if value not in ("", None):
                 out.print(
                     f"[bold]{escape(printable(key))}[/]  {escape(printable(_readable(key, value)))}", highlight=False
                 )
         out.print()
-    if len(about) > MOST_DESCRIBED:
-        out.print(f"... and more; the first {MOST_DESCRIBED} are described")
+    if len(about) > MAX_DESCRIBED:
+        out.print(f"... and more; the first {MAX_DESCRIBED} are described")
 
 
 @data_app.command("load")
@@ -112,11 +110,11 @@ def data_load(
             raise ValueError(f"{name} holds more than one trace: give a folder with --out instead of {target}")
         _written(first[0], target)
         return
-    taken: set[str] = set()
+    used: set[str] = set()
     for trace in (*first, *traces):
-        if trace.name in taken:
+        if trace.name in used:
             raise ValueError(f"{name} holds several traces named {trace.name!r}: read its files one by one")
-        taken.add(trace.name)
+        used.add(trace.name)
         _written(trace, target / f"{trace.name.replace('/', '_')}.parquet")
 
 
@@ -176,7 +174,7 @@ def data_check(
     traces = _traces(name, file_format, options)
     first = list(islice(traces, 2))
     if figure is not None:
-        _drawn(first, figure)
+        _draw_figure(first, figure)
     found = ((health(trace), _gain(trace, batch), waiting_of(trace)) for trace in (*first, *traces))
     if as_json:
         about = [{**one.to_dict(), "balancing": gain, "waiting": waits.to_dict()} for one, gain, waits in found]
@@ -223,7 +221,7 @@ def _readable(key: str, value: Any) -> str:
         return f"{value:.4g}"
     if isinstance(value, int) or (key in COUNTS and COUNT.fullmatch(value)):
         return f"{int(value):,}"
-    since = SINCE_1970.fullmatch(value)
+    since = re.fullmatch(r"([0-9]{1,10}(?:\.[0-9]+)?) s since 1970 \(UTC\)", value)
     return f"{value}, {datetime.fromtimestamp(float(since[1]), UTC):%Y-%m-%d %H:%M:%S}" if since else value
 
 
@@ -252,11 +250,11 @@ def _short(one: Series) -> dict[str, Any]:
     }
 
 
-def _known(value: float, how: str) -> str:
-    return format(value, how) if math.isfinite(value) else "-"
+def _known(value: float, form: str) -> str:
+    return format(value, form) if math.isfinite(value) else "-"
 
 
-def _drawn(first: list[Trace], figure: Path) -> None:
+def _draw_figure(first: list[Trace], figure: Path) -> None:
     from paceline.eval.plots import health_figure
 
     if len(first) != 1:

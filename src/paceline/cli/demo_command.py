@@ -18,7 +18,7 @@ from paceline.eval import Balanced, leaderboard, replay_all
 from paceline.lab import DISTURBANCES, EQUAL, ExperimentOutcome, Setting, can_set_quotas, experiment
 from paceline.predictors import FleetPredictor, named
 from paceline.report import evaluation_page, replay_page, write_page
-from paceline.report.drawing import answer, say, shown
+from paceline.report.drawing import answer, sentence, shown
 from paceline.report.page import ChartLine, lines, require_page, section, table
 from paceline.training import describe_model, fit, load_model, save_model
 
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from paceline.report.page import Page
-
-READY = "auto"
-"""The predictor that comes fitted, to these jobs among others."""
 
 
 def run(folder: Path, out: Console) -> None:
@@ -78,10 +75,10 @@ def demo_page(replayed: Page, evaluated: Page, live: ExperimentOutcome | None) -
         facts = {"speed_up": (row.speed_up, "times"), "half": (row.half_width, "ratio")}
         if abs(row.speed_up - 1.0) < row.half_width:
             text = "{speed_up} ± {half} (95 %) in a real training here, with two ranks: too noisy a machine to tell."
-            found.append(answer("And for real?", "Not clear", say(text, **facts)))
+            found.append(answer("And for real?", "Not clear", sentence(text, **facts)))
         else:
             text = "as fast as equal batches in a real training here, with two ranks, one disturbed: ± {half} (95 %)."
-            found.append(answer("And for real?", shown(row.speed_up, "times"), say(text, **facts)))
+            found.append(answer("And for real?", shown(row.speed_up, "times"), sentence(text, **facts)))
     origin = replayed["sections"][-1]
     verdict = [*found, evaluated["verdict"][0], advice]
     return {
@@ -109,12 +106,12 @@ def _live_section(outcome: ExperimentOutcome) -> dict[str, Any]:
     ]
     losses = {name: outcome.losses(name) for name in (EQUAL, *outcome.setting.schemes)}
     last = min(map(len, losses.values()))
-    drawn = [ChartLine(name, loss[:last], 5 if name == EQUAL else 1) for name, loss in losses.items()]
+    chart_lines = [ChartLine(name, loss[:last], 5 if name == EQUAL else 1) for name, loss in losses.items()]
     chart = lines(
         "Loss after as many samples",
         "The lines coincide: sizes change who computes what, and not what is learnt.",
         np.arange(1, last + 1) * outcome.setting.global_batch / 1000,
-        drawn,
+        chart_lines,
         x="thousand samples",
         unit="loss",
     )
@@ -138,15 +135,16 @@ def _live(out: Console) -> ExperimentOutcome | None:
 def _fitted(text: str, traces: list[Trace], folder: Path, out: Console) -> FleetPredictor:
     """Return a fitted predictor: fitted now, by an earlier run to the same traces, or one that needs no fitting."""
     predictor = named(text)
-    if text == READY:
+    # comes fitted, to these jobs among others
+    if text == "auto":
         out.print(f"   {text}: as shipped")
         return predictor
     path = folder / f"{text.replace(':', '-').replace('=', '-').replace('()', 'none')}.safetensors"
     if path.is_file() and describe_model(path)["fitted_on"] == _names(traces):
-        kept = load_model(path)
-        if repr(kept) == repr(predictor):
+        saved = load_model(path)
+        if repr(saved) == repr(predictor):
             out.print(f"   {text}: fitted by an earlier run, {path}")
-            return kept
+            return saved
     with out.status(f"   fitting {text} ..."):
         began = time.perf_counter()
         predictor = fit(predictor, traces)

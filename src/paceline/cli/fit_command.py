@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
+from paceline._atomic import require_writable
 from paceline._printable import printable
-from paceline._whole import require_writable
 from paceline.cli.data_command import Options
 from paceline.cli.show import err, out
 
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from paceline.predictors import FleetPredictor
     from paceline.training import Source
 
-SUFFIX = ".safetensors"
 
-MOST_LISTED = 10
+MAX_LISTED = 10
 """Files listed as left out; the others are counted."""
 
 FitTraces = Annotated[
@@ -67,7 +66,7 @@ def fit(
     scalars = None if tensorboard is None or not first else Scalars(tensorboard)
     with Bar(err) if first else contextlib.nullcontext() as bar:
 
-        def tell(moment: Moment) -> None:
+        def show_progress(moment: Moment) -> None:
             for sink in (bar, scalars):
                 if sink is not None:
                     sink(moment)
@@ -77,7 +76,7 @@ def fit(
             source,
             start=None if start is None else sources.predictor(start),
             hold_out=hold_out,
-            progress=tell,
+            progress=show_progress,
             device=device,
             distributed=together,
             warn=False,
@@ -86,7 +85,7 @@ def fit(
         scalars.close()
     if not first:
         return
-    _say(source)
+    _report_skipped(source)
     out.print(escape(repr(fitted)))
     about = ", ".join(fact.name for fact in source.facts[:100])
     try:
@@ -109,8 +108,8 @@ def _use(fitted: FleetPredictor, file: Path) -> str:
 
 def _require_output(model: Path) -> None:
     """Refuse, before a long fit, a file that cannot be written, or that evaluate would not take for a model."""
-    if model.suffix != SUFFIX:
-        raise ValueError(f"--out must name a {SUFFIX} file, by which evaluate and replay know a model, got {model}")
+    if model.suffix != ".safetensors":
+        raise ValueError(f"--out must name a .safetensors file, by which evaluate and replay know a model, got {model}")
     require_writable(model)
 
 
@@ -126,13 +125,13 @@ def _storable(predictor: FleetPredictor, text: str) -> FleetPredictor:
     return predictor
 
 
-def _say(source: Source) -> None:
+def _report_skipped(source: Source) -> None:
     """Say what was left out, and why; of many files the first."""
     left = source.left_out
-    for one in left[:MOST_LISTED]:
+    for one in left[:MAX_LISTED]:
         err.print(f"left out: {escape(printable(str(one)))}", soft_wrap=True, highlight=False)
-    if len(left) > MOST_LISTED:
-        err.print(f"left out: {len(left) - MOST_LISTED} more files")
+    if len(left) > MAX_LISTED:
+        err.print(f"left out: {len(left) - MAX_LISTED} more files")
     if left:
         err.print(f"fitted to {len(source.facts)} traces, left out {len(left)} files")
 
@@ -176,9 +175,9 @@ def tune(
             hold_out=hold_out,
             storage=journal,
             training=None if epochs is None else Training(epochs=epochs),
-            tell=lambda number, score: err.print(f"trial {number}: {score:.4f}"),
+            on_trial=lambda number, score: err.print(f"trial {number}: {score:.4f}"),
         )
-    _say(source)
+    _report_skipped(source)
     print_frames({"trials, best first": tuned.trials.head(10), "what mattered": tuned.mattered}, as_json)
     if not as_json:
         best = {str(name): value for name, value in tuned.trials.iloc[0].items() if name != "score"}

@@ -21,12 +21,12 @@ from paceline.cli.data_command import Options, data_app
 from paceline.cli.fit_command import fit, tune
 from paceline.cli.live_command import live
 from paceline.cli.named_sources import DEFAULT_PREDICTORS
-from paceline.cli.own_predictors import place_in_own
 from paceline.cli.profile_command import profile
 from paceline.cli.record_command import record
 from paceline.cli.report_command import ToPage, report, typed
 from paceline.cli.show import err, out, print_frames, working
 from paceline.cli.simulate_command import simulate
+from paceline.cli.user_predictors import user_location
 from paceline.cli.watch_command import watch
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ app.command()(report)
 app.command()(audit)
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(value: bool) -> None:
+    if value:
         from paceline import __version__
 
         print(f"paceline {__version__}")
@@ -183,9 +183,9 @@ def _replayed(schemes: dict[str, SizeScheme], traces: list[Trace], batch: int | 
     from paceline.eval.validation import by_name
 
     done: dict[str, Replay] = {}
-    with working("replaying") as tell:
+    with working("replaying") as update:
         for name, trace in by_name(traces).items():
-            tell(f"replaying {name}, {len(done)} of {len(traces)} traces done")
+            update(f"replaying {name}, {len(done)} of {len(traces)} traces done")
             done[name] = replay(schemes, trace, global_batch=batch, warmup=warmup)
     return Replays(done)
 
@@ -239,11 +239,11 @@ def main() -> None:
             warnings.showwarning = _show_warning
             app()
     except Exception as error:
-        place = place_in_own(error)
+        place = user_location(error)
         if not place and not isinstance(error, ValueError | OSError | ImportError | RuntimeError):
             raise
-        said = f"{type(error).__name__}: {error} ({place})" if place else str(error)
-        lines = "\n".join(map(printable, said.split("\n")))  # an example in an error keeps its lines
+        text = f"{type(error).__name__}: {error} ({place})" if place else str(error)
+        lines = "\n".join(map(printable, text.split("\n")))  # an example in an error keeps its lines
         err.print(f"[bold red]error:[/] {escape(lines)}", soft_wrap=True, highlight=False)
         sys.exit(2)
 
@@ -275,13 +275,13 @@ def _traces_and_models(
     seconds: dict[str, float] = {}
     missing: dict[str, ImportError] = {}
     for text in texts:
-        with working(f"fitting {text}") as tell:
+        with working(f"fitting {text}") as update:
             began, model = time.perf_counter(), sources.predictor(text)
             try:
                 _require_covariates(text, model, scored)
                 if sources.is_model(text):
                     _warn_if_fitted(text, scored)
-                shown = partial(_show, tell, f"fitting {text}")
+                shown = partial(_show, update, f"fitting {text}")
                 models[text] = model if sources.is_model(text) else fit_to(model, fitted_on, progress=shown)
                 seconds[text] = time.perf_counter() - began
             except ImportError as error:
@@ -299,10 +299,10 @@ def _require_covariates(text: str, model: FleetPredictor, scored: list[Trace]) -
         raise ValueError(f"{text} names covariates {missing} that are in none of the traces; those that are: {there}")
 
 
-def _show(tell: Callable[[str], None], doing: str, moment: Moment) -> None:
+def _show(update: Callable[[str], None], doing: str, moment: Moment) -> None:
     from paceline.training.fit import line
 
-    tell(f"{doing}, {line(moment)}")
+    update(f"{doing}, {line(moment)}")
 
 
 def _warn_if_fitted(model: str, scored: list[Trace]) -> None:

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from paceline.cli.own_predictors import is_own, own_predictor
+from paceline.cli.user_predictors import is_user_class, user_predictor
 from paceline.datasets import Trace, readers, recorded
 from paceline.datasets.readers.reader_registry import jobs_of, read_job
 from paceline.predictors import FleetPredictor, named
@@ -78,7 +78,7 @@ def traces(names: Sequence[str] | None, split: str, options: Sequence[str] | Non
     """
     if not names:
         return recorded.load_split(split)
-    return _told_apart([found for name in names for found in _with_files(name, options_of(options))])
+    return _with_unique_names([found for name in names for found in _with_files(name, options_of(options))])
 
 
 def _with_files(name: str, options: dict[str, Any]) -> Iterator[tuple[Trace, Path | None]]:
@@ -91,7 +91,7 @@ def _with_files(name: str, options: dict[str, Any]) -> Iterator[tuple[Trace, Pat
         yield from ((one, files[0].resolve()) for one in read_job(chosen, files, **options))
 
 
-def _told_apart(found: Sequence[tuple[Trace, Path | None]]) -> list[Trace]:
+def _with_unique_names(found: Sequence[tuple[Trace, Path | None]]) -> list[Trace]:
     """Return the traces, renamed where different files hold traces of one name."""
     files: dict[str, set[Path]] = {}
     for one, file in found:
@@ -115,11 +115,11 @@ def source(
     names: Sequence[str] | None, split: str, *, strict: bool = False, options: Sequence[str] | None = None
 ) -> Source:
     """Return the traces to fit to: recorded ones, files and folders, of which files are read one by one."""
-    given: list[Trace | str | Path] = []
+    found_traces: list[Trace | str | Path] = []
     for name in names or ():
         is_place = "://" in name or Path(name).exists()
-        given += [name] if is_place else list(find_traces(name))
-    return Source(given or recorded.load_split(split), strict=strict, options=options_of(options))
+        found_traces += [name] if is_place else list(find_traces(name))
+    return Source(found_traces or recorded.load_split(split), strict=strict, options=options_of(options))
 
 
 def is_model(text: str) -> bool:
@@ -131,4 +131,4 @@ def predictor(text: str) -> FleetPredictor:
     """Return a predictor: a model file, a name with arguments (``ewma:smoothing=0.5``), or a class of the user's."""
     if text.endswith(".safetensors"):
         return load_model(text)
-    return own_predictor(text) if is_own(text) else named(text)
+    return user_predictor(text) if is_user_class(text) else named(text)

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from paceline._whole import require_writable
+from paceline._atomic import require_writable
 from paceline.cli.show import out, working
 
 if TYPE_CHECKING:
     import pandas as pd
 
-EXAMPLE = "paceline.training.profile:example"
-
 
 def profile(
-    model: Annotated[str, typer.Argument(help="Function make_step, as [cyan]package.module:make_step[/].")] = EXAMPLE,
+    model: Annotated[
+        str, typer.Argument(help="Function make_step, as [cyan]package.module:make_step[/].")
+    ] = "paceline.training.profile:example",
     sizes: Annotated[str, typer.Option(help="Batch sizes to measure.")] = "1,2,4,8,16,32,64,128,256",
     target: Annotated[Path, typer.Option("--out", "-o", help="The .csv file to write.")] = Path("profile.csv"),
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:<number>.")] = "cpu",
@@ -47,7 +47,7 @@ def profile(
     if target.suffix != ".csv":
         raise ValueError(f"--out must end in .csv, got {target}")
     require_writable(target)
-    with working("measuring") as tell:
+    with working("measuring") as show:
         measured = profiling.profile(
             make_step,
             chosen,
@@ -58,7 +58,7 @@ def profile(
             repeats=repeats,
             precision=precision,
             max_passes=passes,
-            progress=lambda size: tell(f"measuring a batch of {size}"),
+            progress=lambda size: show(f"measuring a batch of {size}"),
         )
     save_profile(measured, target)
     for line in _described(measured):

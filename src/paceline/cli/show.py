@@ -67,7 +67,7 @@ def working(doing: str) -> Iterator[Callable[[str], None]]:
             yield lambda text: status.update(f"{escape(printable(text))} ...")
     else:
         with Heartbeat(lambda line: err.print(line, markup=False, highlight=False), doing) as lines:
-            yield lines.tell
+            yield lines.update
 
 
 def print_frames(frames: dict[str, pd.DataFrame], as_json: bool) -> None:

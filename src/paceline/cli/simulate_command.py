@@ -58,8 +58,8 @@ def simulate(
     Where batch sizes never change, a log does not tell how much of a time follows the batch, and the answer is a range.
     [cyan]paceline record --probe -- torchrun ...[/] records a short run with batches of two sizes, which does.
     """
-    given = [one for one in (source, speeds, profiles) if one]
-    if len(given) != 1:
+    sources = [one for one in (source, speeds, profiles) if one]
+    if len(sources) != 1:
         raise ValueError("simulate takes one of a source, --speeds and --profile: name a trace, a log or speeds")
     with working("replaying"):
         found = (

@@ -47,7 +47,7 @@ def async_view(run: AsyncRun, *, done: int, silent: float = 0.0) -> Panel:
 
 def _alarms(run: AsyncRun, silent: float) -> list[Text]:
     alarms, between = [], np.diff(run.seconds[-RECENT - 1 :])
-    if is_long(silent, usual=float(np.median(between)) if len(between) else 0.0):
+    if is_long(silent, typical=float(np.median(between)) if len(between) else 0.0):
         alarms.append(f"No round has been reported for {time(silent)}.")
     if run.of_fleet["refused"][-1]:
         alarms.append(f"{count(int(run.of_fleet['refused'][-1]), 'sample')} of refused pushes: see the log.")

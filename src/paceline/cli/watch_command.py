@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from paceline.recording import AsyncRunReader, RunReader
 
 
-KEPT = 2000
-"""Number of last iterations that are drawn while watching."""
-
 Source = Annotated[
     Path, typer.Argument(help="A run's .jsonl file, or a folder of them, from which the one written to last is taken.")
 ]
@@ -99,7 +96,7 @@ class Watched:
         # Each time anew: the file may have been empty so far, or a run of the other kind was written over it.
         kind = AsyncRunReader if path.is_file() and is_asynchronous(path) else RunReader
         if self._reader is None or self._reader.path != path or not isinstance(self._reader, kind):
-            self._reader, self._arrived = kind(path, keep=KEPT), None
+            self._reader, self._arrived = kind(path, keep=2000), None
             self._reader.poll()
         elif self._reader.poll():
             self._arrived = time.monotonic()

@@ -29,7 +29,7 @@ BARS = 60
 LEVELS = "▁▂▃▄▅▆▇"
 ABOVE = "█"
 
-ROOM, MOST = 1.2, 3.0
+HEADROOM, MAX_MEDIANS = 1.2, 3.0
 """The top of the bars is a little above the 95th percentile, to leave room for ordinary scatter, but at most 3 medians:
 among few bars, that percentile is an outlier itself."""
 
@@ -67,8 +67,8 @@ def _top(means_B: list[float]) -> float:
     known = [mean for mean in means_B if np.isfinite(mean)]
     if not known:
         return float("nan")
-    usual = float(np.quantile(known, 0.95, method="lower"))
-    return min(max(known), ROOM * usual, MOST * float(np.median(known))) or 1.0
+    high = float(np.quantile(known, 0.95, method="lower"))
+    return min(max(known), HEADROOM * high, MAX_MEDIANS * float(np.median(known))) or 1.0
 
 
 def time(seconds: float) -> str:
@@ -121,8 +121,6 @@ def percent(share: float) -> str:
 RECENT = 20
 """Number of iterations, or rounds, that a worker's row sums up."""
 
-HALVED = 5
-"""Iterations after which having been waited for counts half as much in the order of the rows."""
 
 SHOWN = 12
 """Most workers with a row: those that the others waited for most, and of late."""
@@ -133,8 +131,6 @@ LONGEST_TITLE = 70
 CHANGES = 5
 """Number of last changes that are shown."""
 
-NAMED = 3
-"""Most workers named in a sentence; the others are counted."""
 
 SILENT_TIMES, SILENT_SECONDS = 5.0, 3.0
 """Silence is reported once it has lasted for this many usual intervals, and at least this many seconds: less may be a
@@ -210,19 +206,19 @@ def _alarms(run: Run, silent: float) -> Iterator[Text]:
 
 def is_silent(run: Run, silent: float) -> bool:
     """Return whether a run has been silent for far longer than an iteration usually takes."""
-    return is_long(silent, usual_seconds(run))
+    return is_long(silent, typical_seconds(run))
 
 
-def is_long(silent: float, usual: float) -> bool:
+def is_long(silent: float, typical: float) -> bool:
     """Return whether a silence is far longer than the usual time between two reports, in seconds; NaN if unknown.
 
-    >>> is_long(4.0, usual=0.5), is_long(4.0, usual=1.0), is_long(4.0, usual=float("nan"))
+    >>> is_long(4.0, typical=0.5), is_long(4.0, typical=1.0), is_long(4.0, typical=float("nan"))
     (True, False, True)
     """
-    return silent > max(SILENT_SECONDS, SILENT_TIMES * usual if np.isfinite(usual) else 0.0)
+    return silent > max(SILENT_SECONDS, SILENT_TIMES * typical if np.isfinite(typical) else 0.0)
 
 
-def usual_seconds(run: Run) -> float:
+def typical_seconds(run: Run) -> float:
     """Return the usual time between two reports in seconds, NaN if unknown."""
     between = np.diff(run.of_fleet["time"][-RECENT - 1 :])
     if len(between):
@@ -232,8 +228,8 @@ def usual_seconds(run: Run) -> float:
 
 
 def _silence(run: Run, silent: float) -> Iterator[str]:
-    usual = usual_seconds(run)
-    before = f": one usually comes every {time(usual)}" if usual > 0 else ""
+    typical = typical_seconds(run)
+    before = f": one usually comes every {time(typical)}" if typical > 0 else ""
     yield f"No iteration has been reported for {time(silent)}{before}."
     known = run.slowest[-RECENT:][run.slowest[-RECENT:] >= 0]
     if len(known) and len(run.workers) > 1:
@@ -245,9 +241,9 @@ def _missing(run: Run, missing: list[int]) -> str:
         return f"any worker for {_wording.count(int(run.silent_workers[missing[-1]]), 'iteration')}"
     named = [
         f"{printable(run.workers[w])} for {_wording.count(int(run.silent_workers[w]), 'iteration')}"
-        for w in missing[:NAMED]
+        for w in missing[:3]
     ]
-    return _wording.listed(named, max(len(missing) - NAMED, 0))
+    return _wording.listed(named, max(len(missing) - 3, 0))
 
 
 # -- state -----------------------------------------------------------------------------------------------------
@@ -276,11 +272,11 @@ def _times(run: Run) -> Iterator[Text]:
     wall = run.of_fleet["wall_seconds"]
     seconds = np.where(np.isfinite(wall), wall, run.makespan)
     top, longest = bars_top(seconds, BARS), float(np.fmax.reduce(seconds))
-    drawn = bars(seconds, BARS)
+    text_bars = bars(seconds, BARS)
     label = f"iteration time: bars end at {time(top)}"
-    label += f", {ABOVE} is longer" if ABOVE in drawn else ""
+    label += f", {ABOVE} is longer" if ABOVE in text_bars else ""
     yield Text(label + (f"; longest {time(longest)}" if longest > top else ""))
-    yield Text(drawn, style="cyan")
+    yield Text(text_bars, style="cyan")
 
 
 def _workers(run: Run) -> Iterator[RenderableType]:
@@ -312,7 +308,8 @@ def _workers(run: Run) -> Iterator[RenderableType]:
 def _waited_for(run: Run) -> Array:
     """Return how much each worker was waited for of late, ``[W]``: an iteration counts half as much every few later."""
     slowest_T = run.slowest[-RECENT:]
-    weight_T = 0.5 ** (np.arange(len(slowest_T))[::-1] / HALVED)
+    # having been waited for counts half as much 5 iterations later
+    weight_T = 0.5 ** (np.arange(len(slowest_T))[::-1] / 5)
     known_T = slowest_T >= 0
     return np.bincount(slowest_T[known_T], weights=weight_T[known_T], minlength=len(run.workers)).astype(np.float64)
 

@@ -13,7 +13,7 @@ from paceline.recording import Target, sinks
 from paceline.torch import Balance, StreamLoader, attach
 from paceline.torch import BalancedLoader as GlobalLoader
 from paceline.torch.global_batch import GlobalBatch
-from paceline.torch.options import whole
+from paceline.torch.options import require_int
 
 
 class BalancedLoader(GlobalLoader):
@@ -50,7 +50,7 @@ class BalancedLoader(GlobalLoader):
             raise RuntimeError("BalancedLoader needs the processes: make the Accelerator before it")
         processes = state.AcceleratorState()
         world_size = processes.num_processes
-        total = None if batch_size is None else whole("batch_size", batch_size, 1, "sample") * world_size
+        total = None if batch_size is None else require_int("batch_size", batch_size, 1, "sample") * world_size
         super().__init__(dataset, total, rank=processes.process_index, world_size=world_size, **options)
         self._of_one = batch_size
 
@@ -217,11 +217,11 @@ def _require_plain(accelerator: Any) -> None:
     """Refuse kinds of training in which DistributedDataParallel does not sum the gradients."""
     kind = accelerator.distributed_type.name
     parallelism = getattr(accelerator, "parallelism_config", None)
-    whole = kind == "NO" or kind.startswith("MULTI_")  # Accelerate's names for a whole model in each process
-    if not whole or parallelism is not None:
-        said = "a ParallelismConfig" if parallelism is not None else kind
+    replicated = kind == "NO" or kind.startswith("MULTI_")  # Accelerate's names for a whole model in each process
+    if not replicated or parallelism is not None:
+        way = "a ParallelismConfig" if parallelism is not None else kind
         raise ValueError(
-            f"the accelerator trains with {said}, but batches can be balanced only where each process has the whole "
+            f"the accelerator trains with {way}, but batches can be balanced only where each process has the whole "
             "model, in DistributedDataParallel, and samples of its own. Without Accelerate, attach(model, loader) "
             "takes fully_shard too"
         )

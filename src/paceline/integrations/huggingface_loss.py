@@ -14,9 +14,6 @@ import torch
 
 from paceline.torch import BalanceWarning
 
-COUNT = 64.0
-"""A number of tokens to try; a loss divided by it is half as large with twice the number."""
-
 HALVED, SAME = 0.505, 0.95
 """Bounds of the ratio of the losses with twice the number of tokens and with the number itself: below the first the
 loss is divided by tokens, above the second it ignores them, and in between a part is divided. The tolerance of a
@@ -65,7 +62,8 @@ def _ratio(trainer: Any, batch: Any) -> float:
     training = trainer.model.training
     trainer.model.eval()  # no dropout, and no update of batch normalisation's running statistics
     try:
-        losses = torch.stack([_loss(trainer, batch, count) for count in (COUNT, 2 * COUNT)]).nan_to_num()
+        # a loss divided by the number of tokens halves with twice the number
+        losses = torch.stack([_loss(trainer, batch, count) for count in (64.0, 2 * 64.0)]).nan_to_num()
     finally:
         trainer.model.train(training)
     once, twice = trainer.accelerator.gather(losses[None]).sum(0).tolist()
@@ -74,9 +72,9 @@ def _ratio(trainer: Any, batch: Any) -> float:
 
 def _loss(trainer: Any, batch: Any, count: float) -> torch.Tensor:
     inputs = trainer._prepare_inputs({**batch})  # a copy, because the Trainer removes labels from it
-    told = torch.tensor(count, device=trainer.args.device)
+    items = torch.tensor(count, device=trainer.args.device)
     with torch.no_grad(), trainer.compute_loss_context_manager():
-        loss: torch.Tensor = trainer.compute_loss(trainer.model, inputs, num_items_in_batch=told)
+        loss: torch.Tensor = trainer.compute_loss(trainer.model, inputs, num_items_in_batch=items)
     return loss.detach().double().mean()
 
 

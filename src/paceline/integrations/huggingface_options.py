@@ -14,13 +14,6 @@ from paceline.torch import BalanceWarning, Costs
 SHUFFLES = {"random": True, "sequential": False}
 """Supported sampling strategies, and whether they shuffle."""
 
-ASSIGNING = ("_get_train_sampler", "_get_dataloader", "get_train_dataloader")
-"""Methods of the Trainer that decide which samples a rank trains on. The mixin overrides the last one, so only
-overrides in classes after the mixin would be ignored."""
-
-ASSIGNED_BY_ACCELERATE = {"split_batches": (False,), "dispatch_batches": (None, False), "use_seedable_sampler": (True,)}
-"""Options of ``accelerator_config`` about assigning samples, with the values that change nothing."""
-
 
 def refuse_ignored(trainer: Any, mixin: type) -> None:
     """Refuse the first option that would be ignored.
@@ -80,8 +73,8 @@ def _seeding(arguments: Any) -> Any:
     """Return a function that seeds a loading process, differently on every rank, as the Trainer's own loaders do."""
     seed_worker = import_module("transformers.trainer_utils").seed_worker
     known = inspect.signature(seed_worker).parameters  # before transformers 4.52 it took only the process's number
-    told = {"num_workers": arguments.dataloader_num_workers, "rank": arguments.process_index}
-    return partial(seed_worker, **{name: value for name, value in told.items() if name in known})
+    options = {"num_workers": arguments.dataloader_num_workers, "rank": arguments.process_index}
+    return partial(seed_worker, **{name: value for name, value in options.items() if name in known})
 
 
 def _of_sharding(trainer: Any) -> Iterator[str]:
@@ -94,8 +87,8 @@ def _of_sharding(trainer: Any) -> Iterator[str]:
         "a model sharded by from_pretrained()": getattr(trainer, "is_distributed_loading_by_transformers", False),
         "model parallelism": trainer.is_model_parallel,
     }
-    for way, taken in ways.items():
-        if taken:
+    for way, used in ways.items():
+        if used:
             yield (
                 f"the Trainer is set to use {way}, but batches can be balanced only where each rank has the whole "
                 "model, in DistributedDataParallel. Without the Trainer, fully_shard can be balanced: "
@@ -105,7 +98,7 @@ def _of_sharding(trainer: Any) -> Iterator[str]:
 
 def _of_assigning(trainer: Any, mixin: type) -> Iterator[str]:
     """Yield errors for subclasses that choose the samples themselves."""
-    for name in ASSIGNING:
+    for name in ("_get_train_sampler", "_get_dataloader", "get_train_dataloader"):
         owner = _owner(trainer, name, mixin)
         if not owner.__module__.startswith("transformers."):
             yield (
@@ -144,10 +137,14 @@ def _of_arguments(arguments: Any) -> Iterator[str]:
         )
     if not getattr(arguments, "dataloader_in_order", True):
         yield "dataloader_in_order must be True: balanced batches come in order on every rank"
-    for option, kept in ASSIGNED_BY_ACCELERATE.items():
-        if (value := getattr(arguments.accelerator_config, option, kept[0])) not in kept:
+    for option, allowed in {
+        "split_batches": (False,),
+        "dispatch_batches": (None, False),
+        "use_seedable_sampler": (True,),
+    }.items():
+        if (value := getattr(arguments.accelerator_config, option, allowed[0])) not in allowed:
             yield (
-                f"accelerator_config's {option} must be {kept[-1]}, got {value}: Accelerate does not assign the "
+                f"accelerator_config's {option} must be {allowed[-1]}, got {value}: Accelerate does not assign the "
                 f"batches, "
                 "BalancedLoader does"
             )

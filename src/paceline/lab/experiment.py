@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
-from paceline._whole import TemporaryFolder
+from paceline._atomic import TemporaryFolder
 from paceline.lab.disturbance import DISTURBANCES
 from paceline.lab.outcome import ExperimentOutcome, RankResult
 from paceline.lab.processes import POLL_SECONDS, Process, places, require_alive

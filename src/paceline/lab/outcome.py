@@ -34,7 +34,7 @@ class TurnResult:
         Number of the turn's first iteration, counted over all turns of the scheme.
     seconds
         Wall time of each iteration, in seconds.
-    machine, own
+    machine, cpu_seconds
         CPU seconds of the machine and of this rank during the turn.
     """
 
@@ -43,7 +43,7 @@ class TurnResult:
     first: int
     seconds: list[float]
     machine: float
-    own: float
+    cpu_seconds: float
 
 
 @dataclass(frozen=True)
@@ -165,8 +165,8 @@ class ExperimentOutcome:
     def foreign_cores(self) -> float:
         """Mean number of cores busy with other processes, the competitors of the experiment included."""
         spent = sum(sum(turn.seconds) for turn in self.turns)
-        own = sum(turn.own for result in self.results for turn in result.turns)
-        return float((sum(turn.machine for turn in self.turns) - own) / spent)
+        cpu_seconds = sum(turn.cpu_seconds for result in self.results for turn in result.turns)
+        return float((sum(turn.machine for turn in self.turns) - cpu_seconds) / spent)
 
     def pairs(self, scheme: str) -> Array:
         """Return the speed-up over equal batches in each turn of a scheme, against the two turns beside it."""
@@ -193,11 +193,11 @@ class ExperimentOutcome:
         """Return the results of one scheme."""
         logs = np.log(self.pairs(scheme))
         speed_up = float(np.exp(logs.mean()))
-        walls_K, sizes_KW, own_KW = self._measured(scheme)
-        fixed_W = self._fixed_seconds(own_KW.shape[1])
-        slope_KW = np.maximum(own_KW - fixed_W, 1e-6) / sizes_KW
+        walls_K, sizes_KW, busy_KW = self._measured(scheme)
+        fixed_W = self._fixed_seconds(busy_KW.shape[1])
+        slope_KW = np.maximum(busy_KW - fixed_W, 1e-6) / sizes_KW
         total = int(sizes_KW[0].sum())
-        rest_K = np.maximum(walls_K - own_KW.max(axis=1), 0.0)
+        rest_K = np.maximum(walls_K - busy_KW.max(axis=1), 0.0)
         equal = (fixed_W + total / sizes_KW.shape[1] * slope_KW).max(axis=1) + rest_K
         best = np.array([split(_lines(fixed_W, slope_W), total, lower=1).makespan for slope_W in slope_KW]) + rest_K
         records = self.results[0].records[scheme]
@@ -207,7 +207,7 @@ class ExperimentOutcome:
             scheme,
             speed_up,
             _half_width(logs) * speed_up,
-            float(1 - (own_KW / own_KW.max(axis=1, keepdims=True)).mean()),
+            float(1 - (busy_KW / busy_KW.max(axis=1, keepdims=True)).mean()),
             float(equal.sum() / best.sum()),
             float(best.sum() / walls_K.sum()),
             _median_overhead(records),
@@ -227,8 +227,8 @@ class ExperimentOutcome:
         Above 1, the cores share hardware, and balancing gains less than the speed of the disturbed rank alone suggests.
         NaN if the disturbed rank is never clearly slower than at other times.
         """
-        _, sizes_KW, own_KW = self._measured(scheme)
-        each_KW = own_KW / sizes_KW
+        _, sizes_KW, busy_KW = self._measured(scheme)
+        each_KW = busy_KW / sizes_KW
         fast, slow = np.quantile(each_KW[:, DISTURBED], (0.1, 0.9))
         slow_K = each_KW[:, DISTURBED] > np.sqrt(fast * slow)
         if slow < 1.5 * fast:  # the slowest tenth hardly differs from the fastest

@@ -28,7 +28,7 @@ from paceline.parameter_server.torch_optimizer import (
     FlatModel,
     Schedule,
     TorchOptimizer,
-    least_of,
+    min_batch_of,
     require_followed,
     require_unchanged,
     settings_of,
@@ -38,12 +38,6 @@ from paceline.recording.records import Round
 from paceline.recording.sink import round_sinks
 
 logger = logging.getLogger("paceline.asynchronous")
-
-REFUSALS = 5
-"""A worker whose push is refused this often in a row stops: it will not get better, and its samples go to others."""
-
-THREAD = "paceline-"
-"""Beginning of the names of the threads that answer workers."""
 
 
 class JobSamples(Protocol):
@@ -86,7 +80,7 @@ class AsyncJob:
     tick
         Applied samples for which that scheduler is stepped once, ``batch`` unless given; for one made for epochs
         ``len(dataset)``.
-    least
+    min_batch
         The fewest samples of a step. Unless given 2 where the model normalises over batches, as that is what it needs,
         and 1 elsewhere.
     collate
@@ -149,7 +143,7 @@ class AsyncJob:
         predictor: str = "ewma",
         schedule: Schedule | None = None,
         tick: int | None = None,
-        least: int | None = None,
+        min_batch: int | None = None,
         collate: Callable[[list[Any]], Any] = default_collate,
         wire: str = "float32",
         seed: int = 0,
@@ -190,7 +184,7 @@ class AsyncJob:
                 workers=[f"rank{rank}" for rank in range(self.workers)],
                 predictor=named(predictor),
                 copy=False,
-                least=least_of(model) if least is None else least,
+                min_batch=min_batch_of(model) if min_batch is None else min_batch,
             )
             path = None if checkpoint is None else Path(checkpoint)
             self.service = Service(
@@ -299,7 +293,7 @@ class AsyncJob:
         self._epochs = done
 
     def _pull(self) -> None:
-        asked = time.monotonic()
+        began = time.monotonic()
         try:
             self._work = self._link.pull()
         except LostServerError:
@@ -307,11 +301,11 @@ class AsyncJob:
             require_unchanged(self._optimizer, self._settings)
             raise
         self._began = time.monotonic()
-        self._pull_seconds = max(self._began - asked - self._work.waited, 0.0)
+        self._pull_seconds = max(self._began - began - self._work.waited, 0.0)
         self._refused = self._refused + 1 if self._link.outcome is Outcome.REFUSED else 0
-        if self._refused >= REFUSALS:
+        if self._refused >= 5:
             raise RuntimeError(
-                f"the last {REFUSALS} gradients of this worker were refused, as rank 0's log says: look for NaN in the "
+                "the last 5 gradients of this worker were refused, as rank 0's log says: look for NaN in the "
                 "loss, and for a model that differs from rank 0's"
             )
         self.flat.zero()  # the link has put the parameters into the model already
@@ -320,32 +314,32 @@ class AsyncJob:
     def _finish(self) -> None:
         """Let rank 0 answer until all have the final parameters; the last push has written the last checkpoint."""
         self._left = True  # its thread at the server has ended with the final parameters
-        late = self._threads
-        while self.service is not None and late:
-            before, patience = len(late), self.service.patience_now
-            late[0].join(patience)
-            late = [thread for thread in late if thread.is_alive()]
-            if len(late) == before:
-                names = ", ".join(thread.name.removeprefix(THREAD) for thread in late)
+        waiting = self._threads
+        while self.service is not None and waiting:
+            before, patience = len(waiting), self.service.patience_now
+            waiting[0].join(patience)
+            waiting = [thread for thread in waiting if thread.is_alive()]
+            if len(waiting) == before:
+                names = ", ".join(thread.name.removeprefix("paceline-") for thread in waiting)
                 message = "%s did not come for the final parameters in %.0f s: the job ends without"
                 logger.warning(message, names, patience)
                 return
 
     def _linked(self, timeout: float) -> Link:
         """Return this rank's link to the server; every rank makes all groups, as gloo requires."""
-        numbers, own = len(self.flat.parameters), None
+        numbers, link = len(self.flat.parameters), None
         limit = timedelta(seconds=timeout if self.service is not None else 2 * timeout)  # of this end alone
         wait_at_exit()
         for rank in range(1, self.workers):
             group: Any = dist.new_group([SERVER, rank], timeout=limit, backend="gloo")
             if self.service is not None:
                 inside = (self.service, f"rank{rank}", rank, group, numbers)
-                self._threads.append(Thread(target=serve, args=inside, daemon=True, name=f"{THREAD}rank{rank}"))
+                self._threads.append(Thread(target=serve, args=inside, daemon=True, name=f"paceline-rank{rank}"))
             elif rank == dist.get_rank():
-                own = GlooLink(group, self.flat.down, self.flat.up)
+                link = GlooLink(group, self.flat.down, self.flat.up)
         for thread in self._threads:
             thread.start()
         if self.service is not None:
             return LocalLink(self.service, "rank0", self.flat.row)
-        assert own is not None
-        return own
+        assert link is not None
+        return link

@@ -34,7 +34,7 @@ class Ask(IntEnum):
     PUSH = 1
     POLL = 2
     LEAVE = 3
-    PUSH_APART = 4
+    PUSH_SEPARATE = 4
     """A push whose gradient comes in a message of its own: of another type or length than the model's row."""
 
 
@@ -209,7 +209,7 @@ class GlooLink:
         wire = list(WIRES.values()).index(gradient.dtype)
         times = round(seconds * NANO), round(comm_seconds * NANO)
         is_row = gradient.data_ptr() == self._up[FRONT:].data_ptr() and gradient.numel() == self.numbers
-        head = Head(Ask.PUSH if is_row else Ask.PUSH_APART, *stamp, samples, gradient.numel(), wire, *times)
+        head = Head(Ask.PUSH if is_row else Ask.PUSH_SEPARATE, *stamp, samples, gradient.numel(), wire, *times)
         try:
             if is_row:
                 head.write(self._up)
@@ -264,9 +264,9 @@ def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, nu
                 raise ValueError(f"its model has {head.numbers} parameters, and that of rank {SERVER} {numbers}")
             if head.kind == Ask.PUSH:
                 last = OUTCOMES.index(_push(service, worker, head, room[FRONT:]))
-            elif head.kind == Ask.PUSH_APART:
-                last = OUTCOMES.index(_push(service, worker, head, _apart(head, rank, group, numbers)))
-            if head.kind in (Ask.PULL, Ask.PUSH, Ask.PUSH_APART):
+            elif head.kind == Ask.PUSH_SEPARATE:
+                last = OUTCOMES.index(_push(service, worker, head, _receive_separate(head, rank, group, numbers)))
+            if head.kind in (Ask.PULL, Ask.PUSH, Ask.PUSH_SEPARATE):
                 work = service.pull(worker, into=out[FRONT:].numpy())
                 more = rows_written(work.assigned.rows, out)
                 waited = round(work.waited * NANO)
@@ -291,7 +291,7 @@ def _reply(head: Head, message: torch.Tensor, rank: int, group: dist.ProcessGrou
     sent(message, rank, group)
 
 
-def _apart(head: Head, rank: int, group: dist.ProcessGroup, numbers: int) -> torch.Tensor:
+def _receive_separate(head: Head, rank: int, group: dist.ProcessGroup, numbers: int) -> torch.Tensor:
     """Receive a gradient that comes in a message of its own, as float32."""
     if not 0 <= head.numbers <= LARGEST_EXCESS * numbers or not 0 <= head.wire < len(WIRES):
         raise ValueError(f"it announces {head.numbers} numbers of type {head.wire}, and the model has {numbers}")

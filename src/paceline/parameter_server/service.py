@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from paceline._whole import remove_leftovers, written_whole
+from paceline._atomic import atomic_write, remove_leftovers
 from paceline._wording import count, listed
 from paceline.coordinator.asynchronous.epoch_sampler import SampleBatch
 from paceline.coordinator.asynchronous.optimizer import Vector
@@ -30,7 +30,7 @@ logger = logging.getLogger("paceline.asynchronous")
 News = TypeVar("News")
 
 
-def tell(listeners: list[Callable[[News], None]], news: News, name: str) -> None:
+def notify(listeners: list[Callable[[News], None]], news: News, name: str) -> None:
     """Call every listener; one that raises is logged, and taken from the list.
 
     Parameters
@@ -46,7 +46,7 @@ def tell(listeners: list[Callable[[News], None]], news: News, name: str) -> None
     --------
     >>> heard = []
     >>> listeners = [heard.append]
-    >>> tell(listeners, "a push", "on_verdict")
+    >>> notify(listeners, "a push", "on_verdict")
     >>> heard
     ['a push']
     """
@@ -56,9 +56,6 @@ def tell(listeners: list[Callable[[News], None]], news: News, name: str) -> None
         except Exception:
             listeners.remove(listener)
             logger.exception("a listener of %s raised, and is not called again", name)
-
-
-NO_STAMP = Stamp(-1, -1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +88,7 @@ class Work:
 def nothing_to_do(parameters: Vector, waited: float = 0.0) -> Work:
     """Return the work of a worker when the training has ended: no samples, and the final parameters, ``[P]``."""
     none = np.empty(0, np.int64)
-    return Work(NO_STAMP, parameters, SampleBatch(none, none), waited)
+    return Work(Stamp(-1, -1), parameters, SampleBatch(none, none), waited)
 
 
 @dataclass(eq=False)
@@ -126,7 +123,7 @@ class Service:
     on_verdict: list[Callable[[Verdict], None]] = field(default_factory=list)
     waited: dict[str, float] = field(default_factory=dict, init=False)
     """Seconds that each worker has waited for others so far."""
-    _asked: int = field(default=0, init=False, repr=False)
+    _saved_at: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.patience > 0:
@@ -138,7 +135,7 @@ class Service:
         self._changed = Condition()
         self._writing = Lock()
         self._failure: Exception | None = None
-        self._asked = self.server.sampler.applied
+        self._saved_at = self.server.sampler.applied
         self._is_unwritten = False
         self._patience = self.patience
         self._events = 0
@@ -195,7 +192,7 @@ class Service:
                 verdict = self.server.push(
                     worker, stamp, gradient, samples, seconds=seconds, comm_seconds=comm_seconds, now=time.monotonic()
                 )
-            tell(self.on_verdict, verdict, "on_verdict")
+            notify(self.on_verdict, verdict, "on_verdict")
         if verdict.outcome in WASTED:
             level = logging.WARNING if verdict.outcome is Outcome.REFUSED else logging.INFO
             logger.log(level, "%s", verdict.why)
@@ -246,7 +243,7 @@ class Service:
             with self._changed:
                 state = self.server.state_dict()
             # Written without the server's lock, so that only the worker that pushed waits for the disk.
-            with written_whole(self.checkpoint) as temporary:
+            with atomic_write(self.checkpoint) as temporary:
                 try:
                     save_file(state, temporary)
                 except SafetensorError as error:  # its error for a full disk is no OSError
@@ -266,24 +263,24 @@ class Service:
                 self.server.load_state_dict(load_file(self.checkpoint))
             except (ValueError, SafetensorError) as error:
                 raise ValueError(f"{self.checkpoint} cannot be resumed: {error}") from error
-            self._asked = self.server.sampler.applied
+            self._saved_at = self.server.sampler.applied
         return True
 
     def _pull(self, worker: str, into: Vector | None) -> Work:
-        began, asked = time.monotonic(), False
+        began, waited_before = time.monotonic(), False
         with self._changed:
             while True:
                 self._require_sound()
                 pulled = None if self.server.finished else self.server.pull(worker)
                 # Copied under the lock: the next push changes what was pulled.
                 if pulled is not None:
-                    waited = time.monotonic() - began if asked else 0.0
+                    waited = time.monotonic() - began if waited_before else 0.0
                     self.waited[worker] = self.waited.get(worker, 0.0) + waited
                     self._events += 1
                     return Work(pulled.stamp, _copied(pulled.parameters, into), pulled.assigned, waited)
                 if self.server.finished:
                     return nothing_to_do(_copied(self.server.parameters, into), time.monotonic() - began)
-                asked, events = True, self._events
+                waited_before, events = True, self._events
                 # Whoever began a step meanwhile, perhaps with what another thread has just taken back, gets its time.
                 if not self._changed.wait(self._patience) and events == self._events:
                     self._give_up_last()
@@ -291,12 +288,12 @@ class Service:
     def _is_due(self) -> bool:
         with self._changed:
             applied = self.server.sampler.applied
-            if self.checkpoint is None or applied == self._asked:
+            if self.checkpoint is None or applied == self._saved_at:
                 return False
             due = self.server.finished or (
-                bool(self.checkpoint_every) and applied - self._asked >= self.checkpoint_every
+                bool(self.checkpoint_every) and applied - self._saved_at >= self.checkpoint_every
             )
-            self._asked = applied if due else self._asked
+            self._saved_at = applied if due else self._saved_at
             return due
 
     def _save_if_possible(self) -> None:
@@ -390,7 +387,7 @@ class Rounds:
         Its verdicts are listened to from now on; records are made under its lock.
     on_round
         Called with each record. One that raises is logged, and not called again.
-    least_seconds
+    min_seconds
         Time that a round lasts at least.
 
     Examples
@@ -412,9 +409,9 @@ class Rounds:
         service: Service,
         on_round: Sequence[Callable[[Round], None]],
         *,
-        least_seconds: float = 0.1,
+        min_seconds: float = 0.1,
     ) -> None:
-        self.service, self.on_round, self.least_seconds = service, list(on_round), least_seconds
+        self.service, self.on_round, self.min_seconds = service, list(on_round), min_seconds
         self._index = 0
         self._began = time.monotonic()
         self._verdicts: list[Verdict] = []
@@ -425,12 +422,12 @@ class Rounds:
         """Take note of a verdict; at the end of a round, make its record."""
         self._verdicts.append(verdict)
         server, now = self.service.server, time.monotonic()
-        whole = len(self._verdicts) >= len(server.fleet) and now - self._began >= self.least_seconds
-        if not (whole or server.finished):
+        complete = len(self._verdicts) >= len(server.fleet) and now - self._began >= self.min_seconds
+        if not (complete or server.finished):
             return
         record = self._record()
         self._verdicts, self._began, self._index = [], now, self._index + 1
-        tell(self.on_round, record, "on_round")
+        notify(self.on_round, record, "on_round")
 
     def _record(self) -> Round:
         server, ledger, seen = self.service.server, self.service.server.ledger, self.service.server.calibration

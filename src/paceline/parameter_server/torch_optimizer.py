@@ -108,11 +108,11 @@ class FlatModel:
         return sum(buffer.numel() for buffer in chain(self.model.buffers()))
 
 
-def least_of(model: torch.nn.Module) -> int:
+def min_batch_of(model: torch.nn.Module) -> int:
     """Return the fewest samples that a step of this model can be made of.
 
-    >>> least_of(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))), least_of(torch.nn.Linear(2, 2))
-    (2, 1)
+    >>> min_batch_of(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)))
+    2
     """
     return 2 if any(isinstance(module, _BatchNorm) for module in model.modules()) else 1
 
@@ -148,13 +148,13 @@ class Ticks:
         # OneCycleLR raises beyond its end; one made for whole batches ends a little before the samples do.
         due = min(applied // self.samples, getattr(self.scheduler, "total_steps", applied + 1) - 1)
         if due < self._done:
-            self._begin_anew()
+            self._restart()
         for _ in range(due - self._done):
             _seen(self.scheduler.optimizer)
             self.scheduler.step()
         self._done = due
 
-    def _begin_anew(self) -> None:
+    def _restart(self) -> None:
         state, settings = copy.deepcopy(self._start)
         self.scheduler.load_state_dict(state)
         for group, before in zip(self.scheduler.optimizer.param_groups, settings, strict=True):
@@ -234,10 +234,6 @@ def _seen(optimizer: torch.optim.Optimizer) -> None:
         optimizer.__dict__.update(step=step, _opt_called=True)
 
 
-LINEAR = (torch.optim.SGD, torch.optim.ASGD)
-"""Optimizers whose step grows with its gradient."""
-
-
 class TorchOptimizer:
     """A copy of a model and of its optimizer, kept at the server: the shapes and the groups stay the user's.
 
@@ -288,7 +284,7 @@ class TorchOptimizer:
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         if not held <= {id(parameter) for parameter in model.parameters() if parameter.requires_grad}:
             raise ValueError("optimizer must hold parameters of the model alone, that require a gradient")
-        self.is_linear = isinstance(optimizer, LINEAR)
+        self.is_linear = isinstance(optimizer, (torch.optim.SGD, torch.optim.ASGD))
         # Copied together, so that the copied optimizer holds the copied parameters, and the scheduler that optimizer.
         scheduler = schedule if isinstance(schedule, LRScheduler) else None
         copied, self.optimizer, scheduler = copy.deepcopy((model, optimizer, scheduler))
@@ -298,10 +294,10 @@ class TorchOptimizer:
 
     def step(self, parameters: Vector, gradient: Vector, factor: float, applied: int) -> None:
         """Take a step, in place, ``[P]``."""
-        own = self.flat.parameters
-        shared = parameters is own
+        row = self.flat.parameters
+        shared = parameters is row
         if not shared:
-            own[:] = parameters
+            row[:] = parameters
         self.flat.lay(torch.from_numpy(np.ascontiguousarray(gradient, dtype=np.float32)))
         if self.ticks is not None:
             self.ticks.reach(applied)
@@ -313,7 +309,7 @@ class TorchOptimizer:
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate  # a scheduler goes on from it
         if not shared:
-            parameters[:] = own
+            parameters[:] = row
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return what the optimizer remembers of each parameter, and its kind."""
@@ -334,11 +330,11 @@ class TorchOptimizer:
         ValueError
             If it is the state of another kind of optimizer: torch would load it silently, and start from scratch.
         """
-        own = type(self.optimizer).__name__
+        expected = type(self.optimizer).__name__
         remembered = dict(state)
-        kind = bytes(remembered.pop("kind", np.frombuffer(own.encode(), dtype=np.uint8))).decode(errors="replace")
-        if kind != own:
-            raise ValueError(f"the state is that of the optimizer {kind}, and this one is {own}: take the same")
+        kind = bytes(remembered.pop("kind", np.frombuffer(expected.encode(), dtype=np.uint8))).decode(errors="replace")
+        if kind != expected:
+            raise ValueError(f"the state is that of the optimizer {kind}, and this one is {expected}: take the same")
         states: dict[int, dict[str, torch.Tensor]] = {}
         for key, value in remembered.items():
             number, _, name = key.partition("/")

@@ -11,13 +11,6 @@ from typing import NamedTuple
 from paceline.recording.control_group import File, Whereabouts, used_seconds
 from paceline.recording.covariates import CPUQuota, ThrottledTime
 
-OWN_SHARE = 0.8
-"""A quota counts for a process that uses at least this share of its group's CPU time. Where several workers share one
-quota, what one of them may use depends on the others."""
-
-LOOK = 0.1
-"""Seconds of wall time that decide about this share: the kernel counts a group's CPU time in ticks of some ms."""
-
 
 class Spent(NamedTuple):
     """Seconds of CPU time of a process, and in which its group had used up its quota, so far."""
@@ -30,8 +23,8 @@ class Used(NamedTuple):
     """Seconds of CPU time that this process and its whole group had used at a time."""
 
     at: float
-    own: float
-    whole: float
+    process: float
+    group: float
 
 
 class Allowance:
@@ -52,7 +45,7 @@ class Allowance:
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root, self._where = root, Whereabouts(root)
-        self._told = self.cores = math.inf
+        self._quota_cores = self.cores = math.inf
         self._alone = True
         self._follow()
 
@@ -60,7 +53,7 @@ class Allowance:
         """Return the CPU time spent so far; only differences mean something."""
         # Nothing is throttled without a quota. This is asked twice in every step, when the caches hold the model: to
         # read the kernel's count took longer than all else that is measured.
-        if self._told < math.inf:
+        if self._quota_cores < math.inf:
             self._stood = self._throttled.seconds()
         return Spent(time.process_time(), self._stood)
 
@@ -68,13 +61,13 @@ class Allowance:
         """Read the present quota."""
         if self._where.group() is not self._group:
             self._follow()
-        told = self._quota.sample()
-        told = math.inf if not told < self._every else told  # also without groups, where it is NaN
-        if told != self._told:  # another group's quota may bind from now on
-            self._told = told
+        cores = self._quota.sample()
+        cores = math.inf if not cores < self._every else cores  # also without groups, where it is NaN
+        if cores != self._quota_cores:  # another group's quota may bind from now on
+            self._quota_cores = cores
             self._where = Whereabouts(self._root)
             self._follow()
-        self.cores = math.nan if math.isfinite(told) and not self._is_alone() else told
+        self.cores = math.nan if math.isfinite(cores) and not self._is_alone() else cores
 
     def _follow(self) -> None:
         self._group = group = self._where.group()
@@ -87,11 +80,14 @@ class Allowance:
     def _is_alone(self) -> bool:
         """Return whether the quota is this process's own, by what it and its group have used since the last look."""
         now, last = time.monotonic(), self._last
-        if self._usage is not None and (last is None or now - last.at >= LOOK):
+        # the kernel counts a group's CPU time in ticks of some ms
+        if self._usage is not None and (last is None or now - last.at >= 0.1):
             self._last = used = Used(now, time.process_time(), used_seconds(self._usage.text()))
             if last is not None:
                 # False too if the group's time is not counted, as is possible in version 1.
-                self._alone = used.own - last.own >= OWN_SHARE * (used.whole - last.whole)
+                # workers that share one quota are limited by it together: count it only for the
+                # process that uses most of it
+                self._alone = used.process - last.process >= 0.8 * (used.group - last.group)
         return self._alone
 
 

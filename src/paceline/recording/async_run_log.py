@@ -104,7 +104,7 @@ class AsyncRunReader(GrowingFile[RoundLine]):
 
     def run(self, last: int | None = None) -> AsyncRun:
         """Return the run so far, or its last rounds; only those that are kept."""
-        lines = self.kept(last)
+        lines = self.recent(last)
         place = {worker: w for w, worker in enumerate(dict.fromkeys(w for line in lines for w in line.fleet))}
         return AsyncRun(
             name=str(self.path),

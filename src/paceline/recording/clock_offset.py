@@ -48,16 +48,13 @@ def clock_offset(ask: Callable[[], float], *, rounds: int = 8, clock: Callable[[
         raise ValueError(f"rounds must be at least 1, got {rounds}")
     best = ClockOffset(0.0, float("inf"))
     for _ in range(rounds):
-        asked = clock()
+        sent = clock()
         other = ask()
         heard = clock()
         # The fastest round trip leaves the least room for an unequal way there and back.
-        if (heard - asked) / 2 < best.error_seconds:
-            best = ClockOffset(round((asked + heard) / 2 - other, 9), round((heard - asked) / 2, 9))
+        if (heard - sent) / 2 < best.error_seconds:
+            best = ClockOffset(round((sent + heard) / 2 - other, 9), round((heard - sent) / 2, 9))
     return best
-
-
-ROUNDS = 8
 
 
 def offset_from_rank_zero() -> dict[str, object]:
@@ -76,7 +73,7 @@ def offset_from_rank_zero() -> dict[str, object]:
         return {}
     measured = ClockOffset(0.0, 0.0)
     if os.environ.get("LOCAL_WORLD_SIZE") != str(distributed.get_world_size()):
-        measured = measure_offset(ROUNDS)
+        measured = measure_offset(8)
     return {"host": socket.gethostname(), **measured._asdict()}
 
 

@@ -152,7 +152,7 @@ class Whereabouts:
     def __init__(self, root: str | Path = "/") -> None:
         self._root = root
         self._file = File(Path(root) / "proc/self/cgroup")
-        self._told: bytes | None = None
+        self._text: bytes | None = None
         self._group: ControlGroup | None = None
         self._looked = float("-inf")
 
@@ -160,9 +160,9 @@ class Whereabouts:
         """Return the group, or ``None`` if no groups are mounted; the same object until the process is moved."""
         now = time.monotonic()
         if now - self._looked >= LOOKED_UP_EVERY:
-            self._looked, told = now, self._file.text()
-            if told != self._told:
-                self._told, self._group = told, ControlGroup.around_this_process(self._root)
+            self._looked, text = now, self._file.text()
+            if text != self._text:
+                self._text, self._group = text, ControlGroup.around_this_process(self._root)
         return self._group
 
 

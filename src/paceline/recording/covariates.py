@@ -79,7 +79,7 @@ class Followed:
     def __init__(self, made: Made, where: Whereabouts, root: Path, *, any_group: bool = False) -> None:
         self._made, self._where, self._root, self._any_group = made, where, root, any_group
         self._group = where.group()
-        self._covariate = self._anew()
+        self._covariate = self._reopened()
         self.name, self.unit = self._covariate.name, self._covariate.unit
 
     def sample(self) -> float:
@@ -87,10 +87,10 @@ class Followed:
         group = self._where.group()
         if group is not self._group:
             self._group = group
-            self._covariate = self._anew()
+            self._covariate = self._reopened()
         return self._covariate.sample()
 
-    def _anew(self) -> Covariate:
+    def _reopened(self) -> Covariate:
         group = self._group
         if group is not None and group.cores is None and not self._any_group:
             group = None
@@ -263,18 +263,18 @@ class ThrottledTime:
 
     def __init__(self, group: ControlGroup | None) -> None:
         files = [File(folder / "cpu.stat") for folder in group.lineage] if group else []
-        self._own = files[0] if files else None
+        self._own_file = files[0] if files else None
         self._above = [file for file in files[1:] if _throttled_seconds(file.text()) is not None]  # the root has none
 
     def seconds(self) -> float:
         """Return the seconds so far, summed over cores; 0 without a group, NaN if it was removed."""
-        if self._own is None:
+        if self._own_file is None:
             return 0.0
-        own = self._own.text()
-        if not own:  # the group was removed
+        group_text = self._own_file.text()
+        if not group_text:  # the group was removed
             return NAN
         # A group of version 2 without the CPU controller cannot have a quota, and has no such counter.
-        texts = [own, *(file.text() for file in self._above)]
+        texts = [group_text, *(file.text() for file in self._above)]
         return sum(_throttled_seconds(text) or 0.0 for text in texts)
 
 
@@ -318,15 +318,15 @@ class CPUQuota:
 
     def sample(self) -> float:
         """Return the number of cores that the quota allows; NaN if the group was removed."""
-        told, least = not self._pairs, float("inf")
+        first, lowest = not self._pairs, float("inf")
         for pair in self._pairs:
             text = b" ".join([file.text() for file in pair])
             if len(text.split()) > 1:  # the tree's root has no quota files
-                told, cores = True, cores_granted(text)
-                least = least if cores is None else min(least, cores)
-        if not told:
+                first, cores = True, cores_granted(text)
+                lowest = lowest if cores is None else min(lowest, cores)
+        if not first:
             return NAN
-        return self._every if least == float("inf") else least
+        return self._every if lowest == float("inf") else lowest
 
 
 def default_covariates(group: ControlGroup | None = None, root: Path = ROOT) -> list[Covariate]:
@@ -438,8 +438,8 @@ class _Pressure:
     resource, name, unit = "", "", "share of wall time"
 
     def __init__(self, group: ControlGroup | None = None, root: Path = ROOT) -> None:
-        own = group.pressure / f"{self.resource}.pressure" if group else None
-        self._file = File(own if own and own.exists() else root / f"proc/pressure/{self.resource}")
+        group_file = group.pressure / f"{self.resource}.pressure" if group else None
+        self._file = File(group_file if group_file and group_file.exists() else root / f"proc/pressure/{self.resource}")
         self._grown = Growth()
 
     def sample(self) -> float:

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from paceline._printable import printable
 
-Kept = TypeVar("Kept")
+Record = TypeVar("Record")
 
 LARGEST = 10**300
 """Integers in JSON may have any number of digits; one beyond this was never measured and would not fit into a float."""
@@ -24,7 +24,7 @@ KNOWN_BYTES = 1 << 12
 their time: by them a file is known again."""
 
 
-class GrowingFile(Generic[Kept]):
+class GrowingFile(Generic[Record]):
     """Reads a file of JSON lines as it grows; what a line means is up to classes that inherit from this.
 
     An incomplete last line is left for later. Any other line that cannot be read is skipped and counted: one cut short
@@ -85,7 +85,7 @@ class GrowingFile(Generic[Kept]):
         """Return the number of records read so far, kept or not."""
         return self._count
 
-    def kept(self, last: int | None = None) -> list[Kept]:
+    def recent(self, last: int | None = None) -> list[Record]:
         """Return the records that are kept, or the last of them."""
         first = 0 if last is None else max(len(self._lines) - last, 0)
         return list(islice(self._lines, first, None))
@@ -97,13 +97,13 @@ class GrowingFile(Generic[Kept]):
         """Return whether a line may be one of a header's; a line that names its run always is one of that run's."""
         return True
 
-    def record(self, fleet: tuple[str, ...], line: dict[str, Any]) -> Kept | None:
+    def record(self, fleet: tuple[str, ...], line: dict[str, Any]) -> Record | None:
         """Return the record in a line; ``None`` if it lacks something."""
         raise TypeError(f"{type(self).__name__} must define record")
 
     def _restart(self) -> None:
         self._offset = self._count = self.skipped = self.lost = 0
-        self._lines: deque[Kept] = deque(maxlen=self.keep)
+        self._lines: deque[Record] = deque(maxlen=self.keep)
         self._begin = self._end = b""
         self._begun = self._in_long_line = self.ended = False
         self._fleet: tuple[str, ...] | None = None

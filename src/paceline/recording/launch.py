@@ -131,11 +131,11 @@ def cut_batches() -> None:
     """
     from torch.utils.data import BatchSampler
 
-    whole, seen = BatchSampler.__iter__, weakref.WeakKeyDictionary[Any, int]()
+    original, seen = BatchSampler.__iter__, weakref.WeakKeyDictionary[Any, int]()
 
-    @functools.wraps(whole)
+    @functools.wraps(original)
     def cut(self: Any) -> Iterator[list[Any]]:
-        for batch in whole(self):
+        for batch in original(self):
             seen[self] = number = seen.get(self, -1) + 1  # over all epochs, as an epoch may be shorter than a block
             yield batch[: max(len(batch) // 2, 1)] if number // PROBE_BLOCK % 2 else batch
 

@@ -184,8 +184,8 @@ def _lost(files: Sequence[Record]) -> dict[str, str]:
 
 
 def _clocks(files: Sequence[Record]) -> dict[str, str]:
-    told = [(header["worker"], header["clock"]) for header, _ in files if header.get("clock")]
-    words = [f"worker {w} {c['offset_seconds']:+.6f} s +-{c['error_seconds']:.6f} s ({c['host']})" for w, c in told]
+    clocks = [(header["worker"], header["clock"]) for header, _ in files if header.get("clock")]
+    words = [f"worker {w} {c['offset_seconds']:+.6f} s +-{c['error_seconds']:.6f} s ({c['host']})" for w, c in clocks]
     return {"clock_offsets": ", ".join(words)} if words else {}
 
 

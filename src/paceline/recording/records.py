@@ -266,8 +266,8 @@ def iteration_of(plan: RoundPlan, report: RoundReport, *, time: float, wall_seco
     rows = [place[name] for name in report.names]
     comm[rows] = report.communication
     seconds[rows] = _until_reply(report)
-    told = Report(samples=as_plan.sizes, seconds=seconds, comm_seconds=comm)
-    return Iteration.of(as_plan, told, as_plan, index=plan.round_index, time=time, wall_seconds=wall_seconds)
+    as_report = Report(samples=as_plan.sizes, seconds=seconds, comm_seconds=comm)
+    return Iteration.of(as_plan, as_report, as_plan, index=plan.round_index, time=time, wall_seconds=wall_seconds)
 
 
 def _until_reply(report: RoundReport) -> Array:

@@ -193,9 +193,6 @@ class Run:
         )
 
 
-ALWAYS_KNOWN = ("index", "time")
-
-
 class RunReader(GrowingFile[RecordLine]):
     """Reads the file of a synchronous run as it grows; see :class:`GrowingFile`."""
 
@@ -203,7 +200,7 @@ class RunReader(GrowingFile[RecordLine]):
 
     def run(self, last: int | None = None) -> Run:
         """Return the run so far, or its last iterations; only those that are kept."""
-        return Run.of_lines(str(self.path), self.kept(last), self.skipped, self.lost)
+        return Run.of_lines(str(self.path), self.recent(last), self.skipped, self.lost)
 
     def fits(self, header: dict[str, Any], line: dict[str, Any]) -> bool:
         """Return whether a line's plan divides the header's batch: two jobs may have written to one file."""
@@ -259,7 +256,7 @@ def _is_iteration(line: dict[str, Any], workers: int) -> bool:
     return (
         all(isinstance(row, list) and len(row) == workers and all(map(is_number, row)) for row in rows)
         and all(is_number(line.get(key)) for key in OF_FLEET)
-        and all(line[key] is not None and math.isfinite(line[key]) for key in ALWAYS_KNOWN)
+        and all(line[key] is not None and math.isfinite(line[key]) for key in ("index", "time"))
         and all(isinstance(line[key], bool) for key in TRUTHS)
         and isinstance(line["why"], str)
     )

@@ -271,10 +271,6 @@ class TensorBoard(Sink):
                 self._writer.add_scalar(f"paceline_{name}/{encodable(worker)}", value, step, walltime=when)
 
 
-LOOPBACK = "127.0.0.1"
-MOST_PORTS = 65535
-
-
 class Prometheus(Sink):
     """Gauges and counters that a Prometheus server collects from this process.
 
@@ -298,10 +294,10 @@ class Prometheus(Sink):
         If the port is not one.
     """
 
-    def __init__(self, port: int | None = None, *, address: str = LOOPBACK, registry: Any = None) -> None:
+    def __init__(self, port: int | None = None, *, address: str = "127.0.0.1", registry: Any = None) -> None:
         require("prometheus_client", needed_by="Prometheus", extra="metrics")
-        if port is not None and not 0 <= port <= MOST_PORTS:
-            raise ValueError(f"port must be from 0 (any that is free) to {MOST_PORTS}, got {port}")
+        if port is not None and not 0 <= port <= 65535:
+            raise ValueError(f"port must be from 0 (any that is free) to 65535, got {port}")
         self.port = port
         self.address = address
         self.registry = registry
@@ -499,7 +495,7 @@ def _named(target: str) -> Sink:
         return TensorBoard(argument)
     if kind == "prometheus" and (port := argument.rpartition(":")[2]).isdecimal():
         host = argument.removesuffix(port).removesuffix(":").strip("[]")  # an IPv6 address may stand in brackets
-        return Prometheus(int(port), address=host or LOOPBACK)
+        return Prometheus(int(port), address=host or "127.0.0.1")
     if target.endswith(".jsonl"):
         from paceline.recording.json_lines import JsonLines  # which is a sink itself
 

@@ -14,17 +14,17 @@ FEWEST = 10
 """Iterations below which a median says little."""
 
 
-def slow_worker(paths: Iterable[str | Path], *, least: float = 0.05) -> str:
+def slow_worker(paths: Iterable[str | Path], *, minimum: float = 0.05) -> str:
     """Say which workers are slow, by how much and in which phase, or that none is.
 
     A worker is slow if its own time, without waits, is usually longer than that of the faster half by more than
-    ``least`` and by more than twice the uncertainty of that.
+    ``minimum`` and by more than twice the uncertainty of that.
 
     Parameters
     ----------
     paths
         The files of all workers, as ``paceline record`` writes them.
-    least
+    minimum
         Smallest share of an iteration that counts.
 
     Raises
@@ -39,22 +39,22 @@ def slow_worker(paths: Iterable[str | Path], *, least: float = 0.05) -> str:
     workers = list(trace.workers)
     if len(workers) < 2 or len(seconds_TW) < FEWEST:
         return f"too little to say which worker is slow: {len(seconds_TW)} iterations of {len(workers)} workers"
-    usual_W = np.median(seconds_TW, axis=0)
-    middle = int(np.argsort(usual_W)[(len(workers) - 1) // 2])
+    median_W = np.median(seconds_TW, axis=0)
+    middle = int(np.argsort(median_W)[(len(workers) - 1) // 2])
     slow = [
         int(place)
-        for place in np.argsort(-usual_W)
-        if (excess := _excess(seconds_TW[:, place], seconds_TW[:, middle]))[0] > max(least, 2 * excess[1])
+        for place in np.argsort(-median_W)
+        if (excess := _excess(seconds_TW[:, place], seconds_TW[:, middle]))[0] > max(minimum, 2 * excess[1])
     ]
     if not slow:
         communication = np.nanmedian(np.asarray(trace.comm_seconds))
         return (
-            f"no worker is slow: each takes {1e3 * usual_W.min():.3g} to {1e3 * usual_W.max():.3g} ms of its own in an "
+            f"no worker is slow: each takes {1e3 * median_W.min():.3g} to {1e3 * median_W.max():.3g} ms itself in an "
             f"iteration, beside {1e3 * communication:.3g} ms of communication"
         )
     sentences = [
-        f"worker {workers[place]} is slow: {1e3 * usual_W[place]:.3g} ms of its own in an iteration beside "
-        f"{1e3 * usual_W[middle]:.3g} ms{_phase(paths, workers[place], workers[middle])}"
+        f"worker {workers[place]} is slow: {1e3 * median_W[place]:.3g} ms of its own in an iteration beside "
+        f"{1e3 * median_W[middle]:.3g} ms{_phase(paths, workers[place], workers[middle])}"
         for place in slow[:3]
     ]
     if len(slow) > 3:
@@ -68,8 +68,8 @@ def _phase(paths: list[str | Path], worker: str, other: str) -> str:
         table = phase_table(paths)
     except ValueError:
         return ""
-    usual = table[table["iteration"] > table["iteration"].min()].groupby("worker")[list(table.columns[3:])].median()
-    beyond = usual.loc[worker] - usual.loc[other]
+    medians = table[table["iteration"] > table["iteration"].min()].groupby("worker")[list(table.columns[3:])].median()
+    beyond = medians.loc[worker] - medians.loc[other]
     return (
         f", {1e3 * beyond.max():.3g} ms of the difference in {PHASE_NAMES.get(str(beyond.idxmax()), beyond.idxmax())}"
     )
@@ -86,6 +86,6 @@ PHASE_NAMES = {
 def _excess(worker_T: NDArray[np.float64], other_T: NDArray[np.float64]) -> tuple[float, float]:
     """Return by which share a worker's time usually exceeds another's, and the uncertainty of that."""
     ratio_T = np.log(worker_T) - np.log(other_T)
-    usual = float(np.median(ratio_T))
-    spread = 1.4826 * float(np.median(np.abs(ratio_T - usual)))
-    return np.expm1(usual), 1.2533 * spread / len(ratio_T) ** 0.5
+    median = float(np.median(ratio_T))
+    spread = 1.4826 * float(np.median(np.abs(ratio_T - median)))
+    return np.expm1(median), 1.2533 * spread / len(ratio_T) ** 0.5

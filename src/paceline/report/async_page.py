@@ -9,14 +9,8 @@ import numpy as np
 
 from paceline._arrays import Array, mean
 from paceline.recording import AsyncRun
-from paceline.report.drawing import answer, say, shown
+from paceline.report.drawing import answer, sentence, shown
 from paceline.report.page import ChartLine, Page, lines, named, of_fleet, page, section, table
-
-LISTED = 20
-"""Number of last rounds in which something happened that are listed."""
-
-WASTEFUL = 0.05
-"""Share of wasted samples above which a tighter scheme is worth a look."""
 
 
 def async_page(run: AsyncRun, *, digest: str = "", command: str = "") -> Page:
@@ -41,60 +35,60 @@ def _straggles(run: AsyncRun) -> dict[str, Any]:
     shares = {worker: float(np.mean([worker in one for one in run.stragglers])) for worker in run.workers}
     worst = max(shares, key=shares.__getitem__)
     if not shares[worst]:
-        return answer("Who is slow?", "Nobody", say("No worker was a straggler in any round."))
+        return answer("Who is slow?", "Nobody", sentence("No worker was a straggler in any round."))
     first = next(r for r, names in enumerate(run.stragglers) if worst in names)
     since = {"since": (float(run.seconds[first]), "seconds")} if first else {}
-    said = say(
+    detail = sentence(
         "It was a straggler in {share} of the rounds, "
         + ("for the first time after {since}." if first else "from the first one on."),
         share=(shares[worst], "percent"),
         **since,
     )
-    return answer("Who is slow?", named(worst), said)
+    return answer("Who is slow?", named(worst), detail)
 
 
 def _stale(run: AsyncRun, stalest: int) -> dict[str, Any]:
     seen = mean(run.of_workers["staleness"])
-    said = say(
+    detail = sentence(
         "versions stale in the mean, {most} at most; {worker} is stalest with {its}.",
         most=(float(run.of_fleet["largest"][-1]), "count"),
         worker=(named(run.workers[stalest]), "text"),
         its=(mean(run.of_workers["staleness"][:, stalest]), "number"),
         mean=(seen, "number"),
     )
-    return answer("How stale are its gradients?", shown(seen, "number"), said)
+    return answer("How stale are its gradients?", shown(seen, "number"), detail)
 
 
 def _wasted(run: AsyncRun) -> dict[str, Any]:
     share, last = float(run.wasted_share[-1]), {name: float(values[-1]) for name, values in run.of_fleet.items()}
-    said = say(
+    detail = sentence(
         "of the samples were for nothing: {dropped} dropped beyond the bound, {abandoned} given up, {refused} refused.",
         dropped=(last["dropped"], "count"),
         abandoned=(last["abandoned"], "count"),
         refused=(last["refused"], "count"),
         share=(share, "percent"),
     )
-    return answer("What was wasted?", shown(share, "percent"), said)
+    return answer("What was wasted?", shown(share, "percent"), detail)
 
 
 def _next(run: AsyncRun) -> dict[str, Any]:
     share = float(run.wasted_share[-1])
     fact = {"share": (share, "percent")}
-    if share > WASTEFUL:
+    if share > 0.05:
         text = "{share} of the samples wasted is much: compare with saps (paceline live saps), which limits staleness."
-        return answer("What next?", "Try another scheme", say(text, **fact))
-    return answer("What next?", "Nothing", say("{share} of the samples wasted is little.", **fact))
+        return answer("What next?", "Try another scheme", sentence(text, **fact))
+    return answer("What next?", "Nothing", sentence("{share} of the samples wasted is little.", **fact))
 
 
 def _staleness(run: AsyncRun, stalest: list[int]) -> dict[str, Any]:
     w = stalest[0]
-    drawn, bands = of_fleet(_held(run.of_workers["staleness"]), run.workers, stalest)
+    chart_lines, bands = of_fleet(_held(run.of_workers["staleness"]), run.workers, stalest)
     charts = [
         _over_time(
             run,
             "Staleness",
             "Versions that the model moved between a worker's last pull and its push.",
-            drawn,
+            chart_lines,
             "versions",
             bands,
         ),
@@ -119,8 +113,8 @@ def _staleness(run: AsyncRun, stalest: list[int]) -> dict[str, Any]:
 
 
 def _sizes(run: AsyncRun, stalest: list[int]) -> dict[str, Any]:
-    drawn, bands = of_fleet(run.of_workers["sizes"], run.workers, stalest)
-    return section("Sizes", "", _over_time(run, "Samples of a step", "", drawn, "samples", bands))
+    chart_lines, bands = of_fleet(run.of_workers["sizes"], run.workers, stalest)
+    return section("Sizes", "", _over_time(run, "Samples of a step", "", chart_lines, "samples", bands))
 
 
 def _waste(run: AsyncRun) -> dict[str, Any]:
@@ -143,19 +137,6 @@ def _waste(run: AsyncRun) -> dict[str, Any]:
     )
 
 
-WORKER_COLUMNS = (
-    ("worker", "text"),
-    ("samples applied", "count"),
-    ("wasted", "count"),
-    ("wasted share", "percent"),
-    ("samples of a step, mean", "number"),
-    ("staleness, mean", "number"),
-    ("expected, mean", "number"),
-    ("straggler in", "percent"),
-    ("waited", "seconds"),
-)
-
-
 def _workers(run: AsyncRun, stalest: list[int]) -> dict[str, Any]:
     rows = []
     for w in stalest:
@@ -164,11 +145,29 @@ def _workers(run: AsyncRun, stalest: list[int]) -> dict[str, Any]:
         straggler = float(np.mean([run.workers[w] in one for one in run.stragglers]))
         means = (mean(of[name]) for name in ("sizes", "staleness", "expected"))
         rows.append((run.workers[w], done, wasted, wasted / max(done + wasted, 1.0), *means, straggler, waited))
-    return section("Workers", "The stalest first.", table("All workers", WORKER_COLUMNS, rows))
+    return section(
+        "Workers",
+        "The stalest first.",
+        table(
+            "All workers",
+            (
+                ("worker", "text"),
+                ("samples applied", "count"),
+                ("wasted", "count"),
+                ("wasted share", "percent"),
+                ("samples of a step, mean", "number"),
+                ("staleness, mean", "number"),
+                ("expected, mean", "number"),
+                ("straggler in", "percent"),
+                ("waited", "seconds"),
+            ),
+            rows,
+        ),
+    )
 
 
 def _happened(run: AsyncRun) -> dict[str, Any]:
-    happened = [r for r in range(len(run)) if run.acted[r]][-LISTED:]
+    happened = [r for r in range(len(run)) if run.acted[r]][-20:]
     rows = [(f"{run.of_fleet['index'][r]:.0f}", run.why[r]) for r in happened]
     return section(
         "What happened, and why", "", table("The last rounds", (("round", "text"), ("reason", "text")), rows)
@@ -186,7 +185,7 @@ def _held(values_RW: Array) -> Array:
 
 
 def _over_time(
-    run: AsyncRun, title: str, about: str, drawn: list[ChartLine], unit: str, bands: Any = ()
+    run: AsyncRun, title: str, about: str, chart_lines: list[ChartLine], unit: str, bands: Any = ()
 ) -> dict[str, Any]:
     seconds: Array = run.seconds
-    return lines(title, about, seconds, drawn, x="seconds", unit=unit, bands=bands)
+    return lines(title, about, seconds, chart_lines, x="seconds", unit=unit, bands=bands)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.report.drawing import answer, say, shown
+from paceline.report.drawing import answer, sentence, shown
 from paceline.report.page import Page, page, section, table
-
-HEADLINES = {"exact": "Exact", "not_exact": "Not exact", "could_not_tell": "Could not tell"}
 
 
 def is_audit(found: Any) -> bool:
@@ -30,10 +28,12 @@ def audit_page(verdict: Mapping[str, Any], *, script: str, digest: str = "", com
     command
         The command that makes the page again.
     """
-    headline = HEADLINES.get(str(verdict["status"]), "Could not tell")
+    headline = {"exact": "Exact", "not_exact": "Not exact", "could_not_tell": "Could not tell"}.get(
+        str(verdict["status"]), "Could not tell"
+    )
     exact = headline == "Exact"
-    said = str(verdict["sentence"]).removeprefix(f"{headline}: ")  # the headline stands above it
-    figures = say("{sentence}", sentence=(said[:1].upper() + said[1:], "text"))
+    detail = str(verdict["sentence"]).removeprefix(f"{headline}: ")  # the headline stands above it
+    figures = sentence("{sentence}", sentence=(detail[:1].upper() + detail[1:], "text"))
     figures["facts"] |= {key: verdict[key] for key in ("deviation", "noise", "steps", "ranks", "first_step")}
     remedy = (
         "Balance it: unequal batches will train the same model."
@@ -45,7 +45,7 @@ def audit_page(verdict: Mapping[str, Any], *, script: str, digest: str = "", com
         answer(
             "What next?",
             "Balance it" if exact else "Change it" if headline == "Not exact" else "Look closer",
-            say("{remedy}", remedy=(remedy, "text")),
+            sentence("{remedy}", remedy=(remedy, "text")),
         ),
     ]
     rows = sorted(verdict["runs"].items(), key=lambda row: -row[1] if row[1] is not None else 0.0)
@@ -61,7 +61,7 @@ def audit_page(verdict: Mapping[str, Any], *, script: str, digest: str = "", com
         ("deviates first in step", verdict["first_step"] if verdict["parameter"] else None, "count"),
         ("at", verdict["parameter"] or None, "text"),
     )
-    known = [(name, shown(value, how)) for name, value, how in facts if value is not None]
+    known = [(name, shown(value, form)) for name, value, form in facts if value is not None]
     sections = [
         section(
             "Runs that were compared",

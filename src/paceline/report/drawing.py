@@ -12,7 +12,7 @@ UNKNOWN = "not known"
 MINUTE, HOUR = 60.0, 3600.0
 
 
-def shown(value: Any, how: str = "text") -> str:
+def shown(value: Any, form: str = "text") -> str:
     """Return a value as text, in one of the ways of ``WAYS``; an unknown number is *not known*.
 
     Examples
@@ -24,7 +24,7 @@ def shown(value: Any, how: str = "text") -> str:
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return UNKNOWN
-    return WAYS[how](value)
+    return WAYS[form](value)
 
 
 def _seconds(value: float) -> str:
@@ -52,23 +52,23 @@ WAYS: Mapping[str, Callable[[Any], str]] = {
 """Ways to show a value; a range is its low end, its middle and its high end."""
 
 
-def say(text: str, **facts: tuple[Any, str]) -> dict[str, Any]:
+def sentence(text: str, **facts: tuple[Any, str]) -> dict[str, Any]:
     """Return a sentence with its facts: each is a value, and the way in which the sentence shows it.
 
     Examples
     --------
-    >>> said = say("Workers wait {share} of the time.", share=(0.125, "percent"))
-    >>> said["text"], said["facts"]
+    >>> detail = sentence("Workers wait {share} of the time.", share=(0.125, "percent"))
+    >>> detail["text"], detail["facts"]
     ('Workers wait 12 % of the time.', {'share': 0.125})
     """
-    words = {name: shown(value, how) for name, (value, how) in facts.items()}
+    words = {name: shown(value, form) for name, (value, form) in facts.items()}
     return {"text": text.format_map(words), "facts": {name: value for name, (value, _) in facts.items()}}
 
 
-def answer(asks: str, headline: str, *said: dict[str, Any]) -> dict[str, Any]:
+def answer(asks: str, headline: str, *detail: dict[str, Any]) -> dict[str, Any]:
     """Return one row of a verdict: what it answers, the answer in a word or a figure, and its sentences."""
-    facts = {name: value for one in said for name, value in one["facts"].items()}
-    return {"asks": asks, "headline": headline, "text": " ".join(one["text"] for one in said), "facts": facts}
+    facts = {name: value for one in detail for name, value in one["facts"].items()}
+    return {"asks": asks, "headline": headline, "text": " ".join(one["text"] for one in detail), "facts": facts}
 
 
 WIDE, HIGH = 1000.0, 300.0
@@ -97,7 +97,9 @@ def line_chart(block: Mapping[str, Any]) -> dict[str, Any]:
     """Return the paths, ticks and words of a chart of lines."""
     along = block["x"]["values"]
     left, right = _span(along)
-    low, high = _ends([one["values"] for one in block["lines"]] + [one[end] for one in block["bands"] for end in ENDS])
+    low, high = _ends(
+        [one["values"] for one in block["lines"]] + [one[end] for one in block["bands"] for end in ("low", "high")]
+    )
     sides = (left, right, low, high)
     return {
         "lines": [{**one, "path": _path(along, one["values"], sides)} for one in block["lines"]],
@@ -109,9 +111,6 @@ def line_chart(block: Mapping[str, Any]) -> dict[str, Any]:
         "to": right,
         "step": (right - left) / max(len(along) - 1, 1),
     }
-
-
-ENDS = ("low", "high")
 
 
 def gantt_chart(block: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,8 +189,8 @@ def _path(along: Values, values: Values, sides: tuple[float, ...]) -> str:
             pieces.append([])
         else:
             pieces[-1].append(_point(x, y, sides))
-    drawn = [piece if len(piece) > 1 else [f"{piece[0]}h.01"] for piece in pieces if piece]  # a lone point is a dot
-    return "".join("M" + ("L".join(piece)) for piece in drawn)
+    subpaths = [piece if len(piece) > 1 else [f"{piece[0]}h.01"] for piece in pieces if piece]  # a lone point is a dot
+    return "".join("M" + ("L".join(piece)) for piece in subpaths)
 
 
 def _area(along: Values, low: Values, high: Values, sides: tuple[float, ...]) -> str:

@@ -14,18 +14,9 @@ from paceline.eval import Leaderboard, iter_backtest
 from paceline.eval.leaderboard import BASELINE
 from paceline.eval.significance import Lead
 from paceline.predictors import LastValue, Predictor
-from paceline.report.drawing import answer, say, shown
+from paceline.report.drawing import answer, sentence, shown
 from paceline.report.page import ChartBand, ChartLine, Page, lines, named, page, section, table
 from paceline.training import Fact
-
-REGIMES = (("steady", 0.0, 0.05), ("moving", 0.05, 0.2), ("jumping", 0.2, np.inf))
-"""Regimes by how much a worker's speed moved since the iteration before."""
-
-PAST = 100
-"""Iterations whose errors make the band of a run's forecast."""
-
-FEWEST = 20
-"""Errors without which there is no band."""
 
 
 def moved(speed_TW: Array) -> Array:
@@ -48,7 +39,7 @@ def by_regime(moved_TW: Array, errors: Mapping[str, Array]) -> dict[str, Any]:
     """
     known_TW = np.isfinite(moved_TW) & np.logical_and.reduce([np.isfinite(one) for one in errors.values()])
     rows = []
-    for name, low, high in REGIMES:
+    for name, low, high in (("steady", 0.0, 0.05), ("moving", 0.05, 0.2), ("jumping", 0.2, np.inf)):
         here = known_TW & (moved_TW >= low) & (moved_TW < high)
         limits = f"{name}: " + (
             f"{100 * low:.0f} % or more" if np.isinf(high) else f"{100 * low:.0f} to {100 * high:.0f} %"
@@ -70,9 +61,11 @@ def past_band(forecast_T: Array, actual_T: Array) -> tuple[Array, Array]:
     with np.errstate(divide="ignore", invalid="ignore"):
         error_T = np.log(actual_T / forecast_T)
     error_T = np.where(np.isfinite(error_T), error_T, np.nan)
-    padded = np.concatenate([np.full(PAST, np.nan), error_T[:-1]])
-    past_TP = np.lib.stride_tricks.sliding_window_view(padded, PAST)
-    enough_T = np.isfinite(past_TP).sum(axis=1) >= FEWEST
+    # the band is made of the errors of the last 100 iterations
+    padded = np.concatenate([np.full(100, np.nan), error_T[:-1]])
+    past_TP = np.lib.stride_tricks.sliding_window_view(padded, 100)
+    # without 20 errors there is no band
+    enough_T = np.isfinite(past_TP).sum(axis=1) >= 20
     ends = np.full((2, len(forecast_T)), np.nan)
     if enough_T.any():
         ends[:, enough_T] = np.nanquantile(past_TP[enough_T], (0.05, 0.95), axis=1)
@@ -89,9 +82,6 @@ def held(low_T: Array, actual_T: Array, high_T: Array) -> float:
 
 LEVELS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 """Levels at which calibration is checked: the first and the last bound the 90 % interval."""
-
-DRAWN = 250
-"""Last iterations that are drawn of one worker: more would hide the band."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +133,7 @@ def evaluation_page(
         _verdict(board, best),
         [
             _leaderboard(board),
-            _drawn(board, jobs, best),
+            _figures_of(board, jobs, best),
             _errors(jobs, best),
             _calibration(_below(jobs), float(covered[best]), best),
         ],
@@ -160,7 +150,7 @@ def _range(lead: Lead) -> tuple[float, float, float]:
 def _verdict(board: Leaderboard, best: str) -> list[dict[str, Any]]:
     lead = board.lead(best)
     table_of = board.overall.set_index("predictor")
-    ahead = say(
+    ahead = sentence(
         "Its error is {rmse} of the last value's, {low} to {high} with 95% confidence over {workers} workers: "
         + ("significant." if lead.is_significant else "not significant."),
         rmse=(lead.ratio, "ratio"),
@@ -169,18 +159,18 @@ def _verdict(board: Leaderboard, best: str) -> list[dict[str, Any]]:
         workers=(int((board.workers["predictor"] == best).sum()), "count"),
     )
     worst = float(np.asarray(table_of.loc[best, "worst"]))
-    where = say(
+    where = sentence(
         "times the last value's error, for the worker where it does worst: {where}.",
         where=(str(table_of.loc[best, "where"]), "text"),
         worst=(worst, "ratio"),
     )
     overhead = float(np.asarray(table_of.loc[best, "overhead"]))
-    costs = say(
+    costs = sentence(
         "longer than with known speeds: so much its errors cost a group of 16 workers.", overhead=(overhead, "percent")
     )
     calibration = board.calibration.set_index("predictor").loc[best]
     coverage = float(np.asarray(calibration["coverage"]))
-    holds = say(
+    holds = sentence(
         f"of the speeds lay in its 90% intervals: these are {calibration['intervals']}.", coverage=(coverage, "percent")
     )
     return [
@@ -195,11 +185,11 @@ def _verdict(board: Leaderboard, best: str) -> list[dict[str, Any]]:
 def _next(best: str, clear: bool) -> dict[str, Any]:
     if clear and best != BASELINE:
         text = "paceline replay {best} says what its forecasts gain as batch sizes."
-        return answer("What next?", "Replay it", say(text, best=(best, "text")))
+        return answer("What next?", "Replay it", sentence(text, best=(best, "text")))
     return answer(
         "What next?",
         "Keep it simple",
-        say("Nothing here beats the last value significantly; an average (ewma) will do."),
+        sentence("Nothing here beats the last value significantly; an average (ewma) will do."),
     )
 
 
@@ -250,7 +240,7 @@ def _forecasts(model: Predictor, trace: Trace, warmup: int) -> ForecastsOf:
     return ForecastsOf(trace, quantiles, forecast_TW, last_TW, trace.speed[warmup:], moved(trace.speed)[warmup:])
 
 
-def _drawn(board: Leaderboard, jobs: Sequence[ForecastsOf], best: str) -> dict[str, Any]:
+def _figures_of(board: Leaderboard, jobs: Sequence[ForecastsOf], best: str) -> dict[str, Any]:
     """Return the forecasts of two workers: the one forecast worst, and the one in the middle."""
     rows = board.workers[board.workers["predictor"] == best].sort_values("rmse", ascending=False)
     picked = {"worst forecast": 0, "median": len(rows) // 2} if len(rows) > 1 else {"only": 0}
@@ -265,7 +255,8 @@ def _drawn(board: Leaderboard, jobs: Sequence[ForecastsOf], best: str) -> dict[s
 
 
 def _chart(job: ForecastsOf, w: int, which: str) -> dict[str, Any]:
-    last = slice(-DRAWN, None)
+    # more iterations would hide the band
+    last = slice(-250, None)
     low, high, actual = job.quantiles[0, last, w], job.quantiles[-1, last, w], job.actual[last, w]
     top = 2.0 * float(np.fmax.reduce([*actual, 0.0]))
     along = np.arange(len(job.trace))[last][-len(actual) :]

@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array, mean
+from paceline._atomic import atomic_write, require_writable
 from paceline._printable import printable
 from paceline._require import require
 from paceline._version import __version__
-from paceline._whole import require_writable, written_whole
 from paceline._wording import count
 from paceline.datasets.readers.files import json_of
 from paceline.report import drawing
@@ -41,13 +41,6 @@ ROWS = 20
 POINTS = 300
 """A line over more iterations than this is drawn as the means of this many pieces."""
 
-NAMED = 6
-"""Most workers with a line of their own; the others are a band."""
-
-
-MANY = 20
-"""Workers of which a band leaves out the outer tenth."""
-
 
 def section(title: str, about: str, *blocks: Mapping[str, Any]) -> dict[str, Any]:
     """Return a section: its heading, a sentence on how to read it, and its tables and charts."""
@@ -58,7 +51,7 @@ def table(
     caption: str, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[Any]], *, note: str = ""
 ) -> dict[str, Any]:
     """Return a table: columns with the way in which each is shown, and rows of values, the most important first."""
-    heads = [{"name": name, "how": how} for name, how in columns]
+    heads = [{"name": name, "how": form} for name, form in columns]
     return {"block": "table", "caption": caption, "columns": heads, "rows": [list(row) for row in rows], "note": note}
 
 
@@ -95,7 +88,7 @@ def lines(
     title: str,
     about: str,
     along: NDArray[Any],
-    drawn: Sequence[ChartLine],
+    chart_lines: Sequence[ChartLine],
     *,
     x: str,
     unit: str,
@@ -109,7 +102,7 @@ def lines(
         Its title, and a sentence on how to read it.
     along
         Positions of the values, ascending.
-    drawn, bands
+    chart_lines, bands
         Lines, the most important last, and areas behind them.
     x, unit
         What runs along the chart, and the unit of the values.
@@ -122,7 +115,7 @@ def lines(
         "about": about + thinned,
         "x": {"name": x, "values": _thin(along)},
         "unit": unit,
-        "lines": [{"name": one.name, "colour": one.colour, "values": _thin(one.values)} for one in drawn],
+        "lines": [{"name": one.name, "colour": one.colour, "values": _thin(one.values)} for one in chart_lines],
         "bands": [
             {"name": one.name, "colour": one.colour, "low": _thin(one.low), "high": _thin(one.high)} for one in bands
         ],
@@ -133,18 +126,19 @@ def of_fleet(values_TW: Array, workers: Sequence[str], first: Sequence[int]) -> 
     """Return lines of some workers, and a band where all others lie, or nine tenths of many.
 
     >>> names = [f"gpu{k}" for k in range(9)]
-    >>> drawn, bands = of_fleet(np.ones((4, 9)), names, [8, 7])
-    >>> [line.name for line in drawn], [band.name for band in bands]
+    >>> chart_lines, bands = of_fleet(np.ones((4, 9)), names, [8, 7])
+    >>> [line.name for line in chart_lines], [band.name for band in bands]
     (['gpu8', 'gpu7'], ['7 others'])
     """
-    own = list(first)[:NAMED]
-    others = [w for w in range(len(workers)) if w not in own]
-    drawn = [ChartLine(named(workers[w]), values_TW[:, w], colour) for colour, w in enumerate(own)]
+    # six workers have a line of their own; the others are a band
+    chosen = list(first)[:6]
+    others = [w for w in range(len(workers)) if w not in chosen]
+    chart_lines = [ChartLine(named(workers[w]), values_TW[:, w], colour) for colour, w in enumerate(chosen)]
     if not others:
-        return drawn, []
-    share = "90 % of " if len(others) >= MANY else ""
+        return chart_lines, []
+    share = "90 % of " if len(others) >= 20 else ""
     low, high = _quantiles(values_TW[:, others], (0.05, 0.95) if share else (0.0, 1.0))
-    return drawn, [ChartBand(f"{share}{count(len(others), 'other')}", low, high)]
+    return chart_lines, [ChartBand(f"{share}{count(len(others), 'other')}", low, high)]
 
 
 def gantt(
@@ -311,7 +305,7 @@ def write_page(page: Page, path: str | Path) -> Path:
     if not path.exists() or path.is_file():
         made[path.with_suffix(".json")] = json.dumps(page, indent=1, allow_nan=False) + "\n"
     for file, text in made.items():
-        with written_whole(file) as temporary:
+        with atomic_write(file) as temporary:
             temporary.write_text(text, encoding="utf-8")
     return path
 

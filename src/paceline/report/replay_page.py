@@ -11,22 +11,13 @@ from paceline._arrays import Array
 from paceline.datasets import Trace
 from paceline.eval import Replay, Replays
 from paceline.eval.replay import EQUAL, ORACLE
-from paceline.report.drawing import answer, say, shown
+from paceline.report.drawing import answer, sentence, shown
 from paceline.report.page import ChartLine, Page, gantt, lines, of_fleet, page, section, table
 from paceline.report.run_page import slow_workers, who_is_slow
 from paceline.training import Fact
 
 WINDOW, WITH_A_ROW = 5, 12
 """Iterations of a Gantt chart, and most workers with a row of their own."""
-
-SMOOTHED = 25
-"""Iterations over which drawn times are averaged."""
-
-BLOCKS = 20
-"""Parts of a job that are left out in turn, to see how much its speed-up depends on any."""
-
-LITTLE = 1.02
-"""A smaller speed-up is less than the error of the replay's simplifications."""
 
 
 def replay_page(
@@ -75,7 +66,7 @@ def replay_verdict(replays: Replays, scheme: str, replay: Replay, trace: Trace) 
     equal, best, oracle = (_numbers(table_of.loc[name].to_dict()) for name in (EQUAL, scheme, ORACLE))
     slow = who_is_slow(trace.speed, trace.workers, np.arange(len(trace)))
     slow["text"] += f" In {trace.name}, the job that gains most." if len(replays.replays) > 1 else ""
-    wait = say(
+    wait = sentence(
         "of the workers' time is waited with equal batches, {balanced} with {scheme}.",
         waiting=(equal["waiting"], "percent"),
         balanced=(best["waiting"], "percent"),
@@ -83,7 +74,7 @@ def replay_verdict(replays: Replays, scheme: str, replay: Replay, trace: Trace) 
     )
     low, _, high = _range_over(replays, scheme)
     between = {"low": (low, "times"), "high": (high, "times")} if np.isfinite(low) else {}
-    gain = say(
+    gain = sentence(
         "as fast as equal batches with {scheme}"
         + (
             ", {low} to {high} " + ("from job to job" if len(replays.replays) > 1 else "with 95 % confidence")
@@ -105,24 +96,27 @@ def replay_verdict(replays: Replays, scheme: str, replay: Replay, trace: Trace) 
 
 
 def _next(gain: float, oracle: float, scheme: str) -> dict[str, Any]:
-    if oracle < LITTLE:
+    # a smaller speed-up is less than the error of the replay's simplifications
+    if oracle < 1.02:
         text = "Even speeds known in advance would gain no more than {oracle}: workers are alike."
-        return answer("What next?", "Nothing", say(text, oracle=(oracle, "times")))
-    if gain < LITTLE:
+        return answer("What next?", "Nothing", sentence(text, oracle=(oracle, "times")))
+    if gain < 1.02:
         text = "Balancing by {scheme} reaches {gain} of {oracle}: compare predictors with paceline evaluate."
         return answer(
             "What next?",
             "Forecast better",
-            say(text, scheme=(scheme, "text"), gain=(gain, "times"), oracle=(oracle, "times")),
+            sentence(text, scheme=(scheme, "text"), gain=(gain, "times"), oracle=(oracle, "times")),
         )
     if scheme == "auto":
         return answer(
-            "What next?", "Balance it", say("Add balance = attach(model, loader) to the script: auto is its default.")
+            "What next?",
+            "Balance it",
+            sentence("Add balance = attach(model, loader) to the script: auto is its default."),
         )
     text = "paceline fit {scheme} --out model.safetensors, then give it to attach as predictor=load_model(...)."
     if scheme.endswith(".safetensors"):
         text = "Give {scheme} to attach as predictor=load_model(...)."
-    return answer("What next?", "Balance it", say(text, scheme=(scheme, "text")))
+    return answer("What next?", "Balance it", sentence(text, scheme=(scheme, "text")))
 
 
 def _best(replays: Replays) -> str:
@@ -139,7 +133,7 @@ def _schemes(replays: Replays, gains: Mapping[str, float]) -> dict[str, Any]:
         for row in replays.overall.to_dict("records")
     ]
     several = len(gains) > 1
-    said = "from the job that gains least to the one that gains most" if several else "a 95 % interval over its parts"
+    detail = "from the job that gains least to the one that gains most" if several else "a 95 % interval over its parts"
     columns = (
         ("scheme", "text"),
         ("speed-up over equal batches", "range"),
@@ -147,7 +141,7 @@ def _schemes(replays: Replays, gains: Mapping[str, float]) -> dict[str, Any]:
         ("slower than the oracle by", "percent"),
     )
     tables = [
-        table("Leaderboard", columns, rows, note=f"The range is {said}. The line is at 1: as fast as equal batches.")
+        table("Leaderboard", columns, rows, note=f"The range is {detail}. The line is at 1: as fast as equal batches.")
     ]
     if several:
         wide = [
@@ -177,7 +171,8 @@ def jackknife(over_K: Array, under_K: Array) -> float:
     >>> float(jackknife(np.full(40, 3.0), np.full(40, 2.0)))
     0.0
     """
-    count = min(BLOCKS, len(over_K))
+    # leave out each of 20 parts in turn
+    count = min(20, len(over_K))
     if count < 2:
         return float("nan")
     parts = np.array([[piece.sum() for piece in np.array_split(values, count)] for values in (over_K, under_K)])
@@ -209,20 +204,20 @@ def _job(replay: Replay, trace: Trace, scheme: str) -> dict[str, Any]:
         ),
         lines(
             "Iteration times",
-            f"Means of {SMOOTHED} iterations.",
+            "Means of 25 iterations.",
             np.array([one.number for one in equal]),
-            [ChartLine(name, 1e3 * smooth(replay.seconds(name)), colour) for name, colour in _drawn(scheme)],
+            [ChartLine(name, 1e3 * smooth(replay.seconds(name)), colour) for name, colour in _figures_of(scheme)],
             x="iteration",
             unit="ms",
         ),
     ]
-    drawn, bands = of_fleet(trace.speed, trace.workers, first)
+    chart_lines, bands = of_fleet(trace.speed, trace.workers, first)
     charts.append(
         lines(
             "Recorded speeds",
             "Slow workers first.",
             np.arange(len(trace)),
-            drawn[::-1],
+            chart_lines[::-1],
             x="iteration",
             unit="samples/s",
             bands=bands,
@@ -235,7 +230,7 @@ def _job(replay: Replay, trace: Trace, scheme: str) -> dict[str, Any]:
     )
 
 
-def _drawn(scheme: str) -> list[tuple[str, int]]:
+def _figures_of(scheme: str) -> list[tuple[str, int]]:
     return list({EQUAL: 5, ORACLE: 2, scheme: 0}.items())
 
 
@@ -252,7 +247,7 @@ def _numbers(row: Mapping[Any, Any]) -> dict[str, float]:
     return {str(key): float(value) for key, value in row.items()}
 
 
-def smooth(values_K: Array, window: int = SMOOTHED) -> Array:
+def smooth(values_K: Array, window: int = 25) -> Array:
     """Return running means, shortened at both ends; unknown values are left out."""
     known_K = np.isfinite(values_K)
     kernel = np.ones(min(window, len(values_K)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,18 +16,9 @@ from numpy.typing import NDArray
 from paceline._arrays import Array, mean, median
 from paceline._wording import listed
 from paceline.recording import Run
-from paceline.report.drawing import answer, say, shown
+from paceline.report.drawing import answer, sentence, shown
 from paceline.report.evaluation_page import by_regime, held, moved, past_band
 from paceline.report.page import ChartBand, ChartLine, Page, gantt, lines, named, of_fleet, page, section, table
-
-SLOW = 0.9
-"""A worker below this share of the usual speed is slow: less than the spread of machines that are called alike."""
-
-LASTING = 9
-"""Iterations of which more than half must be slow: fewer are a stray value."""
-
-PIECES = 400
-"""A job is looked at in this many pieces at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,11 +59,12 @@ def slow_workers(speed_TW: Array) -> list[Slowness]:
     >>> [(one.worker, one.first, one.last, one.lasts, one.speed) for one in slow_workers(speed_TW)]
     [(2, 60, 99, True, 0.4)]
     """
-    pieces = np.array_split(np.arange(len(speed_TW)), min(PIECES, len(speed_TW)))
+    pieces = np.array_split(np.arange(len(speed_TW)), min(400, len(speed_TW)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # nobody may have reported
-        relative_TW = speed_TW / _usual(speed_TW)
-        relative_PW = _smooth(_medians(relative_TW, len(pieces)), -(-LASTING // len(pieces[0])))
+        relative_TW = speed_TW / _reference_speed(speed_TW)
+        # more than half of 9 iterations must be slow: fewer are a stray value
+        relative_PW = _smooth(_medians(relative_TW, len(pieces)), -(-9 // len(pieces[0])))
     starts = [int(piece[0]) for piece in pieces] + [len(speed_TW)]
     found = [_longest(w, relative_P, starts) for w, relative_P in enumerate(relative_PW.T)]
     return sorted((one for one in found if one is not None), key=lambda one: -one.lost)
@@ -82,45 +74,47 @@ def who_is_slow(speed_TW: Array, workers: Sequence[str], index_T: Sequence[int] 
     """Return the verdict on who is slow, and since which iteration."""
     found, asks = slow_workers(speed_TW), "Who is slow?"
     if len(workers) < 2:
-        return answer(asks, "One worker", say("There is nobody to compare it with."))
+        return answer(asks, "One worker", sentence("There is nobody to compare it with."))
     if not np.isfinite(speed_TW).any():
-        return answer(asks, "Not known", say("No worker reported a time."))
+        return answer(asks, "Not known", sentence("No worker reported a time."))
     if not found:
         return answer(
             asks,
             "Nobody",
-            say("No worker stayed more than {least} below the usual speed.", least=(1 - SLOW, "percent")),
+            sentence("No worker stayed more than {least} below the usual speed.", least=(0.1, "percent")),
         )
     worst, other = found[0], "the other" if len(workers) == 2 else "the median"
     slower, first = (1 - worst.speed, "percent"), (float(index_T[worst.first]), "count")
     if not worst.lasts:
         last = (float(index_T[worst.last]), "count")
         text = f"It was {{slower}} slower than {other} from iteration {{first}} to {{last}}."
-        said = say(text, slower=slower, first=first, last=last)
+        detail = sentence(text, slower=slower, first=first, last=last)
     elif worst.first:
-        said = say(f"It has been {{slower}} slower than {other} since iteration {{first}}.", slower=slower, first=first)
+        detail = sentence(
+            f"It has been {{slower}} slower than {other} since iteration {{first}}.", slower=slower, first=first
+        )
     else:
-        said = say(f"It has been {{slower}} slower than {other} ever since the first iteration.", slower=slower)
+        detail = sentence(f"It has been {{slower}} slower than {other} ever since the first iteration.", slower=slower)
     if 2 * len(found) > len(workers) > 2 and not worst.lasts:
-        turns = say(
+        turns = sentence(
             "{count} of {workers} workers were slow at times.",
             count=(len(found), "count"),
             workers=(len(workers), "count"),
         )
-        longest = say("The longest time was that of {worker}:", worker=(named(workers[worst.worker]), "text"))
-        return answer(asks, "It moves", turns, longest, said | {"text": said["text"].replace("It was", "it was")})
+        longest = sentence("The longest time was that of {worker}:", worker=(named(workers[worst.worker]), "text"))
+        return answer(asks, "It moves", turns, longest, detail | {"text": detail["text"].replace("It was", "it was")})
     if len(found) == 1:
-        return answer(asks, named(workers[worst.worker]), said)
+        return answer(asks, named(workers[worst.worker]), detail)
     names = listed([named(workers[one.worker]) for one in found[1:3]], max(len(found) - 3, 0))
-    too = say(
+    too = sentence(
         "{names} {were} slow for a while too.",
         names=(names, "text"),
         were=("was" if len(found) == 2 else "were", "text"),
     )
-    return answer(asks, named(workers[worst.worker]), said, too)
+    return answer(asks, named(workers[worst.worker]), detail, too)
 
 
-def _usual(speed_TW: Array) -> Array:
+def _reference_speed(speed_TW: Array) -> Array:
     if speed_TW.shape[1] == 2:
         return speed_TW[:, ::-1]
     return np.asarray(np.nanmedian(speed_TW, axis=1, keepdims=True))
@@ -149,25 +143,18 @@ def _smooth(values_PW: Array, window: int) -> Array:
 
 def _longest(worker: int, relative_P: Array, starts: Sequence[int]) -> Slowness | None:
     """Return the episode of a worker in which it lost most; None if it was never slow."""
-    slow_P = relative_P < SLOW
+    slow_P = relative_P < 0.9
     edges: NDArray[np.int64] = np.flatnonzero(np.diff(np.concatenate([[False], slow_P, [False]]).astype(np.int8)))
     found = []
     for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         first, last = starts[begin], starts[end] - 1
-        if last - first + 1 < min(LASTING // 2 + 1, starts[-1]):
+        if last - first + 1 < min(5, starts[-1]):
             continue
         speed = float(np.median(relative_P[begin:end]))
         lost = (last - first + 1) * (1.0 - speed)
         lasts = end == len(relative_P)
         found.append(Slowness(worker=worker, first=first, last=last, lasts=lasts, speed=speed, lost=lost))
     return max(found, key=lambda one: one.lost, default=None)
-
-
-LITTLE = 0.05
-"""Waiting below this share is not worth a further step."""
-
-FAR_OFF = 0.2
-"""Forecasts that are off by more than this share in the median want another predictor."""
 
 
 RECENT = 100
@@ -190,42 +177,52 @@ def _cost(run: Run) -> dict[str, Any]:
     share, waited = run.waiting().share, float(np.nansum(run.wait_seconds))
     if np.isnan(share):
         return answer(
-            "What does waiting cost?", "Not known", say("No two workers reported a time in the same iteration.")
+            "What does waiting cost?", "Not known", sentence("No two workers reported a time in the same iteration.")
         )
-    said = say(
+    detail = sentence(
         "of the workers' time was spent waiting for the slowest one: {waited}, summed over {workers} workers.",
         share=(share, "percent"),
         waited=(waited, "seconds"),
         workers=(len(run.workers), "count"),
     )
-    return answer("What does waiting cost?", shown(share, "percent"), said)
+    return answer("What does waiting cost?", shown(share, "percent"), detail)
 
 
 def _saved(run: Run) -> dict[str, Any]:
     equal, asks = run.of_fleet["equal_seconds"], "What did balancing save?"
     if np.isnan(run.saved):
-        return answer(asks, "Not known", say("The file holds no estimate of equal batches' time."))
+        return answer(asks, "Not known", sentence("The file holds no estimate of equal batches' time."))
     known = np.isfinite(equal) & np.isfinite(run.makespan)
     seconds = float((equal - run.makespan)[known].sum())
     changes = int(run.acted.sum())
     facts = {"saved": (run.saved, "percent"), "changes": (changes, "count")}
     if run.saved >= 0:
-        said = say(
+        detail = sentence(
             "of the computing time against equal batches, an estimate: {seconds}, by {changes} "
             f"{'change' if changes == 1 else 'changes'} of sizes.",
             seconds=(seconds, "seconds"),
             **facts,
         )
     else:
-        said = say(
+        detail = sentence(
             "It was slower than equal batches, by an estimated {seconds}.", seconds=(-seconds, "seconds"), **facts
         )
-    return answer(asks, shown(run.saved, "percent"), said)
+    return answer(asks, shown(run.saved, "percent"), detail)
 
 
 def _next(run: Run) -> dict[str, Any]:
-    headline, said = next(advice for step in STEPS if (advice := step(run)) is not None)
-    return answer("What next?", headline, said)
+    headline, detail = next(
+        advice
+        for step in (
+            _look_for_the_silent,
+            _leave_it,
+            _balance_samples,
+            _forecast_better,
+            _replay,
+        )
+        if (advice := step(run)) is not None
+    )
+    return answer("What next?", headline, detail)
 
 
 Advice = tuple[str, dict[str, Any]]
@@ -236,37 +233,37 @@ def _look_for_the_silent(run: Run) -> Advice | None:
     if not silent_W.any():
         return None
     w = int(np.argmax(silent_W))
-    said = say(
+    detail = sentence(
         "{worker} sent no report in its last {count} iterations.",
         worker=(named(run.workers[w]), "text"),
         count=(int(silent_W[w]), "count"),
     )
-    return "Look for the silent", said
+    return "Look for the silent", detail
 
 
 def _leave_it(run: Run) -> Advice | None:
     share = run.waiting(RECENT).share
     if np.isnan(share):
-        return "Nothing", say("Nobody waits where fewer than two workers report.")
-    if share > LITTLE:
+        return "Nothing", sentence("Nobody waits where fewer than two workers report.")
+    if share > 0.05:
         return None
-    return "Nothing", say("Workers waited {recent} of their time of late.", recent=(share, "percent"))
+    return "Nothing", sentence("Workers waited {recent} of their time of late.", recent=(share, "percent"))
 
 
-def _say_what_samples_cost(run: Run) -> Advice | None:
+def _balance_samples(run: Run) -> Advice | None:
     waits = run.waiting(RECENT)
     if not waits.known or not waits.from_work > waits.from_workers:
         return None
     text = "{work} of the time would be waited even if all had one speed: divide samples by what they cost (Costs)."
-    return "Even out the samples", say(text, work=(waits.from_work, "percent"))
+    return "Even out the samples", sentence(text, work=(waits.from_work, "percent"))
 
 
 def _forecast_better(run: Run) -> Advice | None:
     off = median(np.abs(run.forecast_error[-RECENT:]))
-    if not off > FAR_OFF:
+    if not off > 0.2:
         return None
     text = "Forecasts are off by {off} in the median: compare predictors with paceline evaluate on this run's trace."
-    return "Forecast better", say(text, off=(off, "percent"))
+    return "Forecast better", sentence(text, off=(off, "percent"))
 
 
 def _replay(run: Run) -> Advice:
@@ -274,17 +271,7 @@ def _replay(run: Run) -> Advice:
     text = (
         "Workers still waited {recent} of their time of late: paceline replay says what forecasts could reach at best."
     )
-    return "Replay it", say(text, recent=(share, "percent"))
-
-
-STEPS: Sequence[Callable[[Run], Advice | None]] = (
-    _look_for_the_silent,
-    _leave_it,
-    _say_what_samples_cost,
-    _forecast_better,
-    _replay,
-)
-"""The first of these that has something to say is the next step."""
+    return "Replay it", sentence(text, recent=(share, "percent"))
 
 
 def reasons(why: Iterable[str], workers: Sequence[str]) -> Counter[str]:
@@ -310,15 +297,6 @@ def kind_of(sentence: str, workers: Sequence[str]) -> str:
 
 WINDOW = 8
 """Iterations of a Gantt chart."""
-
-WITH_A_ROW = 12
-"""Most workers with a row of their own in a Gantt chart."""
-
-LISTED = 20
-"""Number of last changes that are listed."""
-
-WITHIN = (0.02, 0.05, 0.1, 0.2, 0.5)
-"""Relative errors whose frequency is told."""
 
 
 def run_page(run: Run, *, digest: str = "", command: str = "") -> Page:
@@ -369,7 +347,7 @@ def _waits(run: Run, first: list[int]) -> dict[str, Any]:
     windows = list(_windows(run))
     until = max(float(np.nansum(np.fmax.reduce(run.seconds[rows], axis=1))) for _, _, rows in windows)
     charts = [
-        gantt(title, about, run.workers, run.seconds[rows], first=first[:WITH_A_ROW], until=until or None)
+        gantt(title, about, run.workers, run.seconds[rows], first=first[:12], until=until or None)
         for title, about, rows in windows
     ]
     about = (
@@ -392,7 +370,7 @@ def _windows(run: Run) -> Iterator[tuple[str, str, slice]]:
     gain_T = np.where(run.acted, np.nan_to_num(run.of_fleet["gain"]), -1.0)
     t = int(np.argmax(gain_T))
     if not run.acted.any() or t + 1 >= len(run):
-        t = _most_waiting(run)
+        t = _worst_iteration(run)
         shown = slice(max(t - WINDOW + 1, 0), t + 1)
         yield "The iterations that waited most", _which(run, shown) + " Sizes were not changed.", shown
         return
@@ -406,7 +384,7 @@ def _which(run: Run, rows: slice) -> str:
     return f"Iterations {index[0]:.0f} to {index[-1]:.0f}."
 
 
-def _most_waiting(run: Run) -> int:
+def _worst_iteration(run: Run) -> int:
     """Return the last of the iterations in a row that waited most."""
     waits_T = np.nan_to_num(run.waiting_share)
     sums_T = np.convolve(waits_T, np.ones(WINDOW))[: len(waits_T)]
@@ -453,7 +431,7 @@ def _figures(run: Run) -> list[tuple[str, Any]]:
         ("lines of the file that could not be read", run.skipped, "count"),
         ("iterations that could not be written to the file", run.lost, "count"),
     )
-    return [(name, shown(value, how)) for name, value, how in rows if not np.isnan(value)]
+    return [(name, shown(value, form)) for name, value, form in rows if not np.isnan(value)]
 
 
 def _forecasts(run: Run, w: int) -> dict[str, Any]:
@@ -477,7 +455,7 @@ def _forecasts(run: Run, w: int) -> dict[str, Any]:
     known = np.abs(error_TW[np.isfinite(error_TW)])
     rows = [
         (f"off by {shown(limit, 'percent')} at most", float((known <= limit).mean()) if len(known) else None)
-        for limit in WITHIN
+        for limit in (0.02, 0.05, 0.1, 0.2, 0.5)
     ]
     rows.append((f"inside the band, of {named(run.workers[w])}", held(low, actual, high)))
     calibration = table("Calibration", (("forecasts", "text"), ("share", "percent")), rows)
@@ -490,29 +468,17 @@ def _forecasts(run: Run, w: int) -> dict[str, Any]:
 
 def _shares(run: Run, first: list[int]) -> dict[str, Any]:
     total_T = np.nansum(run.sizes, axis=1, keepdims=True)
-    drawn, bands = of_fleet(100 * run.sizes / np.where(total_T > 0, total_T, np.nan), run.workers, first)
+    chart_lines, bands = of_fleet(100 * run.sizes / np.where(total_T > 0, total_T, np.nan), run.workers, first)
     chart = lines(
         "Share of the batch",
         "Shares, not samples: an epoch's last batch is smaller.",
         run.of_fleet["index"],
-        drawn[::-1],
+        chart_lines[::-1],
         x="iteration",
         unit="%",
         bands=bands,
     )
     return section("Sizes", "A slow worker gets less, so that all end together.", chart)
-
-
-WORKER_COLUMNS = (
-    ("worker", "text"),
-    ("samples, mean", "number"),
-    ("time, median", "seconds"),
-    ("samples/s, median", "number"),
-    ("forecast off by, median", "percent"),
-    ("waits", "percent"),
-    ("slowest in", "percent"),
-    ("no report in", "percent"),
-)
 
 
 def _workers(run: Run, first: list[int]) -> dict[str, Any]:
@@ -535,7 +501,20 @@ def _workers(run: Run, first: list[int]) -> dict[str, Any]:
     return section(
         "Workers",
         "Slow ones first, then those that the others waited for most.",
-        table("All workers", WORKER_COLUMNS, rows),
+        table(
+            "All workers",
+            (
+                ("worker", "text"),
+                ("samples, mean", "number"),
+                ("time, median", "seconds"),
+                ("samples/s, median", "number"),
+                ("forecast off by, median", "percent"),
+                ("waits", "percent"),
+                ("slowest in", "percent"),
+                ("no report in", "percent"),
+            ),
+            rows,
+        ),
     )
 
 
@@ -543,7 +522,7 @@ def _reasons(run: Run) -> dict[str, Any]:
     counts = table(
         "How often", (("reason", "text"), ("iterations", "count")), reasons(run.why, run.workers).most_common()
     )
-    acted = np.flatnonzero(run.acted)[-LISTED:]
+    acted = np.flatnonzero(run.acted)[-20:]
     rows = [(f"{run.of_fleet['index'][t]:.0f}", run.why[t]) for t in acted]
     changes = table("The last changes of sizes", (("iteration", "text"), ("reason", "text")), rows)
     return section("What the balancer did, and why", "", counts, changes)

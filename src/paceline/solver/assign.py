@@ -19,17 +19,14 @@ from paceline.solver.fleet import (
     Samples,
     checked_fleet,
     checked_samples,
-    least_padded_work,
     level,
+    min_padded_work,
     packed_bound,
     sums,
 )
 from paceline.solver.packed import packed
 from paceline.solver.padded import FINE, few_orders, order_bound
 from paceline.solver.padded import padded as padded_owners
-
-ENOUGH = 0.002
-"""The search for better packed batches ends this close to the bound: a speed's forecast errs by more."""
 
 TOGETHER = 0.01
 """A makespan this close to the bound counts as balanced."""
@@ -97,8 +94,8 @@ class Assignment:
         """A time, in seconds, before which no assignment ends; computed when it is first asked for."""
         if not self._padded:
             return packed_bound(self._samples, self._fleet)
-        least = least_padded_work(self._samples, len(self._fleet))
-        bound = max(packed_bound(self._samples, self._fleet), level(self._fleet, least))
+        padded_work = min_padded_work(self._samples, len(self._fleet))
+        bound = max(packed_bound(self._samples, self._fleet), level(self._fleet, padded_work))
         # The bound on padded batches takes the exact order of ranks into account up to this many partial ones: 20 ms.
         if few_orders(self._fleet, 8192):
             return max(order_bound(self._samples, self._fleet, bound, self.makespan, FINE), bound)
@@ -205,7 +202,8 @@ def assign(
     if padded:
         sorted_owner_N = padded_owners(samples, fleet, bound, steady)
     else:
-        sorted_owner_N = packed(samples, fleet, bound * (1 + ENOUGH))
+        # stop within 0.2% of the bound: a speed's forecast errs by more
+        sorted_owner_N = packed(samples, fleet, bound * (1 + 0.002))
     work_W, token_W = _loads(samples, sorted_owner_N, len(fleet), padded=padded)
     owner_N = np.empty_like(sorted_owner_N)
     owner_N[order] = sorted_owner_N

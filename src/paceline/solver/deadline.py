@@ -95,24 +95,24 @@ class Load:
             start = self.intercept + self.comm
             offset, margin = start * self.rate, (np.abs(start) + self.comm) * (ROUNDING * self.rate)
             done = np.floor(deadline * (self.rate * (1 - ROUNDING)) - (offset + margin))
-            late = deadline * (self.rate * (1 + ROUNDING)) - (offset - margin - 1)
+            bound = deadline * (self.rate * (1 + ROUNDING)) - (offset - margin - 1)
             done = np.clip(done, self.lower, self.upper)
-            late = np.floor(np.minimum(np.where(self.rate > 0, late, np.inf), self.upper + 1))
+            bound = np.floor(np.minimum(np.where(self.rate > 0, bound, np.inf), self.upper + 1))
         else:  # the inverse loses its digits to cancellation where communication takes most of the time
-            done, late = self.lower, self.upper + 1
+            done, bound = self.lower, self.upper + 1
         done = np.where(started, done, self.lower)
-        rows = ((late - done > 1) & started).nonzero()[0]
+        rows = ((bound - done > 1) & started).nonzero()[0]
         if len(rows):
-            done[rows] = self.only(rows)._bisected(done[rows], late[rows], deadline)
+            done[rows] = self.only(rows)._bisected(done[rows], bound[rows], deadline)
         return done
 
-    def _bisected(self, done: Array, late: Array, deadline: float) -> Array:
+    def _bisected(self, done: Array, bound: Array, deadline: float) -> Array:
         """Bisect between a count that is done in time and one that is late."""
         done = np.where(self.seconds(self.upper) <= deadline, self.upper, done)
-        while (late - done > 1).any():
-            middle = np.floor((done + late) / 2)
+        while (bound - done > 1).any():
+            middle = np.floor((done + bound) / 2)
             in_time = self.seconds(middle) <= deadline
-            done, late = np.where(in_time, middle, done), np.where(in_time, late, middle)
+            done, bound = np.where(in_time, middle, done), np.where(in_time, bound, middle)
         return done
 
 
@@ -125,38 +125,38 @@ def share(load: Load, multiples: int) -> Array:
     """
     if load.lower.sum() == multiples:
         return load.lower
-    deadline, most = earliest(load, multiples)
-    excess = int(most.sum()) - multiples
+    deadline, multiples_W = earliest(load, multiples)
+    excess = int(multiples_W.sum()) - multiples
     if not excess:
-        return most
-    last_W = most > load.lower
+        return multiples_W
+    last_W = multiples_W > load.lower
     if excess >= np.count_nonzero(last_W):
-        most, last_W = _evenly_used(load, most, deadline, multiples)
-        excess = int(most.sum()) - multiples
-    return _less_one(load, most, last_W, excess) if excess else most
+        multiples_W, last_W = _evenly_used(load, multiples_W, deadline, multiples)
+        excess = int(multiples_W.sum()) - multiples
+    return _less_one(load, multiples_W, last_W, excess) if excess else multiples_W
 
 
-def _evenly_used(load: Load, most: Array, deadline: float, multiples: int) -> tuple[Array, Mask]:
+def _evenly_used(load: Load, multiples_W: Array, deadline: float, multiples: int) -> tuple[Array, Mask]:
     """Return the multiples at the lowest use that is enough, and which workers reach it with their last one.
 
     A worker's use is its multiples divided by what its curve alone, without the upper bound, would allow by the
     deadline.
     """
-    able = replace(load, upper=np.full(len(most), float(multiples))).multiples_within(deadline)
-    zero = np.zeros(len(most))
+    able = replace(load, upper=np.full(len(multiples_W), float(multiples))).multiples_within(deadline)
+    zero = np.zeros(len(multiples_W))
     # The same selection solves both problems: "use" takes the place of time, and each worker's curve is a line.
-    use = Load(zero, 1.0 / np.maximum(able, 1), zero, zero, load.lower, most)
+    use = Load(zero, 1.0 / np.maximum(able, 1), zero, zero, load.lower, multiples_W)
     level, even = earliest(use, multiples)
     return even, (even > load.lower) & (use.seconds(even) == level)
 
 
-def _less_one(load: Load, most: Array, last_W: Mask, excess: int) -> Array:
+def _less_one(load: Load, multiples_W: Array, last_W: Mask, excess: int) -> Array:
     """Take one batch multiple from the ``excess`` workers that end last among these; ties go to the slower curve."""
     rows = np.flatnonzero(last_W)
     part = load.only(rows)
     # The worker's place comes last among the keys, so that workers of equal curves are ordered the same way each time.
-    keys = (rows, part.slope, part.intercept, part.floor, part.comm, part.seconds(most[rows]))
-    less = most.copy()
+    keys = (rows, part.slope, part.intercept, part.floor, part.comm, part.seconds(multiples_W[rows]))
+    less = multiples_W.copy()
     less[rows[np.lexsort(keys)[len(rows) - excess :]]] -= 1
     return less
 
@@ -167,17 +167,17 @@ def earliest(load: Load, multiples: int) -> tuple[float, Array]:
     ``multiples`` must be above the sum of the lower bounds and at most the sum of the upper bounds. The multiples that
     a lower bound forces on a worker do not count, however late they end: only the remaining work leaves a choice.
     """
-    done, late = load.lower, load.upper
+    done, bound = load.lower, load.upper
     # Bisecting the bit patterns halves the number of float64 that are left, so the search ends at one exact number.
     # A bisection of the seconds themselves would need a tolerance.
-    early, end = -1, _to_bits(float(load.seconds(late).max()))
+    early, end = -1, _to_bits(float(load.seconds(bound).max()))
     # The first pivot takes all curves for lines without bounds, and half a multiple for each worker for rounding.
     started = np.dot(load.intercept + load.comm, load.rate)
     pivot = float((multiples + len(load.rate) / 2 + started) / load.rate.sum())
     turn = 0
-    while end - early > 1 and (late - done).sum() > len(done) + 256:  # fewer end times than that are ranked directly
+    while end - early > 1 and (bound - done).sum() > len(done) + 256:  # fewer end times than that are ranked directly
         # Newton steps stall where curves are flat or bounds cut them off: then in every turn, or in every second.
-        enclosed = early >= 0 and late is not load.upper
+        enclosed = early >= 0 and bound is not load.upper
         halve = turn >= 3 and (enclosed or turn % 2 == 0)
         if halve or not (pivot > 0 and early < _to_bits(pivot) < end):
             pivot = _from_bits((early + end) // 2)
@@ -186,20 +186,20 @@ def earliest(load: Load, multiples: int) -> tuple[float, Array]:
         if missing > 0:
             early, done = _to_bits(pivot), within
         else:
-            end, late = _to_bits(pivot), within
+            end, bound = _to_bits(pivot), within
             # At most `-missing` of each worker's last times are later than the deadline, and one more may equal it.
-            done = np.maximum(done, late - (1 - missing))
+            done = np.maximum(done, bound - (1 - missing))
         # Only workers between their bounds gain multiples when the deadline moves. A little more, to enclose it.
         moving = (within > load.lower) & (within < load.upper)
         margin = float(np.count_nonzero(moving)) ** 0.5 + 1
         pivot += float((missing + (margin if missing > 0 else -margin)) / np.dot(load.rate, moving))
         turn += 1
-    return (_from_bits(end), late) if end - early == 1 else _ranked(load, done, late, multiples)
+    return (_from_bits(end), bound) if end - early == 1 else _ranked(load, done, bound, multiples)
 
 
-def _ranked(load: Load, done: Array, late: Array, multiples: int) -> tuple[float, Array]:
-    """Return the deadline and the multiples ended by it, by ranking all times above ``done`` up to ``late``."""
-    count = (late - done).astype(np.intp)
+def _ranked(load: Load, done: Array, bound: Array, multiples: int) -> tuple[float, Array]:
+    """Return the deadline and the multiples ended by it, by ranking all times above ``done`` up to ``bound``."""
+    count = (bound - done).astype(np.intp)
     rows = np.arange(len(done)).repeat(count)
     place = np.arange(len(rows)) - (count.cumsum() - count).repeat(count)
     seconds = load.only(rows).seconds(done[rows] + 1 + place)

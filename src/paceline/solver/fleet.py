@@ -155,16 +155,16 @@ def packed_bound(samples: Samples, fleet: Fleet) -> float:
     6.0
     """
     total = float(samples.costs.cumsum()[-1])
-    return max(level(fleet, total), _longest(samples, fleet), _own_samples(samples, fleet))
+    return max(level(fleet, total), _longest(samples, fleet), _max_useful(samples, fleet))
 
 
 def level(fleet: Fleet, work: float) -> float:
     """Return when the fleet ends, in seconds, if work can be divided at will: all ranks at the same time."""
     order = np.argsort(fleet.fixed, kind="stable")
     start_W, speed_W = fleet.fixed[order], 1 / fleet.pace[order]
-    rate_W, late_W = speed_W.cumsum(), (speed_W * start_W).cumsum()
-    begun = int(np.searchsorted(start_W * rate_W - late_W, work, side="right")) - 1
-    return float((work + late_W[begun]) / rate_W[begun])
+    rate_W, weighted_W = speed_W.cumsum(), (speed_W * start_W).cumsum()
+    begun = int(np.searchsorted(start_W * rate_W - weighted_W, work, side="right")) - 1
+    return float((work + weighted_W[begun]) / rate_W[begun])
 
 
 def _longest(samples: Samples, fleet: Fleet) -> float:
@@ -173,7 +173,7 @@ def _longest(samples: Samples, fleet: Fleet) -> float:
     return float(fleet.fixed.min() + (samples.costs[:count].cumsum() / fastest_W).max())
 
 
-def _own_samples(samples: Samples, fleet: Fleet) -> float:
+def _max_useful(samples: Samples, fleet: Fleet) -> float:
     """Return a bound where no rank may be empty: one of the ``k`` slowest has at least the ``k``-th shortest sample."""
     if not samples.lower:
         return 0.0
@@ -183,26 +183,26 @@ def _own_samples(samples: Samples, fleet: Fleet) -> float:
     return max(float((shortest_W * slowest_W).max() + fleet.fixed.min()), alone, float(fleet.floor.max()))
 
 
-def least_padded_work(samples: Samples, groups: int) -> float:
+def min_padded_work(samples: Samples, groups: int) -> float:
     """Return a work below which no division into so many groups comes, each padded to its longest sample.
 
     The sum over groups of count times longest is least for a contiguous cut of the sorted samples. With a price on
     each group the best cut follows from a recursion, and ``best - price * groups`` is a bound at every price.
     """
     edges, longest_C = _cells(samples)
-    return _least_work(edges, longest_C, np.full(len(longest_C), np.inf), groups)
+    return _min_work(edges, longest_C, np.full(len(longest_C), np.inf), groups)
 
 
-def least_padded_cost(samples: Samples, price: float, groups: int | None = None) -> float:
+def min_padded_cost(samples: Samples, price: float, groups: int | None = None) -> float:
     """Return a cost below which no division into padded groups under the cap comes, where each group costs ``price``.
 
     With ``groups``, there are so many, which are not in the cost. Tokens must fall as costs do.
     """
     edges, longest_C = _cells(samples)
-    most_C = _most(samples, edges)
+    count_C = _counts(samples, edges)
     if groups is None:
-        return _cheapest(edges, longest_C, most_C, price)[0]
-    return _least_work(edges, longest_C, most_C, groups)
+        return _cheapest(edges, longest_C, count_C, price)[0]
+    return _min_work(edges, longest_C, count_C, groups)
 
 
 def padded_cut(samples: Samples, price: float, groups: int | None = None) -> Sizes:
@@ -211,12 +211,12 @@ def padded_cut(samples: Samples, price: float, groups: int | None = None) -> Siz
     They may exceed the cap by a few samples, where there are so many that they are counted in cells.
     """
     edges, longest_C = _cells(samples)
-    most_C = _most(samples, edges)
-    _, cut = _cheapest(edges, longest_C, most_C, price)
+    count_C = _counts(samples, edges)
+    _, cut = _cheapest(edges, longest_C, count_C, price)
     low, high = price, float(longest_C[0] * len(samples))
     for _ in range(0 if groups is None or len(cut) <= groups else STEPS // 2):
         middle = (low + high) / 2
-        _, found = _cheapest(edges, longest_C, most_C, middle)
+        _, found = _cheapest(edges, longest_C, count_C, middle)
         if len(found) > groups:  # type: ignore[operator]
             low = middle
         else:
@@ -224,16 +224,16 @@ def padded_cut(samples: Samples, price: float, groups: int | None = None) -> Siz
     return edges[cut].astype(np.int64)
 
 
-def _most(samples: Samples, edges: Array) -> Array:
+def _counts(samples: Samples, edges: Array) -> Array:
     # Moving cuts to the edges of cells makes a group larger by less than a cell.
     return np.floor(samples.cap / samples.tokens[edges[1:].astype(np.int64) - 1]) + np.diff(edges)
 
 
-def _least_work(edges: Array, longest_C: Array, most_C: Array, groups: int) -> float:
+def _min_work(edges: Array, longest_C: Array, count_C: Array, groups: int) -> float:
     low, high, best = 0.0, float((longest_C * np.diff(edges)).cumsum()[-1]), 0.0
     for _ in range(STEPS):
         price = (low + high) / 2
-        work, cut = _cheapest(edges, longest_C, most_C, price)
+        work, cut = _cheapest(edges, longest_C, count_C, price)
         best = max(best, work - price * groups)
         low, high = (price, high) if len(cut) > groups else (low, price)
     return best
@@ -249,10 +249,10 @@ def _cells(samples: Samples) -> tuple[Array, Array]:
     return edges.astype(np.float64), samples.costs[edges[1:] - 1]
 
 
-def _cheapest(edges: Array, longest_C: Array, most_C: Array, price: float) -> tuple[float, list[int]]:
+def _cheapest(edges: Array, longest_C: Array, count_C: Array, price: float) -> tuple[float, list[int]]:
     """Return the least sum of padded work and prices, and the first cell of each group of at most so many samples."""
     cells = len(longest_C)
-    ends = np.searchsorted(edges, edges[:-1] + most_C, side="right").tolist()
+    ends = np.searchsorted(edges, edges[:-1] + count_C, side="right").tolist()
     cost, after = np.zeros(cells + 1), [0] * cells
     for first in range(cells - 1, -1, -1):
         end = max(ends[first], first + 2)

@@ -12,10 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from paceline.solver.deadline import BatchTimeCurves
-from paceline.solver.split import Split, split, whole
-
-ROUNDING = 1 + 16 * float(np.finfo(np.float64).eps)
-"""Factor that raises a bound, so that rounding never hides a better batch."""
+from paceline.solver.split import Split, require_integer, split
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +95,7 @@ def best_batch(
     costs, a huge noise scale) most batches are tried: set a larger batch multiple then.
     """
     first, last, step = _checked(smallest, largest, batch_multiple, noise_scale)
-    first = max(first, _least(curves, lower, step))
+    first = max(first, _min_batch(curves, lower, step))
     found: dict[int, Split] = {}
 
     def at(batch: int) -> Split:
@@ -108,7 +105,7 @@ def best_batch(
             )
         return found[batch]
 
-    last = _most(curves, upper, step, last)
+    last = _max_batch(curves, upper, step, last)
     if last < first:
         at(int(last) or step)  # raises the error that names the bounds that leave no room
 
@@ -120,7 +117,8 @@ def best_batch(
     # Batches enter with a minus sign, so that `max` prefers the smaller of two equally good ones.
     best = max((useful(x, x), -x) for x in (first, last))
     queue = [(-useful(last, first), first, last)]
-    while queue and -queue[0][0] * ROUNDING >= best[0]:
+    # raised by the rounding error, so that it never hides a better batch
+    while queue and -queue[0][0] * (1 + 16 * float(np.finfo(np.float64).eps)) >= best[0]:
         _, low, high = heapq.heappop(queue)
         if high - low <= step:
             continue
@@ -146,7 +144,7 @@ def _checked(smallest: int, largest: int, batch_multiple: int, noise_scale: floa
     for name, value in (("smallest", smallest), ("largest", largest)):
         if not value >= 1:
             raise ValueError(f"{name} must be at least 1 sample, got {value}")
-    step = whole("batch_multiple", batch_multiple)
+    step = require_integer("batch_multiple", batch_multiple)
     first, last = -(-smallest // step) * step, largest // step * step
     if last < first:
         raise ValueError(
@@ -155,14 +153,14 @@ def _checked(smallest: int, largest: int, batch_multiple: int, noise_scale: floa
     return first, last, step
 
 
-def _least(curves: BatchTimeCurves, lower: ArrayLike, step: int) -> int:
+def _min_batch(curves: BatchTimeCurves, lower: ArrayLike, step: int) -> int:
     """Return the fewest samples that the lower bounds allow; `split` reports a wrong bound later, with its name."""
     each = np.broadcast_to(np.nan_to_num(lower), np.shape(curves.slope))
     return int((np.ceil(each / step) * step).sum())
 
 
-def _most(curves: BatchTimeCurves, upper: ArrayLike | None, step: int, last: int) -> int:
+def _max_batch(curves: BatchTimeCurves, upper: ArrayLike | None, step: int, last: int) -> int:
     """Return the last batch, or the most samples that the upper bounds and memory limits leave room for."""
-    most = curves.limit if upper is None else np.minimum(curves.limit, upper)
-    total = float((np.floor(np.asarray(most) / step) * step).sum())
+    limit = curves.limit if upper is None else np.minimum(curves.limit, upper)
+    total = float((np.floor(np.asarray(limit) / step) * step).sum())
     return int(total) if total < last else last

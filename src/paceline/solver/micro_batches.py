@@ -15,21 +15,6 @@ import numpy as np
 from paceline._arrays import Array, Mask, Sizes
 from paceline.solver.fleet import Fleet, sums
 
-PARTNERS = 8
-"""Ranks with which the latest tries to exchange samples, the earliest first."""
-
-ROUNDS = 200
-"""Exchanges after which the search ends."""
-
-TIGHT = 0.97
-"""Caps are tight for a rank whose samples would fill them to this share."""
-
-PROGRESS = 2e-4
-"""The search ends when as many exchanges as there are ranks, and a few more, gain less than this, relatively."""
-
-WIDTH = 64
-"""Samples of a side among which an exchange is searched, spread evenly over their costs."""
-
 
 @dataclass(frozen=True, eq=False)
 class Problem:
@@ -138,7 +123,8 @@ def _owners(problem: Problem, count: int | None, level: float) -> list[list[int]
     room = [float(problem.caps[0]) * (count or np.inf)] * problem.ranks
     speed_W = 1 / problem.fleet.pace
     share = float(problem.tokens[:, 0].cumsum()[-1] * speed_W[0] / speed_W.cumsum()[-1])
-    dense = room[0] < np.inf and share > TIGHT * room[0]
+    # caps are tight for a rank whose samples would fill them to 97%
+    dense = room[0] < np.inf and share > 0.97 * room[0]
     heap = [(-work / (room[rank] if dense else 1.0), rank) for rank, work in enumerate(left)]
     heapq.heapify(heap)
     full: list[tuple[float, int, float]] = []  # ranks without room for an earlier sample, most room first
@@ -183,8 +169,8 @@ def _ranks_first(problem: Problem, mine: list[list[int]], count: int | None) -> 
     """Divide the samples of each rank into micro-batches: as few as possible, or ``count`` of like cost."""
     rank_B: list[int] = []
     of_N, over = np.full(len(problem), -1, dtype=np.int64), []
-    for rank, own in enumerate(mine):
-        groups = (_alike(problem, own, count) if count else None) or _best_fit(problem, own)
+    for rank, places in enumerate(mine):
+        groups = (_alike(problem, places, count) if count else None) or _best_fit(problem, places)
         for place, group in enumerate(groups[:count]):
             of_N[group] = len(rank_B) + place
         over += [sample for group in groups[count or len(groups) :] for sample in group]
@@ -195,10 +181,10 @@ def _ranks_first(problem: Problem, mine: list[list[int]], count: int | None) -> 
 
 def _placed(problem: Problem, bins: Bins, over: list[int]) -> bool:
     """Put samples that did not fit beside their rank's others where there is room, on the rank that ends earliest."""
-    room_BD, kept = problem.caps - np.zeros((len(bins.rank), len(problem.caps))), bins.of >= 0
+    room_BD, placed = problem.caps - np.zeros((len(bins.rank), len(problem.caps))), bins.of >= 0
     for column, tokens_N in enumerate(problem.tokens.T):
-        room_BD[:, column] -= sums(tokens_N[kept], bins.of[kept], len(bins.rank))
-    work_W = sums(problem.work.sum(axis=1)[kept], bins.rank[bins.of[kept]], problem.ranks)
+        room_BD[:, column] -= sums(tokens_N[placed], bins.of[placed], len(bins.rank))
+    work_W = sums(problem.work.sum(axis=1)[placed], bins.rank[bins.of[placed]], problem.ranks)
     for sample in over:
         ends_B = (work_W * problem.fleet.pace)[bins.rank]
         ends_B[(room_BD < problem.tokens[sample]).any(axis=1)] = np.inf
@@ -232,19 +218,19 @@ def _bins_first(problem: Problem, count: int | None, level: float) -> Bins | Non
     return Bins(np.concatenate([rank_B, np.array(spare, dtype=np.int64)]), of_N)
 
 
-def _alike(problem: Problem, own: list[int], count: int) -> list[list[int]] | None:
+def _alike(problem: Problem, samples: list[int], count: int) -> list[list[int]] | None:
     """Divide samples into so many micro-batches of like cost, the largest first; None if they do not fit that way."""
     cap, *other_caps = problem.caps.tolist()
     groups: list[list[int]] = [[] for _ in range(count)]
     cost, used, others = [0.0] * count, [0.0] * count, [[0.0] * len(other_caps) for _ in range(count)]
-    work, tokens = problem.work[own].sum(axis=1).tolist(), problem.tokens[own].tolist()
-    for sample, more, (need, *other_needs) in zip(own, work, tokens, strict=True):
-        least, place = np.inf, -1
+    work, tokens = problem.work[samples].sum(axis=1).tolist(), problem.tokens[samples].tolist()
+    for sample, more, (need, *other_needs) in zip(samples, work, tokens, strict=True):
+        smallest, place = np.inf, -1
         for group in range(count):
-            if cost[group] < least and used[group] + need <= cap:
+            if cost[group] < smallest and used[group] + need <= cap:
                 sums_D = map(float.__add__, others[group], other_needs)
                 if not other_caps or all(map(float.__le__, sums_D, other_caps)):
-                    least, place = cost[group], group
+                    smallest, place = cost[group], group
         if place < 0:
             return None
         groups[place].append(sample)
@@ -258,19 +244,19 @@ def _even(problem: Problem, bins: Bins, count: int) -> None:
     """Divide each rank's samples anew, so that its micro-batches cost alike: for ranks that wait after each of them."""
     cost_N = problem.work.sum(axis=1)
     places, samples = _grouped(bins.rank, problem.ranks), _grouped(bins.rank[bins.of], problem.ranks)
-    most_B = sums(cost_N, bins.of, len(bins.rank))
-    for place, own in zip(places, samples, strict=True):
-        groups = _alike(problem, own.tolist(), count) if len(own) >= count else None
-        if groups and max(float(cost_N[group].cumsum()[-1]) for group in groups) < most_B[place].max():
+    load_B = sums(cost_N, bins.of, len(bins.rank))
+    for place, bin_samples in zip(places, samples, strict=True):
+        groups = _alike(problem, bin_samples.tolist(), count) if len(bin_samples) >= count else None
+        if groups and max(float(cost_N[group].cumsum()[-1]) for group in groups) < load_B[place].max():
             for one, group in zip(place.tolist(), groups, strict=True):
                 bins.of[group] = one
 
 
-def _best_fit(problem: Problem, own: list[int]) -> list[list[int]]:
+def _best_fit(problem: Problem, samples: list[int]) -> list[list[int]]:
     """Return micro-batches of these samples, by best fit decreasing: nearly as few as possible."""
     caps = problem.caps.tolist()
-    share = problem.share[own]
-    order = [own[place] for place in np.argsort(-share, kind="stable").tolist()]
+    share = problem.share[samples]
+    order = [samples[place] for place in np.argsort(-share, kind="stable").tolist()]
     groups: list[list[int]] = []
     if len(caps) > 1:  # first fit: there is no best of several caps
         rooms: list[list[float]] = []
@@ -310,8 +296,8 @@ def fill_empty(problem: Problem, bins: Bins, count: int | None) -> None:
         size_B = bins.sizes
         for empty in np.flatnonzero(size_B == 0).tolist():
             spare_N = size_B[bins.of] > 1
-            own_N = spare_N & (bins.rank[bins.of] == bins.rank[empty])
-            sample = int(np.flatnonzero(own_N if own_N.any() else spare_N)[-1])
+            local_N = spare_N & (bins.rank[bins.of] == bins.rank[empty])
+            sample = int(np.flatnonzero(local_N if local_N.any() else spare_N)[-1])
             size_B[[bins.of[sample], empty]] += [-1, 1]
             bins.of[sample] = empty
 
@@ -330,18 +316,19 @@ class _Exchanges:
     def __init__(self, problem: Problem, bins: Bins, *, equal: bool) -> None:
         self.problem, self.bins, self.equal = problem, bins, equal
         self.work_WP, self.tokens_BD, self.size_B = bins.work(problem, equal), bins.tokens(problem), bins.sizes
-        self.own = _grouped(bins.rank[bins.of], problem.ranks)
+        self.by_rank = _grouped(bins.rank[bins.of], problem.ranks)
         self.bins_of = _grouped(bins.rank, problem.ranks)
 
     def run(self, enough: float) -> None:
         """Exchange samples as long as that helps and the step takes longer than ``enough`` seconds."""
         ends: list[float] = []
-        patience = self.problem.ranks + PARTNERS
-        for _ in range(ROUNDS):
+        patience = self.problem.ranks + 8
+        for _ in range(200):
             seconds_WP = self.problem.seconds(self.work_WP)
             last_P = seconds_WP.max(axis=0)
             ends.append(float(last_P.sum()))
-            if ends[-1] <= enough or (len(ends) > patience and ends[-1] > ends[-patience] * (1 - PROGRESS)):
+            # stop when an exchange with each rank, and a few more, gain less than 0.02%
+            if ends[-1] <= enough or (len(ends) > patience and ends[-1] > ends[-patience] * (1 - 2e-4)):
                 break
             phases = np.argsort(seconds_WP.mean(axis=0) - last_P, kind="stable").tolist()
             found = next(filter(None, (self._best(seconds_WP, phase) for phase in phases)), None)
@@ -362,22 +349,22 @@ class _Exchanges:
         self.size_B[source] -= count
         self.size_B[place] += count
         giver, taker = bins.rank[[source, place]].tolist()
-        both = np.sort(np.concatenate([self.own[giver], self.own[taker]]))
+        both = np.sort(np.concatenate([self.by_rank[giver], self.by_rank[taker]]))
         for rank in (giver, taker):  # summed anew, in the order of samples: no rounding adds up
-            own = self.own[rank] = both[bins.rank[bins.of[both]] == rank]
+            moved = self.by_rank[rank] = both[bins.rank[bins.of[both]] == rank]
             used = len(self.bins_of[rank]) if self.equal else np.count_nonzero(self.size_B[self.bins_of[rank]])
-            self.work_WP[rank] = problem.work[own].cumsum(axis=0)[-1] + used * problem.fixed
+            self.work_WP[rank] = problem.work[moved].cumsum(axis=0)[-1] + used * problem.fixed
 
     def _best(self, seconds_WP: Array, phase: int) -> tuple[int, int, int] | None:
         """Return which sample the latest rank gives, for which (-1: for none), and into which micro-batch."""
         problem, bins = self.problem, self.bins
         latest = int(seconds_WP[:, phase].argmax())
-        order = np.argsort(seconds_WP[:, phase], kind="stable")[:PARTNERS]
+        order = np.argsort(seconds_WP[:, phase], kind="stable")[:8]
         early = [rank for rank in order.tolist() if seconds_WP[rank, phase] < seconds_WP[latest, phase]]
-        own = _spread(self.own[latest])
-        if not early or not len(own):
+        candidates = _spread(self.by_rank[latest])
+        if not early or not len(candidates):
             return None
-        theirs = _spread(np.concatenate([self.own[rank] for rank in early]))
+        theirs = _spread(np.concatenate([self.by_rank[rank] for rank in early]))
         free = np.concatenate([self.bins_of[rank] for rank in early])
         # A place is a sample to swap with, or room in a micro-batch.
         place_C = np.concatenate([bins.of[theirs], free])
@@ -385,32 +372,32 @@ class _Exchanges:
         tokens_CD, work_CP = np.zeros((len(place_C), len(problem.caps))), np.zeros((len(place_C), len(problem.fixed)))
         tokens_CD[: len(theirs)], work_CP[: len(theirs)] = problem.tokens[theirs], problem.work[theirs]
         room_BD = problem.caps - self.tokens_BD
-        fits_AC = _all_at_most(problem.tokens[own], room_BD[place_C] + tokens_CD)
-        fits_AC &= _all_at_most(tokens_CD, room_BD[bins.of[own]] + problem.tokens[own]).T
-        alone_AC = (self.size_B[bins.of[own]] == 1)[:, None] & moves_C
-        given_ACP = problem.work[own][:, None] - work_CP
-        taken_ACP = given_ACP
-        if self.equal or len(self.own[latest]) == 1:
+        fits_AC = _fits(problem.tokens[candidates], room_BD[place_C] + tokens_CD)
+        fits_AC &= _fits(tokens_CD, room_BD[bins.of[candidates]] + problem.tokens[candidates]).T
+        alone_AC = (self.size_B[bins.of[candidates]] == 1)[:, None] & moves_C
+        moved_ACP = problem.work[candidates][:, None] - work_CP
+        received_ACP = moved_ACP
+        if self.equal or len(self.by_rank[latest]) == 1:
             fits_AC &= ~alone_AC
         elif problem.fixed.any():  # an emptied micro-batch goes, a new one comes
-            given_ACP = given_ACP + alone_AC[:, :, None] * problem.fixed
-            taken_ACP = taken_ACP + (self.size_B[place_C] == 0)[:, None] * problem.fixed
+            moved_ACP = moved_ACP + alone_AC[:, :, None] * problem.fixed
+            received_ACP = received_ACP + (self.size_B[place_C] == 0)[:, None] * problem.fixed
         fixed_W1, pace_W1, floor_W1 = (
             one[:, None] for one in (problem.fleet.fixed, problem.fleet.pace, problem.fleet.floor)
         )
-        own_ACP = np.maximum(fixed_W1[latest] + pace_W1[latest] * (self.work_WP[latest] - given_ACP), floor_W1[latest])
+        new_ACP = np.maximum(fixed_W1[latest] + pace_W1[latest] * (self.work_WP[latest] - moved_ACP), floor_W1[latest])
         their_ACP = np.maximum(
-            fixed_W1[rank_C] + pace_W1[rank_C] * (self.work_WP[rank_C] + taken_ACP), floor_W1[rank_C]
+            fixed_W1[rank_C] + pace_W1[rank_C] * (self.work_WP[rank_C] + received_ACP), floor_W1[rank_C]
         )
-        later_AC = np.maximum(own_ACP, their_ACP).sum(axis=2)
+        later_AC = np.maximum(new_ACP, their_ACP).sum(axis=2)
         now_C = np.maximum(seconds_WP[latest], seconds_WP[rank_C]).sum(axis=1)
         if len(problem.fixed) > 1:
-            fits_AC &= _no_later(seconds_WP, latest, rank_C, own_ACP, their_ACP)
+            fits_AC &= _no_later(seconds_WP, latest, rank_C, new_ACP, their_ACP)
         later_AC[~fits_AC | (later_AC >= now_C * (1 - 1e-9))] = np.inf
         sample, place = divmod(int(later_AC.argmin()), len(place_C))
         if later_AC[sample, place] == np.inf:
             return None
-        return int(own[sample]), -1 if moves_C[place] else int(theirs[place]), int(place_C[place])
+        return int(candidates[sample]), -1 if moves_C[place] else int(theirs[place]), int(place_C[place])
 
 
 def _grouped(owner_N: Sizes, owners: int) -> list[Sizes]:
@@ -419,7 +406,7 @@ def _grouped(owner_N: Sizes, owners: int) -> list[Sizes]:
     return np.split(order, np.bincount(owner_N, minlength=owners).cumsum()[:-1])
 
 
-def _all_at_most(needs_AD: Array, room_CD: Array) -> Mask:
+def _fits(needs_AD: Array, room_CD: Array) -> Mask:
     """Return which needs fit into which rooms under all caps, ``[A, C]``."""
     fits_AC: Mask = needs_AD[:, None, 0] <= room_CD[:, 0]
     for cap in range(1, needs_AD.shape[1]):
@@ -427,19 +414,20 @@ def _all_at_most(needs_AD: Array, room_CD: Array) -> Mask:
     return fits_AC
 
 
-def _no_later(seconds_WP: Array, latest: int, rank_C: Sizes, own_ACP: Array, their_ACP: Array) -> Mask:
+def _no_later(seconds_WP: Array, latest: int, rank_C: Sizes, new_ACP: Array, their_ACP: Array) -> Mask:
     """Return which exchanges leave the sum of the phases' latest ends no later."""
     other_WP = np.empty_like(seconds_WP)
     for rank in np.unique(rank_C).tolist():
         rest = np.delete(seconds_WP, [latest, rank], axis=0)
         other_WP[rank] = rest.max(axis=0) if len(rest) else 0.0
-    after_AC = np.maximum(np.maximum(own_ACP, their_ACP), other_WP[rank_C]).sum(axis=2)
+    after_AC = np.maximum(np.maximum(new_ACP, their_ACP), other_WP[rank_C]).sum(axis=2)
     fine_AC: Mask = after_AC <= seconds_WP.max(axis=0).sum()
     return fine_AC
 
 
 def _spread(samples: Sizes) -> Sizes:
-    """Return at most `WIDTH` of these samples, evenly spread."""
-    if len(samples) <= WIDTH:
+    """Return at most 64 of these samples, evenly spread."""
+    # search among 64 samples of a side, spread evenly over their costs
+    if len(samples) <= 64:
         return samples
-    return samples[np.linspace(0, len(samples) - 1, WIDTH).astype(np.int64)]
+    return samples[np.linspace(0, len(samples) - 1, 64).astype(np.int64)]

@@ -22,24 +22,8 @@ from paceline.solver.micro_batches import Bins, Problem, search
 from paceline.solver.packing_bounds import equal_bounds, fewest_of_all, packing_bound
 from paceline.solver.padded_micro_batches import padded_count, search_padded
 
-ENOUGH = 1e-3
-"""The search ends this close to the bound: a speed's forecast errs by more."""
-
 TOGETHER = 0.01
 """A time this close to the bound counts as balanced."""
-
-COUNTS = 3
-"""Equal numbers of micro-batches that are tried, the most promising first."""
-
-PADDED_COUNTS = 6
-"""The same for padded micro-batches, from the number on that padding alone would choose."""
-
-WORTH = 3e-3
-"""Another number is tried if its bound is at least so much earlier, relatively."""
-
-
-FULL = 0.95
-"""Micro-batches filled to this share of the cap count as full."""
 
 
 @dataclass(frozen=True)
@@ -102,8 +86,8 @@ class TokenCost:
         (0.001, 0.1)
         """
         time_B, rows = np.asarray(seconds, dtype=np.float64), []
-        for own in lengths:
-            length = np.asarray(own, dtype=np.float64)
+        for rank_lengths in lengths:
+            length = np.asarray(rank_lengths, dtype=np.float64)
             if padded:
                 length = np.full(len(length), length.max())
             rows.append([length.sum(), (length * length).sum(), float(len(length)), 1.0])
@@ -197,8 +181,8 @@ class Packing:
 
     def of(self, rank: int) -> list[Sizes]:
         """Return the samples of each micro-batch of a rank, by their places among the lengths, rising."""
-        own = np.flatnonzero(self.rank == rank)
-        return [own[self.micro_batch[own] == place] for place in range(int(self.counts[rank]))]
+        places = np.flatnonzero(self.rank == rank)
+        return [places[self.micro_batch[places] == place] for place in range(int(self.counts[rank]))]
 
     @property
     def idle(self) -> float:
@@ -231,7 +215,8 @@ class Packing:
             return PackingStatus.HELD_BY_SAMPLE
         if size_W[last] <= self.counts[last]:
             return PackingStatus.HELD_BY_SLOW_RANK
-        if self._limit and (self.fill[self.seconds < self.makespan * (1 - TOGETHER)] > FULL).any():
+        # micro-batches count as full at 95% of the cap
+        if self._limit and (self.fill[self.seconds < self.makespan * (1 - TOGETHER)] > 0.95).any():
             return PackingStatus.HELD_BY_CAP
         return PackingStatus.BALANCED if self.gap <= TOGETHER else PackingStatus.COARSE
 
@@ -311,7 +296,7 @@ def pack(
             f"the samples were not packed into {micro_batches} micro-batches on each of {problem.ranks} ranks: they "
             f"need at least {fewest} in all. Raise micro_batches or cap, or pack a smaller global batch"
         )
-    return _as_given(_packing(problem, bins, micro_batches, padded=padded), sample_N, rank_W)
+    return _in_input_order(_packing(problem, bins, micro_batches, padded=padded), sample_N, rank_W)
 
 
 def _best(problem: Problem, micro_batches: int | str | None, *, padded: bool) -> Bins | None:
@@ -320,14 +305,16 @@ def _best(problem: Problem, micro_batches: int | str | None, *, padded: bool) ->
         count = None if micro_batches is None else int(micro_batches)
         return _searched(problem, count, packing_bound(problem, count), padded=padded)
     bounds = equal_bounds(problem)
-    candidates, most = sorted(bounds), COUNTS
+    # numbers of micro-batches to try; six from the one that padding alone would choose
+    candidates, limit = sorted(bounds), 3
     if padded:  # these bounds know nothing of padding, which more micro-batches reduce
-        first, most = max(padded_count(problem), bounds[0][1]), PADDED_COUNTS
-        candidates = [(0.0, count) for count in range(first, first + most)]
+        first, limit = max(padded_count(problem), bounds[0][1]), 6
+        candidates = [(0.0, count) for count in range(first, first + limit)]
     candidates += [(candidates[-1][0], count) for count in range(bounds[-1][1] + 1, bounds[0][1] + len(problem) + 1)]
     best, end, tried, worse = None, np.inf, 0, 0
     for bound, count in candidates:
-        if bound * (1 + WORTH) >= end or tried == most or worse == 2:
+        # another number is tried if its bound is at least 0.3% earlier
+        if bound * (1 + 3e-3) >= end or tried == limit or worse == 2:
             break
         bins = _searched(problem, count, bound or packing_bound(problem, count), padded=padded)
         if bins is None:
@@ -343,7 +330,8 @@ def _best(problem: Problem, micro_batches: int | str | None, *, padded: bool) ->
 def _searched(problem: Problem, count: int | None, bound: float, *, padded: bool) -> Bins | None:
     if padded:
         return search_padded(problem, count, bound)
-    return search(problem, count, bound, bound * (1 + ENOUGH))
+    # stop within 0.1% of the bound: a speed's forecast errs by more
+    return search(problem, count, bound, bound * (1 + 1e-3))
 
 
 def _fleet(speeds: ArrayLike | BatchTimeCurves | None, ranks: int | None) -> tuple[Fleet, Sizes]:
@@ -372,9 +360,9 @@ def _problem(
     parts = dict(lengths) if isinstance(lengths, Mapping) else {"lengths": lengths}
     several = isinstance(lengths, Mapping)
     length_NP = _columns(parts)
-    for name, given in (("cost", cost), ("cap", cap)):
-        if isinstance(given, Mapping) and not (several and given and set(given) <= set(parts)):
-            raise ValueError(f"{name} names the parts {', '.join(given)}, but lengths has {', '.join(parts)}")
+    for name, values in (("cost", cost), ("cap", cap)):
+        if isinstance(values, Mapping) and not (several and values and set(values) <= set(parts)):
+            raise ValueError(f"{name} names the parts {', '.join(values)}, but lengths has {', '.join(parts)}")
     costs = cost if isinstance(cost, Mapping) else dict.fromkeys(parts, TokenCost() if cost is None else cost)
     work_NP, fixed_P = np.zeros(length_NP.shape), np.zeros(len(parts))
     for phase, name in enumerate(parts):
@@ -498,7 +486,7 @@ def _packing(problem: Problem, bins: Bins, micro_batches: int | str | None, *, p
     )
 
 
-def _as_given(packing: Packing, sample_N: Sizes, rank_W: Sizes) -> Packing:
+def _in_input_order(packing: Packing, sample_N: Sizes, rank_W: Sizes) -> Packing:
     """Return a packing in the order of the arguments."""
     owner_N, micro_N = np.empty_like(packing.rank), np.empty_like(packing.micro_batch)
     owner_N[sample_N], micro_N[sample_N] = rank_W[packing.rank], packing.micro_batch

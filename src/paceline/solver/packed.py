@@ -7,10 +7,6 @@ import numpy as np
 from paceline._arrays import Array, Mask, Sizes
 from paceline.solver.fleet import Fleet, Samples, sums
 
-ALIKE = 0.7
-"""Samples are given out together while the shortest of them costs at least this share of the longest: then the end of
-each can be foreseen from their mean. Tried from .5 to .9: smaller shares left ranks late, larger ones took longer."""
-
 
 def packed(samples: Samples, fleet: Fleet, enough: float) -> Sizes:
     """Return the rank of each sample, ``[N]``; a makespan of ``enough`` seconds ends the search.
@@ -23,7 +19,7 @@ def packed(samples: Samples, fleet: Fleet, enough: float) -> Sizes:
     owner_N = _longest_first(samples, fleet)
     if samples.cap < np.inf and (sums(samples.tokens, owner_N, len(fleet)) > samples.cap).any():
         owner_N = _under_cap(samples, fleet)
-    owner_N = _nobody_without(samples, fleet, owner_N)
+    owner_N = _one_sample_each(samples, fleet, owner_N)
     return _exchanged(samples, fleet, owner_N, enough)
 
 
@@ -33,7 +29,8 @@ def _longest_first(samples: Samples, fleet: Fleet) -> Sizes:
     owner_N = np.empty(len(samples), dtype=np.int64)
     rising, first = -cost_N, 0
     while first < len(samples):
-        alike = int(np.searchsorted(rising, ALIKE * rising[first], side="right"))
+        # samples are assigned together while the shortest costs at least 70% of the longest
+        alike = int(np.searchsorted(rising, 0.7 * rising[first], side="right"))
         # At most two samples for each rank at once: more left ranks late.
         end = max(first + 1, min(alike, first + 2 * len(fleet)))
         mean = cost_N[first:end].cumsum()[-1] / (end - first)
@@ -64,9 +61,9 @@ def _fluid(ends_W: Array, each_W: Array, count: int) -> float:
     """Return when ``count`` equal samples would be done if they could be divided."""
     order = np.argsort(ends_W, kind="stable")
     end_W, rate_W = ends_W[order], 1 / each_W[order]
-    late_W, rate_W = (rate_W * end_W).cumsum(), rate_W.cumsum()
-    begun = int(np.searchsorted(end_W * rate_W - late_W, count, side="right")) - 1
-    return float((count + late_W[begun]) / rate_W[begun])
+    weighted_W, rate_W = (rate_W * end_W).cumsum(), rate_W.cumsum()
+    begun = int(np.searchsorted(end_W * rate_W - weighted_W, count, side="right")) - 1
+    return float((count + weighted_W[begun]) / rate_W[begun])
 
 
 def _under_cap(samples: Samples, fleet: Fleet) -> Sizes:
@@ -100,7 +97,7 @@ def _one_by_one(samples: Samples, fleet: Fleet, order: Sizes, *, tight: bool) ->
     return owner_N
 
 
-def _nobody_without(samples: Samples, fleet: Fleet, owner_N: Sizes) -> Sizes:
+def _one_sample_each(samples: Samples, fleet: Fleet, owner_N: Sizes) -> Sizes:
     """Give ranks with too few samples the shortest that others can spare, the slowest rank first."""
     counts_W = np.bincount(owner_N, minlength=len(fleet))
     short_W = np.flatnonzero(counts_W < samples.lower)
@@ -122,10 +119,10 @@ def _exchanged(samples: Samples, fleet: Fleet, owner_N: Sizes, enough: float) ->
         latest = int(np.where(work_W > 0, ends_W, 0.0).argmax())  # who has nothing does not run
         if ends_W[latest] <= enough:
             break
-        given = _best_exchange(samples, fleet, owner_N, ends_W, latest)
-        if given is None:
+        exchange = _best_exchange(samples, fleet, owner_N, ends_W, latest)
+        if exchange is None:
             break
-        sample, other, partner = given
+        sample, other, partner = exchange
         owner_N[sample] = partner
         if other >= 0:
             owner_N[other] = latest
@@ -138,7 +135,7 @@ def _best_exchange(
     samples: Samples, fleet: Fleet, owner_N: Sizes, ends_W: Array, latest: int
 ) -> tuple[int, int, int] | None:
     """Return which sample the latest rank gives, for which (-1: for none), and to whom; None if nothing helps."""
-    own = np.flatnonzero(owner_N == latest)
+    mine = np.flatnonzero(owner_N == latest)
     # Ranks with which the latest tries to exchange, the earliest first.
     for partner in np.argsort(ends_W, kind="stable")[:4].tolist():
         if ends_W[partner] >= ends_W[latest]:
@@ -147,9 +144,9 @@ def _best_exchange(
         cost_T = np.append(samples.costs[theirs[:-1]], 0.0)
         # What should move is known; for each own sample the theirs that comes nearest is found by bisection.
         ideal = (ends_W[latest] - ends_W[partner]) / (fleet.pace[latest] + fleet.pace[partner])
-        place_O = np.searchsorted(-cost_T, ideal - samples.costs[own])
-        pairs = [(own, np.clip(place_O + shift, 0, len(cost_T) - 1)) for shift in (-1, 0)]
-        gives, takes = np.concatenate([own, own]), np.concatenate([pair[1] for pair in pairs])
+        place_O = np.searchsorted(-cost_T, ideal - samples.costs[mine])
+        pairs = [(mine, np.clip(place_O + shift, 0, len(cost_T) - 1)) for shift in (-1, 0)]
+        gives, takes = np.concatenate([mine, mine]), np.concatenate([pair[1] for pair in pairs])
         moved = samples.costs[gives] - cost_T[takes]
         last = np.maximum(ends_W[latest] - moved * fleet.pace[latest], ends_W[partner] + moved * fleet.pace[partner])
         last[~_allowed(samples, owner_N, (latest, partner), gives, theirs[takes])] = np.inf

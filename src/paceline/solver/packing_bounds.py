@@ -7,11 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from paceline._arrays import Array
-from paceline.solver.fleet import Samples, least_padded_cost, level, packed_bound
+from paceline.solver.fleet import Samples, level, min_padded_cost, packed_bound
 from paceline.solver.micro_batches import Problem
-
-COUNTS = 64
-"""Equal numbers of micro-batches whose bounds are compared; the bound rises after a few."""
 
 
 def fewest_micro_batches(tokens_N: Array, cap: float) -> int:
@@ -61,8 +58,8 @@ def packing_bound(problem: Problem, count: int | None, *, padded: bool = False) 
             bound = max(bound, _capped(problem, work, count))
         if padded:
             samples = replace(samples, tokens=problem.tokens[:, 0], cap=float(problem.caps[0]))
-            least = least_padded_cost(samples, fixed, count and count * problem.ranks)
-            bound = max(bound, level(fleet if count else problem.fleet, least))
+            padded_cost = min_padded_cost(samples, fixed, count and count * problem.ranks)
+            bound = max(bound, level(fleet if count else problem.fleet, padded_cost))
         total += bound
     return total
 
@@ -71,7 +68,8 @@ def equal_bounds(problem: Problem) -> list[tuple[float, int]]:
     """Return equal numbers of micro-batches that may be the best, from the fewest on, each after its bound."""
     bounds: list[tuple[float, int]] = []
     fewest = -(-fewest_of_all(problem) // problem.ranks)
-    for count in range(fewest, fewest + COUNTS):
+    # the bound rises after a few
+    for count in range(fewest, fewest + 64):
         bounds.append((packing_bound(problem, count), count))
         if len(bounds) > 1 and bounds[-1][0] >= bounds[-2][0] > min(bounds)[0]:
             break
@@ -93,7 +91,7 @@ def _capped(problem: Problem, work: float, count: int) -> float:
             dense = np.argsort(-(problem.work[:, 0] / tokens_N), kind="stable")
         used = np.concatenate([[0.0], tokens_N[dense].cumsum()])
         done = np.concatenate([[0.0], problem.work[dense, 0].cumsum()])
-        most_W = np.interp(np.arange(1, problem.ranks) * (count * cap), used, done)
-        rest = (work - most_W + start_W[::-1].cumsum()[::-1][1:]) / speed_W[::-1].cumsum()[::-1][1:]
+        work_W = np.interp(np.arange(1, problem.ranks) * (count * cap), used, done)
+        rest = (work - work_W + start_W[::-1].cumsum()[::-1][1:]) / speed_W[::-1].cumsum()[::-1][1:]
         bound = max(bound, float(rest.max(initial=0.0)))
     return bound

@@ -69,9 +69,9 @@ class Table:
         self.kind_W = kind_W.ravel()
         self.layers = _layers(tuple(counts_K.tolist()))
         self.count, self.lower = len(samples), samples.lower
-        most = np.maximum.accumulate(samples.tokens[::-1])[::-1]
+        longest = np.maximum.accumulate(samples.tokens[::-1])[::-1]
         with np.errstate(divide="ignore"):
-            self.under_cap = np.append(np.floor(samples.cap / most), np.inf)
+            self.under_cap = np.append(np.floor(samples.cap / longest), np.inf)
         self.longest = np.append(samples.costs, 1.0)
 
     def ends(self, until: float) -> bool:
@@ -134,15 +134,12 @@ FINE = 1e-3
 """Bisection ends at this relative width."""
 
 
-STATES = 512
-"""Most partial orders of the ranks for which the best is found exactly: always with 9 ranks."""
-
 Cut = list[tuple[int, int]]
 """Ranks in the order of falling lengths, with their numbers of samples."""
 
 
-def padded(samples: Samples, fleet: Fleet, at_least: float, steady: float = 0.0) -> Sizes:
-    """Return the rank of each sample, ``[N]``; no assignment ends before ``at_least`` seconds.
+def padded(samples: Samples, fleet: Fleet, lower_bound: float, steady: float = 0.0) -> Sizes:
+    """Return the rank of each sample, ``[N]``; no assignment ends before ``lower_bound`` seconds.
 
     The ranks' own order is taken where it ends at most by ``steady`` later, relatively, than the best that is found.
 
@@ -154,16 +151,17 @@ def padded(samples: Samples, fleet: Fleet, at_least: float, steady: float = 0.0)
     cuts = Cuts(samples, fleet)
     # The fastest at the long end: a slow rank has not the time for a long sample. Where all are alike it is exact.
     fastest = np.argsort(fleet.pace, kind="stable").tolist()
-    until, cut = _upper(cuts, fastest, at_least)
+    until, cut = _upper(cuts, fastest, lower_bound)
     if len(set(zip(cuts.pace, cuts.fixed, strict=True))) == 1:
         pass  # all orders are alike
-    elif few_orders(fleet, STATES):
-        order = best_order(samples, fleet, at_least, until, FINE)
-        cut, until = _better(lambda end: cuts.in_order(order, end), at_least, until, cut)
+    # exact for up to 512 partial orders of the ranks: always with 9 ranks
+    elif few_orders(fleet, 512):
+        order = best_order(samples, fleet, lower_bound, until, FINE)
+        cut, until = _better(lambda end: cuts.in_order(order, end), lower_bound, until, cut)
     else:
-        cut, until = _better(lambda end: cuts.sparing(fastest, end), at_least, until, cut)
-    if steady and (own := cuts.in_order(range(len(fleet)), until * (1 + steady))) is not None:
-        cut, _ = _better(lambda end: cuts.in_order(range(len(fleet)), end), at_least, until * (1 + steady), own)
+        cut, until = _better(lambda end: cuts.sparing(fastest, end), lower_bound, until, cut)
+    if steady and (in_order := cuts.in_order(range(len(fleet)), until * (1 + steady))) is not None:
+        cut, _ = _better(lambda end: cuts.in_order(range(len(fleet)), end), lower_bound, until * (1 + steady), in_order)
     return np.repeat([rank for rank, _ in cut], [count for _, count in cut]).astype(np.int64)
 
 
@@ -225,10 +223,10 @@ class Cuts:
 
     def _count(self, rank: int, first: int, left: int, until: float) -> int:
         """Return how many samples, from the first on, a rank ends in time; the others after it get their fewest."""
-        most = len(self.longest) - first - left * self.lower
-        if most <= 0 or until <= self.fixed[rank]:
+        longest = len(self.longest) - first - left * self.lower
+        if longest <= 0 or until <= self.fixed[rank]:
             return 0
-        room = min((until - self.fixed[rank]) / (self.pace[rank] * self.longest[first]), float(most))
+        room = min((until - self.fixed[rank]) / (self.pace[rank] * self.longest[first]), float(longest))
         return int(min(room, self.cap // self.tokens[first])) if self.tokens[first] else int(room)
 
 

@@ -23,9 +23,6 @@ FINE = 1e-3
 Cut = list[tuple[int, int]]
 """Rank and size of each micro-batch, the longest samples first."""
 
-SPARE = 0.9
-"""Share of the micro-batches among which padding is reduced; the others end ranks together."""
-
 
 def search_padded(problem: Problem, count: int | None, low: float) -> Bins | None:
     """Return micro-batches that end early, ``count`` for each rank or as many as it needs; None if they do not fit.
@@ -33,7 +30,8 @@ def search_padded(problem: Problem, count: int | None, low: float) -> Bins | Non
     No packing ends before ``low`` seconds.
     """
     samples = Samples(problem.work[:, 0], problem.tokens[:, 0], float(problem.caps[0]), 0)
-    fixed, groups = float(problem.fixed[0]), None if count is None else int(SPARE * count * problem.ranks)
+    # padding is reduced among 90%; the others make ranks end together
+    fixed, groups = float(problem.fixed[0]), None if count is None else int(0.9 * count * problem.ranks)
     best, end = None, np.inf
     for starts in (padded_cut(samples, fixed, groups), np.zeros(1, dtype=np.int64)):
         cut, found = _earliest(problem, count, low, starts)
@@ -99,16 +97,18 @@ def _as_bins(problem: Problem, cut: Cut, count: int | None) -> Bins:
     for rank, size in cut:
         groups[rank].append(range(first, first + size))
         first += size
-    for own in groups:
-        while len(own) < (count or 1):
-            largest = max(range(len(own)), key=lambda place: len(own[place]), default=None)
-            half = 0 if largest is None else len(own[largest]) // 2
-            own.append(range(0) if largest is None else own[largest][len(own[largest]) - half :])
+    for rank_groups in groups:
+        while len(rank_groups) < (count or 1):
+            largest = max(range(len(rank_groups)), key=lambda place: len(rank_groups[place]), default=None)
+            half = 0 if largest is None else len(rank_groups[largest]) // 2
+            rank_groups.append(
+                range(0) if largest is None else rank_groups[largest][len(rank_groups[largest]) - half :]
+            )
             if largest is not None:
-                own[largest] = own[largest][: len(own[largest]) - half]
+                rank_groups[largest] = rank_groups[largest][: len(rank_groups[largest]) - half]
     of_N = np.empty(len(problem), dtype=np.int64)
-    for place, group in enumerate(group for own in groups for group in own):
+    for place, group in enumerate(group for rank_groups in groups for group in rank_groups):
         of_N[group] = place
-    bins = Bins(np.repeat(np.arange(problem.ranks), [len(own) for own in groups]), of_N)
+    bins = Bins(np.repeat(np.arange(problem.ranks), [len(rank_groups) for rank_groups in groups]), of_N)
     fill_empty(problem, bins, count)
     return bins

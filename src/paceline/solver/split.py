@@ -39,7 +39,7 @@ class Status(Enum):
         "Held by the floor: the last worker takes the same time for one more batch multiple. "
         "A larger global batch, or fewer workers, would cost no time."
     )
-    GIVEN = "Given: these sizes were not chosen from these curves, so another split may end sooner."
+    PRESET = "Given: these sizes were not chosen from these curves, so another split may end sooner."
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,10 +145,10 @@ def split(
     with np.errstate(all="ignore"):
         plain = _load(fleet, multiples, step, lower, upper, comm, overlap)
         load = _cautious(plain, spread, risk)
-        taken = share(load, multiples)
-        seconds = np.where(taken > 0, plain.seconds(taken), 0.0)
-        status = _status(load, taken)
-    return Split((taken * step).astype(np.int64), seconds, float(seconds.max()), status)
+        sizes = share(load, multiples)
+        seconds = np.where(sizes > 0, plain.seconds(sizes), 0.0)
+        status = _status(load, sizes)
+    return Split((sizes * step).astype(np.int64), seconds, float(seconds.max()), status)
 
 
 def evaluate(curves: Curves, sizes: ArrayLike) -> Split:
@@ -167,7 +167,7 @@ def evaluate(curves: Curves, sizes: ArrayLike) -> Split:
     _finite("sizes", sizes, len(curves.slope))
     sizes_W = np.asarray(sizes) if np.ndim(sizes) else np.full(len(curves.slope), sizes)
     seconds = curves.busy_seconds(sizes_W)
-    return Split(sizes_W, seconds, float(seconds.max()), Status.GIVEN)
+    return Split(sizes_W, seconds, float(seconds.max()), Status.PRESET)
 
 
 def caution(spread: Array, risk: float = 1.0) -> Array:
@@ -231,20 +231,20 @@ def _cautious(load: Load, spread: ArrayLike | None, risk: float) -> Load:
     return replace(load, floor=load.floor * factor, slope=load.slope * factor, intercept=load.intercept * factor)
 
 
-def _status(load: Load, taken: Array) -> Status:
-    seconds, with_one_more = np.where(taken > 0, load.seconds(taken), 0.0), load.seconds(taken + 1)
+def _status(load: Load, sizes: Array) -> Status:
+    seconds, with_one_more = np.where(sizes > 0, load.seconds(sizes), 0.0), load.seconds(sizes + 1)
     makespan = seconds.max()
-    if with_one_more.min() > makespan and taken.min() > 0:
+    if with_one_more.min() > makespan and sizes.min() > 0:
         return Status.BALANCED
     # Several conditions may hold at once. The first one in this order names the status.
-    last, room = seconds == makespan, taken < load.upper
+    last, room = seconds == makespan, sizes < load.upper
     sooner = with_one_more < makespan
     if sooner.any():
-        if (taken == load.lower)[last].all() and (sooner & room).any():
+        if (sizes == load.lower)[last].all() and (sooner & room).any():
             return Status.HELD_BY_LOWER
         if (sooner & ~room).any():
             return Status.HELD_BY_UPPER
-    if ((taken == 0) & room).any():
+    if ((sizes == 0) & room).any():
         return Status.IDLE
     if (last & room & (with_one_more <= makespan)).any():
         return Status.FLAT
@@ -301,7 +301,7 @@ def _load(
 
 def _multiples(global_batch: int, batch_multiple: int) -> tuple[int, int]:
     """Return the global batch in multiples, and the batch multiple; an error names the nearest valid batches."""
-    size, step = whole("global_batch", global_batch), whole("batch_multiple", batch_multiple)
+    size, step = require_integer("global_batch", global_batch), require_integer("batch_multiple", batch_multiple)
     if size > LARGEST_BATCH:
         raise ValueError(f"global_batch must be at most 2**53 samples, got {size}")
     if size % step:
@@ -314,7 +314,7 @@ def _multiples(global_batch: int, batch_multiple: int) -> tuple[int, int]:
     return size // step, step
 
 
-def whole(name: str, value: int) -> int:
+def require_integer(name: str, value: int) -> int:
     """Return a whole number of samples, at least 1."""
     try:
         number = operator.index(value)
@@ -357,14 +357,14 @@ def _column(name: str, values: ArrayLike, count: int) -> Array:
 
 def _require_feasible(low: Array, high: Array, multiples: int, step: int) -> None:
     rounded = "" if step == 1 else f", rounded inward to multiples of {step},"
-    total, least, most = multiples * step, low.sum() * step, high.sum() * step
-    if least > total:
+    total, minimum, maximum = multiples * step, low.sum() * step, high.sum() * step
+    if minimum > total:
         raise ValueError(
-            f"the lower bounds{rounded} sum to {least:.0f}, more than the global_batch {total}: lower them"
+            f"the lower bounds{rounded} sum to {minimum:.0f}, more than the global_batch {total}: lower them"
         )
-    if most < total:
+    if maximum < total:
         raise ValueError(
-            f"the upper bounds and memory limits{rounded} sum to {most:.0f}, less than the global_batch {total}: "
+            f"the upper bounds and memory limits{rounded} sum to {maximum:.0f}, less than the global_batch {total}: "
             "raise them, add workers, or accumulate gradients over smaller batches"
         )
     if (low > high).any():

@@ -23,14 +23,8 @@ from paceline.torch.exchange import Exchange
 from paceline.torch.loader_protocol import Loader
 from paceline.torch.reports import COLUMNS
 
-MOST_COMPARED = 64
+MAX_COMPARED = 64
 """Numbers of a sample, or of a subset, that are compared: enough to tell two parts of a dataset apart, and quick."""
-
-DIFFERENT = (
-    "The ranks have different data: {what} is not the same on each. Samples are assigned to ranks by their numbers, so "
-    "most of what only one rank has would never come. Give every rank the whole dataset, not its own part of it "
-    "(Subset, shard, split_dataset_by_node)."
-)
 
 
 def facts_of(loader: Loader, predictor: Predictor, policy: Policy, timeout: float | None) -> dict[str, str]:
@@ -62,28 +56,28 @@ def agree(
     """
     # Host and local rank survive an elastic restart, in which torchrun may renumber the global ranks.
     local = os.environ.get("LOCAL_RANK", str(exchange.rank))
-    own = {
+    mine = {
         "facts": {**facts, "names of the workers": str(None if workers is None else [str(one) for one in workers])},
         "name": f"{socket.gethostname()}:{local}",
         "rank": loader.rank,
     }
-    told_W = exchange.gather(own)  # before any check, so that every rank sees the same facts and raises the same error
+    facts_W = exchange.gather(mine)  # before any check, so that all ranks see the same facts and raise the same error
     if loader.world_size != exchange.world_size:
         raise ValueError(
             f"the loader assigns samples to {loader.world_size} ranks, but {exchange.world_size} ranks train together: "
             "give the loader their rank and world_size"
         )
     # Of all ranks: one of another version may name a fact that the others do not.
-    for name in dict.fromkeys(name for other in told_W for name in other["facts"]):
-        said = [str(other["facts"].get(name)) for other in told_W]
-        if len(set(said)) > 1:
+    for name in dict.fromkeys(name for other in facts_W for name in other["facts"]):
+        values = [str(other["facts"].get(name)) for other in facts_W]
+        if len(set(values)) > 1:
             raise ValueError(
                 f"the ranks must agree on the {name}, got "
-                + ", ".join(f"{value} on rank {rank}" for rank, value in enumerate(said))
+                + ", ".join(f"{value} on rank {rank}" for rank, value in enumerate(values))
             )
-    if (ranks := [other["rank"] for other in told_W]) != list(range(exchange.world_size)):
+    if (ranks := [other["rank"] for other in facts_W]) != list(range(exchange.world_size)):
         raise ValueError(f"each rank must give the loader its own rank, got {ranks} in the order of ranks")
-    names = [str(one) for one in workers] if workers is not None else [other["name"] for other in told_W]
+    names = [str(one) for one in workers] if workers is not None else [other["name"] for other in facts_W]
     if len(set(names)) != len(names) or len(names) != exchange.world_size:
         raise ValueError(f"workers must be {exchange.world_size} different names, one for each rank, got {names}")
     return tuple(names)
@@ -106,8 +100,16 @@ def different(exchange: Exchange, dataset: Any) -> str:
     files that loading processes must open themselves.
     """
     what, seen = checksum_of(dataset)
-    told_W = exchange.gather([what, seen])
-    return DIFFERENT.format(what=what) if any(told != told_W[0] for told in told_W) else ""
+    facts_W = exchange.gather([what, seen])
+    return (
+        (
+            f"The ranks have different data: {what} is not the same on each. Samples are assigned to ranks by their "
+            "numbers, so most of what only one rank has would never come. Give every rank the whole dataset, not its "
+            "own part of it (Subset, shard, split_dataset_by_node)."
+        )
+        if any(seen_there != facts_W[0] for seen_there in facts_W)
+        else ""
+    )
 
 
 def checksum_of(dataset: Any) -> tuple[str, int]:
@@ -120,7 +122,7 @@ def checksum_of(dataset: Any) -> tuple[str, int]:
     ('', 0)
     """
     if isinstance(dataset, Subset):
-        return "the subset", _checksum(np.asarray(dataset.indices[:MOST_COMPARED])) ^ checksum_of(dataset.dataset)[1]
+        return "the subset", _checksum(np.asarray(dataset.indices[:MAX_COMPARED])) ^ checksum_of(dataset.dataset)[1]
     if isinstance(dataset, ConcatDataset):
         parts: list[Any] = dataset.datasets
         return checksum_of(next(part for part in parts if len(part)))
@@ -137,8 +139,8 @@ def checksum_of(dataset: Any) -> tuple[str, int]:
 def _checksum(row: Any) -> int:
     """Return a checksum of a few numbers, to three digits: processors may round the last ones differently."""
     if isinstance(row, torch.Tensor):
-        row = row.detach().to_dense().reshape(-1)[:MOST_COMPARED].tolist()  # not by numpy, which has no bfloat16
-    numbers = np.ravel(row)[:MOST_COMPARED]
+        row = row.detach().to_dense().reshape(-1)[:MAX_COMPARED].tolist()  # not by numpy, which has no bfloat16
+    numbers = np.ravel(row)[:MAX_COMPARED]
     if numbers.dtype.kind not in "biufc":  # objects may print their address
         return 0
     return zlib.crc32(" ".join(f"{number:.3g}" for number in numbers.tolist()).encode())

@@ -31,13 +31,13 @@ class Assigner(ABC):
         Samples of the epoch that are in no batch yet; None where nobody knows.
     coefficients
         Factors by which costs follow from features, ``[F]``; None where samples have no costs.
-    least_samples
+    min_samples
         Fewest samples of a rank in a batch, where samples have costs.
     """
 
     remaining: int | None = None
     coefficients: Array | None = None
-    least_samples = 1
+    min_samples = 1
 
     def __init__(self, rule: GlobalBatch, rank: int) -> None:
         self.rule, self.rank = rule, rank
@@ -110,21 +110,21 @@ class EpochAssigner(Assigner):
     def __init__(self, order: Order, rule: GlobalBatch, rank: int) -> None:
         super().__init__(rule, rank)
         self.order = order
-        self._least = rule.least
+        self._min_left = rule.min_left
         self._unique = False
         self._rank_batch = RankBatch(rule.equal())
         self.end()
 
     @abstractmethod
-    def expected(self, asked: int) -> tuple[Samples, int]:
+    def expected(self, requested: int) -> tuple[Samples, int]:
         """Return the samples to load next, those of this rank if shares stay as they are, and how far they reach.
 
-        ``asked`` says how far they were asked for: 0 at the start, and then what was returned beside the last ones.
+        ``requested`` says how far they were asked for: 0 at the start, and then what was returned beside the last ones.
         """
 
-    def asks_for_next(self, asked: int) -> bool:
+    def asks_for_next(self, requested: int) -> bool:
         """Return whether the next request is for samples of the next batch, none of which was requested before."""
-        return asked <= self.place
+        return requested <= self.place
 
     @abstractmethod
     def settled(self) -> Samples:
@@ -133,7 +133,7 @@ class EpochAssigner(Assigner):
     @property
     def over(self) -> bool:
         """True if the epoch has no further batch."""
-        return self.remaining < self._least
+        return self.remaining < self._min_left
 
     def start(self, epoch: int) -> None:
         """Begin this epoch."""
@@ -157,7 +157,7 @@ class EpochAssigner(Assigner):
         """Refuse a state of other samples or another order, or a rest that is too small for so many ranks."""
         require_same(state, {name: getattr(self.order, name) for name in ("samples", "seed", "shuffle")})
         left, ranks = int(state["remaining"]), self.rule.world_size
-        if with_rest and self._least <= left < ranks:
+        if with_rest and self._min_left <= left < ranks:
             raise ValueError(
                 f"{left} samples are left of epoch {int(state['epoch'])}, too few for {ranks} ranks, as none may go "
                 f"without: resume with at most {left} ranks, or leave them out with load_state_dict(state, "
@@ -198,9 +198,9 @@ class EpochAssigner(Assigner):
         self.remaining = len(numbers) - place + sum(len(buffer) for buffer in self.buffers)
 
 
-def require_same(state: State, own: Mapping[str, object]) -> None:
+def require_same(state: State, expected: Mapping[str, object]) -> None:
     """Refuse a state that was saved with other settings than these."""
-    for name, value in own.items():
+    for name, value in expected.items():
         if name in state and state[name].item() != value:
             raise ValueError(
                 f"the state was saved with {name}={state[name].item()}, but this loader has {value}: the epoch cannot "

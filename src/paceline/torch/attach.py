@@ -30,12 +30,6 @@ from paceline.torch.sampled import covariates_for
 from paceline.torch.sharded import gathers_parameters, group_of, replicas_of
 from paceline.torch.weighting import Weighting
 
-ONE_MODEL = (
-    "micro_batch= and pack=True take one model: ranks have different numbers of micro-batches, and torch builds the "
-    "buckets of a second model in between, each rank at another time, for which the others wait for ever. Put both "
-    "into one DistributedDataParallel, or give accumulate= a number"
-)
-
 _balances: WeakKeyDictionary[Any, ref[Balance]] = WeakKeyDictionary()
 """The balance of each loader, shared by all models that train on it. Weak, because the models' hooks keep it alive."""
 
@@ -135,7 +129,11 @@ def attach(
     shards = _ranks_of_a_replica(model, loader)
     if loader in _balances and (known := _balances[loader]()) is not None and not known.closed:
         if loader.counts_differ:
-            raise ValueError(ONE_MODEL)
+            raise ValueError(
+                "micro_batch= and pack=True take one model: ranks have different numbers of micro-batches, and torch "
+                "builds the buckets of a second model in between, each rank at another time, for which the others "
+                "wait forever. Put both into one DistributedDataParallel, or give accumulate= a number"
+            )
         if any(option is not None for option in (predictor, policy, timeout, workers, covariates)):
             raise ValueError(
                 "this loader is attached already, and a further model shares its balance: give options only in the "
@@ -150,7 +148,7 @@ def attach(
         require_predictor(predictor)
     policy = _policy_for(model, loader, policy, loader.global_batch // shards)
     if not isinstance(policy.lower, Mapping):
-        loader.least_samples = max(int(policy.lower), 1)
+        loader.min_samples = max(int(policy.lower), 1)
     sampled = covariates_for(predictor, covariates)
     group = group_of(model)
     exchange = Exchange(group, timeout)
@@ -260,7 +258,7 @@ def _policy_for(model: torch.nn.Module, loader: Loader, policy: Policy | None, s
 
 def _warn_of_unknown_bounds(policy: Policy, names: Sequence[str]) -> None:
     """Warn of bounds for unknown workers: names are easily mistyped, and a bound may be there to keep memory free."""
-    bounds = [name for given in (policy.lower, policy.upper) if isinstance(given, Mapping) for name in given]
+    bounds = [name for bound in (policy.lower, policy.upper) if isinstance(bound, Mapping) for name in bound]
     if unknown := sorted(set(bounds) - set(names)):
         warnings.warn(
             f"policy.lower or policy.upper bounds {unknown}, who are not among the workers {list(names)}: these bounds "

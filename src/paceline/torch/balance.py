@@ -203,7 +203,7 @@ class Balance(Scaling):
         if self.closed:
             return
         if (rows := self._steps.rows) is not None and rows.together and self.on_iteration:
-            self._steps.tell(rows)  # the last iteration, which no other follows
+            self._steps.notify(rows)  # the last iteration, which no other follows
         for observe in self.on_iteration:
             if hasattr(observe, "close"):
                 observe.close()

@@ -45,7 +45,7 @@ class BufferAssigner(EpochAssigner):
     """
 
     buffered = True
-    _taken = _reach = 0
+    _consumed = _reach = 0
     """Samples that this rank has taken, and the end up to which its buffer stayed since it was last asked for some."""
 
     def __init__(self, order: Order, rule: GlobalBatch, rank: int, ahead: int = AHEAD) -> None:
@@ -59,30 +59,30 @@ class BufferAssigner(EpochAssigner):
             self._rank_batch = RankBatch(sizes_W)
         self.reserve(sizes_W)
         # Another rank may have been given this buffer's end: what comes there later has not been asked for.
-        self._reach = min(self._reach, self._taken + len(self.buffers[self.rank]))
+        self._reach = min(self._reach, self._consumed + len(self.buffers[self.rank]))
         return self._rank_batch, self.buffers[self.rank][: sizes_W[self.rank]]
 
-    def expected(self, asked: int) -> tuple[Samples, int]:
+    def expected(self, requested: int) -> tuple[Samples, int]:
         """Return the next samples of the buffer, up to the end of a batch; their count begins with the loop."""
-        buffer, size = self.buffers[self.rank], self._rank_batch.own(self.rank)
+        buffer, size = self.buffers[self.rank], self._rank_batch.local(self.rank)
         # What came back from another rank can be taken without having been asked for again.
-        first = max(0, min(asked, self._reach) - self._taken)
-        self._reach = self._taken + len(buffer)
+        first = max(0, min(requested, self._reach) - self._consumed)
+        self._reach = self._consumed + len(buffer)
         samples = buffer[first : (first // size + 1) * size]
-        return samples, self._taken + first + len(samples)
+        return samples, self._consumed + first + len(samples)
 
-    def asks_for_next(self, asked: int) -> bool:
+    def asks_for_next(self, requested: int) -> bool:
         """Return True: the whole buffer is requested sooner or later, from its front."""
         return True
 
     def settled(self) -> Samples:
         """Return this rank's part of the next batch: the rest of its buffer stays."""
-        return self.buffers[self.rank][: self._rank_batch.own(self.rank)]
+        return self.buffers[self.rank][: self._rank_batch.local(self.rank)]
 
     def advance(self) -> None:
         """Count the next batch as taken."""
         self.batches += 1
-        self._taken += self._rank_batch.own(self.rank)
+        self._consumed += self._rank_batch.local(self.rank)
         self.take(self._rank_batch.sizes)
 
     def reserve(self, sizes_W: Sizes) -> None:
@@ -105,7 +105,7 @@ class BufferAssigner(EpochAssigner):
 
     def _stand(self, numbers: Samples, place: int) -> None:
         super()._stand(numbers, place)
-        self._taken = self._reach = 0
+        self._consumed = self._reach = 0
 
     def _held(self) -> Sizes:
         return np.array([len(buffer) for buffer in self.buffers])
@@ -113,14 +113,14 @@ class BufferAssigner(EpochAssigner):
     def _draw(self, sizes_W: Sizes, rounds: int) -> None:
         """Draw this many rounds, a batch for each rank in turn; the order's last round may be incomplete."""
         total = int(sizes_W.sum())
-        drawn = self.numbers[self.place : self.place + rounds * total]
-        self.place += len(drawn)
-        whole, rest = np.split(drawn, [len(drawn) // total * total])
+        samples = self.numbers[self.place : self.place + rounds * total]
+        self.place += len(samples)
+        full, rest = np.split(samples, [len(samples) // total * total])
         borders_W1 = _borders(sizes_W)
-        whole_RX, rest_W1 = whole.reshape(-1, total), borders_W1 * len(rest) // total
+        full_RX, rest_W1 = full.reshape(-1, total), borders_W1 * len(rest) // total
         for rank, buffer in enumerate(self.buffers):
-            own = whole_RX[:, borders_W1[rank] : borders_W1[rank + 1]].ravel()
-            self.buffers[rank] = np.concatenate([buffer, own, rest[rest_W1[rank] : rest_W1[rank + 1]]])
+            mine = full_RX[:, borders_W1[rank] : borders_W1[rank + 1]].ravel()
+            self.buffers[rank] = np.concatenate([buffer, mine, rest[rest_W1[rank] : rest_W1[rank + 1]]])
 
     def _even_out(self, sizes_W: Sizes) -> None:
         """Near the end of the epoch, when nothing is left to draw: let all buffers last equally long.
@@ -135,9 +135,9 @@ class BufferAssigner(EpochAssigner):
             while spare_W[taker] < 0:
                 giver = int(spare_W.argmax())
                 count = int(min(spare_W[giver], -spare_W[taker]))
-                given = self.buffers[giver][-count:]
+                moved = self.buffers[giver][-count:]
                 self.buffers[giver] = self.buffers[giver][:-count]
-                self.buffers[taker] = np.concatenate([self.buffers[taker], given])
+                self.buffers[taker] = np.concatenate([self.buffers[taker], moved])
                 spare_W[giver] -= count
                 spare_W[taker] += count
 

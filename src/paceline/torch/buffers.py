@@ -12,25 +12,13 @@ from paceline._arrays import Array
 FIRST, THEN = 8, 16
 """Exchanges that are all looked at, and how many later ones pass from one look to the next: each reads all buffers."""
 
-ENOUGH = 2
-"""Times that changed buffers must have been equal on all ranks, with equal batches, to count as shared."""
-
-FAR = 1e-6
-"""Relative difference beyond rounding."""
-
-PARTED = (
-    "Buffers of the model (such as {name}) were the same on all ranks with equal batches, and are not with unequal "
-    "ones: they seem to be averaged by hand, as all_reduce(sum) / (len(batch) * world_size). Divide by the samples of "
-    "all ranks, loader.batch_sizes.sum()."
-)
-
 
 class Buffers:
     """Buffers of the attached models but those of batch normalisation, which are each rank's own.
 
     Attributes
     ----------
-    apart
+    ended
         Whether checks have ended: the buffers differ between ranks, or there are none.
 
     Examples
@@ -47,11 +35,11 @@ class Buffers:
         self._name = "buffer"
         self._before = math.nan
         self._shared = 0
-        self.apart = False
+        self.ended = False
 
     def sum(self, models: Sequence[torch.nn.Module], exchange: int) -> float:
         """Return the sum of all numbers in the buffers; NaN where there are none, or this exchange has no look."""
-        if self.apart or (exchange >= FIRST and exchange % THEN):
+        if self.ended or (exchange >= FIRST and exchange % THEN):
             return math.nan
         found = [
             (f"{name}.{part}".strip("."), buffer)
@@ -62,7 +50,7 @@ class Buffers:
             if buffer.is_floating_point() and not buffer.is_cuda  # a device would be waited for
         ]
         if not found:
-            self.apart = True  # nothing to look at, from now on
+            self.ended = True  # nothing to look at, from now on
             return math.nan
         self._name = found[0][0]
         return float(sum(buffer.double().sum() for _, buffer in found))
@@ -70,11 +58,21 @@ class Buffers:
     def learn(self, sum_W: Array, *, uneven: bool) -> str:
         """Return a warning if sums that ranks shared have parted; ``uneven`` is whether batches differed in size."""
         sums = sum_W.tolist()
-        if math.isnan(sum(sums)) or self.apart:
+        if math.isnan(sum(sums)) or self.ended:
             return ""
         changed, self._before = sums[0] != self._before, sums[0]
-        if max(sums) - min(sums) <= FAR * max(abs(each) for each in sums):
+        # beyond rounding
+        if max(sums) - min(sums) <= 1e-6 * max(abs(each) for each in sums):
             self._shared += changed and not uneven
             return ""
-        self.apart = True
-        return PARTED.format(name=self._name) if uneven and self._shared >= ENOUGH else ""
+        self.ended = True
+        # shared only if equal batches left them equal twice
+        return (
+            (
+                f"Buffers of the model (such as {self._name}) were the same on all ranks with equal batches, and are "
+                "not with unequal ones: they seem to be averaged by hand, as all_reduce(sum) / (len(batch) * "
+                "world_size). Divide by the samples of all ranks, loader.batch_sizes.sum()."
+            )
+            if uneven and self._shared >= 2
+            else ""
+        )

@@ -98,9 +98,9 @@ class CostAssigner(SliceAssigner):
         epoch = self.epoch if self.remaining else epoch
         if self._counted[0] != epoch or self.order.sampler is not None:  # trainers ask at every batch
             free = replace(self.costs, cap=None)
-            whole = CostAssigner(self.order, self.rule, self.rank, free, self.table)
-            whole.start(epoch)
-            self._counted = (epoch, len(whole._ends()))
+            uncapped = CostAssigner(self.order, self.rule, self.rank, free, self.table)
+            uncapped.start(epoch)
+            self._counted = (epoch, len(uncapped._ends()))
         return self._counted[1]
 
     def settings(self) -> dict[str, object]:
@@ -146,10 +146,10 @@ class CostAssigner(SliceAssigner):
             self._known[key] = self._divided(self.table[self._slice(place)])
         return self._known[key]
 
-    def _divided(self, drawn: SampleCosts) -> Division:
+    def _divided(self, samples: SampleCosts) -> Division:
         """Return who takes which of these samples, at the shares that hold."""
         assert self.coefficients is not None
-        return self.costs.divided(drawn, self._shares_W, self.coefficients, self.least_samples)
+        return self.costs.divided(samples, self._shares_W, self.coefficients, self.min_samples)
 
     def _require_room(self, cap: float) -> None:
         """Refuse an epoch in which a global batch exceeds what all ranks may take, before it begins."""

@@ -77,9 +77,9 @@ class PackAssigner(CostAssigner):
         """Return what must be the same on every rank, beside the order and the rule."""
         return {"pack": "equal" if self.equal else True, **super().settings()}
 
-    def _divided(self, drawn: SampleCosts) -> Packed:
+    def _divided(self, samples: SampleCosts) -> Packed:
         assert self.coefficients is not None
-        return _with_samples_for_all(self.costs.packed(drawn, self._shares_W, self.coefficients, equal=self.equal))
+        return _with_samples_for_all(self.costs.packed(samples, self._shares_W, self.coefficients, equal=self.equal))
 
     def _require_room(self, cap: float) -> None:
         """Do nothing: a rank takes as many micro-batches as it needs, and longer samples were refused."""

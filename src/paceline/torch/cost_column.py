@@ -14,7 +14,7 @@ Numbers = ArrayLike | str | Callable[[Any], float]
 """An array of one number for each sample, the name of a column, or what returns the number of a sample."""
 
 
-def numbers_of(dataset: Any, given: Numbers, name: str, *, zeros: bool = False) -> Array:
+def numbers_of(dataset: Any, source: Numbers, name: str, *, zeros: bool = False) -> Array:
     """Return the numbers of all samples, above 0 or with ``zeros`` not below, or refuse the argument of this name.
 
     The column of a Hugging Face dataset is read without its rows. A column of lists counts as their lengths. A
@@ -35,12 +35,12 @@ def numbers_of(dataset: Any, given: Numbers, name: str, *, zeros: bool = False) 
     Traceback (most recent call last):
     ValueError: cost must be finite and above 0, got nan for sample 1
     """
-    if isinstance(given, str):
-        values = _column(dataset, given, name)
-    elif callable(given):
-        values = np.array([given(dataset[number]) for number in range(len(dataset))], dtype=np.float64)
+    if isinstance(source, str):
+        values = _column(dataset, source, name)
+    elif callable(source):
+        values = np.array([source(dataset[number]) for number in range(len(dataset))], dtype=np.float64)
     else:
-        values = np.array(given, dtype=np.float64)
+        values = np.array(source, dtype=np.float64)
     if values.shape != (len(dataset),):
         raise ValueError(
             f"{name} must hold one number for each of the {len(dataset)} samples, got the shape {values.shape}"
@@ -64,8 +64,8 @@ def require_in_range(values_N: Array, name: str, *, first: int = 0, of: str = ""
     """
     fine = np.isfinite(values_N) & ((values_N > 0) | (zeros & (values_N == 0)))
     if not fine.all():
-        place, least = int(np.argmin(fine)), "not negative" if zeros else "above 0"
-        raise ValueError(f"{name} must be finite and {least}, got {values_N[place]:g} for sample {first + place}{of}")
+        place, wanted = int(np.argmin(fine)), "not negative" if zeros else "above 0"
+        raise ValueError(f"{name} must be finite and {wanted}, got {values_N[place]:g} for sample {first + place}{of}")
 
 
 def _column(dataset: Any, column: str, name: str) -> Array:

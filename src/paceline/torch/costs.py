@@ -17,10 +17,6 @@ from paceline.torch.cost_column import Numbers, numbers_of, require_in_range
 MAX_PARTS = 3
 """Parts of a sample whose costs are learned at most: a fit tries 2**(2 P + 3) sets of features, which takes 0.1 s."""
 
-STEADY = 0.05
-"""Padded batches keep the ranks' order where that takes at most so much longer. Seen live with two equal ranks: when
-the long end went now here, now there, the errors of costs looked like changing speeds, and shares followed them."""
-
 
 @dataclass(frozen=True, eq=False)
 class Costs:
@@ -85,7 +81,7 @@ class Costs:
     def parts(self) -> dict[str, Any]:
         """Lengths of each part of a sample, by its name in messages; nothing without lengths."""
         if isinstance(self.lengths, Mapping):
-            return {f"lengths[{name!r}]": given for name, given in self.lengths.items()}
+            return {f"lengths[{name!r}]": value for name, value in self.lengths.items()}
         return {} if self.lengths is None else {"lengths": self.lengths}
 
     @property
@@ -104,7 +100,7 @@ class Costs:
     def read(self, dataset: Any) -> Costs:
         """Return these costs with arrays in place of names and functions."""
         several = len(self.parts) > 1
-        columns = [numbers_of(dataset, given, name, zeros=several) for name, given in self.parts.items()]
+        columns = [numbers_of(dataset, value, name, zeros=several) for name, value in self.parts.items()]
         for name, column in zip(self.parts, columns, strict=True):
             if not column.any():
                 raise ValueError(f"{name} is 0 for every sample: leave that part out")
@@ -115,53 +111,54 @@ class Costs:
             self, lengths=lengths, cost=None if self.cost is None else numbers_of(dataset, self.cost, "cost")
         )
 
-    def of_drawn(self, samples: list[Any], first: int) -> SampleCosts:
+    def of_samples(self, samples: list[Any], first: int) -> SampleCosts:
         """Return the costs of samples drawn from a stream, the first of which has this number; not scaled."""
         of, several = " of the stream", len(self.parts) > 1
-        given: Any = {**self.parts, **({} if self.cost is None else {"cost": self.cost})}
+        value: Any = {**self.parts, **({} if self.cost is None else {"cost": self.cost})}
         numbers = {}
-        for name, function in given.items():
+        for name, function in value.items():
             numbers[name] = np.array([function(sample) for sample in samples], dtype=np.float64)
             require_in_range(numbers[name], name, first=first, of=of, zeros=several and name != "cost")
         return self._known([numbers[name] for name in self.parts], numbers.get("cost"), len(samples), first, of)
 
     def require_functions(self) -> None:
         """Refuse numbers that are not a function of a sample: samples of a stream cannot be looked up."""
-        for name, given in (("cost", self.cost), *self.parts.items()):
-            if given is not None and not callable(given):
+        for name, value in (("cost", self.cost), *self.parts.items()):
+            if value is not None and not callable(value):
                 raise TypeError(
                     f"{name} must be a function of a sample, as samples of a stream have no numbers, got "
-                    f"{type(given).__name__}"
+                    f"{type(value).__name__}"
                 )
         if self.global_tokens is not None:
             raise ValueError("global_tokens is about datasets: for a stream leave it out, and give global_batch")
 
-    def divided(self, drawn: SampleCosts, shares_W: Sizes, coefficients_F: Array, least: int) -> Assignment:
+    def divided(self, samples: SampleCosts, shares_W: Sizes, coefficients_F: Array, minimum: int) -> Assignment:
         """Return the assignment of the drawn samples with which ranks end together, at these shares of work."""
+        # keep the ranks' order of padded batches where that takes at most 5% longer
         return assign(
-            sum_of_products(drawn.features, coefficients_F),
+            sum_of_products(samples.features, coefficients_F),
             shares_W,
-            tokens=drawn.tokens,
+            tokens=samples.tokens,
             cap=self.cap,
-            lower=min(least, len(drawn.tokens) // len(shares_W)),
+            lower=min(minimum, len(samples.tokens) // len(shares_W)),
             padded=self.padded,
-            steady=STEADY,
+            steady=0.05,
         )
 
-    def packed(self, drawn: SampleCosts, shares_W: Sizes, coefficients_F: Array, *, equal: bool) -> Packing:
+    def packed(self, samples: SampleCosts, shares_W: Sizes, coefficients_F: Array, *, equal: bool) -> Packing:
         """Return the drawn samples in micro-batches under the cap, with which ranks end together."""
         return pack(
-            drawn.tokens,
+            samples.tokens,
             cap=self.cap,
             speeds=shares_W,
             micro_batches="equal" if equal else None,
-            cost=sum_of_products(drawn.features, coefficients_F),
+            cost=sum_of_products(samples.features, coefficients_F),
             padded=self.padded,
         )
 
-    def work(self, own: SampleCosts) -> tuple[float, ...]:
+    def work(self, samples: SampleCosts) -> tuple[float, ...]:
         """Return the features of the work of one rank's samples, ``[F]``: their sum, or padded to the longest."""
-        features_NF = own.features
+        features_NF = samples.features
         padded = self.padded and len(features_NF) > 0  # a packed micro-batch may be empty
         total_F = features_NF.max(axis=0) * len(features_NF) if padded else features_NF.sum(axis=0)
         return tuple(total_F.tolist())
@@ -236,9 +233,9 @@ def _scaled(features_NF: Array, *, zeros: bool = False) -> Array:
     positive_NF = scaled_NF[:, :1] if zeros else scaled_NF
     if not (np.isfinite(scaled_NF).all() and (positive_NF > 0).all()):
         first_N = features_NF[:, 0]
-        least, most = int(first_N.argmin()), int(first_N.argmax())
+        minimum, largest = int(first_N.argmin()), int(first_N.argmax())
         raise ValueError(
-            f"samples {least} and {most} are too unequal for floating point, {first_N[least]:g} and {first_N[most]:g}: "
-            "are these numbers right?"
+            f"samples {minimum} and {largest} are too unequal for floating point, {first_N[minimum]:g} and "
+            f"{first_N[largest]:g}: are these numbers right?"
         )
     return scaled_NF

@@ -23,17 +23,12 @@ import torch
 
 from paceline.torch.global_batch import RankBatch
 
-MOST_PASSES = 1024
+MAX_PASSES = 1024
 """Passes that are remembered: more than any step goes back through."""
 
-MOST_BATCHES = 64
+MAX_BATCHES = 64
 """Batches that may be out: the oldest are forgotten."""
 
-LOSS_NODES = 64
-"""Nodes of a loss's graph that are kept finite where the loss has no terms: division and reduction come first."""
-
-DEEPEST = 4
-"""Levels of containers and objects that are looked into for tensors."""
 
 LINE = (
     "write loss = balance.scale(loss, count) before backward(), where count is the number of samples or tokens that "
@@ -54,19 +49,19 @@ class Warnings:
     """Warns of each thing once."""
 
     def __init__(self) -> None:
-        self._given: set[str] = set()
+        self._warned: set[str] = set()
 
     def __call__(self, about: str, sentence: str) -> None:
         """Warn, if there was no warning about this yet."""
-        if about not in self._given:
-            self._given.add(about)
+        if about not in self._warned:
+            self._warned.add(about)
             warnings.warn(sentence, BalanceWarning, stacklevel=3)
 
 
 # -- rows and batches ----------------------------------------------------------------------------------------------
 
 
-def tensors_in(thing: Any, depth: int = DEEPEST) -> list[torch.Tensor]:
+def tensors_in(thing: Any, depth: int = 4) -> list[torch.Tensor]:
     """Return the tensors of a model's inputs or output, also inside sequences, mappings and objects.
 
     >>> [tensor.item() for tensor in tensors_in({"loss": torch.tensor(1), "parts": [torch.tensor(2), None]})]
@@ -132,7 +127,7 @@ class BatchesOut:
 
     def __init__(self, rank: int) -> None:
         self.rank = rank
-        self.handed_out = self.passes = 0
+        self.delivered = self.passes = 0
         """Batches of the loop under way, and passes in training."""
         self._out: list[RankBatch] = []
         self._used = self._fetched = self._in_turns = False
@@ -141,16 +136,16 @@ class BatchesOut:
     def hand_out(self, batch: RankBatch) -> None:
         """Add a batch that the loop is given."""
         self._out.append(batch)
-        self.handed_out += 1
+        self.delivered += 1
         self._fetched = True
-        if len(self._out) > MOST_BATCHES:
+        if len(self._out) > MAX_BATCHES:
             del self._out[0]
             self._used = False
 
     def clear(self) -> None:
         """Forget the batches of a loop that is over."""
         self._out.clear()
-        self.handed_out = self.passes = 0
+        self.delivered = self.passes = 0
         self._used = self._fetched = False
         self._backed.clear()
 
@@ -165,13 +160,13 @@ class BatchesOut:
         if self._moves_on(model):
             places[:2] = [1] if self._fetched and id(model) in self._backed else [1, 0]
         if len(out) > 1 and self._backed and id(model) not in self._backed and out[0].total == out[1].total:
-            owns = [batch.own(self.rank) for batch in out[:2]]
-            if owns[0] != owns[1] and any(own in rows for own in owns):
-                self._in_turns = owns[1] in rows
+            mine = [batch.local(self.rank) for batch in out[:2]]
+            if mine[0] != mine[1] and any(count in rows for count in mine):
+                self._in_turns = mine[1] in rows
         for wanted in rows:
             for place in places:
                 batch = out[place]
-                if batch.own(self.rank) == wanted:
+                if batch.local(self.rank) == wanted:
                     new = place > 0 or not self._used
                     if new:
                         del out[:place]
@@ -185,7 +180,7 @@ class BatchesOut:
 
         All have been computed that were handed out, but for as many as the loop fetches ahead.
         """
-        ahead = max(self.handed_out - self.passes, 0)
+        ahead = max(self.delivered - self.passes, 0)
         del self._out[: max(len(self._out) - ahead, 0)]
         self._used, self._fetched = False, bool(self._out)
         self._backed.clear()
@@ -200,7 +195,7 @@ class BatchesOut:
         out = self._out
         if not out:
             return None, False
-        return self.of([out[int(self._moves_on(model))].own(self.rank)], model)
+        return self.of([out[int(self._moves_on(model))].local(self.rank)], model)
 
     def _moves_on(self, model: object) -> bool:
         """Return whether a model is taken to go on from the first batch to the second."""
@@ -210,7 +205,7 @@ class BatchesOut:
     @property
     def rows(self) -> list[int]:
         """Rows of this rank's batches that are out."""
-        return sorted({batch.own(self.rank) for batch in self._out})
+        return sorted({batch.local(self.rank) for batch in self._out})
 
 
 # -- passes and the graph ------------------------------------------------------------------------------------------
@@ -260,8 +255,8 @@ class Pass:
         self.beside: list[torch.Tensor] = behind.leaves if behind else []
         self.begin: int = number_now()
         self.end: float = math.inf  # a forward pass may hold a backward pass, as Lightning's training steps do
-        if len(_passes) >= MOST_PASSES:
-            del _passes[: MOST_PASSES // 2], _begins[: MOST_PASSES // 2]
+        if len(_passes) >= MAX_PASSES:
+            del _passes[: MAX_PASSES // 2], _begins[: MAX_PASSES // 2]
         _passes.append(self)
         _begins.append(self.begin)
 
@@ -365,7 +360,8 @@ def _keep_finite(root: Any) -> None:
     for node in waiting:
         node.register_hook(finite)
         for following, _ in node.next_functions:
-            if following not in known and len(known) < LOSS_NODES and not hasattr(following, "variable"):
+            # division and reduction come first
+            if following not in known and len(known) < 64 and not hasattr(following, "variable"):
                 known.add(following)
                 waiting.append(following)
 
@@ -473,17 +469,17 @@ def _call_at_end(nodes: Iterable[Any], weightings: Iterable[Any]) -> list[Any]:
         if not begun:
             begun.append(True)
             for weighting in weightings:
-                torch.autograd.Variable._execution_engine.queue_callback(weighting.own_gradients_ready)
+                torch.autograd.Variable._execution_engine.queue_callback(weighting.local_gradients_ready)
 
     return [node.register_prehook(begins) for node in dict.fromkeys(nodes) if node is not None]
 
 
 def _times(roots: Sequence[Any], gradients: Any, factor: float) -> list[torch.Tensor]:
     """Return the gradients of these roots times a factor."""
-    given = [None] * len(roots) if gradients is None else gradients
-    given = [given] if isinstance(given, torch.Tensor) else list(given)
+    weights = [None] * len(roots) if gradients is None else gradients
+    weights = [weights] if isinstance(weights, torch.Tensor) else list(weights)
     found = []
-    for root, gradient in zip(roots, given, strict=True):
+    for root, gradient in zip(roots, weights, strict=True):
         if gradient is not None:
             found.append(gradient * factor)
             continue

@@ -43,7 +43,7 @@ class StreamAssigner(Assigner):
         if costs is not None:
             self.coefficients = np.eye(costs.features)[0]
         self._scale = np.zeros(0)
-        self._drawn = 0
+        self._position = 0
         self._samples: Iterator[Any] | None = None
         self._batch: list[Any] = []
         self._ahead: list[Any] = []
@@ -59,21 +59,21 @@ class StreamAssigner(Assigner):
 
     def next(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, list[Any]]:
         """Return facts about the next batch, and this rank's samples."""
-        drawn = self._batch or self._draw()
+        samples = self._batch or self._draw()
         if self.costs is None:
-            rank_batch = RankBatch(self.rule.sizes(len(drawn), shares_W))
+            rank_batch = RankBatch(self.rule.sizes(len(samples), shares_W))
             known, owner_N = np.zeros(0), np.repeat(np.arange(len(shares_W)), rank_batch.sizes)
         else:
-            known, rank_batch, owner_N = self._divided(self.costs, drawn, shares_W)
-        content = b"".join(fingerprint(sample if self.key is None else self.key(sample)) for sample in drawn)
+            known, rank_batch, owner_N = self._divided(self.costs, samples, shares_W)
+        content = b"".join(fingerprint(sample if self.key is None else self.key(sample)) for sample in samples)
         self._seen = np.ascontiguousarray(known).tobytes() + owner_N.astype("<i8").tobytes() + content
-        return rank_batch, [drawn[number] for number in np.flatnonzero(owner_N == self.rank)]
+        return rank_batch, [samples[number] for number in np.flatnonzero(owner_N == self.rank)]
 
     def advance(self) -> None:
         """Count the next batch as taken."""
         self.digest = zlib.crc32(self._seen, self.digest)
         self.batches += 1
-        self._drawn += len(self._batch)
+        self._position += len(self._batch)
         self._batch, self.over = [], not self._ahead
 
     def settings(self) -> dict[str, object]:
@@ -81,8 +81,8 @@ class StreamAssigner(Assigner):
         known: dict[str, object] = {"window": self.window, "seed": self.seed}
         if self.costs is None:
             return known
-        asked = [*(["cost"] if self.costs.cost is not None else []), *self.costs.parts]
-        return {**known, **self.costs.settings(), "numbers of a sample": asked}
+        read = [*(["cost"] if self.costs.cost is not None else []), *self.costs.parts]
+        return {**known, **self.costs.settings(), "numbers of a sample": read}
 
     def check(self, state: State, *, with_rest: bool) -> None:
         """Refuse a state of a stream that was mixed in another way."""
@@ -92,7 +92,7 @@ class StreamAssigner(Assigner):
         """Return the place in the stream: the epoch, the samples drawn from it, and whether it is over."""
         names = ("epoch", "batches", "digest", "over", "window", "seed")
         numbers = {name: np.array(getattr(self, name)) for name in names}
-        return {**numbers, "drawn": np.array(self._drawn), "scale": self._scale}
+        return {**numbers, "drawn": np.array(self._position), "scale": self._scale}
 
     def load_state_dict(self, state: State) -> None:
         """Move to a saved place: with the next batch, samples drawn before it are read again and dropped."""
@@ -105,8 +105,8 @@ class StreamAssigner(Assigner):
         self.epoch, self.batches, self.digest = (int(state[name]) for name in ("epoch", "batches", "digest"))
         self._scale = np.array(state["scale"])
 
-    def _stand(self, drawn: int) -> None:
-        self._drawn, self.over = drawn, False
+    def _stand(self, samples: int) -> None:
+        self._position, self.over = samples, False
         self._samples, self._batch, self._ahead = None, [], []
 
     def _draw(self) -> list[Any]:
@@ -115,7 +115,7 @@ class StreamAssigner(Assigner):
             stream: Any = self.stream
             if hasattr(stream, "set_epoch"):
                 stream.set_epoch(self.epoch)
-            self._samples = islice(mixed(stream, self.window, self.seed, self.epoch), self._drawn, None)
+            self._samples = islice(mixed(stream, self.window, self.seed, self.epoch), self._position, None)
         ranks = self.rule.world_size
         self._batch = self._ahead + list(islice(self._samples, self.rule.samples - len(self._ahead)))
         # As many as ranks are read ahead: where there are fewer, they are the stream's end, and join this batch.
@@ -128,15 +128,15 @@ class StreamAssigner(Assigner):
             )
         return self._batch
 
-    def _divided(self, costs: Costs, drawn: list[Any], shares_W: Sizes) -> tuple[Array, RankBatch, Sizes]:
+    def _divided(self, costs: Costs, samples: list[Any], shares_W: Sizes) -> tuple[Array, RankBatch, Sizes]:
         """Return the features of the drawn samples, the facts about the batch, and the rank of each sample, ``[N]``."""
-        known = costs.of_drawn(drawn, self._drawn)
+        known = costs.of_samples(samples, self._position)
         if not len(self._scale):  # an average sample of the first batch costs 1: the same on every rank
-            mean_F = known.features.cumsum(axis=0)[-1] / len(drawn)
+            mean_F = known.features.cumsum(axis=0)[-1] / len(samples)
             self._scale = np.where(mean_F > 0, mean_F, 1.0)  # no sample may have had an image yet
         scaled = SampleCosts(known.features / self._scale, known.tokens)
         assert self.coefficients is not None
-        found = costs.divided(scaled, shares_W, self.coefficients, self.least_samples)
+        found = costs.divided(scaled, shares_W, self.coefficients, self.min_samples)
         rank_batch = RankBatch(found.counts, costs.work(scaled[found.of(self.rank)]))
         return known.features, rank_batch, found.owner
 
@@ -191,8 +191,8 @@ def mixed(stream: Iterable[Any], window: int, seed: int, epoch: int) -> Iterator
     for sample in source:
         # Raw bits: their stream is the same in every version of numpy, and so on every rank.
         place = int(bits.random_raw()) % len(held)
-        held[place], given = sample, held[place]
-        yield given
+        held[place], yielded = sample, held[place]
+        yield yielded
     while held:
         place = int(bits.random_raw()) % len(held)
         held[place], held[-1] = held[-1], held[place]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from paceline.torch.counting import MOST_BATCHES
+from paceline.torch.counting import MAX_BATCHES
 from paceline.torch.loader_protocol import Loader
 
 SHARDING = ("torch.distributed.", "deepspeed.", "megatron.")
@@ -55,13 +55,13 @@ class EqualShapes:
         if not self.loader.looping and not (self.loader.ended and self.waits()):
             return
         # The rows may be of a batch before the newest one, as far back as batches are remembered.
-        if self.loader.since_uneven > MOST_BATCHES or _shards():
+        if self.loader.since_uneven > MAX_BATCHES or _shards():
             return
         if not self.ranks.issuperset(dist.get_process_group_ranks(group)):
             return
-        own = torch.tensor([rows.numel()], device=rows.device)
-        lengths = [torch.zeros_like(own) for _ in range(group.size())]
-        group.allgather([lengths], [own]).wait()
+        count = torch.tensor([rows.numel()], device=rows.device)
+        lengths = [torch.zeros_like(count) for _ in range(group.size())]
+        group.allgather([lengths], [count]).wait()
         numbers = [int(length) for length in lengths]
         if len(set(numbers)) > 1:
             sizes = self.loader.batch_sizes.tolist()
@@ -112,24 +112,24 @@ class SumsToCome:
 
     def start(self) -> None:
         """Begin a loop; what was learned of its kind is kept."""
-        self._taken = self._sums = self._taken_since = self._sums_since = 0
+        self._batches_taken = self._sums = self._since_sum = self._sums_since = 0
 
     def hand_out(self) -> None:
         """Count a batch that the loop is given."""
         self._times = max(self._times, self._sums_since)
         self._sums_since = 0
-        self._taken += 1
-        self._taken_since += 1
+        self._batches_taken += 1
+        self._since_sum += 1
 
     def sent(self) -> None:
         """Count a sum of gradients over the ranks."""
         if self._sums:  # before the first come also the batches that are fetched ahead
-            self._seen = max(self._seen, self._taken_since)
-        self._taken_since = 0
+            self._seen = max(self._seen, self._since_sum)
+        self._since_sum = 0
         self._sums += 1
         self._sums_since += 1
 
     @property
     def waits(self) -> bool:
         """True if sums are to come, by the batches taken so far; False before the first sum: the loop may only read."""
-        return 0 < self._sums * (self._seen or self._batches) < self._taken * self._times
+        return 0 < self._sums * (self._seen or self._batches) < self._batches_taken * self._times

@@ -74,12 +74,12 @@ class Exchange:
         """Start to gather rows, which are of one length on all ranks, and return at once."""
         buffers = self._buffers.get(len(row_F))
         if buffers is None:
-            own = torch.zeros(len(row_F), dtype=torch.float64)
+            row = torch.zeros(len(row_F), dtype=torch.float64)
             of_all = torch.zeros(self.world_size, len(row_F), dtype=torch.float64)
-            buffers = self._buffers[len(row_F)] = own, of_all, list(of_all), own.numpy(), of_all.numpy()
-        own, _, rows, own_F, self._row_WF = buffers
-        own_F[:] = row_F
-        self._work, self.under_way = self._all_gather(self.group, [rows], [own]), True
+            buffers = self._buffers[len(row_F)] = row, of_all, list(of_all), row.numpy(), of_all.numpy()
+        row, _, rows, local_F, self._row_WF = buffers
+        local_F[:] = row_F
+        self._work, self.under_way = self._all_gather(self.group, [rows], [row]), True
 
     def receive(self) -> Array:
         """Return the rows of all ranks, ``[W, F]``, as soon as the last has arrived.
@@ -100,12 +100,12 @@ class Exchange:
     def gather(self, thing: object) -> list[Any]:
         """Return every rank's JSON value, in the order of ranks; waits for all."""
         # Lengths first: all_gather needs tensors of equal length. dist.all_gather_object would unpickle.
-        own = torch.frombuffer(bytearray(json.dumps(thing).encode()), dtype=torch.uint8)
+        payload = torch.frombuffer(bytearray(json.dumps(thing).encode()), dtype=torch.uint8)
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world_size)]
-        self._answered(lambda: dist.all_gather(lengths, torch.tensor([len(own)]), group=self.group))
+        self._answered(lambda: dist.all_gather(lengths, torch.tensor([len(payload)]), group=self.group))
         longest = int(max(lengths))
         texts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.world_size)]
-        padded = torch.nn.functional.pad(own, (0, longest - len(own)))
+        padded = torch.nn.functional.pad(payload, (0, longest - len(payload)))
         self._answered(lambda: dist.all_gather(texts, padded, group=self.group))
         pairs = zip(texts, lengths, strict=True)
         return [json.loads(text[: int(length)].numpy().tobytes()) for text, length in pairs]
@@ -114,10 +114,10 @@ class Exchange:
         """Return the arrays of the first rank, on every rank; waits for it."""
         written = io.BytesIO()
         np.savez(written, **state)  # type: ignore[arg-type]
-        own = torch.frombuffer(bytearray(written.getvalue()), dtype=torch.uint8)
-        length = torch.tensor([len(own)])
+        payload = torch.frombuffer(bytearray(written.getvalue()), dtype=torch.uint8)
+        length = torch.tensor([len(payload)])
         self._answered(lambda: dist.broadcast(length, src=self._first, group=self.group))
-        sent = own if self.rank == 0 else torch.zeros(int(length), dtype=torch.uint8)
+        sent = payload if self.rank == 0 else torch.zeros(int(length), dtype=torch.uint8)
         self._answered(lambda: dist.broadcast(sent, src=self._first, group=self.group))
         # Explicit, although it is numpy's default: what another process sent is never unpickled.
         with np.load(io.BytesIO(sent.numpy().tobytes()), allow_pickle=False) as arrays:

@@ -8,9 +8,6 @@ from typing import Any
 
 import torch
 
-IGNORED = -100
-"""Label without a loss term, as in torch's ``cross_entropy``."""
-
 
 @dataclass(frozen=True)
 class Flatten:
@@ -45,7 +42,7 @@ class Flatten:
         """Return the batch of these samples."""
         parts = [_tokens_and_labels(sample) for sample in samples]
         if not parts:
-            parts = [(torch.zeros(1, dtype=torch.int64), torch.full((1,), IGNORED))]
+            parts = [(torch.zeros(1, dtype=torch.int64), torch.full((1,), -100))]
         lengths = [len(tokens) for tokens, _ in parts]
         row = {
             "input_ids": torch.cat([tokens for tokens, _ in parts]),
@@ -60,15 +57,15 @@ class Flatten:
         return batch
 
     def _labels(self, labels: torch.Tensor) -> torch.Tensor:
-        none = torch.full((1,), IGNORED)
+        none = torch.full((1,), -100)
         return torch.cat([labels[1:], none] if self.shift else [none, labels[1:]])
 
 
 def _tokens_and_labels(sample: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    given = sample if isinstance(sample, Mapping) else {"input_ids": sample}
+    fields = sample if isinstance(sample, Mapping) else {"input_ids": sample}
     try:
-        tokens = torch.as_tensor(given["input_ids"], dtype=torch.int64)
-        labels = torch.as_tensor(given.get("labels", tokens), dtype=torch.int64)
+        tokens = torch.as_tensor(fields["input_ids"], dtype=torch.int64)
+        labels = torch.as_tensor(fields.get("labels", tokens), dtype=torch.int64)
         fine = tokens.dim() == 1 and tokens.shape == labels.shape and len(tokens) > 0
     except (KeyError, TypeError, ValueError, RuntimeError):
         fine = False

@@ -41,9 +41,9 @@ def gather_rows(rows: torch.Tensor, group: dist.ProcessGroup | None = None) -> t
 class _GatherRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
-        own = torch.tensor([len(rows)], device=rows.device)
-        counts = [torch.zeros_like(own) for _ in range(dist.get_world_size(group))]
-        dist.all_gather(counts, own, group=group)
+        size = torch.tensor([len(rows)], device=rows.device)
+        counts = [torch.zeros_like(size) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(counts, size, group=group)
         lengths = [int(count) for count in counts]
         # all_gather needs equal shapes: pad to the longest, and cut the padding off afterwards.
         padded = rows.new_zeros(max(lengths), *rows.shape[1:])

@@ -35,8 +35,8 @@ class RankBatch:
     rows: int = -1
     last: bool = True
 
-    def own(self, rank: int) -> int:
-        """Return the samples of this rank that are handed out together."""
+    def local(self, rank: int) -> int:
+        """Return the samples of this rank that the loop gets together."""
         return self.rows if self.rows >= 0 else int(self.sizes[rank])
 
     @functools.cached_property
@@ -73,7 +73,7 @@ class GlobalBatch:
     drop_last: bool = False
 
     @property
-    def least(self) -> int:
+    def min_left(self) -> int:
         """Samples that must be left for another batch."""
         return self.samples if self.drop_last else 1
 
@@ -93,8 +93,8 @@ class GlobalBatch:
         if count == self.samples:
             return sizes_W
         # Batch normalisation needs two samples, and sizes of at least two may be bounded because of it.
-        least = 2 if sizes_W.min() >= 2 and count >= 2 * self.world_size else 1
-        return _in_proportion(sizes_W, count, least)
+        min_left = 2 if sizes_W.min() >= 2 and count >= 2 * self.world_size else 1
+        return _in_proportion(sizes_W, count, min_left)
 
     def equal(self) -> Sizes:
         """Return equal sizes of a full batch, as far as it can be divided."""
@@ -118,6 +118,6 @@ class GlobalBatch:
         return checked_W
 
 
-def _in_proportion(shares_W: NDArray[Any], total: int, least: int = 1) -> Sizes:
+def _in_proportion(shares_W: NDArray[Any], total: int, minimum: int = 1) -> Sizes:
     """Split so many samples in these proportions, as evenly as whole samples allow, and at least so many each."""
-    return split(Curves.from_speed(shares_W.astype(float)), total, lower=least).sizes
+    return split(Curves.from_speed(shares_W.astype(float)), total, lower=minimum).sizes

@@ -14,7 +14,7 @@ from paceline.torch.costs import Costs, SampleCosts
 from paceline.torch.flatten import Flatten
 from paceline.torch.global_batch import GlobalBatch
 from paceline.torch.micro import Pieces, borders
-from paceline.torch.options import Loading, place, refuse, require_samples, whole
+from paceline.torch.options import Loading, place, refuse, require_int, require_samples
 from paceline.torch.order import Order, Sampler
 from paceline.torch.rank_loader import RankLoader
 from paceline.torch.sliced import SliceAssigner
@@ -129,10 +129,10 @@ class BalancedLoader(RankLoader):
         require_samples(dataset, world_size, 1)
         table = None if costs is None else costs.of_dataset(dataset)
         rule = GlobalBatch(_mean_batch(global_batch, costs, table, world_size, drop_last), world_size, bool(drop_last))
-        require_samples(dataset, world_size, rule.least)
+        require_samples(dataset, world_size, rule.min_left)
         self.dataset = dataset
-        self.accumulate = whole("accumulate", accumulate, 1, "micro-batch")
-        self.micro_batch = None if micro_batch is None else whole("micro_batch", micro_batch, 1, "sample")
+        self.accumulate = require_int("accumulate", accumulate, 1, "micro-batch")
+        self.micro_batch = None if micro_batch is None else require_int("micro_batch", micro_batch, 1, "sample")
         if self.micro_batch and self.accumulate > 1:
             raise ValueError(
                 "micro_batch makes a global batch a step, and accumulate a step of several: give one of them"
@@ -140,7 +140,7 @@ class BalancedLoader(RankLoader):
         if pack:
             _require_packable(pack, costs, collate_fn, micro_batch, accumulate)
         self.packs, self.counts_differ = bool(pack), pack is True or bool(self.micro_batch)
-        order = Order(len(dataset), bool(shuffle), whole("seed", seed, 0), sampler)
+        order = Order(len(dataset), bool(shuffle), require_int("seed", seed, 0), sampler)
         self._ahead = num_workers > 0
         self._assigner: EpochAssigner
         if self.micro_batch:
@@ -185,11 +185,13 @@ class BalancedLoader(RankLoader):
         return self._assigner.batches_in(self._progress.next_epoch)
 
 
-def _mean_batch(given: int | None, costs: Costs | None, table: SampleCosts | None, ranks: int, drop_last: bool) -> int:
+def _mean_batch(
+    global_batch: int | None, costs: Costs | None, table: SampleCosts | None, ranks: int, drop_last: bool
+) -> int:
     """Return the samples of a global batch: those given, or as many as a budget of tokens holds in the mean."""
     if costs is None or table is None or costs.global_tokens is None:
-        return whole("global_batch", given, ranks, "samples, one for each rank")
-    if given is not None:
+        return require_int("global_batch", global_batch, ranks, "samples, one for each rank")
+    if global_batch is not None:
         raise ValueError("global_batch and global_tokens exclude each other: give one of them")
     if drop_last:
         raise ValueError("drop_last is about a fixed number of samples: with global_tokens leave it out")

@@ -90,12 +90,12 @@ class Loader(Protocol):
     def coefficients(self, coefficients_F: Array) -> None: ...
 
     @property
-    def least_samples(self) -> int:
+    def min_samples(self) -> int:
         """Fewest samples of a rank where samples have costs."""
         ...
 
-    @least_samples.setter
-    def least_samples(self, samples: int) -> None: ...
+    @min_samples.setter
+    def min_samples(self, samples: int) -> None: ...
 
     @property
     def looping(self) -> bool:

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 
 from paceline._arrays import Array, Sizes
-from paceline.recording.torch.marks import Late
+from paceline.recording.torch.marks import Delayed
 
 UNEVEN = 1.2
 """Steps whose sizes differ by less than this ratio say too little about how gradients grow with the size."""
 
-MOST = 60
+MAX_STEPS = 60
 """Most steps to look at: the kind of a loss does not change, and every norm takes time."""
 
 FEWEST = 6
@@ -27,64 +27,45 @@ SURE, CLEAR = 3.0, 0.15
 error at which to warn at all. A correct loss lies a quarter (0.25) on the right side, so a false alarm takes nearly 5
 standard errors."""
 
-LARGEST_LOG = 750.0
-"""No float64 but 0 has a logarithm farther from 0."""
-
-BORDER = 1.25
-"""Border between right and wrong losses, as the power of a rank's samples n with which its gradients grow. The norm of
-gradients summed over the rows of the model's output is constant for a mean loss (power 0), and grows with n for a sum
-(power 1). If a model's output has no rows, the norm of a parameter's gradient is used: for a mean loss its power is
-between -0.5 (all noise) and 0 (all signal), for a sum one more. Their weights add one power."""
-
-SENTENCE = (
-    "The gradients of a rank grow with its number of samples, as for a loss that is a sum, or that is divided by a "
-    "count over all ranks. Losses are taken for means over the batch of the rank: give a mean, or write loss = "
-    "balance.scale(loss, count), where count is what the loss is a mean over; balance.scale(loss) averages a loss "
-    "plainly that is divided by a count over all ranks already."
-)
-
-TINY = 1e-300
-"""A gradient of which even the logarithm is finite."""
-
 
 class Norms:
     """The norms of the step under way; :meth:`take` ends it.
 
     Parameters
     ----------
-    late
+    delayed
         Whether a device computes them. Then :meth:`take` returns those of the step before, and NaN if the device has
         not passed that one yet: nothing waits for it.
 
     Attributes
     ----------
-    late
+    delayed
         Whether a device computes them.
     logs
         Those of the step under way, one of each micro-batch.
 
     Examples
     --------
-    >>> norms = Norms(late=False)
+    >>> norms = Norms(delayed=False)
     >>> norms.add(torch.tensor(1.0)), norms.add(torch.tensor(math.e))
     (None, None)
     >>> round(norms.take(), 3), norms.take()
     (0.5, nan)
     """
 
-    def __init__(self, late: bool) -> None:
-        self.late = late
+    def __init__(self, delayed: bool) -> None:
+        self.delayed = delayed
         self.logs: list[Any] = []
-        self._before = Late()
+        self._before = Delayed()
 
     def add(self, norm: torch.Tensor) -> None:
         """Add the norm of a micro-batch's gradients."""
-        self.logs.append(norm.double().clamp(min=TINY).log() if self.late else math.log(max(float(norm), TINY)))
+        self.logs.append(norm.double().clamp(min=1e-300).log() if self.delayed else math.log(max(float(norm), 1e-300)))
 
     def take(self) -> float:
         """Return the mean log norm of the step, or of the step before if late; NaN if it is not known."""
         logs, self.logs = self.logs, []
-        if not self.late:
+        if not self.delayed:
             return sum(logs) / len(logs) if logs else math.nan
         before = self._before.take()
         self._before.forget()  # what has not arrived is too late: all ranks tell of the same step
@@ -98,7 +79,7 @@ class LossKind:
 
     Parameters
     ----------
-    late
+    delayed
         Whether a device computes the gradients: then what is said of a step is known one step later.
 
     Attributes
@@ -120,9 +101,9 @@ class LossKind:
     5 The gradients of a rank grow with its number of samples,
     """
 
-    def __init__(self, *, late: bool = False) -> None:
+    def __init__(self, *, delayed: bool = False) -> None:
         self.looks = self.full = False
-        self.norms = Norms(late)
+        self.norms = Norms(delayed)
         self._x: list[Array] = []
         self._y: list[Array] = []
 
@@ -155,20 +136,27 @@ class LossKind:
 
     def learn(self, samples_W: Array, log_norm_W: Array) -> str:
         """Take the log norms of each rank's gradients; return a warning once it is certain that they do not fit."""
-        known = np.isfinite(samples_W).all() and np.abs(log_norm_W).max() <= LARGEST_LOG  # NaN is not
+        # no float64 but 0 has a logarithm farther from 0
+        known = np.isfinite(samples_W).all() and np.abs(log_norm_W).max() <= 750.0  # NaN is not
         if self.full or not known or samples_W.min() <= 0:
             return ""
         # Only differences between ranks of one step count: gradients also change from step to step as training goes on.
         x = np.log(samples_W)
         self._x.append(x - x.mean())
         self._y.append(log_norm_W - log_norm_W.mean())
-        self.full = len(self._x) >= MOST
+        self.full = len(self._x) >= MAX_STEPS
         if len(self._x) % FEWEST:
             return ""
         power, error = self._growth()
-        if error < CLEAR and power - BORDER > SURE * error:
+        # between the powers of a mean's gradients and of a sum's
+        if error < CLEAR and power - 1.25 > SURE * error:
             self.full = True  # the warning comes only once
-            return SENTENCE
+            return (
+                "The gradients of a rank grow with its number of samples, as for a loss that is a sum, or that is "
+                "divided by a count over all ranks. Losses are taken for means over the batch of the rank: give a "
+                "mean, or write loss = balance.scale(loss, count), where count is what the loss is a mean over; "
+                "balance.scale(loss) averages a loss plainly that is divided by a count over all ranks already."
+            )
         return ""
 
     def _growth(self) -> tuple[float, float]:

@@ -38,7 +38,7 @@ class Pieces:
 
 
 def micro_batches(
-    assigner: Assigner, rank_batch: RankBatch, own: Samples, batch: Any, places: list[tuple[int, int]]
+    assigner: Assigner, rank_batch: RankBatch, samples: Samples, batch: Any, places: list[tuple[int, int]]
 ) -> list[tuple[RankBatch, Any]]:
     """Return the micro-batches of a rank that has these samples, each with its facts.
 
@@ -47,7 +47,7 @@ def micro_batches(
     """
     parts = []
     for number, (first, end) in enumerate(places):
-        features = assigner.features(own[first:end])
+        features = assigner.features(samples[first:end])
         known = replace(rank_batch, features=features, rows=end - first, last=number == len(places) - 1)
         parts.append((known, batch[number] if isinstance(batch, Collated) else cut(batch, slice(first, end))))
     return parts

@@ -15,30 +15,6 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from paceline.torch.counting import LoopError, was_attached
 from paceline.torch.weighting import Model, Weighting
 
-STEP_ALONE = (
-    "the optimizer steps on gradients of this rank alone, so the ranks' models part, even with equal batches: call the "
-    "model that was given to attach() (not model.module), and let each step's last backward pass sum gradients (not in "
-    "no_sync(), nor with a hook that steps within it)"
-)
-
-BY_HAND = (
-    "an optimizer steps on gradients that no backward pass of its model has summed since its last step. Those that are "
-    "taken by torch.autograd.grad are weighed by nobody, and samples count more on a rank with few of them: call "
-    "loss.backward() in place of torch.autograd.grad(loss, parameters)"
-)
-
-FURTHER = (
-    "A further model in DistributedDataParallel ({model}) trains in this process and is not balanced: if it trains on "
-    "batches of the balanced loader by itself, its gradients are averaged with wrong weights. Attach it to the same "
-    "loader too: attach(model, loader)."
-)
-
-SCHEDULER = (
-    "Accelerate steps a prepared scheduler once per process, because it expects a loader that counts the batches of "
-    "one rank, but this one counts batches of all ranks. Use prepare() and BalancedLoader of "
-    "paceline.integrations.accelerate, or Accelerator(split_batches=True)."
-)
-
 LBFGS = (
     "LBFGS chooses its step by the loss of each rank's own batch, so the ranks diverge, even with equal batches. Use "
     "an optimizer that evaluates the loss once per step"
@@ -91,11 +67,19 @@ class Optimizers:
             raise RuntimeError(LBFGS)
         # To look at the parameters takes long, and nearly no step does.
         if alone and _steps(optimizer, alone):
-            raise RuntimeError(STEP_ALONE)
+            raise RuntimeError(
+                "the optimizer steps on gradients of this rank alone, so the ranks' models part, even with equal "
+                "batches: call the model that was given to attach() (not model.module), and let each step's last "
+                "backward pass sum gradients (not in no_sync(), nor with a hook that steps within it)"
+            )
         self.uneven = self.uneven or self._sizes() is not self._first_sizes
         again = _steps_again(optimizer)
         if unsummed and self.uneven and not again and _steps(optimizer, unsummed):
-            raise LoopError(BY_HAND)
+            raise LoopError(
+                "an optimizer steps on gradients that no backward pass of its model has summed since its last step. "
+                "Those that are taken by torch.autograd.grad have no weights, and samples count more on a rank "
+                "with few of them: call loss.backward() in place of torch.autograd.grad(loss, parameters)"
+            )
         if self.uneven and optimizer not in self._seen:
             self._seen.add(optimizer)
             self._look_at_process()
@@ -111,10 +95,23 @@ class Optimizers:
             if not was_attached(ddp) and _trains(ddp) and not any(one.has(ddp.parameters()) for one in models)
         ]
         if others:
-            self._weighting.warn("further", FURTHER.format(model=type(others[0].module).__name__))
+            self._weighting.warn(
+                "further",
+                (
+                    f"A further model in DistributedDataParallel ({type(others[0].module).__name__}) trains in this "
+                    "process and is not balanced: if it trains on batches of the balanced loader by itself, its "
+                    "gradients are averaged with wrong weights. Attach it to the same loader too: attach(model, "
+                    "loader)."
+                ),
+            )
         scheduler = getattr(sys.modules.get("accelerate.scheduler"), "AcceleratedScheduler", None)
         if self._counts_all and scheduler is not None and any(not one.split_batches for one in _living(scheduler)):
-            self._weighting.warn("scheduler", SCHEDULER)
+            self._weighting.warn(
+                "scheduler",
+                "Accelerate steps a prepared scheduler once per process, because it expects a loader that counts "
+                "the batches of one rank, but this one counts batches of all ranks. Use prepare() and "
+                "BalancedLoader of paceline.integrations.accelerate, or Accelerator(split_batches=True).",
+            )
 
 
 def _steps(optimizer: torch.optim.Optimizer, models: Sequence[Model]) -> bool:

@@ -55,9 +55,9 @@ class Loading:
 
     def __post_init__(self) -> None:
         """Refuse what is out of range."""
-        whole("num_workers", self.num_workers, 0)
+        require_int("num_workers", self.num_workers, 0)
         if self.prefetch_factor is not None:
-            whole("prefetch_factor", self.prefetch_factor, 1, "batch")
+            require_int("prefetch_factor", self.prefetch_factor, 1, "batch")
         if not self.timeout >= 0:
             raise ValueError(f"timeout must be at least 0 seconds, got {self.timeout}")
         for name in ("timeout", "multiprocessing_context"):
@@ -82,20 +82,20 @@ def refuse(unknown: Iterable[str], callee: Callable[..., Any]) -> None:
         raise TypeError(f"BalancedLoader has no option {name}: {INSTEAD.get(name, otherwise)}")
 
 
-def whole(name: str, value: Any, least: int, unit: str = "") -> int:
+def require_int(name: str, value: Any, minimum: int, unit: str = "") -> int:
     """Return a whole number that is large enough, or refuse the argument of this name.
 
-    >>> whole("accumulate", True, 1, "micro-batch")
+    >>> require_int("accumulate", True, 1, "micro-batch")
     Traceback (most recent call last):
     TypeError: accumulate must be a whole number, got True
-    >>> whole("accumulate", 0, 1, "micro-batch")
+    >>> require_int("accumulate", 0, 1, "micro-batch")
     Traceback (most recent call last):
     ValueError: accumulate must be at least 1 micro-batch, got 0
     """
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise TypeError(f"{name} must be a whole number, got {value!r}")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least} {unit}".rstrip() + f", got {value}")
+    if value < minimum:
+        raise ValueError(f"{name} must be at least {minimum} {unit}".rstrip() + f", got {value}")
     return int(value)
 
 
@@ -106,14 +106,14 @@ def place(rank: int | None, world_size: int | None) -> tuple[int, int]:
     Traceback (most recent call last):
     ValueError: rank must lie in [0, 2), as there are 2 ranks, got 2
     """
-    rank = whole("rank", dist.get_rank() if rank is None else rank, 0)
-    world_size = whole("world_size", dist.get_world_size() if world_size is None else world_size, 1, "rank")
+    rank = require_int("rank", dist.get_rank() if rank is None else rank, 0)
+    world_size = require_int("world_size", dist.get_world_size() if world_size is None else world_size, 1, "rank")
     if rank >= world_size:
         raise ValueError(f"rank must lie in [0, {world_size}), as there are {world_size} ranks, got {rank}")
     return rank, world_size
 
 
-def require_samples(dataset: Any, world_size: int, least: int) -> None:
+def require_samples(dataset: Any, world_size: int, minimum: int) -> None:
     """Refuse a dataset that does not give any sample by its number, or has too few for a single batch."""
     if isinstance(dataset, DataLoader):
         raise TypeError("dataset must be what a DataLoader loads, got the DataLoader: give its dataset")
@@ -126,8 +126,8 @@ def require_samples(dataset: Any, world_size: int, least: int) -> None:
         raise ValueError(
             f"{len(dataset)} samples are too few for {world_size} ranks, as none may go without: give fewer ranks"
         )
-    if len(dataset) < least:
+    if len(dataset) < minimum:
         raise ValueError(
-            f"drop_last would leave out all {len(dataset)} samples, which do not fill a global batch of {least}: give "
-            "a smaller global_batch, or drop_last=False"
+            f"drop_last would leave out all {len(dataset)} samples, which do not fill a global batch of {minimum}: "
+            "give a smaller global_batch, or drop_last=False"
         )

@@ -23,25 +23,6 @@ from paceline.torch.state import from_lists, to_lists
 
 logger = logging.getLogger(__name__)
 
-RETOLD = 16
-"""Iterations that are reported to the predictor again when costs have changed: most predictors remember fewer."""
-
-CHANGED = 0.02
-"""Change of one worker's costs relative to another's from which speeds are reported again."""
-
-
-PLANNING_SHARE = 0.02
-"""Share of an iteration that planning may take of this process's time: shorter ones are planned several at once."""
-
-MAX_UNPLANNED = 32
-"""Iterations that are planned at once at most."""
-
-SETTLING = 4
-"""After so many plans that keep the sizes, one more iteration may be planned at once: changes are followed quickly."""
-
-TIMED = 8
-"""Plans of which the fastest says how long planning takes; until then, every iteration is planned by itself."""
-
 
 class Planning:
     """Learns from reports and plans: a load balancer with what a running job of ranks needs around it.
@@ -91,11 +72,12 @@ class Planning:
         self.workers = tuple(workers)
         self._covariates_before = np.full((len(balancer.workers), covariates), np.nan)
         self._unplanned: list[RankReports] = []
-        self._timed: deque[float] = deque(maxlen=TIMED)
+        # the fastest of 8 plans says how long planning takes; until then every iteration is planned
+        self._timed: deque[float] = deque(maxlen=8)
         self.seconds = 0.0
         self._settled = self._settled_before = False  # at this exchange, and at the one before
         self._unchanged = 0  # plans since the sizes changed, the same on every rank
-        self._handed_W: Sizes | None = None  # what the loader was given last, and what it made of it
+        self._last_W: Sizes | None = None  # what the loader was given last, and what it made of it
         self._shares_W: Sizes | None = None
         self._begin()
 
@@ -167,7 +149,7 @@ class Planning:
             rows = self._in_work(rows, self.work)
         else:
             self._unplanned.append(rows)
-            at_once = min(self._interval(rows), 1 + self._unchanged // SETTLING)
+            at_once = min(self._interval(rows), 1 + self._unchanged // 4)
             if len(self._unplanned) < at_once and not rows.ran_out:
                 return
             rows = mean_of(self._unplanned)
@@ -183,7 +165,7 @@ class Planning:
         self._take_plan()
         self._unchanged = self._unchanged + 1 if np.array_equal(sizes_W, self._sizes_W) else 0
         self._timed.append(time.thread_time() - began)
-        if len(self._timed) == TIMED:
+        if len(self._timed) == 8:
             self.seconds = min(self._timed)
 
     @staticmethod
@@ -191,7 +173,8 @@ class Planning:
         """Return how many iterations are planned at once: the same on every rank."""
         seconds = (rows["seconds"] / rows["steps"]).tolist()  # NaN, or of the slowest rank
         iteration = max((one for one in seconds if one == one), default=math.inf)
-        return min(float(rows["planning_seconds"].max()) / (PLANNING_SHARE * iteration), MAX_UNPLANNED)
+        # planning takes at most 2% of this process's time, and at most 32 iterations are planned at once
+        return min(float(rows["planning_seconds"].max()) / (0.02 * iteration), 32)
 
     def _in_work(self, rows: RankReports, work: WorkModel) -> RankReports:
         """Return the reports with work in place of samples, where samples have costs, and learn these costs."""
@@ -199,7 +182,7 @@ class Planning:
         planned = rows.at_shares(work_W, self.plan.sizes.astype(np.float64), work.fixed)
         if work.observe(rows.features_WF / parts_W[:, None], rows["seconds"] / parts_W):
             self._loader.coefficients = work.coefficients
-            if apart(work.work(rows.features_WF), work_W) > CHANGED:
+            if relative_change(work.work(rows.features_WF), work_W) > 0.02:
                 return self._retold(rows, work)
         return planned
 
@@ -211,16 +194,17 @@ class Planning:
         shares_W, fixed = self.plan.sizes.astype(np.float64), work.fixed
         if not self._covariates_before.size:  # covariates of past iterations are not kept
             self.balancer.forget()
-            for features_WF1 in work.recent(RETOLD)[:-1]:
+            # most predictors remember fewer than 16 iterations
+            for features_WF1 in work.recent(16)[:-1]:
                 work_W, seconds_W = work.work(features_WF1[:, :-1]), features_WF1[:, -1]
                 self.balancer.observe(Report(shares_W, at_shares(seconds_W, work_W, shares_W, fixed)))
         return rows.at_shares(work.work(rows.features_WF), shares_W, fixed)
 
     def hand_over(self) -> None:
         """Set the shares of the latest plan on the loader, which checks them, unless they are set already."""
-        if self._sizes_W is not self._handed_W or self._loader.shares is not self._shares_W:
+        if self._sizes_W is not self._last_W or self._loader.shares is not self._shares_W:
             self._loader.shares = self._sizes_W if self.in_order else self._sizes_W[self._rank_order]
-            self._handed_W, self._shares_W = self._sizes_W, self._loader.shares
+            self._last_W, self._shares_W = self._sizes_W, self._loader.shares
 
     def _take_plan(self) -> None:
         self.plan = plan = self.balancer.plan
@@ -236,16 +220,16 @@ class Planning:
         self.order = np.array([self.workers.index(worker) for worker in workers])
         self._rank_order = np.array([workers.index(worker) for worker in self.workers])
         self.in_order = self._rank_order.tolist() == list(range(len(workers)))
-        self._handed_W = None
+        self._last_W = None
         self._unchanged = 0
         self._take_plan()
         self.hand_over()
 
 
-def apart(one_W: Array, other_W: Array) -> float:
+def relative_change(one_W: Array, other_W: Array) -> float:
     """Return how far the logarithms of two works have moved apart between workers; 0 where none is known.
 
-    >>> apart(np.array([2.0, 1.1]), np.array([1.0, 0.5])).__round__(3)
+    >>> relative_change(np.array([2.0, 1.1]), np.array([1.0, 0.5])).__round__(3)
     0.095
     """
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -269,12 +253,12 @@ def _diverged(workers: Sequence[str], places: Array) -> str:
             "which yields one rank's part), a stream that is divided among the ranks (leave out split_dataset_by_node) "
             "or augments at random (give StreamLoader a key=), or a loop that differs"
         )
-    said = [
+    places_ = [
         f"{worker} is at batch {place[1]:.0f} of epoch {place[0]:.0f}"
         for worker, place in zip(workers, places, strict=True)
     ]
     return (
-        f"the ranks are not at the same place of the data: {', '.join(said)}. "
+        f"the ranks are not at the same place of the data: {', '.join(places_)}. "
         "Every rank must loop over the loader in the same way. Taking a batch on one rank only removes it from the "
         "epoch: to look at a sample, use loader.dataset[0]"
     )

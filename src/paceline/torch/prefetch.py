@@ -46,7 +46,7 @@ class Prefetcher:
     def __init__(self, dataset: Any, assigner: EpochAssigner, collate: Collate | None, loading: Loading) -> None:
         self.assigner = assigner
         self.collate = collate
-        self.generation = self._asked = 0
+        self.generation = self._requested = 0
         self._under_way: set[int] = set()
         self._stock: dict[int, tuple[Any, int]] = {}
         self._seconds: dict[int, float] = {}
@@ -71,14 +71,14 @@ class Prefetcher:
     def restart(self) -> None:
         """Begin a new generation."""
         self.generation += 1
-        self._asked, self._under_way, self._stock, self._seconds = 0, set(), {}, {}
+        self._requested, self._under_way, self._stock, self._seconds = 0, set(), {}, {}
 
     def take(self, samples: Samples) -> Any:
         """Return a batch of these samples; wait for those not yet there."""
         wanted, self._waited = samples.tolist(), 0.0
         if self._arrivals is None:
             self._arrivals = iter(self._loader)
-        while self.assigner.asks_for_next(self._asked) and not self._under_way.issuperset(wanted):
+        while self.assigner.asks_for_next(self._requested) and not self._under_way.issuperset(wanted):
             self._receive()
         if missing := [sample for sample in wanted if sample not in self._under_way]:
             self._under_way.update(missing)
@@ -124,7 +124,7 @@ class Prefetcher:
 
     def _next_request(self) -> Request:
         """Return the samples to ask for next; there may be none."""
-        expected, self._asked = self.assigner.expected(self._asked)
+        expected, self._requested = self.assigner.expected(self._requested)
         # What another rank was given near the end of the epoch can come back: it has been asked for already.
         samples = [sample for sample in expected.tolist() if sample not in self._under_way]
         self._under_way.update(samples)

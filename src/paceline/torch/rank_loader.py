@@ -16,7 +16,7 @@ from paceline.torch.epoch_position import Progress
 from paceline.torch.global_batch import GlobalBatch, RankBatch
 from paceline.torch.loop import Loop
 from paceline.torch.micro import Borders, micro_batches
-from paceline.torch.options import UNKNOWN, whole
+from paceline.torch.options import UNKNOWN, require_int
 from paceline.torch.source import BatchSource
 from paceline.torch.state import from_lists, to_lists
 
@@ -97,13 +97,13 @@ class RankLoader:
         self._assigner.coefficients = np.array(coefficients_F)
 
     @property
-    def least_samples(self) -> int:
+    def min_samples(self) -> int:
         """Fewest samples of a rank where samples have costs: 2 for models with batch normalisation."""
-        return self._assigner.least_samples
+        return self._assigner.min_samples
 
-    @least_samples.setter
-    def least_samples(self, samples: int) -> None:
-        self._assigner.least_samples = samples
+    @min_samples.setter
+    def min_samples(self, samples: int) -> None:
+        self._assigner.min_samples = samples
 
     # -- where it stands -------------------------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class RankLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next epoch be this one. Without it, epochs count up from 0 by themselves, a peek's included."""
-        self._progress.next_epoch = whole("epoch", epoch, 0)
+        self._progress.next_epoch = require_int("epoch", epoch, 0)
 
     def place(self) -> dict[str, NDArray[Any]]:
         """Return the place in the data, as arrays."""
@@ -178,10 +178,10 @@ class RankLoader:
 
     def _take_shares(self, place: Mapping[str, NDArray[Any]]) -> None:
         """Use the shares and costs of a state, unless they are those of other ranks, batches or features."""
-        shares_W, saved, own = place["sizes"], place.get("coefficients"), self.coefficients
+        shares_W, saved, learned = place["sizes"], place.get("coefficients"), self.coefficients
         if len(shares_W) == self.world_size and shares_W.sum() == self.global_batch:
             self.shares = shares_W
-        if saved is not None and own is not None and saved.shape == own.shape:
+        if saved is not None and learned is not None and saved.shape == learned.shape:
             self.coefficients = saved
 
     # -- loops -----------------------------------------------------------------------------------------------------

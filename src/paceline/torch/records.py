@@ -15,7 +15,7 @@ from paceline.torch.reports import RankReports
 
 
 def record(
-    rows: RankReports, used: Plan, batch_W: Sizes, accumulate: int, work: WorkModel | None, **own: Any
+    rows: RankReports, used: Plan, batch_W: Sizes, accumulate: int, work: WorkModel | None, **extra: Any
 ) -> Iteration:
     """Return the record of an iteration.
 
@@ -46,5 +46,5 @@ def record(
         comm_seconds=rows["comm_seconds"],
         agreed=rows.together,
         work=None if work is None else work_W,
-        **own,
+        **extra,
     )

@@ -31,11 +31,9 @@ COLUMNS = (
 )
 """The columns of a row; the covariates follow."""
 
-LEAST = 0.5
+MIN_BATCH_SHARE = 0.5
 """An epoch's last batch is not learnt from if it is smaller than this share of a full one: its time says too little."""
 
-LEAST_OWN = 0.05
-"""Least share of a worker's seconds that is for its work: too large an estimate of the fixed part would leave none."""
 
 _AT = {name: place for place, name in enumerate(COLUMNS)}
 _PLAN, _PLACE = _AT["checksum"], slice(_AT["epoch"], _AT["assigned"] + 1)
@@ -43,7 +41,6 @@ _TOGETHER = slice(_PLAN, _AT["assigned"] + 1)
 """Neighbouring columns: the plan in use and the place in the data, which all ranks share."""
 
 _SAMPLES, _PARTS, _STEPS, _SECONDS = (_AT[name] for name in ("samples", "micro_batches", "steps", "seconds"))
-_MEASURED = slice(_SAMPLES, _SECONDS + 1)
 _RAN_OUT, _COMM = _AT["out_of_memory"], _AT["comm_seconds"]
 
 
@@ -83,10 +80,10 @@ class RankReports:
         self.report_WF = report_WF
         self.features = features
         # Plain numbers: comparing columns of a few ranks takes numpy several times as long.
-        told = report_WF.tolist()
-        first, self.together, self.ran_out = told[0], True, False
+        rows = report_WF.tolist()
+        first, self.together, self.ran_out = rows[0], True, False
         unmeasured = []
-        for rank, row in enumerate(told):
+        for rank, row in enumerate(rows):
             if row[_TOGETHER] != first[_TOGETHER]:
                 self.together = False
             if row[_RAN_OUT]:
@@ -100,7 +97,7 @@ class RankReports:
                 unmeasured.append(rank)
         if unmeasured:
             self.report_WF = report_WF = report_WF.copy()
-            report_WF[unmeasured, _MEASURED] = np.nan
+            report_WF[unmeasured, slice(_SAMPLES, _SECONDS + 1)] = np.nan
             report_WF[unmeasured, report_WF.shape[1] - features :] = np.nan
         self.has_norms = first[_AT["log_norm"]] == first[_AT["log_norm"]]
         self.has_buffers = first[_AT["buffers"]] == first[_AT["buffers"]]
@@ -192,7 +189,8 @@ def at_shares(seconds_W: Array, work_W: Array, shares_W: Array, fixed: float | A
     >>> at_shares(np.array([1.0, 2.1]), np.array([9.0, 20.0]), np.array([10.0, 10.0]), fixed=0.1).round(2)
     array([1.1, 1.1])
     """
-    fixed_W = np.minimum(fixed, (1 - LEAST_OWN) * seconds_W)
+    # leave at least 5% for the samples: too large a fixed part would leave none
+    fixed_W = np.minimum(fixed, 0.95 * seconds_W)
     with np.errstate(invalid="ignore", divide="ignore"):
         seconds: Array = fixed_W + (seconds_W - fixed_W) * (shares_W / work_W)
     return seconds

@@ -9,18 +9,6 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-TENSOR_PARALLEL = (
-    "{model} is split over ranks that must get the same samples (tensor or pipeline parallelism), and a balanced "
-    "loader gives every rank samples of its own: attach a model whose ranks are all data-parallel "
-    "(DistributedDataParallel, FSDP, HSDP)"
-)
-
-UNFROZEN = (
-    "{count} parameters of the model need gradients that DistributedDataParallel does not sum, as they were frozen "
-    "when it wrapped the model: the ranks' models would part, with equal batches too. Wrap the model in "
-    "DistributedDataParallel again after requires_grad_(True), and attach it"
-)
-
 
 def ddp_of(model: torch.nn.Module) -> DistributedDataParallel | None:
     """Return the model as DistributedDataParallel, also from inside ``torch.compile``; None for any other model."""
@@ -43,7 +31,11 @@ def group_of(model: torch.nn.Module) -> dist.ProcessGroup:
     if not sizes and (DTensor := getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)) is not None:
         split = any(isinstance(one, DTensor) for one in model.parameters())
     if split:
-        raise ValueError(TENSOR_PARALLEL.format(model=type(model).__name__))
+        raise ValueError(
+            f"{type(model).__name__} is split over ranks that must get the same samples (tensor or pipeline "
+            "parallelism), and a balanced loader gives every rank samples of its own: attach a model whose ranks "
+            "are all data-parallel (DistributedDataParallel, FSDP, HSDP)"
+        )
     return group  # type: ignore[no-any-return]
 
 
@@ -101,4 +93,12 @@ def unfrozen(ddp: DistributedDataParallel) -> str:
     summed = ddp._get_ddp_logging_data().get("num_parameter_tensors", 0)
     ignored: Any = ddp.parameters_to_ignore
     wanted = sum(one.requires_grad and name not in ignored for name, one in ddp.module.named_parameters())
-    return UNFROZEN.format(count=wanted - summed) if wanted > summed else ""
+    return (
+        (
+            f"{wanted - summed} parameters of the model need gradients that DistributedDataParallel does not sum, as "
+            "they were frozen when it wrapped the model: the ranks' models would part, with equal batches too. Wrap "
+            "the model in DistributedDataParallel again after requires_grad_(True), and attach it"
+        )
+        if wanted > summed
+        else ""
+    )

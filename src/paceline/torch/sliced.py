@@ -44,7 +44,7 @@ class SliceAssigner(EpochAssigner):
         if shares_W is not self._cut_for or self.remaining < self._room:
             self._cut(shares_W)
         first = self.place + self._first
-        return self._rank_batch, self.numbers[first : first + self._own]
+        return self._rank_batch, self.numbers[first : first + self._count]
 
     def advance(self) -> None:
         """Count the next batch as taken."""
@@ -56,11 +56,11 @@ class SliceAssigner(EpochAssigner):
     def after(self, place: int) -> int | None:
         """Return the end of the global batch that begins at this place; None if none begins there."""
         left = len(self.numbers) - place
-        return place + self.rule.count(left) if left >= self._least else None
+        return place + self.rule.count(left) if left >= self._min_left else None
 
-    def expected(self, asked: int) -> tuple[Samples, int]:
+    def expected(self, requested: int) -> tuple[Samples, int]:
         """Return this rank's part of one more global batch, and where that ends."""
-        place = max(asked, self.place)
+        place = max(requested, self.place)
         end = self.after(place)
         return (np.arange(0), place) if end is None else (self.part(place), end)
 
@@ -79,5 +79,5 @@ class SliceAssigner(EpochAssigner):
         self._shares_W = shares_W
         self._cut_for = sizes_W = self.rule.sizes(self.remaining, shares_W)  # the shares themselves, if it is full
         sizes = sizes_W.tolist()
-        self._first, self._own, self._total = sum(sizes[: self.rank]), sizes[self.rank], sum(sizes)
+        self._first, self._count, self._total = sum(sizes[: self.rank]), sizes[self.rank], sum(sizes)
         self._rank_batch, self._bytes = RankBatch(sizes_W), sizes_W.astype("<i8").tobytes()

@@ -19,7 +19,7 @@ import torch
 from paceline._arrays import Array, Sizes
 from paceline.recording.records import Iteration
 from paceline.recording.torch.busy_clock import Clock
-from paceline.recording.torch.forward_work import tell
+from paceline.recording.torch.forward_work import state_work
 from paceline.torch.buffers import Buffers
 from paceline.torch.counting import Pass
 from paceline.torch.equal_shapes import SumsToCome
@@ -29,26 +29,9 @@ from paceline.torch.loader_protocol import Loader
 from paceline.torch.loss_kind import LossKind
 from paceline.torch.planning import Planning
 from paceline.torch.records import record
-from paceline.torch.reports import LEAST, RankReports
+from paceline.torch.reports import MIN_BATCH_SHARE, RankReports
 from paceline.torch.sampled import Sampled
 from paceline.torch.weighting import Model, Weighting
-
-OTHER_THREAD = (
-    "the balanced loader is read by another thread than the one that called attach(): fetch batches in the thread that "
-    "trains, and use num_workers= to load them ahead"
-)
-"""Error for batches fetched in another thread: by chance it would get one plan or the next."""
-
-FETCHED = (
-    "Batches have been fetched but not computed when this state was saved: a job that resumes from it goes on after "
-    "them. Save it where the loop has computed all that it fetched."
-)
-
-SKIPPED = (
-    "The loop took {taken} batches, and gave the model {computed} of them. If it leaves out batches of another size "
-    "than one it expects, it leaves out nearly all: balanced batches differ in size. To leave out an epoch's last, "
-    "incomplete one, give the loader drop_last=True."
-)
 
 
 class Steps(Weighting):
@@ -99,12 +82,12 @@ class Steps(Weighting):
         self.uneven = False
         self.to_come = SumsToCome(loader.accumulate)
         self.handle: object = None
-        self.late = bool(clock.delay)
+        self.delayed = bool(clock.delay)
         self._planning, self._clock, self._covariates, self._buffers = planning, clock, covariates, Buffers()
-        self._kind = LossKind(late=self.late)
+        self._kind = LossKind(delayed=self.delayed)
         # Samples of unequal cost say nothing by their number; micro-batches of ranks are all of one size.
         self._compares = not (loader.coefficients is not None or loader.micro_batch)
-        self._least = LEAST * loader.global_batch
+        self._min_samples = MIN_BATCH_SHARE * loader.global_batch
         self._thread = threading.get_ident()
         self._exchanges = 0
         self._sizes: deque[Sizes | None] = deque([None, None], maxlen=2)  # of the last two steps
@@ -119,7 +102,10 @@ class Steps(Weighting):
     def begin(self) -> None:
         """Let the loader cut the next batch by the newest plan, and call the observers of the iteration before it."""
         if threading.get_ident() != self._thread:
-            raise RuntimeError(OTHER_THREAD)
+            raise RuntimeError(
+                "the balanced loader is read by another thread than the one that called attach(): fetch batches in "
+                "the thread that trains, and use num_workers= to load them ahead"
+            )
         began = time.perf_counter()
         self._wall_seconds, self._started = began - self._started, began
         self._reported = False
@@ -129,15 +115,22 @@ class Steps(Weighting):
         """Note a batch that the loop is given."""
         rank_batch = self.loader.rank_batch
         self.batches.hand_out(rank_batch)
-        self._clock.batch(rank_batch.own(self.loader.rank))
+        self._clock.batch(rank_batch.local(self.loader.rank))
         if self.loader.step_ends or not self.loader.counts_differ:
             self.to_come.hand_out()
 
     def start_loop(self) -> None:
         """Forget the batches of a loop that is over; warn if it trained on the lesser part of them."""
-        taken, computed = self.batches.handed_out, self.batches.passes
-        if 0 < 2 * computed < taken:
-            self.warn("skipped", SKIPPED.format(taken=taken, computed=computed))
+        delivered, computed = self.batches.delivered, self.batches.passes
+        if 0 < 2 * computed < delivered:
+            self.warn(
+                "skipped",
+                (
+                    f"The loop took {delivered} batches, and gave the model {computed} of them. If it leaves out "
+                    "batches of another size than one it expects, it leaves out nearly all: balanced batches differ "
+                    "in size. To leave out an epoch's last, incomplete one, give the loader drop_last=True."
+                ),
+            )
         self.to_come.start()
         self.batches.clear()
         self._clock.forget_batches()
@@ -145,7 +138,11 @@ class Steps(Weighting):
     def saves(self) -> None:
         """Warn, when a state is saved, of batches that a job would miss that resumes from it."""
         if self.to_come.waits:
-            self.warn("state", FETCHED)
+            self.warn(
+                "state",
+                "Batches have been fetched but not computed when this state was saved: a job that resumes from it "
+                "goes on after them. Save it where the loop has computed all that it fetched.",
+            )
 
     # -- in the model's hooks ----------------------------------------------------------------------------------------
 
@@ -163,7 +160,7 @@ class Steps(Weighting):
                 self._new(batch)
             if batch.features:
                 coefficients = self.loader.coefficients.tolist()  # a recorder's hook on the module inside comes next
-                tell(sum(part * each for part, each in zip(batch.features, coefficients, strict=True)))
+                state_work(sum(part * each for part, each in zip(batch.features, coefficients, strict=True)))
         self._spent += time.thread_time() - began
 
     def _new(self, batch: RankBatch) -> None:
@@ -171,13 +168,13 @@ class Steps(Weighting):
         if self._compares and not self._kind.full:
             self.looks = self._kind.looks = self._kind.wants(batch.sizes)
         self._batch = batch
-        own = batch.own(self.loader.rank)
-        self._clock.forward(own, counts=batch.total >= self._least, features=batch.features)
+        count = batch.local(self.loader.rank)
+        self._clock.forward(count, counts=batch.total >= self._min_samples, features=batch.features)
 
     def look(self, made: Sequence[torch.Tensor], model: Model) -> None:
         """Look at the gradients of what a model has made of a batch."""
         if self._batch is not None:
-            self._kind.watch(made, self._batch.own(self.loader.rank), model.first_parameter)
+            self._kind.watch(made, self._batch.local(self.loader.rank), model.first_parameter)
 
     # -- in the backward pass ----------------------------------------------------------------------------------------
 
@@ -212,12 +209,12 @@ class Steps(Weighting):
         features = (self._clock.features or [math.nan] * planning.features) if planning.features else []
         place = (self.out_of_memory, planning.checksum, *self.loader.position)
         buffers, norms = self._buffers, self._kind.norms
-        summed = math.nan if buffers.apart else buffers.sum([one.model for one in self.models], self._exchanges)
-        log_norm = norms.take() if norms.logs or norms.late else math.nan
+        summed = math.nan if buffers.ended else buffers.sum([one.model for one in self.models], self._exchanges)
+        log_norm = norms.take() if norms.logs or norms.delayed else math.nan
         self._sizes.append(None if self._batch is None else self._batch.sizes)
         self._reports = True
-        own = (log_norm, summed, planning.seconds)
-        self.exchange.send([*measure, *place, *own, *self._covariates.values, *features, *counts])
+        gauges = (log_norm, summed, planning.seconds)
+        self.exchange.send([*measure, *place, *gauges, *self._covariates.values, *features, *counts])
         self._spent += time.perf_counter() - began
         if began >= self._clock.next_look:
             self._clock.look()  # now, while the other ranks are awaited
@@ -279,18 +276,18 @@ class Steps(Weighting):
             self.warn(parted, parted)
         self._spent = 0.0
         if self.observers:
-            self.tell(rows)
+            self.notify(rows)
 
     def _normed(self, rows: RankReports) -> Array:
         """Return the samples whose gradients' norms were reported, ``[W]``."""
         before_W = self._sizes[0]
-        if before_W is None or not self.late:
+        if before_W is None or not self.delayed:
             return rows["samples"]
         # A device's norms are those of the step before, and its report may be of several steps.
         samples_W: Array = before_W[self._planning.order].astype(np.float64)
         return samples_W
 
-    def tell(self, rows: RankReports) -> None:
+    def notify(self, rows: RankReports) -> None:
         """Call the observers with the iteration that is over."""
         used, planning, accumulate = self._used, self._planning, self.loader.accumulate
         plan = planning.plan if planning.plan is not used else used.unchanged()

@@ -8,7 +8,7 @@ from typing import Any
 from paceline.torch.costs import Costs
 from paceline.torch.drawn import StreamAssigner
 from paceline.torch.global_batch import GlobalBatch
-from paceline.torch.options import place, whole
+from paceline.torch.options import place, require_int
 from paceline.torch.rank_loader import RankLoader
 from paceline.torch.source import OnDemand
 
@@ -75,11 +75,11 @@ class StreamLoader(RankLoader):
         key: Callable[[Any], Any] | None = None,
     ) -> None:
         rank, world_size = place(rank, world_size)
-        global_batch = whole("global_batch", global_batch, world_size, "samples, one for each rank")
+        global_batch = require_int("global_batch", global_batch, world_size, "samples, one for each rank")
         if costs is not None:
             costs.require_functions()
         rule = GlobalBatch(global_batch, world_size)
-        window, seed = whole("window", window, 1, "sample"), whole("seed", seed, 0)
+        window, seed = require_int("window", window, 1, "sample"), require_int("seed", seed, 0)
         assigner = StreamAssigner(stream, rule, rank, costs, window, seed, key)
         super().__init__(assigner, OnDemand(None, collate_fn), rule, rank)
 

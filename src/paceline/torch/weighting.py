@@ -26,41 +26,13 @@ from paceline.torch.counting import LINE, BatchesOut, LoopError, Pass, Reached, 
 from paceline.torch.exchange import Exchange, LostRankError
 from paceline.torch.sharded import averages, ddp_of, gradients_of, unfrozen
 
-ROUNDING = 1e-9
-"""Difference of summed shares from one that is rounding."""
-
-OTHER_ROWS = "the model was given {rows} rows, and this rank's batches that are out have {known}: {line}"
-
-UNREADABLE = "how many rows the model was given cannot be read from its inputs: {line}"
-
-DIFFERENT_ROWS = "one backward pass goes through forward passes of {rows} rows: {line}"
-
 SOME_SCALED = (
     "one backward pass has losses that balance.scale() has scaled and others that it has not: scale every loss of a "
     "step, penalties included"
 )
 
-BESIDE = (
-    "a scaled loss has {names} that belong to no attached model, and nothing would divide their gradients by the "
-    "counts of all ranks: make them part of the model, or wrap them in DistributedDataParallel and attach them"
-)
 
 SOME_STEPS_SCALED = "some of this step's losses are scaled and others are not, or not on every rank: scale every loss"
-
-OTHER_BATCHES = (
-    "the ranks' shares of this step sum to {total:.6g} in place of 1: they computed different batches, or rows that "
-    "were no batch's: {line}"
-)
-
-PACKED = "micro-batches are packed, so that a loss is a mean over tokens, which only the loop can count: {line}"
-
-NO_LOADER = "attach() was given no loader whose batches could be counted: {line}"
-
-SUMMED_TOO_EARLY = (
-    "with micro_batch= and pack=True ranks have different numbers of micro-batches, and gradients were about to be "
-    "summed before this rank's last: put forward and backward into `with balance.accumulating():`, and step where "
-    "loader.step_ends is true; fetch no batch ahead, as step_ends is that of the last batch fetched"
-)
 
 
 class Only(functools.partial[None]):
@@ -150,8 +122,8 @@ class Model:
 
     def has(self, tensors: Iterable[Any]) -> bool:
         """Return whether one of these tensors is a parameter of the model."""
-        own = {id(one) for one in self._parameters}
-        return any(id(one) in own for one in tensors)
+        mine = {id(one) for one in self._parameters}
+        return any(id(one) in mine for one in tensors)
 
     def _before_forward(self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         # A copy has the hook as well, and a recomputed pass belongs to the one before it.
@@ -214,11 +186,11 @@ class Model:
         parameter, place, version = self._mark
         gradient = parameter.grad
         if gradient is not None and (gradient.data_ptr(), gradient._version) != (place, version):
-            kept = any(bool(one.any()) for one in gradients_of(self._parameters))
+            remaining = any(bool(one.any()) for one in gradients_of(self._parameters))
         else:
-            kept = gradient is not None
+            remaining = gradient is not None
         self._mark = None
-        if not kept:
+        if not remaining:
             self._total, self.counted, self.unsummed = 0.0, math.nan, False
         elif self._divided:
             _multiply(gradients_of(self._parameters), self._total / self.weighting.world_size)
@@ -349,7 +321,7 @@ class Weighting:
     def accepted(self) -> None:
         """Raise an error before an optimizer's step if ranks have looped differently."""
 
-    late = False
+    delayed = False
     """Whether counts are looked at later, so that nothing waits while a device computes."""
 
     # -- scaled losses -----------------------------------------------------------------------------------------------
@@ -394,7 +366,11 @@ class Weighting:
             raise LoopError(SOME_SCALED)
         beside = [one for one in reached.beside if not any(model.has([one]) for model in self.models)]
         if beside:
-            raise LoopError(BESIDE.format(names=f"{len(beside)} parameters (one of shape {list(beside[0].shape)})"))
+            raise LoopError(
+                f"a scaled loss has {len(beside)} parameters (one of shape {list(beside[0].shape)}) that belong to no "
+                "attached model, and nothing would divide their gradients by the counts of all ranks: make them part "
+                "of the model, or wrap them in DistributedDataParallel and attach them"
+            )
         counts = [node.count for node in reached.scaled]
         if None in counts:
             if any(count is not None for count in counts):
@@ -406,36 +382,41 @@ class Weighting:
         """Return this rank's share times the number of ranks, and how far that is from this pass's part of it."""
         passes = [one for one in reached.passes if self._is_ours(one)]
         if self.loader is None:
-            raise LoopError(NO_LOADER.format(line=LINE))
+            raise LoopError(f"attach() was given no loader whose batches could be counted: {LINE}")
         if self.loader.packs:
-            raise LoopError(PACKED.format(line=LINE))
+            raise LoopError(
+                f"micro-batches are packed, so that a loss is a mean over tokens, which only the loop can count: {LINE}"
+            )
         shares = {}
         for one in passes:
             batch = None if self.scales else one.batch  # which was found by its place where losses were scaled
             batch = batch or self.batches.of(one.rows, one.owner())[0]
             if batch is None:
                 if not one.rows:
-                    raise LoopError(UNREADABLE.format(line=LINE))
+                    raise LoopError(f"how many rows the model was given cannot be read from its inputs: {LINE}")
                 rows = " or ".join(map(str, one.rows))
-                raise LoopError(OTHER_ROWS.format(rows=rows, known=self.batches.rows, line=LINE))
+                raise LoopError(
+                    f"the model was given {rows} rows, and this rank's batches that are out have {self.batches.rows}: "
+                    f"{LINE}"
+                )
             if one.others:
                 rows = " and ".join(map(str, sorted({one.rows[0], *one.others})))
                 raise LoopError(f"the model was given inputs of {rows} rows: {LINE}")
             one.batch = batch
-            shares[batch.own(self.exchange.rank), batch.total] = batch
+            shares[batch.local(self.exchange.rank), batch.total] = batch
         if len(shares) > 1:
-            rows = " and ".join(str(own) for own, _ in shares)
-            raise LoopError(DIFFERENT_ROWS.format(rows=rows, line=LINE))
-        ((own, total),) = shares
-        share = own * self.world_size / total
-        batch = shares[own, total]
+            rows = " and ".join(str(count) for count, _ in shares)
+            raise LoopError(f"one backward pass goes through forward passes of {rows} rows: {LINE}")
+        ((count, total),) = shares
+        share = count * self.world_size / total
+        batch = shares[count, total]
         return share, share - (1.0 if batch.last else 0.0)
 
     def _is_ours(self, one: Pass) -> bool:
         owner = one.owner()
         return owner is not None and owner.weighting is self
 
-    def own_gradients_ready(self) -> None:
+    def local_gradients_ready(self) -> None:
         """Send the counts of a backward pass whose gradients are averaged now, and look at all ranks' afterwards."""
         sums = [one for one in self._under_way if one.averaged()]
         for one in self._under_way:
@@ -443,7 +424,14 @@ class Weighting:
         if not sums:
             return
         if self.loader is not None and not self.loader.step_ends and self.loader.counts_differ:
-            self.refuse(RuntimeError(SUMMED_TOO_EARLY))
+            self.refuse(
+                RuntimeError(
+                    "with micro_batch= and pack=True ranks have different numbers of micro-batches, and gradients "
+                    "were about to be summed before this rank's last: put forward and backward into `with "
+                    "balance.accumulating():`, and step where loader.step_ends is true; fetch no batch ahead, as "
+                    "step_ends is that of the last batch fetched"
+                )
+            )
             for one in sums:
                 one.residue = math.nan
         self._wait, self._waits = self.ready(), True
@@ -464,7 +452,7 @@ class Weighting:
     def _gradients_averaged(self) -> None:
         self.all_there(self._wait)
         self._waits = False
-        if self.exchange.under_way and (self.scales or not self.late):
+        if self.exchange.under_way and (self.scales or not self.delayed):
             self.receive()
 
     def judge(self, count_WF: Array) -> None:
@@ -480,10 +468,15 @@ class Weighting:
                 self.refuse(LoopError(SOME_STEPS_SCALED))
             elif min(counts) < 0 <= max(counts):
                 self.refuse(LoopError("a loss has a count on some ranks only: give each a count, or none"))
-            elif abs(residue) > ROUNDING * self.world_size and self.divides:
+            elif abs(residue) > 1e-9 * self.world_size and self.divides:
                 model.summed(self.world_size + residue)
-            elif abs(residue) > ROUNDING * self.world_size:
-                self.refuse(LoopError(OTHER_BATCHES.format(total=1 + residue / self.world_size, line=LINE)))
+            elif abs(residue) > 1e-9 * self.world_size:
+                self.refuse(
+                    LoopError(
+                        f"the ranks' shares of this step sum to {1 + residue / self.world_size:.6g} in place of "
+                        f"1: they computed different batches, or rows that were no batch's: {LINE}"
+                    )
+                )
             else:
                 model.summed(total)
         self._sent = []

@@ -27,10 +27,8 @@ from paceline.torch.stream_loader import StreamLoader
 
 Collate = Callable[[list[Any]], Any]
 
-LOOKED_AT = 64
-"""Samples of a dataset among which the audit looks for some of different sizes."""
 
-APART = {"num_workers": 0, "prefetch_factor": None, "multiprocessing_context": None, "timeout": 0}
+WITHOUT_PROCESSES = {"num_workers": 0, "prefetch_factor": None, "multiprocessing_context": None, "timeout": 0}
 
 
 class Restless:
@@ -93,8 +91,8 @@ class Mixed:
             if self.plan.seed:
                 chance = np.random.default_rng([self.plan.seed, epoch, first])
                 numbers[first : first + self.block] = chance.permutation(numbers[first : first + self.block])
-        given = [number for step in self.plan.numbers for number in step][: len(numbers)]
-        numbers[: len(given)] = given
+        planned = [number for step in self.plan.numbers for number in step][: len(numbers)]
+        numbers[: len(planned)] = planned
         return numbers
 
 
@@ -120,8 +118,8 @@ class MixedStream:
             block = list(islice(samples, self.block))
             if not block:
                 return
-            whole = self.seed and len(block) == self.block
-            order = np.random.default_rng([self.seed, first]).permutation(len(block)) if whole else range(len(block))
+            mixes = self.seed and len(block) == self.block
+            order = np.random.default_rng([self.seed, first]).permutation(len(block)) if mixes else range(len(block))
             yield from (block[number] for number in order)
 
     def _samples(self) -> Iterator[Any]:
@@ -172,10 +170,10 @@ def watch_balanced(patches: Patches) -> None:
         def init(loader: Any, dataset: Any, *arguments: Any, **options: Any) -> None:
             costs = options.get("costs")
             begun.update(accumulate=options.get("accumulate", 1), fixed=getattr(costs, "global_tokens", None) is None)
-            given = {name: value for name, value in options.items() if name not in APART}
+            passed = {name: value for name, value in options.items() if name not in WITHOUT_PROCESSES}
             name = f"balanced loader {len(recorder.tape.facts.get('balanced', []))}"
-            given["collate_fn"] = delivering(recorder, name, options.get("collate_fn"))
-            before(loader, dataset, *arguments, **given)
+            passed["collate_fn"] = delivering(recorder, name, options.get("collate_fn"))
+            before(loader, dataset, *arguments, **passed)
             recorder.watch(loader)
             if isinstance(loader, BalancedLoader):
                 kind = {"step": loader.global_batch * loader.accumulate, "candidates": candidates(recorder, dataset)}
@@ -206,7 +204,7 @@ def delivering(recorder: Any, name: str, collate: Collate | None) -> Collate:
     """Return a collate function whose batches are counted, and of the audit's precision."""
 
     def counting(samples: list[Any]) -> Any:
-        recorder.handed_out(name)
+        recorder.count_batch(name)
         recorder.before_collating()
         return recorder.collated(len(samples), (collate or default_collate)(samples))
 
@@ -216,5 +214,5 @@ def delivering(recorder: Any, name: str, collate: Collate | None) -> Collate:
 def candidates(recorder: Any, dataset: Any) -> list[tuple[int, dict[str, int]]]:
     """Return the numbers of some samples, and the sizes of their parts."""
     with torch.no_grad():
-        samples = [recorder.loaded("balanced", k, one_of(dataset)) for k in range(min(len(dataset), LOOKED_AT))]
+        samples = [recorder.loaded("balanced", k, one_of(dataset)) for k in range(min(len(dataset), 64))]
     return [(number, counts(recorded(sample, number))) for number, sample in enumerate(samples)]

@@ -16,9 +16,6 @@ from paceline.audit.inside.balanced import watch_balanced
 from paceline.audit.inside.patches import Patches
 from paceline.audit.inside.step_recorder import StepRecorder
 
-PATIENCE = 60.0
-"""Seconds that a rank waits for the others' records before it ends."""
-
 SEED = 20
 """Seed of what a script does not seed; a rank's number is added."""
 
@@ -39,7 +36,8 @@ def begin() -> None:
 
 def end_process(folder: Path, ranks: int) -> Never:
     """End this process when all ranks have written their records: nothing of the script runs any more."""
-    until = time.monotonic() + PATIENCE
+    # seconds to wait for the other ranks' records
+    until = time.monotonic() + 60.0
     while len(list(folder.glob("*.json"))) < ranks and time.monotonic() < until:
         time.sleep(0.01)
     time.sleep(0.05)  # the others see it too before this process's connections close

@@ -32,23 +32,23 @@ class Names:
         """Return the modules that are still there."""
         return [module for known in self._modules if (module := known()) is not None]
 
-    def of(self, parameters: Iterable[torch.Tensor], asked: Any) -> dict[str, torch.Tensor]:
+    def of(self, parameters: Iterable[torch.Tensor], named_parameters: Any) -> dict[str, torch.Tensor]:
         """Return the parameters by their names, those of the module that holds most of them; no two have the same."""
-        given = list(parameters)
-        if any(self._known.get(id(parameter), _nothing)[0]() is not parameter for parameter in given):
-            named = sorted((dict(asked(module)) for module in self.modules()), key=len, reverse=True)
-            said = {id(parameter): name for names in reversed(named) for name, parameter in names.items()}
-            for number, parameter in enumerate(given):
-                self._name(parameter, WRAPPERS.sub("", f".{said.get(id(parameter), f'parameter {number}')}")[1:])
-        return {self._known[id(parameter)][1]: parameter for parameter in given}
+        all_parameters = list(parameters)
+        if any(self._known.get(id(parameter), _nothing)[0]() is not parameter for parameter in all_parameters):
+            named = sorted((dict(named_parameters(module)) for module in self.modules()), key=len, reverse=True)
+            name_of = {id(parameter): name for names in reversed(named) for name, parameter in names.items()}
+            for number, parameter in enumerate(all_parameters):
+                self._name(parameter, WRAPPERS.sub("", f".{name_of.get(id(parameter), f'parameter {number}')}")[1:])
+        return {self._known[id(parameter)][1]: parameter for parameter in all_parameters}
 
     def _name(self, parameter: torch.Tensor, name: str) -> None:
         """Give a parameter this name, or one with a number if another has it."""
         if self._known.get(id(parameter), _nothing)[0]() is parameter:
             return
-        taken = {known for other, known in self._known.values() if other() is not None}
-        numbered = [name, *(f"{name} ({number})" for number in range(2, len(taken) + 3))]
-        self._known[id(parameter)] = ref(parameter), next(one for one in numbered if one not in taken)
+        used = {known for other, known in self._known.values() if other() is not None}
+        numbered = [name, *(f"{name} ({number})" for number in range(2, len(used) + 3))]
+        self._known[id(parameter)] = ref(parameter), next(one for one in numbered if one not in used)
 
     def that_mix(self) -> list[str]:
         """Return the kinds of layers in training that compute statistics of their own rank's rows."""

@@ -22,7 +22,7 @@ from torch.utils.hooks import RemovableHandle
 
 from paceline.audit.inside.randomness import LIBRARIES, seed_script
 from paceline.audit.inside.step_recorder import StepRecorder
-from paceline.audit.tape import DRAWN
+from paceline.audit.tape import RANDINT
 
 MEANS = [
     *("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div"),
@@ -30,11 +30,10 @@ MEANS = [
 ]
 """Losses of torch that are means unless they are told otherwise."""
 
-DROPOUTS = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
-APART = ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
+PROCESS_OPTIONS = ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
 """Options of loading processes, which an audit does without."""
 
-OWN_CHUNKS = "paceline.torch.chunks"
+CHUNKS_MODULE = "paceline.torch.chunks"
 """Module of what a balanced loader's own loading processes load: the balanced loader is looked at, not this."""
 
 
@@ -51,7 +50,7 @@ class Patches:
         self.recorder: Any = recorder
         self._undo: list[Callable[[], object]] = []
         self._streams: dict[int, str] = {}
-        self._kept: list[Any] = []
+        self._alive: list[Any] = []
 
     def apply(self, seed: int) -> None:
         """Make all changes, and seed what draws random numbers."""
@@ -86,7 +85,7 @@ class Patches:
     def no_dropout(self) -> None:
         """Let dropout do nothing: which values it drops depends on where a sample lies."""
         functional: Any = torch.nn.functional
-        for name in DROPOUTS:
+        for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"):
             self.replace(functional, name, lambda before: unchanged)
         self.replace(functional, "scaled_dot_product_attention", without_dropout)
         for layer in (torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU):  # each has a forward pass of its own
@@ -97,12 +96,12 @@ class Patches:
     def _loaders(self) -> None:
         self.replace(DataLoader, "__init__", in_this_process)
         self.replace(_SingleProcessDataLoaderIter, "__init__", self._iterators)
-        self.replace(torch, "randint", self._drawn_by_hand)
+        self.replace(torch, "randint", self._manual_samples)
 
     def _iterators(self, before: Any) -> Any:
         def init(iterator: Any, loader: Any) -> None:
             before(iterator, loader)
-            if type(loader.dataset).__module__ != OWN_CHUNKS:
+            if type(loader.dataset).__module__ != CHUNKS_MODULE:
                 fetcher = iterator._dataset_fetcher  # torch's own, and the only place where samples are apart
                 fetcher.fetch = functools.partial(self._fetch, fetcher, loader)
 
@@ -112,7 +111,7 @@ class Patches:
         """Load a batch as torch's fetchers do, but with the samples that the recorder says."""
         if not torch.is_grad_enabled():  # an evaluation
             return type(fetcher).fetch(fetcher, index)
-        self._say_order(loader)
+        self._note_order(loader)
         if self._stream(loader) not in self.recorder.tape.streams:
             self.recorder.tape.facts.setdefault("lengths", {})[self._stream(loader)] = length_of(loader)
         dataset, together = fetcher.dataset, fetcher.auto_collation
@@ -141,18 +140,18 @@ class Patches:
     def _stream(self, loader: Any) -> str:
         """Return the name of a loader's samples, the same on every rank: loaders are numbered as they are used."""
         if id(loader) not in self._streams:
-            self._kept.append(loader)  # so that no other gets its number
+            self._alive.append(loader)  # so that no other gets its number
             self._streams[id(loader)] = f"{type(loader.dataset).__name__} {len(self._streams)}"
         return self._streams[id(loader)]
 
-    def _say_order(self, loader: Any) -> None:
+    def _note_order(self, loader: Any) -> None:
         sampler: Any = getattr(loader, "sampler", None)
         sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", sampler)
         if isinstance(sampler, DistributedSampler):
-            said = [sampler.num_replicas, sampler.rank, bool(sampler.shuffle), sampler.seed, sampler.epoch]
-            self.recorder.tape.facts.setdefault("samplers", {})[self._stream(loader)] = said
+            order = [sampler.num_replicas, sampler.rank, bool(sampler.shuffle), sampler.seed, sampler.epoch]
+            self.recorder.tape.facts.setdefault("samplers", {})[self._stream(loader)] = order
 
-    def _drawn_by_hand(self, before: Any) -> Any:
+    def _manual_samples(self, before: Any) -> Any:
         """Treat a row of whole numbers that a script draws to train on as numbers of samples."""
 
         @functools.wraps(before)
@@ -160,13 +159,13 @@ class Patches:
             counted = torch.is_grad_enabled() and "generator" not in options and self.recorder.draws_are_samples
             if counted:
                 self.recorder.look_beside()
-            drawn = before(*arguments, **options)
-            if not counted or drawn.dim() != 1:
-                return drawn
-            numbers = drawn.tolist()
-            stream = f"{DRAWN} {arguments} {sorted(options)}"
-            given = self.recorder.fetched(stream, range(2**62), numbers, int)
-            return torch.tensor(given, dtype=drawn.dtype, device=drawn.device)
+            values = before(*arguments, **options)
+            if not counted or values.dim() != 1:
+                return values
+            numbers = values.tolist()
+            stream = f"{RANDINT} {arguments} {sorted(options)}"
+            samples = self.recorder.fetched(stream, range(2**62), numbers, int)
+            return torch.tensor(samples, dtype=values.dtype, device=values.device)
 
         return randint
 
@@ -182,7 +181,7 @@ class Patches:
 
             return named_parameters
 
-        recorder.asked_for_names = modules.named_parameters
+        recorder.plain_named_parameters = modules.named_parameters
         self.replace(modules, "named_parameters", noting)
 
         def starting(optimizer: Any, arguments: Any, options: Any) -> Any:
@@ -194,9 +193,9 @@ class Patches:
 
                 return run if callable(closure) else closure
 
-            given = [*map(noting, arguments[1:])], {name: noting(option) for name, option in options.items()}
+            closures = [*map(noting, arguments[1:])], {name: noting(option) for name, option in options.items()}
             recorder.before_step(optimizer, any(callable(one) for one in [*arguments[1:], *options.values()]))
-            return (*arguments[:1], *given[0]), given[1]
+            return (*arguments[:1], *closures[0]), closures[1]
 
         handles = [
             register_optimizer_step_pre_hook(starting),
@@ -225,7 +224,7 @@ class Patches:
             @functools.wraps(before)
             def run(tensor: Any, *arguments: Any, **options: Any) -> Any:
                 if tensor.numel() == 1 and seen:
-                    self.recorder.say(ratio=float(tensor.detach()) / (float(sum(seen)) or float("nan")))
+                    self.recorder.note(ratio=float(tensor.detach()) / (float(sum(seen)) or float("nan")))
                 seen.clear()
                 before(tensor, *arguments, **options)
                 self.recorder.after_backward()
@@ -321,11 +320,11 @@ def recurrent(before: Any) -> Any:
     """Return the forward pass of a recurrent layer without dropout."""
 
     def forward(layer: Any, *arguments: Any, **options: Any) -> Any:
-        own, layer.dropout = layer.dropout, 0.0
+        rate, layer.dropout = layer.dropout, 0.0
         try:
             return before(layer, *arguments, **options)
         finally:
-            layer.dropout = own
+            layer.dropout = rate
 
     return forward
 
@@ -349,8 +348,8 @@ def in_this_process(before: Any) -> Any:
     @functools.wraps(before)
     def init(*arguments: Any, **options: Any) -> None:
         bound = signature.bind(*arguments, **options)
-        if type(bound.arguments.get("dataset")).__module__ != OWN_CHUNKS:
-            for name in APART:
+        if type(bound.arguments.get("dataset")).__module__ != CHUNKS_MODULE:
+            for name in PROCESS_OPTIONS:
                 bound.arguments.pop(name, None)
         before(*bound.args, **bound.kwargs)
 

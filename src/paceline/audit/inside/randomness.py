@@ -49,7 +49,7 @@ def random_state() -> dict[int, int]:
     return {id(generator): zlib.crc32(_bytes(_state(generator))) for generator in _generators()}
 
 
-def drawn_since(before: dict[int, int]) -> bool:
+def used_since(before: dict[int, int]) -> bool:
     """Return whether a generator that was there has been drawn from."""
     now = random_state()
     return any(now.get(name, state) != state for name, state in before.items())
@@ -62,8 +62,8 @@ def seed_script(patches: Patches, seed: int) -> None:
     np.random.seed(seed % 2**32)  # noqa: NPY002 - scripts draw from it
 
     def default_rng(before: Any) -> Any:
-        def make(given: Any = None) -> Any:
-            return _note(before((_seeds or [seed])[-1] if given is None else given))
+        def make(chosen: Any = None) -> Any:
+            return _note(before((_seeds or [seed])[-1] if chosen is None else chosen))
 
         return make
 

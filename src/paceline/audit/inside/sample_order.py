@@ -16,9 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 
-IGNORED = -100
-"""The label that losses leave out."""
-
 NUMBER = "number in the dataset"
 PICKLE = "pickle"
 PLAIN = (int, float, bool, str, type(None))
@@ -117,7 +114,8 @@ def counts(known: Any) -> dict[str, int]:
         if tensor.numel() and bool(((tensor == 0) | (tensor == 1)).all()):
             found[f"{path} that are 1"] = int((tensor == 1).sum())
         elif not tensor.is_floating_point():
-            found[f"{path} that count"] = int((tensor != IGNORED).sum())
+            # -100 is the label that losses ignore
+            found[f"{path} that count"] = int((tensor != -100).sum())
     return found
 
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from paceline._arrays import Array
 from paceline.audit.comparisons import AuditPlan
 from paceline.audit.inside.names import Names
-from paceline.audit.inside.randomness import Seeded, drawn_since, random_state
+from paceline.audit.inside.randomness import Seeded, random_state, used_since
 from paceline.audit.inside.sample_order import (
     Supplies,
     converted,
@@ -24,14 +24,10 @@ from paceline.audit.inside.sample_order import (
     recorded,
     rows_of,
 )
-from paceline.audit.tape import DRAWN, Sample, Tape, TapedStep
+from paceline.audit.tape import RANDINT, Sample, Tape, TapedStep
 
 LARGEST = 65536
 """Values of a parameter that are compared one by one; a larger one is folded to so many sums with random signs."""
-
-
-LOADED_TWICE = 4
-"""Samples that are loaded a second time, to see whether they are the same."""
 
 
 class StepRecorder:
@@ -51,7 +47,7 @@ class StepRecorder:
         self.plan, self.folder = plan, folder
         self.names = Names()
         self.tape = Tape(0, 1)
-        self.asked_for_names: Any = torch.nn.Module.named_parameters
+        self.plain_named_parameters: Any = torch.nn.Module.named_parameters
         self._end = end
         self._supplies = Supplies(plan.supplies) if plan.supplies else None
         self._samples: dict[str, list[list[Any]]] = {}
@@ -64,7 +60,7 @@ class StepRecorder:
         self._backward: float | None = None
         self._at_step: dict[int, int] | None = None
         self._balanced: list[Any] = []
-        self._handed_out: dict[str, int] = {}
+        self._batch_counts: dict[str, int] = {}
         self._dtypes: set[str] = set()
         self._depth = 0
         self._gradients: dict[str, Array] | None = None
@@ -93,7 +89,8 @@ class StepRecorder:
         """Return a sample, loaded with the same random numbers wherever and whenever that is."""
         with Seeded(f"{stream} {index}"):
             item = get(index)
-        if self._loaded_twice < LOADED_TWICE:
+        # load four samples twice, to see whether they are the same
+        if self._loaded_twice < 4:
             self._loaded_twice += 1
             with Seeded(f"{stream} {index}"):
                 if digest(recorded(get(index), index)) != digest(recorded(item, index)):
@@ -121,17 +118,17 @@ class StepRecorder:
     @property
     def draws_are_samples(self) -> bool:
         """True if numbers that the script draws now may be those of samples: no loader has handed out any."""
-        return all(stream.startswith(DRAWN) for stream in self.tape.streams)
+        return all(stream.startswith(RANDINT) for stream in self.tape.streams)
 
     def look_beside(self) -> None:
         """Note whether something else was drawn since the last step: then a row may be more than its number."""
-        if self._at_step is not None and drawn_since(self._at_step):
+        if self._at_step is not None and used_since(self._at_step):
             self._facts["beside"] = True
         self._at_step = None
 
     def _look_for_draws(self) -> None:
         """Note whether the script drew random numbers since it was given its samples."""
-        if self._random is not None and drawn_since(self._random):
+        if self._random is not None and used_since(self._random):
             self._facts["draws"] = True
 
     # -- steps -----------------------------------------------------------------------------------------------------
@@ -143,7 +140,7 @@ class StepRecorder:
             return
         self._look_for_draws()
         if self._backward is not None:
-            self.say(kept=self._norm() / (self._backward or float("nan")))
+            self.note(kept=self._norm() / (self._backward or float("nan")))
         self._note_sizes()
         parameters = self._parameters(optimizer)
         for name, parameter in parameters.items():
@@ -165,7 +162,7 @@ class StepRecorder:
         parameters = self._parameters(optimizer)
         found = gradients(parameters) if self._gradients is None else self._gradients
         self._dtypes |= {str(one.dtype).removeprefix("torch.") for one in parameters.values()}
-        delivered = {name: len(batches) for name, batches in self.tape.streams.items()} | self._handed_out
+        delivered = {name: len(batches) for name, batches in self.tape.streams.items()} | self._batch_counts
         with torch.no_grad():
             for parameter, before in self._before:
                 parameter.copy_(before)
@@ -198,11 +195,11 @@ class StepRecorder:
     def clipped(self, norm: Any, limit: float) -> None:
         """Note the norm that gradients are clipped by; that of sharded ones is the same on every rank."""
         if not hasattr(norm, "full_tensor"):
-            self.say(clipped=[float(norm), float(limit)])
+            self.note(clipped=[float(norm), float(limit)])
 
-    def handed_out(self, name: str) -> None:
+    def count_batch(self, name: str) -> None:
         """Count a batch of a balanced loader."""
-        self._handed_out[name] = self._handed_out.get(name, 0) + 1
+        self._batch_counts[name] = self._batch_counts.get(name, 0) + 1
 
     def watch(self, loader: Any) -> None:
         """Note the sizes of a balanced loader's batches in every step."""
@@ -210,9 +207,9 @@ class StepRecorder:
 
     def _note_sizes(self) -> None:
         for loader in self._balanced:
-            self.say(sizes=[int(size) for size in loader.batch_sizes])
+            self.note(sizes=[int(size) for size in loader.batch_sizes])
 
-    def say(self, **facts: Any) -> None:
+    def note(self, **facts: Any) -> None:
         """Note facts about the step under way."""
         for name, fact in facts.items():
             self._facts.setdefault(name, []).append(fact)
@@ -234,8 +231,8 @@ class StepRecorder:
         self._end(self.folder, self.tape.world_size)
 
     def _parameters(self, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-        given = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        return self.names.of(given, self.asked_for_names)
+        stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        return self.names.of(stepped, self.plain_named_parameters)
 
     @staticmethod
     def _rank() -> int:
@@ -259,10 +256,10 @@ def folded(tensor: torch.Tensor) -> Array:
 
     A difference between two tensors shows in the sums, which are linear.
     """
-    whole: Any = getattr(tensor, "full_tensor", lambda: tensor)()  # of a sharded one: every rank asks alike
-    if whole.is_sparse:
-        whole = whole.to_dense()
-    values = whole.detach().cpu().reshape(-1)
+    full: Any = getattr(tensor, "full_tensor", lambda: tensor)()  # of a sharded one: every rank asks alike
+    if full.is_sparse:
+        full = full.to_dense()
+    values = full.detach().cpu().reshape(-1)
     if not values.is_floating_point() or values.dtype in (torch.float16, torch.bfloat16):
         values = values.float()
     flat: Array = values.numpy().copy()

@@ -83,17 +83,17 @@ class EpochSampler:
         self.applied = 0
         self._returned: deque[SampleBatch] = deque()
         self._applied_of: dict[int, int] = {}
-        self._whole = 0
+        self._completed = 0
         self._shuffle(0)
 
-    def draw(self, count: int, least: int = 1) -> SampleBatch:
+    def draw(self, count: int, min_batch: int = 1) -> SampleBatch:
         """Return up to ``count`` samples; fewer, or none, only where a finite number of epochs has been drawn.
 
-        Where fewer than ``least`` would be left at the end, they are assigned too: nobody could use them alone.
+        Where fewer than ``min_batch`` would be left at the end, they are assigned too: nobody could use them alone.
         """
         if count < 1:
             raise ValueError(f"count must be at least 1 sample, got {count}")
-        if 0 < self.left - count < least:
+        if 0 < self.left - count < min_batch:
             count = int(self.left)
         draws: list[SampleBatch] = []
         while count > 0 and not self.empty:
@@ -137,10 +137,10 @@ class EpochSampler:
     @property
     def epoch(self) -> int:
         """Number of epochs, from the first on, that have been applied whole."""
-        epoch = self._whole
+        epoch = self._completed
         while self._applied_of.get(epoch, 0) == self.samples:
             epoch += 1
-        self._whole = epoch
+        self._completed = epoch
         return epoch
 
     def state_dict(self, held: Sequence[SampleBatch] = ()) -> dict[str, NDArray[Any]]:
@@ -172,7 +172,7 @@ class EpochSampler:
         self.give_back(SampleBatch(state["returned_rows"].copy(), state["returned_epochs"].copy()))
         counts = zip(state["applied_epochs"], state["applied_counts"], strict=True)
         self._applied_of = {int(epoch): int(count) for epoch, count in counts}
-        self._whole = 0
+        self._completed = 0
 
     def require_fit(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Raise unless a state belongs to this sampler.

@@ -129,8 +129,8 @@ class ByVersions:
         sizes_W = np.asarray(outlook.sizes * np.sqrt(ratio_W), dtype=np.float64)
         # The largest is a full batch: staleness shows ratios only, and all sizes together would drift.
         sizes_W = sizes_W * (outlook.batch / sizes_W.max())
-        whole_W: Sizes = np.clip(np.floor(sizes_W * (1 + 1e-9)), 1, outlook.batch).astype(np.int64)
-        return whole_W
+        integer_W: Sizes = np.clip(np.floor(sizes_W * (1 + 1e-9)), 1, outlook.batch).astype(np.int64)
+        return integer_W
 
 
 @dataclass(frozen=True)
@@ -162,14 +162,14 @@ def _affordable(slower_W: Array, full_W: Array, wire_W: Array) -> Array:
 
     Times are those of computing a full batch and on the wire, in seconds.
     """
-    least = (1 - PRICE) * (1 / (wire_W + full_W)).sum()
+    needed = (1 - PRICE) * (1 / (wire_W + full_W)).sum()
 
     def divided(stretch: float) -> Array:
         return np.maximum(slower_W / stretch, 1.0)
 
     def is_affordable(stretch: float) -> bool:
         parts_W = 1 / divided(stretch)
-        return bool((parts_W / (wire_W + full_W * parts_W)).sum() >= least)
+        return bool((parts_W / (wire_W + full_W * parts_W)).sum() >= needed)
 
     if is_affordable(1.0):
         return slower_W

@@ -185,12 +185,14 @@ def k_sync(workers: int, pushes: int | None = None) -> Scheme:
 
     K is three quarters of the fleet unless given.
     """
-    return Scheme(name="K-sync", gathering=Mean(pushes or _most(workers)), gate=Fresh(), bound=0, refresh=True)
+    return Scheme(
+        name="K-sync", gathering=Mean(pushes or _three_quarters(workers)), gate=Fresh(), bound=0, refresh=True
+    )
 
 
 def backup(workers: int, pushes: int | None = None) -> Scheme:
     """Return BSP with backup workers: the first K of a version count, late ones are dropped (Chen et al., 2016)."""
-    return Scheme(name="backup workers", gathering=Mean(pushes or _most(workers)), gate=Fresh(), bound=0)
+    return Scheme(name="backup workers", gathering=Mean(pushes or _three_quarters(workers)), gate=Fresh(), bound=0)
 
 
 def k_async(workers: int, pushes: int | None = None) -> Scheme:
@@ -208,7 +210,7 @@ def fed_buff(workers: int, pushes: int | None = None) -> Scheme:
     return Scheme(name="FedBuff", gathering=Mean(pushes or _half(workers)), damping=Polynomial(0.5))
 
 
-def _most(workers: int) -> int:
+def _three_quarters(workers: int) -> int:
     return max(3 * workers // 4, 1)
 
 

@@ -210,10 +210,6 @@ def counted(factor: float) -> Outcome:
     return Outcome.DAMPED if factor < 1 else Outcome.APPLIED
 
 
-TICKETS_OF_A_LIFE = 2**40
-"""More steps than a server starts between two checkpoints."""
-
-
 class Server:
     """Holds the parameters; hands them out with samples, and applies what comes back by the rules of a scheme.
 
@@ -239,7 +235,7 @@ class Server:
     store
         What holds the parameters instead of this process, such as :class:`ShardedStore`; ``parameters`` and
         ``optimizer`` are not read then.
-    least
+    min_batch
         The fewest samples of a step: 2 for a model that normalises over batches.
 
     Attributes
@@ -289,22 +285,22 @@ class Server:
         predictor: Predictor | None = None,
         copy: bool = True,
         store: Store | None = None,
-        least: int = 1,
+        min_batch: int = 1,
     ) -> None:
-        if not 1 <= least <= min(batch, sampler.samples):
+        if not 1 <= min_batch <= min(batch, sampler.samples):
             raise ValueError(
-                f"batch and the number of samples must be at least {max(least, 1)}, the fewest of a step; "
-                f"got least={least}, batch={batch} and {sampler.samples} samples"
+                f"batch and the number of samples must be at least {max(min_batch, 1)}, the fewest of a step; "
+                f"got min_batch={min_batch}, batch={batch} and {sampler.samples} samples"
             )
         self.store: Store = store or LocalStore(parameters, optimizer, scheme.compensation, copy=copy)
         self.scheme = scheme
         self.sampler = sampler
         self.batch = batch
-        self.least = least
+        self.min_batch = min_batch
         self.fleet = Workers()
         self.ledger = Ledger()
         self.calibration = Calibration()
-        self._ahead = Lookahead(self.fleet, scheme.sizing, batch, predictor, least)
+        self._ahead = Lookahead(self.fleet, scheme.sizing, batch, predictor, min_batch)
         self._gathered = Gathered(scheme.gathering.mean, scheme.by_samples, batch, optimizer.is_linear)
         self._tickets = 0
         for worker in workers:
@@ -347,7 +343,7 @@ class Server:
             return None
         stamp = Stamp(self.version, self._tickets)
         self._tickets += 1
-        assigned = self.sampler.draw(self._ahead.size(worker), self.least)
+        assigned = self.sampler.draw(self._ahead.size(worker), self.min_batch)
         member.step = WorkerStep(stamp, assigned, self._ahead.expected(worker), self.fleet.pushes)
         member.worked_on = self.version
         return Pulled(stamp, self.store.lend(worker, stamp.ticket), member.step.assigned)
@@ -384,8 +380,8 @@ class Server:
         """
         member = self.fleet.members.get(worker)
         if member is None or member.step is None or member.step.stamp != stamp:
-            late = member.late(stamp) if member is not None else None
-            if late is not None and not miscounted(count := late.count(samples), len(late.assigned)):
+            stale = member.stale(stamp) if member is not None else None
+            if stale is not None and not miscounted(count := stale.count(samples), len(stale.assigned)):
                 # Its time is learnt all the same: a worker whose steps are given up needs the forecast most.
                 self.report(worker, count, seconds, comm_seconds)
             return self._stray(worker, stamp)
@@ -490,7 +486,8 @@ class Server:
         version, tickets = (int(value) for value in state["place"])
         self._restart(version)
         # Beyond all tickets issued after the state was saved: none of those may fit a later step.
-        self._tickets = tickets + TICKETS_OF_A_LIFE
+        # more than a server issues between two checkpoints
+        self._tickets = tickets + 2**40
 
     # -- inside --------------------------------------------------------------------------------------------------
 
@@ -552,7 +549,7 @@ class Server:
         member, outcome = self.fleet.members.get(worker), Outcome.REFUSED
         if member is None:
             reason = f"it is not one of the {len(self.fleet)} workers; let it join first"
-        elif member.late(stamp) is not None:
+        elif member.stale(stamp) is not None:
             outcome, reason = Outcome.DROPPED, "its step was given up before it came"
             member.abandoned = None
         elif stamp.version > self.fleet.version or stamp.ticket >= self._tickets:
@@ -600,12 +597,12 @@ class Server:
         if not self.scheme.refresh or self.scheme.bound is None:
             return ()
         oldest = self.fleet.version - self.scheme.bound
-        late = [one for one in self.fleet if one.step is not None and one.step.stamp.version < oldest]
-        for member in late:
+        stale = [one for one in self.fleet if one.step is not None and one.step.stamp.version < oldest]
+        for member in stale:
             assert member.step is not None
             self.fleet.give_up(member.step)
             self._close(member, Outcome.ABANDONED)
-        return tuple(member.name for member in late)
+        return tuple(member.name for member in stale)
 
     @property
     def _held(self) -> list[SampleBatch]:

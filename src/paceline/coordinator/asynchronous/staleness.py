@@ -16,7 +16,7 @@ from paceline.coordinator.asynchronous.rules import Outlook, Sizing
 from paceline.coordinator.asynchronous.workers import Workers
 from paceline.predictors import Predictor, Report
 
-SPREADS, LEAST_SPREAD = 3.0, 0.5
+SPREADS, MIN_SPREAD = 3.0, 0.5
 """A straggler is staler than the median by this many spreads, and by this share of the median.
 
 Three are the usual limit for outliers. The share is ours: it keeps a fleet whose staleness hardly spreads from calling
@@ -59,7 +59,7 @@ def straggler_bound(staleness: Array) -> float:
     fresher = known[known <= median]
     # A normal distribution's standard deviation, over its median absolute deviation.
     spread = 1.4826 * float(np.median(np.abs(fresher - np.median(fresher))))
-    return median + max(SPREADS * spread, LEAST_SPREAD * median, 1.0)
+    return median + max(SPREADS * spread, MIN_SPREAD * median, 1.0)
 
 
 def stragglers(staleness: Array) -> Mask:
@@ -309,7 +309,7 @@ class Lookahead:
         Samples of a full batch.
     predictor
         Forecasts speeds; ``None`` takes all workers for equally fast, and forecasts no staleness.
-    least
+    min_batch
         The fewest samples of a step.
 
     Attributes
@@ -320,11 +320,13 @@ class Lookahead:
         Staleness forecast for it, ``[W]``; NaN without a predictor.
     """
 
-    def __init__(self, fleet: Workers, sizing: Sizing, batch: int, predictor: Predictor | None, least: int = 1) -> None:
+    def __init__(
+        self, fleet: Workers, sizing: Sizing, batch: int, predictor: Predictor | None, min_batch: int = 1
+    ) -> None:
         self.fleet = fleet
         self.sizing = sizing
         self.batch = batch
-        self.least = least
+        self.min_batch = min_batch
         self._speeds = Speeds(predictor)
         self._rows: dict[str, int] = {}
         self.sizes: Sizes = np.empty(0, np.int64)
@@ -362,6 +364,6 @@ class Lookahead:
         (speed_W, spread_W), overhead_W = self._speeds.forecast(), self._speeds.overhead
         seen_W = np.array([member.staleness for member in self.fleet])
         outlook = Outlook(self.batch, self.sizes, seen_W, speed_W, self._speeds.known, overhead_W, spread_W)
-        self.sizes = np.maximum(self.sizing.sizes(outlook), self.least)
+        self.sizes = np.maximum(self.sizing.sizes(outlook), self.min_batch)
         forecast_W = expected_staleness(overhead_W + self.sizes / speed_W)
         self.staleness = np.full(len(seen_W), math.nan) if self._speeds.predictor is None else forecast_W

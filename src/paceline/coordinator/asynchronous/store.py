@@ -15,9 +15,6 @@ from paceline.coordinator.asynchronous.epoch_sampler import SampleBatch
 from paceline.coordinator.asynchronous.optimizer import Optimizer, Vector, flaw, is_finite
 from paceline.coordinator.asynchronous.rules import Compensation
 
-NEVER_PULLED = "the parameters of its step were never read"
-OVERFLOWS = "it overflows when its delay is compensated"
-
 
 class Store(Protocol):
     """Holds the parameters and does what the server decides; it decides nothing itself."""
@@ -126,12 +123,12 @@ class LocalStore:
         gradient = gradient.astype(np.result_type(gradient, self._parameters_P), copy=False)
         if self._compensator is not None:
             if ticket not in self._pulled:
-                return NEVER_PULLED
+                return "the parameters of its step were never read"
             with np.errstate(over="ignore", invalid="ignore"):  # refused in a sentence, not warned about
                 gradient = self._compensator.compensated(worker, gradient, self._parameters_P, self._pulled[ticket])
             if not is_finite(gradient):
                 self._compensator.undo()
-                return OVERFLOWS
+                return "it overflows when its delay is compensated"
         self.forget(ticket)
         self._gathered.add(gradient, weight)
         return ""
@@ -244,12 +241,6 @@ def part(state: Mapping[str, NDArray[Any]], name: str) -> dict[str, NDArray[Any]
     return {key.removeprefix(f"{name}/"): value for key, value in state.items() if key.startswith(f"{name}/")}
 
 
-OWN = ("parameters", "optimizer/", "compensation/")
-"""Beginnings of the names in a state that the shards keep; the lead keeps the others."""
-
-NEVER_CAME = "its gradient has not come to every server"
-
-
 class Shard:
     """One part of the parameters, what the optimizer remembers of it, and gradients that wait for the lead's word.
 
@@ -285,7 +276,11 @@ class Shard:
 
     def flaw(self, worker: str, ticket: int) -> str:
         held, gradient = self._held.get(worker, (-1, np.empty(0)))
-        return self._store.flaw(worker, ticket, gradient) if held == ticket else NEVER_CAME
+        return (
+            self._store.flaw(worker, ticket, gradient)
+            if held == ticket
+            else "its gradient has not come to every server"
+        )
 
     def take(self, worker: str, ticket: int, weight: float) -> str:
         _, gradient = self._held.pop(worker)
@@ -406,8 +401,13 @@ class ShardedStore:
                 f"the state holds parameters of the shape {state['parameters'].shape}, these servers {(count,)}: "
                 "build them for the same model"
             )
-        own = {name: value for name, value in state.items() if name.startswith(OWN)}
-        split = {name: self._split(value, count) for name, value in own.items()}
+        # shards store these; the lead stores the others
+        stored = {
+            name: value
+            for name, value in state.items()
+            if name.startswith(("parameters", "optimizer/", "compensation/"))
+        }
+        split = {name: self._split(value, count) for name, value in stored.items()}
         place = {"place": state["place"]}
         shares = [place | {name: parts[s] for name, parts in split.items()} for s in range(len(before))]
         self._everywhere("load_state_dict", each=shares)

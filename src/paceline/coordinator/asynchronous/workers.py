@@ -77,7 +77,7 @@ class Member:
         self.clock += 1
         self.pushed = (*self.pushed[-1:], now)
 
-    def late(self, stamp: Stamp) -> WorkerStep | None:
+    def stale(self, stamp: Stamp) -> WorkerStep | None:
         """Return the step that was given up while the worker was computing it, if this is its stamp."""
         return self.abandoned if self.abandoned is not None and self.abandoned.stamp == stamp else None
 

@@ -20,11 +20,6 @@ CHOICES_C2 = np.array([[1.0, 0.0], [1.0, -0.5], [1.0, -1.0], [0.5, 0.0], [0.5, -
 A choice trusts all, half or none of the differences (none is equal batches), and spares noisy workers not at all,
 by half or fully."""
 
-FADING = 0.98
-"""Factor by which the cost of past iterations fades in each: about 50 count."""
-
-LARGEST = 3.0
-"""The most that one iteration counts for, in log time: a single stall is no evidence for the next choice."""
 
 FIRST_C = np.where(np.arange(len(CHOICES_C2)) > 0, 0.1, 0.0)
 """Added to the costs where they are compared: the forecast itself is followed until another choice would have saved a
@@ -133,11 +128,12 @@ class Hedging:
             return
         expected_W = batch_seconds(curves, ran_W)
         # A time of more than twice the forecast is a pause or a jump: the excess does not depend on the size.
-        most_W = np.minimum(seconds_W, 2.0 * expected_W)
-        taken_CW = batch_seconds(curves, size_CW) * (most_W / expected_W) + (seconds_W - most_W)
-        taken_C = np.maximum.reduce(taken_CW, axis=1)
-        wait_C = np.log(taken_C / np.minimum.reduce(taken_C))
-        self._cost_C = FADING * self._cost_C + np.minimum(wait_C, LARGEST)
+        bounded_W = np.minimum(seconds_W, 2.0 * expected_W)
+        seconds_CW = batch_seconds(curves, size_CW) * (bounded_W / expected_W) + (seconds_W - bounded_W)
+        seconds_C = np.maximum.reduce(seconds_CW, axis=1)
+        wait_C = np.log(seconds_C / np.minimum.reduce(seconds_C))
+        # the last 50 iterations count; one counts as at most 3 in log time, as a single stall is no evidence
+        self._cost_C = 0.98 * self._cost_C + np.minimum(wait_C, 3.0)
         self.choice = int(np.argmin(self._cost_C + FIRST_C))
 
 
@@ -157,7 +153,7 @@ def fluid_sizes(equal_CW: Array, start_W: Array | None, size: float) -> Array:
     if start_W is None:
         speed_CW = 1.0 / equal_CW
         return np.asarray(speed_CW * (size * workers / np.add.reduce(speed_CW, axis=1))[:, None])
-    least = min(1.0, size)
+    smallest = min(1.0, size)
     start_CW = equal_CW * start_W
     # Least time per sample, relative to the time of an equal batch: a level curve has no size for a given end.
     rate_CW = size / np.maximum(equal_CW - start_CW, 1e-3 * equal_CW)
@@ -165,9 +161,9 @@ def fluid_sizes(equal_CW: Array, start_W: Array | None, size: float) -> Array:
     for _ in range(3):  # a worker that would get less than the least gets that, and the others share the rest
         rate_C = np.add.reduce(free_CW * rate_CW, axis=1)
         together_C = (room_C + np.add.reduce(free_CW * rate_CW * start_CW, axis=1)) / rate_C
-        size_CW = np.where(free_CW > 0, (together_C[:, None] - start_CW) * rate_CW, least)
-        if np.minimum.reduce(size_CW, axis=None) >= least:
+        size_CW = np.where(free_CW > 0, (together_C[:, None] - start_CW) * rate_CW, smallest)
+        if np.minimum.reduce(size_CW, axis=None) >= smallest:
             break
-        free_CW = np.where(size_CW > least, free_CW, 0.0)
-        room_C = size * workers - least * (workers - np.add.reduce(free_CW, axis=1))
-    return np.asarray(np.maximum(size_CW, least))
+        free_CW = np.where(size_CW > smallest, free_CW, 0.0)
+        room_C = size * workers - smallest * (workers - np.add.reduce(free_CW, axis=1))
+    return np.asarray(np.maximum(size_CW, smallest))

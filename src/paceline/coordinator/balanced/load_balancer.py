@@ -188,7 +188,7 @@ class LoadBalancer:
         self._regret = np.zeros(2)
         self._hedging = Hedging(global_batch, horizon)
         forecast = self._start(limits)
-        self.plan = self._given(self._sizes, forecast, (why.nothing_reported, ()))
+        self.plan = self._plan_of(self._sizes, forecast, (why.nothing_reported, ()))
 
     def __repr__(self) -> str:
         return f"LoadBalancer({self.predictor!r}, workers={len(self.workers)}, global_batch={self.global_batch})"
@@ -331,7 +331,7 @@ class LoadBalancer:
         self._silent = bool(self._missed.any())
         known = np.array(state["speed_before"])
         self._known_before = Forecast(known, spread=np.zeros(len(known)))
-        self.plan = self._given(np.array(state["planned"]), self._forecast(), (why.resumed, (self._iterations,)))
+        self.plan = self._plan_of(np.array(state["planned"]), self._forecast(), (why.resumed, (self._iterations,)))
 
     @staticmethod
     def _serving(predictor: Predictor, workers: Sequence[str]) -> Predictor:
@@ -390,17 +390,17 @@ class LoadBalancer:
             return now.expected(nearer), 0.0, [self._moved(nearer.sizes, now.forecast), (why.no_extremes, ())]
         # A cheap upper bound comes first: in a steady job it usually makes the solver's run unnecessary.
         soonest = _soonest(now.compared, self.global_batch)
-        at_most = gain_of(makespan, soonest)
-        if at_most <= 0:
+        upper_gain = gain_of(makespan, soonest)
+        if upper_gain <= 0:
             return current, 0.0, [(why.nothing_to_gain, ())]
-        regret[1] += at_most
+        regret[1] += upper_gain
         if regret[0] + regret[1] <= cost:
-            return current, 0.0, [(why.too_little, ("at most ", at_most, float(regret[0] + regret[1]), cost))]
+            return current, 0.0, [(why.too_little, ("at most ", upper_gain, float(regret[0] + regret[1]), cost))]
         step = self.policy.batch_multiple
         best = None if _proven(now.compared, self._sizes, step, now.bounds) else self._best(now)
         gain = 0.0 if best is None else max(gain_of(makespan, best.makespan), 0.0)
         # Where only bounds are known, the gain is taken to have been as large a share of them as it is now.
-        regret[:] = regret[0] + regret[1] * gain / at_most, 0.0
+        regret[:] = regret[0] + regret[1] * gain / upper_gain, 0.0
         if best is None or gain == 0:
             return current, 0.0, [(why.nothing_to_gain, ())]
         if regret[0] <= cost:
@@ -451,7 +451,7 @@ class LoadBalancer:
         return chosen, gain_of(evaluate(curves, self._sizes).makespan, chosen.makespan), [reason]
 
     def _equal_sizes(self, bounds: Bounds) -> Sizes:
-        return self._limits.equal if bounds is self._limits.own else self._limits.equal_within(bounds)
+        return self._limits.equal if bounds is self._limits.unlimited else self._limits.equal_within(bounds)
 
     def _probed(
         self, chosen: Split, before: Sizes, bounds: Bounds, reasons: list[why.Reason]
@@ -498,10 +498,10 @@ class LoadBalancer:
                 curves, self.global_batch, lower=bounds.low, upper=bounds.high, batch_multiple=step
             ).sizes
         facts = (event, self.workers, self._sizes, why.known_speed(forecast))
-        self.plan = self._given(self._sizes, forecast, (why.split_again, facts), acted=True)
+        self.plan = self._plan_of(self._sizes, forecast, (why.split_again, facts), acted=True)
         return self.plan
 
-    def _given(self, sizes: Sizes, forecast: Forecast, reason: why.Reason, *, acted: bool = False) -> Plan:
+    def _plan_of(self, sizes: Sizes, forecast: Forecast, reason: why.Reason, *, acted: bool = False) -> Plan:
         """Return a plan with sizes that are given, not decided on."""
         self._curves = _unlimited(forecast)
         return self._planned(evaluate(self._curves, sizes), forecast, [reason], acted=acted)

@@ -21,10 +21,6 @@ from paceline.predictors.protocol import Predictor
 from paceline.predictors.report import Report
 from paceline.solver.split import split
 
-STEPS = 30
-"""The default batch multiple divides a worker's share of the batch into at least this many steps, so that rounding
-moves a size by a thirtieth of that share at most. Multiples let sizes repeat, and with them the kernels chosen."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
@@ -91,14 +87,15 @@ def _require(name: str, value: object, holds: bool, wanted: str) -> None:
 
 
 def default_batch_multiple(global_batch: int, workers: int) -> int:
-    """Return the largest power of two that divides the batch and fits :data:`STEPS` times into a worker's share of it.
+    """Return the largest power of two that divides the batch and fits 30 times into a worker's share of it.
 
     >>> [default_batch_multiple(batch, workers=2) for batch in (896, 1000, 30)]
     [8, 8, 1]
     """
-    most = global_batch / workers / STEPS
+    # rounding then moves a size by at most a thirtieth
+    largest = global_batch / workers / 30
     batch_multiple = 1
-    while 2 * batch_multiple <= most and global_batch % (2 * batch_multiple) == 0:
+    while 2 * batch_multiple <= largest and global_batch % (2 * batch_multiple) == 0:
         batch_multiple *= 2
     return batch_multiple
 
@@ -167,18 +164,18 @@ class Limits:
     def bounds(self, forecast: Forecast) -> Bounds:
         """Return the bounds of sizes, with the memory limits of the forecast's curves if it has any."""
         if forecast.batch_time is None or np.minimum.reduce(forecast.batch_time.limit) == np.inf:
-            return self.own
+            return self.unlimited
         return self._bounds(forecast.batch_time.limit)
 
     @cached_property
-    def own(self) -> Bounds:
+    def unlimited(self) -> Bounds:
         """The bounds without those of any forecast: computed once, as they change seldom."""
         return self._bounds(np.inf)
 
     @cached_property
     def equal(self) -> Sizes:
         """Sizes as equal as these bounds allow, ``[W]``."""
-        return self.equal_within(self.own)
+        return self.equal_within(self.unlimited)
 
     def equal_within(self, bounds: Bounds) -> Sizes:
         """Return sizes as equal as the bounds allow, ``[W]``."""

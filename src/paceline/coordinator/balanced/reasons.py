@@ -15,10 +15,6 @@ Reason: TypeAlias = tuple[Callable[..., str], tuple[Any, ...]]
 """A part of a sentence and the facts that it needs: a plan holds these, and its words are made when they are read."""
 
 
-WORTH_NAMING = 0.01
-"""A worker that is slower by less than this share is not called slow."""
-
-
 def sentence(reasons: Iterable[Reason]) -> str:
     """Return the parts as one sentence.
 
@@ -57,15 +53,15 @@ def short_iterations() -> str:
     return "Kept the sizes: iterations are short, so several are planned at once"
 
 
-def too_little(at_most: str, gain: float, forgone: float, cost: float) -> str:
+def too_little(bound: str, gain: float, regret: float, cost: float) -> str:
     """Return the reason to keep sizes although others would gain a little.
 
     >>> too_little("", 0.02, 0.03, 0.05)
     'Kept the sizes: the best split would gain 2 %; since they were chosen that sums to 3 % of an iteration, and a
     change costs 5 %'
     """
-    gained = f"Kept the sizes: the best split would gain {at_most}{percent(gain)}"
-    sum_up = f"since they were chosen that sums to {percent(forgone)} of an iteration"
+    gained = f"Kept the sizes: the best split would gain {bound}{percent(gain)}"
+    sum_up = f"since they were chosen that sums to {percent(regret)} of an iteration"
     return f"{gained}; {sum_up}, and a change costs {percent(cost)}"
 
 
@@ -115,9 +111,10 @@ def moved(
     faster = _recovery(takers[0], givers[0], speed, speed_before)
     other, than = _reference(workers, speed, givers[0])
     slower = 1 - float(speed[givers[0]]) / other
-    if faster >= WORTH_NAMING:
+    # differences below 1% are not reported
+    if faster >= 0.01:
         to_names[0] += f" ({percent(faster)} faster than before)"
-    elif slower >= WORTH_NAMING:
+    elif slower >= 0.01:
         from_names[0] += f" ({percent(slower)} slower than {than})"
     samples = count(int(change[change > 0].sum()), "sample")
     return f"Moved {samples} from {listed(from_names, more_givers)} to {listed(to_names, more_takers)}"
@@ -147,8 +144,8 @@ def split_again(event: str, workers: Sequence[str], sizes: Sizes, known: Array) 
     >>> split_again("g2 left", ["g0", "g1"], np.array([60, 60]), np.array([9.0, 9.0]))
     'g2 left: 120 samples split again over 2 workers, 60 each'
     """
-    least, most = int(sizes.min()), int(sizes.max())
-    each = f"{least} to {most} each" if least < most else f"{most} each"
+    smallest, largest = int(sizes.min()), int(sizes.max())
+    each = f"{smallest} to {largest} each" if smallest < largest else f"{largest} each"
     over = f"{event}: {count(int(sizes.sum()), 'sample')} split again over {count(len(sizes), 'worker')}, {each}"
     unknown = ~(known > 0)
     if not unknown.any() or unknown.all():
@@ -261,8 +258,8 @@ def silent(workers: Sequence[str], missed: Sizes) -> str:
     were, theirs = (
         ("were", "their sizes follow their own last ones") if many else ("was", "its size follows its own last one")
     )
-    least = "at least " if many else ""
-    return f"; {_those(workers, quiet)} {were} missing from {least}the last {lasted} reports, so {theirs}"
+    prefix = "at least " if many else ""
+    return f"; {_those(workers, quiet)} {were} missing from {prefix}the last {lasted} reports, so {theirs}"
 
 
 def _those(workers: Sequence[str], chosen: Mask) -> str:

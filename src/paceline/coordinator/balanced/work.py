@@ -16,35 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array, Mask
 
-WINDOW = 128
-"""Iterations that are remembered: enough for costs within some 5 % where times have 3 % of noise, and soon forgotten
-where a phase of training changes what samples cost."""
-
 REFIT, RAREST = 8, 64
 """Iterations from one fit to the next, at first and once costs have settled. A fit takes 2 ms or more."""
-
-SETTLED = 0.01
-"""Costs have settled where a fit changes no coefficient by more than this."""
-
-ROUNDS = 8
-"""Steps of a fit; it begins where the one before ended, so few are needed."""
-
-LAGS = 2
-"""Largest distance, in iterations, of two times of a worker that are compared."""
-
-FAR = 0.4
-"""Iterations whose work differs by a factor of more than 1.5 are not compared."""
-
-LEAST = 16
-"""Times below which nothing is concluded."""
-
-
-HUBER = 1.5
-"""Residuals above this multiple of the median count less: a worker's speed jumped in that iteration."""
-
-
-GROSS = 8.0
-"""Residuals above this multiple of the median do not count: a checkpoint fell into it, or a speed halved."""
 
 
 class WorkStatus(Enum):
@@ -102,7 +75,9 @@ class WorkModel:
         self.coefficients = np.eye(features)[0]
         self.fixed = 0.0
         self.status = WorkStatus.EARLY
-        self._past: deque[Array] = deque(maxlen=WINDOW)
+        # enough for costs within 5% at 3% noise, and soon forgotten where a phase of training changes what
+        # samples cost
+        self._past: deque[Array] = deque(maxlen=128)
         self._seen = 0
         self._next_fit, self._every = REFIT, REFIT
 
@@ -139,7 +114,7 @@ class WorkModel:
             return False
         before = self.coefficients
         changed = self._refit()
-        settled = self.status is not WorkStatus.EARLY and bool((np.abs(self.coefficients - before) <= SETTLED).all())
+        settled = self.status is not WorkStatus.EARLY and bool((np.abs(self.coefficients - before) <= 0.01).all())
         self._every = min(2 * self._every, RAREST) if settled else REFIT
         self._next_fit = self._seen + self._every
         return changed
@@ -177,13 +152,13 @@ class WorkModel:
         # States of earlier versions fitted at every multiple of REFIT.
         fits = state.get("fits", np.array([self._seen + REFIT - self._seen % REFIT, REFIT]))
         self._next_fit, self._every = (int(number) for number in fits)
-        self._past = deque(state["past"], maxlen=WINDOW)
+        self._past = deque(state["past"], maxlen=128)
 
     def _refit(self) -> bool:
         past_KWF = np.stack(self._past)
         features_KWF, seconds_KW = past_KWF[..., :-1], past_KWF[..., -1]
         known_KW = np.isfinite(past_KWF).all(axis=2) & (seconds_KW > 0) & (features_KWF[..., 0] > 0)
-        if known_KW.sum() < LEAST:
+        if known_KW.sum() < 16:
             return False
         seconds_KW = np.where(known_KW, seconds_KW, 1.0)
         features_KWF = np.where(known_KW[..., None], features_KWF, 1.0)
@@ -217,13 +192,14 @@ def fitted(
     Newton's method with Huber's weights, over what is not negative.
     """
     size, theta = len(coefficients), np.append(coefficients, fixed)
-    for _ in range(ROUNDS):
+    # 8 steps are enough from the last fit
+    for _ in range(8):
         # What is fixed is so in seconds: in units of work it is as much more as the worker is faster.
         speed_KW1 = np.broadcast_to(_speeds(features_KWF, seconds_KW, known_KW, theta)[:, None], (*known_KW.shape, 1))
         design_KWF = np.concatenate([features_KWF, speed_KW1], axis=2)
         work_KW = np.where(known_KW, (design_KWF * theta).sum(axis=2), np.nan)
         slope_RF, target_R = _differences(design_KWF / work_KW[..., None], np.log(work_KW), np.log(seconds_KW))
-        if len(target_R) < LEAST:
+        if len(target_R) < 16:
             return coefficients, fixed
         weight_R = _weights(target_R)
         theta = not_negative(slope_RF * weight_R[:, None], target_R * weight_R, theta)
@@ -239,15 +215,16 @@ def _weights(residual_R: Array) -> Array:
     """Return the square root of each residual's weight: Huber's, and 0 for gross outliers."""
     size = np.maximum(np.abs(residual_R), 1e-12)
     typical = max(float(np.median(size)), 1e-9)
-    weight: Array = np.where(size > GROSS * typical, 0.0, np.sqrt(np.minimum(1, HUBER * typical / size)))
+    # down-weight jumps of a worker's speed, and drop what is 8 times the median, such as a checkpoint
+    weight: Array = np.where(size > 8.0 * typical, 0.0, np.sqrt(np.minimum(1, 1.5 * typical / size)))
     return weight
 
 
 def _speeds(features_KWF: Array, seconds_KW: Array, known_KW: Mask, theta: Array) -> Array:
     """Return the usual speed of each worker, ``[W]``, under these coefficients and fixed seconds."""
     work_KW = (features_KWF * theta[:-1]).sum(axis=2)
-    own_KW = np.maximum(seconds_KW - theta[-1], 0.05 * seconds_KW)
-    columns = zip((work_KW / own_KW).T, known_KW.T, strict=True)
+    variable_KW = np.maximum(seconds_KW - theta[-1], 0.05 * seconds_KW)
+    columns = zip((work_KW / variable_KW).T, known_KW.T, strict=True)
     return np.array([np.median(speed[known]) if known.any() else 1.0 for speed, known in columns])
 
 
@@ -258,12 +235,13 @@ def _differences(slope_KWF: Array, work_KW: Array, seconds_KW: Array) -> tuple[A
     answered a change of speed, and then a time that stays would look like one that does not depend on work.
     """
     slopes, targets = [], []
-    for lag in range(1, LAGS + 1):
+    for lag in range(1, 3):
         slope = (slope_KWF[lag:] - slope_KWF[:-lag]).reshape(-1, slope_KWF.shape[2])
         moved = (work_KW[lag:] - work_KW[:-lag]).ravel()
         target = (seconds_KW[lag:] - seconds_KW[:-lag]).ravel() - moved
         with np.errstate(invalid="ignore"):
-            near = np.abs(moved) < FAR
+            # iterations whose work differs by a factor of more than 1.5 are not compared
+            near = np.abs(moved) < 0.4
         known = near & np.isfinite(target) & np.isfinite(slope).all(axis=1)
         slopes.append(slope[known])
         targets.append(target[known])
@@ -284,13 +262,13 @@ def not_negative(design_RF: Array, target_R: Array, prior_F: Array) -> Array:
     # Weight of the prior, relative to that of all times.
     doubt = np.diag(1e-3 * np.maximum(gram.diagonal(), 1e-12))
     gram, right = gram + doubt, design_RF.T @ target_R + doubt @ prior_F
-    best, least = np.zeros(size), 0.0
+    best, smallest = np.zeros(size), 0.0
     for count in range(1, size + 1):
         for chosen in combinations(range(size), count):
             part = np.linalg.solve(gram[np.ix_(chosen, chosen)], right[list(chosen)])
             loss = -float(part @ right[list(chosen)])  # up to a constant
-            if (part >= 0).all() and loss < least:
-                best, least = np.zeros(size), loss
+            if (part >= 0).all() and loss < smallest:
+                best, smallest = np.zeros(size), loss
                 best[list(chosen)] = part
     return best
 

@@ -22,10 +22,6 @@ from paceline.predictors import Curves, Forecast, Predictor, Report
 Rows = NDArray[np.intp]
 
 
-UNKNOWN_DEVICE = ""
-"""The device type of a client that reported none."""
-
-
 MOMENTS = ("fit_count", "fit_x", "fit_y", "fit_xx", "fit_xy", "fit_yy")
 """Of the fit of a client's time against its samples; see `Following`."""
 
@@ -66,21 +62,21 @@ class Clients:
 
     Parameters
     ----------
-    most
+    capacity
         How many are known at once. Where more join, those not seen for longest are forgotten.
 
     Examples
     --------
-    >>> clients = Clients(most=10)
+    >>> clients = Clients(capacity=10)
     >>> clients.join(["a", "b"], round_index=0)
     >>> clients.leave(["a"])
     >>> clients.rows(["b", "a"])
     array([ 0, -1])
     """
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.devices: dict[str, int] = {UNKNOWN_DEVICE: 0}
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.devices: dict[str, int] = {"": 0}
         self._row: dict[str, int] = {}
         self._columns: dict[str, NDArray[Any]] = {name: np.empty(0, kind) for name, (kind, _) in COLUMNS.items()}
 
@@ -118,15 +114,15 @@ class Clients:
     def in_the_way(self, names: Sequence[str]) -> list[str]:
         """Return the clients to forget before these can join: those not seen for longest, never any of these."""
         new = len(self.new(names))
-        if new > self.most:
-            raise ValueError(f"{new} clients cannot join where most_clients is {self.most}: make it more")
-        surplus = len(self) + new - self.most
+        if new > self.capacity:
+            raise ValueError(f"{new} clients cannot join where max_clients is {self.capacity}: make it more")
+        surplus = len(self) + new - self.capacity
         if surplus <= 0:
             return []
         spared = set(names)
         others = [name for name in self._row if name not in spared]
         # Share of the rows that is freed when they run out: looking for the oldest costs a look at all.
-        count = min(max(surplus, int(0.01 * self.most)), len(others))
+        count = min(max(surplus, int(0.01 * self.capacity)), len(others))
         oldest = np.argsort(self._columns["seen"][self.rows(others)], kind="stable")[:count]
         return [others[i] for i in oldest]
 
@@ -144,9 +140,9 @@ class Clients:
             # Device types that are kept apart: they are names that clients send, so their number must be bounded.
             if device not in known and len(known) < 10_000:
                 known[device] = len(known)
-        return np.array([known.get(device, known[UNKNOWN_DEVICE]) for device in devices], dtype=np.int64)
+        return np.array([known.get(device, known[""]) for device in devices], dtype=np.int64)
 
-    def taken(self, name: str, rows: Rows) -> Array:
+    def values(self, name: str, rows: Rows) -> Array:
         """Return a column at these rows as float64, ``[W]``; a row of -1 gets the value of a new client."""
         values_W: Array = np.full(len(rows), COLUMNS[name][1], dtype=np.float64)
         values_W[rows >= 0] = self._columns[name][rows[rows >= 0]]
@@ -168,13 +164,6 @@ class Clients:
         self._columns = {name: np.array(state[name], dtype=kind) for name, (kind, _) in COLUMNS.items()}
 
 
-UNKNOWN_SPREAD = 0.2
-"""Log deviation between clients, or of a client from its forecast, where nothing was compared yet."""
-
-AS_MANY = 2.0
-"""So many clients of a type count as much for its deviation as that of all clients does."""
-
-
 def prior_of(log_M: Array, device_M: Sizes, device_W: Sizes, prior: float) -> tuple[Array, Array, Sizes]:
     """Return mean and deviation of the log speed of a client of each device type, and its `ForecastSource`, ``[W]``.
 
@@ -188,27 +177,19 @@ def prior_of(log_M: Array, device_M: Sizes, device_W: Sizes, prior: float) -> tu
     (array([ 20., 500.,  58.]), array([2.1, 2.8, 2.3]), array([1, 1, 2]))
     """
     if not len(log_M):
-        nobody = np.full(len(device_W), ForecastSource.NOTHING, dtype=np.int64)
-        return np.full(len(device_W), prior), np.full(len(device_W), np.inf), nobody
+        unknown = np.full(len(device_W), ForecastSource.NOTHING, dtype=np.int64)
+        return np.full(len(device_W), prior), np.full(len(device_W), np.inf), unknown
     count_D = np.bincount(device_M, minlength=int(device_W.max(initial=0)) + 1)
     mean_D = np.bincount(device_M, log_M, len(count_D)) / np.maximum(count_D, 1)
     squares_D = np.bincount(device_M, np.square(log_M - mean_D[device_M]), len(count_D))
-    fleet = float(np.var(log_M, ddof=1)) if len(log_M) > 1 else UNKNOWN_SPREAD**2
-    variance_D = (
-        (squares_D + AS_MANY * fleet) / (np.maximum(count_D, 1) - 1 + AS_MANY) * (1 + 1 / np.maximum(count_D, 1))
-    )
+    fleet = float(np.var(log_M, ddof=1)) if len(log_M) > 1 else 0.2**2
+    # two clients of a type count as much for its deviation as that of all clients does
+    variance_D = (squares_D + 2.0 * fleet) / (np.maximum(count_D, 1) + 1.0) * (1 + 1 / np.maximum(count_D, 1))
     # Clients whose type is not known have nothing in common: index 0 is no type.
     typed_W = (device_W > 0) & (count_D[device_W] > 0)
     mean_W = np.where(typed_W, mean_D[device_W], log_M.mean())
     variance_W = np.where(typed_W, variance_D[device_W], fleet * (1 + 1 / len(log_M)))
     return mean_W, np.sqrt(variance_W), np.where(typed_W, ForecastSource.DEVICE, ForecastSource.FLEET)
-
-
-ENOUGH_ROUNDS = 5
-"""A client that was chosen less often has had no chance yet."""
-
-STARVED = 0.5
-"""Used in less than this share of the rounds for which it was chosen, a client's data are starved."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,7 +227,8 @@ class Shares:
     @property
     def starved(self) -> Mask:
         """Mask of the clients whose data were used in less than half of the rounds they were chosen for, ``[W]``."""
-        starved: Mask = (self.chosen >= ENOUGH_ROUNDS) & (self.used < STARVED * self.chosen)
+        # used in less than half of at least 5 rounds for which it was chosen
+        starved: Mask = (self.chosen >= 5) & (self.used < 0.5 * self.chosen)
         return starved
 
     @property
@@ -271,11 +253,11 @@ def enter(clients: Clients, plan: RoundPlan, report: RoundReport, rows: Rows, pl
     """
     column = clients.column
     column("planned")[rows] += 1
-    column("left_out")[rows] = np.where(plan.asked, 0, column("left_out")[rows] + 1)
+    column("left_out")[rows] = np.where(plan.participating, 0, column("left_out")[rows] + 1)
     replied_W = np.zeros(len(rows), dtype=np.bool_)
     replied_W[place] = True
     column("seen")[rows[replied_W]] = plan.round_index
-    silent_W: Mask = plan.asked & ~replied_W
+    silent_W: Mask = plan.participating & ~replied_W
     column("silent")[rows] = np.where(silent_W, column("silent")[rows] + 1, 0)
     _enter_used(clients, rows[place[report.used]], report.processed[report.used])
     return silent_W
@@ -284,14 +266,14 @@ def enter(clients: Clients, plan: RoundPlan, report: RoundReport, rows: Rows, pl
 def shares_of(clients: Clients, names: Sequence[str]) -> Shares:
     """Return what became of the data of these clients."""
     rows = clients.rows(names)
-    weight_W, data_W = clients.taken("weight", rows), _filled(clients.taken("data", rows))
+    weight_W, data_W = clients.values("weight", rows), _filled(clients.values("data", rows))
     return Shares(
         tuple(names),
         _share(data_W),
         _share(weight_W),
-        clients.taken("samples", rows),
-        clients.taken("planned", rows).astype(np.int64),
-        clients.taken("replied", rows).astype(np.int64),
+        clients.values("samples", rows),
+        clients.values("planned", rows).astype(np.int64),
+        clients.values("replied", rows).astype(np.int64),
     )
 
 
@@ -299,7 +281,7 @@ def _enter_used(clients: Clients, rows: Rows, samples: Array) -> None:
     """Record the clients whose update enters the aggregate, with the weight that their data should give it."""
     clients.column("replied")[rows] += 1
     clients.column("samples")[rows] += np.where(np.isfinite(samples) & (samples > 0), samples, 0.0)
-    clients.column("weight")[rows] += _share(_filled(clients.taken("data", rows)))
+    clients.column("weight")[rows] += _share(_filled(clients.values("data", rows)))
 
 
 def _share(amounts_W: Array) -> Array:
@@ -314,9 +296,6 @@ def _filled(data_W: Array) -> Array:
     return np.where(known_W, data_W, data_W[known_W].mean() if known_W.any() else 1.0)
 
 
-MEMORY = 0.9
-"""Weight of the past in the fit at each report: about the last ten count."""
-
 FOLLOWS, SUSPECT = 0.1, 0.5
 """Share of a change of the batch, in the log, that the time follows at least; and below which it is tested.
 
@@ -327,14 +306,11 @@ Steps that cost as much besides their samples as nine batches follow by a tenth.
 CONTRAST = 2.0
 """Factor between the two batches of a test, towards the mean batch."""
 
-SURE, NOISE = 1.64, 0.1
+CONFIDENCE, NOISE = 1.64, 0.1
 """The slope of a fit is below or above a limit if it is by this many deviations; times deviate by so much at least."""
 
-FEWEST, MOST = 4, 8
+MIN_TESTS, MAX_TESTS = 4, 8
 """Reports before a client may be suspected or found not to follow, and after which a test is over."""
-
-RARELY = 5
-"""Factor by which a client whose batch hardly moves is tested more seldom than one whose time seems not to follow."""
 
 
 class State(IntEnum):
@@ -374,26 +350,28 @@ class Following:
         """
         x_W, y_W = np.log(samples_W), np.log(seconds_W)
         newest_6W = np.stack([np.ones(len(rows)), x_W, y_W, x_W * x_W, x_W * y_W, y_W * y_W])
-        moment_6W = MEMORY * self._without_warm_up(rows, x_W) + newest_6W
-        slope_W, error_W, apart_W = _fit(moment_6W)
-        most_W, least_W = slope_W + SURE * error_W, slope_W - SURE * error_W
+        # about the last ten reports count
+        moment_6W = 0.9 * self._without_warm_up(rows, x_W) + newest_6W
+        slope_W, error_W, varied_W = _fit(moment_6W)
+        high_W, low_W = slope_W + CONFIDENCE * error_W, slope_W - CONFIDENCE * error_W
         column = self.clients.column
         state_W, turn_W = column("state")[rows], column("turn")[rows] + 1
         trusted_W, tested_W = state_W == State.TRUSTED, state_W == State.TESTED
         astray_W = np.abs(np.log(size_W / batch))
         # Factor between a client's batch and the mean batch, either way, from which a wrong fit does noticeable harm.
-        fits_ill_W = apart_W & (most_W < SUSPECT) & (astray_W >= np.log(1.3))
+        fits_ill_W = varied_W & (high_W < SUSPECT) & (astray_W >= np.log(1.3))
         # Where the batch hardly moves no fit means anything: a client far from the mean is tested all the same, rarely.
-        unknown_W = ~apart_W & (astray_W >= np.log(CONTRAST))
-        due_W, rested_W = turn_W >= FEWEST, turn_W >= self.again - RARELY * self.again
+        unknown_W = ~varied_W & (astray_W >= np.log(CONTRAST))
+        # a client whose batch hardly moves is tested five times more seldom
+        due_W, rested_W = turn_W >= MIN_TESTS, turn_W >= self.again - 5 * self.again
         suspect_W = trusted_W & ((fits_ill_W & (due_W | ((turn_W < 0) & rested_W))) | (unknown_W & due_W))
-        over_W = tested_W & (turn_W >= MOST)
-        cleared_W = ~trusted_W & ((least_W > FOLLOWS) | (over_W & ((slope_W > FOLLOWS) | ~apart_W)))
-        found_W = tested_W & ~cleared_W & (over_W | (apart_W & (turn_W >= FEWEST) & (most_W < FOLLOWS)))
+        over_W = tested_W & (turn_W >= MAX_TESTS)
+        cleared_W = ~trusted_W & ((low_W > FOLLOWS) | (over_W & ((slope_W > FOLLOWS) | ~varied_W)))
+        found_W = tested_W & ~cleared_W & (over_W | (varied_W & (turn_W >= MIN_TESTS) & (high_W < FOLLOWS)))
         column("base")[rows[suspect_W]] = size_W[suspect_W]
         changes = [suspect_W, cleared_W, found_W]
         column("state")[rows] = np.select(changes, [State.TESTED, State.TRUSTED, State.FLAT], state_W)
-        column("turn")[rows] = np.select(changes, [0, -RARELY * self.again, 0], turn_W)
+        column("turn")[rows] = np.select(changes, [0, -5 * self.again, 0], turn_W)
         # Only what is tried from here on is a test.
         for moment, sum_W, newest_W in zip(MOMENTS, moment_6W, newest_6W, strict=True):
             column(moment)[rows] = np.where(suspect_W, newest_W, sum_W)
@@ -401,22 +379,22 @@ class Following:
 
     def state(self, rows: Rows) -> Sizes:
         """Return the `State` of each, ``[W]``; a row of -1 is a client that is not known."""
-        return self.clients.taken("state", rows).astype(np.int64)
+        return self.clients.values("state", rows).astype(np.int64)
 
-    def sizes(self, rows: Rows, batch: int, least: int) -> Array:
+    def sizes(self, rows: Rows, batch: int, min_batch: int) -> Array:
         """Return the batches of clients that are not balanced now, ``[W]``; NaN for all others."""
-        state_W, turn_W, base_W = self.state(rows), self.clients.taken("turn", rows), self.clients.taken("base", rows)
+        state_W, turn_W, base_W = self.state(rows), self.clients.values("turn", rows), self.clients.values("base", rows)
         towards_W = np.where(base_W > batch, base_W / CONTRAST, base_W * CONTRAST)
         tested_W = np.where(turn_W % 2 == 0, np.floor(towards_W), base_W)
         flat_W = np.where(turn_W % self.again == self.again - 1, max(batch / CONTRAST, 1.0), float(batch))
         fixed_W = np.select([state_W == State.TESTED, state_W == State.FLAT], [tested_W, np.floor(flat_W)], np.nan)
-        size_W: Array = np.maximum(fixed_W, min(least, batch))
+        size_W: Array = np.maximum(fixed_W, min(min_batch, batch))
         return size_W
 
     def seconds(self, rows: Rows) -> Array:
         """Return the usual time of clients whose time does not follow their batch, ``[W]``; NaN for all others."""
         flat_W = self.state(rows) == State.FLAT
-        count_W, seconds_W = self.clients.taken("fit_count", rows), self.clients.taken("fit_y", rows)
+        count_W, seconds_W = self.clients.values("fit_count", rows), self.clients.values("fit_y", rows)
         return np.where(flat_W, np.exp(seconds_W / np.where(flat_W, count_W, 1.0)), np.nan)
 
     def _without_warm_up(self, rows: Rows, x_W: Array) -> Array:
@@ -434,18 +412,15 @@ def _fit(moment_6W: Array) -> tuple[Array, Array, Mask]:
     count_W, x_W, y_W, xx_W, xy_W, yy_W = moment_6W
     sxx_W, sxy_W, syy_W = xx_W - x_W * x_W / count_W, xy_W - x_W * y_W / count_W, yy_W - y_W * y_W / count_W
     # Smallest deviation of the batches, in the log, that makes a fit meaningful.
-    apart_W: Mask = sxx_W > 0.1**2 * count_W
-    slope_W = np.where(apart_W, sxy_W / np.where(apart_W, sxx_W, 1.0), 0.0)
+    varied_W: Mask = sxx_W > 0.1**2 * count_W
+    slope_W = np.where(varied_W, sxy_W / np.where(varied_W, sxx_W, 1.0), 0.0)
     rest_W = np.maximum(syy_W - slope_W * sxy_W, 0.0) / np.maximum(count_W - 2.0, 1.0)
-    error_W = np.sqrt(np.maximum(rest_W, NOISE**2) / np.where(apart_W, sxx_W, 1e-9))
-    return slope_W, error_W, apart_W
+    error_W = np.sqrt(np.maximum(rest_W, NOISE**2) / np.where(varied_W, sxx_W, 1e-9))
+    return slope_W, error_W, varied_W
 
 
-BRIEFEST_COMM = 1e-6
-"""Communication is forecast as a speed, in models a second, so a time of 0 counts as this many seconds."""
-
-# Speed in samples/s before anybody reported: only ratios count, and all are equal.
-PARTS = {"speed": ("computed", 1.0), "comm": ("communicated", 1.0 / BRIEFEST_COMM)}
+# Speed in samples/s before any report: only ratios count.
+PARTS = {"speed": ("computed", 1.0), "comm": ("communicated", 1e6)}
 """The two predictors by name, with the column that counts their reports and the forecast before any."""
 
 
@@ -491,14 +466,14 @@ class Known:
     ----------
     predictor
         Predictor, copied for speeds and for times to communicate.
-    most
+    capacity
         How many clients are known at once.
     again
         As for `Following`.
     """
 
-    def __init__(self, predictor: Predictor, most: int, again: int) -> None:
-        self.clients = Clients(most)
+    def __init__(self, predictor: Predictor, capacity: int, again: int) -> None:
+        self.clients = Clients(capacity)
         self.following = Following(self.clients, again)
         self.predictors = {part: copy.deepcopy(predictor) for part in PARTS}
         self._forecast: dict[str, Forecast] = {}
@@ -543,21 +518,21 @@ class Known:
         as it is, for they may as well have been switched off.
         """
         counted, prior = PARTS[part]
-        own_W = self.clients.taken(counted, rows) > 0
+        seen_W = self.clients.values(counted, rows) > 0
         log_M, reported = self._log_reported(part)
         mean_W, spread_W, source_W = prior_of(log_M, self.clients.column("device")[reported], device_W, np.log(prior))
-        speed_W, own = np.exp(mean_W), rows[own_W]
-        if len(own):
+        speed_W, seen = np.exp(mean_W), rows[seen_W]
+        if len(seen):
             forecast = self._forecast_of(part)
-            speed_W[own_W], spread_W[own_W], source_W[own_W] = (
-                forecast.speed[own],
-                forecast.spread[own],
-                ForecastSource.OWN,
+            speed_W[seen_W], spread_W[seen_W], source_W[seen_W] = (
+                forecast.speed[seen],
+                forecast.spread[seen],
+                ForecastSource.CLIENT,
             )
         # A prior alone is not knowledge: a ceiling would make it look like some.
         held_W = (ceiling_W < speed_W) & (source_W != ForecastSource.NOTHING)
         speed_W, source_W = np.where(held_W, ceiling_W, speed_W), np.where(held_W, ForecastSource.SILENCE, source_W)
-        curves, free_W = Curves.from_speed(speed_W), own_W & ~held_W
+        curves, free_W = Curves.from_speed(speed_W), seen_W & ~held_W
         if free_W.any():
             for name in ("floor", "slope", "intercept", "limit"):
                 getattr(curves, name)[free_W] = getattr(forecast.curves, name)[rows[free_W]]
@@ -573,7 +548,7 @@ class Known:
         reported = np.flatnonzero(self.clients.column("computed"))
         spread_M = self._forecast_of("speed").spread[reported] if len(reported) else np.empty(0)
         compared_M = spread_M[np.isfinite(spread_M)]
-        return float(np.sqrt(np.mean(np.square(compared_M)))) if len(compared_M) else UNKNOWN_SPREAD
+        return float(np.sqrt(np.mean(np.square(compared_M)))) if len(compared_M) else 0.2
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return everything, as arrays with a row a client."""
@@ -589,9 +564,9 @@ class Known:
         ValueError
             If it is not whole, holds more clients than may be known, or comes from another predictor.
         """
-        count, most = len(state["clients/names"]), self.clients.most
-        if count > most:
-            raise ValueError(f"the state holds {count} clients, but most_clients is {most}")
+        count, capacity = len(state["clients/names"]), self.clients.capacity
+        if count > capacity:
+            raise ValueError(f"the state holds {count} clients, but max_clients is {capacity}")
         try:
             self.clients.load_state_dict(_part(state, "clients"))
         except KeyError as error:
@@ -630,8 +605,8 @@ def _part(state: Mapping[str, NDArray[Any]], part: str) -> dict[str, NDArray[Any
 
 def summary_of(names: Sequence[str], size_W: Sizes, seconds_W: Array, source_W: Sizes, reason_W: Sizes) -> str:
     """Return a sentence about a round: clients asked, their samples, the time of replies, and the slowest client."""
-    asked_W = size_W > 0
-    count = int(asked_W.sum())
+    planned_W = size_W > 0
+    count = int(planned_W.sum())
     if not count:
         return "Nobody is asked: nobody could reply by the deadline, or has data or memory for a sample."
     who = f"{_wording.count(count, 'client')} asked"
@@ -639,19 +614,16 @@ def summary_of(names: Sequence[str], size_W: Sizes, seconds_W: Array, source_W: 
         who += f", {len(size_W) - count} left out"
     if np.any(source_W == ForecastSource.NOTHING):
         return f"{who}: equal batches, as nobody has reported yet."
-    unseen = int(np.isin(source_W[asked_W], (ForecastSource.DEVICE, ForecastSource.FLEET)).sum())
+    unseen = int(np.isin(source_W[planned_W], (ForecastSource.DEVICE, ForecastSource.FLEET)).sum())
     cold = f"; {unseen} of them never seen" if unseen else ""
-    end, typical = float(seconds_W.max()), float(np.median(seconds_W[asked_W]))
+    end, typical = float(seconds_W.max()), float(np.median(seconds_W[planned_W]))
     last = int(np.argmax(seconds_W))
     # A client expected this many times as late as the median is named in the summary of the round.
-    late = f"; the last is {names[last]}{LAST.get(Reason(reason_W[last]), '')}" if end > 1.2 * typical else ""
+    last_text = f"; the last is {names[last]}{LAST.get(Reason(reason_W[last]), '')}" if end > 1.2 * typical else ""
     return (
-        f"{who}{cold}, with {size_W[asked_W].min()} to {size_W.max()} samples a step: all replies are expected after "
-        f"{_wording.duration(end)}, the median after {_wording.duration(typical)}{late}."
+        f"{who}{cold}, with {size_W[planned_W].min()} to {size_W.max()} samples a step: all replies are expected after "
+        f"{_wording.duration(end)}, the median after {_wording.duration(typical)}{last_text}."
     )
-
-
-CLOCKS = 1.01
 
 
 def plausible_speeds(report: RoundReport, typical: float, plausible: float) -> Mask:
@@ -700,25 +672,20 @@ def plausible_comm(report: RoundReport, accepted_W: Mask, typical: float, plausi
     comm_W, seconds_W = report.communication, report.compute_seconds[accepted_W]
     typical = max(np.nan_to_num(typical), float(np.median(seconds_W)) if len(seconds_W) else 0.0)
     seen_W = _seen(report)
-    most_W = np.where(np.isnan(seen_W), plausible * typical, seen_W)
+    bound_W = np.where(np.isnan(seen_W), plausible * typical, seen_W)
     measured_W = np.isfinite(report.measured_comm) | accepted_W
-    timed_W: Mask = measured_W & report.used & np.isfinite(comm_W) & (comm_W <= most_W)
+    timed_W: Mask = measured_W & report.used & np.isfinite(comm_W) & (comm_W <= bound_W)
     return timed_W
 
 
 def _seen(report: RoundReport) -> Array:
     """Return the time that the server saw pass, with room for clocks that differ, ``[W]``; NaN if not measured."""
     # Two clocks may differ by this factor, and by this many seconds, and both be right.
-    return CLOCKS * report.elapsed_seconds + 0.01
+    # clocks may differ by 1%
+    return 1.01 * report.elapsed_seconds + 0.01
 
 
 logger = logging.getLogger("paceline.federated")
-
-NOT_FOLLOWING = (
-    "the time of %s does not follow the batch, which stays at the mean: let clients train the local steps and the "
-    "batch that they are asked for, and not epochs"
-)
-FOLLOWING = "the time of %s follows the batch by now, which is balanced"
 
 
 @dataclass(frozen=True)
@@ -736,22 +703,28 @@ class RoundLearning:
         samples_W, seconds_W = report.processed[accepted_W], report.compute_seconds[accepted_W]
         # A predictor of curves is to learn them over the samples of a step.
         known.observe("speed", rows[accepted_W], samples_W / plan.local_steps, seconds_W / plan.local_steps)
-        comm_W = np.maximum(report.communication[timed_W], BRIEFEST_COMM)
+        comm_W = np.maximum(report.communication[timed_W], 1e-6)
         known.observe("comm", rows[timed_W], np.ones(len(comm_W)), comm_W)
         size_W = plan.sizes[place[accepted_W]].astype(np.float64)
-        mean_size = float(plan.sizes[plan.asked].mean()) if plan.asked.any() else float(self.batch)
+        mean_size = float(plan.sizes[plan.participating].mean()) if plan.participating.any() else float(self.batch)
         found, cleared = known.following.learn(rows[accepted_W], samples_W, seconds_W, size_W, mean_size)
-        _warn_of(found, NOT_FOLLOWING, rows, report)
-        _warn_of(cleared, FOLLOWING, rows, report)
+        _warn_of(
+            found,
+            "the time of %s does not follow the batch, which stays at the mean: let clients train the local steps and "
+            "the batch that they are asked for, and not epochs",
+            rows,
+            report,
+        )
+        _warn_of(cleared, "the time of %s follows the batch by now, which is balanced", rows, report)
         _count_rejected(known, plan, report, rows, accepted_W)
         _limit_memory(known, plan, report, rows, place)
 
     def slow_down(self, known: Known, plan: RoundPlan, waited: float, rows: Rows, silent_W: Mask) -> None:
         """Cap the speed of clients that were silent for the whole wait at the most that this silence allows."""
         left_W = np.maximum(waited - plan.comm_seconds, 0.01 * waited)
-        most_W = plan.sizes * plan.local_steps / left_W
+        capacity_W = plan.sizes * plan.local_steps / left_W
         ceiling, silent = known.clients.column("ceiling"), rows[silent_W]
-        ceiling[silent] = np.minimum(ceiling[silent], most_W[silent_W])
+        ceiling[silent] = np.minimum(ceiling[silent], capacity_W[silent_W])
 
 
 def _warn_of(found: Rows, sentence: str, rows: Rows, report: RoundReport) -> None:

@@ -58,9 +58,9 @@ class FederatedBalancer:
         balance. Clients must say how many samples they hold.
     deadline
         Seconds after which a round closes. A client that would miss it with its balanced batch, if it computed slower
-        than forecast by one standard deviation, gets less; one that would miss it even with ``least`` is not asked.
+        than forecast by one standard deviation, gets less; one that would miss it even with ``min_batch`` is not asked.
         ``None`` is no deadline.
-    least
+    min_batch
         The smallest batch of a client that is asked; unless given, a quarter of ``batch``: smaller ones cost more
         accuracy than they save time (``benchmarks/federated.md``). A client with less data uses all of it.
     largest
@@ -78,7 +78,7 @@ class FederatedBalancer:
     plausible
         A report of a speed this many times above or below the mean of all clients is not accepted; one below is, if the
         round trip by the server's clock was as long.
-    most_clients
+    max_clients
         How many clients are known at once; beyond it those not seen for longest are forgotten.
 
     Raises
@@ -119,32 +119,32 @@ class FederatedBalancer:
         local_steps: int | None = None,
         local_epochs: float | None = None,
         deadline: float | None = None,
-        least: int | None = None,
+        min_batch: int | None = None,
         largest: float = 8.0,
         predictor: Predictor | None = None,
         risk: float = 0.7,
         try_again: int = 10,
         plausible: float = 100.0,
-        most_clients: int = 1_000_000,
+        max_clients: int = 1_000_000,
     ) -> None:
-        self.batch = _at_least_one("batch", batch, "sample")
+        self.batch = _positive("batch", batch, "sample")
         if (local_steps is None) == (local_epochs is None):
             raise ValueError(f"give local_steps or local_epochs, and not both, got {local_steps} and {local_epochs}")
         # 0 where they follow from epochs: those of a round are its plan's.
-        self.local_steps = 0 if local_steps is None else _at_least_one("local_steps", local_steps, "step")
+        self.local_steps = 0 if local_steps is None else _positive("local_steps", local_steps, "step")
         self.local_epochs = local_epochs
         self.deadline = deadline
-        self.least = max(1, batch // 4) if least is None else least
+        self.min_batch = max(1, batch // 4) if min_batch is None else min_batch
         self.largest = largest
         self.predictor = LocalLevel() if predictor is None else predictor
         self.risk = risk
-        self.try_again = _at_least_one("try_again", try_again, "round")
+        self.try_again = _positive("try_again", try_again, "round")
         self.plausible = plausible
-        self.most_clients = _at_least_one("most_clients", most_clients, "client")
+        self.max_clients = _positive("max_clients", max_clients, "client")
         self._check()
         self.rounds = 0
         self._unanswered = 0  # rounds in a row, up to now, to which nobody replied
-        self._known = Known(self.predictor, most_clients, self.try_again)
+        self._known = Known(self.predictor, max_clients, self.try_again)
 
     # -- known clients -------------------------------------------------------------------------------------------
 
@@ -193,9 +193,9 @@ class FederatedBalancer:
         if len(set(names)) != len(names):
             raise ValueError("clients must not repeat an id: list each only once")
         rows = self._known.join(names, self.rounds)
-        for name, given_W in facts.items():
-            if given_W is not None:
-                self._clients.column(name)[rows] = given_W
+        for name, values_W in facts.items():
+            if values_W is not None:
+                self._clients.column(name)[rows] = values_W
         if devices is not None:
             self._clients.column("device")[rows] = self._clients.device_indices([str(device) for device in devices])
 
@@ -232,8 +232,8 @@ class FederatedBalancer:
             raise ValueError(f"clients must be at least one, and none twice, got {len(names)} of {len(set(names))} ids")
         rows = self._clients.rows(names)
         steps = self._steps(rows)
-        device_W = self._clients.taken("device", rows).astype(np.int64)
-        speed = self._known.expected("speed", rows, device_W, self._clients.taken("ceiling", rows))
+        device_W = self._clients.values("device", rows).astype(np.int64)
+        speed = self._known.expected("speed", rows, device_W, self._clients.values("ceiling", rows))
         comm = self._known.expected("comm", rows, device_W)
         comm_W = comm.curves.busy_seconds(np.ones(len(rows)))
         flat_W, following = self._known.following.seconds(rows), self._known.following
@@ -244,10 +244,10 @@ class FederatedBalancer:
             # The time of those that do not follow their batch is like one to communicate: it is there whatever they do.
             comm=comm_W + np.nan_to_num(flat_W),
             spread=np.where(np.isfinite(speed.spread), speed.spread, self._known.typical_spread()),
-            data=self._clients.taken("data", rows),
-            memory=np.minimum(self._clients.taken("memory", rows), self._clients.taken("fits", rows)),
-            due=self._clients.taken("left_out", rows) >= self.try_again,
-            fixed=following.sizes(rows, self.batch, self.least),
+            data=self._clients.values("data", rows),
+            memory=np.minimum(self._clients.values("memory", rows), self._clients.values("fits", rows)),
+            due=self._clients.values("left_out", rows) >= self.try_again,
+            fixed=following.sizes(rows, self.batch, self.min_batch),
             cause=np.where(is_flat_W, Reason.FLAT, Reason.TESTED),
         )
         rules = self._rules(anything_known=not np.any(speed.source == ForecastSource.NOTHING))
@@ -266,8 +266,8 @@ class FederatedBalancer:
             caution=caution_W,
             upper=upper_W,
             reasons=reason_W,
-            silent=self._clients.taken("silent", rows).astype(np.int64),
-            rejected=self._clients.taken("rejected", rows).astype(np.int64),
+            silent=self._clients.values("silent", rows).astype(np.int64),
+            rejected=self._clients.values("rejected", rows).astype(np.int64),
             deadline=self.deadline,
             is_reduced=rules.batch < self.batch,
             round_index=self.rounds,
@@ -287,7 +287,7 @@ class FederatedBalancer:
             If a client replied that was not asked. Nothing is learnt then.
         """
         place = np.array([plan.place.get(name, -1) for name in report.names], dtype=np.intp)
-        strangers = [name for name, i in zip(report.names, place, strict=True) if i < 0 or not plan.asked[i]]
+        strangers = [name for name, i in zip(report.names, place, strict=True) if i < 0 or not plan.participating[i]]
         if strangers:
             raise ValueError(
                 f"{listed(strangers[:SHOWN], max(len(strangers) - SHOWN, 0))} replied but were not asked "
@@ -299,7 +299,7 @@ class FederatedBalancer:
         # An answer in time, even without a time of its own, shows that it is not as slow as its silence did.
         self._clients.column("ceiling")[rows[place[report.used]]] = np.inf
         silent_W = enter(self._clients, plan, report, rows, place)
-        if plan.asked.any():
+        if plan.participating.any():
             self._unanswered = 0 if len(place) else self._unanswered + 1
         if report.waited > 0:
             learning.slow_down(self._known, plan, report.waited, rows, silent_W)
@@ -322,19 +322,19 @@ class FederatedBalancer:
         Raises
         ------
         ValueError
-            If it is not such a whole state, or holds more than ``most_clients``. Nothing is changed then.
+            If it is not such a whole state, or holds more than ``max_clients``. Nothing is changed then.
         """
         if "rounds" not in state or "clients/names" not in state:
             raise ValueError(f"the state must come from state_dict of a FederatedBalancer, got {sorted(state)[:5]}")
-        known = Known(self.predictor, self.most_clients, self.try_again)
+        known = Known(self.predictor, self.max_clients, self.try_again)
         known.load_state_dict(state)
         self._known, self.rounds, self._unanswered = known, int(state["rounds"]), int(state.get("unanswered", 0))
 
     # -- what it is made of --------------------------------------------------------------------------------------
 
     def _check(self) -> None:
-        if not 1 <= self.least <= self.batch:
-            raise ValueError(f"least must lie between 1 and the batch of {self.batch}, got {self.least}")
+        if not 1 <= self.min_batch <= self.batch:
+            raise ValueError(f"min_batch must lie between 1 and the batch of {self.batch}, got {self.min_batch}")
         if self.local_epochs is not None and not 0.0 < self.local_epochs < math.inf:
             raise ValueError(f"local_epochs must be above 0 and finite, got {self.local_epochs}")
         if not 1.0 <= self.largest < math.inf:
@@ -354,8 +354,8 @@ class FederatedBalancer:
         """
         largest = math.floor(self.largest * self.batch)
         if anything_known:
-            return Rules(self.batch, self.least, largest, self.risk, self.deadline)
-        return Rules(max(self.batch >> self._unanswered, self.least), self.least, largest, self.risk, None)
+            return Rules(self.batch, self.min_batch, largest, self.risk, self.deadline)
+        return Rules(max(self.batch >> self._unanswered, self.min_batch), self.min_batch, largest, self.risk, None)
 
     @property
     def _clients(self) -> Clients:
@@ -365,7 +365,7 @@ class FederatedBalancer:
         """Return the local steps of a round with these clients."""
         if self.local_epochs is None:
             return self.local_steps
-        data_W = self._clients.taken("data", rows)
+        data_W = self._clients.values("data", rows)
         if not np.isfinite(data_W).any():
             raise ValueError("local_epochs needs to know how many samples clients hold: give data= to join")
         return max(round(self.local_epochs * float(np.nanmean(data_W)) / self.batch), 1)
@@ -378,10 +378,10 @@ def _of_all_steps(curves: Curves, steps: int, is_flat_W: Mask) -> Curves:
     return Curves(curves.floor * times_W, curves.slope * times_W, curves.intercept * times_W, curves.limit)
 
 
-def _amounts(name: str, given: ArrayLike | None, count: int) -> Array | None:
-    if given is None:
+def _amounts(name: str, values: ArrayLike | None, count: int) -> Array | None:
+    if values is None:
         return None
-    amounts_W = np.asarray(given, dtype=np.float64)
+    amounts_W = np.asarray(values, dtype=np.float64)
     if amounts_W.shape != (count,) or not (amounts_W >= 0).all():
         raise ValueError(
             f"{name} must have one number for each of the {count} clients, not negative, got {amounts_W.tolist()!r:.80}"
@@ -389,7 +389,7 @@ def _amounts(name: str, given: ArrayLike | None, count: int) -> Array | None:
     return amounts_W
 
 
-def _at_least_one(name: str, value: int, thing: str) -> int:
+def _positive(name: str, value: int, thing: str) -> int:
     if value < 1:
         raise ValueError(f"{name} must be at least 1 {thing}, got {value}")
     return value

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from paceline._arrays import Array, Mask, Sizes
-from paceline._wording import count, duration, percent, said
+from paceline._wording import count, duration, percent, without_period
 from paceline.coordinator.balanced.plan import Plan
 from paceline.predictors import Curves, Forecast
 from paceline.solver import evaluate, split
@@ -68,11 +68,11 @@ class RoundReport:
         if len(set(self.names)) != len(self.names):
             raise ValueError("clients must not repeat an id: sum up or drop the second reply of a client")
         for name in ("samples", "seconds", "comm_seconds", "elapsed", "out_of_memory", "failed"):
-            given = getattr(self, name)
-            if given is not None and np.shape(given) != (len(self.names),):
+            values = getattr(self, name)
+            if values is not None and np.shape(values) != (len(self.names),):
                 raise ValueError(
                     f"{name} must have one entry for each of the {len(self.names)} clients that replied, got the "
-                    f"shape {np.shape(given)}"
+                    f"shape {np.shape(values)}"
                 )
 
     @property
@@ -135,7 +135,7 @@ class RoundReport:
 class ForecastSource(IntEnum):
     """Basis of a client's forecast."""
 
-    OWN = 0
+    CLIENT = 0
     DEVICE = 1
     FLEET = 2
     NOTHING = 3
@@ -146,7 +146,7 @@ class Reason(IntEnum):
     """Reason for the batch of a client."""
 
     BALANCED = 0
-    LEAST = 1
+    MIN_BATCH = 1
     LARGEST = 2
     DATA = 3
     MEMORY = 4
@@ -159,7 +159,7 @@ class Reason(IntEnum):
 
 
 HELD = {
-    Reason.LEAST: "; that is the smallest batch there is, and it ends after the others",
+    Reason.MIN_BATCH: "; that is the smallest batch there is, and it ends after the others",
     Reason.LARGEST: "; that is the largest batch that any client gets",
     Reason.DATA: "; that is all its data",
     Reason.MEMORY: "; its memory holds no more",
@@ -167,13 +167,13 @@ HELD = {
 }
 
 LAST = {
-    Reason.LEAST: ", even with the smallest batch",
+    Reason.MIN_BATCH: ", even with the smallest batch",
     Reason.TRIED_AGAIN: ", which is tried again with the smallest batch",
 }
 """Text added to the name of the client for which a round waits."""
 
 SOURCES = {
-    ForecastSource.OWN: "by its own reports",
+    ForecastSource.CLIENT: "by its own reports",
     ForecastSource.DEVICE: "as others of its device type, for it never reported",
     ForecastSource.FLEET: "as the clients' mean, for neither it nor its device type ever reported",
     ForecastSource.NOTHING: "",
@@ -238,10 +238,10 @@ class RoundPlan:
     summary: str
 
     @cached_property
-    def asked(self) -> Mask:
+    def participating(self) -> Mask:
         """Mask of the clients that are asked to compute, ``[W]``."""
-        asked: Mask = self.sizes > 0
-        return asked
+        participating: Mask = self.sizes > 0
+        return participating
 
     @property
     def makespan(self) -> float:
@@ -294,7 +294,7 @@ class RoundPlan:
             halved = "; as nobody has replied so far, it is less than the mean batch" if self.is_reduced else ""
             sentence = f"{name} gets {samples} a step: nobody has reported yet{halved}."
         else:
-            mean = percent(self.sizes[i] / self.sizes[self.asked].mean())
+            mean = percent(self.sizes[i] / self.sizes[self.participating].mean())
             # Named where the client was taken to be slower than its forecast by a tenth or more.
             spared = self.caution[i] > 1.1 and reason == Reason.BALANCED
             sentence = (
@@ -317,22 +317,20 @@ class RoundPlan:
         ValueError
             If nobody is asked.
         """
-        if not self.asked.any():
+        if not self.participating.any():
             raise ValueError(f"nobody is asked in this round: {self.summary}")
-        i = np.flatnonzero(self.asked)
+        i = np.flatnonzero(self.participating)
         flat = np.zeros(len(i))
         curves = Curves(flat, 1.0 / self.speed[i], self.comm_seconds[i], np.full(len(i), np.inf))
         forecast = Forecast(speed=self.speed[i], spread=self.spread[i], batch_time=curves)
         workers = tuple(self.clients[j] for j in i)
         split = evaluate(curves, self.sizes[i] * self.local_steps)
-        return Plan(workers, split, forecast, 0.0, True, ((said, (self.summary,)),), self.round_index)
+        return Plan(workers, split, forecast, 0.0, True, ((without_period, (self.summary,)),), self.round_index)
 
 
-LEAST_SPREAD, MOST_SPREAD = 0.05, 1.0
+MIN_SPREAD, MAX_SPREAD = 0.05, 1.0
 """Nobody's next speed is known better than so; and what a speed that has jumped leaves behind counts for no more."""
 
-GROUPS = 8
-"""Clients are grouped by their spread into this many groups, so that a thousand cost no more than ten."""
 
 QUANTILES_Z: Array = np.linspace(0.0, 4.0, 21)
 """Normal scores to choose from; of a thousand clients the slowest is expected 3.2 deviations from the mean."""
@@ -377,7 +375,7 @@ class Rules:
     """Limits of batches that hold for all clients; see `FederatedBalancer`."""
 
     batch: int
-    least: int
+    min_batch: int
     largest: int
     risk: float
     deadline: float | None
@@ -391,29 +389,29 @@ def sized(now: RoundBounds, rules: Rules) -> tuple[Sizes, Sizes, Array, Array]:
     besides.
     """
     upper_W, held_by_W = _bounds(now, rules)
-    least_W = np.minimum(rules.least, upper_W)
+    minimum_W = np.minimum(rules.min_batch, upper_W)
     upper_W = np.fmin(upper_W, now.fixed)
-    lower_W = np.fmin(np.fmax(least_W, now.fixed), upper_W)
+    lower_W = np.fmin(np.fmax(minimum_W, now.fixed), upper_W)
     reason_W = np.where(upper_W < 1, Reason.NO_ROOM, Reason.BALANCED)
     if rules.deadline is not None:
-        margin_W = np.exp(np.minimum(now.spread, MOST_SPREAD))
+        margin_W = np.exp(np.minimum(now.spread, MAX_SPREAD))
         in_time_W = _in_time(now.curves, (rules.deadline - now.comm) / margin_W)
-        late_W = (in_time_W < least_W) & (upper_W >= 1)
-        reason_W = np.where(late_W, np.where(now.due, Reason.TRIED_AGAIN, Reason.LEFT_OUT), reason_W)
-        shorter_W = ~late_W & (in_time_W < upper_W)
-        upper_W = np.where(late_W, least_W, np.where(shorter_W, in_time_W, upper_W))
+        misses_W = (in_time_W < minimum_W) & (upper_W >= 1)
+        reason_W = np.where(misses_W, np.where(now.due, Reason.TRIED_AGAIN, Reason.LEFT_OUT), reason_W)
+        shorter_W = ~misses_W & (in_time_W < upper_W)
+        upper_W = np.where(misses_W, minimum_W, np.where(shorter_W, in_time_W, upper_W))
         lower_W = np.minimum(lower_W, upper_W)
         held_by_W = np.where(shorter_W, Reason.DEADLINE, held_by_W)
-    asked_W = (reason_W != Reason.NO_ROOM) & (reason_W != Reason.LEFT_OUT)
+    planned_W = (reason_W != Reason.NO_ROOM) & (reason_W != Reason.LEFT_OUT)
     size_W = np.zeros(len(upper_W), dtype=np.int64)
     caution_W = np.ones(len(upper_W))
-    caution_W[asked_W] = caution_of(1.0 / now.curves.slope[asked_W], now.spread[asked_W], rules.risk)
-    size_W[asked_W] = _split(now, asked_W, lower_W, upper_W, caution_W, rules.batch)
+    caution_W[planned_W] = caution_of(1.0 / now.curves.slope[planned_W], now.spread[planned_W], rules.risk)
+    size_W[planned_W] = _split(now, planned_W, lower_W, upper_W, caution_W, rules.batch)
     reason_W = np.where((reason_W == Reason.BALANCED) & np.isfinite(now.fixed), now.cause, reason_W)
     balanced_W = reason_W == Reason.BALANCED
     reason_W = np.where(balanced_W & (size_W >= upper_W), held_by_W, reason_W)
-    last_W = balanced_W & (size_W == lower_W) & (size_W < upper_W) & _ends_late(now, size_W, asked_W)
-    return size_W, np.where(last_W, Reason.LEAST, reason_W), upper_W, caution_W
+    last_W = balanced_W & (size_W == lower_W) & (size_W < upper_W) & _is_last(now, size_W, planned_W)
+    return size_W, np.where(last_W, Reason.MIN_BATCH, reason_W), upper_W, caution_W
 
 
 def caution_of(speed_W: Array, spread_W: Array, risk: float) -> Array:
@@ -442,11 +440,12 @@ def caution_of(speed_W: Array, spread_W: Array, risk: float) -> Array:
     """
     if not len(spread_W) or risk == 0:
         return np.ones(len(spread_W))
-    spread_W = np.clip(spread_W, LEAST_SPREAD, MOST_SPREAD)
-    apart_W = spread_W - spread_W.min()
-    if not apart_W.any():
+    spread_W = np.clip(spread_W, MIN_SPREAD, MAX_SPREAD)
+    excess_W = spread_W - spread_W.min()
+    if not excess_W.any():
         return np.ones(len(spread_W))
-    group_W = np.minimum(GROUPS * apart_W / apart_W.max(), GROUPS - 1).astype(np.intp)
+    # eight groups by spread: a thousand clients then cost no more than ten
+    group_W = np.minimum(8 * excess_W / excess_W.max(), 7).astype(np.intp)
     count_G, counted_G = np.bincount(group_W), np.bincount(group_W, speed_W)
     spread_G = np.bincount(group_W, spread_W) / np.maximum(count_G, 1) + (count_G == 0)
     time_U = np.linspace(-4.0, 4.0, 161) * spread_W.max()
@@ -454,7 +453,7 @@ def caution_of(speed_W: Array, spread_W: Array, risk: float) -> Array:
     ended_ZU = np.exp(np.interp(score_ZUG, SCORES, LOG_CHANCE) @ count_G)  # the chance that all have
     end_Z = time_U[-1] - ended_ZU.sum(axis=1) * (time_U[1] - time_U[0])
     cost_Z = end_Z - np.log(np.exp(-QUANTILES_Z[:, None] * spread_G) @ counted_G)
-    return np.asarray(np.exp(risk * QUANTILES_Z[int(np.argmin(cost_Z))] * apart_W))
+    return np.asarray(np.exp(risk * QUANTILES_Z[int(np.argmin(cost_Z))] * excess_W))
 
 
 def _bounds(now: RoundBounds, rules: Rules) -> tuple[Array, Sizes]:
@@ -476,22 +475,24 @@ def _in_time(curves: Curves, left_W: Array) -> Array:
     return np.where(curves.floor <= left_W, size_W, -1.0)
 
 
-def _split(now: RoundBounds, asked_W: Mask, lower_W: Array, upper_W: Array, caution_W: Array, batch: int) -> Sizes:
-    count = int(asked_W.sum())
+def _split(now: RoundBounds, planned_W: Mask, lower_W: Array, upper_W: Array, caution_W: Array, batch: int) -> Sizes:
+    count = int(planned_W.sum())
     if not count:
         return np.zeros(0, dtype=np.int64)
     floor, slope, intercept = (
-        (getattr(now.curves, part) * caution_W)[asked_W] for part in ("floor", "slope", "intercept")
+        (getattr(now.curves, part) * caution_W)[planned_W] for part in ("floor", "slope", "intercept")
     )
     curves = Curves(floor, slope, intercept, np.full(count, np.inf))
-    low, high = lower_W[asked_W], upper_W[asked_W]
-    free = np.isnan(now.fixed[asked_W])
+    low, high = lower_W[planned_W], upper_W[planned_W]
+    free = np.isnan(now.fixed[planned_W])
     total = int(np.clip(batch * free.sum() + high[~free].sum(), low.sum(), high.sum()))
-    return split(curves, total, lower=low, upper=high, comm=now.comm[asked_W]).sizes
+    return split(curves, total, lower=low, upper=high, comm=now.comm[planned_W]).sizes
 
 
-def _ends_late(now: RoundBounds, size_W: Sizes, asked_W: Mask) -> Mask:
+def _is_last(now: RoundBounds, size_W: Sizes, planned_W: Mask) -> Mask:
     """Return which clients end later than the median of those asked, by more than the time of a sample."""
     end_W = now.curves.busy_seconds(size_W) + now.comm
-    late_W: Mask = asked_W & (end_W > np.median(end_W[asked_W]) + now.curves.slope) if asked_W.any() else asked_W
-    return late_W
+    misses_W: Mask = (
+        planned_W & (end_W > np.median(end_W[planned_W]) + now.curves.slope) if planned_W.any() else planned_W
+    )
+    return misses_W

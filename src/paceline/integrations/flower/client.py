@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from paceline._require import require
-from paceline.integrations.flower.record import BATCH, RECORD, STEPS, whole_in
+from paceline.integrations.flower.record import BATCH, RECORD, STEPS, integer_in
 
 CLOCK = time.perf_counter
 
@@ -47,12 +47,12 @@ class ClientStopwatch:
         from flwr.app import ConfigRecord  # pyright: ignore[reportMissingImports]
 
         seconds = CLOCK() - self._start
-        done = self._asked() if samples is None else float(samples)
+        done = self._samples_assigned() if samples is None else float(samples)
         known = {"samples": done, "data": self.data, "memory": self.memory}
         amounts = {name: value for name, value in known.items() if math.isfinite(value)}
         return ConfigRecord({"seconds": seconds, "device": self.device, **amounts})
 
-    def _asked(self) -> float:
+    def _samples_assigned(self) -> float:
         """Return the samples asked for; NaN from a server that is not balanced, which does not read them either."""
         if not (self.batch_size and self.local_steps):
             return math.nan
@@ -84,5 +84,5 @@ def stopwatch(message: Any, *, data: float = math.nan, memory: float = math.nan,
         train(model, batches_of(message.content["config"]["batch-size"]))
         content["paceline"] = watch.stop()
     """
-    asked = message.content.get(RECORD)
-    return ClientStopwatch(whole_in(asked, BATCH), whole_in(asked, STEPS), float(data), float(memory), device)
+    request = message.content.get(RECORD)
+    return ClientStopwatch(integer_in(request, BATCH), integer_in(request, STEPS), float(data), float(memory), device)

@@ -6,9 +6,6 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-POLL_SECONDS = 0.2
-"""Seconds between two requests for replies: 3 s, as in Flower's grid, would be most of a short round."""
-
 CLOCK = time.monotonic
 
 
@@ -56,5 +53,6 @@ class TimedGrid:
                 waiting.discard(reply.metadata.reply_to_message_id)
             if not waiting or (limit is not None and now >= limit):
                 break
-            time.sleep(POLL_SECONDS if limit is None else min(POLL_SECONDS, limit - now))
+            # Flower's own grid polls every 3 s, which would be most of a short round
+            time.sleep(0.2 if limit is None else min(0.2, limit - now))
         return elapsed, replies, CLOCK() - begin

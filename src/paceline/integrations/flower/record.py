@@ -13,9 +13,6 @@ RECORD = "paceline"
 BATCH, STEPS = "batch-size", "local-steps"
 """Names of both in the record, and in the user's configuration unless it says otherwise."""
 
-LONGEST_NAME = 100
-"""A device type is cut to so many characters: it comes from a client."""
-
 
 @dataclass(frozen=True)
 class Measured:
@@ -64,14 +61,15 @@ def measured_in(record: Any) -> Measured:
         if not numbers[name] >= 1:
             numbers[name] = math.nan
     device = record.get("device")
-    return Measured(**numbers, device=device[:LONGEST_NAME] if isinstance(device, str) else "")
+    # the device type comes from a client
+    return Measured(**numbers, device=device[:100] if isinstance(device, str) else "")
 
 
-def whole_in(record: Any, name: str) -> int:
+def integer_in(record: Any, name: str) -> int:
     """Return a positive whole number from a record; 0 where it holds none.
 
-    >>> whole_in({"batch-size": 32}, "batch-size"), whole_in({"batch-size": 2.5}, "batch-size"), whole_in(None, "x")
-    (32, 0, 0)
+    >>> integer_in({"batch-size": 32}, "batch-size"), integer_in({"batch-size": 2.5}, "batch-size")
+    (32, 0)
     """
     number = _number(record.get(name)) if isinstance(record, Mapping) else math.nan
     return int(number) if number >= 1 and number.is_integer() else 0

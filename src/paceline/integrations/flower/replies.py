@@ -14,9 +14,6 @@ from paceline.integrations.flower.record import RECORD, Measured, measured_in
 
 logger = logging.getLogger("paceline.federated")
 
-OUT_OF_MEMORY = "out of memory"
-"""Wording of torch and others; Flower passes on the text of a client's exception."""
-
 
 @dataclass(frozen=True)
 class Reply:
@@ -36,7 +33,7 @@ def replies_to(plan: RoundPlan, messages: Sequence[Any]) -> list[Reply]:
     for message in messages:
         reply = _reply(message)
         place = plan.place.get(reply.client)
-        if place is None or not plan.asked[place] or reply.client in found:
+        if place is None or not plan.participating[place] or reply.client in found:
             strangers.append(reply.client)
         else:
             found[reply.client] = reply
@@ -69,11 +66,11 @@ def weight_by_data(messages: Sequence[Any], key: str) -> list[str]:
     for message in messages:
         if message.has_error():
             continue
-        said = measured_in(message.content.get(RECORD))
+        measured = measured_in(message.content.get(RECORD))
         for record in message.content.metric_records.values():
             weight = record.get(key)
-            if weight == said.samples and said.data >= 1 and weight != said.data:
-                record[key] = said.data
+            if weight == measured.samples and measured.data >= 1 and weight != measured.data:
+                record[key] = measured.data
                 corrected.append(str(message.metadata.src_node_id))
     return corrected
 
@@ -81,6 +78,7 @@ def weight_by_data(messages: Sequence[Any], key: str) -> list[str]:
 def _reply(message: Any) -> Reply:
     node = message.metadata.src_node_id
     if message.has_error():
-        ran_out = OUT_OF_MEMORY in str(message.error.reason).lower()
+        # as torch and others word it; Flower passes on the text of a client's exception
+        ran_out = "out of memory" in str(message.error.reason).lower()
         return Reply(str(node), node, Measured(), failed=True, out_of_memory=ran_out)
     return Reply(str(node), node, measured_in(message.content.get(RECORD)), failed=False, out_of_memory=False)

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline._atomic import atomic_write, remove_leftovers
 from paceline._require import require
-from paceline._whole import remove_leftovers, written_whole
 from paceline._wording import SHOWN, count, listed
 from paceline.coordinator.federated.federated_balancer import FederatedBalancer
 from paceline.coordinator.federated.rounds import RoundPlan, RoundReport
 from paceline.integrations.flower.grid import TimedGrid
-from paceline.integrations.flower.record import BATCH, RECORD, STEPS, whole_in
+from paceline.integrations.flower.record import BATCH, RECORD, STEPS, integer_in
 from paceline.integrations.flower.replies import Reply, replies_to, report_of, weight_by_data
 from paceline.recording.records import Iteration, iteration_of
 
@@ -48,7 +48,7 @@ class BalancedStrategy:
     batch_key, steps_key
         How the user's configuration names batch size and local steps.
     options
-        Of `FederatedBalancer`: ``deadline``, ``least``, ``largest`` and so on.
+        Of `FederatedBalancer`: ``deadline``, ``min_batch``, ``largest`` and so on.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class BalancedStrategy:
         self.on_iteration: list[Callable[[Iteration], None]] = []
         self._grid: TimedGrid | None = None
         self._begin = 0.0
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
 
     def __getattr__(self, name: str) -> Any:
         """Return what only the wrapped strategy has, such as ``fraction_train``."""
@@ -150,7 +150,7 @@ class BalancedStrategy:
             self._learn(self.balancer, self.plan, messages)
         key = getattr(self.strategy, "weighted_by_key", None)
         if key is not None and (corrected := weight_by_data(messages, key)):
-            self._say_once(
+            self._warn_once(
                 "weights",
                 f"{key!r} of client {listed(corrected[:SHOWN], max(len(corrected) - SHOWN, 0))} was the "
                 "number of samples processed, by which fast clients' data would count for more; it is replaced by the "
@@ -170,8 +170,8 @@ class BalancedStrategy:
 
     def _start(self, config: Any) -> FederatedBalancer:
         """Make the balancer from what the user configured, and resume where a state was kept."""
-        batch = self.batch or whole_in(config, self.batch_key)
-        steps = self.local_steps or whole_in(config, self.steps_key)
+        batch = self.batch or integer_in(config, self.batch_key)
+        steps = self.local_steps or integer_in(config, self.steps_key)
         for name, value, key in (("batch", batch, self.batch_key), ("local_steps", steps, self.steps_key)):
             if not value:
                 raise ValueError(
@@ -191,10 +191,10 @@ class BalancedStrategy:
         from flwr.app import ConfigRecord, Message, RecordDict  # pyright: ignore[reportMissingImports]
 
         assert self.balancer is not None
-        given = {self.batch_key: size, self.steps_key: self.balancer.local_steps}
+        settings = {self.batch_key: size, self.steps_key: self.balancer.local_steps}
         content = RecordDict(
             {
-                name: ConfigRecord({**record, **given}) if name in message.content.config_records else record
+                name: ConfigRecord({**record, **settings}) if name in message.content.config_records else record
                 for name, record in message.content.items()
             }
         )
@@ -216,20 +216,20 @@ class BalancedStrategy:
     def _save(self, balancer: FederatedBalancer, path: Path) -> None:
         """Keep what was learnt; a disk that is full must not end a training that goes well."""
         try:
-            with written_whole(path) as temporary, temporary.open("wb") as file:
+            with atomic_write(path) as temporary, temporary.open("wb") as file:
                 np.savez(file, allow_pickle=False, **balancer.state_dict())
         except OSError as error:
-            self._say_once("state", f"{path} could not be written, and each round tries again: {error}")
+            self._warn_once("state", f"{path} could not be written, and each round tries again: {error}")
 
     def _introduce(self, balancer: FederatedBalancer, replies: list[Reply]) -> None:
         """Tell the balancer what clients state about their data, memory and devices."""
         for name in ("data", "memory", "devices"):
-            said = {reply.client: reply.measured.about(name) for reply in replies}
-            known = {client: value for client, value in said.items() if value is not None}
+            measured = {reply.client: reply.measured.about(name) for reply in replies}
+            known = {client: value for client, value in measured.items() if value is not None}
             balancer.join(list(known), **{name: list(known.values())})  # type: ignore[arg-type]
         mute = [reply.client for reply in replies if np.isnan(reply.measured.seconds) and not reply.failed]
         if mute:
-            self._say_once(
+            self._warn_once(
                 "mute",
                 f"client {listed(mute[:SHOWN], max(len(mute) - SHOWN, 0))} replied without a time: put "
                 'watch.stop() of stopwatch(message) into its reply\'s content["paceline"], or it is sized like one '
@@ -237,15 +237,15 @@ class BalancedStrategy:
             )
 
     def _record(self, plan: RoundPlan, report: RoundReport, waited: float) -> None:
-        if not self.on_iteration or not plan.asked.any():
+        if not self.on_iteration or not plan.participating.any():
             return
         iteration = iteration_of(plan, report, time=time.time(), wall_seconds=waited)
         for observer in self.on_iteration:
             observer(iteration)
 
-    def _say_once(self, topic: str, sentence: str) -> None:
-        if topic not in self._said:
-            self._said.add(topic)
+    def _warn_once(self, topic: str, sentence: str) -> None:
+        if topic not in self._warned:
+            self._warned.add(topic)
             logger.warning("%s.", sentence)
 
 

@@ -18,12 +18,6 @@ from paceline.coordinator.asynchronous.store import Everywhere, Shard, ShardedSt
 from paceline.integrations.ray.job_setting import Gradient, RayPlan
 from paceline.parameter_server.service import Work, nothing_to_do
 
-REFUSALS = 5
-"""A worker whose push is refused this often in a row stops, as under torch."""
-
-LOST_SHARD = 7
-"""Exit status of a server that has lost a shard; Ray starts it again, with new ones."""
-
 
 def remote_shards(plan: RayPlan) -> list[Any]:
     """Start the shards of a plan; they die with the process that calls this."""
@@ -38,10 +32,10 @@ def over_ray(shards: Sequence[Any]) -> Everywhere:
     """Return a way to reach shards that are actors."""
     import ray
 
-    def call(name: str, *said: Any, each: Sequence[Any] | None = None) -> list[Any]:
-        given = [(one,) for one in each] if each is not None else [said] * len(shards)
+    def call(name: str, *arguments: Any, each: Sequence[Any] | None = None) -> list[Any]:
+        calls = [(one,) for one in each] if each is not None else [arguments] * len(shards)
         answers: list[Any] = ray.get(
-            [getattr(shard, name).remote(*one) for shard, one in zip(shards, given, strict=True)]
+            [getattr(shard, name).remote(*one) for shard, one in zip(shards, calls, strict=True)]
         )
         return answers
 
@@ -70,7 +64,7 @@ class RayServer:
             How often it had been started before. A call of a worker that is dead by now may come after its death: it
             must not join, as everybody would wait for it behind a barrier.
         """
-        with self._whole():
+        with self._consistent():
             with self._coming_and_going:  # a worker that is found dead in between would join for ever
                 gone = life <= self._gone.get(worker, -1)
                 if not gone and worker not in self.service.server.workers:
@@ -81,23 +75,23 @@ class RayServer:
         """Take a gradient."""
         count = len(work.assigned)
         times = {"seconds": seconds, "comm_seconds": comm_seconds}
-        with self._whole():
+        with self._consistent():
             return self.service.push(worker, work.stamp, gradient, count, **times).outcome
 
     def leave(self, worker: str, life: int) -> None:
         """Remove a worker, and let no later call of the same process add it again."""
-        with self._whole(), self._coming_and_going:
+        with self._consistent(), self._coming_and_going:
             self._gone[worker] = life
             self.service.leave(worker)
 
     def parameters(self) -> Vector:
         """Return the newest parameters, ``[P]``, to evaluate them while training goes on."""
-        with self._whole():
+        with self._consistent():
             return self.service.parameters
 
     def shards(self) -> list[Any]:
         """Return the shards, after a check that all are alive; none where this process holds the parameters."""
-        with self._whole():
+        with self._consistent():
             over_ray(self._shards)("forget", -1)
         return self._shards
 
@@ -115,14 +109,15 @@ class RayServer:
         return server.version, server.sampler.applied, server.ledger.wasted_share
 
     @contextmanager
-    def _whole(self) -> Iterator[None]:
+    def _consistent(self) -> Iterator[None]:
         """Run a block, and end this process if a shard has died: all parts must come from one checkpoint."""
         from ray.exceptions import RayActorError
 
         try:
             yield
         except RayActorError:
-            os._exit(LOST_SHARD)
+            # Ray starts the server again, with new shards
+            os._exit(7)
 
 
 class RayWorker:
@@ -139,7 +134,7 @@ class RayWorker:
         refused, push_seconds = 0, 0.0
         shards = ray.get(self.server.shards.remote())
         while True:
-            asked = time.monotonic()
+            requested = time.monotonic()
             work: Any = ray.get(self.server.pull.remote(self.name, self.life))
             if work.ended:
                 return self.name
@@ -149,7 +144,7 @@ class RayWorker:
                 began = time.monotonic()
                 gradient = self.gradient(parameters, work.assigned.rows)
                 ended = time.monotonic()
-                comm_seconds = max(began - asked - work.waited, 0.0) + push_seconds
+                comm_seconds = max(began - requested - work.waited, 0.0) + push_seconds
                 sent = self._held(work, shards, gradient)
             except RayActorError:
                 shards = ray.get(self.server.shards.remote())  # those of a server that was started again
@@ -157,8 +152,8 @@ class RayWorker:
             outcome = ray.get(self.server.push.remote(self.name, note, sent, ended - began, comm_seconds))
             push_seconds = time.monotonic() - ended
             refused = refused + 1 if outcome is Outcome.REFUSED else 0
-            if refused >= REFUSALS:
-                raise RuntimeError(f"the last {REFUSALS} gradients of {self.name} were refused: look for NaN in them")
+            if refused >= 5:
+                raise RuntimeError(f"the last 5 gradients of {self.name} were refused: look for NaN in them")
 
     def _read(self, work: Work, shards: Sequence[Any]) -> Vector:
         """Return the parameters of a step, ``[P]``."""

@@ -54,7 +54,7 @@ class RayPlan:
         such as ``"run.jsonl"``, or several.
     comebacks
         How often a worker that dies is started again.
-    least
+    min_batch
         The fewest samples of a step: 2 where the model normalises over batches, which cannot be seen from here.
     patience
         Seconds for which nothing else happens, after which a worker that holds the last samples is given up, and
@@ -83,7 +83,7 @@ class RayPlan:
     servers: int = 1
     metrics: str | tuple[str, ...] = ()
     comebacks: int = 3
-    least: int = 1
+    min_batch: int = 1
     patience: float = 60.0
 
     def __post_init__(self) -> None:
@@ -95,7 +95,7 @@ class RayPlan:
             )
         # Here, not in the actor: what is wrong there ends a process of which the user sees only that it died. With few
         # samples instead of all, as a sampler shuffles those that it has.
-        self._started(EpochSampler(min(self.samples, max(self.least, 1)), epochs=self.epochs), copy=False)
+        self._started(EpochSampler(min(self.samples, max(self.min_batch, 1)), epochs=self.epochs), copy=False)
         self._sinks()
 
     def service(self, store: Store | None = None) -> Service:
@@ -123,7 +123,7 @@ class RayPlan:
             predictor=forecast,
             copy=copy,
             store=store,
-            least=self.least,
+            min_batch=self.min_batch,
         )
         path = None if self.checkpoint is None else Path(self.checkpoint)
         return Service(server, self.patience, checkpoint=path, checkpoint_every=self.checkpoint_every)

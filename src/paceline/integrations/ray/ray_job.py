@@ -14,9 +14,6 @@ from paceline.integrations.ray.job_setting import RayPlan
 
 logger = logging.getLogger("paceline.asynchronous")
 
-ROOM = 8
-"""Calls that the server takes at once beyond one for each worker, which may all be waiting behind a barrier."""
-
 
 class RayJob:
     """A server and its workers on a Ray cluster that is running.
@@ -45,7 +42,8 @@ class RayJob:
         import ray
 
         self.plan = plan
-        room = plan.workers * (1 + plan.comebacks) + ROOM
+        # all workers may wait behind a barrier, and 8 further calls must get through
+        room = plan.workers * (1 + plan.comebacks) + 8
         # Retried for ever: calls that a dying server has not answered reach the one that comes after it. A push that it
         # had taken is then refused as one of a step that is over, and counts once.
         options = {"max_restarts": -1, "max_task_retries": -1, "max_concurrency": room, "num_cpus": 0}

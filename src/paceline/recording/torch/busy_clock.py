@@ -33,15 +33,6 @@ LATEST = 16
 """Laps that wait for a device at most. Where it lags behind by more, as with few and long kernels, the newest are left
 out: the oldest are those that it passes next, and without them no report would ever come."""
 
-LOADED = 64
-"""Batches that were loaded and not computed yet, at most."""
-
-LOOK = 0.1
-"""Seconds from one look at the CPU quota to the next: a quota counts in periods of 100 ms."""
-
-PAUSE = 0.5
-"""Time between steps that exceeds the usual one by more than this share of a lap is a pause, unless the next lap's is
-as long. Lower: what comes and goes with noise is left out. Higher: short logs count as speed."""
 
 MEMORY = 0.8
 """Weight of what was learned about the end of a step from earlier changes of size, at each further one."""
@@ -194,14 +185,16 @@ class Clock:
         self._lap = _Lap(begin=None, waits=[])  # the time before the first batch is setup, not part of a step
         self._over: deque[_Lap] = deque()
         self._load: _Load | None = None
-        self._loaded: deque[tuple[int, _Load | None]] = deque(maxlen=LOADED)
+        self._loaded: deque[tuple[int, _Load | None]] = deque(maxlen=64)
         self._open: _Wait | None = None
         self._depth = 0
         self._exchange: _Wait | None = None
-        self._given: list[float] = []
+        self._pieces: list[float] = []
         self._step_end = _StepEnd()
         self._samples = 0  # of the last lap that was reported
-        self._usual: tuple[int, float, float] | None = None  # samples, between steps and in all, of the last usual lap
+        self._regular: tuple[int, float, float] | None = (
+            None  # samples, between steps and in all, of the last usual lap
+        )
         self._paused = False
         self.features: tuple[float, ...] = ()
         self.next_look = math.inf if allowance is None else 0.0
@@ -303,53 +296,54 @@ class Clock:
 
     def measured(self, seconds: float) -> None:
         """Let the next report carry this busy time instead of the clock's."""
-        self._given.append(seconds)
+        self._pieces.append(seconds)
 
     def look(self) -> None:
         """Read the present CPU quota: call it while other ranks are awaited, as reading takes longer than all else."""
         if self._allowance is not None:
             self._allowance.look()
-            self.next_look = time.perf_counter() + LOOK
+            # a quota counts in periods of 100 ms
+            self.next_look = time.perf_counter() + 0.1
 
     def report(self) -> Measure:
         """Return the measurements since the last report, of laps whose times are known; NaN where nothing is known."""
-        over, given, exchanges = self._over, self._given, [self._exchange]
+        over, pieces, exchanges = self._over, self._pieces, [self._exchange]
         samples, parts, steps, seconds = 0, 0, 0, 0.0
         self.features = ()
-        while over and (given or not self.delay or self._marks.passed(over[0].end)):
+        while over and (pieces or not self.delay or self._marks.passed(over[0].end)):
             lap = over.popleft()
             self._exchange = lap.exchange
             exchanges.append(lap.exchange)
-            own = 0.0 if given else self._own(lap)
+            compute = 0.0 if pieces else self._compute_seconds(lap)
             if lap.counts:
                 samples, parts, steps = samples + lap.samples, parts + lap.micro_batches, steps + 1
                 if lap.features:
                     self.features = added(self.features, lap.features)
-                seconds += own
+                seconds += compute
         comm_seconds = self._newest(exchanges)
         if not steps:
             return Measure(comm_seconds=comm_seconds)
-        if given:
-            seconds = sum(given) / len(given) * steps
-            given.clear()
+        if pieces:
+            seconds = sum(pieces) / len(pieces) * steps
+            pieces.clear()
         return Measure(float(samples), float(parts), float(steps), seconds, comm_seconds)
 
-    def _own(self, lap: _Lap) -> float:
+    def _compute_seconds(self, lap: _Lap) -> float:
         """Return the seconds that the batches of a lap caused, wherever they lie."""
         before_fetch, before_forward = lap.waits_before
         span = self._marks.seconds
         loads = [self._between(load.begin, load.end) for load in lap.loads]
-        whole = span(lap.begin, lap.end) - self._waited(lap.waits) - sum(loads)
+        total = span(lap.begin, lap.end) - self._waited(lap.waits) - sum(loads)
         between = span(lap.begin, lap.forward) - self._waited(lap.waits[:before_forward])
         between = max(between - sum(loads[: lap.loads_before]), 0.0)
         end = self._between(lap.begin, lap.fetch) - self._waited(lap.waits[:before_fetch])
         local = 0.0
         for load in lap.batches:
             local += (took := self._between(load.begin, load.end)) - min(took, load.waited)
-        seconds = whole + local - between
-        usual = self._without_pause(between, seconds, max(lap.samples, self._samples))
-        if usual < between:
-            seconds += usual
+        seconds = total + local - between
+        regular = self._without_pause(between, seconds, max(lap.samples, self._samples))
+        if regular < between:
+            seconds += regular
         else:
             if self._samples:
                 end = min(max(end, 0.0), between)
@@ -357,9 +351,9 @@ class Clock:
                     lap.counts = False
                 self._step_end.learn(self._samples, end)
             seconds += between - self._step_end.seconds + self._step_end.after(lap.samples)
-            self._usual = min(lap.samples, self._samples or lap.samples), between, seconds
+            self._regular = min(lap.samples, self._samples or lap.samples), between, seconds
         self._samples = lap.samples
-        seconds = max(seconds * self._lasting(whole, lap), sum(load.ahead for load in lap.batches))
+        seconds = max(seconds * self._lasting(total, lap), sum(load.ahead for load in lap.batches))
         return max(seconds, 0.0)
 
     def _without_pause(self, between: float, rest: float, samples: int) -> float:
@@ -367,13 +361,14 @@ class Clock:
 
         What is as long in the next lap too is no pause, but slow.
         """
-        if self._usual is None:
+        if self._regular is None:
             return between
-        usual_samples, usual, lap = self._usual
-        scale = max(samples / usual_samples, 1.0)
-        pauses = between > usual * scale + PAUSE * max(lap * scale, rest)
+        regular_samples, regular, lap = self._regular
+        scale = max(samples / regular_samples, 1.0)
+        # a longer time between steps is a pause, unless the next lap's is as long
+        pauses = between > regular * scale + 0.5 * max(lap * scale, rest)
         self._paused, was_paused = pauses, self._paused
-        return usual * scale if pauses and not was_paused else between
+        return regular * scale if pauses and not was_paused else between
 
     def _lasting(self, seconds: float, lap: _Lap) -> float:
         """Return by what factor a lap takes longer under the quota that holds now: a budget may have been left."""

@@ -20,9 +20,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-LONGEST_SECONDS = 2.0
-"""A thread lets go within microseconds; one that waits for a lost rank may never do so, and must not hold the exit, or
-a fork."""
 
 _held: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
 
@@ -37,7 +34,8 @@ def then(
 
 def let_go() -> None:
     """Wait until torch's threads have dropped all callbacks."""
-    latest = time.monotonic() + LONGEST_SECONDS
+    # a thread lets go within microseconds, or never where it waits for a lost rank
+    latest = time.monotonic() + 2.0
     while len(_held) and time.monotonic() < latest:
         time.sleep(0.0005)  # gives Python's lock to whoever wants it
 

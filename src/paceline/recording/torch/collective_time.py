@@ -145,7 +145,7 @@ def _timed(wait: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(wait)
     def timed(*args: Any, **named: Any) -> Any:
         # A wait may contain other waits; only the outermost counts.
-        if getattr(_inside, "depth", 0) or not (listeners := _told_here()):
+        if getattr(_inside, "depth", 0) or not (listeners := _active_listeners()):
             return wait(*args, **named)
         with unheard():
             for listener in listeners:
@@ -174,11 +174,11 @@ def _announced(gather: Callable[..., Any]) -> Callable[..., Any]:
     return announced
 
 
-def _told_here() -> list[CollectiveListener]:
+def _active_listeners() -> list[CollectiveListener]:
     """Return the listeners whose training this thread runs."""
     here = threading.get_ident()
-    told = [known for known, trains, _ in _listeners if trains == here]
+    active = [known for known, trains, _ in _listeners if trains == here]
     # The backward pass on a CUDA device runs in a thread that torch made, and Python shows such threads as dummies.
-    if not told and isinstance(threading.current_thread(), threading._DummyThread) and torch.cuda.is_initialized():
-        told = [known for known, *_ in _listeners]
-    return [listener for known in told if (listener := known()) is not None]
+    if not active and isinstance(threading.current_thread(), threading._DummyThread) and torch.cuda.is_initialized():
+        active = [known for known, *_ in _listeners]
+    return [listener for known in active if (listener := known()) is not None]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-_told: list[float] = []
+_stated: list[float] = []
 """Work that a loader stated for the forward pass that begins: one number, or none."""
 
 
-def tell(work: float) -> None:
+def state_work(work: float) -> None:
     """State the cost of the samples of the forward pass that begins now, in this process, for the recorder."""
-    _told[:] = [work]
+    _stated[:] = [work]
 
 
 def work_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
@@ -20,11 +20,11 @@ def work_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
     Examples
     --------
     >>> import torch
-    >>> tell(3.5)
+    >>> state_work(3.5)
     >>> work_of((torch.zeros(4, 100),), {}), work_of((torch.zeros(4, 100),), {})
     (3.5, 400.0)
     """
-    return _told.pop() if _told else elements_of(args, kwargs)
+    return _stated.pop() if _stated else elements_of(args, kwargs)
 
 
 def elements_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:

@@ -18,9 +18,6 @@ import torch
 
 from paceline.recording.torch.collective_time import CollectiveListener
 
-SCATTERS = "RegisterPostBackwardFunctionBackward"
-"""The autograd node at whose end FSDP2 scatters a module's gradients."""
-
 
 class FSDPWaits:
     """Notifies a listener of the waits of every module that ``fully_shard`` was given.
@@ -62,7 +59,8 @@ class FSDPWaits:
     def _after_parameters(self, _: Any, args: Any, kwargs: Any) -> None:
         self._ends()
         for tensor in _tensors((args, kwargs)):
-            if tensor.grad_fn is not None and type(tensor.grad_fn).__name__ == SCATTERS:
+            # FSDP2 scatters a module's gradients at the end of this node
+            if tensor.grad_fn is not None and type(tensor.grad_fn).__name__ == "RegisterPostBackwardFunctionBackward":
                 tensor.grad_fn.register_prehook(self._before_parameters)
                 tensor.grad_fn.register_hook(self._after_backward)
                 return

@@ -95,7 +95,7 @@ def marks_of(model: torch.nn.Module) -> Marks:
     return CUDAMarks(parameter.device) if parameter is not None and parameter.is_cuda else CPUMarks()
 
 
-class Late:
+class Delayed:
     """One number on its way from a CUDA device to main memory."""
 
     def __init__(self) -> None:

@@ -24,16 +24,16 @@ files: set[str] = set()
 """The files of a user's own predictors that were run."""
 
 
-def is_own(text: str) -> bool:
+def is_user_class(text: str) -> bool:
     """Return whether a text names a class in a module, and not one of the library's predictors.
 
-    >>> is_own("my_file.py:Seasonal"), is_own("my_package:Seasonal:lags=4"), is_own("ewma:smoothing=0.5")
-    (True, True, False)
+    >>> is_user_class("my_package:Seasonal:lags=4"), is_user_class("ewma:smoothing=0.5")
+    (True, False)
     """
     return NAMED.fullmatch(text) is not None
 
 
-def own_predictor(text: str) -> FleetPredictor:
+def user_predictor(text: str) -> FleetPredictor:
     r"""Return a new predictor of a class in a file, or in a module that can be imported from the working folder.
 
     The file is run, as ``python my_file.py`` would.
@@ -51,11 +51,11 @@ def own_predictor(text: str) -> FleetPredictor:
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder) / "mine.py"
     ...     _ = file.write_text("from paceline.predictors import EWMA\nclass Slow(EWMA):\n    pass\n")
-    ...     own_predictor(f"{file}:Slow:smoothing=0.1")
+    ...     user_predictor(f"{file}:Slow:smoothing=0.1")
     Slow(smoothing=0.1)
     """
     found = NAMED.fullmatch(text)
-    assert found is not None, "is_own says so"
+    assert found is not None, "is_user_class says so"
     module = _imported(found["module"])
     files.add(str(module.__file__))
     kind = getattr(module, found["name"], None)
@@ -73,10 +73,10 @@ def own_predictor(text: str) -> FleetPredictor:
     return adopted(made)
 
 
-def place_in_own(error: BaseException | None) -> str:
+def user_location(error: BaseException | None) -> str:
     """Return the last place in a user's own file that an error, or what caused it, passed; empty if none.
 
-    >>> place_in_own(ValueError("not raised"))
+    >>> user_location(ValueError("not raised"))
     ''
     """
     while error is not None:

@@ -21,7 +21,7 @@ FOLDER, LOCK = ".paceline-tmp-", ".lock"
 
 
 @contextmanager
-def written_whole(path: str | Path) -> Iterator[Path]:
+def atomic_write(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path`` to write to; it is renamed to ``path`` only if the block succeeds.
 
     Raises
@@ -32,23 +32,23 @@ def written_whole(path: str | Path) -> Iterator[Path]:
     Examples
     --------
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with written_whole(f"{folder}/note.txt") as temporary:
+    ...     with atomic_write(f"{folder}/note.txt") as temporary:
     ...         _ = temporary.write_text("all of it")
     ...     Path(f"{folder}/note.txt").read_text()
     'all of it'
     """
-    asked, path = Path(path), Path(path).resolve()  # through a link, so that the link stays
+    named, path = Path(path), Path(path).resolve()  # through a link, so that the link stays
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {asked.parent} to write {asked.name} into")
+        raise FileNotFoundError(f"there is no folder {named.parent} to write {named.name} into")
     if path.exists() and not path.is_file():
-        with _written_through(asked, path) as temporary:
+        with _write_through(named, path) as temporary:
             yield temporary
         return
-    with _named(asked, path.parent):
+    with _naming_errors(named, path.parent):
         _remove(path, _left_in(path.parent))
         handle, temporary = _begun(path)
     try:
-        with _named(asked, path.parent):
+        with _naming_errors(named, path.parent):
             yield temporary
             temporary.chmod(0o666 & ~_umask())  # mkstemp makes files that only their owner can read
             temporary.replace(path)
@@ -67,12 +67,12 @@ def require_writable(path: str | Path) -> None:
     OSError
         If the folder or the file cannot be written.
     """
-    asked, path = Path(path), Path(path).resolve()
+    named, path = Path(path), Path(path).resolve()
     if path.is_dir():
-        raise IsADirectoryError(f"{asked} is a folder: name a file to write")
+        raise IsADirectoryError(f"{named} is a folder: name a file to write")
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {asked.parent} to write {asked.name} into")
-    with _named(asked, path.parent):
+        raise FileNotFoundError(f"there is no folder {named.parent} to write {named.name} into")
+    with _naming_errors(named, path.parent):
         if path.exists() and not path.is_file():
             path.open("wb").close()
         else:
@@ -82,19 +82,19 @@ def require_writable(path: str | Path) -> None:
 
 
 @contextmanager
-def _written_through(asked: Path, path: Path) -> Iterator[Path]:
+def _write_through(named: Path, path: Path) -> Iterator[Path]:
     """Yield a temporary path whose content is then copied to a device or a pipe."""
     if path.is_dir():
-        raise IsADirectoryError(f"{asked} is a folder: name a file to write")
+        raise IsADirectoryError(f"{named} is a folder: name a file to write")
     with tempfile.TemporaryDirectory() as folder:
         temporary = Path(folder, path.name)
         yield temporary
-        with _named(asked, path.parent), temporary.open("rb") as source, path.open("wb") as target:
+        with _naming_errors(named, path.parent), temporary.open("rb") as source, path.open("wb") as target:
             shutil.copyfileobj(source, target)
 
 
 @contextmanager
-def _named(asked: Path, folder: Path) -> Iterator[None]:
+def _naming_errors(named: Path, folder: Path) -> Iterator[None]:
     """Name the file that was asked for, in place of a temporary one, in errors of the system."""
     try:
         yield
@@ -102,7 +102,7 @@ def _named(asked: Path, folder: Path) -> Iterator[None]:
         about = str(error.filename or "")
         if error.errno is None or (about and Path(about).parent != folder):
             raise
-        raise type(error)(error.errno, f"cannot write {asked}: {error.strerror}") from error
+        raise type(error)(error.errno, f"cannot write {named}: {error.strerror}") from error
 
 
 def _umask() -> int:

@@ -107,7 +107,7 @@ class Fitting:
         Whether all processes of the default group of ``torch.distributed`` fit together.
     memory
         Bytes of windows held at once.
-    tell
+    progress
         Called with a :class:`Moment` now and then.
     """
 
@@ -117,7 +117,7 @@ class Fitting:
     device: str = "cpu"
     distributed: bool = False
     memory: int = MEMORY
-    tell: Callable[[Moment], None] = field(default=lambda moment: None)
+    progress: Callable[[Moment], None] = field(default=lambda moment: None)
 
     def surveyed(self, traces: Iterable[Trace]) -> Survey:
         """Return the survey of the traces."""
@@ -132,10 +132,10 @@ class Fitting:
         held_W = None if self.held_out is None else np.array([name in self.held_out for name in trace.workers])
         everyone_W = np.ones(len(trace.workers), dtype=bool)
         for k in range(len(trace)):
-            late = k >= (1.0 - validation) * len(trace)
-            yield (everyone_W if held_W is None else held_W == late), late
+            validates = k >= (1.0 - validation) * len(trace)
+            yield (everyone_W if held_W is None else held_W == validates), validates
 
-    def kept(self, traces: Iterable[Trace]) -> Iterator[Trace]:
+    def without_held_out(self, traces: Iterable[Trace]) -> Iterator[Trace]:
         """Yield the traces without their held-out workers; one that has no others is left out."""
         for trace in traces:
             names = [name for name in trace.workers if name not in (self.held_out or ())]
@@ -172,7 +172,7 @@ def fit_with(predictor: Any, traces: Iterable[Trace], fitting: Fitting) -> None:
                 f"{type(predictor).__name__} defines fit alone, which begins afresh: without fit_streamed it cannot "
                 "start from an earlier model"
             )
-        predictor.fit(list(fitting.kept(traces)))
+        predictor.fit(list(fitting.without_held_out(traces)))
 
 
 def streams(predictor: object) -> bool:
