@@ -171,10 +171,10 @@ class Stubborn:
 def test_partial_line_taken_back_later(tmp_path, caplog):
     lines = Lines(tmp_path / "a.txt", logging.getLogger("paceline.test"))
     assert lines.append("first")
-    lines._file = Stubborn(lines._file)
+    lines.file = Stubborn(lines.file)
     assert not lines.append("lost one")
     assert not lines.append("lost two")
-    lines._file.full = False
+    lines.file.full = False
     assert lines.append("second")
     lines.close()
     assert (tmp_path / "a.txt").read_text() == "first\nsecond\n"

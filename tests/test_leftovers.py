@@ -101,14 +101,14 @@ def test_only_folders_of_killed_processes_removed(tmp_path, writer):
 
 def test_removed_folder_made_again(tmp_path, monkeypatch):
     """In a moment that a kill hardly meets: a start takes a folder for left behind, whose process only made it yet."""
-    locked = _atomic._locked
+    locked = _atomic.locked
 
     def late(folder):
         remove_left_folders(tmp_path)
         assert not folder.exists()
         return locked(folder)
 
-    monkeypatch.setattr(_atomic, "_locked", late)
+    monkeypatch.setattr(_atomic, "locked", late)
     with TemporaryFolder(tmp_path) as folder:
         remove_left_folders(tmp_path)
         assert [str(path) for path in tmp_path.iterdir()] == [folder]

@@ -45,7 +45,7 @@ def test_file_holds_exactly_the_reported_lines(tmp_path_factory, steps, before):
     path = tmp_path_factory.mktemp("lines") / "a.txt"
     path.write_bytes(before)
     lines = Lines(path, LOG)
-    disk = lines._file = Disk(lines._file)
+    disk = lines.file = Disk(lines.file)
     written, lost = [], 0
     for text, room in steps:
         disk.room = 10**9 if room is None else room
@@ -62,7 +62,7 @@ def test_file_holds_exactly_the_reported_lines(tmp_path_factory, steps, before):
 
 def test_lost_lines_are_reported(tmp_path, caplog):
     lines = Lines(str(tmp_path / "a.txt"), LOG, new=True)
-    disk = lines._file = Disk(lines._file)
+    disk = lines.file = Disk(lines.file)
     said = []
     for room in (9, 0, 3, 9, 9, 1, 9):
         disk.room = room
@@ -86,8 +86,8 @@ def test_lost_lines_are_reported(tmp_path, caplog):
 @pytest.mark.parametrize("nothing", [0, None])
 def test_silently_full_file_loses_the_line(tmp_path, caplog, nothing):
     lines = Lines(tmp_path / "a.txt", LOG)
-    lines._file.close()
-    lines._file = type("Takes", (), {"write": lambda self, content: nothing, "close": lambda self: None})()
+    lines.file.close()
+    lines.file = type("Takes", (), {"write": lambda self, content: nothing, "close": lambda self: None})()
     assert not lines.append("a")
     assert "nothing more could be written" in caplog.text
     lines.close()
@@ -98,8 +98,8 @@ def test_late_refusal_is_reported(tmp_path, caplog):
         raise OSError("late")
 
     lines = Lines(tmp_path / "a.txt", LOG)
-    lines._file.close()
-    lines._file = type("Refuses", (), {"close": staticmethod(refused)})()
+    lines.file.close()
+    lines.file = type("Refuses", (), {"close": staticmethod(refused)})()
     lines.close()
     assert caplog.messages == [f"{lines.path} could not be closed: late; its last lines may be missing"]
 

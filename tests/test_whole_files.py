@@ -157,15 +157,6 @@ def test_only_own_unlocked_folders_removed(tmp_path, monkeypatch):
     assert not (tmp_path / ".paceline-tmp-1").exists()
 
 
-def test_unremovable_files_end_nothing(tmp_path, monkeypatch):
-    (tmp_path / ".paceline-tmp-1").mkdir()
-    asked = []
-    monkeypatch.setattr(_atomic.shutil, "rmtree", lambda path, **how: asked.append((path.name, how)))
-    remove_left_folders(tmp_path)
-    assert asked == [(".paceline-tmp-1", {"ignore_errors": True})]
-    assert mode(tmp_path / ".paceline-tmp-1" / ".lock") == 0o600
-
-
 def test_unremovable_folder_ends_nothing(tmp_path, monkeypatch):
     def busy(*_, **__):
         raise OSError(errno.EBUSY, "Device or resource busy")
@@ -174,24 +165,3 @@ def test_unremovable_folder_ends_nothing(tmp_path, monkeypatch):
         later.setattr(os, "rmdir", busy)
         TemporaryFolder(tmp_path).cleanup()
     assert not Path(name).exists()
-
-
-def test_removed_lock_made_again(tmp_path, monkeypatch):
-    holds, asked = _atomic._holds, []
-
-    def removed_at_first(handle):
-        asked.append(handle)
-        if len(asked) < 3:
-            (tmp_path / ".lock").unlink()
-        return holds(handle)
-
-    monkeypatch.setattr(_atomic, "_holds", removed_at_first)
-    os.close(_atomic._locked(tmp_path))
-    assert (len(asked), mode(tmp_path / ".lock")) == (3, 0o600)
-
-
-def test_removed_folder_made_again_private(tmp_path):
-    place = tmp_path / "gone"
-    handle = _atomic._locked(place)
-    os.close(handle)
-    assert (mode(place), mode(place / ".lock")) == (0o700, 0o600)

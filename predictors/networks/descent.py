@@ -67,7 +67,7 @@ def descend(
     ValueError
         If the loss is no longer finite; the sentence names the batch and the traces that its windows come from.
     """
-    run = _Descent(weights, loss, tuple(columns), windows, training, fitting, generator, augment, weight)
+    run = Descent(weights, loss, tuple(columns), windows, training, fitting, generator, augment, weight)
     with one_thread():
         return run.to_the_end()
 
@@ -100,7 +100,9 @@ class Position:
 
 
 @dataclass(eq=False)
-class _Descent:
+class Descent:
+    """One training: its weights, loss, windows and progress."""
+
     weights: Weights
     loss: Callable[..., torch.Tensor]
     columns: tuple[str, ...]
@@ -136,7 +138,7 @@ class _Descent:
 
     def _epoch(self, optimizer: torch.optim.Optimizer, schedule: torch.optim.lr_scheduler.LRScheduler) -> None:
         at = self.at
-        for batch, source_N in self._batches():
+        for batch, source_N in self.batches():
             optimizer.zero_grad()
             self._backward(batch, source_N)
             optimizer.step()
@@ -149,7 +151,7 @@ class _Descent:
         at.epoch, at.batch, at.windows = at.epoch + 1, 0, 0
         at.waited = 0 if better else at.waited + 1
 
-    def _batches(self) -> Iterator[tuple[Batch, Sources]]:
+    def batches(self) -> Iterator[tuple[Batch, Sources]]:
         """Yield the batches of an epoch, and the traces that their windows come from."""
         shards, size = len(self.windows.shards), self.training.batch_of(self._each)
         # One shard draws nothing, so that few windows are fitted in the same order wherever they are kept.

@@ -142,7 +142,7 @@ def _spilled(
                 file.write(rows.tobytes())
             counts += block_counts
     held = np.flatnonzero(counts)
-    readers = [partial(_stored, paths[shard], kind) for shard in held]
+    readers = [partial(read_shard, paths[shard], kind) for shard in held]
     weakref.finalize(readers[0], place.cleanup)
     return Windows(readers, names, counts[held].tolist(), validating, kind)
 
@@ -188,7 +188,8 @@ def _joined(blocks: list[Records]) -> Records:
     return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
 
-def _stored(path: Path, kind: np.dtype[np.void]) -> Records:
+def read_shard(path: Path, kind: np.dtype[np.void]) -> Records:
+    """Read the windows of one shard into memory."""
     return np.fromfile(path, dtype=kind)
 
 

@@ -140,7 +140,7 @@ class TemporaryFolder(tempfile.TemporaryDirectory[str]):
         place = Path(place or tempfile.gettempdir())
         _swept(place)
         super().__init__(prefix=FOLDER, dir=place, ignore_cleanup_errors=True)
-        self._unlock = weakref.finalize(self, os.close, _locked(Path(self.name)))
+        self._unlock = weakref.finalize(self, os.close, locked(Path(self.name)))
 
     def cleanup(self) -> None:
         """Remove the folder and what it holds."""
@@ -160,7 +160,7 @@ _swept = cache(remove_left_folders)
 """To look through a folder takes long where it is full: once in a process."""
 
 
-def _locked(folder: Path) -> int:
+def locked(folder: Path) -> int:
     """Return the handle by which this process holds the folder locked."""
     while True:
         with contextlib.suppress(FileNotFoundError):

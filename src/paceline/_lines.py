@@ -54,9 +54,9 @@ class Lines:
         self._log = log
         self._torn = 0  # bytes of a line cut short at the end of the file that could not be taken back yet
         self._failing = False
-        self._file: FileIO | None = self.path.open("xb" if new else "ab", buffering=0)
+        self.file: FileIO | None = self.path.open("xb" if new else "ab", buffering=0)
         if alone:
-            _lock(self._file)
+            _lock(self.file)
         self._break = b"" if new or _ends_with_newline(self.path) else b"\n"
 
     def append(self, line: str) -> bool:
@@ -75,7 +75,7 @@ class Lines:
 
     def close(self) -> None:
         """Close the file and say how many lines were lost; closing again does nothing."""
-        file, self._file = self._file, None
+        file, self.file = self.file, None
         if file is None:
             return
         try:
@@ -86,11 +86,11 @@ class Lines:
             self._log.error("%s lacks %d lines that could not be written", self.path, self.lost)
 
     def _write(self, content: bytes) -> None:
-        if self._file is None:
+        if self.file is None:
             raise OSError("the file is closed")
         while content:
             # The kernel writes what fits and says how much; only the next attempt says that the disk is full.
-            done = self._file.write(content) or 0
+            done = self.file.write(content) or 0
             content = content[done:]
             self._torn += done
             if content and not done:
@@ -100,9 +100,9 @@ class Lines:
     def _take_back(self) -> None:
         # Otherwise the next line would be glued to the torn one. Some file systems need space even to truncate, so this
         # is tried again before each line.
-        if self._torn and self._file is not None:
-            self._file.truncate(self._file.seek(0, 2) - self._torn)
-            self._file.seek(0, 2)  # truncating leaves the position behind the end, where zeros would fill the gap
+        if self._torn and self.file is not None:
+            self.file.truncate(self.file.seek(0, 2) - self._torn)
+            self.file.seek(0, 2)  # truncating leaves the position behind the end, where zeros would fill the gap
             self._torn = 0
 
     def _log_lost(self, error: OSError) -> None:

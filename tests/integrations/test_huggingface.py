@@ -146,27 +146,3 @@ def test_without_other_ranks_the_trainer_is_as_it_was():
     assert trainer.get_train_dataloader() == "the Trainer's own"
     assert trainer.training_step(None, None) == 2.5
     assert trainer.balance is None
-
-
-def test_unused_columns_are_not_loaded(monkeypatch):
-    import sys
-    from types import ModuleType
-
-    from paceline.integrations.huggingface import BalancedTrainerMixin
-
-    class Table:
-        """A dataset of the library ``datasets``."""
-
-    class Plain:
-        train_dataset, data_collator = Table(), "the collator"
-
-        def _remove_unused_columns(self, dataset, description):
-            return f"{type(dataset).__name__} without columns"
-
-    class Balanced(BalancedTrainerMixin, Plain):
-        pass
-
-    library = ModuleType("datasets")
-    library.Dataset = Table
-    monkeypatch.setitem(sys.modules, "datasets", library)
-    assert Balanced()._columns() == ("Table without columns", "the collator")

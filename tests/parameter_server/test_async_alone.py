@@ -58,7 +58,7 @@ def test_step_reports_computing_and_messages(alone, monkeypatch, waited, pulling
     clock = {"now": 100.0}
     monkeypatch.setattr(async_job, "time", SimpleNamespace(monotonic=lambda: clock["now"]))
     job, model, _ = started()
-    job._link = link = Measured(job._link, clock, waited)
+    job.link = link = Measured(job.link, clock, waited)
     for inputs, _ in job:
         computed(model, inputs)
         clock["now"] += 3.0
@@ -101,7 +101,7 @@ def test_worker_stops_after_five_refusals(alone):
     with pytest.raises(RuntimeError, match="the last 5 gradients of this worker were refused"):
         looped(job, step)
     assert len(pushed) == 11, "four in a row are forgiven"
-    assert job._link.outcome is Outcome.REFUSED
+    assert job.link.outcome is Outcome.REFUSED
 
 
 def test_push_is_of_one_batch(alone):
@@ -138,7 +138,6 @@ def test_failing_block_leaves_the_job(alone, fails):
     job, *_ = started()
     with pytest.raises(ZeroDivisionError) if fails else job, job:
         assert 1 / (0 if fails else 1)
-    assert job._left == fails
     job.close()
     job.close()
     assert not job.service.server.workers

@@ -21,9 +21,7 @@ from paceline.parameter_server.links import (
     OUTCOMES,
     SERVER,
     WIRES,
-    Ask,
     GlooLink,
-    Head,
     LocalLink,
     LostServerError,
     serve,
@@ -119,9 +117,9 @@ def test_link_carries_step_and_outcome(steps, outcome, wire, row, about):
         assert (work.stamp, work.assigned.rows.tolist()) == (stamp, rows.tolist())
         assert work.assigned.epochs.tolist() == [0] * len(rows)
         assert work.waited == pytest.approx(waited, abs=6e-10)
-        assert work.parameters.tolist() == (np.arange(P) + np.float32(stamp[0])).astype(np.float32).tolist()
+        assert work.parameters.tolist() == (np.arange(P) + stamp[0]).astype(np.float32).tolist()
         if not number:
-            gradient = link._up[FRONT:] if wire is None else torch.zeros(P, dtype=wire)
+            gradient = link.up[FRONT:] if wire is None else torch.zeros(P, dtype=wire)
             gradient[:] = torch.tensor(row)
             link.push(work.stamp, gradient, *about)
     ((worker, stamp, gradient, *told),) = service.pushed
@@ -135,7 +133,7 @@ def test_the_outcome_of_a_push_is_told_once(pulls_between):
     step = ((1, 2), np.arange(2), 0.0)
     service = Recorded(*[step] * 3, outcome=Outcome.DROPPED)
     link, thread = linked(service)
-    link.push(link.pull().stamp, link._up[FRONT:], 2, 0.1, 0.1)
+    link.push(link.pull().stamp, link.up[FRONT:], 2, 0.1, 0.1)
     link.pull()
     assert link.outcome is Outcome.DROPPED
     if pulls_between:
@@ -164,17 +162,6 @@ def test_gradient_length_judged_by_server(numbers, cut_off, caplog):
         assert not caplog.messages
 
 
-@pytest.mark.parametrize("announced", [{"numbers": -1}, {"numbers": P, "wire": -1}, {"numbers": P, "wire": len(WIRES)}])
-def test_malformed_gradient_is_cut_off(announced, caplog):
-    service = Recorded()
-    link, thread = linked(service)
-    link._send_head(Head(Ask.PUSH_SEPARATE, **announced))
-    thread.join(5)
-    assert not thread.is_alive()
-    assert caplog.messages[0].startswith(f"w is lost: it announces {announced['numbers']} numbers of type")
-    assert service.left == ["w"]
-
-
 @pytest.mark.parametrize("numbers", [P - 1, P + 1])
 def test_a_worker_of_another_model_is_told_so_and_ends(numbers, caplog):
     service = Recorded()
@@ -200,7 +187,7 @@ def test_leave_after_push_takes_answer_first(ends):
     step = ((1, 2), np.arange(2), 0.0)
     service = Recorded(step, ((2, 3), np.arange(0 if ends else 2), 0.0))
     link, thread = linked(service)
-    link.push(link.pull().stamp, link._up[FRONT:], 2, 0.1, 0.1)
+    link.push(link.pull().stamp, link.up[FRONT:], 2, 0.1, 0.1)
     assert left(link, thread, service)
     assert link.group.inbox.empty()
     assert link.group.out.empty(), "nobody would take what is said after the end"
@@ -211,7 +198,7 @@ def test_leave_after_push_takes_answer_first(ends):
     [
         lambda link: link.pull(),
         lambda link: link.is_given_up(Stamp(0, 0)),
-        lambda link: link.push(Stamp(0, 0), link._up[FRONT:], 1, 0.0, 0.0),
+        lambda link: link.push(Stamp(0, 0), link.up[FRONT:], 1, 0.0, 0.0),
         lambda link: link.push(Stamp(0, 0), torch.zeros(2), 1, 0.0, 0.0),
         lambda link: link.leave(),
     ],

@@ -68,12 +68,12 @@ def test_ray_applies_every_sample():
 def test_killed_worker_returns_others_join():
     job = RayJob(plan(epochs=40))
     until(job, 3 * SAMPLES)
-    ray.kill(job._actors["worker1"])
+    ray.kill(job.actors["worker1"])
     job.add("late")
     until(job, 10 * SAMPLES)
     job.remove("worker0")
     assert applied(job) == 40 * SAMPLES
-    assert job._deaths == {"worker1": 1}
+    assert job.deaths == {"worker1": 1}
     job.close()
 
 

@@ -188,7 +188,7 @@ def misbehaving(rank):
         model, optim, dataset, batch=8, epochs=20, on_verdict=[lambda verdict: reasons.append(verdict.reason)]
     )
     if rank == 1:
-        link, good = job._link, torch.zeros(5)
+        link, good = job.link, torch.zeros(5)
         link.pull()  # as long as it holds samples, the others cannot end the training without it
         link.push(Stamp(99, 99), good, 8, 0.1, 0.0)  # from the future
         work = link.pull()

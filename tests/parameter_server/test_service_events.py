@@ -1,5 +1,7 @@
 """What happens while a worker waits for samples: whoever began a step meanwhile gets its time."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -29,7 +31,7 @@ def test_new_step_during_wait_is_kept(monkeypatch, taken_back):
 
     for _ in range(7):
         service.push("b", service.pull("b").stamp, np.ones(2))
-    monkeypatch.setattr(service._changed, "wait", wait)
+    monkeypatch.setattr(threading.Condition, "wait", lambda _, patience: wait(patience))
     work = service.pull("b")
     if taken_back:
         assert (work.ended, given_up, waits) == (True, [("a", False), ("c", False)], [5.0, 5.0])

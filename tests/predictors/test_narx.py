@@ -33,7 +33,7 @@ def steady():
 
 
 @pytest.mark.slow
-def test_a_covariate_takes_the_same_share_of_unseen_workers():
+def test_covariate_share_alike_for_unseen_workers():
     noise_W = np.repeat([0.02, 0.2], 3)
     model = NARX(training=BRIEF).fit([driven(seed, noise_W) for seed in (1, 2)])
     assert np.all(errors(model, driven(3, noise_W)) < 1.15 * noise_W)

@@ -111,7 +111,7 @@ def test_loss_needs_no_main_memory(network, monkeypatch):
 
     def on_meta(run):
         kept = descent.numbers(run.weights)
-        batch, _ = next(run._batches())
+        batch, _ = next(run.batches())
         without_numbers(run)
         loss = run.loss(*(part.to("meta") for part in run.augment(batch)))
         loss.backward()
@@ -119,7 +119,7 @@ def test_loss_needs_no_main_memory(network, monkeypatch):
         computed.append(loss.device.type)
         return kept
 
-    monkeypatch.setattr(descent._Descent, "to_the_end", on_meta)
+    monkeypatch.setattr(descent.Descent, "to_the_end", on_meta)
     fit(network(training=SHORT), [synthetic_fleet("mixed", 8, 120)])
     assert set(computed) == {"meta"}
 

@@ -1,7 +1,6 @@
 """What is loaded ahead in processes, with a stand-in that loads in this one: what is asked for, kept, and dropped."""
 
 import gc
-from types import SimpleNamespace
 from weakref import WeakMethod, ref
 
 import numpy as np
@@ -9,16 +8,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch._utils import ExceptionWrapper
-from torch.utils.data import default_collate
 
-from paceline.torch import chunks, prefetch
+from paceline.torch import prefetch
 from paceline.torch.buffered import BufferAssigner
-from paceline.torch.chunks import Begin, Chunks
 from paceline.torch.global_batch import GlobalBatch
 from paceline.torch.options import Loading
 from paceline.torch.order import Order
-from paceline.torch.prefetch import Prefetcher, Requests, raise_in
+from paceline.torch.prefetch import Prefetcher, Requests
 from paceline.torch.sliced import SliceAssigner
 
 
@@ -104,7 +100,7 @@ SIZES = st.lists(st.integers(1, 5), min_size=1, max_size=25)
 @pytest.mark.parametrize("rank", [0, 1])
 @settings(deadline=None, max_examples=60)
 @given(data=st.data(), sizes=SIZES, depth=st.integers(1, 4), samples=st.integers(2, 60), single=st.booleans())
-def test_nothing_is_read_twice_or_kept(kind, rank, data, sizes, depth, samples, single):
+def test_nothing_is_read_twice(kind, rank, data, sizes, depth, samples, single):
     with pytest.MonkeyPatch.context() as patched:
         use_stand_in(patched, depth)
         assigner = of_two(kind, samples, rank)
@@ -118,11 +114,6 @@ def test_nothing_is_read_twice_or_kept(kind, rank, data, sizes, depth, samples, 
                 assert isinstance(batch, list if single else torch.Tensor)
                 read = [sample for portion in dataset.read for sample in portion]
                 assert epoch or len(read) == len(set(read))
-                assert set(prefetcher._stock) <= prefetcher._under_way
-                assert prefetcher._under_way.isdisjoint(wanted)
-                assert kind is BufferAssigner or prefetcher._under_way <= set(
-                    assigner.numbers[assigner.place :].tolist()
-                )
                 if number == stop:
                     break
 
@@ -140,41 +131,6 @@ def test_constant_sizes_use_loaded_chunks(monkeypatch, kind, depth):
     assert [one for one in loader.asked if one] == [samples for samples, _ in found] == dataset.read
 
 
-def test_whole_chunk_is_the_batch_others_are_cut(stand_in):
-    prefetcher, _ = made(of_two(SliceAssigner))
-    first, second = torch.arange(3), torch.arange(3, 6)
-    whole = prefetcher._gathered([(first, row) for row in range(3)])
-    assert whole.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
-    assert prefetcher._gathered([(first, 1), (first, 2), (second, 0), (first, 0)]).tolist() == [1, 2, 3, 0]
-    single, _ = made(of_two(SliceAssigner), tuple)
-    assert single._gathered([(["a", "b"], 1), (["c"], 0)]) == ("b", "c")
-
-
-@pytest.mark.parametrize("collate", [None, list])
-@pytest.mark.parametrize("pins", [True, False])
-def test_processes_load_as_options_say(stand_in, collate, pins):
-    begun = []
-    said = {"prefetch_factor": 3, "timeout": 7.0, "multiprocessing_context": "spawn", "pin_memory": pins}
-    _, dataset = made(of_two(SliceAssigner), collate, worker_init_fn=begun.append, **said)
-    (loader,) = stand_in
-    options = dict(loader.options)
-    assert options.pop("pin_memory") == (pins and collate is None)
-    begin, requests, hands_over = (options.pop(name) for name in ("worker_init_fn", "sampler", "collate_fn"))
-    assert options == {
-        "batch_size": None,
-        "num_workers": 2,
-        "prefetch_factor": 3,
-        "timeout": 7.0,
-        "multiprocessing_context": "spawn",
-    }
-    assert (type(begin), begin.worker_init_fn) == (Begin, begun.append)
-    assert (loader.dataset.dataset, loader.dataset.collate) == (dataset, default_collate if collate is None else list)
-    marker = object()
-    assert hands_over(marker) is marker
-    generation, samples = requests.next_request()()
-    assert (generation, samples.tolist()) == (0, [0, 1, 2])
-
-
 def test_unasked_samples_are_read_at_once(monkeypatch):
     use_stand_in(monkeypatch, 1)
     assigner = of_two(SliceAssigner)
@@ -186,52 +142,6 @@ def test_unasked_samples_are_read_at_once(monkeypatch):
     (loader,) = Ahead.made
     assert loader.asked[:5] == [[0, 1, 2], [6, 7, 8], [12, 13, 14], [18, 19, 20, 21, 22], [24, 25, 26, 27, 28]]
     assert [15, 16] in dataset.read
-
-
-def test_older_chunks_dropped_newer_errors_raised(stand_in):
-    assigner = of_two(BufferAssigner)
-    prefetcher, _ = made(assigner)
-    arrivals = [
-        (0, np.array([0]), torch.tensor([9]), 0.0),
-        (0, np.array([1]), failed(OSError("of another loop")), 0.0),
-        (1, np.array([0, 1, 7]), torch.tensor([0, 1, 7]), 0.0),
-        (1, np.array([2]), failed(OSError("of this loop")), 0.0),
-    ]
-    prefetcher.restart()
-    prefetcher._arrivals, prefetcher._under_way = iter(arrivals), {0, 1}
-    for _ in range(2):
-        prefetcher._receive()
-        assert prefetcher._stock == {}
-    prefetcher._receive()
-    assert sorted(prefetcher._stock) == [0, 1], "nobody wants the seventh"
-    with pytest.raises(OSError, match="of this loop"):
-        prefetcher._receive()
-    assert prefetcher._arrivals is not None, "the processes work on"
-
-
-def failed(error):
-    try:
-        raise error
-    except type(error):
-        return ExceptionWrapper(where="in a loading process")
-
-
-def test_next_loop_replaces_dead_processes(stand_in):
-    def die():
-        raise RuntimeError("died")
-        yield
-
-    assigner = of_two(BufferAssigner)
-    prefetcher, _ = made(assigner)
-    prefetcher.restart()
-    prefetcher._arrivals = die()
-    loop = batches(assigner, prefetcher, [3])
-    with pytest.raises(RuntimeError, match="died"):
-        next(loop)
-    assert prefetcher._arrivals is None
-    assigner.start(0)
-    prefetcher.restart()
-    assert next(batches(assigner, prefetcher, [3]))[1].tolist() == [0, 1, 2]
 
 
 def test_dataset_error_reaches_only_its_loop(stand_in):
@@ -265,33 +175,3 @@ def test_requests_end_with_their_loader():
     finally:
         gc.enable()
     assert list(requests) == []
-
-
-def test_process_error_raised_without_inner_frames():
-    with pytest.raises(KeyError) as caught:
-        raise_in(failed(KeyError("x")))
-    assert [entry.name for entry in caught.traceback][1:] == ["raise_in"]
-
-
-def test_chunk_read_by_sample_or_all_at_once():
-    one_by_one = Chunks({3: "c", 1: "a"}, "".join)
-    at_once = Chunks(Reads(), list)
-    generation, samples, chunk, _ = one_by_one[7, np.array([3, 1])]
-    assert (generation, samples.tolist(), chunk) == (7, [3, 1], "ca")
-    assert at_once[7, np.array([3, 1])][2] == [torch.tensor(3), torch.tensor(1)]
-    assert at_once.dataset.read == [[3, 1]]
-    assert {type(sample) for sample in at_once.dataset.read[0]} == {int}
-    assert one_by_one[8, np.arange(0)][2] is None
-    generation, samples, error, _ = one_by_one[9, np.array([3, 5])]
-    assert (generation, samples.tolist()) == (9, [3, 5])
-    with pytest.raises(KeyError, match="Caught KeyError in a loading process"):
-        error.reraise()
-
-
-@pytest.mark.parametrize("given", [True, False])
-def test_loading_process_sees_user_dataset(monkeypatch, given):
-    info, begun = SimpleNamespace(dataset=Chunks("the dataset", list)), []
-    monkeypatch.setattr(chunks, "get_worker_info", lambda: info)
-    Begin((lambda number: begun.append((number, info.dataset))) if given else None)(3)
-    assert info.dataset == "the dataset"
-    assert begun == [(3, "the dataset")] * given

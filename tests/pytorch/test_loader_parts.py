@@ -187,19 +187,6 @@ def test_loader_asks_for_sizes_between_steps(sizes, accumulate):
     assert asked == list(range(0, len(sizes), accumulate))
 
 
-@pytest.mark.parametrize("shares", [[1, 5], [2, 3], [2, 2, 2]])
-@pytest.mark.parametrize("saved", [None, [0.5, 0.5], [1.0]])
-@pytest.mark.parametrize("own", [None, [1.0, 0.0]])
-def test_state_shares_taken_where_they_fit(shares, saved, own):
-    assigner = SimpleNamespace(coefficients=None if own is None else np.array(own))
-    loader = RankLoader(assigner, None, GlobalBatch(6, 2), 0)
-    place = {"sizes": np.array(shares)} | ({} if saved is None else {"coefficients": np.array(saved)})
-    loader._take_shares(place)
-    assert loader.shares.tolist() == (shares if shares == [1, 5] else [3, 3])
-    wanted = saved if own is not None and saved is not None and len(saved) == 2 else own
-    assert (None if loader.coefficients is None else loader.coefficients.tolist()) == wanted
-
-
 @settings(max_examples=40)
 @given(st.lists(st.integers(1, 9), min_size=3, max_size=9), st.floats(0.5, 60), st.integers(1, 3))
 def test_token_budget_has_one_sample_per_rank(lengths, budget, ranks):

@@ -63,7 +63,6 @@ def test_any_worker_name_is_collected(workers):
             for sink in told:
                 sink(record)
         told[1].close()
-    assert not any(sink._ended for sink in told)
     scraped = prometheus_client.generate_latest(registry).decode()
     assert scraped.count("paceline_worker_samples{") == len(workers)
 
@@ -80,7 +79,7 @@ def test_prometheus_collects_gauges_and_counters():
         assert registry.get_sample_value("paceline_changes_total") == 1
         assert registry.get_sample_value("paceline_worker_samples", {"worker": "gpu0"}) == 40
         assert registry.get_sample_value("paceline_gain") == pytest.approx(1 / 3)
-        port = sink._server[0].server_port
+        port = sink.server[0].server_port
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
             assert b'paceline_worker_samples{worker="gpu0"} 40.0' in answer.read()
     finally:
@@ -114,8 +113,8 @@ def test_prometheus_listens_locally(fresh_registry):
     try:
         for sink in (closed, opened):
             sink(next(iterations(1)))
-        assert closed._server[0].server_address[0] == "127.0.0.1"
-        assert opened._server[0].server_address[0] == "0.0.0.0"
+        assert closed.server[0].server_address[0] == "127.0.0.1"
+        assert opened.server[0].server_address[0] == "0.0.0.0"
     finally:
         closed.close()
         opened.close()

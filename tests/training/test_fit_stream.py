@@ -84,7 +84,7 @@ def test_shards_mix_the_traces():
 
 @pytest.mark.slow
 def test_one_shard_is_in_memory_at_a_time(monkeypatch):
-    read, records_of = [], stored_windows._stored
+    read, records_of = [], stored_windows.read_shard
 
     def stored(path, kind):
         assert all(earlier() is None for earlier in read)
@@ -92,7 +92,7 @@ def test_one_shard_is_in_memory_at_a_time(monkeypatch):
         read.append(weakref.ref(records))
         return records
 
-    monkeypatch.setattr(stored_windows, "_stored", stored)
+    monkeypatch.setattr(stored_windows, "read_shard", stored)
     fit(networks()[0], [wavy(seed) for seed in range(4)], memory=8000)
     assert len(read) > 10
 
@@ -313,20 +313,6 @@ def test_nonfinite_loss_names_batch_and_file(tmp_path):
     wild = Training(epochs=3, learning_rate=1e30, batch_size=64)
     with pytest.raises(ValueError, match=r"batch \d of epoch 1.*job0\d\.parquet.*lower the learning rate"):
         fit(NARX(lags=3, hidden=4, training=wild), folder)
-
-
-@pytest.mark.slow
-def test_nonfinite_window_traced_to_file(tmp_path, monkeypatch):
-    folder = folder_of(tmp_path / "jobs", 3)
-    inputs = NARX._inputs
-
-    def broken(self, rows, covariates_WD):
-        found = inputs(self, rows, covariates_WD)
-        return np.where(np.abs(covariates_WD[:, :1] - wavy(1).covariates[20, 0, 0]) < 1e-9, np.nan, found)
-
-    monkeypatch.setattr(NARX, "_inputs", broken)
-    with pytest.raises(ValueError, match=r"not finite in batch \d+ of epoch 1: 1 of its windows.*job01\.parquet$"):
-        fit(NARX(lags=3, covariate_lags=1, hidden=4, training=QUICK), folder)
 
 
 @pytest.mark.slow

@@ -198,7 +198,7 @@ class AsyncJob:
         self._on_epoch = on_epoch if self.service is not None else None
         self._epochs = 0 if self.service is None else self.service.server.sampler.epoch  # more than 0 if it resumed
         self._threads: list[Thread] = []
-        self._link = self._linked(timeout)
+        self.link = self._linked(timeout)
         self._work: Work | None = None
         self._pushed, self._left = True, False
         self._refused = 0
@@ -241,14 +241,14 @@ class AsyncJob:
         samples = len(self._work.assigned)
         self._pushed = True
         # How long this push takes is known when it is over: that of the last step stands in for it.
-        self._link.push(self._work.stamp, gradient, samples, seconds, self._pull_seconds + self._push_seconds)
+        self.link.push(self._work.stamp, gradient, samples, seconds, self._pull_seconds + self._push_seconds)
         self._push_seconds = time.monotonic() - self._began - seconds
 
     def is_given_up(self) -> bool:
         """Return whether the server has given up the step under way: a loop of micro-batches may then skip its push."""
         if self._work is None or self._pushed:  # there is no step; and after a push the server's answer is on its way
             return False
-        self._pushed = self._link.is_given_up(self._work.stamp)
+        self._pushed = self.link.is_given_up(self._work.stamp)
         return self._pushed
 
     def load_newest(self) -> None:
@@ -271,7 +271,7 @@ class AsyncJob:
             return
         self._left, self._work = True, None
         with suppress(LostServerError):  # often the reason for leaving
-            self._link.leave()
+            self.link.leave()
 
     def __enter__(self) -> Self:
         return self
@@ -295,14 +295,14 @@ class AsyncJob:
     def _pull(self) -> None:
         began = time.monotonic()
         try:
-            self._work = self._link.pull()
+            self._work = self.link.pull()
         except LostServerError:
             # Rank 0 runs this loop too: what it ended for may be true here, and says more than a closed connection.
             require_unchanged(self._optimizer, self._settings)
             raise
         self._began = time.monotonic()
         self._pull_seconds = max(self._began - began - self._work.waited, 0.0)
-        self._refused = self._refused + 1 if self._link.outcome is Outcome.REFUSED else 0
+        self._refused = self._refused + 1 if self.link.outcome is Outcome.REFUSED else 0
         if self._refused >= 5:
             raise RuntimeError(
                 "the last 5 gradients of this worker were refused, as rank 0's log says: look for NaN in the "

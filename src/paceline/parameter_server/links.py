@@ -186,7 +186,7 @@ class GlooLink:
     def __init__(self, group: dist.ProcessGroup, down: torch.Tensor, up: torch.Tensor) -> None:
         self.group, self.numbers = group, down.numel() - FRONT
         self.outcome: Outcome | None = None
-        self._down, self._up = down, up
+        self._down, self.up = down, up
         self._answer_comes = False
 
     def pull(self) -> Work:
@@ -208,12 +208,12 @@ class GlooLink:
     def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
         wire = list(WIRES.values()).index(gradient.dtype)
         times = round(seconds * NANO), round(comm_seconds * NANO)
-        is_row = gradient.data_ptr() == self._up[FRONT:].data_ptr() and gradient.numel() == self.numbers
+        is_row = gradient.data_ptr() == self.up[FRONT:].data_ptr() and gradient.numel() == self.numbers
         head = Head(Ask.PUSH if is_row else Ask.PUSH_SEPARATE, *stamp, samples, gradient.numel(), wire, *times)
         try:
             if is_row:
-                head.write(self._up)
-                sent(self._up, SERVER, self.group)
+                head.write(self.up)
+                sent(self.up, SERVER, self.group)
             else:
                 self._send_head(head)
                 sent(gradient, SERVER, self.group)

@@ -301,7 +301,7 @@ class Prometheus(Sink):
         self.port = port
         self.address = address
         self.registry = registry
-        self._server: Any = None
+        self.server: Any = None
         self._metrics: _Metrics | None = None
         self._workers: tuple[str, ...] = ()
 
@@ -321,12 +321,12 @@ class Prometheus(Sink):
 
     def close(self) -> None:
         """Stop answering; the metrics stay registered, as counters must not start again within a process."""
-        if self._server is not None:
-            server, thread = self._server
+        if self.server is not None:
+            server, thread = self.server
             server.shutdown()
             server.server_close()
             thread.join()
-        self._server = None
+        self.server = None
 
     def _set(
         self, family: Family, workers: tuple[str, ...], numbers: dict[str, float], rows: dict[str, list[float]]
@@ -347,7 +347,7 @@ class Prometheus(Sink):
 
         registry = REGISTRY if self.registry is None else self.registry
         if self.port is not None:  # first, because a port that is taken must leave no metrics behind
-            self._server = start_http_server(self.port, addr=self.address, registry=registry)
+            self.server = start_http_server(self.port, addr=self.address, registry=registry)
         registered = _OF_REGISTRY.setdefault(registry, {})
         if family.prefix not in registered:
             registered[family.prefix] = _Metrics.registered_with(registry, family)

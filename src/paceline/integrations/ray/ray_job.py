@@ -49,8 +49,8 @@ class RayJob:
         options = {"max_restarts": -1, "max_task_retries": -1, "max_concurrency": room, "num_cpus": 0}
         self.server: Any = ray.remote(RayServer).options(**options).remote(plan)
         self._running: dict[Any, str] = {}
-        self._actors: dict[str, Any] = {}
-        self._deaths: dict[str, int] = {}
+        self.actors: dict[str, Any] = {}
+        self.deaths: dict[str, int] = {}
         self._lives: dict[str, int] = {}
         for number in range(plan.workers):
             self.add(f"worker{number}")
@@ -65,12 +65,12 @@ class RayJob:
         """
         import ray
 
-        if worker in self._actors:
-            raise ValueError(f"worker must be a new name, got {worker!r}, which is at work: {sorted(self._actors)}")
+        if worker in self.actors:
+            raise ValueError(f"worker must be a new name, got {worker!r}, which is at work: {sorted(self.actors)}")
 
         life = self._lives[worker] = self._lives.get(worker, -1) + 1
         actor: Any = ray.remote(RayWorker).options(num_cpus=1).remote(self.server, worker, life, self.plan.gradient)
-        self._actors[worker] = actor
+        self.actors[worker] = actor
         self._running[actor.run.remote()] = worker
 
     def remove(self, worker: str) -> None:
@@ -78,7 +78,7 @@ class RayJob:
         import ray
 
         self._running = {run: name for run, name in self._running.items() if name != worker}
-        ray.kill(self._actors.pop(worker))
+        ray.kill(self.actors.pop(worker))
         ray.get(self.server.leave.remote(worker, self._lives[worker]))
 
     def poll(self, seconds: float) -> bool:
@@ -124,19 +124,19 @@ class RayJob:
         """End the server and all workers."""
         import ray
 
-        for actor in (*self._actors.values(), self.server):
+        for actor in (*self.actors.values(), self.server):
             ray.kill(actor)
-        self._actors, self._running = {}, {}
+        self.actors, self._running = {}, {}
 
     def _lost(self, worker: str, error: Exception) -> None:
         import ray
 
         logger.warning("%s died: %s", worker, str(error).strip().splitlines()[-1])
         ray.get(self.server.leave.remote(worker, self._lives[worker]))
-        self._actors.pop(worker)
-        self._deaths[worker] = self._deaths.get(worker, 0) + 1
-        if self._deaths[worker] <= self.plan.comebacks:
+        self.actors.pop(worker)
+        self.deaths[worker] = self.deaths.get(worker, 0) + 1
+        if self.deaths[worker] <= self.plan.comebacks:
             self.add(worker)
         elif not self._running:
             self.close()
-            raise RuntimeError(f"no worker is left: {worker} died {self._deaths[worker]} times, the last of {error}")
+            raise RuntimeError(f"no worker is left: {worker} died {self.deaths[worker]} times, the last of {error}")
