@@ -41,6 +41,7 @@ def outcomes_of(world_size, work, *args, within=60, joined=True):
 
     Ranks that are not ``joined`` make their process groups themselves.
     """
+    os.environ["PYTHONUTF8"] = "1"  # torch.compile reads torch's own sources in the encoding of the locale
     _context.set_forkserver_preload(_preload)  # at the last moment: libraries such as Dask set it as they are imported
     with tempfile.TemporaryDirectory() as folder:
         processes, answers, began = [], [], time.monotonic()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import re
 import sys
 import time
@@ -234,6 +235,9 @@ for _command in [*app.registered_commands, *data_app.registered_commands]:
 
 def main() -> None:
     """Run the command line; a user's mistake ends in one sentence, without a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal of the C locale shows no block characters
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
