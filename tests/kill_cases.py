@@ -48,12 +48,12 @@ class Tune:
         from optuna.storages import JournalStorage
         from optuna.storages.journal import JournalFileBackend
 
-        if not (out / "told").exists() or not (out / "told").read_text():
+        if not (out / "told").exists() or not (out / "told").read_text("utf-8"):
             return
         storage = JournalStorage(JournalFileBackend(str(out / "journal")))
         trials = optuna.load_study(study_name="ewma", storage=storage).trials
         kept = {f"{one.number} {one.value.hex()}" for one in trials if one.value is not None}
-        assert set((out / "told").read_text().splitlines()) <= kept
+        assert set((out / "told").read_text("utf-8").splitlines()) <= kept
 
 
 class Report:
@@ -107,7 +107,7 @@ class SaPS:
         return None if work.ended else service.push(worker, work.stamp, np.ones(2))
 
     def check(self, place, out, ended):
-        told = (out / "told").read_text().split() if (out / "told").exists() else []
+        told = (out / "told").read_text("utf-8").split() if (out / "told").exists() else []
         service = self.service(out)
         resumed = service.resume()
         behind = int(told[-1]) - service.server.sampler.applied if told else 0
@@ -137,7 +137,7 @@ class Federated:
                 told.write(f"{strategy.balancer.rounds}\n")
 
     def check(self, place, out, ended):
-        told = (out / "told").read_text().split() if (out / "told").exists() else []
+        told = (out / "told").read_text("utf-8").split() if (out / "told").exists() else []
         if told:
             with np.load(out / "state.npz") as state:
                 assert int(state["rounds"]) >= int(told[-1])

@@ -52,7 +52,7 @@ def resolved(installs: list[str]) -> dict[str, str]:
         held.write_text("".join(f"{name}=={version}\n" for name, version in HELD.items()))
         how = ["--dry-run", "--ignore-installed", "--quiet", "--constraint", held, "--report", report]
         subprocess.run([sys.executable, "-m", "pip", "install", *how, *installs], check=True)
-        found = json.loads(report.read_text())["install"]
+        found = json.loads(report.read_text("utf-8"))["install"]
     return {one["metadata"]["name"]: one["metadata"]["version"].partition("+")[0] for one in found}
 
 

@@ -97,7 +97,7 @@ def test_missing_library_names_install_line(library, tmp_path):
 
 @pytest.mark.checkout
 def test_named_extras_install_what_is_missing():
-    extras = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads(PYPROJECT.read_text("utf-8"))["project"]["optional-dependencies"]
     for library, calls in CALLS.items():
         for extra in {extra for extra, _ in calls}:
             assert PACKAGES.get(library, library) in installed(extra, extras), f"{extra} does not install {library}"
@@ -105,7 +105,7 @@ def test_named_extras_install_what_is_missing():
 
 @pytest.mark.checkout
 def test_every_extra_of_a_user_is_among_all():
-    extras = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads(PYPROJECT.read_text("utf-8"))["project"]["optional-dependencies"]
     named = set(re.findall(r"[\w-]+", extras["all"][0].partition("[")[2]))
     assert named == set(extras) - {"all", "dev", "peers", "flower"}  # flower pins versions that others cannot share
 
@@ -113,9 +113,9 @@ def test_every_extra_of_a_user_is_among_all():
 @pytest.mark.checkout
 def test_what_the_readme_installs_runs_what_it_shows():
     """Every import of its examples, and every command and option that needs a library, is covered by its one line."""
-    readme = README.read_text()
+    readme = README.read_text("utf-8")
     (line,) = re.findall(r'^pip install -c constraints\.txt "\.\[(.*)\]"$', readme, re.MULTILINE)
-    project = tomllib.loads(PYPROJECT.read_text())["project"]
+    project = tomllib.loads(PYPROJECT.read_text("utf-8"))["project"]
     extras = project["optional-dependencies"]
     covered = {re.match(r"[\w-]+", one)[0] for one in project["dependencies"]}
     covered |= set().union(*(installed(extra, extras) for extra in line.split(",")))
@@ -123,7 +123,7 @@ def test_what_the_readme_installs_runs_what_it_shows():
     scripts = [README.parent / path for path in re.findall(r"\]\((examples/[^)]+\.py)\)", readme)]
     assert blocks
     assert scripts
-    for code in [*blocks, *(path.read_text() for path in scripts)]:
+    for code in [*blocks, *(path.read_text("utf-8") for path in scripts)]:
         assert third_party(code) <= covered
     needs = {
         "docs/figures/who_waits.py": {"torch", "matplotlib"},

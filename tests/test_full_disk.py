@@ -69,7 +69,7 @@ def test_recorder_loses_only_what_does_not_fit(tmp_path, room, caplog):
     trace = merge([path])
     assert len(trace) == 10
     assert trace.meta["iterations_lost"] == "worker 0: 3"
-    numbers = [json.loads(line)[0] for line in path.read_text().splitlines()[1:]]
+    numbers = [json.loads(line)[0] for line in path.read_text("utf-8").splitlines()[1:]]
     assert numbers == [0, 1, 2, 3, 4, 8, 9, 10, 11, 12]
     said = [record.getMessage() for record in caplog.records]
     assert [str(path) in line for line in said] == [True, True, True]
@@ -177,7 +177,7 @@ def test_partial_line_taken_back_later(tmp_path, caplog):
     lines.file.full = False
     assert lines.append("second")
     lines.close()
-    assert (tmp_path / "a.txt").read_text() == "first\nsecond\n"
+    assert (tmp_path / "a.txt").read_text("utf-8") == "first\nsecond\n"
     assert "could not be closed" in caplog.text
 
 

@@ -125,4 +125,4 @@ def test_write_survives_removal_of_leftovers(tmp_path):
     with atomic_write(tmp_path / "a") as temporary:
         temporary.write_text("all of it")
         remove_leftovers(tmp_path / "a")
-    assert (tmp_path / "a").read_text() == "all of it"
+    assert (tmp_path / "a").read_text("utf-8") == "all of it"

@@ -79,7 +79,7 @@ def test_lost_lines_are_reported(tmp_path, caplog):
     assert [record.getMessage() for record in caplog.records] == [f"{name} lacks 3 lines that could not be written"]
     caplog.clear()
     assert not lines.append("late")
-    assert (lines.lost, lines.path.read_text()) == (4, "12345\n" * 4)
+    assert (lines.lost, lines.path.read_text("utf-8")) == (4, "12345\n" * 4)
     assert "is lost: the file is closed" in caplog.text
 
 

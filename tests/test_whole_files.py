@@ -28,7 +28,7 @@ def test_file_appears_complete_and_readable(tmp_path):
         temporary.write_text("whole")
         assert not (tmp_path / "a.txt").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
-    assert ((tmp_path / "a.txt").read_text(), mode(tmp_path / "a.txt")) == ("whole", 0o644)
+    assert ((tmp_path / "a.txt").read_text("utf-8"), mode(tmp_path / "a.txt")) == ("whole", 0o644)
     assert handles() == before
 
 
@@ -47,7 +47,7 @@ def test_failing_block_keeps_old_file(tmp_path):
     before = handles()
     fails(tmp_path / "a.txt", lambda temporary: temporary.write_text("half"))
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
-    assert (tmp_path / "a.txt").read_text() == "old"
+    assert (tmp_path / "a.txt").read_text("utf-8") == "old"
     assert handles() == before
     fails(tmp_path / "b.txt", Path.unlink)  # what a block removes itself is not missed
 

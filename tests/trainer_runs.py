@@ -20,7 +20,7 @@ def require(*libraries):
 def run(job, folder):
     """Run ``main`` of ``tests/<job>.py`` on two ranks joined by gloo, and return what the first found."""
     run_ranks(1, _forked, job, folder, within=150, joined=False)
-    return json.loads((folder / "outcomes.json").read_text())
+    return json.loads((folder / "outcomes.json").read_text("utf-8"))
 
 
 def _forked(_, job, folder):

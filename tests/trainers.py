@@ -244,7 +244,7 @@ def fork(main, folder, world_size=2):
     for rank in ranks:
         rank.join()
     if any(rank.exitcode for rank in ranks):
-        raise RuntimeError("".join(path.read_text() for path in sorted(folder.glob("said*"))))
+        raise RuntimeError("".join(path.read_text("utf-8") for path in sorted(folder.glob("said*"))))
 
 
 def _rank(main, folder, rank, world_size, port):

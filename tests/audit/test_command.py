@@ -118,7 +118,7 @@ first.touch()
     assert launcher(AuditPlan(), False).error == ""
     assert re.match(r"it took longer than \d+ seconds", launcher(AuditPlan(), False).error)
     for _ in range(100):
-        if not Path(f"/proc/{alive.read_text()}").exists():
+        if not Path(f"/proc/{alive.read_text('utf-8')}").exists():
             break
         time.sleep(0.1)
     else:

@@ -82,7 +82,7 @@ def test_corpus_cites_thread_and_mechanism():
 
 @pytest.mark.checkout
 def test_every_cause_is_documented():
-    titles = re.findall(r"^### (.*)$", (CHECKOUT / "docs" / "howto" / "audit.md").read_text(), re.MULTILINE)
+    titles = re.findall(r"^### (.*)$", (CHECKOUT / "docs" / "howto" / "audit.md").read_text("utf-8"), re.MULTILINE)
     headings = {title.lower().replace(" ", "-") for title in titles}
     assert {cause.anchor for cause in Cause} == headings
 
@@ -90,5 +90,7 @@ def test_every_cause_is_documented():
 @pytest.mark.slow
 @pytest.mark.checkout
 def test_the_example_in_the_documentation_runs():
-    (example,) = re.findall(r"```python\n(.*?)```", (CHECKOUT / "docs" / "howto" / "audit.md").read_text(), re.DOTALL)
+    (example,) = re.findall(
+        r"```python\n(.*?)```", (CHECKOUT / "docs" / "howto" / "audit.md").read_text("utf-8"), re.DOTALL
+    )
     exec(example, {})

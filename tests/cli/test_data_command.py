@@ -88,7 +88,7 @@ def test_a_file_of_several_traces_needs_a_folder(tmp_path):
 @pytest.mark.slow
 def test_any_recognised_file_converts_to_tidy_csv(usage, tmp_path):
     run("convert", usage, tmp_path / "t.csv")
-    assert "cpu_util_percent" in (tmp_path / "t.csv").read_text().splitlines()[0]
+    assert "cpu_util_percent" in (tmp_path / "t.csv").read_text("utf-8").splitlines()[0]
 
 
 @pytest.mark.slow
@@ -245,8 +245,8 @@ def test_evaluate_and_replay_report_what_they_print(tmp_path):
         printed = runner.invoke(cli.app, arguments)
         assert printed.exit_code == 0, printed.output
         (overall,) = (one for one in json.loads(printed.stdout)["overall"] if "ewma" in one.values())
-        assert shown(overall["rmse" if command == "evaluate" else "speed-up"], "ratio") in page.read_text()
-        assert json.loads(page.with_suffix(".json").read_text())["kind"] in ("evaluation", "replay")
+        assert shown(overall["rmse" if command == "evaluate" else "speed-up"], "ratio") in page.read_text("utf-8")
+        assert json.loads(page.with_suffix(".json").read_text("utf-8"))["kind"] in ("evaluation", "replay")
 
 
 @pytest.mark.slow

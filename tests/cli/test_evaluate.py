@@ -38,12 +38,12 @@ def run(*words):
 def test_evaluate_page_and_terminal_agree(folder):
     told = json.loads(run("evaluate", "ewma", "-t", "noisy.parquet", "--report", "page.html", "--json"))
     best = told["leads"][0]
-    page = json.loads((folder / "page.json").read_text())
+    page = json.loads((folder / "page.json").read_text("utf-8"))
     said = page["verdict"][0]
     assert best["predictor"] == "ewma"
     assert (said["facts"]["low"], said["facts"]["high"]) == pytest.approx((best["low"], best["high"]))
     assert said["text"].endswith(": significant.") == (best["than last-value"] == "better")
-    assert "than the last value" in (folder / "page.html").read_text()
+    assert "than the last value" in (folder / "page.html").read_text("utf-8")
 
 
 def test_lead_says_significant_or_not():

@@ -270,4 +270,6 @@ def test_too_many_curves_refused(tmp_path):
     frame = pd.concat([part.assign(device=f"gpu-{i}", seconds=np.array([1.0, 2.0])) for i in range(7)])
     with pytest.raises(ValueError, match="at most 6 curves to be drawn, got 7"):
         curve_figure(frame, tmp_path / "curves.png")
-    assert curve_figure(frame[frame["device"] < "gpu-2"], tmp_path / "curves.svg").read_text().startswith("<?xml")
+    assert (
+        curve_figure(frame[frame["device"] < "gpu-2"], tmp_path / "curves.svg").read_text("utf-8").startswith("<?xml")
+    )

@@ -74,13 +74,13 @@ def test_interrupted_recording_is_merged(tmp_path, script, number):
     command = ["record", "--out", str(tmp_path / "out"), "--", *python(script, "rank0=4", "rank1=4")]
     collecting = subprocess.Popen(python("-m", "paceline", *command), cwd=tmp_path, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
-    while not (over := tmp_path / "over").exists() or not over.read_text():
+    while not (over := tmp_path / "over").exists() or not over.read_text("utf-8"):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     collecting.send_signal(number)
     assert collecting.wait(30) != 0
     assert len(load(tmp_path / "out" / "train.parquet")) == 4
-    assert not Path(f"/proc/{over.read_text()}").exists()
+    assert not Path(f"/proc/{over.read_text('utf-8')}").exists()
 
 
 @pytest.mark.processes

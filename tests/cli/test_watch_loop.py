@@ -40,7 +40,7 @@ def shown(watched):
 
 def test_file_without_iterations_says_so(tmp_path):
     path = run_of(tmp_path / "a\x1b.jsonl", count=1)
-    head = path.read_text().splitlines()[0]
+    head = path.read_text("utf-8").splitlines()[0]
     for lines, more in (
         ([], ""), (["{oops"], "; 1 line could not be read"), (["{", "["], "; 2 lines could not be read"),
     ):  # fmt: skip
@@ -54,7 +54,7 @@ def test_overwritten_run_of_other_kind_is_read(tmp_path):
     path = run_of(tmp_path / "a.jsonl")
     watched = Watched(path)
     first = shown(watched)
-    lines = path.read_text()
+    lines = path.read_text("utf-8")
     head = json.loads(lines.splitlines()[0])
     other = {("paceline_async_run" if key == "paceline_run" else key): value for key, value in head.items()}
     path.write_text(json.dumps(other) + "\n")

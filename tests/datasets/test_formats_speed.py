@@ -243,7 +243,7 @@ def test_sync_switch_folder_is_one_training(tmp_path):
 @pytest.mark.slow
 def test_scalars_of_two_trainings_stay_two(tmp_path):
     layouts.sync_switch(tmp_path)
-    text = (tmp_path / "loss.csv").read_text().splitlines()
+    text = (tmp_path / "loss.csv").read_text("utf-8").splitlines()
     for later in (1000.0, 90000.0):  # the same steps and values, begun at another time
         rows = [f"{float(row.split(',')[0]) + later},{row.split(',', 1)[1]}" for row in text[1:]]
         (tmp_path / f"again{later:.0f}.csv").write_text("\n".join([text[0], *rows]) + "\n")
@@ -320,7 +320,7 @@ def test_scores_of_a_straggler_report_are_speeds(made):
 
 @pytest.mark.checkout
 def test_the_page_on_formats_says_the_same():
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "formats.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "formats.md").read_text("utf-8")
     section = page.split("## Seen on real files")[1].split("\n## ")[0]
     rows = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| `")]
     said = {name: seen.strip() for names, seen in rows for name in re.findall(r"`(\w+)`", names)}

@@ -133,12 +133,12 @@ def made():
 
 def test_a_saved_profile_comes_back(tmp_path):
     pd.testing.assert_frame_equal(load_profile(save_profile(made(), tmp_path / "profile.csv")), made())
-    assert (tmp_path / "profile.csv").read_text().splitlines()[0] == ",".join(COLUMNS)
+    assert (tmp_path / "profile.csv").read_text("utf-8").splitlines()[0] == ",".join(COLUMNS)
 
 
 def test_a_broken_row_of_a_saved_profile_is_named(tmp_path):
     path = save_profile(made(), tmp_path / "profile.csv")
-    path.write_text(path.read_text().replace("16.0", "many"))
+    path.write_text(path.read_text("utf-8").replace("16.0", "many"))
     with pytest.raises(ValueError, match=r"profile\.csv, row 3: batch must be a number, positive, got 'many'"):
         load_profile(path)
 
@@ -165,7 +165,7 @@ def test_the_page_on_profiling_runs_as_it_stands(tmp_path, monkeypatch, capsys):
             for x in (4, 8, 16, 32, 64, 128)
         ]
         save_profile(pd.DataFrame(rows, columns=list(COLUMNS)), tmp_path / f"{device}.csv")
-    page = (Path(__file__).parents[2] / "docs" / "howto" / "profiling.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "profiling.md").read_text("utf-8")
     namespace = {}
     for code in re.findall(r"```python\n(.*?)```", page, re.S):
         exec(code, namespace)

@@ -110,7 +110,7 @@ def test_recorder_work_reaches_merged_trace(tmp_path):
 
 
 def test_files_without_work_are_read(tmp_path):
-    header, *rows = recorded(tmp_path / "new.jsonl", None).read_text().splitlines()
+    header, *rows = recorded(tmp_path / "new.jsonl", None).read_text("utf-8").splitlines()
     about = json.loads(header)
     at = about["columns"].index("work")
     about["columns"].remove("work")

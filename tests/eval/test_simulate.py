@@ -152,7 +152,7 @@ def test_profiles_of_mixed_fleet(tmp_path):
     assert found.saving > 0.9 * found.hindsight
     assert found.slowest == "slow-0"
     slow = tmp_path / "slow.csv"
-    slow.write_text(f"{slow.read_text()}\nx,d,m,512,,,")
+    slow.write_text(f"{slow.read_text('utf-8')}\nx,d,m,512,,,")
     with pytest.raises(ValueError, match="share of 300 samples does not fit into the memory of slow-0, whose largest"):
         from_profiles(both, global_batch=900)
 

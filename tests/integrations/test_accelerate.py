@@ -64,7 +64,7 @@ def test_gathered_rows_and_evaluation_unchanged(outcomes):
 
 
 def test_metrics_are_written(outcomes, folder):
-    header, *lines, ended = (folder / "run.jsonl").read_text().splitlines()
+    header, *lines, ended = (folder / "run.jsonl").read_text("utf-8").splitlines()
     assert "ended" in json.loads(ended)
     assert json.loads(header)["global_batch"] == 12
     assert len(lines) == 16

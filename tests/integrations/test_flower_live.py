@@ -68,7 +68,9 @@ def test_real_processes_balance_and_resume(tmp_path):
 def test_example_differs_by_five_lines():
     changed = 0
     for name in ("server_app.py", "client_app.py", "task.py", "pyproject.toml"):
-        before, after = ((EXAMPLES / f"flower_{when}" / name).read_text().splitlines() for when in ("before", "after"))
+        before, after = (
+            (EXAMPLES / f"flower_{when}" / name).read_text("utf-8").splitlines() for when in ("before", "after")
+        )
         code = [line for line in after if line.strip()]
         changed += len(code) - sum(line in before for line in code)
     assert 0 < changed <= 5

@@ -76,7 +76,7 @@ def test_sequential_order_is_kept(outcomes):
 
 
 def test_changing_sizes_are_written(outcomes, folder):
-    lines = (folder / "mean" / "run.jsonl").read_text().splitlines()
+    lines = (folder / "mean" / "run.jsonl").read_text("utf-8").splitlines()
     assert "ended" in json.loads(lines[-1])
     sizes = [tuple(json.loads(line)["sizes"]) for line in lines[1:-1]]
     assert len(sizes) == 16

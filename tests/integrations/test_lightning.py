@@ -69,7 +69,7 @@ def test_refit_continues_epoch_count(outcomes):
 
 
 def test_metrics_are_written_by_the_first_rank(outcomes, folder):
-    header, *lines, ended = (folder / "accumulated" / "run.jsonl").read_text().splitlines()
+    header, *lines, ended = (folder / "accumulated" / "run.jsonl").read_text("utf-8").splitlines()
     assert "ended" in json.loads(ended)
     assert json.loads(header)["global_batch"] == 36, "three micro-batches of 12"
     assert len(lines) == 6

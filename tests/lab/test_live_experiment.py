@@ -115,15 +115,15 @@ def test_bursts_toggle_and_end_calm():
 def test_quota_writes_both_cgroup_versions(tmp_path):
     (tmp_path / "cpu.max").write_text("max 5000")
     Quota(str(tmp_path), 0.5).turn(True)
-    assert (tmp_path / "cpu.max").read_text() == "2500 5000"
+    assert (tmp_path / "cpu.max").read_text("utf-8") == "2500 5000"
     Quota(str(tmp_path), 0.5).turn(False)
-    assert (tmp_path / "cpu.max").read_text() == "max 5000"
+    assert (tmp_path / "cpu.max").read_text("utf-8") == "max 5000"
     one = tmp_path / "version-1"
     one.mkdir()
     (one / "cpu.cfs_quota_us").write_text("-1")
     (one / "cpu.cfs_period_us").write_text("20000")
     Quota(str(one), 0.25).turn(True)
-    assert (one / "cpu.cfs_quota_us").read_text() == "5000"
+    assert (one / "cpu.cfs_quota_us").read_text("utf-8") == "5000"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ PERIOD = round(PERIOD_SECONDS * 1e6)  # microseconds
 
 def children():
     """The processes that this one started and that still run."""
-    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return Path(f"/proc/self/task/{os.getpid()}/children").read_text("utf-8").split()
 
 
 def test_places_without_control_groups_pin_to_cores(tmp_path):
@@ -49,7 +49,7 @@ def test_places_set_quotas_in_both_cgroup_versions(tmp_path, mounts, expected):
         for name, value in expected.items():
             folder, _, setting = name.partition("/")
             file = tmp_path / folder / f"paceline-{os.getpid()}-0" / setting
-            assert file.read_text() == value
+            assert file.read_text("utf-8") == value
             file.unlink()  # the kernel's files vanish with their group, these do not
     assert not list(tmp_path.glob("*/paceline-*"))
 

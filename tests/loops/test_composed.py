@@ -22,7 +22,7 @@ def found(tmp_path, ranks, loops, seed):
     """Return what became of every loop."""
     out = tmp_path / "loops.jsonl"
     run_ranks(ranks, searched, out, loops, seed, within=3600)
-    return [json.loads(line) for line in out.read_text().splitlines()]
+    return [json.loads(line) for line in out.read_text("utf-8").splitlines()]
 
 
 def require_none_silent(loops, least):

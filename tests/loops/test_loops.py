@@ -21,7 +21,7 @@ TOLERANCE = 1e-12
 def test_the_documented_table_is_that_of_these_shapes():
     """Renewed by python tests/loops/renew.py."""
     page = HERE.parent.parent / "docs" / "reference" / "loops.md"
-    assert page.read_text().split(TABLE_BEGINS)[1].strip() == table().strip()
+    assert page.read_text("utf-8").split(TABLE_BEGINS)[1].strip() == table().strip()
 
 
 @pytest.fixture(scope="module")

@@ -405,7 +405,9 @@ def test_loop_without_push_is_refused():
 
 @pytest.mark.checkout
 def test_example_changes_about_ten_lines():
-    before, after = ((EXAMPLES / f"async_{name}.py").read_text().splitlines()[1:] for name in ("before", "after"))
+    before, after = (
+        (EXAMPLES / f"async_{name}.py").read_text("utf-8").splitlines()[1:] for name in ("before", "after")
+    )
     changes = [line for line in difflib.ndiff(before, after) if line.startswith(("+ ", "- ")) and line.strip("+- ")]
     assert len([line for line in changes if line.startswith("+ ")]) <= 10
 

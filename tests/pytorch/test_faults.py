@@ -121,7 +121,7 @@ def test_closed_balance_frees_model_and_loader():
 @pytest.mark.checkout
 def test_every_fault_names_an_existing_test():
     tests = Path(__file__).parents[1]
-    named = re.findall(r"`(test_\w+)\.py::(test_\w+)`", FAULTS.read_text())
+    named = re.findall(r"`(test_\w+)\.py::(test_\w+)`", FAULTS.read_text("utf-8"))
     assert len(named) >= 15
     for file, test in named:
-        assert f"def {test}(" in next(tests.rglob(f"{file}.py")).read_text(), (file, test)
+        assert f"def {test}(" in next(tests.rglob(f"{file}.py")).read_text("utf-8"), (file, test)

@@ -29,7 +29,7 @@ def wait_until(holds, within=40.0):
 def state(pid):
     """Return the kernel's letter for a process: "T" if it is stopped, "Z" if it has ended, also once it is gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):  # the latter if it goes between the opening and the reading
         return "Z"
 
@@ -41,8 +41,8 @@ def is_stopped(pid):
 def continued(folder, rank):
     """Continue a rank once it is stopped."""
     note = Path(folder) / f"{rank}.pid"
-    wait_until(lambda: note.is_file() and note.read_text() and is_stopped(note.read_text()))
-    os.kill(int(note.read_text()), signal.SIGCONT)
+    wait_until(lambda: note.is_file() and note.read_text("utf-8") and is_stopped(note.read_text("utf-8")))
+    os.kill(int(note.read_text("utf-8")), signal.SIGCONT)
 
 
 def stop_here(folder, rank):
@@ -84,7 +84,7 @@ def stopped_for_a_while(rank, folder):
 
     def pid():
         wait_until((Path(folder) / "1.pid").exists)
-        return (Path(folder) / "1.pid").read_text() or "self"
+        return (Path(folder) / "1.pid").read_text("utf-8") or "self"
 
     other = threading.Thread(target=continue_all, daemon=True)
     if rank == 0:
@@ -149,7 +149,7 @@ def asynchronous(rank, folder, server_lives, scheme, timeout):
         if rank == 1 and not number:
             stop_here(folder, 1)
         elif not number and scheme != "bsp":  # else they might take all batches before it has one
-            wait_until(lambda: is_stopped((folder / "1.pid").read_text() or "self"))
+            wait_until(lambda: is_stopped((folder / "1.pid").read_text("utf-8") or "self"))
         optim.zero_grad()
         (model(batch) - targets).square().mean().backward()
         job.push()
@@ -159,7 +159,7 @@ def asynchronous(rank, folder, server_lives, scheme, timeout):
         continued(folder, 1)
         wait_until((folder / "1.ended").exists)
     if rank == 2 and not server_lives:
-        wait_until(lambda: state((folder / "0.pid").read_text()) == "Z")
+        wait_until(lambda: state((folder / "0.pid").read_text("utf-8")) == "Z")
         continued(folder, 1)
     applied = 0 if job.service is None else job.service.server.sampler.applied
     return [one.tolist() for one in model.parameters()], applied

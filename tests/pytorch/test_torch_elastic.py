@@ -51,5 +51,5 @@ def restarted(_, folder):
 def test_torchrun_restart_sees_samples_once(tmp_path):
     run_ranks(1, restarted, tmp_path, joined=False)
     assert (tmp_path / "checkpoint").exists(), "the first attempt ended in the middle of the epoch"
-    samples = [line for rank in (0, 1) for line in (tmp_path / f"samples{rank}").read_text().split()]
+    samples = [line for rank in (0, 1) for line in (tmp_path / f"samples{rank}").read_text("utf-8").split()]
     assert sorted(map(int, samples)) == list(range(200))

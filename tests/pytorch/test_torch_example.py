@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 @pytest.mark.checkout
 @pytest.mark.parametrize(("script", "most"), [("ddp", 10), ("lm", 15), ("crops", 12), ("ray", 11)])
 def test_a_script_is_balanced_by_changing_few_lines(script, most):
-    before, after = ((EXAMPLES / f"{script}_{name}.py").read_text().splitlines() for name in ("before", "after"))
+    before, after = ((EXAMPLES / f"{script}_{name}.py").read_text("utf-8").splitlines() for name in ("before", "after"))
     changes = [line for line in difflib.ndiff(before, after) if line.startswith(("+ ", "- "))]
     assert len(changes) <= most
 

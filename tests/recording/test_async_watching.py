@@ -169,7 +169,7 @@ def test_async_report_is_self_contained(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         main.main()
     assert not ended.value.code, capsys.readouterr()
-    text = page.read_text()
+    text = page.read_text("utf-8")
     assert "pushes within the limit of the forecast" in text
     assert "worse is a straggler" in text
     assert page.with_suffix(".json").is_file()
@@ -178,7 +178,7 @@ def test_async_report_is_self_contained(tmp_path, monkeypatch, capsys):
 def test_unreadable_lines_counted(tmp_path):
     path = tmp_path / "run.jsonl"
     trained(round_sinks(str(path)))
-    *lines, _ = path.read_text().splitlines()  # the last says that the run has ended
+    *lines, _ = path.read_text("utf-8").splitlines()  # the last says that the run has ended
     spoilt = json.loads(lines[2]) | {"staleness": [1.0]}
     path.write_text("\n".join([*lines[:2], json.dumps(spoilt), "nonsense", *lines[3:]]) + "\n")
     run = read_async_run(path)
@@ -190,7 +190,7 @@ def test_unreadable_lines_counted(tmp_path):
 def test_run_kind_known_from_first_line(tmp_path, before):
     path, other = tmp_path / "run.jsonl", tmp_path / "other.jsonl"
     trained(round_sinks(str(other)))
-    path.write_text(run_file(tmp_path / "long.jsonl", count=200).read_text() if "run" in before else before)
+    path.write_text(run_file(tmp_path / "long.jsonl", count=200).read_text("utf-8") if "run" in before else before)
     watched = Watched(path)
     watched.picture()
     path.write_bytes(other.read_bytes())

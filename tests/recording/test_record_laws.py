@@ -72,7 +72,7 @@ def test_iteration_numbers_round_trip(found):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "mine.jsonl"
         written(path, found).close()
-        run, lines = read_run(path), [json.loads(line) for line in path.read_text().splitlines()]
+        run, lines = read_run(path), [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     assert lines[0]["version"] == __version__
     assert lines[0]["units"]["all others"] == "seconds, or shares"
     for name in ("sizes", "seconds", "forecast_seconds", "comm_seconds"):
@@ -206,7 +206,7 @@ def test_a_round_that_lacks_something_is_skipped(tmp_path, spoilt):
     for k in range(2):
         sink(a_round(k, True, ["a", "b"], lambda: 0.0))
     sink.close()
-    header, first, second, _ = path.read_text().splitlines()
+    header, first, second, _ = path.read_text("utf-8").splitlines()
     path.write_text("\n".join([header, json.dumps(json.loads(first) | spoilt), second]) + "\n")
     reader = AsyncRunReader(path)
     assert (reader.poll(), reader.skipped) == (1, 1)

@@ -70,7 +70,7 @@ def test_covariates_sampled_before_iteration(tmp_path):
 
 def test_the_header_explains_the_columns(tmp_path):
     path = record(tmp_path / "0.jsonl", "gpu-7", covariates=[Counting()], meta={"job": "tiny"})
-    header = json.loads(path.read_text().splitlines()[0])
+    header = json.loads(path.read_text("utf-8").splitlines()[0])
     assert header["worker"] == "gpu-7"
     assert header["columns"][0] == "iteration"
     assert header["units"]["count"] == "samples so far"
@@ -151,10 +151,10 @@ def test_clock_offset_within_its_error(ahead):
 
 def test_a_record_is_never_overwritten(tmp_path):
     path = record(tmp_path / "0.jsonl")
-    before = path.read_text()
+    before = path.read_text("utf-8")
     with pytest.raises(FileExistsError, match=r"0\.jsonl exists"):
         record(path)
-    assert path.read_text() == before
+    assert path.read_text("utf-8") == before
 
 
 def test_closed_recorder_says_how_to_open(tmp_path):
@@ -180,7 +180,7 @@ def test_a_torn_last_line_is_left_out(tmp_path):
 
 def test_broken_middle_line_named_by_file_and_line(tmp_path):
     path = record(tmp_path / "0.jsonl", iterations=3)
-    lines = path.read_text().splitlines(keepends=True)
+    lines = path.read_text("utf-8").splitlines(keepends=True)
     path.write_text("".join([*lines[:2], lines[2][:9] + "\n", *lines[3:]]))
     with pytest.raises(ValueError, match=r"0\.jsonl, line 3: not a whole line"):
         merge([path])
@@ -201,7 +201,7 @@ def test_broken_middle_line_named_by_file_and_line(tmp_path):
 )
 def test_non_recordings_refused_by_file(tmp_path, row, sentence):
     path = record(tmp_path / "0.jsonl", iterations=3)
-    path.write_text(path.read_text() + row + "\n")
+    path.write_text(path.read_text("utf-8") + row + "\n")
     with pytest.raises(ValueError, match=sentence) as refused:
         merge([path])
     assert str(path) in str(refused.value)

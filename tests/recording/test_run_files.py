@@ -46,7 +46,10 @@ def test_what_was_written_is_read_back(tmp_path):
 def test_run_lines_are_strict_json(tmp_path):
     records = [replace(record, seconds=np.array([np.nan, np.inf])) for record in iterations(2)]
     written(tmp_path / "run.jsonl", records).close()
-    lines = [json.loads(line, parse_constant=pytest.fail) for line in (tmp_path / "run.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line, parse_constant=pytest.fail)
+        for line in (tmp_path / "run.jsonl").read_text("utf-8").splitlines()
+    ]
     assert lines[0]["paceline_run"] == 1
     assert lines[0]["workers"] == ["gpu0", "gpu1"]
     assert lines[0]["global_batch"] == 60
@@ -235,7 +238,7 @@ def test_own_coordinator_record():
 def test_the_page_on_embedding_runs_as_it_stands(tmp_path, monkeypatch):
     """Its loops are cut to some iterations, and three workers of unequal speed train."""
     monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parents[2] / "docs" / "howto" / "embedding.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "embedding.md").read_text("utf-8")
     codes = re.findall(r"```python\n(.*?)```", page, re.S)
     assert len(codes) == 2
     for code in codes:
@@ -315,7 +318,7 @@ def lines_of(path, batch, count):
     for one in iterations(count):
         sink(one)
     sink.close()
-    header, *rows, _ = map(json.loads, path.read_text().splitlines())
+    header, *rows, _ = map(json.loads, path.read_text("utf-8").splitlines())
     header["workers"], header["global_batch"] = [f"{batch}-{name}" for name in header["workers"]], batch
     total = sum(rows[0]["planned"])
     rows = [

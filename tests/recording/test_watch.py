@@ -380,4 +380,4 @@ def test_unrecordable_worker_trains_on(tmp_path, monkeypatch, capsys, restart):
     told = capsys.readouterr()
     assert told.out == ""
     assert told.err.startswith("paceline: rank 3 is not recorded: FileExistsError(")
-    assert taken.read_text() == "kept"
+    assert taken.read_text("utf-8") == "kept"

@@ -151,7 +151,7 @@ def test_unreported_run_is_shown(tmp_path, monkeypatch, capsys):
     assert not paceline(monkeypatch, "watch", path, "--once")
     assert "nan" not in capsys.readouterr().out
     assert not paceline(monkeypatch, "report", path, "--out", tmp_path / "report.html")
-    assert "Not known" in (tmp_path / "report.html").read_text()
+    assert "Not known" in (tmp_path / "report.html").read_text("utf-8")
 
 
 @pytest.mark.slow
@@ -421,7 +421,7 @@ SPOILT = {
 @pytest.mark.parametrize("bad", SPOILT.values(), ids=SPOILT.keys())
 def test_unreadable_line_counted(tmp_path, monkeypatch, capsys, bad):
     path = run_file(tmp_path / "run.jsonl")
-    head, *lines = path.read_text().splitlines()
+    head, *lines = path.read_text("utf-8").splitlines()
     path.write_text("\n".join([head, *lines[:5], bad, "", *lines[5:]]) + "\n", errors="surrogateescape")
     assert not paceline(monkeypatch, "watch", path, "--once")
     shown = capsys.readouterr().out
@@ -430,7 +430,8 @@ def test_unreadable_line_counted(tmp_path, monkeypatch, capsys, bad):
     assert not paceline(monkeypatch, "report", path, "--out", tmp_path / "report.html")
     assert "12 iterations of 2 workers; 1 line could not be read" in capsys.readouterr().out
     rows = re.findall(
-        r">lines of the file that could not be read</th><td[^>]*>(\d+)</td>", (tmp_path / "report.html").read_text()
+        r">lines of the file that could not be read</th><td[^>]*>(\d+)</td>",
+        (tmp_path / "report.html").read_text("utf-8"),
     )
     assert rows == ["1"]
 
@@ -474,7 +475,7 @@ def test_control_characters_not_on_terminal(tmp_path, monkeypatch, capsys, comma
     shown = capsys.readouterr().out
     assert not {char for char in shown if not char.isprintable()} - {"\n"}
     page = tmp_path / "report.html"
-    for told in [shown] if command[0] == "watch" else [page.read_text()]:
+    for told in [shown] if command[0] == "watch" else [page.read_text("utf-8")]:
         assert r"\x1b]52;c;aGk=\x07" in told.replace("\n", "")
         assert not {char for char in told if not char.isprintable()} - {"\n"}
 

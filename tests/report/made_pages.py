@@ -38,7 +38,7 @@ def slowed_run(path, workers, iterations=120, slow=2, at=60, why=""):
         sink(Iteration.of(used, report, plan, index=k, time=1.7e9 + k, wall_seconds=0.07, overhead_seconds=1e-4))
     sink.close()
     if why:
-        path.write_text(path.read_text().replace("Kept the sizes", why))
+        path.write_text(path.read_text("utf-8").replace("Kept the sizes", why))
     return read_run(path)
 
 

@@ -70,7 +70,7 @@ def test_axe_finds_what_is_wrong(texts, tmp_path):
 def asked(text, folder, width, scheme):
     """What the browser says of a page: the policy that forbids other scripts is taken out, for axe's own."""
     text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text)
-    (folder / "page.html").write_text(text.replace("</body>", ASK % Path(AXE).read_text()))
+    (folder / "page.html").write_text(text.replace("</body>", ASK % Path(AXE).read_text("utf-8")))
     (folder / "frame.html").write_text(FRAME % width)
     options = ["--headless", "--no-sandbox", "--virtual-time-budget=20000", "--window-size=1500,900"]
     options += [f"--blink-settings=preferredColorScheme={0 if scheme == 'dark' else 1}", "--dump-dom"]

@@ -133,8 +133,8 @@ def test_a_page_needs_no_other_file_and_no_network(kind, pages):
 def test_same_data_makes_same_bytes(kind, pages, tmp_path):
     first, again = (_without_times_of_calls(one) for one in (pages[kind], KINDS[kind](tmp_path, NAMES)))
     path = write_page(again, tmp_path / "page.html")
-    assert path.read_text() == render(first)
-    assert render(read_page(path.with_suffix(".json"))) == path.read_text()
+    assert path.read_text("utf-8") == render(first)
+    assert render(read_page(path.with_suffix(".json"))) == path.read_text("utf-8")
     assert sorted(one.name for one in tmp_path.iterdir() if one.suffix != ".jsonl") == ["page.html", "page.json"]
 
 
@@ -152,7 +152,7 @@ def test_every_number_is_in_the_json(kind, pages):
     """A text of the page is one of the JSON, the way in which one of its numbers is shown, or the template's own."""
     strings, numbers = [], []
     collect(json.loads(json.dumps(pages[kind])), strings, numbers)
-    own = "".join(path.read_text() for path in sorted(TEMPLATE.glob("*.html")))
+    own = "".join(path.read_text("utf-8") for path in sorted(TEMPLATE.glob("*.html")))
     told = {shown(number, how) for number in numbers for how in WAYS if how not in ("text", "range")}
     text = " ".join([*strings, *told, own])
     stated = [number for one in Parsed(render(pages[kind])).texts for number in re.findall(r"\d[\d.,]*\d|\d", one)]
@@ -248,11 +248,11 @@ def test_audit_verdict_becomes_a_page(tmp_path, monkeypatch, capsys):
     verdict = AuditVerdict(status=AuditStatus.EXACT, deviation=1e-15, steps=3, ranks=2, precision="float64")
     (tmp_path / "verdict.json").write_text(verdict.to_json())
     assert not typed(monkeypatch, "report", tmp_path / "verdict.json", "--out", tmp_path / "page.html")
-    assert verdict.sentence.removeprefix("Exact: the") in (tmp_path / "page.html").read_text()
+    assert verdict.sentence.removeprefix("Exact: the") in (tmp_path / "page.html").read_text("utf-8")
     assert read_page(tmp_path / "page.json")["kind"] == "audit"
     assert typed(monkeypatch, "report", tmp_path / "verdict.json", "--out", tmp_path / "verdict.html") == 2
     assert "is not the JSON of a report" in " ".join(capsys.readouterr().err.split())
-    assert (tmp_path / "verdict.json").read_text() == verdict.to_json()
+    assert (tmp_path / "verdict.json").read_text("utf-8") == verdict.to_json()
 
 
 @pytest.mark.slow

@@ -116,7 +116,7 @@ def test_gantt_shows_iterations_of_best_change(tmp_path):
 
 @pytest.mark.slow
 def test_the_next_step_names_a_silent_worker_first(tmp_path):
-    lines = slowed_run(tmp_path / "run.jsonl", NAMES) and (tmp_path / "run.jsonl").read_text().splitlines()
+    lines = slowed_run(tmp_path / "run.jsonl", NAMES) and (tmp_path / "run.jsonl").read_text("utf-8").splitlines()
     last = json.loads(lines[-2])
     last["seconds"][1] = None
     (tmp_path / "run.jsonl").write_text("\n".join([*lines[:-2], json.dumps(last)]) + "\n")
