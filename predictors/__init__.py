@@ -19,7 +19,7 @@ from paceline.predictors.forecast import Forecast
 from paceline.predictors.linear.rls import RLS
 from paceline.predictors.mixture import Mixture
 from paceline.predictors.named import name_of, named, register
-from paceline.predictors.networks import GRU, LSTM, NARX, BarrierHead, GatedNARX, SimpleRNN, Training
+from paceline.predictors.networks import GRU, LSTM, NARX, GatedNARX, SimpleRNN, Training
 from paceline.predictors.protocol import OptsOut, Predictor, Probes
 from paceline.predictors.report import Report
 from paceline.predictors.search import LeaderSearch
@@ -35,7 +35,6 @@ KINDS: tuple[type[FleetPredictor], ...] = (
     ARIMA,
     NARX,
     GatedNARX,
-    BarrierHead,
     SimpleRNN,
     LSTM,
     GRU,
@@ -65,7 +64,6 @@ __all__ = [
     "NARX",
     "RLS",
     "Auto",
-    "BarrierHead",
     "BatchTime",
     "Boosting",
     "Calibrated",

@@ -1,9 +1,8 @@
 """Networks: trained by torch, served by numpy."""
 
-from paceline.predictors.networks.barrier import BarrierHead
 from paceline.predictors.networks.gated import GatedNARX
 from paceline.predictors.networks.narx import NARX
 from paceline.predictors.networks.neural import Training
 from paceline.predictors.networks.recurrent import GRU, LSTM, SimpleRNN
 
-__all__ = ["GRU", "LSTM", "NARX", "BarrierHead", "GatedNARX", "SimpleRNN", "Training"]
+__all__ = ["GRU", "LSTM", "NARX", "GatedNARX", "SimpleRNN", "Training"]

@@ -95,14 +95,6 @@ class GateExamples(Examples):
     unit: Array
 
 
-@dataclass(frozen=True, eq=False)
-class BarrierExamples(GateExamples):
-    """Examples of a barrier head: also each worker's running scale, and its last log speed minus its average."""
-
-    scale: Array
-    level: Array
-
-
 STEPS = 64
 """Length of the sequences that recurrent networks are trained on."""
 

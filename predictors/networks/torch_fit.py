@@ -6,7 +6,6 @@ No other file that serves imports torch at its top; this one is imported only wh
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import torch
 
@@ -76,44 +75,6 @@ def fit_gates(
 
     columns = ("inputs", "references", "unit", "targets")
     return descend(weights, loss, columns, windows, training, fitting, generator, hides)
-
-
-def fit_barrier(
-    groups: Windows, covariate_columns: Array, training: Training, fitting: Fitting, start: Mapping[str, Array]
-) -> dict[str, Array]:
-    """Continue training the weights of :func:`gated_layer`, on how long groups wait for their slowest worker.
-
-    ``groups`` are windows of grouped :class:`BarrierExamples`.
-    """
-    generator = torch.Generator().manual_seed(training.seed)
-    weights = {name: tensor(value) for name, value in start.items()}
-
-    def loss(
-        inputs: torch.Tensor,
-        references: torch.Tensor,
-        unit: torch.Tensor,
-        target: torch.Tensor,
-        scale: torch.Tensor,
-        level: torch.Tensor,
-    ) -> torch.Tensor:
-        change = gated_change(weights, inputs.flatten(0, 1), references.flatten(0, 1), unit.flatten())
-        log_forecast, log_speed = level + scale * change.reshape(scale.shape), level + scale * target
-        slowest = torch.logsumexp(SHARPNESS * (log_forecast - log_speed), dim=1) / SHARPNESS
-        return (slowest + log_speed.logsumexp(dim=1) - log_forecast.logsumexp(dim=1)).mean()
-
-    tuning = replace(
-        training,
-        learning_rate=TUNING_RATE * training.learning_rate,
-        # Batches of groups that hold about as many examples as batches of single workers do.
-        batch_size=max(training.batch_of(len(groups) * groups.width("targets")) // groups.width("targets"), 1),
-    )
-    hides = _hider(tensor(covariate_columns), generator)
-    columns = ("inputs", "references", "unit", "targets", "scale", "level")
-    return descend(weights, loss, columns, groups, tuning, fitting, generator, hides)
-
-
-SHARPNESS, TUNING_RATE = 40.0, 0.3
-"""Sharpness of the soft maximum over a group's workers, and the share of the learning rate used for tuning."""
 
 
 HIDDEN_ALL, HIDDEN_EACH = 0.15, 0.1

@@ -64,17 +64,6 @@ class Windows:
         """True if no window validates, or all do."""
         return self.validating in (0, len(self))
 
-    def mapped(self, function: Callable[[Records], Records]) -> Windows:
-        """Return windows made of each shard's by a function, whenever a shard is read."""
-        counts, validating, kind = [], 0, self.kind
-        for shard in self.shards:
-            made = function(shard())
-            kind = made.dtype
-            counts.append(len(made))
-            validating += int(made["validates"].sum())
-        # Made again at every reading: kept, they would fill memory.
-        return Windows([partial(_made, function, shard) for shard in self.shards], self.names, counts, validating, kind)
-
 
 def windows_of(parts: Iterable[tuple[str, Iterable[Part]]], expected: int, *, memory: int, seed: int) -> Windows:
     """Collect windows, trace by trace.
@@ -109,18 +98,6 @@ def windows_of(parts: Iterable[tuple[str, Iterable[Part]]], expected: int, *, me
         return _spilled(blocks, kind, names, shards, np.random.default_rng(seed))
     records = _joined(list(blocks))
     return Windows([partial(_itself, records)], names, [len(records)], int(records["validates"].sum()), kind)
-
-
-def grouped(records: Records, rows_NG: NDArray[np.int64]) -> Records:
-    """Return one record for each group of windows, with a further axis; it validates, and counts, as its first does."""
-    assert records.dtype.fields is not None, "windows have columns"
-    shapes = {name: field[0] for name, field in records.dtype.fields.items()}
-    single = ("validates", "source")
-    kind = [(n, s.base, () if n in single else (rows_NG.shape[1], *s.shape)) for n, s in shapes.items()]
-    groups = np.empty(len(rows_NG), dtype=np.dtype(kind, align=True))
-    for name in shapes:
-        groups[name] = records[name][rows_NG[:, 0] if name in single else rows_NG]
-    return groups
 
 
 def _spilled(
@@ -195,10 +172,6 @@ def read_shard(path: Path, kind: np.dtype[np.void]) -> Records:
 
 def _itself(records: Records) -> Records:
     return records
-
-
-def _made(function: Callable[[Records], Records], shard: Callable[[], Records]) -> Records:
-    return function(shard())
 
 
 def _chained(first: Records, others: Iterable[Records]) -> Iterator[Records]:

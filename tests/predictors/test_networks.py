@@ -11,7 +11,6 @@ from paceline.predictors import (
     LSTM,
     NARX,
     Auto,
-    BarrierHead,
     Boosting,
     GatedNARX,
     SimpleRNN,
@@ -23,7 +22,7 @@ from paceline.predictors.networks import training_windows
 from paceline.predictors.networks.neural import Examples
 from paceline.training import fit
 
-LATER = {"torch": [NARX, GatedNARX, lambda: BarrierHead(pretrained=True), SimpleRNN, LSTM, GRU, Auto]}
+LATER = {"torch": [NARX, GatedNARX, SimpleRNN, LSTM, GRU, Auto]}
 LATER |= {"sklearn": [Boosting], "statsmodels": [lambda: ARIMA(order=(1, 0, 0), method="likelihood")]}
 EXTRAS = {"torch": "torch", "sklearn": "boosting", "statsmodels": "arima"}
 
@@ -73,13 +72,3 @@ def test_windows_spill_only_beyond_memory(monkeypatch, memory, written):
     assert bool(folders) == written
     assert sorted(target for shard in windows.shards for target in shard()["targets"]) == [0.0, 1.0, 2.0, 3.0]
     assert (len(windows), windows.validating, windows.width("inputs")) == (4, 1, 2)
-
-
-def test_grouped_windows_count_as_their_first():
-    examples = Examples(np.arange(8.0).reshape(4, 2), np.arange(4.0), np.array([True, False, True, False]))
-    (shard,) = training_windows.windows_of([("a", [examples])], 4, memory=10**6, seed=0).shards
-    rows_NG = np.array([[0, 2], [3, 1]])
-    groups = training_windows.grouped(shard(), rows_NG)
-    np.testing.assert_array_equal(groups["inputs"], examples.inputs[rows_NG])
-    np.testing.assert_array_equal(groups["targets"], examples.targets[rows_NG])
-    assert groups["validates"].tolist() == [True, False]

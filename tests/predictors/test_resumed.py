@@ -13,7 +13,6 @@ from paceline.predictors import (
     NARX,
     RLS,
     Auto,
-    BarrierHead,
     BatchTime,
     Boosting,
     Calibrated,
@@ -78,11 +77,10 @@ LEARNING = {
     "boosting": lambda: Boosting(trees=2, covariate_lags=1),
     "narx": lambda: NARX(lags=3, hidden=3, training=BRIEF),
     "gated": lambda: GatedNARX(pretrained=True, training=BRIEF),
-    "barrier": lambda: BarrierHead(pretrained=True, training=BRIEF),
     "gru": lambda: GRU(hidden=3, training=BRIEF),
     "auto": lambda: Auto(covariates=["load"]),
 }
-SLOW = ("boosting", "narx", "gated", "barrier", "gru", "auto")
+SLOW = ("boosting", "narx", "gated", "gru", "auto")
 KINDS = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in LEARNING]
 
 

@@ -16,14 +16,14 @@ from standin import NAME, stand_in
 from paceline.cli.main import main
 from paceline.datasets.profiles import load_profile
 from paceline.datasets.synthetic import synthetic_fleet
-from paceline.predictors import GRU, LSTM, NARX, BarrierHead, GatedNARX, SimpleRNN
+from paceline.predictors import GRU, LSTM, NARX, GatedNARX, SimpleRNN
 from paceline.predictors.networks import descent, processes
 from paceline.predictors.networks.neural import Training
 from paceline.training import fit
 from paceline.training import profile as profiling
 
 SHORT = Training(epochs=2, batch_size=128)
-NETWORKS = (NARX, GatedNARX, LSTM, GRU, SimpleRNN, BarrierHead)
+NETWORKS = (NARX, GatedNARX, LSTM, GRU, SimpleRNN)
 
 
 def busy(device, seconds):
