@@ -4,12 +4,11 @@ import json
 import sys
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from paceline.cli import main as cli
-from paceline.datasets import load, recorded
+from paceline.datasets import recorded
 from paceline.predictors import checks
 
 runner = CliRunner()
@@ -41,12 +40,6 @@ def fails(capsys, monkeypatch, *arguments):
     error = capsys.readouterr().err
     assert "Traceback" not in error
     return error
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["record", "fit", "evaluate", "replay", "data", "demo"])
-def test_every_command_explains_itself(command):
-    assert len(run(command, "--help")) > 200
 
 
 @pytest.mark.slow
@@ -99,14 +92,6 @@ def test_replay_prints_equal_and_oracle(trace, fitting):
     assert {"equal batches", "ewma", "oracle"} <= set(schemes)
     assert schemes["equal batches"]["speed-up"] == pytest.approx(1.0)
     assert schemes["oracle"]["speed-up"] >= schemes["ewma"]["speed-up"]
-
-
-@pytest.mark.slow
-def test_a_trace_goes_to_csv_and_back(tmp_path, trace):
-    csv, again = str(tmp_path / "made.csv"), str(tmp_path / "again.parquet")
-    run("data", "convert", trace, csv)
-    run("data", "convert", csv, again)
-    np.testing.assert_allclose(load(again).speed, load(trace).speed)
 
 
 @pytest.mark.slow

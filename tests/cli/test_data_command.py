@@ -86,12 +86,6 @@ def test_a_file_of_several_traces_needs_a_folder(tmp_path):
 
 
 @pytest.mark.slow
-def test_any_recognised_file_converts_to_tidy_csv(usage, tmp_path):
-    run("convert", usage, tmp_path / "t.csv")
-    assert "cpu_util_percent" in (tmp_path / "t.csv").read_text("utf-8").splitlines()[0]
-
-
-@pytest.mark.slow
 def test_info_says_what_was_dropped(usage):
     usage.write_text(USAGE + USAGE)
     about = json.loads(run("info", usage, "--json"))

@@ -46,13 +46,6 @@ def test_evaluate_page_and_terminal_agree(folder):
     assert "than the last value" in (folder / "page.html").read_text("utf-8")
 
 
-def test_lead_says_significant_or_not():
-    trace = noisy_trace()
-    board = leaderboard({"ewma": EWMA(), "same": EWMA(smoothing=0.2)}, [trace])
-    assert str(board.lead("ewma")).endswith("%): significant")
-    assert str(board.lead("ewma", "same")).endswith("%): not significant")
-
-
 def test_short_trace_names_the_warmup():
     with pytest.raises(ValueError, match=r"warm-up of 50 iterations.*51 iterations, of which 1 .*smaller warmup"):
         leaderboard({"ewma": EWMA()}, [noisy_trace(51)])

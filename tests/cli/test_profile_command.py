@@ -1,15 +1,12 @@
 """``paceline profile``: measuring a model's step over batch sizes."""
 
 import importlib
-import math
 import sys
 
-import numpy as np
 import pytest
 
 from paceline.cli import main as cli
 from paceline.datasets.profiles import load_profile
-from paceline.eval.plots import curve_figure
 from paceline.training import make_step as finding
 from paceline.training import profile as profiling
 
@@ -233,20 +230,6 @@ def test_profile_lets_each_step_go_before_the_next():
     assert not alive
 
 
-def test_out_of_memory_mid_step_counts():
-    def make_step(size, device):
-        def step():
-            sum(range(2000))
-            if size >= 3:
-                raise MemoryError
-
-        return step
-
-    frame = profiling.profile(make_step, [1, 2, 4])
-    assert frame["batch"].tolist() == [1, 2, 3, 4]
-    assert [math.isnan(seconds) for seconds in frame["seconds"]] == [False, False, True, True]
-
-
 def test_the_example_trains_on_the_cpu():
     pytest.importorskip("torch")
     frame = profiling.profile(profiling.example, [1, 4], repeats=2, warmup=1)
@@ -260,16 +243,3 @@ def test_without_a_gpu_cuda_is_refused_in_a_sentence():
         pytest.skip("there is a GPU here")
     with pytest.raises(ValueError, match="which finds no CUDA device here"):
         profiling.profile(profiling.example, [1], device="cuda")
-
-
-@pytest.mark.slow
-def test_too_many_curves_refused(tmp_path):
-    import pandas as pd
-
-    part = profiling.profile(lambda size, device: lambda: sum(range(2000)), [1, 2], repeats=1)
-    frame = pd.concat([part.assign(device=f"gpu-{i}", seconds=np.array([1.0, 2.0])) for i in range(7)])
-    with pytest.raises(ValueError, match="at most 6 curves to be drawn, got 7"):
-        curve_figure(frame, tmp_path / "curves.png")
-    assert (
-        curve_figure(frame[frame["device"] < "gpu-2"], tmp_path / "curves.svg").read_text("utf-8").startswith("<?xml")
-    )

@@ -156,18 +156,6 @@ def test_refused_join_or_leave_changes_nothing(change, sentence):
     assert all(same(used.step(report), untouched.step(report)) for report in random_reports(10))
 
 
-def test_ranks_may_be_numbers():
-    used = balancer(workers=range(4))
-    assert used.workers == ("0", "1", "2", "3")
-    assert used.leave(3).workers == ("0", "1", "2")
-
-
-def test_horizon_reaches_the_predictor():
-    noisy = list(random_reports(20))
-    plans = [[used.step(report) for report in noisy][-1] for used in (balancer(horizon=1), balancer(horizon=2))]
-    np.testing.assert_allclose(plans[1].forecast.spread, plans[0].forecast.spread * np.sqrt(2))
-
-
 # -- laws under any report -----------------------------------------------------------------------------------------
 
 nonsense = st.sampled_from([np.nan, np.inf, -np.inf, -1.0, 0.0, 1e300, 1e-300])

@@ -81,11 +81,6 @@ def test_regret_is_that_of_the_solver(cost, batch_multiple):
     assert forgone < cost + 0.01
 
 
-def test_multiples_and_bounds():
-    (plan,) = run([(100, 10, 300)], batch_multiple=8, lower={"gpu1": 40}, upper={"gpu2": 250})
-    assert plan.sizes.tolist() == [312, 40, 248]
-
-
 def test_risk_spares_the_noisy_worker():
     def last_size(risk):
         rng = np.random.default_rng(0)

@@ -13,7 +13,6 @@ from readings import NAN, covariate, only
 from paceline.datasets import read_traces
 from paceline.datasets.profiles import CURVE, read_profiles
 from paceline.datasets.readers import FORMATS
-from paceline.datasets.readers.format import MADE
 
 
 def test_wandb_steps_take_earlier_covariates(made):
@@ -83,18 +82,6 @@ def test_fedscale_clients_are_one_iteration(made, name, text):
     np.testing.assert_array_equal(covariate(trace, "bandwidth"), [[500, 9]])
 
 
-def test_azure_rates_and_durations_become_speed(made, tmp_path):
-    header = "value,runtime,starttime,VM_id\n"
-    rows = "10,1,2023-09-02 05:13:10.610,0\n20,1,2023-09-01 05:13:10,0\n"
-    rows += "5,1,2023-09-01 05:13:10,1\n0,1,2023-09-03 00:00:00,1\n"
-    rates = read_traces(made("db__Test__eastus__B8ms__TPS.csv", header + rows), min_measurements=1)
-    times = read_traces(made("launch__eastus__B8ms__us_Per_Event.csv", header + rows), min_measurements=1)
-    assert [trace.workers for trace in rates] == [("vm 0",), ("vm 1",)]
-    np.testing.assert_array_equal(rates[0].speed, [[20], [10]])  # by time, not by row
-    np.testing.assert_allclose(times[0].speed, [[5e4], [1e5]])
-    assert rates[1].meta["dropped"] == "1 values that are not positive"
-
-
 @pytest.mark.slow
 def test_azure_single_measurements_left_out(made):
     """The set's short-lived machines were 11,816 traces of one iteration."""
@@ -108,23 +95,6 @@ def test_azure_single_measurements_left_out(made):
     assert trace.workers == ("vm 7",)
     assert trace.meta["rows_dropped"] == "39"
     assert len(read_traces(path, min_measurements=1)) == 40
-
-
-def test_hivemind_steps_joined_from_two_rows(made):
-    parts = ["dataload", "dataload_cuda_move", "forward", "loss_calc", "backward", "opt_step", "step"]
-    names = ["_step", "_runtime", "_timestamp", *(f"02_timing/{part}_time_s" for part in parts)]
-    names += ["01_general/step", "01_general/locally_processed_samples", "cpu/load/avg_sys_load_one_min_percent"]
-    rows = [
-        "0,0,100,,,,,,,,,,12.5",
-        "1,1,101,0.1,,0.1,,,,,,,14",  # the first half of step 0
-        "2,2,103,,0.1,,0.1,0.1,0.5,1,0,32,99",  # the second; it began at 102
-        "3,3,105,0.1,0.1,0.1,0.1,0.6,0.5,1,1,64,",
-    ]
-    trace = only(made("hivemind-7-gc-t4-1.csv", "\n".join([",".join(names), *rows]) + "\n"))
-    np.testing.assert_allclose(trace.speed, [[64], [32]])
-    np.testing.assert_array_equal(trace.wait_seconds, [[0.5], [0.5]])
-    np.testing.assert_array_equal(covariate(trace, "cpu_load"), [[14], [99]])
-    assert trace.workers == ("gc-t4-1",)
 
 
 @pytest.mark.parametrize(
@@ -325,12 +295,6 @@ def test_the_page_on_formats_says_the_same():
     rows = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| `")]
     said = {name: seen.strip() for names, seen in rows for name in re.findall(r"`(\w+)`", names)}
     assert said == {name: one.seen for name, one in FORMATS.items()}
-
-
-def test_trace_keeps_reader_evidence(made, tmp_path):
-    trace = only(made("machine_usage.csv", "m_1,0,50,60,,,1,1,3\n"))
-    assert trace.meta["reader_seen"] == MADE
-    assert only(trace.save(tmp_path / "t.parquet")).meta["reader_seen"] == MADE, "kept when it is converted"
 
 
 def test_fedscale_counts_nonpositive_clients(tmp_path):

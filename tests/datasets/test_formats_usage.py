@@ -44,13 +44,6 @@ def test_shuffled_repeated_rows_give_same_trace(made):
     assert "rows whose time went backwards" in again.meta["changed"]
 
 
-def test_containers_are_workers_too(made):
-    text = "c_1,m_1,0,50,60,1.2,,,1.5,2.5,3\nc_2,m_1,10,40,61,1.3,,,1.5,2.5,3\n"
-    trace = only(made("container_usage.csv", text))
-    assert trace.workers == ("c_1", "c_2")
-    np.testing.assert_array_equal(covariate(trace, "cpi"), [[1.2, NAN], [NAN, 1.3]])
-
-
 def usage(start, cpus, **more):
     average = {"average_usage": {"cpus": cpus, "memory": 0.25}}
     times = {"start_time": str(start), "end_time": str(start + 300_000_000)}

@@ -114,12 +114,6 @@ def test_nearly_empty_panel_refused(made):
         read_traces(path)
 
 
-def test_a_single_wrong_time_does_not_fill_memory(made):
-    rows = "".join(f"m,{10 * k},1,1,,,1,1,1\n" for k in range(2000)) + "m,20000000000,1,1,,,1,1,1\n"
-    with pytest.raises(ValueError, match="a time or its unit is wrong"):
-        read_traces(made("machine_usage.csv", rows))
-
-
 def test_hidden_folders_hold_no_data(tmp_path):
     """A clone's history lies beside its data; a subfolder of the data is read."""
     for folder in (".git", "data"):
@@ -163,8 +157,3 @@ def test_headerless_set_recognised_with_header(made, name):
     assert trace.meta["format"] == name
     assert np.isfinite(trace.covariates).all()
     assert trace.meta["rows_read"] == "1"
-
-
-def test_sync_switchs_four_columns_are_recognised(made):
-    text = "Wall time,Relative time (s),Step,Value\n100,0,0,4.6\n110,10,100,4.1\n115,15,200,3.9\n"
-    np.testing.assert_array_equal(only(made("loss.csv", text)).speed, [[10], [20]])

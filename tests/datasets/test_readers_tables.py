@@ -244,15 +244,6 @@ def test_the_line_that_an_error_names_reads_the_table(tmp_path_factory, data):
     assert speed == pytest.approx(2 if measured in RATES else batch / (2 * unit))
 
 
-def test_a_table_with_a_column_per_worker_says_so(made):
-    path = made("wide.csv", "step,rank0,rank1\n0,1,2\n1,2,4\n")
-    with pytest.raises(ValueError, match="--with iteration=step --with values=seconds --with samples=1"):
-        only(path)
-    np.testing.assert_allclose(
-        only(path, **named("iteration=step values=seconds samples=1")).speed, [[1, 0.5], [0.5, 0.25]]
-    )
-
-
 def test_missing_column_suggests_stand_ins(made):
     path = made("a.csv", "worker,iteration,took_ms,duration_ms\na,0,1,2\n")
     with pytest.raises(

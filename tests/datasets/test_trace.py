@@ -76,11 +76,6 @@ def test_a_trace_cannot_be_changed():
     assert (trace.seconds == 1.0).all()
 
 
-def test_speed_missing_without_time():
-    trace = Trace(samples=[[10, 10, 0, 10]], seconds=[[2, 0, 1, np.nan]])
-    np.testing.assert_array_equal(trace.speed, [[5, np.nan, np.nan, np.nan]])
-
-
 def test_covariates_named_missing_are_nan():
     trace = Trace([[1.0]], [[1.0]], covariates=[[[0.5, 0.7]]], covariate_names=["cpu", "memory"])
     np.testing.assert_array_equal(trace.covariates_named(["memory", "gpu"]), [[[0.7, np.nan]]])
@@ -103,11 +98,6 @@ def test_covariates_named_missing_are_nan():
 def test_bad_arguments_are_named(arguments, sentence):
     with pytest.raises(ValueError, match=sentence):
         Trace(**({"samples": [[1.0, 1.0]], "seconds": [[1.0, 1.0]]} | arguments))
-
-
-def test_unknown_workers_are_named():
-    with pytest.raises(ValueError, match=r"workers \['z'\] are not in this trace"):
-        Trace([[1.0]], [[1.0]], workers=["a"]).select(workers=["z"])
 
 
 FRAME = pd.DataFrame({"worker": ["a", "b"], "iteration": [0, 0], "samples": [8, 8], "seconds": [1.0, 2.0]})

@@ -64,12 +64,6 @@ def test_oracle_is_fastest_in_every_iteration():
         assert (result.seconds(name) >= result.seconds("oracle")).all()
 
 
-def test_workers_of_one_speed_gain_nothing():
-    table = replay({"last": Balanced(LastValue())}, Trace([[8, 8]] * 9, [[1, 1]] * 9), warmup=0).table
-    assert table["speed-up"].tolist() == [1.0] * 3
-    assert table["waiting"].tolist() == [0.0] * 3
-
-
 @pytest.mark.slow
 def test_scheme_uses_complete_batch():
     for iteration in iter_replay(Balanced(EWMA()), checks.example_trace(), global_batch=101):
@@ -151,26 +145,11 @@ def test_global_batch_from_first_complete_iteration():
     assert first.sizes.tolist() == [30, 30]
 
 
-def test_larger_batch_takes_longer_same_gain():
-    trace = Trace([[30, 30]] * 2, [[1, 2]] * 2)
-    table = replay({}, trace, global_batch=120, warmup=0).table.set_index("scheme")
-    assert table.loc["equal batches", "mean"] == 4.0
-    assert table.loc["oracle", "speed-up"] == pytest.approx(1.5)
-
-
 def test_mean_and_p95_of_iteration_times():
     seconds = [[1.0, k * k] for k in range(1, 22)]  # equal batches take 1, 4, ..., 441 s
     row = replay({}, Trace([[30, 30]] * 21, seconds), warmup=0).table.set_index("scheme").loc["equal batches"]
     assert row["mean"] == pytest.approx(sum(k * k for k in range(1, 22)) / 21)
     assert row["p95"] == 400.0
-
-
-@pytest.mark.slow
-def test_oracle_no_regret_equal_no_gain():
-    table = replay({"ewma": Balanced(EWMA())}, checks.example_trace()).table.set_index("scheme")
-    assert table.loc["oracle", "regret"] == 0.0
-    assert table.loc["equal batches", "speed-up"] == 1.0
-    assert (table["regret"] >= 0).all()
 
 
 class Skimps(EqualBatches):
@@ -221,13 +200,6 @@ def test_indivisible_batch_replaced_with_note():
     assert "the recorded 2 cannot be divided finely among 2 workers" in result.note
     assert result.table.set_index("scheme")["speed-up"]["oracle"] == pytest.approx(2.0)
     assert replay({}, trace, warmup=10, global_batch=4).note == ""
-
-
-@pytest.mark.parametrize(("own", "replaced"), [(10, False), (9, True)])
-def test_coarse_batch_threshold(own, replaced):
-    result = replay({}, Trace(samples=np.full((3, 4), own), seconds=np.ones((3, 4))), warmup=0)
-    assert result.global_batch == (100 if replaced else own) * 4
-    assert bool(result.note) == replaced
 
 
 def all_splits(batch, workers):

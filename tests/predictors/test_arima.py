@@ -92,17 +92,6 @@ def test_forecasts_equal_statsmodels(order, driven, gaps):
             assert forecast == pytest.approx(expected[horizon - 1], rel=1e-6)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("order", [order for order in MODELS if not order[1]], ids=str)
-def test_undifferenced_equals_statsmodels_early(order):
-    speed_TW, covariates_TWD = panel(order)
-    model = given(order, driven=True)
-    model.reset(["a", "b", "c"])
-    one_ahead_TW = observe(model, speed_TW, covariates_TWD, driven=True)
-    fitted_T = reference(order, True, speed_TW[:, 1], covariates_TWD[:, 1]).fittedvalues
-    np.testing.assert_allclose(one_ahead_TW[1:, 1], fitted_T[1:], rtol=1e-9)
-
-
 def trace_of(speed_TW, covariates_TWD):
     return Trace(
         samples=np.ones_like(speed_TW),
@@ -201,25 +190,6 @@ def test_new_worker_drawn_to_its_own_mean():
     for speed in (20.0, 24.0, 25.0):
         model.observe(Report(samples=[1.0], seconds=[1.0 / speed], covariates=model.covariate_mean_[None]))
     assert 23.0 < model.predict(covariates=model.covariate_mean_[None]).speed[0] < 25.0
-
-
-def test_traces_of_different_lengths_fit():
-    long, short = (trace_of(*panel((0, 1, 1), iterations=n, seed=n)) for n in (900, 200))
-    ma = ARIMA((0, 1, 1), covariates=(), log_speed=False).fit([long, short]).coefficients_[POOLED].ma
-    assert np.isfinite(ma).all()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("order", [(2, 0, 1), (1, 1, 0)], ids=str)
-@pytest.mark.parametrize("log_speed", [True, False])
-def test_fitted_state_is_saved(order, log_speed):
-    trace = checks.example_trace()
-    model = ARIMA(order, log_speed=log_speed).fit([trace])
-    first = observe_all(model, trace)
-    resumed = ARIMA(order, log_speed=log_speed)
-    resumed.load_state_dict(model.state_dict())
-    assert np.array_equal(resumed.predict().speed, model.predict().speed)
-    assert np.array_equal(observe_all(resumed, trace), first)
 
 
 def test_css_fit_stays_invertible():

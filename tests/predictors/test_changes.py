@@ -45,14 +45,6 @@ def test_a_spike_of_any_size_is_no_change():
 
 
 @pytest.mark.slow
-def test_less_evidence_is_enough_at_a_lower_threshold():
-    speed = noise(300) + np.where(np.arange(300) < 150, 0.0, 0.5)
-    reached = [np.argmax(forecasts(ChangePoint(threshold=t), speed)[150:] > 0.4) for t in (2.0, 6.0, 12.0)]
-    assert reached == sorted(reached)
-    assert reached[0] < reached[2]
-
-
-@pytest.mark.slow
 def test_a_gap_is_no_evidence():
     model, watched = ChangePoint(), ChangePoint()
     for one in (model, watched):

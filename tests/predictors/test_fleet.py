@@ -118,14 +118,6 @@ def test_hundredfold_speed_needs_second_report(factor, accepted):
     assert model.predict().speed == pytest.approx([1.0, 2.0])
 
 
-def test_a_doubt_ends_with_the_next_usual_report():
-    model = LastValue()
-    model.reset(["a"])
-    for seconds in (1.0, 1e-3, 1.0, 1e-3):
-        model.observe(Report([1.0], [seconds]))
-    assert model.predict().speed == [1.0]
-
-
 def test_out_of_memory_is_no_report():
     model = LastValue()
     model.reset(["a", "b"])
@@ -215,14 +207,6 @@ def test_join_all_and_leave_all_equal_single_calls():
         at_once.join_all(["z", "c", "b"])
     with pytest.raises(ValueError, match="worker 'y' is not in the fleet"):
         at_once.leave_all(["b", "z", "y"])
-
-
-def test_many_may_join_a_fleet_of_nobody():
-    model = LocalLevel()
-    model.reset([])
-    model.join_all(["a", "b"])
-    model.observe(Report([1.0, 1.0], [1.0, 0.5]))
-    assert model.predict().speed.tolist() == [1.0, 2.0]
 
 
 @settings(max_examples=30)

@@ -71,13 +71,6 @@ def test_covariates_reach_the_experts_that_read_them():
     np.testing.assert_allclose(*forecasts, rtol=1e-6)
 
 
-def test_the_experts_given_are_left_as_they_are():
-    expert = EWMA()
-    model = Mixture([expert, expert])
-    model.reset(["a"])
-    assert expert.workers == ()
-
-
 def test_no_expert_or_a_bare_name_is_refused():
     for experts in ([], "ewma"):
         with pytest.raises(ValueError, match="experts must be a list"):

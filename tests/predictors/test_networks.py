@@ -49,14 +49,6 @@ def test_training_refuses_validation_share(share):
         Training(validation=share)
 
 
-@pytest.mark.parametrize(
-    ("examples", "size"), [(1, 256), (256_999, 256), (257_000, 257), (4_095_999, 4095), (10**9, 4096)]
-)
-def test_epoch_has_about_a_thousand_steps(examples, size):
-    assert Training().batch_of(examples) == size
-    assert Training(batch_size=7).batch_of(examples) == 7
-
-
 @pytest.mark.parametrize(("rate", "left"), [(4.0, 2.5), (0.0, np.nan), (np.nan, np.nan)])
 def test_seconds_left_at_current_rate(rate, left):
     assert Moment("read", done=10, total=20, rate=rate).seconds_left == pytest.approx(left, nan_ok=True)

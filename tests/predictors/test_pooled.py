@@ -56,18 +56,6 @@ def test_without_reports_forecast_is_uncorrected():
     assert model.forecast_speed(np.zeros((1, 0)), 1) == pytest.approx(np.array([[2.0, 2.0, 2.0]]))
 
 
-@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_fleet_effect_is_saved():
-    log_TW, heat_TW = hot(40, 4)
-    model, other = Pooled("last-value", ["heat"]), Pooled("last-value", ["heat"])
-    served(model, log_TW, heat_TW)
-    other.load_state_dict(model.state_dict())
-    now = np.full((4, 1), 2.0)
-    assert np.array_equal(model.forecast_speed(now, 1), other.forecast_speed(now, 1))
-    other.reset(other.workers)
-    assert not other.shared_state["weights"].any()
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 def test_worker_effect_learnt_alone():

@@ -136,14 +136,3 @@ def test_nonpositive_prior_variance_refused(place, variance):
     learnt["prior_variance"][place] = variance
     with pytest.raises(ValueError, match="prior_variance must be above 0"):
         RLS().load_fitted_state(learnt)
-
-
-def test_state_without_prior_starts_at_zero():
-    fitted = RLS()
-    fitted.load_fitted_state(
-        {"covariate_names": np.array(["a"]), "prior_weights": np.ones(10), "prior_variance": np.ones(10)}
-    )
-    fitted.load_fitted_state({"covariate_names": np.array(["a", "b"])})
-    assert fitted.covariate_names == ("a", "b")
-    for name in ("prior_weights_", "prior_variance_"):
-        np.testing.assert_array_equal(getattr(fitted, name), getattr(RLS(covariates=["a", "b"]), name))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from paceline.coordinator import LoadBalancer, Policy
-from paceline.predictors import EWMA, LeaderSearch, Report, named
+from paceline.predictors import EWMA, LeaderSearch, Report
 
 FLEET = ("gpu0", "gpu1", "gpu2")
 
@@ -36,11 +36,6 @@ def cliff(sizes):
 
 def test_a_step_moves_from_the_straggler_to_the_leader():
     assert searched([[0.5, 0.4, 0.9]]) == [[64, 72, 56]]
-
-
-def test_times_are_averaged_over_the_window():
-    slow_once = [[0.5, 0.4, 0.9], [0.5, 0.4, 0.1], [0.5, 0.4, 0.1]]
-    assert searched(slow_once, window=3)[-1] == [56, 64, 72]
 
 
 def test_oscillation_halves_step_doubles_window():
@@ -77,7 +72,3 @@ def test_silence_and_garbage_move_nothing():
 def test_options_out_of_range_are_refused(options):
     with pytest.raises(ValueError, match=r"step must lie in \(0, 1\), tolerance in \[0, 1\) and window be at least 1"):
         LeaderSearch(**options)
-
-
-def test_it_is_found_by_its_name():
-    assert named("leader-search:window=3").window == 3

@@ -42,13 +42,3 @@ def test_noise_without_period_near_level():
 @pytest.mark.slow
 def test_it_keeps_the_contract_of_every_predictor():
     assert "survives_gaps" in checks.run(Seasonal)
-
-
-def test_a_state_with_gaps_resumes():
-    model, other = Seasonal(), Seasonal()
-    model.reset(["a", "b"])
-    for k in range(90):
-        model.observe(Report([1.0, 1.0], [1.0 + (k % 4 == 0), np.nan if k % 3 else 1.0]))
-    other.load_state_dict(model.state_dict())
-    assert np.array_equal(model.predict().speed, other.predict().speed)
-    assert model.predict(horizon=3).speed == pytest.approx(other.predict(horizon=3).speed)

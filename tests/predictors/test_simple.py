@@ -36,21 +36,10 @@ def test_smoothing_is_learnt_over_all_traces():
     assert EWMA(None).fit([calm, moving]).smoothing_ > 0.5
 
 
-def test_a_given_smoothing_is_not_learnt():
-    assert EWMA(0.2).fit([noisy_trace(0.0, 0.05)]).smoothing_ == 0.2
-
-
 @pytest.mark.slow
 def test_learning_ewma_keeps_contract():
     checks.run(checks.fitted(EWMA(smoothing=None)))
     checks.run(lambda: EWMA(smoothing=None))
-
-
-def test_a_learnt_smoothing_is_saved():
-    state = served(EWMA(None).fit([noisy_trace(0.5, 0.01)]), [10.0]).state_dict()
-    resumed = EWMA(None)
-    resumed.load_state_dict(state)
-    assert resumed.smoothing_ > 0.5
 
 
 def test_nothing_to_learn_from_is_an_error():

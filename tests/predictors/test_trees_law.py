@@ -105,16 +105,6 @@ def test_state_with_missing_nodes_refused(name, at, value, says):
     Trees.from_arrays(arrays | {name: arrays[name].astype(np.uint32)})
 
 
-@pytest.mark.parametrize("name", ["feature_N", "threshold_N", "missing_right_N", "child_N2"])
-def test_every_node_has_every_part(name):
-    arrays = random_trees(1).arrays()
-    shape = (NODES, 2) if name == "child_N2" else (NODES,)
-    with pytest.raises(ValueError, match=rf"{name} must have the shape \({NODES},.*got \({NODES - 1},"):
-        Trees.from_arrays(arrays | {name: arrays[name][:-1]})
-    with pytest.raises(ValueError, match=f"{name} must have the shape"):
-        Trees.from_arrays(arrays | {name: np.zeros((*shape, 1), dtype=arrays[name].dtype)})
-
-
 # -- what the trees see --------------------------------------------------------------------------------------------
 
 

@@ -183,10 +183,6 @@ def test_fixed_seconds_add_to_curves(ranks: list[tuple[float, int, int]]) -> Non
     assert by_curves.seconds.tolist() == assign(costs, speeds, fixed=own + beside).seconds.tolist()
 
 
-def test_fixed_seconds_count() -> None:
-    assert assign([1.0] * 10, [1.0, 1.0], fixed=[4.0, 0.0]).counts.tolist() == [3, 7]
-
-
 @pytest.mark.parametrize(
     ("costs", "speeds", "options", "status"),
     [

@@ -60,12 +60,6 @@ def test_reference_only_changes_the_unit():
     assert one.efficiency == pytest.approx(60 / 62)
 
 
-def test_bounds_and_memory_limits():
-    curves = Curves(np.zeros(2), np.full(2, 0.001), np.full(2, 9.0), np.array([30.0, np.inf]))
-    chosen = best_batch(curves, 1e9, smallest=8, largest=10_000, batch_multiple=8, upper=[1000, 50], lower=8)
-    assert chosen.split.sizes.tolist() == [24, 48]
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -259,11 +259,6 @@ def test_status_is_true(problem: Problem) -> None:
         assert plan.status is Status.BALANCED
 
 
-def test_intercepts_count() -> None:
-    curves = Curves(np.zeros(2), np.array([0.01, 0.01]), np.array([0.0, 0.5]), np.full(2, np.inf))
-    assert split(curves, 150).sizes.tolist() == [100, 50]
-
-
 def test_flat_workers_share_evenly() -> None:
     flat = Curves(np.full(4, 1.0), np.full(4, 0.01), np.zeros(4), np.full(4, np.inf))
     plan = split(flat, 202)
@@ -288,17 +283,6 @@ def test_late_lower_bound_delays_no_other_worker() -> None:
     plan = split(Curves.from_speed(np.array([1.0, 100.0, 100.0])), 210, lower=[10, 0, 0])
     assert plan.sizes.tolist() == [10, 100, 100]
     assert plan.status is Status.HELD_BY_LOWER
-
-
-def test_memory_limit_is_the_status() -> None:
-    curves = replace(Curves.from_speed(np.array([100.0, 300.0])), limit=np.array([np.inf, 10.0]))
-    plan = split(curves, 100)
-    assert plan.sizes.tolist() == [90, 10]
-    assert plan.status is Status.HELD_BY_UPPER
-
-
-def test_communication_costs_samples() -> None:
-    assert split(Curves.from_speed(np.array([100.0, 100.0])), 100, comm=[0.0, 0.5]).sizes.tolist() == [75, 25]
 
 
 def test_hidden_communication_costs_fewer_samples() -> None:
