@@ -33,8 +33,6 @@ from paceline.eval.replay import EQUAL, ORACLE, Balanced, replay
 from paceline.eval.significance import Estimate
 from paceline.predictors import Auto, BatchTime
 
-LIVE = "live"
-
 MIN_SAVING = 0.02
 """A smaller saving is less than the cost of the change and the error of the replay's simplifications."""
 
@@ -446,10 +444,10 @@ def _replayed(
     upper = None if curves is None else dict(zip(job.workers, _integers(curves.limit), strict=True))
     live = Balanced(Auto(), Policy(batch_multiple=multiple, upper=upper))
     fixed_TW = None if fixed_W is None else fixed_W * job.seconds
-    replayed = replay({LIVE: live}, job, global_batch=batch, warmup=warmup, curves=curves, fixed_seconds=fixed_TW)
+    replayed = replay({"live": live}, job, global_batch=batch, warmup=warmup, curves=curves, fixed_seconds=fixed_TW)
     scored = job.select(slice(warmup, None))
     exchange = _exchange(scored) * (replayed.global_batch / recorded if recorded and fixed_W is None else 1.0)
-    equal_T, balanced_T = replayed.seconds(EQUAL) + exchange, replayed.seconds(LIVE) + exchange
+    equal_T, balanced_T = replayed.seconds(EQUAL) + exchange, replayed.seconds("live") + exchange
     low, high = _interval(equal_T, balanced_T)
     paused = 0.0 if paused_TW is None else _paused(job.seconds, paused_TW)
     computing = float(equal_T.mean()) / (float(equal_T.mean()) + paused)

@@ -6,11 +6,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-MAX_SIZE = 10_000
-"""The largest window, lag or layer. A worker's state then takes at most 80 kB for each, whatever a file asks for."""
 
-
-def require_int(name: str, value: object, minimum: int, maximum: int = MAX_SIZE) -> int:
+def require_int(name: str, value: object, minimum: int, maximum: int = 10_000) -> int:
     """Return a whole number within its range.
 
     Raises

@@ -535,8 +535,6 @@ GPU_COVARIATES = {
     "temperature_memory": "degrees Celsius",
     "power_draw_W": "W",
 }
-NO_STEPS = ("-1", "-4")
-"""Pseudo-steps: rows of the job as a whole."""
 
 
 def read_cpu(
@@ -573,7 +571,8 @@ def _cpu_rows(path: Path, tally: Tally) -> Iterator[Rows]:
     names = dict.fromkeys(("Step", "Node", "Series"), TEXT)
     columns = {**names, "EpochTime": NUMBER, **dict.fromkeys(CPU_COVARIATES, NUMBER)}
     for block in frames(path, columns, tally):
-        no_step = block["Step"].str.strip().isin(NO_STEPS)
+        # pseudo-steps: rows of the job as a whole
+        no_step = block["Step"].str.strip().isin(("-1", "-4"))
         tally.rows("rows of steps -1 and -4", no_step.sum())
         used = block[~no_step]
         worker = used["Node"] + "/" + used["Step"] + "/" + used["Series"].fillna("")

@@ -19,7 +19,6 @@ from paceline.datasets.trace import Trace
 # --- Timers of every rank in Megatron-LM's log. Axes: T blocks of the log, W ranks.
 
 BLOCK = re.compile(r"\btimes across ranks \(ms\):")
-RANK = re.compile(r"\brank\s+(\d+): +([0-9]+(?:\.[0-9]+)?)\s*$")
 
 
 COMPUTE_TIMERS = ("forward-compute", "backward-compute")
@@ -90,7 +89,7 @@ def _blocks(path: Path, tally: Tally, facts: dict[str, str]) -> Iterator[Timers]
             block, timer = {}, None
         elif block is not None and (named := re.search(r"([a-z][a-z0-9-]+):\s*$", line)):
             timer = block.setdefault(named[1], {})
-        elif timer is not None and (timed := RANK.search(line)):
+        elif timer is not None and (timed := re.search(r"\brank\s+(\d+): +([0-9]+(?:\.[0-9]+)?)\s*$", line)):
             timer[int(timed[1])] = float(timed[2])
         else:
             tally.rows("lines of other kinds", 1)

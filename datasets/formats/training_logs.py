@@ -274,7 +274,6 @@ COVARIATES = {
     "net_received": "bandwidth/net_recv_sys_bandwidth_Mbits",
 }
 PEER = re.compile(r"04_peers/peer_(\d+)_samples_per_second")
-LICENCE = {"source": "github.com/cirquit/hivemind-multi-cloud", "licence": "MIT"}
 
 
 def read_workers(paths: Sequence[Path]) -> Iterator[Trace]:
@@ -285,7 +284,8 @@ def read_workers(paths: Sequence[Path]) -> Iterator[Trace]:
     parts = [_worker(path, tally) for path in paths]
     table = pd.concat(parts, ignore_index=True)
     meta = {
-        **LICENCE,
+        "source": "github.com/cirquit/hivemind-multi-cloud",
+        "licence": "MIT",
         "job": experiment(paths[0]),
         "format": "hivemind",
         "units": "cpu_load: load average of a minute / cores, percent; memory_used: percent; "
@@ -314,7 +314,8 @@ def read_monitor(paths: Sequence[Path]) -> Iterator[Trace]:
             start=np.repeat(table[[TIME]].to_numpy(), len(peers), axis=1),
             workers=[f"peer {number}" for number in peers],
             meta={
-                **LICENCE,
+                "source": "github.com/cirquit/hivemind-multi-cloud",
+                "licence": "MIT",
                 "job": f"{experiment(path)}-monitor",
                 "format": "hivemind_monitor",
                 "units": "samples in each second, smoothed by hivemind",

@@ -14,8 +14,6 @@ from paceline.predictors.fleet import FleetPredictor
 SHORTEST, LONGEST = 2, 40
 """Periods that are looked for, in iterations. Rare events with longer ones are left to `PeriodicEvents`."""
 
-CYCLES = 2
-"""Number of past cycles whose deviations are averaged: one is as noisy as the last value, more lag behind changes."""
 
 LEVEL_SMOOTHING, FADING = 0.1, 2.0
 """Weight of the newest log speed in the level that deviations are measured from, at first larger: see `Averages`."""
@@ -48,11 +46,12 @@ class Seasonal(FleetPredictor):
     """
 
     def initial_state(self, count: int) -> dict[str, Array]:
+        # two past cycles: one is as noisy as the last value, and more lag behind changes
         return {
             "level": np.full(count, np.nan),
             "variance": np.zeros(count),
             "scale": np.full(count, 1e-3),
-            "deviations": np.zeros((count, CYCLES * LONGEST)),
+            "deviations": np.zeros((count, 2 * LONGEST)),
             "echoes": np.zeros((count, 1 + LONGEST - SHORTEST + 1 + 1)),  # with one beside the first and the last lag
             "power": np.zeros(count),
             "seen": np.zeros(count),
@@ -77,7 +76,7 @@ class Seasonal(FleetPredictor):
         # The place of the deviation one period before that iteration.
         ahead_W = period_W - 1 - ((horizon - 1) % period_W if horizon > 1 else 0)
         past_W = rows["deviations"][workers, ahead_W] + rows["deviations"][workers, ahead_W + period_W]
-        return np.asarray(rows["level"] + share_W * past_W * (rows["scale"] / CYCLES))
+        return np.asarray(rows["level"] + share_W * past_W * (rows["scale"] / 2))
 
     def update(self, speed_W: Array, covariates_WD: Array) -> None:
         rows, log_speed_W, seen_W = self.state, np.log(speed_W), self.state["seen"]

@@ -42,9 +42,6 @@ UNKNOWN_INFORMATION, FITTED_INFORMATION, MAX_INFORMATION = 0.01, 4.0, 10.0
 """Information behind a slope, as a sum of squared relative moves of the batch: of an unknown curve, of a fitted one,
 and the most that is kept, so that old moves fade."""
 
-SMOOTHING = 0.2
-"""Weight of the newest batch in the running mean of batches, and of the newest error in the noise."""
-
 
 MIN_NOISE, TOLERATED = 0.02, 0.1
 """Least relative noise assumed for a time, and the relative error of a slope up to which a curve counts as known."""
@@ -308,10 +305,10 @@ class BatchTime(FleetPredictor):
         if telling_W.any():
             self._turn(np.where(telling_W, move_W, 0.0), size_W, seconds_W)
         surprise_W = self._ratio(size_W, seconds_W) - 1.0
-        smoothed_W = rows["noise"] + SMOOTHING * (np.square(surprise_W) - rows["noise"])
+        smoothed_W = rows["noise"] + 0.2 * (np.square(surprise_W) - rows["noise"])
         rows["noise"] = np.where(np.isfinite(smoothed_W), smoothed_W, rows["noise"])
         centre_W = rows["centre"]
-        nearer_W = np.where(np.isnan(centre_W), size_W, centre_W + SMOOTHING * (size_W - centre_W))
+        nearer_W = np.where(np.isnan(centre_W), size_W, centre_W + 0.2 * (size_W - centre_W))
         rows["centre"] = np.where(np.isfinite(size_W), nearer_W, centre_W)
 
     def _turn(self, move_W: Array, size_W: Array, seconds_W: Array) -> None:

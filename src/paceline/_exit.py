@@ -14,11 +14,9 @@ import atexit
 import time
 from functools import cache
 
-GRACE_SECONDS = 0.05
-"""A thread that waits for Python's lock takes it as soon as the main thread sleeps."""
-
 
 @cache
 def wait_at_exit() -> None:
     """Have this process wait a moment before its interpreter closes. A second call changes nothing."""
-    atexit.register(time.sleep, GRACE_SECONDS)
+    # a thread that waits for Python's lock takes it as soon as the main thread sleeps
+    atexit.register(time.sleep, 0.05)

@@ -21,9 +21,6 @@ ADD = """from paceline.torch import BalancedLoader, attach
 loader = BalancedLoader(dataset, {arguments})  # in place of DataLoader and DistributedSampler
 attach(model, loader)  # model: your DistributedDataParallel"""
 
-UNEVEN = 0.02
-"""Share of the time from which uneven samples are worth a loader that knows their costs."""
-
 
 def simulate(
     source: Annotated[
@@ -125,6 +122,7 @@ def _next(found: Simulation) -> list[str]:
     if found.accumulate > 1:
         arguments += f", accumulate={found.accumulate}"
     lines = ["Next: add to the script (docs/howto/pytorch.md)", "", *ADD.format(arguments=arguments).split("\n")]
-    if found.waiting.known and found.waiting.from_work >= UNEVEN:
+    # worth a loader that knows the samples' costs
+    if found.waiting.known and found.waiting.from_work >= 0.02:
         lines += ["", "Samples differ in cost: give the loader costs= too (docs/howto/work.md)."]
     return [*lines, "", "paceline audit -- <your command> says beforehand whether the script stays exact."]

@@ -15,8 +15,6 @@ from paceline._printable import printable
 from paceline.recording.growing_file import LONGEST, GrowingFile, is_number, parsed
 from paceline.recording.json_lines import OF_FLEET, OF_WORKERS, ROUND_SCHEMA
 
-ALWAYS_KNOWN = tuple(name for name in OF_FLEET if name not in ("forecast", "actual", "covered"))
-
 
 @dataclass(frozen=True, eq=False)
 class RoundLine:
@@ -168,7 +166,11 @@ def _is_round(line: dict[str, Any], workers: int) -> bool:
     return (
         all(isinstance(row, list) and len(row) == workers and all(map(is_number, row)) for row in rows)
         and all(is_number(line[name]) for name in OF_FLEET)
-        and all(line[name] is not None and math.isfinite(line[name]) for name in ALWAYS_KNOWN)
+        and all(
+            line[name] is not None and math.isfinite(line[name])
+            for name in OF_FLEET
+            if name not in ("forecast", "actual", "covered")
+        )
         and isinstance(names, list)
         and all(isinstance(name, str) for name in names)
         and isinstance(line["acted"], bool)

@@ -19,10 +19,6 @@ LARGEST = 10**300
 LONGEST = 1 << 22
 """Bytes of the longest line that is parsed: enough for 50,000 workers, and parsing takes at most 100 times as much."""
 
-KNOWN_BYTES = 1 << 12
-"""Bytes of a file's first line, which names the workers, and before the place that was read up to, where lines tell
-their time: by them a file is known again."""
-
 
 class GrowingFile(Generic[Record]):
     """Reads a file of JSON lines as it grows; what a line means is up to classes that inherit from this.
@@ -123,8 +119,10 @@ class GrowingFile(Generic[Record]):
             # Never the rest of the file at once: a file without a line break may be larger than the memory.
             while (text := file.readline(LONGEST)).endswith(b"\n") or len(text) == LONGEST:
                 self._offset += len(text)
-                self._begin = self._begin or text[:KNOWN_BYTES]
-                self._end = (self._end + text)[-KNOWN_BYTES:]
+                # the first line names the workers, and the bytes before the place read tell whether
+                # the file was replaced
+                self._begin = self._begin or text[: 1 << 12]
+                self._end = (self._end + text)[-(1 << 12) :]
                 goes_on, self._in_long_line = self._in_long_line, not text.endswith(b"\n")
                 if not goes_on:
                     yield b"..." if self._in_long_line else text

@@ -120,10 +120,6 @@ def _require_visible_waits(model: Any) -> None:
         )
 
 
-PROBE_BLOCK = 4
-"""Batches of one size in a row: enough for a median beside each change, few enough for many changes in a short run."""
-
-
 def cut_batches() -> None:
     """Let torch's batch samplers, whatever script uses them, yield half of every other block of batches.
 
@@ -137,7 +133,8 @@ def cut_batches() -> None:
     def cut(self: Any) -> Iterator[list[Any]]:
         for batch in original(self):
             seen[self] = number = seen.get(self, -1) + 1  # over all epochs, as an epoch may be shorter than a block
-            yield batch[: max(len(batch) // 2, 1)] if number // PROBE_BLOCK % 2 else batch
+            # blocks of 4 batches: a median beside each change, and many changes in a short run
+            yield batch[: max(len(batch) // 2, 1)] if number // 4 % 2 else batch
 
     BatchSampler.__iter__ = cut  # type: ignore[method-assign]
 

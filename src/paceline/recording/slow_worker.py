@@ -10,9 +10,6 @@ from numpy.typing import NDArray
 
 from paceline.recording.merging import merge, phase_table
 
-FEWEST = 10
-"""Iterations below which a median says little."""
-
 
 def slow_worker(paths: Iterable[str | Path], *, minimum: float = 0.05) -> str:
     """Say which workers are slow, by how much and in which phase, or that none is.
@@ -37,7 +34,7 @@ def slow_worker(paths: Iterable[str | Path], *, minimum: float = 0.05) -> str:
     seconds_TW = np.asarray(trace.seconds)[1:]  # the first iteration of many jobs compiles and allocates
     seconds_TW = seconds_TW[np.isfinite(seconds_TW).all(axis=1)]
     workers = list(trace.workers)
-    if len(workers) < 2 or len(seconds_TW) < FEWEST:
+    if len(workers) < 2 or len(seconds_TW) < 10:
         return f"too little to say which worker is slow: {len(seconds_TW)} iterations of {len(workers)} workers"
     median_W = np.median(seconds_TW, axis=0)
     middle = int(np.argsort(median_W)[(len(workers) - 1) // 2])

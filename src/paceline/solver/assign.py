@@ -28,9 +28,6 @@ from paceline.solver.packed import packed
 from paceline.solver.padded import FINE, few_orders, order_bound
 from paceline.solver.padded import padded as padded_owners
 
-TOGETHER = 0.01
-"""A makespan this close to the bound counts as balanced."""
-
 
 class AssignmentStatus(Enum):
     """Reason for the time that the iteration takes, in a sentence to act on."""
@@ -109,7 +106,8 @@ class Assignment:
     @cached_property
     def status(self) -> AssignmentStatus:
         """Reason for the makespan."""
-        if self.makespan <= level(self._fleet, float(self.work.cumsum()[-1])) * (1 + TOGETHER):
+        # within 1% of the bound counts as balanced
+        if self.makespan <= level(self._fleet, float(self.work.cumsum()[-1])) * 1.01:
             return AssignmentStatus.BALANCED
         last, count_W = int(self.seconds.argmax()), self.counts
         if count_W[last] <= self._samples.lower and self._fleet.pace[last] > self._fleet.pace.min():
@@ -119,7 +117,7 @@ class Assignment:
         full_W = self.tokens + self._samples.tokens.min() > self._samples.cap
         if full_W.any():
             return AssignmentStatus.HELD_BY_CAP
-        return AssignmentStatus.BALANCED if self.gap <= TOGETHER else AssignmentStatus.COARSE
+        return AssignmentStatus.BALANCED if self.gap <= 0.01 else AssignmentStatus.COARSE
 
 
 def assign(

@@ -140,9 +140,6 @@ CELLS = 512
 """Lengths that the bound on padding tells apart: all of the longest half of them, and quantiles of the others.
 A length is rounded down to its cell's, so the bound stays one."""
 
-STEPS = 14
-"""Halvings of the price of a group: the bound holds for every price, and no longer changes after these."""
-
 
 def packed_bound(samples: Samples, fleet: Fleet) -> float:
     """Return a time, in seconds, before which no assignment ends.
@@ -214,7 +211,8 @@ def padded_cut(samples: Samples, price: float, groups: int | None = None) -> Siz
     count_C = _counts(samples, edges)
     _, cut = _cheapest(edges, longest_C, count_C, price)
     low, high = price, float(longest_C[0] * len(samples))
-    for _ in range(0 if groups is None or len(cut) <= groups else STEPS // 2):
+    # halvings of the price of a group; the bound holds for every price and no longer changes after 14
+    for _ in range(0 if groups is None or len(cut) <= groups else 7):
         middle = (low + high) / 2
         _, found = _cheapest(edges, longest_C, count_C, middle)
         if len(found) > groups:  # type: ignore[operator]
@@ -231,7 +229,7 @@ def _counts(samples: Samples, edges: Array) -> Array:
 
 def _min_work(edges: Array, longest_C: Array, count_C: Array, groups: int) -> float:
     low, high, best = 0.0, float((longest_C * np.diff(edges)).cumsum()[-1]), 0.0
-    for _ in range(STEPS):
+    for _ in range(14):
         price = (low + high) / 2
         work, cut = _cheapest(edges, longest_C, count_C, price)
         best = max(best, work - price * groups)

@@ -16,10 +16,6 @@ from paceline._arrays import Sizes
 from paceline.solver.fleet import Samples, padded_cut
 from paceline.solver.micro_batches import Bins, Problem, fill_empty
 
-FINE = 1e-3
-"""Bisection ends at this relative width."""
-
-
 Cut = list[tuple[int, int]]
 """Rank and size of each micro-batch, the longest samples first."""
 
@@ -52,10 +48,10 @@ def _earliest(problem: Problem, count: int | None, low: float, starts: Sizes) ->
     next_N = np.append(starts, len(problem))[np.searchsorted(starts, np.arange(len(problem)), side="right")].tolist()
     if _until(problem, count, np.inf, next_N) is None:  # it is not time that is short
         return None, np.inf
-    high = low * (1 + FINE)
+    high = low * 1.001
     while (found := _until(problem, count, high, next_N)) is None:
         low, high = high, high * 1.5
-    while high - low > FINE * low:
+    while high - low > 1e-3 * low:
         middle = (low + high) / 2
         cut = _until(problem, count, middle, next_N)
         if cut is None:

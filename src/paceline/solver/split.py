@@ -15,9 +15,6 @@ from paceline._arrays import Array, Sizes
 from paceline._curves import Curves
 from paceline.solver.deadline import OVERLAPS, BatchTimeCurves, Load, share
 
-LARGEST_BATCH = 2**53
-"""Above this, float64 cannot represent every whole number of samples. Sums over the workers must stay below it too."""
-
 
 class Status(Enum):
     """Reason for the time that the iteration takes, in a sentence with what to do."""
@@ -288,7 +285,8 @@ def _load(
     high = limit if upper is None else np.minimum(limit, _not_nan("upper", upper, count))
     low, high = np.ceil(_finite("lower", lower, count) / step), np.floor(high / step)
     _require_feasible(low, high, multiples, step)
-    if multiples * count > LARGEST_BATCH:
+    # float64 cannot represent every whole number above
+    if multiples * count > 2**53:
         raise ValueError(
             f"global_batch must be at most 2**53 multiples divided by the {count} workers, so that sums stay exact, "
             f"got {multiples} multiples"
@@ -302,7 +300,7 @@ def _load(
 def _multiples(global_batch: int, batch_multiple: int) -> tuple[int, int]:
     """Return the global batch in multiples, and the batch multiple; an error names the nearest valid batches."""
     size, step = require_integer("global_batch", global_batch), require_integer("batch_multiple", batch_multiple)
-    if size > LARGEST_BATCH:
+    if size > 2**53:
         raise ValueError(f"global_batch must be at most 2**53 samples, got {size}")
     if size % step:
         below = size - size % step

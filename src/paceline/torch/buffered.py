@@ -11,13 +11,6 @@ from paceline.torch.assigner import EpochAssigner
 from paceline.torch.global_batch import GlobalBatch, RankBatch
 from paceline.torch.order import Order, Samples
 
-AHEAD = 32
-"""Batches that a buffer holds beyond the next one, while the order lasts.
-
-It shapes who takes what, so it is the same everywhere, however far each rank really loads ahead: 16 processes with
-torch's default of two batches each are busy with it.
-"""
-
 ROUNDS = 8
 """Rounds drawn at once where buffers hold more. A buffer is copied when it grows, so it grows in one batch of eight."""
 
@@ -48,7 +41,7 @@ class BufferAssigner(EpochAssigner):
     _consumed = _reach = 0
     """Samples that this rank has taken, and the end up to which its buffer stayed since it was last asked for some."""
 
-    def __init__(self, order: Order, rule: GlobalBatch, rank: int, ahead: int = AHEAD) -> None:
+    def __init__(self, order: Order, rule: GlobalBatch, rank: int, ahead: int = 32) -> None:
         self.ahead = ahead
         super().__init__(order, rule, rank)
 

@@ -14,9 +14,6 @@ from paceline.coordinator.balanced.work import sum_of_products
 from paceline.solver import Assignment, Packing, assign, pack
 from paceline.torch.cost_column import Numbers, numbers_of, require_in_range
 
-MAX_PARTS = 3
-"""Parts of a sample whose costs are learned at most: a fit tries 2**(2 P + 3) sets of features, which takes 0.1 s."""
-
 
 @dataclass(frozen=True, eq=False)
 class Costs:
@@ -70,10 +67,9 @@ class Costs:
         if not unequal:
             raise ValueError("Costs says nothing of any sample: give lengths= or cost=")
         if isinstance(self.lengths, Mapping):
-            if not 0 < len(self.lengths) <= MAX_PARTS:
-                raise ValueError(
-                    f"lengths must have 1 to {MAX_PARTS} parts, got {len(self.lengths)}: add some of them up"
-                )
+            # a fit tries 2**(2 P + 3) sets of features, 0.1 s with 3 parts
+            if not 0 < len(self.lengths) <= 3:
+                raise ValueError(f"lengths must have 1 to 3 parts, got {len(self.lengths)}: add some of them up")
             if self.padded:
                 raise ValueError("padded is about samples of one length: give lengths= of one part")
 

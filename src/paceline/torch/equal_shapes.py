@@ -15,9 +15,6 @@ import torch.distributed as dist
 from paceline.torch.counting import MAX_BATCHES
 from paceline.torch.loader_protocol import Loader
 
-SHARDING = ("torch.distributed.", "deepspeed.", "megatron.")
-"""Modules that gather shards of a model, hundreds a step; the sizes of shards do not follow the batch."""
-
 CALLS = ("torch.distributed.distributed_c10d", "torch.distributed.c10d_logger", "torch.distributed.nn.", "paceline.")
 """Modules between the script's call and this check, skipped to find the caller."""
 
@@ -79,7 +76,8 @@ def _shards() -> bool:
         frame = frame.f_back
         module = str(frame.f_globals.get("__name__"))
         if not module.startswith(CALLS):
-            return module.startswith(SHARDING)
+            # modules that gather shards of a model, hundreds a step
+            return module.startswith(("torch.distributed.", "deepspeed.", "megatron."))
     return False
 
 

@@ -19,9 +19,6 @@ from paceline.predictors import Auto, Predictor, Report
 from paceline.torch.loader import BalancedLoader
 from paceline.torch.state import from_lists, to_lists
 
-SHORT = 0.5
-"""A round with less than this share of a full one, an epoch's last, is not learnt from: its time says too little."""
-
 
 class LocalSGD:
     """Averages the models of ranks after every round, in which each rank takes as many steps as its speed allows.
@@ -155,7 +152,8 @@ class LocalSGD:
         if self._outer is not None:
             self._step_outer(self._outer)
         self.rounds += 1
-        if rows_WF[:, 0].sum() >= SHORT * self.loader.global_batch:
+        # an epoch's last round is not learnt from if it is much smaller: its time says too little
+        if rows_WF[:, 0].sum() >= 0.5 * self.loader.global_batch:
             self.loader.shares = self.balancer.step(Report(samples=rows_WF[:, 0], seconds=rows_WF[:, 1])).sizes
         self._began = time.perf_counter()
 

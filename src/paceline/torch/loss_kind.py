@@ -13,14 +13,9 @@ import torch
 from paceline._arrays import Array, Sizes
 from paceline.recording.torch.marks import Delayed
 
-UNEVEN = 1.2
-"""Steps whose sizes differ by less than this ratio say too little about how gradients grow with the size."""
-
 MAX_STEPS = 60
 """Most steps to look at: the kind of a loss does not change, and every norm takes time."""
 
-FEWEST = 6
-"""Fewest steps before a warning (the standard error from fewer is too uncertain), and from one look to the next."""
 
 SURE, CLEAR = 3.0, 0.15
 """Standard errors by which the growth of gradients must be on the wrong side of the border, and the largest standard
@@ -112,7 +107,8 @@ class LossKind:
         if sizes_W is None or self.full:
             return False
         sizes = sizes_W.tolist()  # runs in every step, and plain numbers are several times as fast as numpy here
-        return bool(max(sizes) >= UNEVEN * min(sizes))
+        # sizes that hardly differ say too little about how gradients grow with them
+        return bool(max(sizes) >= 1.2 * min(sizes))
 
     def watch(self, made: Sequence[torch.Tensor], samples: int, parameter: torch.Tensor | None) -> None:
         """Look at the gradients of what a model has made of a batch, or else of one of its parameters."""
@@ -145,7 +141,7 @@ class LossKind:
         self._x.append(x - x.mean())
         self._y.append(log_norm_W - log_norm_W.mean())
         self.full = len(self._x) >= MAX_STEPS
-        if len(self._x) % FEWEST:
+        if len(self._x) % 6:
             return ""
         power, error = self._growth()
         # between the powers of a mean's gradients and of a sum's
@@ -163,7 +159,7 @@ class LossKind:
         """Return the power of n with which gradients grow, and its standard error (infinite at first)."""
         x, y = np.concatenate(self._x), np.concatenate(self._y)
         known = len(x) - len(self._x)  # subtracting each step's mean takes one degree of freedom
-        if len(self._x) < FEWEST or not (spread := float(x @ x)):
+        if len(self._x) < 6 or not (spread := float(x @ x)):
             return 0.0, np.inf
         power = float(x @ y) / spread
         rest = y - power * x

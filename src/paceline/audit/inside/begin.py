@@ -16,9 +16,6 @@ from paceline.audit.inside.balanced import watch_balanced
 from paceline.audit.inside.patches import Patches
 from paceline.audit.inside.step_recorder import StepRecorder
 
-SEED = 20
-"""Seed of what a script does not seed; a rank's number is added."""
-
 
 class Ended(BaseException):
     """The audited function has taken its steps."""
@@ -29,7 +26,8 @@ def begin() -> None:
     plan = AuditPlan.from_json(Path(os.environ["PACELINE_AUDIT_PLAN"]).read_text(encoding="utf-8"))
     recorder = StepRecorder(plan, Path(os.environ["PACELINE_AUDIT_FOLDER"]), end_process)
     patches = Patches(recorder)
-    patches.apply(SEED + int(os.environ.get("RANK", "0")))
+    # what a script does not seed, differently on each rank
+    patches.apply(20 + int(os.environ.get("RANK", "0")))
     watch_balanced(patches)
     atexit.register(recorder.finish)
 
@@ -55,7 +53,7 @@ def recorded(plan: AuditPlan, folder: Path, rank: int) -> Iterator[StepRecorder]
 
     recorder = StepRecorder(plan, folder, end)
     patches = Patches(recorder)
-    patches.apply(SEED + rank)
+    patches.apply(20 + rank)
     watch_balanced(patches)
     try:
         yield recorder

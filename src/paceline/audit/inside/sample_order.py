@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 
-NUMBER = "number in the dataset"
 PICKLE = "pickle"
 PLAIN = (int, float, bool, str, type(None))
 
@@ -54,7 +53,7 @@ def recorded(item: Any, number: Any) -> Any:
         try:
             content = torch.frombuffer(bytearray(pickle.dumps(item)), dtype=torch.uint8)
         except Exception:  # whatever the item's own class raises
-            return {NUMBER: number}
+            return {"number in the dataset": number}
     parts = getattr(item, "__dict__", {}).items()
     shown = {str(name): part for name, part in parts if isinstance(part, torch.Tensor | np.ndarray)}
     try:
@@ -72,7 +71,7 @@ def read(known: Any, load: Callable[[Any], Any] | None = None) -> Any:
         return value.numpy().copy()[()]
     if kind == "bytes":
         return bytes(value)
-    if kind == NUMBER:
+    if kind == "number in the dataset":
         assert load is not None
         return load(value)
     if kind == PICKLE:  # of the user's own sample, in a folder that nobody else writes to

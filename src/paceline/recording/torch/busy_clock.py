@@ -34,13 +34,6 @@ LATEST = 16
 out: the oldest are those that it passes next, and without them no report would ever come."""
 
 
-MEMORY = 0.8
-"""Weight of what was learned about the end of a step from earlier changes of size, at each further one."""
-
-UNKNOWN = 0.1
-"""Share of a lap from which the end of the step before makes the lap's report too uncertain to count: once, in the lap
-after the first change of size, when nothing shows yet whether it follows the batch."""
-
 NOTHING = Spent()
 
 
@@ -126,8 +119,8 @@ class _StepEnd:
         """Learn what it took after a step of so many samples."""
         if self.samples and samples != self.samples:
             change = samples - self.samples
-            self._product = MEMORY * self._product + change * (seconds - self.seconds)
-            self._square = MEMORY * self._square + change**2
+            self._product = 0.8 * self._product + change * (seconds - self.seconds)
+            self._square = 0.8 * self._square + change**2
         self.samples, self.seconds = samples, seconds
 
     def after(self, samples: int) -> float:
@@ -347,7 +340,9 @@ class Clock:
         else:
             if self._samples:
                 end = min(max(end, 0.0), between)
-                if not self._step_end.knows and self._samples != lap.samples and end > UNKNOWN * (seconds + between):
+                # beyond a tenth of a lap, the unknown end of the step before makes the report too
+                # uncertain
+                if not self._step_end.knows and self._samples != lap.samples and end > 0.1 * (seconds + between):
                     lap.counts = False
                 self._step_end.learn(self._samples, end)
             seconds += between - self._step_end.seconds + self._step_end.after(lap.samples)
