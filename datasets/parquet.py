@@ -129,7 +129,7 @@ def _checked(path: Path) -> Iterator[ParquetFile]:
         with pq.ParquetFile(path, read_dictionary=texts) as file:
             yield file
     except (pa.ArrowException, OSError, MemoryError, KeyError, TypeError, UnicodeDecodeError, OverflowError) as error:
-        raise ValueError(f"not a whole Parquet file (cut off while writing, or another format): {error}") from error
+        raise ValueError(f"not a complete Parquet file (cut off while writing, or another format): {error}") from error
 
 
 def _portions(file: ParquetFile) -> list[list[str]]:

@@ -232,7 +232,7 @@ class Trace:
     def save(self, path: str | Path) -> Path:
         """Write the trace to a Parquet file and return its path.
 
-        The file appears whole or not at all: it is written under a temporary name and renamed.
+        The file is written atomically: under a temporary name, then renamed.
 
         Examples
         --------

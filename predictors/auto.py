@@ -22,7 +22,7 @@ SMOOTHINGS, FADING = (1.0, 0.5, 0.1, 0.03), 2.0
 
 
 WARM_UP, FASTER, SLOWER = 5, np.log(1.2), np.log(2.0)
-"""Reports after which a worker has warmed up, times it may start afresh before, and the rise and fall in log speed for
+"""Reports after which a worker has warmed up, times it may start again before, and the rise and fall in log speed for
 that."""
 
 MIN_JUMP, ERROR_SCALES = np.log(1.5), 6.0
@@ -40,7 +40,7 @@ class Auto(Calibrated):
     evaluations, are foreseen and kept from the experts (:class:`PeriodicEvents`). A worker's first iterations are often
     slow for reasons that do not return, such as loading and compiling, or too fast, where a clock does not wait for the
     device: one that turns out more than 20 % faster, or to have half the speed forecast, within five reports starts
-    afresh, up to five times. A worker whose speed jumps later, and stays there, also starts afresh, but keeps its
+    again, up to five times. A worker whose speed jumps later, and stays there, also starts again, but keeps its
     intervals. Fitting is optional: it trains the network further on your traces (which needs torch).
 
     Parameters

@@ -200,7 +200,7 @@ def _track(rows: dict[str, Array], error_W: Array, stated_WL: Array, settled: bo
 
 
 def _restart(rows: dict[str, Array], error_W: Array, size_W: Array) -> bool:
-    """Start the intervals afresh of workers whose noise has grown at once, and return whether there are any.
+    """Start the intervals again of workers whose noise has grown at once, and return whether there are any.
 
     Errors to one side only are no noise: a forecast that is late follows by itself.
     """

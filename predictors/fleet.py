@@ -298,7 +298,7 @@ class FleetPredictor(Params):
         self.state["squared_error"] = smoothed_W
 
     def _forget(self, forgotten_W: Mask) -> None:
-        """Let these workers start afresh, as if they had never reported; the others keep their state."""
+        """Let these workers start again, as if they had never reported; the others keep their state."""
         fresh = self._fresh_rows(int(forgotten_W.sum()))
         for name, rows in self.state.items():
             # A new array, not a change in place: caches recognise the state that they belong to by its arrays.

@@ -167,7 +167,7 @@ def fit(
         Recorded traces with speeds: one in memory, a file or a folder of any readable format, a list of these, an
         iterator of traces, or a :class:`Source`. Files are read one at a time, more than once.
     start
-        Yesterday's model, or its file: the fit continues from it instead of beginning afresh.
+        Yesterday's model, or its file: the fit continues from it instead of beginning again.
     hold_out
         Share of the workers, or their names, that are never fitted: networks decide by their last iterations when to
         stop. The same seed holds out the same names on every day. By default the end of every worker decides.

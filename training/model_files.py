@@ -25,7 +25,7 @@ MAX_HEADER = 4 << 20
 
 
 def save_model(predictor: FleetPredictor, path: str | Path, *, fitted_on: str = "") -> Path:
-    """Write a predictor's fitted parameters to a file, and return its path. The file appears whole or not at all.
+    """Write a predictor's fitted parameters to a file, and return its path. The file is written atomically.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ def _about(path: Path, header: str) -> dict[str, Any]:
     try:
         about: dict[str, Any] = json.loads(header)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: the model's header is no whole JSON: {_describe(error)}") from error
+        raise ValueError(f"{path}: the model's header is no complete JSON: {_describe(error)}") from error
     version = about.get("format_version") if isinstance(about, dict) else None
     if version != FORMAT_VERSION:
         raise ValueError(

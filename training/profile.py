@@ -42,7 +42,7 @@ def profile(
     """Measure a training step at each batch size, in passes over all sizes, until the median of each is certain.
 
     The first pass is in rising order; if memory runs out, it finds the limit by bisection. The others are in random
-    order, so that a slow minute of the machine does not look like a slow size. Each builds its steps anew: what a
+    order, so that a slow minute of the machine does not look like a slow size. Each builds its steps again: what a
     process was unlucky with, such as where its memory lies, often lasts for all steps of a visit.
 
     Parameters

@@ -21,7 +21,7 @@ def is_json(text: str) -> bool:
 
 
 def json_table(path: Path, tally: Tally) -> pd.DataFrame:
-    """Return the table in a JSON file. Lines that hold no whole object, such as the last of a killed job, are counted.
+    """Return the table in a JSON file. Incomplete lines, such as the last of a killed job, are counted.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def _objects_in_lines(path: Path, tally: Tally) -> Iterator[dict[str, Any]]:
             yield found
         else:
             tally.read(1)
-            tally.rows("lines that hold no whole JSON object", 1)
+            tally.rows("lines that hold no complete JSON object", 1)
 
 
 def _of_rows(path: Path, rows: Iterable[Any], tally: Tally) -> pd.DataFrame:

@@ -86,7 +86,7 @@ def _written_again(before: Array, run: Array, highest: float) -> bool:
 def increments(total_T: Array, run_T: Sizes) -> Array:
     """Return what each row adds to a total that is counted within each run, or over all of them.
 
-    The first of a run is its own total, if the total began anew, and otherwise what it is ahead of the run before; NaN
+    The first of a run is its own total, if the total began again, and otherwise what it is ahead of the run before; NaN
     if it can be neither.
 
     >>> run_T = np.array([0, 0, 0, 1, 1, 2, 2])

@@ -403,7 +403,7 @@ def _without_time(table: pd.DataFrame, key: list[str], tally: Tally) -> pd.Serie
 
 
 def _count_runs(table: pd.DataFrame, run_N: Sizes, tally: Tally) -> None:
-    """Count restarts; where an epoch goes on, its iterations are only counted anew."""
+    """Count restarts; where an epoch goes on, its iterations are only counted again."""
     import pandas as pd
 
     if "epoch" in table and pd.api.types.is_numeric_dtype(table["epoch"]):

@@ -199,7 +199,7 @@ class ARIMA(FleetPredictor):
         """Fit each worker, and all of them together, with all speeds in memory.
 
         A warm start keeps the order, the scale of covariates, and the coefficients of workers that are not in these
-        traces; a worker that is in them is fitted anew.
+        traces; a worker that is in them is fitted again.
         """
         survey = fitting.surveyed(traces)
         traces = list(fitting.without_held_out(traces))

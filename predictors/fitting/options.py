@@ -97,7 +97,7 @@ class Fitting:
     survey
         What the traces hold, if that is known already; it saves a pass over them.
     warm
-        Start from what the predictor has learnt before, instead of afresh.
+        Start from what the predictor has learnt before, instead of starting from scratch.
     held_out
         Names of the workers whose speeds are never fitted, only used to decide when to stop; ``None`` holds out the
         end of every trace instead.
@@ -169,8 +169,8 @@ def fit_with(predictor: Any, traces: Iterable[Trace], fitting: Fitting) -> None:
     else:
         if fitting.warm and type(predictor).fit is not FleetPredictor.fit:
             raise ValueError(
-                f"{type(predictor).__name__} defines fit alone, which begins afresh: without fit_streamed it cannot "
-                "start from an earlier model"
+                f"{type(predictor).__name__} defines fit alone, which starts from scratch: without fit_streamed it "
+                "cannot start from an earlier model"
             )
         predictor.fit(list(fitting.without_held_out(traces)))
 

@@ -11,8 +11,8 @@ SHOWN = 3
 def without_period(text: str) -> str:
     """Return a sentence without its final period, to be part of another.
 
-    >>> without_period("Nobody is asked.")
-    'Nobody is asked'
+    >>> without_period("No client is asked.")
+    'No client is asked'
     """
     return text.removesuffix(".")
 

@@ -112,7 +112,7 @@ def test_mistakes_end_in_one_sentence(capsys, monkeypatch, tmp_path, trace):
         (["evaluate", "ewma:smoothing=2", "-t", trace], "smoothing must lie in (0, 1], got 2"),
         (["evaluate", "ewma:smooth=1", "-t", trace], "EWMA has no argument ['smooth']"),
         (["evaluate", "ewma:__import__('os')", "-t", trace], "must be arguments like"),
-        (["data", "info", str(broken)], "broken.parquet: not a whole Parquet file"),
+        (["data", "info", str(broken)], "broken.parquet: not a complete Parquet file"),
         (["data", "info", "nothing-like-it"], "neither a recorded trace nor a .parquet or .csv file"),
         (["data", "convert", trace, str(tmp_path / "no" / "x.csv")], "there is no folder"),
         (["record", "no-such-job"], "'no-such-job' is no command on the PATH"),

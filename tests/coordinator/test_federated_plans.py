@@ -90,7 +90,7 @@ def test_first_round_is_equal():
     balancer = balancer_of(deadline=0.001)
     plan = balancer.plan(["a", "b"])
     assert plan.sizes.tolist() == [32, 32]
-    assert plan.why("a") == "a gets 32 samples a step: nobody has reported yet."
+    assert plan.why("a") == "a gets 32 samples a step: no client has reported yet."
 
 
 def test_data_and_memory_bound_a_batch():

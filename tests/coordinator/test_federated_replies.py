@@ -28,9 +28,9 @@ def test_empty_round_is_counted():
         asked.append(int(plan.participating.sum()))
     assert asked == [0, 0, 2, 0]
     assert balancer.rounds == 4
-    assert balancer.plan(names_of(2)).summary.startswith("Nobody is asked")
+    assert balancer.plan(names_of(2)).summary.startswith("No client is asked")
     assert balancer.plan(names_of(2)).makespan == 0.0
-    with pytest.raises(ValueError, match="nobody is asked in this round: Nobody is asked"):
+    with pytest.raises(ValueError, match="no client is asked in this round: No client is asked"):
         balancer.plan(names_of(2)).as_plan()
 
 
@@ -194,6 +194,6 @@ def test_batches_halve_while_no_client_replies():
     plan = balancer.plan(["a", "b"])
     assert plan.sizes.tolist() == [16, 16]
     assert plan.why("a").startswith(
-        "a gets 16 samples a step: nobody has reported yet; as nobody has replied so far, it is less than the mean "
-        "batch."
+        "a gets 16 samples a step: no client has reported yet; as no client has replied so far, it is less than the "
+        "mean batch."
     )

@@ -131,7 +131,7 @@ def test_non_object_lines_counted_texts_named(made):
     text = 'starting\n{"iteration": 0, "s": 0.5, "msg": "a"}\n[1]\n\n{"iteration": 1, "s": 0.25, "msg": "b"}\n{"iterat'
     trace = only(made("log.jsonl", '{"iteration": 5, "s": 1}\n' + text), seconds="s", samples=2)
     assert trace.workers == ("0",)
-    assert trace.meta["dropped"] == "3 lines that hold no whole JSON object"
+    assert trace.meta["dropped"] == "3 lines that hold no complete JSON object"
     assert trace.meta["columns_dropped"] == "msg: no numbers"
     assert trace.name == "log"
 

@@ -132,7 +132,7 @@ def test_a_file_cut_off_in_the_middle_is_named(tmp_path):
     for share in (0.0, 0.3, 0.99):
         cut = tmp_path / "cut.parquet"
         cut.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
-        with pytest.raises(ValueError, match=r"cut\.parquet: not a whole Parquet file"):
+        with pytest.raises(ValueError, match=r"cut\.parquet: not a complete Parquet file"):
             load(cut)
 
 

@@ -323,7 +323,7 @@ def test_restarted_server_continues(grid_of, tmp_path):
 def test_truncated_state_refused(content, grid_of, tmp_path):
     path = tmp_path / "balancer.npz"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="not a whole state of a balancer"):
+    with pytest.raises(ValueError, match="not a complete state of a balancer"):
         run(BalancedStrategy(fedavg(), state=path), grid_of([Client(100.0)]))
 
 

@@ -57,7 +57,7 @@ def test_real_processes_balance_and_resume(tmp_path):
         second = submitted(tmp_path, rounds=1, record=tmp_path / "second.jsonl", **given)
     assert (tmp_path / "second.jsonl").is_file(), first[-2000:] + second[-2000:]
     before, after = (read_run(tmp_path / f"{name}.jsonl") for name in ("first", "second"))
-    assert before.why[0] == "2 clients asked: equal batches, as nobody has reported yet."
+    assert before.why[0] == "2 clients asked: equal batches, as no client has reported yet."
     assert set(after.workers) == set(before.workers)
     assert "never seen" not in after.why[0]
     assert after.of_fleet["index"].tolist() == [2]

@@ -182,7 +182,7 @@ def test_broken_middle_line_named_by_file_and_line(tmp_path):
     path = record(tmp_path / "0.jsonl", iterations=3)
     lines = path.read_text("utf-8").splitlines(keepends=True)
     path.write_text("".join([*lines[:2], lines[2][:9] + "\n", *lines[3:]]))
-    with pytest.raises(ValueError, match=r"0\.jsonl, line 3: not a whole line"):
+    with pytest.raises(ValueError, match=r"0\.jsonl, line 3: not a complete line"):
         merge([path])
     path.write_text("".join([*lines[:2], "[1, 2]\n", *lines[3:]]))
     with pytest.raises(ValueError, match=r"0\.jsonl, line 3: expected a list of 7 numbers"):
@@ -195,7 +195,7 @@ def test_broken_middle_line_named_by_file_and_line(tmp_path):
         ("[3, 64, -1.0, 0, 0, 0, 0]", r"0\.jsonl: seconds must be"),
         ("[1e3, 64, 1.0, 0, 0, 0, 0]", "expected a list of 7 numbers"),
         (f"[{10**300}, 64, 1.0, 0, 0, 0, 0]", "expected a list of 7 numbers"),
-        (f"[2, 64, {'9' * 5000}, 0, 0, 0, 0]", r"0\.jsonl, line 5: not a whole line"),
+        (f"[2, 64, {'9' * 5000}, 0, 0, 0, 0]", r"0\.jsonl, line 5: not a complete line"),
     ],
     ids=["negative", "no index", "far", "digits"],
 )

@@ -276,7 +276,7 @@ def test_unreadable_files_named(tmp_path):
     with pytest.warns(UserWarning, match="3 files were left out of the fit"):
         assert learnt(fit(EWMA(smoothing=None), source)) == good
     said = {left.file.rsplit("/", 1)[1]: left.why for left in source.left_out}
-    assert "not a whole Parquet file" in said["cut.parquet"]
+    assert "not a complete Parquet file" in said["cut.parquet"]
     assert "empty" in said["empty.parquet"]
     assert "no speed" in said["silent.parquet"]
     for name in said:

@@ -1,4 +1,4 @@
-"""Samples arranged anew: the same samples in every step, on other ranks, in other micro-batches, or in one process."""
+"""Samples rearranged: the same samples in every step, on other ranks, in other micro-batches, or in one process."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class Watched:
         from paceline.recording import AsyncRunReader, RunReader, is_asynchronous, newest
 
         path = newest(self._source)
-        # Each time anew: the file may have been empty so far, or a run of the other kind was written over it.
+        # Each time again: the file may have been empty so far, or a run of the other kind was written over it.
         kind = AsyncRunReader if path.is_file() and is_asynchronous(path) else RunReader
         if self._reader is None or self._reader.path != path or not isinstance(self._reader, kind):
             self._reader, self._arrived = kind(path, keep=2000), None

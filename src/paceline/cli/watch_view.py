@@ -123,7 +123,7 @@ RECENT = 20
 
 
 SHOWN = 12
-"""Most workers with a row: those that the others waited for most, and of late."""
+"""Most workers with a row: those that the others waited for most, and recently."""
 
 LONGEST_TITLE = 70
 """Characters of the title: a frame of 80 columns cuts off the end of a longer one, and with it the file's name."""
@@ -306,7 +306,7 @@ def _workers(run: Run) -> Iterator[RenderableType]:
 
 
 def _waited_for(run: Run) -> Array:
-    """Return how much each worker was waited for of late, ``[W]``: an iteration counts half as much every few later."""
+    """Return how long each worker was waited for recently, ``[W]``: older iterations count less."""
     slowest_T = run.slowest[-RECENT:]
     # having been waited for counts half as much 5 iterations later
     weight_T = 0.5 ** (np.arange(len(slowest_T))[::-1] / 5)

@@ -140,7 +140,7 @@ class PreparedLoader:
     balance
         The handle that ``attach`` returned; None in a job of one process.
     end_of_dataloader
-        Whether the batch handed out last was the epoch's last.
+        Whether the batch yielded last was the epoch's last.
     remainder
         Accelerate's count of samples in the last batch that are not repetitions; 0 means that it repeats none.
     """
@@ -168,7 +168,7 @@ class PreparedLoader:
 
     @property
     def step_ends(self) -> bool:
-        """True if the batch handed out last is the last of its step on this rank, with ``micro_batch=``."""
+        """True if the batch yielded last is the last of its step on this rank, with ``micro_batch=``."""
         return self.loader.step_ends
 
     def __len__(self) -> int:

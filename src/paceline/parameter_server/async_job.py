@@ -283,7 +283,7 @@ class AsyncJob:
             self.close()
 
     def _end_epochs(self) -> None:
-        """Call ``on_epoch`` for the epochs that have been applied whole since the last call."""
+        """Call ``on_epoch`` for the epochs that have been applied completely since the last call."""
         if self.service is None or self._on_epoch is None:
             return
         done = self.service.server.sampler.epoch

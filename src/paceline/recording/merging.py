@@ -268,4 +268,4 @@ def _parse(path: Path, at: int, line: str) -> Any:
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:  # also a number of too many digits
-        raise ValueError(f"{path}, line {at}: not a whole line of a record ({error}): {line[:80]!r}") from error
+        raise ValueError(f"{path}, line {at}: not a complete line of a record ({error}): {line[:80]!r}") from error

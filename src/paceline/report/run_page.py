@@ -247,7 +247,7 @@ def _leave_it(run: Run) -> Advice | None:
         return "Nothing", sentence("Nobody waits where fewer than two workers report.")
     if share > 0.05:
         return None
-    return "Nothing", sentence("Workers waited {recent} of their time of late.", recent=(share, "percent"))
+    return "Nothing", sentence("Workers waited {recent} of their time recently.", recent=(share, "percent"))
 
 
 def _balance_samples(run: Run) -> Advice | None:
@@ -269,7 +269,7 @@ def _forecast_better(run: Run) -> Advice | None:
 def _replay(run: Run) -> Advice:
     share = run.waiting(RECENT).share
     text = (
-        "Workers still waited {recent} of their time of late: paceline replay says what forecasts could reach at best."
+        "Workers still waited {recent} of their time recently: paceline replay says what forecasts could reach at best."
     )
     return "Replay it", sentence(text, recent=(share, "percent"))
 

@@ -241,7 +241,7 @@ def _alike(problem: Problem, samples: list[int], count: int) -> list[list[int]] 
 
 
 def _even(problem: Problem, bins: Bins, count: int) -> None:
-    """Divide each rank's samples anew, so that its micro-batches cost alike: for ranks that wait after each of them."""
+    """Divide each rank's samples again into micro-batches of equal cost, for ranks that wait after each."""
     cost_N = problem.work.sum(axis=1)
     places, samples = _grouped(bins.rank, problem.ranks), _grouped(bins.rank[bins.of], problem.ranks)
     load_B = sums(cost_N, bins.of, len(bins.rank))
@@ -350,7 +350,7 @@ class _Exchanges:
         self.size_B[place] += count
         giver, taker = bins.rank[[source, place]].tolist()
         both = np.sort(np.concatenate([self.by_rank[giver], self.by_rank[taker]]))
-        for rank in (giver, taker):  # summed anew, in the order of samples: no rounding adds up
+        for rank in (giver, taker):  # summed again, in the order of samples: no rounding adds up
             moved = self.by_rank[rank] = both[bins.rank[bins.of[both]] == rank]
             used = len(self.bins_of[rank]) if self.equal else np.count_nonzero(self.size_B[self.bins_of[rank]])
             self.work_WP[rank] = problem.work[moved].cumsum(axis=0)[-1] + used * problem.fixed

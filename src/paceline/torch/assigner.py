@@ -28,7 +28,7 @@ class Assigner(ABC):
         The epoch under way, the batches taken of it, and a checksum of who took what: ranks that assigned alike have
         the same.
     remaining
-        Samples of the epoch that are in no batch yet; None where nobody knows.
+        Samples of the epoch that are in no batch yet; None where it is unknown.
     coefficients
         Factors by which costs follow from features, ``[F]``; None where samples have no costs.
     min_samples

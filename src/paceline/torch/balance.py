@@ -198,7 +198,7 @@ class Balance(Scaling):
     def close(self) -> None:
         """Take everything off the models and the loader; sizes stay as they are, and gradients are averaged plainly.
 
-        Every rank calls it. The job may go on without balancing, or be attached anew.
+        Every rank calls it. The job may go on without balancing, or be attached again.
         """
         if self.closed:
             return
@@ -224,7 +224,7 @@ class Balance(Scaling):
     def load_state_dict(self, state: Mapping[str, Mapping[str, Any]], *, skip_rest: bool = False) -> None:
         """Resume, on every rank, from what ``state_dict`` returned, also with other ranks than were saved.
 
-        What was learnt of a worker follows its name; workers without a saved state start afresh. ``skip_rest`` leaves
+        What was learnt of a worker follows its name; workers without a saved state start again. ``skip_rest`` leaves
         out what remains of the saved epoch, where that is too little for these ranks.
 
         Raises

@@ -1,7 +1,7 @@
 """How many samples a gradient is of: rows of forward passes, batches that are out, and what backward goes through.
 
 A weight needs only how many, never which. A forward pass of an attached model counts the rows that it was given; they
-must be those of a batch that was handed out. A backward pass multiplies its gradient by this rank's share of that
+must be those of a batch that was yielded. A backward pass multiplies its gradient by this rank's share of that
 batch, so that a plain average over the ranks is the mean over all samples; or it goes through losses that
 ``balance.scale(loss, count)`` has multiplied by what they are means over.
 
@@ -110,7 +110,7 @@ def rows_of(
 
 
 class BatchesOut:
-    """Batches of this rank that were handed out and may still be computed, the one being computed first.
+    """Batches of this rank that were yielded and may still be computed, the one being computed first.
 
     Which of them a pass was given matters only where two have as many rows of this rank, and not as many of all ranks,
     as an epoch's last batch may. Then the loop is taken to go on to the next one after a backward pass; where it does
@@ -152,7 +152,7 @@ class BatchesOut:
     def of(self, rows: Sequence[int], model: object = None) -> tuple[RankBatch | None, bool]:
         """Return a batch of so many rows of this rank, or None, and whether it is a new one; leave out those before it.
 
-        A model leaves the batch that its gradients were computed of, once a further one was handed out. A second model
+        A model leaves the batch that its gradients were computed of, once a further one was yielded. A second model
         does so where models take turns, as earlier batches have shown.
         """
         out = self._out
@@ -178,7 +178,7 @@ class BatchesOut:
     def catch_up(self) -> None:
         """Leave out batches that were computed without being found, as the rows of their passes said nothing.
 
-        All have been computed that were handed out, but for as many as the loop fetches ahead.
+        All have been computed that were yielded, but for as many as the loop fetches ahead.
         """
         ahead = max(self.delivered - self.passes, 0)
         del self._out[: max(len(self._out) - ahead, 0)]

@@ -21,7 +21,7 @@ LOOKED_AT = 128
 
 
 class StreamAssigner(Assigner):
-    """Draws global batches from a stream, which every rank reads anew for every epoch, and divides them.
+    """Draws global batches from a stream, which every rank reads again for every epoch, and divides them.
 
     ``window`` samples are held back and mixed, as ``seed`` says.
     """

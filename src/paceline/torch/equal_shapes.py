@@ -85,7 +85,7 @@ class SumsToCome:
     """Compares how often gradients were summed with how often a loop of so many batches sums them.
 
     Both are the same on every rank at the same place of a script. What a rank sees of its own passes is not: rows
-    beside a batch may mislead one rank, and ranks that disagree here wait for each other for ever.
+    beside a batch may mislead one rank, and ranks that disagree here wait for each other forever.
 
     Parameters
     ----------

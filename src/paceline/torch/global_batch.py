@@ -25,7 +25,7 @@ class RankBatch:
     features
         Features of the work of this rank's part; empty where samples have no costs.
     rows
-        Samples handed out at once, where the rank's part comes in micro-batches; -1 where it comes as a whole.
+        Samples yielded at once, where the rank's part comes in micro-batches; -1 where it comes as a whole.
     last
         Whether it is the step's last micro-batch on this rank.
     """

@@ -43,7 +43,7 @@ class BalancedLoader(RankLoader):
         Whether, and from which seed, every epoch has a new order. The same on every rank.
     sampler
         What orders an epoch in place of ``shuffle`` and ``seed``: it yields numbers of samples, the same on every rank,
-        and is asked anew for every epoch, after its ``set_epoch`` if it has one. What it yields comes exactly once.
+        and is asked again for every epoch, after its ``set_epoch`` if it has one. What it yields comes exactly once.
     drop_last
         Whether to leave out the samples at the end of an epoch that do not fill a global batch.
     accumulate
@@ -84,7 +84,7 @@ class BalancedLoader(RankLoader):
     Raises
     ------
     TypeError
-        If the dataset is not map-style, a number is not whole, or there is no such option.
+        If the dataset is not map-style, a number is not an integer, or there is no such option.
     ValueError
         If there are fewer samples than ranks, the global batch is smaller than the number of ranks, or a number is
         out of range.

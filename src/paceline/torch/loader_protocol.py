@@ -29,11 +29,11 @@ class Loader(Protocol):
     counts_differ
         Whether ranks may have different numbers of micro-batches in a step.
     step_ends
-        Whether the batch handed out last is the last of its step on this rank.
+        Whether the batch yielded last is the last of its step on this rank.
     batch_sizes
-        Samples of each rank in the batch handed out last, ``[W]`` int64.
+        Samples of each rank in the batch yielded last, ``[W]`` int64.
     since_uneven
-        Batches handed out since one of which ranks had different numbers of samples; infinite if there was none.
+        Batches yielded since one of which ranks had different numbers of samples; infinite if there was none.
     ended
         Whether the newest loop over it has reached its end, and was not left before.
     assigned
@@ -45,13 +45,13 @@ class Loader(Protocol):
         out. Only this call shows which sizes belong to which batch, even if a loop fetches batches early.
     on_start
         Called when a new series of batches begins: with the first batch of a loop, when a state is loaded, and when
-        another rank's state is adopted (then inside ``before_batch``). Batches handed out before it may never be
+        another rank's state is adopted (then inside ``before_batch``). Batches yielded before it may never be
         trained on, so records of them can be dropped.
     before_load, after_load
         Called around the loading of this rank's part of a batch; the second with the seconds in which the rank waited
         for its loading processes, and those that they took for the batch, divided by their number.
     before_state
-        Called before a state is made: batches that were handed out and not computed yet are not in it.
+        Called before a state is made: batches that were yielded and not computed yet are not in it.
     """
 
     global_batch: int
@@ -104,7 +104,7 @@ class Loader(Protocol):
 
     @property
     def position(self) -> tuple[int, int, int]:
-        """Epoch, batches handed out in it, and a checksum below 2**32 of the sizes of all ranks in them.
+        """Epoch, batches yielded in it, and a checksum below 2**32 of the sizes of all ranks in them.
 
         Ranks that train together must have the same position. If they do not, one has looped alone (it peeked, or began
         a loop, when the others did not) or used other sizes, and samples come twice or not at all.

@@ -31,7 +31,7 @@ UNKNOWN = {
     "batch_size": "this rank's changes from batch to batch, and loader.global_batch is that of all ranks",
     "batch_sampler": DRAWS,
     "sizes": "where samples have costs, shares= divides their work, and batch_sizes are the samples of a drawn batch",
-    "bs": "fastai's own distributed training assigns batches anew: docs/howto/trainers.md has a callback in place of "
+    "bs": "fastai's own distributed training assigns batches again: docs/howto/trainers.md has a callback in place of "
     "it",
 }
 """Attributes of torch's loader that this one has not, and what there is instead."""

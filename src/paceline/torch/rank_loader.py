@@ -119,7 +119,7 @@ class RankLoader:
 
     @property
     def position(self) -> tuple[int, int, int]:
-        """Epoch, batches handed out in it, and a checksum of who took what: ranks that loop alike have the same."""
+        """Epoch, batches yielded in it, and a checksum of who took what: ranks that loop alike have the same."""
         return self._assigner.epoch, self._assigner.batches, self._assigner.digest
 
     def set_epoch(self, epoch: int) -> None:
@@ -217,7 +217,7 @@ class RankLoader:
         places = self.borders(len(samples)) if self.borders else None
         if self.after_load:
             self.after_load(*self._source.ahead)
-        assigner.advance()  # only now: a batch that could not be loaded has not been handed out
+        assigner.advance()  # only now: a batch that could not be loaded has not been yielded
         self.batch_sizes = rank_batch.sizes
         uneven = self.packs or len(set(rank_batch.sizes.tolist())) > 1  # packed rows are as long as their tokens
         self.since_uneven = 0 if uneven else self.since_uneven + 1

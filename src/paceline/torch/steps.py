@@ -1,4 +1,4 @@
-"""Steps of a job: batches are handed out, this rank's time is measured, reports are exchanged, and new sizes are set.
+"""Steps of a job: batches are yielded, this rank's time is measured, reports are exchanged, and new sizes are set.
 
 Axis: W workers.
 """
@@ -191,7 +191,7 @@ class Steps(Weighting):
         """Send counts, at the first sum since the loader was asked for a batch with what this rank has measured.
 
         Reports are sent at a moment that must not depend on what this rank alone has seen: a rank that sends none
-        leaves the others waiting for ever. All ranks sum gradients alike, so sums are counted.
+        leaves the others waiting forever. All ranks sum gradients alike, so sums are counted.
         """
         began = time.perf_counter()
         if self._fresh:

@@ -28,7 +28,7 @@ class StreamLoader(RankLoader):
     Parameters
     ----------
     stream
-        What yields samples, anew for every epoch; its ``set_epoch`` is called if it has one.
+        What yields samples, again for every epoch; its ``set_epoch`` is called if it has one.
     global_batch
         Samples of all ranks together in one batch.
     rank, world_size

@@ -292,7 +292,7 @@ def one_of(dataset: Any) -> Callable[[Any], Any]:
 
 
 def length_of(loader: Any) -> int:
-    """Return the batches of an epoch; 0 where nobody knows."""
+    """Return the batches of an epoch; 0 where it is unknown."""
     try:
         return len(loader)
     except TypeError:

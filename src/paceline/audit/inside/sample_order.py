@@ -1,4 +1,4 @@
-"""Samples that travel between runs: written by one, handed out by another, on whichever rank.
+"""Samples that travel between runs: written by one, yielded by another, on whichever rank.
 
 Tensors, arrays, numbers and texts in lists, tuples and dictionaries are written as they are, other objects as pickles.
 One that cannot be pickled stays where it is, and a run that needs it asks the dataset for its number once more.

@@ -117,7 +117,7 @@ class StepRecorder:
 
     @property
     def draws_are_samples(self) -> bool:
-        """True if numbers that the script draws now may be those of samples: no loader has handed out any."""
+        """True if numbers that the script draws now may be those of samples: no loader has yielded any."""
         return all(stream.startswith(RANDINT) for stream in self.tape.streams)
 
     def look_beside(self) -> None:

@@ -136,7 +136,7 @@ class EpochSampler:
 
     @property
     def epoch(self) -> int:
-        """Number of epochs, from the first on, that have been applied whole."""
+        """Number of epochs, from the first on, that have been applied completely."""
         epoch = self._completed
         while self._applied_of.get(epoch, 0) == self.samples:
             epoch += 1

@@ -87,7 +87,7 @@ class Scheme:
 
 
 def saps(workers: int, *, bound: int | None = None, forecast: bool = True) -> Scheme:
-    """Return SaPS: staleness is limited, and nobody waits.
+    """Return SaPS: staleness is limited, and no worker waits.
 
     Yu et al. (HPCC 2019) say that stragglers are detected by the version of the parameters, and that staleness is
     limited without waiting for them. Their exact rules are not public to us; these are ours. Stragglers get smaller
@@ -131,7 +131,7 @@ def saps_compensated(workers: int, *, bound: int | None = None) -> Scheme:
 
 
 def asp(workers: int) -> Scheme:
-    """Return asynchronous parallel: every push is applied as it is, nobody waits (Recht et al., NIPS 2011)."""
+    """Return asynchronous parallel: every push is applied as it is, no worker waits (Recht et al., NIPS 2011)."""
     return Scheme(name="ASP")
 
 
@@ -201,7 +201,7 @@ def k_async(workers: int, pushes: int | None = None) -> Scheme:
 
 
 def k_batch_async(workers: int, pushes: int | None = None) -> Scheme:
-    """Return K-batch-async SGD: a mean of K pushes of any workers, nobody waits (Dutta et al., AISTATS 2018)."""
+    """Return K-batch-async SGD: a mean of K pushes of any workers, no worker waits (Dutta et al., AISTATS 2018)."""
     return Scheme(name="K-batch-async", gathering=Mean(pushes or _half(workers)))
 
 

@@ -562,7 +562,7 @@ class Known:
         Raises
         ------
         ValueError
-            If it is not whole, holds more clients than may be known, or comes from another predictor.
+            If it is incomplete, holds more clients than may be known, or comes from another predictor.
         """
         count, capacity = len(state["clients/names"]), self.clients.capacity
         if count > capacity:
@@ -570,11 +570,11 @@ class Known:
         try:
             self.clients.load_state_dict(_part(state, "clients"))
         except KeyError as error:
-            raise ValueError(f"the state is not whole, it lacks {error}: was it saved by another version?") from error
+            raise ValueError(f"the state is incomplete, it lacks {error}: was it saved by another version?") from error
         for part, predictor in self.predictors.items():
             predictor.load_state_dict(_part(state, part))
             if list(predictor.workers) != self.clients.names:
-                raise ValueError(f"the state is not whole: the predictor of {part} holds other clients")
+                raise ValueError(f"the state is incomplete: the predictor of {part} holds other clients")
 
     # -- what it is made of --------------------------------------------------------------------------------------
 
@@ -608,12 +608,12 @@ def summary_of(names: Sequence[str], size_W: Sizes, seconds_W: Array, source_W: 
     planned_W = size_W > 0
     count = int(planned_W.sum())
     if not count:
-        return "Nobody is asked: nobody could reply by the deadline, or has data or memory for a sample."
+        return "No client is asked: none could reply by the deadline, or has data or memory for a sample."
     who = f"{_wording.count(count, 'client')} asked"
     if count < len(size_W):
         who += f", {len(size_W) - count} left out"
     if np.any(source_W == ForecastSource.NOTHING):
-        return f"{who}: equal batches, as nobody has reported yet."
+        return f"{who}: equal batches, as no client has reported yet."
     unseen = int(np.isin(source_W[planned_W], (ForecastSource.DEVICE, ForecastSource.FLEET)).sum())
     cold = f"; {unseen} of them never seen" if unseen else ""
     end, typical = float(seconds_W.max()), float(np.median(seconds_W[planned_W]))

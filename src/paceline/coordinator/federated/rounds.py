@@ -212,7 +212,7 @@ class RoundPlan:
     silent, rejected
         For how many rounds in a row each did not reply, or reported a speed that cannot be, ``[W]``.
     is_reduced
-        Whether all batches are less than the mean one, as nobody has replied so far.
+        Whether all batches are less than the mean one, as no client has replied so far.
     round_index
         How many rounds had been reported when it was made.
     summary
@@ -245,7 +245,7 @@ class RoundPlan:
 
     @property
     def makespan(self) -> float:
-        """Seconds until the last reply is expected; 0 if nobody is asked."""
+        """Seconds until the last reply is expected; 0 if no client is asked."""
         return float(self.seconds.max(initial=0.0))
 
     @cached_property
@@ -291,8 +291,8 @@ class RoundPlan:
                 f"it trained by epochs instead of {count(steps, 'local step')}."
             )
         elif source == ForecastSource.NOTHING:
-            halved = "; as nobody has replied so far, it is less than the mean batch" if self.is_reduced else ""
-            sentence = f"{name} gets {samples} a step: nobody has reported yet{halved}."
+            halved = "; as no client has replied so far, it is less than the mean batch" if self.is_reduced else ""
+            sentence = f"{name} gets {samples} a step: no client has reported yet{halved}."
         else:
             mean = percent(self.sizes[i] / self.sizes[self.participating].mean())
             # Named where the client was taken to be slower than its forecast by a tenth or more.
@@ -315,10 +315,10 @@ class RoundPlan:
         Raises
         ------
         ValueError
-            If nobody is asked.
+            If no client is asked.
         """
         if not self.participating.any():
-            raise ValueError(f"nobody is asked in this round: {self.summary}")
+            raise ValueError(f"no client is asked in this round: {self.summary}")
         i = np.flatnonzero(self.participating)
         flat = np.zeros(len(i))
         curves = Curves(flat, 1.0 / self.speed[i], self.comm_seconds[i], np.full(len(i), np.inf))

@@ -254,4 +254,4 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
             return dict(saved)
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, AttributeError, TypeError) as error:
-        raise ValueError(f"{path}: not a whole state of a balancer ({error}): move it away to start anew") from error
+        raise ValueError(f"{path}: not a complete state of a balancer ({error}): remove it to start again") from error

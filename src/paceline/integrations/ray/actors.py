@@ -43,7 +43,7 @@ def over_ray(shards: Sequence[Any]) -> Everywhere:
 
 
 class RayServer:
-    """The server's actor. Ray makes it anew when its process dies; it then resumes, and workers join by pulling."""
+    """The server's actor. Ray makes it again when its process dies; it then resumes, and workers join by pulling."""
 
     def __init__(self, plan: RayPlan) -> None:
         self._shards = remote_shards(plan) if plan.servers > 1 else []
@@ -65,7 +65,7 @@ class RayServer:
             must not join, as everybody would wait for it behind a barrier.
         """
         with self._consistent():
-            with self._coming_and_going:  # a worker that is found dead in between would join for ever
+            with self._coming_and_going:  # a worker that is found dead in between would join forever
                 gone = life <= self._gone.get(worker, -1)
                 if not gone and worker not in self.service.server.workers:
                     self.service.join(worker)

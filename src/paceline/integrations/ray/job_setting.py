@@ -45,7 +45,7 @@ class RayPlan:
         Forecasts the workers' speeds: a name as in :func:`paceline.predictors.named`.
     checkpoint, checkpoint_every
         File that the server's host can write, and after how many applied samples it is written. A server that dies
-        goes on from there; without a file it begins anew.
+        goes on from there; without a file it begins again.
     servers
         Over how many processes the parameters are split, where one has too little memory or is too slow for them. Rules
         and samples stay with one server, the lead; see :mod:`paceline.coordinator.asynchronous.store`.

@@ -44,7 +44,7 @@ class RayJob:
         self.plan = plan
         # all workers may wait behind a barrier, and 8 further calls must get through
         room = plan.workers * (1 + plan.comebacks) + 8
-        # Retried for ever: calls that a dying server has not answered reach the one that comes after it. A push that it
+        # Retried forever: calls that a dying server has not answered reach the one that comes after it. A push that it
         # had taken is then refused as one of a step that is over, and counts once.
         options = {"max_restarts": -1, "max_task_retries": -1, "max_concurrency": room, "num_cpus": 0}
         self.server: Any = ray.remote(RayServer).options(**options).remote(plan)
