@@ -22,20 +22,6 @@ from paceline.predictors.nested import NestedPredictor
 from paceline.predictors.protocol import Predictor
 from paceline.predictors.report import Report
 
-EXPERTS = (
-    "last-value",
-    "ewma:smoothing=0.5",
-    "ewma:smoothing=0.25",
-    "ewma:smoothing=0.1",
-    "ewma:smoothing=0.03",
-    "huber-ewma",
-    "running-median",
-    "arima",
-    "rls",
-    "narx",
-)
-"""The default experts."""
-
 DISCOUNT, SHARE = 0.998, 0.01
 """Factor by which the past fades in each iteration, and the part of the trust that all experts share equally."""
 
@@ -84,7 +70,21 @@ class Mixture(NestedPredictor):
         "a_missing_report_changes_nothing": "one of its usual experts is ARIMA, whose state moves on in silence"
     }
 
-    def __init__(self, experts: Sequence[str | Predictor] = EXPERTS) -> None:
+    def __init__(
+        self,
+        experts: Sequence[str | Predictor] = (
+            "last-value",
+            "ewma:smoothing=0.5",
+            "ewma:smoothing=0.25",
+            "ewma:smoothing=0.1",
+            "ewma:smoothing=0.03",
+            "huber-ewma",
+            "running-median",
+            "arima",
+            "rls",
+            "narx",
+        ),
+    ) -> None:
         if isinstance(experts, str) or not len(experts):
             raise ValueError(f"experts must be a list of at least one predictor or name, got {experts!r}")
         super().__init__()

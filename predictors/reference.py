@@ -16,11 +16,8 @@ FAR = 5.0
 """Deviations from the fitted mean beyond which a value counts as unknown.
 
 Whatever their distribution, at most 1 in 25 of the fitted values themselves lie so far out (Chebyshev's inequality):
-fewer than :data:`MANY`, so more of the same never counts as drift.
+fewer than the 5% from which on values count as drift.
 """
-
-MANY = 0.05
-"""Share of unknown values from which on speeds or covariates have left what was fitted."""
 
 
 @dataclass(frozen=True)

@@ -6,20 +6,19 @@ quotas of all parent groups bind a group as well.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
 
-NAN = float("nan")
-
 
 class Growth:
     """Growth of a counter, per second of wall time since it was last asked; NaN the first time."""
 
     def __init__(self) -> None:
-        self._value, self._time = NAN, NAN
+        self._value, self._time = math.nan, math.nan
 
     def by(self, value: float) -> float:
         """Tell the counter's value now, and return its growth since the last value."""
@@ -62,7 +61,7 @@ def number(text: bytes) -> float:
     42.0
     """
     word, *_ = text.split(None, 1) or [b""]
-    return float(word) if word.isdigit() else NAN
+    return float(word) if word.isdigit() else math.nan
 
 
 def field(text: bytes, key: bytes) -> float:

@@ -16,6 +16,7 @@ A covariate is a small named object with one job. To add one, write a class with
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import time
@@ -26,7 +27,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline._require import require
 from paceline.recording.control_group import (
-    NAN,
     ControlGroup,
     File,
     Growth,
@@ -272,7 +272,7 @@ class ThrottledTime:
             return 0.0
         group_text = self._own_file.text()
         if not group_text:  # the group was removed
-            return NAN
+            return math.nan
         # A group of version 2 without the CPU controller cannot have a quota, and has no such counter.
         texts = [group_text, *(file.text() for file in self._above)]
         return sum(_throttled_seconds(text) or 0.0 for text in texts)
@@ -325,7 +325,7 @@ class CPUQuota:
                 first, cores = True, cores_granted(text)
                 lowest = lowest if cores is None else min(lowest, cores)
         if not first:
-            return NAN
+            return math.nan
         return self._every if lowest == float("inf") else lowest
 
 
@@ -411,7 +411,7 @@ class CPUBusy:
             cores = [line.split() for line in text.splitlines() if line.startswith(self._pinned)]
             idle = (4, 5)  # the fourth and fifth counters of a core: idle, and idle while waiting for a disk
             ticks = [int(core[i]) for core in cores for i in range(1, 9) if i not in idle]
-            return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else NAN
+            return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else math.nan
         return used_seconds(text)
 
 
@@ -430,7 +430,7 @@ class RunDelay:
     def sample(self) -> float:
         """Return seconds of waiting per second since the last boundary."""
         fields = self._file.text().split()
-        return self._grown.by(int(fields[1]) * 1e-9 if len(fields) > 1 else NAN)
+        return self._grown.by(int(fields[1]) * 1e-9 if len(fields) > 1 else math.nan)
 
 
 class _Pressure:
@@ -445,7 +445,7 @@ class _Pressure:
     def sample(self) -> float:
         """Return the share of the time since the last boundary."""
         _, found, total = self._file.text().partition(b"total=")
-        return self._grown.by(number(total) * 1e-6 if found else NAN)
+        return self._grown.by(number(total) * 1e-6 if found else math.nan)
 
 
 class CPUPressure(_Pressure):
@@ -480,10 +480,10 @@ class Runnable:
         """Return the number of competing tasks now."""
         if self._members is None:
             running = self._load.text().replace(b"/", b" ").split()[3:4]
-            return (int(running[0]) - 1) / (os.cpu_count() or 1) if running else NAN
+            return (int(running[0]) - 1) / (os.cpu_count() or 1) if running else math.nan
         members = self._members.text().split()
         if not members:
-            return NAN
+            return math.nan
         others = {pid for pid in members if int(pid) != os.getpid()}
         self._stats = {pid: self._stats.get(pid) or self._stat(pid) for pid in others}
         return float(sum(b") R" in stat.text() for stat in self._stats.values()))
@@ -503,4 +503,4 @@ class MemoryAvailable:
     def sample(self) -> float:
         """Return the share now, between 0 and 1."""
         text = self._file.text()
-        return field(text, b"MemAvailable:") / (field(text, b"MemTotal:") or NAN)
+        return field(text, b"MemAvailable:") / (field(text, b"MemTotal:") or math.nan)

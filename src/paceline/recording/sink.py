@@ -393,32 +393,34 @@ class _Metrics:
 
 _OF_REGISTRY: WeakKeyDictionary[Any, dict[str, _Metrics]] = WeakKeyDictionary()
 
-FLEET = {
-    "seconds": "Own compute time of the slowest worker.",
-    "forecast_seconds": "Time that the slowest worker was expected to take.",
-    "equal_seconds": "Time that the slowest worker would have taken with equal batches, an estimate.",
-    "gain": "Share of the time saved over equal batches.",
-    "waiting_share": "Share of the workers' time spent waiting for the slowest.",
-    "waiting_from_workers": "What it would be with equal work, every worker at its own speed; NaN without costs.",
-    "waiting_from_work": "What it would be with the actual work, all workers at one speed; NaN without costs.",
-    "forecast_error": "Relative error of the forecast, the mean over the workers.",
-    "wall_seconds": "Time from one iteration's start to the next one's.",
-    "overhead_seconds": "Time that balancing took on the critical path.",
-}
-WORKER = {
-    "samples": "Samples processed in the last iteration.",
-    "work": "What they cost, in average samples; NaN where samples have no costs.",
-    "seconds": "Own compute time of the last iteration.",
-    "forecast_seconds": "Compute time that was expected.",
-    "wait_seconds": "Time it waited for the slowest.",
-}
-COUNTED = {
-    "iterations": "Iterations done.",
-    "samples": "Samples processed.",
-    "changes": "Times the sizes were changed.",
-    "disagreements": "Times the workers had different plans.",
-}
-SYNCHRONOUS = Family("paceline", FLEET, WORKER, COUNTED)
+SYNCHRONOUS = Family(
+    "paceline",
+    {
+        "seconds": "Own compute time of the slowest worker.",
+        "forecast_seconds": "Time that the slowest worker was expected to take.",
+        "equal_seconds": "Time that the slowest worker would have taken with equal batches, an estimate.",
+        "gain": "Share of the time saved over equal batches.",
+        "waiting_share": "Share of the workers' time spent waiting for the slowest.",
+        "waiting_from_workers": "What it would be with equal work, every worker at its own speed; NaN without costs.",
+        "waiting_from_work": "What it would be with the actual work, all workers at one speed; NaN without costs.",
+        "forecast_error": "Relative error of the forecast, the mean over the workers.",
+        "wall_seconds": "Time from one iteration's start to the next one's.",
+        "overhead_seconds": "Time that balancing took on the critical path.",
+    },
+    {
+        "samples": "Samples processed in the last iteration.",
+        "work": "What they cost, in average samples; NaN where samples have no costs.",
+        "seconds": "Own compute time of the last iteration.",
+        "forecast_seconds": "Compute time that was expected.",
+        "wait_seconds": "Time it waited for the slowest.",
+    },
+    {
+        "iterations": "Iterations done.",
+        "samples": "Samples processed.",
+        "changes": "Times the sizes were changed.",
+        "disagreements": "Times the workers had different plans.",
+    },
+)
 
 ASYNCHRONOUS = Family(
     "paceline_async",

@@ -24,15 +24,6 @@ from paceline.audit.inside.randomness import LIBRARIES, seed_script
 from paceline.audit.inside.step_recorder import StepRecorder
 from paceline.audit.tape import RANDINT
 
-MEANS = [
-    *("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div"),
-    *("binary_cross_entropy", "binary_cross_entropy_with_logits"),
-]
-"""Losses of torch that are means unless they are told otherwise."""
-
-PROCESS_OPTIONS = ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout")
-"""Options of loading processes, which an audit does without."""
-
 CHUNKS_MODULE = "paceline.torch.chunks"
 """Module of what a balanced loader's own loading processes load: the balanced loader is looked at, not this."""
 
@@ -217,7 +208,10 @@ class Patches:
 
             return loss
 
-        for name in MEANS:
+        for name in [
+            *("cross_entropy", "nll_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div"),
+            *("binary_cross_entropy", "binary_cross_entropy_with_logits"),
+        ]:
             self.replace(torch.nn.functional, name, noting)
 
         def backward(before: Any) -> Any:
@@ -349,7 +343,8 @@ def in_this_process(before: Any) -> Any:
     def init(*arguments: Any, **options: Any) -> None:
         bound = signature.bind(*arguments, **options)
         if type(bound.arguments.get("dataset")).__module__ != CHUNKS_MODULE:
-            for name in PROCESS_OPTIONS:
+            # an audit does without loading processes
+            for name in ("num_workers", "prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"):
                 bound.arguments.pop(name, None)
         before(*bound.args, **bound.kwargs)
 

@@ -27,8 +27,6 @@ from typing import Any, NamedTuple
 from paceline.recording.allowance import Allowance, Spent, lasting
 from paceline.recording.torch.marks import CPUMarks, Marks
 
-NAN = float("nan")
-
 LATEST = 16
 """Laps that wait for a device at most. Where it lags behind by more, as with few and long kernels, the newest are left
 out: the oldest are those that it passes next, and without them no report would ever come."""
@@ -45,11 +43,11 @@ class Measure(NamedTuple):
     that the work takes if the quota lasts.
     """
 
-    samples: float = NAN
-    micro_batches: float = NAN
-    steps: float = NAN
-    seconds: float = NAN
-    comm_seconds: float = NAN
+    samples: float = math.nan
+    micro_batches: float = math.nan
+    steps: float = math.nan
+    seconds: float = math.nan
+    comm_seconds: float = math.nan
 
     def by_steps(self) -> Measure:
         """Return these measurements with the micro-batches of a step taken as one."""
@@ -385,7 +383,7 @@ class Clock:
 
     def _newest(self, exchanges: Iterable[_Wait | None]) -> float:
         """Return how long the newest exchange took that is over: on a CPU, that of the previous step."""
-        took = NAN
+        took = math.nan
         for wait in exchanges:
             if wait is not None and wait.end is not None and (not self.delay or self._marks.passed(wait.end)):
                 took = self._marks.seconds(wait.begin, wait.end)
