@@ -389,7 +389,7 @@ class _RunningRace:
                 self._pull(other)
 
     def _leave_step(self, name: str) -> None:
-        """Let a worker whose step was given up report how far it was, and begin again."""
+        """Restart a worker whose step was given up, and record how far it was."""
         worker, now = self.workers[name], self.events.now
         start = worker.began + self.times.comm_seconds / 2
         if now > start:

@@ -234,7 +234,7 @@ def leaderboard(
 
 @dataclass(frozen=True, eq=False)
 class _Last:
-    """Errors of the last value, beside which those of others are told, ``[W]``."""
+    """Errors of the last value, to which other predictors' errors are compared, ``[W]``."""
 
     rmse: Array
     mae: Array

@@ -85,7 +85,7 @@ class Adopted(FleetPredictor):
         self.predictor.leave(worker)
 
     def rename(self, old: str, new: str) -> None:
-        """Give a worker another name."""
+        """Rename a worker."""
         super().rename(old, new)
         self.predictor.rename(old, new)
 

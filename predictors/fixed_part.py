@@ -151,7 +151,7 @@ class FixedPart:
         self._take({name: rows[stays_W] for name, rows in self._rows.items()})
 
     def rename(self, old: str, new: str) -> None:
-        """Give a worker another name; it keeps its place and everything learnt about it."""
+        """Rename a worker; it keeps its place and its state."""
         self.predictor.rename(old, new)
 
     def observe(self, report: Report) -> None:
@@ -225,7 +225,7 @@ class FixedPart:
         self._take(_fresh(len(self.workers)))
 
     def _take(self, rows: dict[str, Array]) -> None:
-        """Take over what is known of each worker, and weigh the hypotheses by it."""
+        """Load what is known of each worker, and weigh the hypotheses by it."""
         self._rows = rows
         self._weights_WH = _weights(rows["evidence"])
         count = len(rows["size"])

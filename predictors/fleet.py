@@ -185,7 +185,7 @@ class FleetPredictor(Params):
         self.workers = self.workers[:i] + self.workers[i + 1 :]
 
     def rename(self, old: str, new: str) -> None:
-        """Give a worker another name; it keeps its place and everything learnt about it.
+        """Rename a worker; it keeps its place and its state.
 
         Use it for a process that starts again on the same machine, or a rank that gets a new number.
         """
@@ -298,7 +298,7 @@ class FleetPredictor(Params):
         self.state["squared_error"] = smoothed_W
 
     def _forget(self, forgotten_W: Mask) -> None:
-        """Let these workers start again, as if they had never reported; the others keep their state."""
+        """Reset these workers to their initial state; the others keep theirs."""
         fresh = self._fresh_rows(int(forgotten_W.sum()))
         for name, rows in self.state.items():
             # A new array, not a change in place: caches recognise the state that they belong to by its arrays.

@@ -114,7 +114,7 @@ class Mixture(NestedPredictor):
         return self._columns + 1
 
     def _forget(self, forgotten_W: Mask) -> None:
-        """Let workers start again; forecasts already made of them are not judged any more."""
+        """Reset workers; forecasts already made of them are not scored."""
         super()._forget(forgotten_W)
         for answer in self._answers.values():
             answer.expected_WE[forgotten_W] = np.nan

@@ -87,7 +87,7 @@ class NestedPredictor(FleetPredictor):
             part.leave(worker)
 
     def rename(self, old: str, new: str) -> None:
-        """Give a worker another name; it keeps its place and everything learnt about it."""
+        """Rename a worker; it keeps its place and its state."""
         super().rename(old, new)
         for part in self._parts():
             part.rename(old, new)

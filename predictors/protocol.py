@@ -52,7 +52,7 @@ class Predictor(Protocol):
         ...
 
     def rename(self, old: str, new: str) -> None:
-        """Give a worker another name; it keeps its place and everything learnt about it."""
+        """Rename a worker; it keeps its place and its state."""
         ...
 
     def observe(self, report: Report) -> None:

@@ -99,7 +99,7 @@ class LeaderSearch(FleetPredictor):
             self._move()
 
     def _move(self) -> None:
-        """Let the straggler of the window hand a step of samples to the leader, and begin another window."""
+        """Move a step of samples from the window's straggler to its leader, and begin another window."""
         rows, size_W = self.state, self.state["size"]
         mean_W = np.where(rows["reports"] > 0, rows["total"] / np.maximum(rows["reports"], 1), np.nan)
         rows["total"], rows["reports"] = np.zeros(len(size_W)), np.zeros(len(size_W))

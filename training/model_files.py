@@ -116,7 +116,7 @@ def _arguments(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _try(predictor: FleetPredictor) -> None:
-    """Let a copy serve small fleets: weights of a wrong shape fail here, and not in the middle of a training.
+    """Try a copy on small fleets, so that weights of a wrong shape fail here and not during training.
 
     Two sizes are tried because an array of a wrong shape may happen to fit one of them.
     """

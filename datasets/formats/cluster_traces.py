@@ -138,7 +138,7 @@ def read_pai_minibatch(paths: Sequence[Path]) -> Iterator[Trace]:
 
 
 def _in_one_run_pai_minibatch(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
-    """Let the times of a job that was started again go on after its first run."""
+    """Continue the times of a restarted job after its first run."""
     run_N = runs_of_rows(table["worker"].to_numpy(), table["time"].to_numpy())
     tally.restarts(run_N.max(initial=0))
     return table.assign(time=continued(table["time"].to_numpy(), run_N)) if run_N.any() else table
@@ -635,7 +635,7 @@ def _operations(path: Path, tally: Tally) -> pd.DataFrame:
 
 
 def _in_one_run_bytedance(rows: pd.DataFrame, tally: Tally) -> pd.DataFrame:
-    """Let the steps of a job that was started again go on after its first run: summed, they would count twice."""
+    """Continue the steps of a restarted job after its first run: summed, they would count twice."""
     operation = rows["rank"].astype(str) + "/" + rows["optype"].astype(str) + "/" + rows["seq_id"].astype(str)
     run_N = runs_of_rows(operation.to_numpy(dtype=str), rows["step"].to_numpy(dtype=np.float64))
     tally.restarts(run_N.max(initial=0))

@@ -119,7 +119,7 @@ class ARIMA(FleetPredictor):
         return self.covariate_names_
 
     def rename(self, old: str, new: str) -> None:
-        """Give a worker another name; it keeps its place, its model and everything learnt about it."""
+        """Rename a worker; it keeps its place, its model and its state."""
         super().rename(old, new)
         # Coefficients are stored by name, so the new name needs its own entry.
         known = old if old in self.coefficients_ else POOLED

@@ -202,7 +202,7 @@ class BatchTime(FleetPredictor):
         self._relative.leave(worker)
 
     def rename(self, old: str, new: str) -> None:
-        """Give a worker another name; it keeps its place and everything learnt about it."""
+        """Rename a worker; it keeps its place and its state."""
         super().rename(old, new)
         self._relative.rename(old, new)
 

@@ -90,13 +90,13 @@ def pool(group: range, sizes: list[list[int]]) -> list[Ref]:
 
 
 def assigned(samples: Sequence[Ref], sizes: list[list[int]]) -> list[list[list[Ref]]]:
-    """Give samples out in their order, in batches of these sizes."""
+    """Assign samples in order, in batches of these sizes."""
     rest = iter(samples)
     return [[[next(rest) for _ in range(size)] for size in row] for row in sizes]
 
 
 def as_they_were(stream: str, group: range, sizes: list[list[int]]) -> list[list[list[Ref]]]:
-    """Give every rank its own samples."""
+    """Assign every rank its own samples."""
     return assigned(pool(group, sizes), sizes)
 
 

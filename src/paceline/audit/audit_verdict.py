@@ -18,7 +18,7 @@ class AuditStatus(Enum):
 
 
 class Cause(Enum):
-    """Reason why a script is not exact, or why nobody could tell: a sentence, a remedy, and the section of the page."""
+    """Reason why a script is not exact, or the audit inconclusive: sentence, remedy and section of the page."""
 
     TERMS = (
         "each batch's loss is divided by something that the batch itself holds",

@@ -92,7 +92,7 @@ def _not_shown(inquiry: Inquiry, found: compare.Difference, filtered: str) -> Au
 
 
 def unlike_one(inquiry: Inquiry, found: compare.Difference, one: Tape) -> AuditVerdict:
-    """Say why a step differs from one process's although samples may be exchanged."""
+    """Find why a step differs from that of one process although samples may be exchanged."""
     ours, theirs = (compare.flat([tape.steps[0]]) for tape in (inquiry.base.tapes[0], one))
     factor = float(ours @ theirs / (theirs @ theirs or 1))
     ranks = len(inquiry.base.tapes)
@@ -105,7 +105,7 @@ def unlike_one(inquiry: Inquiry, found: compare.Difference, one: Tape) -> AuditV
 
 
 def by_size(inquiry: Inquiry, found: compare.Difference) -> AuditVerdict:
-    """Tell sums from means that are not weighted: by how a rank's weight follows its size."""
+    """Distinguish sums from unweighted means, by how a rank's weight depends on its size."""
     kind = inquiry.balanced[0]
     if inquiry.streams:
         return inquiry.not_exact(Cause.OTHER_DATA, found, ", ".join(inquiry.streams))

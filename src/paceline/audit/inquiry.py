@@ -105,11 +105,11 @@ class Inquiry:
         return AuditVerdict(status=AuditStatus.EXACT, deviation=max(self.found.values(), default=0.0), **self.common())
 
     def unknown(self, cause: Cause, detail: str = "") -> AuditVerdict:
-        """Return the verdict that nobody could tell, with its cause."""
+        """Return an inconclusive verdict, with its cause."""
         return AuditVerdict(status=AuditStatus.COULD_NOT_TELL, cause=cause, detail=detail, **self.common())
 
     def not_exact(self, cause: Cause, found: compare.Difference | None, detail: str = "") -> AuditVerdict:
-        """Return the verdict that the script is not exact, with its cause; within the noise, that nobody can tell."""
+        """Return the verdict that the script is not exact, with its cause; within the noise, an inconclusive one."""
         step, name = found.begins(self.tolerance) if found else (0, "")
         amount = found.largest if found else 0.0
         if found and amount < 10 * self.tolerance and self.noise > 0:

@@ -126,7 +126,7 @@ def _storable(predictor: FleetPredictor, text: str) -> FleetPredictor:
 
 
 def _report_skipped(source: Source) -> None:
-    """Say what was left out, and why; of many files the first."""
+    """Report the files that were left out, and why; of many the first."""
     left = source.left_out
     for one in left[:MAX_LISTED]:
         err.print(f"left out: {escape(printable(str(one)))}", soft_wrap=True, highlight=False)

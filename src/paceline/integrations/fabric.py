@@ -12,7 +12,7 @@ from paceline.torch import attach as attach_module
 
 
 def attach(model: torch.nn.Module, loader: BalancedLoader, **options: Any) -> Balance:
-    """Let every rank's batch size follow its speed: :func:`paceline.torch.attach`, for a Fabric model.
+    """Balance every rank's batch size by its speed: :func:`paceline.torch.attach`, for a Fabric model.
 
     The loop stays as it is, including ``fabric.backward(loss)``. Do not pass the loader to
     ``fabric.setup_dataloaders``, which accepts only a ``DataLoader``: the balanced loader assigns samples to ranks by

@@ -312,7 +312,7 @@ class AsyncJob:
         self._pushed = self._work.ended
 
     def _finish(self) -> None:
-        """Let rank 0 answer until all have the final parameters; the last push has written the last checkpoint."""
+        """Serve until all workers have the final parameters; the last push wrote the last checkpoint."""
         self._left = True  # its thread at the server has ended with the final parameters
         waiting = self._threads
         while self.service is not None and waiting:

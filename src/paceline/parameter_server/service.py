@@ -141,7 +141,7 @@ class Service:
         self._events = 0
 
     def join(self, worker: str) -> None:
-        """Let a worker take part, or start again."""
+        """Register a worker, or restart it."""
         with self._changed:
             self._require_sound()
             with self._updating():  # what it held goes back, and an update may have waited for that
@@ -201,7 +201,7 @@ class Service:
         return verdict
 
     def is_given_up(self, worker: str, stamp: Stamp) -> bool:
-        """Say whether a step was given up."""
+        """Return whether a step was given up."""
         with self._changed:
             return self.server.is_given_up(worker, stamp)
 

@@ -85,7 +85,7 @@ class FlatModel:
             parameter.grad = slope
 
     def lay(self, gradient: torch.Tensor) -> None:
-        """Let parts of a row, ``[P]``, be the gradients until the next call, without a copy."""
+        """Use parts of a row, ``[P]``, as gradients until the next call, without a copy."""
         start = 0
         for parameter, _ in self._pairs:
             end = start + parameter.numel()
@@ -227,7 +227,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _seen(optimizer: torch.optim.Optimizer) -> None:
-    """Let a scheduler see that its optimizer steps: it wraps that method, and a copy has lost the wrapping."""
+    """Tell a scheduler that its optimizer has stepped: it wraps that method, and a copy has lost the wrapping."""
     if not hasattr(optimizer.step, "_wrapped_by_lr_sched"):
         step: Any = partial(type(optimizer).step, optimizer)
         step._wrapped_by_lr_sched = True

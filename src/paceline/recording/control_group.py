@@ -21,7 +21,7 @@ class Growth:
         self._value, self._time = math.nan, math.nan
 
     def by(self, value: float) -> float:
-        """Tell the counter's value now, and return its growth since the last value."""
+        """Record the counter's value, and return its growth since the last one."""
         now = time.perf_counter()
         growth = (value - self._value) / (now - self._time)
         self._value, self._time = value, now

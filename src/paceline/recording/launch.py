@@ -121,7 +121,7 @@ def _require_visible_waits(model: Any) -> None:
 
 
 def cut_batches() -> None:
-    """Let torch's batch samplers, whatever script uses them, yield half of every other block of batches.
+    """Patch torch's batch samplers to yield half of every other block of batches.
 
     A probe needs batches of two sizes. Samples that are left out are not trained on.
     """

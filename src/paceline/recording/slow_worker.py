@@ -12,7 +12,7 @@ from paceline.recording.merging import merge, phase_table
 
 
 def slow_worker(paths: Iterable[str | Path], *, minimum: float = 0.05) -> str:
-    """Say which workers are slow, by how much and in which phase, or that none is.
+    """Report which workers are slow, by how much and in which phase, or that none is.
 
     A worker is slow if its own time, without waits, is usually longer than that of the faster half by more than
     ``minimum`` and by more than twice the uncertainty of that.

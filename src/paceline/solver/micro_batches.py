@@ -110,7 +110,7 @@ def search(problem: Problem, count: int | None, level: float, enough: float) -> 
 
 
 def _owners(problem: Problem, count: int | None, level: float) -> list[list[int]] | None:
-    """Give each sample, the largest first, to the rank with most work left until ``level``, of those with room.
+    """Assign each sample, the largest first, to the rank with the most work left until ``level`` and room for it.
 
     Where tokens in proportion to speed do not fit under the fastest rank's cap, to the one with most work left for its
     room: fast ranks then get the densest samples, which are the longest.
@@ -147,7 +147,7 @@ def _owners(problem: Problem, count: int | None, level: float) -> list[list[int]
 
 
 def _owners_by_phase(problem: Problem, count: int | None) -> list[list[int]] | None:
-    """Give each sample to the rank whose longest phase, relative to that phase's mean, stays shortest."""
+    """Assign each sample to the rank whose longest phase, relative to that phase's mean, stays shortest."""
     pace_W = problem.fleet.pace
     mine: list[list[int]] = [[] for _ in range(problem.ranks)]
     cost_NP = problem.work / problem.work.cumsum(axis=0)[-1]
@@ -285,7 +285,7 @@ def _best_fit(problem: Problem, samples: list[int]) -> list[list[int]]:
 
 
 def fill_empty(problem: Problem, bins: Bins, count: int | None) -> None:
-    """Give ranks without a sample the smallest of another; then, where there are enough, empty micro-batches too."""
+    """Move the smallest samples of other ranks to ranks without any, then to empty micro-batches if any are left."""
     if len(problem) >= problem.ranks:
         has_W = np.bincount(bins.rank[bins.of], minlength=problem.ranks)
         for rank in np.flatnonzero(has_W == 0).tolist():

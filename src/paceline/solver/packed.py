@@ -24,7 +24,7 @@ def packed(samples: Samples, fleet: Fleet, enough: float) -> Sizes:
 
 
 def _longest_first(samples: Samples, fleet: Fleet) -> Sizes:
-    """Give the longest sample to the rank that would end it first, and so on; like samples in one go."""
+    """Assign the longest sample to the rank that would end it first, and so on; similar samples together."""
     cost_N, ends_W = samples.costs, fleet.fixed.copy()
     owner_N = np.empty(len(samples), dtype=np.int64)
     rising, first = -cost_N, 0
@@ -67,7 +67,7 @@ def _fluid(ends_W: Array, each_W: Array, count: int) -> float:
 
 
 def _under_cap(samples: Samples, fleet: Fleet) -> Sizes:
-    """Give out samples one by one where there is room: by cost, else by tokens, else as they fill ranks best."""
+    """Assign samples one by one where there is room: by cost, else by tokens, else as they fill ranks best."""
     by_cost, by_tokens = np.arange(len(samples)), np.argsort(-samples.tokens, kind="stable")
     for order, tight in ((by_cost, False), (by_tokens, False), (by_tokens, True)):
         owner_N = _one_by_one(samples, fleet, order, tight=tight)
@@ -81,7 +81,7 @@ def _under_cap(samples: Samples, fleet: Fleet) -> Sizes:
 
 
 def _one_by_one(samples: Samples, fleet: Fleet, order: Sizes, *, tight: bool) -> Sizes | None:
-    """Give each sample to the rank that ends it first, of those with room; or to the one with least room (tight)."""
+    """Assign each sample to the rank with room that ends it first, or, if tight, to the one with least room."""
     ends_W, room_W = fleet.fixed.copy(), np.full(len(fleet), samples.cap)
     owner_N = np.empty(len(samples), dtype=np.int64)
     for sample, cost, tokens in zip(
@@ -98,7 +98,7 @@ def _one_by_one(samples: Samples, fleet: Fleet, order: Sizes, *, tight: bool) ->
 
 
 def _one_sample_each(samples: Samples, fleet: Fleet, owner_N: Sizes) -> Sizes:
-    """Give ranks with too few samples the shortest that others can spare, the slowest rank first."""
+    """Move the shortest samples that others can spare to ranks with too few, the slowest rank first."""
     counts_W = np.bincount(owner_N, minlength=len(fleet))
     short_W = np.flatnonzero(counts_W < samples.lower)
     for rank in short_W[np.argsort(-fleet.pace[short_W], kind="stable")].tolist():
@@ -111,7 +111,7 @@ def _one_sample_each(samples: Samples, fleet: Fleet, owner_N: Sizes) -> Sizes:
 
 
 def _exchanged(samples: Samples, fleet: Fleet, owner_N: Sizes, enough: float) -> Sizes:
-    """Let the latest rank hand a sample to an early one, or swap two, as long as that ends the iteration sooner."""
+    """Move a sample from the latest rank to an early one, or swap two, while that ends the iteration sooner."""
     work_W = samples.works(owner_N, len(fleet))
     # Exchanges after which the search ends. It rarely needs ten.
     for _ in range(64):

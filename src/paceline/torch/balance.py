@@ -188,11 +188,11 @@ class Balance(Scaling):
         return stack
 
     def measured(self, seconds: float) -> None:
-        """Let the next report carry these seconds of own computing in place of the clock's."""
+        """Report these compute seconds next, instead of the clock's."""
         self._clock.measured(seconds)
 
     def ran_out_of_memory(self) -> None:
-        """Let the next report say that this rank's batch did not fit; from then on it gets less."""
+        """Report that this rank's batch did not fit into memory; it gets less from then on."""
         self._steps.out_of_memory = True
 
     def close(self) -> None:

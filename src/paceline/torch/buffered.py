@@ -79,7 +79,7 @@ class BufferAssigner(EpochAssigner):
         self.take(self._rank_batch.sizes)
 
     def reserve(self, sizes_W: Sizes) -> None:
-        """Let every rank hold enough for a batch of its size, and as much more as it may load ahead."""
+        """Fill every rank's buffer for a batch of its size, and for what it may load ahead."""
         held_W, drawable = self._held(), len(self.numbers) - self.place
         short_W = (1 + self.ahead) * sizes_W - held_W
         if drawable and short_W.max() > 0:

@@ -351,7 +351,7 @@ def scaled(loss: torch.Tensor, count: float | None, factor: float) -> torch.Tens
 
 
 def _keep_finite(root: Any) -> None:
-    """Let the nodes of a loss without terms send zeros where they would send 0 / 0."""
+    """Make the nodes of a loss without terms send zeros instead of 0 / 0."""
 
     def finite(sent: Sequence[torch.Tensor | None], got: Any) -> tuple[torch.Tensor | None, ...]:
         return tuple(one if one is None or one.is_sparse else one.nan_to_num(0.0, 0.0, 0.0) for one in sent)
@@ -458,7 +458,7 @@ def _backward(
 
 
 def _call_at_end(nodes: Iterable[Any], weightings: Iterable[Any]) -> list[Any]:
-    """Let weightings know when all gradients of this rank are there, before anybody waits for those of others.
+    """Notify weightings when all gradients of this rank are there, before any rank waits for others.
 
     The engine runs callbacks in the order in which they were queued, and those of DistributedDataParallel and of
     sharded models, which wait, are queued later than this one.

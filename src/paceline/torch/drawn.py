@@ -101,7 +101,7 @@ class StreamAssigner(Assigner):
         self.over = bool(state["over"])
 
     def adopt(self, state: State) -> None:
-        """Take over the state of another rank; the place in the stream is the same on every rank."""
+        """Load the state of another rank; the place in the stream is the same on every rank."""
         self.epoch, self.batches, self.digest = (int(state[name]) for name in ("epoch", "batches", "digest"))
         self._scale = np.array(state["scale"])
 

@@ -52,7 +52,7 @@ class Progress:
         return {**self.assigner.state_dict(), "next_epoch": np.array(self.next_epoch)}
 
     def resume(self, state: State, *, skip_rest: bool = False) -> None:
-        """Let the rest of the epoch that was under way come next; or leave it out, and say so."""
+        """Continue with the rest of the interrupted epoch, or skip it with a warning."""
         self.assigner.check(state, with_rest=not skip_rest)
         self.assigner.load_state_dict(state)
         self.next_epoch, epoch, self._left = int(state["next_epoch"]), self.assigner.epoch, ""

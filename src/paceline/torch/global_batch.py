@@ -101,7 +101,7 @@ class GlobalBatch:
         return _in_proportion(np.ones(self.world_size), self.samples)
 
     def checked(self, sizes_W: Any) -> Sizes:
-        """Return sizes of a full batch as an array that nobody changes.
+        """Return sizes of a full batch as a read-only array.
 
         Raises
         ------

@@ -39,7 +39,7 @@ class Optimizers:
         self._seen: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 
     def watch(self) -> Callable[[], None]:
-        """Look at all steps from now on, until the returned function is called or nobody holds this object."""
+        """Look at all steps from now on, until the returned function is called or this object is garbage."""
         known = weakref.ref(self)
 
         def look(optimizer: torch.optim.Optimizer, positional: Sequence[Any], named: dict[str, Any]) -> None:

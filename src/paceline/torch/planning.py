@@ -120,7 +120,7 @@ class Planning:
             raise RuntimeError(_diverged(self.balancer.workers, places))
 
     def settle(self, rows: RankReports, iteration: int) -> None:
-        """Give all ranks the state of the first, because their plans differ.
+        """Copy the first rank's state to all ranks, because their plans differ.
 
         Raises
         ------
@@ -187,7 +187,7 @@ class Planning:
         return planned
 
     def _retold(self, rows: RankReports, work: WorkModel) -> RankReports:
-        """Tell the predictor the last iterations in the units of the new costs; return the newest report in them.
+        """Report the last iterations to the predictor in units of the new costs; return the newest report in them.
 
         Speeds in the old units would look like a worker that has become slower: the one whose samples now cost more.
         """

@@ -54,7 +54,7 @@ class RankLoader:
         self.before_state: Callable[[], None] | None = None
 
     def __getattr__(self, name: str) -> Never:
-        """Say what there is in place of an attribute that scripts ask torch's loader for."""
+        """Name the replacement for an attribute of torch's loader."""
         raise AttributeError(f"{type(self).__name__} has no {name}" + (f": {UNKNOWN[name]}" if name in UNKNOWN else ""))
 
     # -- what a balance sets ---------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class RankLoader:
         return self._assigner.epoch, self._assigner.batches, self._assigner.digest
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next epoch be this one. Without it, epochs count up from 0 by themselves, a peek's included."""
+        """Set the number of the next epoch. By default, epochs count up from 0, including peeks."""
         self._progress.next_epoch = require_int("epoch", epoch, 0)
 
     def place(self) -> dict[str, NDArray[Any]]:

@@ -53,7 +53,7 @@ def replicas_of(model: torch.nn.Module) -> list[int]:
 
 
 def sum_gradients(model: torch.nn.Module, *, now: bool) -> None:
-    """Let the backward passes of a model in FSDP2 or HSDP sum gradients over the ranks, or keep them for later ones."""
+    """Set whether backward passes of a model in FSDP2 or HSDP sum gradients over the ranks, or keep them for later."""
     modules: list[Any] = list(model.modules())
     for module in modules:
         if hasattr(module, "set_requires_gradient_sync"):

@@ -100,7 +100,7 @@ class Steps(Weighting):
     # -- in the loader -----------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Let the loader cut the next batch by the newest plan, and call the observers of the iteration before it."""
+        """Apply the newest plan to the next batch, and call the observers of the previous iteration."""
         if threading.get_ident() != self._thread:
             raise RuntimeError(
                 "the balanced loader is read by another thread than the one that called attach(): fetch batches in "

@@ -43,7 +43,7 @@ class Names:
         return {self._known[id(parameter)][1]: parameter for parameter in all_parameters}
 
     def _name(self, parameter: torch.Tensor, name: str) -> None:
-        """Give a parameter this name, or one with a number if another has it."""
+        """Register a parameter under this name, numbered if another has it."""
         if self._known.get(id(parameter), _nothing)[0]() is parameter:
             return
         used = {known for other, known in self._known.values() if other() is not None}

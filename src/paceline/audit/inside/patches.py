@@ -74,7 +74,7 @@ class Patches:
     # -- random numbers --------------------------------------------------------------------------------------------
 
     def no_dropout(self) -> None:
-        """Let dropout do nothing: which values it drops depends on where a sample lies."""
+        """Disable dropout: which values it drops depends on the sample's position."""
         functional: Any = torch.nn.functional
         for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"):
             self.replace(functional, name, lambda before: unchanged)
@@ -270,7 +270,7 @@ class Patches:
 
 @contextmanager
 def no_dropout() -> Iterator[None]:
-    """Let dropout do nothing inside."""
+    """Disable dropout inside."""
     patches = Patches(None)
     patches.no_dropout()
     try:

@@ -309,7 +309,7 @@ class Server:
     # -- workers -------------------------------------------------------------------------------------------------
 
     def join(self, worker: str) -> None:
-        """Let a worker take part; one that comes back after it died starts again."""
+        """Register a worker; one that rejoins after it died starts again."""
         if worker in self.fleet.members:
             self.abandon(worker)
             return
@@ -319,7 +319,7 @@ class Server:
         self._ahead.join(worker)
 
     def leave(self, worker: str) -> tuple[str, ...]:
-        """Let a worker go: the samples that it held go back. Return whose steps an update due now gave up."""
+        """Remove a worker and return its samples to the pool. Return whose steps an update due now gave up."""
         self._close(self._member(worker), Outcome.ABANDONED)
         del self.fleet.members[worker]
         self._ahead.leave(worker)

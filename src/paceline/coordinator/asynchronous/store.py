@@ -41,7 +41,7 @@ class Store(Protocol):
         ...
 
     def step(self, factor: float, applied: int, scale: float = 1.0) -> None:
-        """Let the optimizer take a step along the weighted mean of what is gathered, times a scale."""
+        """Take an optimizer step along the weighted mean of the gathered gradients, times a scale."""
         ...
 
     def forget(self, ticket: int) -> None:

@@ -101,7 +101,7 @@ class Clients:
         return np.fromiter((get(name, -1) for name in names), dtype=np.intp, count=len(names))
 
     def join(self, names: Sequence[str], *, round_index: int) -> None:
-        """Give new clients the next rows; there must be room for them."""
+        """Add clients in the next free rows."""
         self._row |= {name: len(self) + i for i, name in enumerate(names)}
         for column, (kind, fresh) in COLUMNS.items():
             value = round_index if column == "seen" else fresh
@@ -154,7 +154,7 @@ class Clients:
         return {**names, **{name: column.copy() for name, column in self._columns.items()}}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what ``state_dict`` returned."""
+        """Load a state from ``state_dict``."""
         names = [str(name) for name in state["names"]]
         wrong = [name for name in COLUMNS if len(state[name]) != len(names)]
         if wrong:

@@ -222,7 +222,7 @@ class BalancedStrategy:
             self._warn_once("state", f"{path} could not be written, and each round tries again: {error}")
 
     def _introduce(self, balancer: FederatedBalancer, replies: list[Reply]) -> None:
-        """Tell the balancer what clients state about their data, memory and devices."""
+        """Pass the clients' data, memory and devices on to the balancer."""
         for name in ("data", "memory", "devices"):
             measured = {reply.client: reply.measured.about(name) for reply in replies}
             known = {client: value for client, value in measured.items() if value is not None}

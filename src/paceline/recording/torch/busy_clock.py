@@ -286,7 +286,7 @@ class Clock:
         wait.end = self._marks.mark()
 
     def measured(self, seconds: float) -> None:
-        """Let the next report carry this busy time instead of the clock's."""
+        """Report this busy time next, instead of the clock's."""
         self._pieces.append(seconds)
 
     def look(self) -> None:

@@ -15,7 +15,7 @@ def state_work(work: float) -> None:
 
 
 def work_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
-    """Return the work of a forward pass with these arguments: as a loader told it, or their elements.
+    """Return the work of a forward pass with these arguments: as the loader stated it, or their elements.
 
     Examples
     --------

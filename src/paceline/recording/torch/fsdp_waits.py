@@ -91,7 +91,7 @@ class FSDPWaits:
 
 
 def queue_callback(callback: Callable[[], None]) -> None:
-    """Let a function be called at the end of the backward pass that runs."""
+    """Call a function at the end of the current backward pass."""
     torch.autograd.Variable._execution_engine.queue_callback(callback)
 
 
