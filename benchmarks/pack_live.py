@@ -1,6 +1,7 @@
 """What packing by cost and speed gains in a real training: a small language model, two ranks, turns of one run.
 
 python benchmarks/pack_live.py          # about ten minutes on an idle machine; writes pack_live.md
+python benchmarks/pack_live.py --short  # a quarter of the rounds, for a machine with other work
 python benchmarks/pack_live.py --quick  # a minute; prints only
 
 Axis: W ranks.
@@ -31,10 +32,11 @@ from work_live import spread
 from work_rank import WORDS
 
 QUICK = "--quick" in sys.argv
-ROUNDS, STEPS, WARM_UP = (2, 5, 10) if QUICK else (25, 8, 50)
+SHORT = "--short" in sys.argv
+ROUNDS, STEPS, WARM_UP = (2, 5, 10) if QUICK else (6, 8, 25) if SHORT else (25, 8, 50)
 """Rounds, in each of which every scheme has a turn of so many steps; and steps of each scheme before them.
 
-All rounds together are eight times the 25 steps whose samples transformers' sampler sorts at once.
+All of the long run are eight times the 25 steps whose samples transformers' sampler sorts at once.
 """
 
 GLOBAL_BATCH, SAMPLES = 64, 4800
@@ -146,7 +148,7 @@ class Contestant:
         from paceline.coordinator import Policy
         from paceline.torch import BalancedLoader, Costs, Flatten, attach
 
-        self.model = DistributedDataParallel(Model(16 if world == "asleep" else 32))
+        self.model = DistributedDataParallel(Model(16 if world == "asleep" else 128))
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3)
         self.world, self.factor = world, factor if rank else 1.0
         self.tokens, self.balance = 0, None
@@ -223,8 +225,8 @@ def distance(data: list[torch.Tensor], rank: int) -> float:
     return max(float((one - other).detach().abs().max()) for one, other in pairs)
 
 
-def compete(data: list[torch.Tensor], rank: int, world: str, factor: float) -> list[tuple[str, float]]:
-    """Return each turn's scheme, and its tokens of both ranks per second."""
+def compete(data: list[torch.Tensor], rank: int, world: str, factor: float) -> list[tuple[str, float, float]]:
+    """Return each turn's scheme, its tokens of both ranks per second, and a rank's CPU seconds per token of its own."""
     contestants = {scheme: Contestant(scheme, data, rank, world, factor) for scheme in SCHEMES}
     for one in contestants.values():
         for _ in range(WARM_UP):
@@ -234,12 +236,13 @@ def compete(data: list[torch.Tensor], rank: int, world: str, factor: float) -> l
         for scheme in random.Random(seed).sample(SCHEMES, len(SCHEMES)):
             one = contestants[scheme]
             dist.barrier()
-            before, begin = one.tokens, time.perf_counter()
+            before, begin, cpu = one.tokens, time.perf_counter(), time.thread_time()
             for _ in range(STEPS):
                 one.step()
-            done = torch.tensor([float(one.tokens - before)])
+            seconds = time.perf_counter() - begin
+            done = torch.tensor([float(one.tokens - before), time.thread_time() - cpu])
             dist.all_reduce(done)
-            rates.append((scheme, float(done) / (time.perf_counter() - begin)))
+            rates.append((scheme, float(done[0]) / seconds, float(done[1] / done[0])))
     for one in contestants.values():
         if one.balance is not None:
             one.balance.close()
@@ -275,9 +278,24 @@ round: geometric means with the half-width of their 95% confidence interval.
 - *pack*: `pack=True` as it is."""
 
 
+BUSY = """
+A slow rank in *computing* sleeps by its CPU time. Where other work runs, as the load average shows, computing takes
+longer than that, so such a rank is less than twice as slow, and times vary more."""
+
+
 def page(result: dict[str, Any], about: str) -> str:
-    lines = ["# Packing, live", "", "Command: `python benchmarks/pack_live.py`", "", about, "", ABOUT, ""]
+    lines = [
+        "# Packing, live",
+        "",
+        f"Command: `python benchmarks/pack_live.py{' --short' if SHORT else ''}`",
+        "",
+        about,
+        "",
+        ABOUT,
+        "",
+    ]
     lines += [f"- *{world}*: {sentence}." for world, sentence in WORLDS.items()]
+    lines += [BUSY]
     far = f"{result.pop('distance'):.0e}"
     lines += ["", f"Tokens weigh alike: after sixteen steps in float64, packed for unequal ranks, parameters are {far}"]
     lines += ["from those of one process on the global batches.", ""]
@@ -286,7 +304,7 @@ def page(result: dict[str, Any], about: str) -> str:
     lines += ["| --- |" + " --- |" * len(rivals)]
     behind, level = [], []
     for name, turns in result.items():
-        rates = {scheme: np.array([rate for own, rate in turns if own == scheme]) for scheme in SCHEMES}
+        rates = {scheme: np.array([rate for own, rate, _ in turns if own == scheme]) for scheme in SCHEMES}
         cells = []
         for rival in rivals:
             mean, half = spread(np.log(rates["pack"] / rates[rival]))
@@ -294,6 +312,15 @@ def page(result: dict[str, Any], about: str) -> str:
             if mean <= half:
                 (behind if mean < -half else level).append(f"{rival} in *{name}*")
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    lines += [
+        "",
+        "Microseconds of a core for each token, medians: computing, loading and planning, whatever else runs.",
+        "",
+    ]
+    lines += ["| setting | " + " | ".join(SCHEMES) + " |", "| --- |" + " --- |" * len(SCHEMES)]
+    for name, turns in result.items():
+        costs = [np.median([cpu for own, _, cpu in turns if own == scheme]) for scheme in SCHEMES]
+        lines.append(f"| {name} | " + " | ".join(f"{1e6 * cost:.1f}" for cost in costs) + " |")
     lines += ["", "Behind: " + ("; ".join(behind) or "no scheme") + "."]
     lines += ["", "Not told apart from: " + ("; ".join(level) or "no scheme") + "."]
     return "\n".join([*lines, ""])
