@@ -70,8 +70,7 @@ class Report:
 
     def run(self, place, out):
         from paceline.recording import read_run
-        from paceline.report import run_page
-        from paceline.report.page import write_page
+        from paceline.report import run_page, write_page
 
         write_page(run_page(read_run(place / "run.jsonl"), digest="", command=""), out / "page.html")
 

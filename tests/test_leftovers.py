@@ -11,10 +11,7 @@ import pytest
 
 from paceline import _atomic
 from paceline._atomic import TemporaryFolder, atomic_write, remove_left_folders, remove_leftovers
-from paceline.coordinator.asynchronous.epoch_sampler import EpochSampler
-from paceline.coordinator.asynchronous.optimizer import SGD
-from paceline.coordinator.asynchronous.schemes import scheme
-from paceline.coordinator.asynchronous.server import Server
+from paceline.coordinator.asynchronous import SGD, EpochSampler, Server, scheme
 from paceline.parameter_server.service import Service
 
 WRITES = """

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from paceline.audit.examine import Audit
+from paceline.audit import Audit
 from paceline.audit.inquiry import AuditRun
 from paceline.audit.inside.begin import recorded
 from paceline.audit.tape import load_all

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from readings import NAN, covariate, only
 
-from paceline.datasets import read_traces
-from paceline.datasets.profiles import CURVE, read_profiles
+from paceline.datasets import read_profiles, read_traces
+from paceline.datasets.profiles import CURVE
 from paceline.datasets.readers import FORMATS
 
 

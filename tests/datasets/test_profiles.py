@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from paceline.datasets.profiles import COLUMNS, CURVE, load_profile, read_profiles, save_profile
+from paceline.datasets import read_profiles
+from paceline.datasets.profiles import COLUMNS, CURVE, load_profile, save_profile
 from paceline.predictors import BatchTime
 
 REAL = Path(os.environ.get("PACELINE_DATA", Path(__file__).parents[3] / "shared" / "data")) / "batch_profiles"

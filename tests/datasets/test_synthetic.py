@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from paceline.datasets.synthetic import KINDS, oracle_speed, synthetic_fleet
+from paceline.datasets import synthetic_fleet
+from paceline.datasets.synthetic import KINDS, oracle_speed
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from paceline.datasets import Trace, load
-from paceline.datasets.usage_speed import speed_from_usage
+from paceline.datasets import Trace, load, speed_from_usage
 
 NAN = float("nan")
 

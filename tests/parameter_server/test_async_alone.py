@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from paceline.coordinator.asynchronous.server import Outcome
+from paceline.coordinator.asynchronous import Outcome
 from paceline.parameter_server import AsyncJob, async_job
 from paceline.parameter_server.links import FIRST, rows_read, rows_written
 from paceline.parameter_server.torch_optimizer import FRONT

@@ -12,20 +12,9 @@ import torch.distributed as dist
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from paceline.coordinator.asynchronous.epoch_sampler import SampleBatch
-from paceline.coordinator.asynchronous.server import Outcome
-from paceline.coordinator.asynchronous.workers import Stamp
-from paceline.parameter_server.links import (
-    FIRST,
-    LARGEST_EXCESS,
-    OUTCOMES,
-    SERVER,
-    WIRES,
-    GlooLink,
-    LocalLink,
-    LostServerError,
-    serve,
-)
+from paceline.coordinator.asynchronous import Outcome, SampleBatch, Stamp
+from paceline.parameter_server import LostServerError
+from paceline.parameter_server.links import FIRST, LARGEST_EXCESS, OUTCOMES, SERVER, WIRES, GlooLink, LocalLink, serve
 from paceline.parameter_server.service import Work
 from paceline.parameter_server.torch_optimizer import FRONT
 

@@ -277,7 +277,7 @@ def step_of(kind, scale):
 
 @pytest.mark.parametrize("kind", OPTIMISERS)
 def test_linear_optimizers_recognized(kind):
-    from paceline.parameter_server.torch_optimizer import TorchOptimizer
+    from paceline.parameter_server import TorchOptimizer
 
     model, optimizer, _ = problem(kind, **OPTIMISERS[kind])
     grows = step_of(kind, 4.0) == pytest.approx(4 * step_of(kind, 1.0))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from paceline.parameter_server.torch_optimizer import FlatModel
+from paceline.parameter_server import FlatModel
 
 
 @pytest.mark.parametrize("before", ["nothing", "none", "laid", "another"])

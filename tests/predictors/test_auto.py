@@ -8,8 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from paceline.datasets import Trace
-from paceline.datasets.synthetic import synthetic_fleet
+from paceline.datasets import Trace, synthetic_fleet
 from paceline.predictors import Auto, LastValue, Report
 
 

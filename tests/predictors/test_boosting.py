@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from paceline.datasets import Trace
-from paceline.datasets.synthetic import synthetic_fleet
+from paceline.datasets import Trace, synthetic_fleet
 from paceline.eval import backtest
 from paceline.predictors import Boosting, LastValue, checks
 from paceline.predictors.trees.forest import Trees

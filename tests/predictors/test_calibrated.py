@@ -5,7 +5,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from paceline.datasets.synthetic import synthetic_fleet
+from paceline.datasets import synthetic_fleet
 from paceline.predictors import BatchTime, Calibrated, Forecast, Report
 
 WARM_UP = 200

@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from paceline.predictors import Training
 from paceline.predictors.fitting import Fitting
-from paceline.predictors.networks.neural import Examples, Training
+from paceline.predictors.networks.neural import Examples
 from paceline.predictors.networks.training_windows import windows_of
 
 torch = pytest.importorskip("torch", reason="needs the torch extra")

@@ -5,8 +5,7 @@ import copy
 import numpy as np
 import pytest
 
-from paceline.datasets import Trace
-from paceline.datasets.synthetic import synthetic_fleet
+from paceline.datasets import Trace, synthetic_fleet
 from paceline.predictors import NARX, GatedNARX, LastValue, Report, Training
 
 

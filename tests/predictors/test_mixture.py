@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from paceline.datasets.synthetic import synthetic_fleet
+from paceline.datasets import synthetic_fleet
 from paceline.predictors import EWMA, RLS, FleetPredictor, LastValue, Mixture, Report, checks
 
 SIMPLE = ("last-value", "ewma:smoothing=0.25", "ewma:smoothing=0.05", "running-median", "rls")

@@ -17,10 +17,9 @@ from paceline.predictors import (
     Training,
     checks,
 )
-from paceline.predictors.fitting import Moment
 from paceline.predictors.networks import training_windows
 from paceline.predictors.networks.neural import Examples
-from paceline.training import fit
+from paceline.training import Moment, fit
 
 LATER = {"torch": [NARX, GatedNARX, SimpleRNN, LSTM, GRU, Auto]}
 LATER |= {"sklearn": [Boosting], "statsmodels": [lambda: ARIMA(order=(1, 0, 0), method="likelihood")]}

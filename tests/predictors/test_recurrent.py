@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from paceline.datasets import Trace
-from paceline.datasets.synthetic import synthetic_fleet
+from paceline.datasets import Trace, synthetic_fleet
 from paceline.predictors import GRU, LSTM, LastValue, Report, SimpleRNN, Training
 from paceline.predictors.fitting import Fitting
 

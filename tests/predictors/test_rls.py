@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from paceline.datasets import Trace
-from paceline.datasets.synthetic import synthetic_fleet
-from paceline.predictors import LastValue, Report
-from paceline.predictors.linear.rls import PRIOR_VARIANCE, RLS
+from paceline.datasets import Trace, synthetic_fleet
+from paceline.predictors import RLS, LastValue, Report
+from paceline.predictors.linear.rls import PRIOR_VARIANCE
 
 
 def errors(model, trace, skip):

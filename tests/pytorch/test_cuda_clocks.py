@@ -17,8 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "standin"))
 
 from standin import stand_in
 
-from paceline.recording import Recorder, clock_offset, merge
-from paceline.recording.torch import watch
+from paceline.recording import Recorder, clock_offset, merge, watch
 from paceline.recording.torch.busy_clock import LATEST, Clock
 from paceline.recording.torch.collective_time import listen
 from paceline.recording.torch.marks import CPUMarks, CUDAMarks, Delayed, marks_of

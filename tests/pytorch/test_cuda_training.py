@@ -14,11 +14,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "standin"))
 from standin import NAME, stand_in
 
 from paceline.cli.main import main
+from paceline.datasets import synthetic_fleet
 from paceline.datasets.profiles import load_profile
-from paceline.datasets.synthetic import synthetic_fleet
-from paceline.predictors import GRU, LSTM, NARX, GatedNARX, SimpleRNN
+from paceline.predictors import GRU, LSTM, NARX, GatedNARX, SimpleRNN, Training
 from paceline.predictors.networks import descent, processes
-from paceline.predictors.networks.neural import Training
 from paceline.training import fit
 from paceline.training import profile as profiling
 

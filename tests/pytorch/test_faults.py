@@ -16,9 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from paceline.cli.watch_command import Watched
 from paceline.coordinator import LoadBalancer
 from paceline.predictors import EWMA, Report
-from paceline.recording import Recorder, merge, read_run
-from paceline.recording.control_group import ControlGroup
-from paceline.recording.covariates import all_covariates, default_covariates
+from paceline.recording import ControlGroup, Recorder, all_covariates, default_covariates, merge, read_run
 from paceline.torch import BalancedLoader, attach
 
 FAULTS = Path(__file__).parents[2] / "docs" / "reference" / "faults.md"

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from ranks import run_ranks, run_script
 from torch.utils.data import TensorDataset
 
-from paceline.torch.costs import Costs
-from paceline.torch.loader import BalancedLoader
+from paceline.torch import BalancedLoader, Costs
 
 
 def _installed(name):

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from ranks import run_ranks  # noqa: E402
 
-from paceline.coordinator.balanced import Policy  # noqa: E402
+from paceline.coordinator import Policy  # noqa: E402
 from paceline.predictors import LastValue  # noqa: E402
 from paceline.torch import BalancedLoader, LocalSGD  # noqa: E402
 

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from paceline.torch.costs import Costs
-from paceline.torch.loader import BalancedLoader
+from paceline.torch import BalancedLoader, Costs
 from paceline.torch.rows import cut, joined
 
 

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from paceline.torch.loader import BalancedLoader
+from paceline.torch import BalancedLoader
 
 SEED = 11
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from paceline.torch.loader import BalancedLoader
+from paceline.torch import BalancedLoader
 from paceline.torch.state import from_lists
 
 pytestmark = pytest.mark.timeout(60)

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from paceline.torch import source
-from paceline.torch.loader import BalancedLoader
+from paceline.torch import BalancedLoader, source
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -10,9 +10,9 @@ from contextlib import ExitStack
 import pytest
 from machine_files import NESTED_1, NESTED_2, made, twice
 
-from paceline.recording import control_group
-from paceline.recording.control_group import ControlGroup, mounted
-from paceline.recording.covariates import CPUQuota, all_covariates, default_covariates
+from paceline.recording import ControlGroup, all_covariates, control_group, default_covariates
+from paceline.recording.control_group import mounted
+from paceline.recording.covariates import CPUQuota
 
 VERSION_1 = {
     "proc/self/mounts": (

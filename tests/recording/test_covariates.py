@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from machine_files import made, twice
 
-from paceline.recording.control_group import ControlGroup
+from paceline.recording import ControlGroup, all_covariates, default_covariates
 from paceline.recording.covariates import (
     CPUBusy,
     CPUPressure,
@@ -21,8 +21,6 @@ from paceline.recording.covariates import (
     RunDelay,
     Runnable,
     Throttled,
-    all_covariates,
-    default_covariates,
     nvml_covariates,
     psutil_covariates,
 )

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.recording import Recorder, merge, phase_table
 from paceline.recording.clock_offset import clock_offset
-from paceline.recording.merging import _named, merge, merge_what_is_sound, phase_table
-from paceline.recording.recorder import Recorder
+from paceline.recording.merging import _named, merge_what_is_sound
 
 
 class Counting:
