@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.eval.leaderboard import Residuals, residuals
-from paceline.eval.residuals import position
+from paceline.eval.residuals import Residuals, position, residuals
 from paceline.predictors import Forecast
 
 SPREADS = st.floats(0.01, 2.0)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from paceline.datasets import Trace
 from paceline.eval import compare, leaderboard
-from paceline.eval.leaderboard import absolute, lead, squared
+from paceline.eval.significance import absolute, lead, squared
 from paceline.predictors import EWMA, LastValue, checks
 
 SEEDS = st.integers(0, 2**32 - 1)

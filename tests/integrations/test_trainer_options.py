@@ -8,8 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.integrations.huggingface import costs_for, shuffles
-from paceline.integrations.huggingface_options import _of_arguments, _of_sharding
+from paceline.integrations.huggingface_options import _of_arguments, _of_sharding, costs_for, shuffles
 from paceline.integrations.lightning import _loader_of
 from paceline.torch import BalancedLoader, Costs
 

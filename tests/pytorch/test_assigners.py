@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.integrations.accelerate import GlobalBatch
 from paceline.torch.buffered import ROUNDS, BufferAssigner
+from paceline.torch.global_batch import GlobalBatch
 from paceline.torch.order import Order
 
 FLEETS = st.lists(st.integers(1, 9), min_size=1, max_size=4)

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import paceline
 from paceline.coordinator import Policy
-from paceline.integrations.huggingface import loading
+from paceline.integrations.huggingface_options import loading
 from paceline.lab import Setting
 from paceline.lab.disturbance import Kernels
 from paceline.lab.experiment_worker import Contestant

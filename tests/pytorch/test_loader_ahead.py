@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.integrations.accelerate import GlobalBatch
 from paceline.torch import prefetch
 from paceline.torch.buffered import BufferAssigner
+from paceline.torch.global_batch import GlobalBatch
 from paceline.torch.options import Loading
 from paceline.torch.order import Order
 from paceline.torch.prefetch import Prefetcher, Requests

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, default_collate
 
-from paceline.integrations.accelerate import GlobalBatch, require_int
 from paceline.torch import BalancedLoader, Costs, options, source
 from paceline.torch.buffered import BufferAssigner
 from paceline.torch.cost_column import numbers_of
+from paceline.torch.global_batch import GlobalBatch
 from paceline.torch.micro import Collated, Pieces, borders
-from paceline.torch.options import Loading, place, require_samples
+from paceline.torch.options import Loading, place, require_int, require_samples
 from paceline.torch.order import Order
 from paceline.torch.rows import cut, joined
 from paceline.torch.sliced import SliceAssigner

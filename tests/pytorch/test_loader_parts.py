@@ -15,12 +15,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.integrations.accelerate import GlobalBatch
 from paceline.torch import BalancedLoader, Costs
 from paceline.torch import costs as costs_made
 from paceline.torch.costs import SampleCosts
 from paceline.torch.epoch_position import Progress
-from paceline.torch.global_batch import RankBatch
+from paceline.torch.global_batch import GlobalBatch, RankBatch
 from paceline.torch.options import Loading
 from paceline.torch.rank_loader import RankLoader
 from paceline.torch.rows import cut, joined, runs

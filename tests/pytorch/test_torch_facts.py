@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.integrations.accelerate import GlobalBatch
 from paceline.predictors.report import LARGEST, SHORTEST
 from paceline.torch import Costs
 from paceline.torch.by_cost import CostAssigner
+from paceline.torch.global_batch import GlobalBatch
 from paceline.torch.order import Order
 from paceline.torch.reports import COLUMNS, RankReports
 from paceline.torch.sliced import SliceAssigner
