@@ -1,28 +1,15 @@
 """Limits of what a loader takes: datasets, numbers of samples, states of other loaders, and what its names say."""
 
-import re
-from functools import partial
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
-import torch
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader
 
-from paceline.torch import BalancedLoader, Costs, options, source
+from paceline.torch import BalancedLoader, Costs
 from paceline.torch.buffered import BufferAssigner
 from paceline.torch.cost_column import numbers_of
 from paceline.torch.global_batch import GlobalBatch
-from paceline.torch.micro import Collated, Pieces, borders
-from paceline.torch.options import Loading, place, require_int, require_samples
 from paceline.torch.order import Order
-from paceline.torch.rows import cut, joined
 from paceline.torch.sliced import SliceAssigner
-from paceline.torch.source import OnDemand, Pinned
-
-
-def exactly(sentence):
-    return f"^{re.escape(sentence)}$"
 
 
 def made(dataset=range(12), global_batch=6, rank=0, world_size=2, **options):
@@ -46,35 +33,6 @@ def test_dataset_refused_before_its_costs(dataset, error, said):
     for costs in (None, Costs(cost=asked), Costs(lengths=asked, global_tokens=5)):
         with pytest.raises(error, match=said):
             made(dataset, None if costs is not None and costs.global_tokens else 6, costs=costs)
-
-
-def test_as_many_samples_as_ranks_suffice():
-    require_samples([1, 2], 2, 2)
-    with pytest.raises(
-        ValueError, match="drop_last would leave out all 2 samples, which do not fill a global batch of 3"
-    ):
-        require_samples([1, 2], 2, 3)
-    assert len(made(range(6), 6, drop_last=True)) == 1
-    with pytest.raises(ValueError, match="2 samples are too few for 3 ranks"):
-        require_samples([1, 2], 3, 1)
-
-
-def test_numbers_below_their_minimum_refused(monkeypatch):
-    assert [require_int("x", number, 3) for number in (3, np.int64(4))] == [3, 4]
-    for number, said in ((2, "x must be at least 3, got 2"), (-1, "x must be at least 3, got -1")):
-        with pytest.raises(ValueError, match=exactly(said)):
-            require_int("x", number, 3)
-    assert place(1, 2) == (1, 2)
-    monkeypatch.setattr(options, "dist", SimpleNamespace(get_rank=lambda: 2, get_world_size=lambda: 4))
-    assert [place(None, None), place(3, None), place(None, 3), place(0, None)] == [(2, 4), (3, 4), (2, 3), (0, 4)]
-
-
-def test_options_of_loading_at_their_limits():
-    assert Loading(0, timeout=0, prefetch_factor=1) == Loading(prefetch_factor=1)
-    assert Loading(1, timeout=0.5, multiprocessing_context="fork").timeout == 0.5
-    for told in ({"timeout": float("nan")}, {"timeout": -1e-9}):
-        with pytest.raises(ValueError, match="timeout must be at least 0 seconds"):
-            Loading(1, **told)
 
 
 def test_fewest_samples_kept_under_costs():
@@ -154,30 +112,3 @@ def test_column_counts_by_kind():
         numbers_of(Table([1.0, None]), "x", "cost")
     with pytest.raises(TypeError, match="cost='y' names a column, which Table does not have"):
         numbers_of(Table([1, 2]), "y", "cost")
-
-
-def test_samples_per_batch_are_read_only():
-    given = np.array([1.0, 2.0])
-    for found in (numbers_of([7, 8], given, "cost"), numbers_of([1.0, 2.0], float, "cost")):
-        assert (found.tolist(), found.flags.writeable, found is given) == ([1.0, 2.0], False, False)
-    assert given.flags.writeable
-
-
-def test_rows_without_any_and_texts_of_bytes():
-    assert cut([[], torch.arange(2)], slice(0, 1))[0] == []
-    assert cut([b"a", b"b"], slice(1, 2)) == [b"b"]
-    assert joined([(b"a",), (b"b", b"c")]) == (b"a", b"b", b"c")
-    pairs = partial(borders, size=2)
-    assert Pieces(sum, pairs)([1, 2, 3, 4]) == [3, 7]
-    assert type(Pieces(sum, pairs)([1])) is Collated
-
-
-def test_on_demand_samples_are_stacked(monkeypatch):
-    assert OnDemand(None, None).take is default_collate
-    assert OnDemand(None, sum).take is sum
-    assert OnDemand("abc", "".join).take(np.array([2, 0])) == "ca"
-    restarted = []
-    monkeypatch.setattr(source, "pinned", lambda batch: ("pinned", batch))
-    pins = Pinned(SimpleNamespace(take=lambda samples: samples, restart=lambda: restarted.append(1)))
-    pins.restart()
-    assert (pins.take("batch"), restarted) == (("pinned", "batch"), [1])
