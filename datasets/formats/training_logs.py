@@ -129,9 +129,6 @@ def _is_pytorch(path: Path, head: str) -> bool:
 WANDB_COLUMNS = ("_step", "_runtime", "_timestamp")
 """Columns that W&B adds."""
 
-MAX_PROPOSED = 5
-"""Most columns that are proposed as times of a step."""
-
 
 def read_wandb(
     paths: Sequence[Path], *, seconds: str | None = None, samples: str | float = 1.0, unit: str = "s"
@@ -176,7 +173,7 @@ def _warn_unknown_speed(path: Path, table: pd.DataFrame) -> None:
     times = [
         name for name in map(str, table) if name not in WANDB_COLUMNS and span_unit(name.rpartition("/")[2]) is not None
     ]
-    likely = f"; likely ones are {times[:MAX_PROPOSED]}" if times else ""
+    likely = f"; likely ones are {times[:5]}" if times else ""
     warnings.warn(
         f"{path}: every speed is NaN, as no column of step times is named: give seconds=COLUMN, and unit=ms if it is "
         f"in ms{likely}",

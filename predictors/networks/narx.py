@@ -32,8 +32,6 @@ SCALE_SMOOTHING = 0.05
 SMOOTHINGS = np.array([0.4, 0.1, 0.02])
 """Weights of the newest iteration in a worker's averages of log speed and of covariates."""
 
-SMALLEST_SCALE = 1e-3
-"""Least running scale: a worker's log speed is taken to change by at least this much between iterations."""
 
 FARTHEST = 10.0
 """A covariate counts as at most this many standard deviations from its mean: farther out, NARX was never fitted."""
@@ -48,9 +46,6 @@ this many windows: less makes it worse where the second half of a trace is unlik
 BLOCK = 1 << 12
 """Windows whose linear forecasts are computed at once."""
 
-MIN_GAIN = 0.03
-"""Share of the validation loss that the linear path must take away: its averages expect a worker's speed to return to
-where it was, which costs most where it does not. Without it the network alone is kept."""
 
 LOG_SPEEDS = (np.log(SLOWEST), np.log(FASTEST))
 
@@ -143,7 +138,9 @@ class NARX(Network):
             return
         linear = linear_path(windows, windows.width("inputs") - (self.covariate_lags + 1) * len(self.covariate_names_))
         alone, with_path = fitted(np.zeros_like(linear)), fitted(linear)
-        gains = self._validation_loss(windows, with_path) < (1.0 - MIN_GAIN) * self._validation_loss(windows, alone)
+        # keep the linear path only if it takes away 3% of the validation loss: it assumes that speeds return
+        # to their means
+        gains = self._validation_loss(windows, with_path) < 0.97 * self._validation_loss(windows, alone)
         self.weights_ = with_path if gains else alone
 
     # -- serving -------------------------------------------------------------------------------------------------
@@ -204,8 +201,8 @@ class NARX(Network):
         moves = (last_W1 - log_speed_WP[:, 1:], above_WVS.reshape(count, -1), standard_WD - past_WQD[:, 0])
         moves_WL = np.concatenate(moves, axis=1) / _scale(rows)[:, None]
         moves_WL[np.isnan(moves_WL)] = 0.0  # not known yet
-        own_WP = moves_WL[:, : self.lags - 1 + len(SMOOTHINGS)]
-        np.clip(own_WP, -LARGEST_MOVE, LARGEST_MOVE, out=own_WP)
+        past_WP = moves_WL[:, : self.lags - 1 + len(SMOOTHINGS)]
+        np.clip(past_WP, -LARGEST_MOVE, LARGEST_MOVE, out=past_WP)
         return np.concatenate([moves_WL, standard_WD, past_WQD.reshape(count, -1)], axis=1)
 
     def _standard(self, rows: Rows, covariates_WD: Array) -> Array:
@@ -235,7 +232,8 @@ class NARX(Network):
 
 
 def _scale(rows: dict[str, Array]) -> Array:
-    return np.fmax(rows["scale"], SMALLEST_SCALE)  # the least for one not known yet: fmax ignores NaN
+    # at least 1e-3; fmax ignores NaN, which is unknown
+    return np.fmax(rows["scale"], 1e-3)
 
 
 def linear_path(windows: Windows, width: int) -> Array:

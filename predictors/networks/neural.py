@@ -138,8 +138,8 @@ def residual_layer(xp: Any, weights: Mapping[str, Any], past: int, inputs: Any) 
     """
     linear = weights["linear"]
     expected = inputs[:, : len(linear)] @ linear
-    own = xp.concatenate([inputs[:, :past], expected[:, None]], axis=1)
-    seen = xp.concatenate([own, xp.arcsinh(own), inputs[:, len(linear) :]], axis=1)
+    inputs_and_forecast = xp.concatenate([inputs[:, :past], expected[:, None]], axis=1)
+    seen = xp.concatenate([inputs_and_forecast, xp.arcsinh(inputs_and_forecast), inputs[:, len(linear) :]], axis=1)
     hidden = xp.tanh(seen @ weights["w1"] + weights["b1"])
     return expected + seen @ weights["direct"] + hidden @ weights["w2"] + weights["b2"]
 
