@@ -2,7 +2,6 @@
 
 import multiprocessing
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -71,24 +70,6 @@ def test_invalid_value_refused_by_name(options, error, told):
         made(**options)
 
 
-def test_what_is_not_given_is_as_documented():
-    """A seeded order of its own for every epoch, nothing left out, one batch a step, loaded by the rank itself."""
-    loader = made()
-    assert loader.settings() == {
-        "samples in the dataset": 40,
-        "global_batch": 8,
-        "world_size": 2,
-        "shuffle": True,
-        "seed": 0,
-        "drop_last": False,
-        "accumulate": 1,
-        "micro_batch": None,
-        "num_workers above 0": False,
-    }
-    assert (loader.epoch, loader.position, loader.varies, loader.min_samples) == (0, (0, 0, 0), False, 1)
-    assert loader.coefficients is None
-
-
 def test_an_epoch_that_does_not_exist_is_refused():
     with pytest.raises(ValueError, match="epoch must be at least 0, got -1"):
         made().set_epoch(-1)
@@ -123,12 +104,6 @@ def test_torch_loader_attributes_explained(name, instead):
     assert not hasattr(loader, name)
     with pytest.raises(AttributeError, match=instead):
         getattr(loader, name)
-
-
-def test_numbers_may_come_from_numpy():
-    loader = made(global_batch=np.int64(8), rank=np.int32(1), accumulate=np.int64(2))
-    assert (loader.global_batch, loader.rank, loader.accumulate) == (8, 1, 2)
-    assert type(loader.global_batch) is int
 
 
 def test_sizes_are_read_only():
@@ -186,11 +161,6 @@ def test_loading_processes_start_as_asked(start, workers, loops):
     assert {number for _, number, _ in seen} == set(range(workers))
     assert all(offset == 100 + number for _, number, offset in seen)
     assert len(seen) == 20 * loops
-
-
-def test_without_loading_processes_nothing_is_begun():
-    seen = [part.tolist() for batch in made(Tells(), worker_init_fn=shift, prefetch_factor=4) for part in batch[1:]]
-    assert {number for part in seen for number in part} == {-1, 0}
 
 
 @pytest.mark.processes

@@ -137,20 +137,6 @@ def test_taken_port_ends_the_metrics(fresh_registry, caplog):
     assert fresh_registry.get_sample_value("paceline_iterations_total") is None
 
 
-@pytest.mark.parametrize(
-    ("text", "host", "port"),
-    [
-        ("9100", "127.0.0.1", 9100),
-        ("0.0.0.0:9100", "0.0.0.0", 9100),
-        ("[::1]:65535", "::1", 65535),
-        ("box:0", "box", 0),
-    ],
-)
-def test_a_text_says_where_prometheus_answers(text, host, port):
-    (sink,) = sinks(f"prometheus:{text}")
-    assert (sink.address, sink.port) == (host, port)
-
-
 @pytest.mark.parametrize("port", [65536, 99999, -1])
 def test_invalid_port_refused(port):
     with pytest.raises(ValueError, match=f"port must be from 0 .* to 65535, got {port}"):

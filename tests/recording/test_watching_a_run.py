@@ -77,15 +77,6 @@ def test_watch_shows_slow_waiting_and_why(tmp_path, monkeypatch, capsys):
     assert list(rows) == ["gpu1", "gpu0"], "the slowest comes first"
 
 
-@pytest.mark.slow
-def test_the_newest_run_of_a_folder_is_shown(tmp_path, monkeypatch, capsys):
-    for age, name in enumerate(("new", "old")):
-        path = run_file(tmp_path / f"{name}.jsonl")
-        os.utime(path, (1e9 - age, 1e9 - age))
-    assert not paceline(monkeypatch, "watch", tmp_path, "--once")
-    assert "new.jsonl" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("folder", ["a", "a" * 60, "a" * 200])
 def test_file_name_shown_despite_long_path(tmp_path, folder):
     (tmp_path / folder).mkdir()
@@ -365,32 +356,6 @@ def test_an_outlier_does_not_flatten_the_bars(outliers):
     assert bars_top(values) < 5
 
 
-def test_a_lasting_change_is_drawn_to_scale():
-    drawn = bars(np.repeat([1.0, 3.0], [48, 12]))
-    assert "█" not in drawn
-    assert (drawn[0], drawn[-1]) == ("▃", "▇")
-
-
-def test_what_the_bars_mean_is_said(tmp_path):
-    lines = [line(index, wall_seconds=5.0 if index == 7 else 0.06) for index in range(20)]
-    shown = looks(written(tmp_path / "run.jsonl", lines))
-    assert "iteration time: bars end at 72 ms, █ is longer; longest 5 s" in shown
-
-
-def test_no_number_is_cut_at_80_columns(tmp_path):
-    """However long the names are, and however large the numbers."""
-    long = ["ip-10-0-129-77.eu-central-1.compute.internal:gpu0", "ip-10-0-129-78.eu-central-1.compute.internal:gpu1"]
-    large = {"sizes": [9_999_999, 9_999_999], "seconds": [0.111, 10.01], "forecast_seconds": [444.4, 888.8]}
-    run = written(tmp_path / "run.jsonl", [line(1_000_000 + k, **large) for k in range(5)], long)
-    shown = looks(run)
-    values = [" ".join(text.split()[1:]) for text in shown.splitlines() if "/s" in text]
-    assert values == [
-        "9999999 10 s 14.8 min >1000 % 999,001/s 0 % 100 %",
-        "9999999 111 ms 7.41 min >1000 % 90.1 M/s 99 % 0 %",
-    ]
-    assert "…" not in shown
-
-
 # -- what a file may hold --------------------------------------------------------------------------------------------
 
 
@@ -449,16 +414,6 @@ def test_broken_header_makes_workers_unknown(tmp_path, bad):
     path.write_text(header + "\n")
     with pytest.raises(ValueError, match="its first line must be a JSON object with paceline_run"):
         read_run(path)
-
-
-@pytest.mark.slow
-def test_file_of_unreadable_lines_says_so(tmp_path, monkeypatch, capsys):
-    path = tmp_path / "run.jsonl"
-    path.write_text(f"{json.dumps(HEADER)}\n{{oops\n")
-    assert not paceline(monkeypatch, "watch", path, "--once")
-    assert "holds no iteration yet; 1 line could not be read" in " ".join(capsys.readouterr().out.split())
-    assert paceline(monkeypatch, "report", path) == 2
-    assert "1 of its lines could not be read" in " ".join(capsys.readouterr().err.split())
 
 
 EVIL = "\x1b]52;c;aGk=\x07\x1b[2J\x9b31m\r\u202e\ud800"
