@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from paceline.torch import BalancedLoader
+from paceline.torch.state import to_lists
 
 SEED = 11
 
@@ -233,7 +234,7 @@ class Fleet(RuleBasedStateMachine):
                 warnings.simplefilter("ignore")  # of the rest of a resumed epoch that is passed over
                 batches[rank] = next(self.loops[rank], None)
         if self.state is not None:  # all have adopted it
-            self.left = self.left_of(self.state)
+            self.left = self.left_of(to_lists(self.state))
             self.strays = self.adopts_from = self.state = None
         if batches[0] is None:
             assert all(batch is None for batch in batches.values())
