@@ -25,7 +25,7 @@ import torch
 from machine import machine
 from torch.utils.tensorboard import SummaryWriter
 
-from paceline.lab import places
+from paceline.lab.processes import places
 from paceline.recording import Recorder, merge, watch
 from paceline.recording.covariates import Covariate, all_covariates, psutil_covariates
 from paceline.recording.torch.stopwatch import Stopwatch
