@@ -50,11 +50,26 @@ def outcomes_of(world_size, work, *args, within=60, joined=True):
             store = str(Path(folder) / "store") if joined else ""
             inside = (theirs, work, rank, world_size, store, args)
             process = _context.Process(target=_rank, args=inside, daemon=True)
-            process.start()
+            with _in_utf8():
+                process.start()
             theirs.close()
             processes.append(process)
             answers.append(answer)
         return [_outcome(process, answer, began, within) for process, answer in zip(processes, answers, strict=True)]
+
+
+@contextlib.contextmanager
+def _in_utf8():
+    """Start the server of ranks in UTF-8: torch.compile reads torch's own sources in the encoding of the locale."""
+    before = os.environ.get("PYTHONUTF8")
+    os.environ["PYTHONUTF8"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONUTF8"]
+        else:
+            os.environ["PYTHONUTF8"] = before
 
 
 def run_ranks(world_size, work, *args, within=60, joined=True):
