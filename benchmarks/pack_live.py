@@ -29,7 +29,7 @@ import torch.multiprocessing
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.nn.parallel import DistributedDataParallel
 from work_live import spread
-from work_rank import WORDS
+from work_rank import WORDS, texts
 
 QUICK = "--quick" in sys.argv
 SHORT = "--short" in sys.argv
@@ -48,24 +48,6 @@ WORLDS = {
     "computing": "ranks compute; a slow one then sleeps as long as it has computed",
 }
 SLOWED = {"equal ranks": 1.0, "second rank at half speed": 2.0}
-
-
-def texts() -> list[torch.Tensor]:
-    """Return functions of Python's own library, as numbers of words."""
-    import ast
-    import re
-    import sysconfig
-    import zlib
-
-    found = []
-    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
-        source = path.read_bytes()
-        lines = source.splitlines(keepends=True)
-        nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
-        found += [re.findall(rb"\w+", b"".join(lines[node.lineno - 1 : node.end_lineno])) for node in nodes]
-    words = [[zlib.crc32(word) % WORDS for word in text[:LONGEST]] for text in found]
-    long = [torch.tensor(text) for text in words if len(text) >= SHORTEST]
-    return random.Random(0).sample(long, SAMPLES)
 
 
 class Model(torch.nn.Module):
@@ -256,7 +238,7 @@ def rank_main(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message="A further model")  # each scheme has one
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    data = texts()
+    data = random.Random(0).sample(texts(WORDS, LONGEST, SHORTEST), SAMPLES)
     result: dict[str, Any] = {"distance": distance(data, rank)}
     for world in WORLDS:
         for name, factor in SLOWED.items():

@@ -50,8 +50,8 @@ class Seen:
         self.switch.turn(on)
 
 
-def texts() -> list[Any]:
-    """Return functions of Python's own library, as numbers of words."""
+def texts(words: int = WORDS, longest: int = LONGEST + 1, shortest: int = 2) -> list[Any]:
+    """Return functions of Python's own library, as numbers of words, cut to the longest."""
     import ast
     import re
     import sysconfig
@@ -65,8 +65,8 @@ def texts() -> list[Any]:
         lines = source.splitlines(keepends=True)
         nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
         found += [re.findall(rb"\w+", b"".join(lines[node.lineno - 1 : node.end_lineno])) for node in nodes]
-    words = [[zlib.crc32(word) % WORDS for word in text[: LONGEST + 1]] for text in found]
-    return [torch.tensor(text) for text in words if len(text) > 1]
+    numbers = [[zlib.crc32(word) % words for word in text[:longest]] for text in found]
+    return [torch.tensor(text) for text in numbers if len(text) >= shortest]
 
 
 def model() -> Any:

@@ -32,7 +32,6 @@ SCALE_SMOOTHING = 0.05
 SMOOTHINGS = np.array([0.4, 0.1, 0.02])
 """Weights of the newest iteration in a worker's averages of log speed and of covariates."""
 
-
 FARTHEST = 10.0
 """A covariate counts as at most this many standard deviations from its mean: farther out, NARX was never fitted."""
 
@@ -45,7 +44,6 @@ this many windows: less makes it worse where the second half of a trace is unlik
 
 BLOCK = 1 << 12
 """Windows whose linear forecasts are computed at once."""
-
 
 LOG_SPEEDS = (np.log(SLOWEST), np.log(FASTEST))
 
@@ -252,7 +250,7 @@ def linear_path(windows: Windows, width: int) -> Array:
 
 
 def _blocks(windows: Windows, validates: bool) -> Iterator[tuple[Array, Array]]:
-    """Yield the inputs and targets of those windows that validate, or of the others, in blocks that need no memory."""
+    """Yield the inputs and targets of those windows that validate, or of the others, block by block."""
     for shard in windows.shards:
         records = shard()
         # A window that is not finite is left to the training, which names the trace that it comes from.

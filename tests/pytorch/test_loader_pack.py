@@ -255,12 +255,17 @@ def test_resume_in_the_middle_of_an_epoch():
     assert [(apart < 1e-12, batches) for apart, batches in run_ranks(2, resumed_training)] == [(True, 4)] * 2
 
 
-def unscaled(rank):
-    samples = texts(70)
-    costs = Costs(lengths=[len(text) for text in samples], cap=128)
+def packed_job(count, global_batch, *, cap):
+    """A packed loader of so many texts, and a model attached to it."""
+    samples = texts(count)
+    costs = Costs(lengths=[len(text) for text in samples], cap=cap)
+    loader = BalancedLoader(samples, global_batch, costs=costs, pack=True)
     model = DistributedDataParallel(Model().double())
-    loader = BalancedLoader(samples, 16, costs=costs, pack=True)
-    balance = attach(model, loader)
+    return loader, model, attach(model, loader)
+
+
+def unscaled(rank):
+    loader, model, balance = packed_job(70, 16, cap=128)
     for batch in loader:
         with balance.accumulating():
             mean_loss(model, batch)[0].backward()
@@ -276,11 +281,7 @@ def slow_rank(rank):
     """Train while the second rank takes three times as long; return the shares at the end."""
     import time
 
-    samples = texts(600)
-    costs = Costs(lengths=[len(text) for text in samples], cap=256)
-    model = DistributedDataParallel(Model().double())
-    loader = BalancedLoader(samples, 32, costs=costs, pack=True)
-    balance = attach(model, loader)
+    loader, model, balance = packed_job(600, 32, cap=256)
     for batch in loader:
         with balance.accumulating():
             loss, terms = mean_loss(model, batch)

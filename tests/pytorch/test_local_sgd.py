@@ -28,11 +28,13 @@ def step(model, optimizer, inputs):
 
 def network(seed=0):
     torch.manual_seed(seed)
-    return torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).double()
+    model = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1)).double()
+    model.register_parameter("single", torch.nn.Parameter(torch.ones(3)))  # of another type than all others
+    return model
 
 
 def parameters(model):
-    return torch.cat([one.detach().reshape(-1) for one in model.parameters()])
+    return torch.cat([one.detach().reshape(-1) for one in model.parameters() if one.dtype == torch.float64])
 
 
 def trained(rank, outer, state_after):

@@ -56,9 +56,9 @@ def record_command(command: Sequence[str], path: str | Path, *, probe_steps: int
     """Run a command whose processes train together, and record every iteration of each.
 
     Neither the command nor its scripts are changed: a hook in Python's start-up records the first model that trains in
-    each process that has a ``RANK``. The files ``rank<r>.jsonl`` stay in a folder named
-    after the trace. They are merged into the trace even if the command fails or is interrupted; files and rows that are
-    broken are left out and named.
+    each process that has a ``RANK``. The files ``rank<r>.jsonl`` stay in a folder named after the trace. They are
+    merged into the trace even if the command fails or is interrupted; files and rows that are broken are left out and
+    named.
 
     Parameters
     ----------

@@ -318,13 +318,13 @@ class CPUQuota:
 
     def sample(self) -> float:
         """Return the number of cores that the quota allows; NaN if the group was removed."""
-        first, lowest = not self._pairs, float("inf")
+        known, lowest = not self._pairs, float("inf")
         for pair in self._pairs:
             text = b" ".join([file.text() for file in pair])
             if len(text.split()) > 1:  # the tree's root has no quota files
-                first, cores = True, cores_granted(text)
+                known, cores = True, cores_granted(text)
                 lowest = lowest if cores is None else min(lowest, cores)
-        if not first:
+        if not known:
             return math.nan
         return self._every if lowest == float("inf") else lowest
 

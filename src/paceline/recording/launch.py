@@ -22,7 +22,6 @@ from paceline.recording.torch.watch import Watch, watch
 PROBE = "PACELINE_PROBE"
 """Number of steps after which a probe ends; set by ``paceline record --probe``."""
 
-
 recordings: list[Watch] = []
 """The recording of this process: one, once its model is known."""
 
@@ -71,7 +70,8 @@ def watch_other_models(module: Any, folder: str) -> None:
     hooks: list[Any] = []
 
     def stepped(optimizer: Any, *rest: Any) -> None:
-        if not recordings and not hooks and module.torch.distributed.is_initialized():
+        distributed = module.torch.distributed
+        if not recordings and not hooks and distributed.is_available() and distributed.is_initialized():
             called = functools.partial(begin, optimizer)
             hooks.extend(model.register_forward_pre_hook(called, with_kwargs=True) for model in _models_of(optimizer))
 
@@ -84,8 +84,8 @@ def watch_other_models(module: Any, folder: str) -> None:
         if recordings:
             return
         _require_visible_waits(model)
-        sharded = not _holds_parameters(model, optimizer)
-        recordings.extend(_watched(model, Path(folder), optimizer if sharded else None))
+        holds_them = _holds(model, _parameters_of(optimizer))
+        recordings.extend(_watched(model, Path(folder), None if holds_them else optimizer))
         for watching in recordings:
             watching.before_forward(model, args, kwargs)
 
@@ -96,13 +96,17 @@ def _models_of(optimizer: Any) -> list[Any]:
     """Return every module that holds parameters of an optimizer; all modules, if its parameters are copies."""
     from torch.nn import Module
 
+    parameters = _parameters_of(optimizer)
     modules = [each for each in gc.get_objects() if issubclass(type(each), Module)]
-    return [each for each in modules if _holds_parameters(each, optimizer)] or modules
+    return [each for each in modules if _holds(each, parameters)] or modules
 
 
-def _holds_parameters(model: Any, optimizer: Any) -> bool:
-    stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-    return any(id(parameter) in stepped for parameter in model.parameters())
+def _parameters_of(optimizer: Any) -> set[int]:
+    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+
+
+def _holds(model: Any, parameters: set[int]) -> bool:
+    return any(id(parameter) in parameters for parameter in model.parameters())
 
 
 def _require_visible_waits(model: Any) -> None:

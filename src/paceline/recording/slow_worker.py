@@ -14,15 +14,15 @@ from paceline.recording.merging import merge, phase_table
 def slow_worker(paths: Iterable[str | Path], *, minimum: float = 0.05) -> str:
     """Report which workers are slow, by how much and in which phase, or that none is.
 
-    A worker is slow if its own time, without waits, is usually longer than that of the faster half by more than
-    ``minimum`` and by more than twice the uncertainty of that.
+    A worker is slow if the median of its time without waits exceeds that of the slowest of the faster half by more than
+    ``minimum`` and by more than twice the uncertainty of the difference.
 
     Parameters
     ----------
     paths
         The files of all workers, as ``paceline record`` writes them.
     minimum
-        Smallest share of an iteration that counts.
+        Smallest difference that counts, as a share of that time.
 
     Raises
     ------
@@ -35,7 +35,7 @@ def slow_worker(paths: Iterable[str | Path], *, minimum: float = 0.05) -> str:
     seconds_TW = seconds_TW[np.isfinite(seconds_TW).all(axis=1)]
     workers = list(trace.workers)
     if len(workers) < 2 or len(seconds_TW) < 10:
-        return f"too little to say which worker is slow: {len(seconds_TW)} iterations of {len(workers)} workers"
+        return f"cannot tell which worker is slow from {len(seconds_TW)} iterations of {len(workers)} workers"
     median_W = np.median(seconds_TW, axis=0)
     middle = int(np.argsort(median_W)[(len(workers) - 1) // 2])
     slow = [
@@ -46,12 +46,12 @@ def slow_worker(paths: Iterable[str | Path], *, minimum: float = 0.05) -> str:
     if not slow:
         communication = np.nanmedian(np.asarray(trace.comm_seconds))
         return (
-            f"no worker is slow: each takes {1e3 * median_W.min():.3g} to {1e3 * median_W.max():.3g} ms itself in an "
-            f"iteration, beside {1e3 * communication:.3g} ms of communication"
+            f"no worker is slow: an iteration takes each {1e3 * median_W.min():.3g} to {1e3 * median_W.max():.3g} ms "
+            f"without waits, and {1e3 * communication:.3g} ms of communication"
         )
     sentences = [
-        f"worker {workers[place]} is slow: {1e3 * median_W[place]:.3g} ms of its own in an iteration beside "
-        f"{1e3 * median_W[middle]:.3g} ms{_phase(paths, workers[place], workers[middle])}"
+        f"worker {workers[place]} is slow: an iteration takes it {1e3 * median_W[place]:.3g} ms without waits, and "
+        f"worker {workers[middle]} {1e3 * median_W[middle]:.3g} ms{_phase(paths, workers[place], workers[middle])}"
         for place in slow[:3]
     ]
     if len(slow) > 3:
@@ -81,7 +81,7 @@ PHASE_NAMES = {
 
 
 def _excess(worker_T: NDArray[np.float64], other_T: NDArray[np.float64]) -> tuple[float, float]:
-    """Return by which share a worker's time usually exceeds another's, and the uncertainty of that."""
+    """Return the median share by which a worker's time exceeds another's, and its standard error."""
     ratio_T = np.log(worker_T) - np.log(other_T)
     median = float(np.median(ratio_T))
     spread = 1.4826 * float(np.median(np.abs(ratio_T - median)))

@@ -17,6 +17,7 @@ from paceline.coordinator.balanced.plan import Plan
 from paceline.coordinator.balanced.policy import Policy
 from paceline.predictors import Auto, Predictor, Report
 from paceline.torch.loader import BalancedLoader
+from paceline.torch.reports import MIN_BATCH_SHARE
 from paceline.torch.state import from_lists, to_lists
 
 
@@ -102,9 +103,9 @@ class LocalSGD:
         )
         loader.shares = self.balancer.plan.sizes
         self.rounds = 0
-        first = 0 if group is None else dist.get_process_group_ranks(group)[0]
+        self._first = 0 if group is None else dist.get_process_group_ranks(group)[0]
         for tensor in self._tensors():
-            dist.broadcast(tensor, first, group=group)
+            dist.broadcast(tensor, self._first, group=group)
         self._anchors = [parameter.detach().clone() for parameter in model.parameters()] if outer else []
         self._outer = outer(self._anchors) if outer else None
         self._began = time.perf_counter()
@@ -153,13 +154,17 @@ class LocalSGD:
             self._step_outer(self._outer)
         self.rounds += 1
         # an epoch's last round is not learnt from if it is much smaller: its time says too little
-        if rows_WF[:, 0].sum() >= 0.5 * self.loader.global_batch:
-            self.loader.shares = self.balancer.step(Report(samples=rows_WF[:, 0], seconds=rows_WF[:, 1])).sizes
+        if rows_WF[:, 0].sum() >= MIN_BATCH_SHARE * self.loader.global_batch:
+            plan = self.balancer.step(Report(samples=rows_WF[:, 0], seconds=rows_WF[:, 1]))
+            # Other hardware may round otherwise, and ranks of different plans would lose samples.
+            sizes = torch.tensor(plan.sizes, device=device)
+            dist.broadcast(sizes, self._first, group=self.group)
+            self.loader.shares = sizes.cpu().numpy()
         self._began = time.perf_counter()
 
     @torch.no_grad()
     def _average(self, tensors: list[torch.Tensor], weight: float) -> None:
-        for dtype in {tensor.dtype for tensor in tensors}:
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):  # in one order on every rank
             together = [tensor for tensor in tensors if tensor.dtype == dtype]
             flat = torch.cat([tensor.reshape(-1) for tensor in together]) * weight
             dist.all_reduce(flat, group=self.group)

@@ -40,10 +40,10 @@ def group_of(model: torch.nn.Module) -> dist.ProcessGroup:
 
 
 def replicas_of(model: torch.nn.Module) -> list[int]:
-    """Return the replica of every rank, ``[W]``: the ranks of one gather their shards of the parameters together."""
+    """Return the replica of every rank of a sharded model, ``[W]``: its ranks gather their parameters together."""
     groups = _param_groups(model)
-    if not groups:
-        return list(range(dist.get_world_size())) if ddp_of(model) else [0] * dist.get_world_size()
+    if not groups:  # FSDP1
+        return [0] * dist.get_world_size()
     mesh_info = groups[0].mesh_info
     ranks = mesh_info.mesh.mesh
     sharded = getattr(mesh_info, "shard_mesh_dim", None)

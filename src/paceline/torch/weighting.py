@@ -31,7 +31,6 @@ SOME_SCALED = (
     "step, penalties included"
 )
 
-
 SOME_STEPS_SCALED = "some of this step's losses are scaled and others are not, or not on every rank: scale every loss"
 
 

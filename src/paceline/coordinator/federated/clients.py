@@ -363,7 +363,7 @@ class Following:
         # Where the batch hardly moves no fit means anything: a client far from the mean is tested all the same, rarely.
         unknown_W = ~varied_W & (astray_W >= np.log(CONTRAST))
         # a client whose batch hardly moves is tested five times more seldom
-        due_W, rested_W = turn_W >= MIN_TESTS, turn_W >= self.again - 5 * self.again
+        due_W, rested_W = turn_W >= MIN_TESTS, turn_W >= -4 * self.again
         suspect_W = trusted_W & ((fits_ill_W & (due_W | ((turn_W < 0) & rested_W))) | (unknown_W & due_W))
         over_W = tested_W & (turn_W >= MAX_TESTS)
         cleared_W = ~trusted_W & ((low_W > FOLLOWS) | (over_W & ((slope_W > FOLLOWS) | ~varied_W)))
