@@ -142,6 +142,14 @@ def test_loaders_without_whole_steps_are_refused(options, message, alone):
         LocalSGD(network(), BalancedLoader(DATA, ROUND, **options))
 
 
+@pytest.mark.parametrize("wrong", ["model", "loader"])
+def test_what_cannot_take_local_steps_is_refused(wrong, alone):
+    model = torch.nn.parallel.DistributedDataParallel(network()) if wrong == "model" else network()
+    loader = BalancedLoader(DATA, ROUND, micro_batch=STEP) if wrong == "model" else torch.utils.data.DataLoader(DATA)
+    with pytest.raises(TypeError, match="wrapped or sharded" if wrong == "model" else r"write BalancedLoader\("):
+        LocalSGD(model, loader)
+
+
 def test_merge_in_the_middle_of_a_round_is_refused(alone):
     loader = BalancedLoader(DATA, ROUND, micro_batch=STEP)
     local = LocalSGD(network(), loader)

@@ -18,6 +18,7 @@ from paceline.coordinator.balanced.policy import Policy
 from paceline.predictors import Auto, Predictor, Report
 from paceline.torch.loader import BalancedLoader
 from paceline.torch.reports import MIN_BATCH_SHARE
+from paceline.torch.sharded import ddp_of, gathers_parameters
 from paceline.torch.state import from_lists, to_lists
 
 
@@ -47,6 +48,8 @@ class LocalSGD:
 
     Raises
     ------
+    TypeError
+        If the loader is no BalancedLoader, or the model is in DistributedDataParallel or sharded.
     ValueError
         If the loader has no micro-batches, or a round does not give every rank one.
 
@@ -86,6 +89,16 @@ class LocalSGD:
         outer: Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer] | None = None,
         group: dist.ProcessGroup | None = None,
     ) -> None:
+        if not isinstance(loader, BalancedLoader):
+            raise TypeError(
+                f"loader must be a BalancedLoader, got {type(loader).__name__}: write BalancedLoader(dataset, "
+                "global_batch=..., micro_batch=...)"
+            )
+        if ddp_of(model) is not None or gathers_parameters(model):
+            raise TypeError(
+                f"ranks take different numbers of steps, and those of this {type(model).__name__} would wait for each "
+                "other in every step: give LocalSGD the model as it is before it is wrapped or sharded"
+            )
         if not loader.micro_batch:
             raise ValueError("a round needs steps: give the loader micro_batch=, the samples of a step")
         if loader.global_batch % loader.micro_batch or loader.global_batch < loader.world_size * loader.micro_batch:
