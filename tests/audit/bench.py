@@ -48,6 +48,8 @@ class Together:
             said = [None] * ranks
             dist.all_gather_object(said, error)
             error = max(said)
+        # Models first: the garbage collector would wait with the interpreter's lock for gloo's threads, which need it.
+        gc.collect()
         dist.destroy_process_group()
         return AuditRun(load_all(folder), str(folder), error)
 
@@ -69,7 +71,6 @@ def case_of(name):
 
 def verdict_of(case, rank, world_size, folder):
     """Audit a case on this rank."""
-    gc.collect()
     gc.freeze()  # what is left is the imports': to look through it again and again takes a third of all the time
     folder.mkdir(exist_ok=True)
     with warnings.catch_warnings():

@@ -48,7 +48,7 @@ def verdicts(request, tmp_path_factory):
 
     def found(*names):
         told = (RANKS, str(tmp_path_factory.mktemp("audits")), names)
-        return run_ranks(RANKS, verdicts_of, *told, within=1500, joined=False)[0]
+        return run_ranks(RANKS, verdicts_of, *told, within=600, joined=False)[0]
 
     if RECORDED:
         return lambda module, name: found(f"{module}/{name}")[f"{module}/{name}"]
@@ -56,7 +56,7 @@ def verdicts(request, tmp_path_factory):
     return lambda module, name: together[f"{module}/{name}"]
 
 
-@pytest.mark.timeout(1500)  # the first of them waits for all
+@pytest.mark.timeout(700)  # the first of them waits for all
 @pytest.mark.parametrize(("module", "name"), CASES)
 def test_a_script_gets_its_verdict(verdicts, module, name):
     found = verdicts(module, name)
