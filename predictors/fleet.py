@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 from paceline._arrays import Array, Mask, anywhere, everywhere
 from paceline.predictors.forecast import Forecast
 from paceline.predictors.params import Params
-from paceline.predictors.reference import Reference
 from paceline.predictors.report import FASTEST, LARGEST, SLOWEST, Report
 
 if TYPE_CHECKING:
@@ -25,9 +24,6 @@ if TYPE_CHECKING:
 
 ERROR_SMOOTHING = 0.05
 """Weight of the newest squared error in the spread: it remembers about the last 20 iterations."""
-
-REFERENCE = "learnt/reference"
-"""Name in a state of the data that the predictor was fitted on."""
 
 DOUBTED = float(np.log(100.0))
 """A log speed that is so far above the forecast is accepted only if the next report says the same."""
@@ -87,9 +83,6 @@ class FleetPredictor(Params):
 
     columns: int = 1
     """Forecasts that it makes of each worker: above 1 only for experts that a mixture asks."""
-
-    reference_: Reference | None = None
-    """Spread of the data that :func:`paceline.training.fit` fitted it on; ``None`` if unfitted, or in an older file."""
 
     def __init__(self) -> None:
         self.state: dict[str, Array] = {}
@@ -240,15 +233,14 @@ class FleetPredictor(Params):
         rows = {f"rows/{name}": rows.copy() for name, rows in self.state.items()}
         rows |= {f"fleet/{name}": values.copy() for name, values in self.shared_state.items()}
         learnt = {f"learnt/{name}": value.copy() for name, value in self.fitted_state().items()}
-        learnt |= {} if self.reference_ is None else {REFERENCE: self.reference_.array()}
         return {"workers": np.array(self.workers, dtype=np.str_), **rows, **learnt}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume from what ``state_dict`` returned."""
         # Fitted parameters first: the width of the rows that reset makes may depend on them, such as on the covariates.
-        learnt = {name[7:]: value for name, value in state.items() if name.startswith("learnt/") and name != REFERENCE}
+        learnt = {name[7:]: value for name, value in state.items() if name.startswith("learnt/")}
+        learnt.pop("reference", None)  # files of earlier versions hold the spread of the fitted data
         self.load_fitted_state(learnt)
-        self._load_reference(state)
         self.reset([str(worker) for worker in state.get("workers", ())])
         self._require_rows({name[5:] for name in state if name.startswith("rows/")})
         self.state = {name: self._loaded(state, f"rows/{name}", rows) for name, rows in self.state.items()}
@@ -265,16 +257,6 @@ class FleetPredictor(Params):
                 f"{type(self).__name__} with another configuration"
             )
         return saved.astype(fresh.dtype, order="F", copy=True)
-
-    def _load_reference(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Load the spread of the fitted data; called once the covariates that it covers are known."""
-        reference = Reference.of_array(state[REFERENCE]) if REFERENCE in state else None
-        if reference is not None and len(reference.covariates) != len(self.covariate_names):
-            raise ValueError(
-                f"the reference must hold a row for each of the covariates {list(self.covariate_names)}, "
-                f"got {len(reference.covariates)}"
-            )
-        self.reference_ = reference
 
     # -- what predictors that learn from traces override ---------------------------------------------------------
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from paceline._arrays import Array, Mask
 from paceline.predictors.ahead import IDLE, MAX_HORIZON, MAX_HORIZONS, Ahead
 from paceline.predictors.fitting import Fitting, as_traces, fit_with
-from paceline.predictors.fleet import REFERENCE, FleetPredictor
+from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.ranges import require_int
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ class NestedPredictor(FleetPredictor):
         places = [name.split("/") for name in state]
         parts = {place[1] for place in places if len(place) > 2 and re.fullmatch("(inner|ahead)[0-9]+", place[1])}
         outer = {n: value for n, value in state.items() if n.split("/", 2)[1:2] not in [[part] for part in parts]}
-        super().load_state_dict({name: value for name, value in outer.items() if name != REFERENCE})
+        super().load_state_dict(outer)
         for part in sorted(parts):
             if part.startswith("ahead"):
                 horizon = require_int("horizon", int(part.removeprefix("ahead")), minimum=2, maximum=MAX_HORIZON)
@@ -166,7 +166,6 @@ class NestedPredictor(FleetPredictor):
             mine = {n: value for n, value in state.items() if n.split("/", 2)[1:2] == [part]}
             predictor.load_state_dict(workers | {n.replace(f"/{part}/", "/", 1): value for n, value in mine.items()})
         self._read = self._split = None
-        self._load_reference(state)  # the inner ones know only now which covariates they read
 
     def _with_covariates(self, covariates_WD: Array) -> Sequence[tuple[FleetPredictor, Array]]:
         """Return each inner predictor with the covariates that it reads, in its order.

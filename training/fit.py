@@ -44,7 +44,7 @@ class Bar:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"))
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
         console = console or Console(stderr=True)
         self._bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._tasks: dict[str, Any] = {}
@@ -69,10 +69,9 @@ class Bar:
             self._lines.update(line(moment))
             return
         if moment.stage not in self._tasks:
-            self._tasks[moment.stage] = self._bars.add_task(moment.stage, total=moment.total, count_trace="")
-        self._bars.update(
-            self._tasks[moment.stage], completed=moment.done, total=moment.total, count_trace=sentence(moment)
-        )
+            self._tasks[moment.stage] = self._bars.add_task(moment.stage, total=moment.total, text="")
+        task = self._tasks[moment.stage]
+        self._bars.update(task, completed=moment.done, total=moment.total, text=sentence(moment))
 
 
 def _print_line(console: Any, line: str) -> None:
@@ -244,7 +243,6 @@ def fit(
             progress=report_progress,
         )
         fit_with(fitted, source, fitting)
-        _refer(fitted, survey)
         _warn_of_ignored_options(fitting, survey, hold_out, trained="training" in stages)
     if warn:
         _warn_of_skipped_files(source)
@@ -275,19 +273,9 @@ def _start_from(fitted: Predictor, start: Predictor) -> None:
     # Training options may change from day to day; what shapes the weights may not.
     other = [name for name in mine if name not in ("training", "pretrained") and repr(mine[name]) != repr(theirs[name])]
     if other:
-        count_trace = ", ".join(f"{name}={theirs[name]!r}, not {mine[name]!r}" for name in other)
-        raise ValueError(f"start must have the predictor's own arguments, but it has {count_trace}")
+        different = ", ".join(f"{name}={theirs[name]!r}, not {mine[name]!r}" for name in other)
+        raise ValueError(f"start must have the predictor's own arguments, but it has {different}")
     fitted.load_state_dict({n: value for n, value in start.state_dict().items() if n.startswith("learnt/")})
-
-
-def _refer(fitted: Predictor, survey: Survey) -> None:
-    """Store the spread of the fitted data in the predictor, merged with that of the model it started from."""
-    if not isinstance(fitted, FleetPredictor) or not fitted.learns_from_traces:
-        return
-    before, now = fitted.reference_, survey.reference(fitted.covariate_names)
-    # A model that takes up further covariates has seen all that it reads only today.
-    earlier = before if before is not None and len(before.covariates) == len(now.covariates) else None
-    fitted.reference_ = now if earlier is None else earlier + now
 
 
 def held_out_by(hold_out: float | Collection[str], seed: int) -> Callable[[str], bool]:

@@ -27,7 +27,7 @@ from paceline.predictors.batch_time.device_curves import (
 )
 from paceline.predictors.batch_time.probing import probed
 from paceline.predictors.fitting import Fitting, as_traces, fit_with
-from paceline.predictors.fleet import REFERENCE, FleetPredictor, shortened
+from paceline.predictors.fleet import FleetPredictor, shortened
 from paceline.predictors.forecast import Forecast
 from paceline.predictors.named import named
 from paceline.predictors.report import FASTEST, SLOWEST, Report
@@ -237,11 +237,10 @@ class BatchTime(FleetPredictor):
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume from what ``state_dict`` returned."""
-        mine = {name: value for name, value in state.items() if "/relative/" not in name and name != REFERENCE}
+        mine = {name: value for name, value in state.items() if "/relative/" not in name}
         super().load_state_dict(mine)
         relative = {name.replace("/relative/", "/", 1): value for name, value in state.items() if "/relative/" in name}
         self._relative.load_state_dict({"workers": np.array(self.workers), **relative})
-        self._load_reference(state)  # it covers the covariates that the relative speed's predictor reads
 
     def fitted_state(self) -> dict[str, NDArray[Any]]:
         if not self.curves_:

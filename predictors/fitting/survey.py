@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Self, TypeVar
 import numpy as np
 
 from paceline._arrays import Array
-from paceline.predictors.reference import Reference, Spread, changes
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -21,8 +20,46 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound="Survey")
 
-BLOCK = 1 << 15
-"""Speeds whose changes are taken at once: few enough to stay in the processor's cache."""
+
+@dataclass(frozen=True)
+class Spread:
+    """Count, mean and sum of squared deviations of some numbers; the sum of two spreads covers all numbers.
+
+    Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample variances, 1979.
+    """
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0
+
+    @classmethod
+    def of(cls, values: Array) -> Self:
+        """Return the spread of the finite ones of these values."""
+        known = values[np.isfinite(values)]
+        if not known.size:
+            return cls()
+        mean = float(known.mean())
+        known -= mean  # a copy, as it was chosen by a mask
+        return cls(known.size, mean, float(np.square(known, out=known).sum()))
+
+    def __add__(self, other: Spread) -> Spread:
+        count = self.count + other.count
+        if not self.count or not other.count:
+            return self if self.count else other
+        shift = other.mean - self.mean
+        mean = self.mean + shift * other.count / count
+        return Spread(count, mean, self.squares + other.squares + shift**2 * self.count * other.count / count)
+
+    @property
+    def constant(self) -> bool:
+        """True if no value is known, or none differs by more than rounding, whatever the unit."""
+        return bool((self.squares / max(self.count, 1)) ** 0.5 <= 1e-12 * abs(self.mean))
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation; 1 if no value is known, or none differs."""
+        deviation = (self.squares / max(self.count, 1)) ** 0.5
+        return 1.0 if self.constant else deviation
 
 
 @dataclass(frozen=True)
@@ -39,8 +76,6 @@ class Survey:
         The different names of workers, in order of appearance.
     covariates
         Every covariate of any trace with its spread over the workers that are fitted.
-    change
-        Spread of their changes of log speed from one iteration to the next.
     shared
         The covariates that all traces have.
     """
@@ -49,7 +84,6 @@ class Survey:
     speeds: int
     workers: tuple[str, ...]
     covariates: dict[str, Spread]
-    change: Spread
     shared: tuple[str, ...]
 
     @classmethod
@@ -111,10 +145,6 @@ class Survey:
             )
         return tuple(name for name in names if name not in unknown)
 
-    def reference(self, names: tuple[str, ...]) -> Reference:
-        """Return the spread of the data that a predictor with these covariates is fitted on."""
-        return Reference(self.change, tuple(self.covariates.get(name, Spread()) for name in names))
-
     def mean_and_scale(self, names: tuple[str, ...]) -> tuple[Array, Array]:
         """Return mean and deviation of each covariate, ``[D]``; deviation 1 if it is never known or never changes."""
         spreads = [self.covariates.get(name, Spread()) for name in names]
@@ -136,18 +166,16 @@ class Surveying:
         self._workers: dict[str, None] = {}
         self._covariates: dict[str, Spread] = {}
         self._shared: list[str] | None = None
-        self._speeds, self._change = 0, Spread()
+        self._speeds = 0
 
     def add(self, trace: Trace) -> None:
         """Survey one more trace."""
         self._lengths.append(len(trace))
         self._workers |= dict.fromkeys(trace.workers)
-        speed_TW = trace.speed
-        self._speeds += int(np.isfinite(speed_TW).sum())
+        self._speeds += int(np.isfinite(trace.speed).sum())
         before = trace.covariate_names if self._shared is None else self._shared
         self._shared = [name for name in before if name in trace.covariate_names]
         fitted_W = np.array([not self._held_out(worker) for worker in trace.workers])
-        self._change += _spread_of_changes(speed_TW if fitted_W.all() else speed_TW[:, fitted_W])
         for d, name in enumerate(trace.covariate_names):
             assert trace.covariates is not None, "a trace with names of covariates has covariates"
             self._covariates[name] = self._covariates.get(name, Spread()) + Spread.of(trace.covariates[:, fitted_W, d])
@@ -167,13 +195,5 @@ class Surveying:
             self._speeds,
             tuple(self._workers),
             dict(self._covariates),
-            self._change,
             tuple(self._shared or ()),
         )
-
-
-def _spread_of_changes(speed_TW: Array) -> Spread:
-    rows, spread = max(BLOCK // max(speed_TW.shape[1], 1), 1), Spread()
-    for k in range(0, len(speed_TW) - 1, rows):
-        spread += Spread.of(changes(speed_TW[k : k + rows + 1]))
-    return spread

@@ -20,7 +20,7 @@ from paceline.predictors import (
     Report,
 )
 from paceline.predictors.averages.seasonal import Seasonal
-from paceline.predictors.fleet import DOUBTED, ERROR_SMOOTHING, REFERENCE
+from paceline.predictors.fleet import DOUBTED, ERROR_SMOOTHING
 from paceline.predictors.protocol import require_predictor
 
 APART = {
@@ -159,10 +159,6 @@ def served(model=None):
             r"state 'rows/level' must have the shape \(3,\), got \(2,\): it was saved by EWMA with another",
         ),
         (lambda: LastValue().load_state_dict({"learnt/x": np.zeros(1)}), r"learns nothing from traces, .* \['x'\]"),
-        (
-            lambda: EWMA().load_state_dict({REFERENCE: np.ones((2, 3))}),
-            r"the reference must hold a row for each of the covariates \[\], got 1",
-        ),
         (lambda: Report([1, 2], [1]).speed, r"one entry per worker, got the shapes \(2,\) and \(1,\)"),
         (lambda: Report(1.0, 1.0).speed, r"one entry per worker, got the shapes \(\) and \(\)"),
         (lambda: LocalLevel(0.0), r"smoothing must lie in \(0, 1\], got 0.0"),

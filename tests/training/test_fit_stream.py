@@ -330,6 +330,13 @@ def test_progress_has_rate_and_time_left():
     assert all(moment.done <= moment.total and np.isfinite(moment.loss) for moment in later)
 
 
+def test_progress_bar_on_terminal(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # to rich, standard error is a terminal then
+    monkeypatch.setenv("TERM", "xterm")
+    fit(EWMA(smoothing=None), [wavy(seed) for seed in range(2)], progress=True)
+    assert "read" in capsys.readouterr().err
+
+
 def test_losses_are_written_for_tensorboard(tmp_path):
     pytest.importorskip("tensorboard")
     scalars = Scalars(tmp_path)
