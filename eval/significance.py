@@ -4,7 +4,7 @@ A ratio of two predictors' errors is a mean over iterations that resemble their 
 from the lowest frequencies of its contributions, with the few degrees of freedom that these have: E. Lazarus, D. Lewis,
 J. Stock and M. Watson, "HAR inference: recommendations for practice", JBES 36, 2018; for forecasts L. Coroneo and F.
 Iacone, "Comparing predictive accuracy in small samples using fixed-smoothing asymptotics", J. Appl. Econometrics 35,
-2020. ``benchmarks/leads.md`` shows why: with a kernel and normal quantiles, equal predictors lead too often.
+2020. With a kernel and normal quantiles instead, equal predictors lead too often.
 
 Axes: T iterations, W workers, K cosines.
 """
