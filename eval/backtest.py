@@ -14,7 +14,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array
 from paceline.datasets import Trace
-from paceline.eval.residuals import position
 from paceline.eval.validation import require_forecasts, require_trace, require_warmup
 from paceline.predictors import Forecast, Predictor, Report
 from paceline.predictors.protocol import require_predictor
@@ -41,9 +40,6 @@ class Backtest:
         Relative standard deviation of each forecast, ``[T, W]``; infinite before the first report.
     low_TW, high_TW
         Bounds of the forecast's central 90 % interval, ``[T, W]``, in samples/s.
-    position_TW
-        Probability that the forecast gave to a speed below the measured one, ``[T, W]``: uniform in [0, 1] if the
-        forecasts are calibrated (the probability integral transform).
     warmup
         Iterations at the start that are not scored.
     seconds
@@ -55,7 +51,6 @@ class Backtest:
     low_TW: Array
     high_TW: Array
     actual_TW: Array
-    position_TW: Array
     warmup: int
     seconds: float = float("nan")
 
@@ -171,7 +166,6 @@ def backtest(predictor: Predictor, trace: Trace, *, warmup: int = 50) -> Backtes
         low_TW=np.stack([step.forecast.quantile(0.05) for step in steps]),
         high_TW=np.stack([step.forecast.quantile(0.95) for step in steps]),
         actual_TW=trace.speed,
-        position_TW=np.stack([position(step.forecast, step.actual) for step in steps]),
         warmup=warmup,
         seconds=seconds,
     )

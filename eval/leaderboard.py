@@ -13,7 +13,6 @@ from paceline._arrays import Array
 from paceline._parallel import spread
 from paceline.datasets import Trace
 from paceline.eval.backtest import Backtest, backtest
-from paceline.eval.residuals import Residuals, residuals
 from paceline.eval.significance import ErrorFigures, Lead, absolute, critical_difference, lead, squared
 from paceline.eval.validation import by_name
 from paceline.predictors import LastValue, Predictor
@@ -47,8 +46,6 @@ class Leaderboard:
         How long fitting each predictor took, where known, in seconds.
     errors
         Errors of each predictor on each trace, by measure (``"rmse"``, ``"mae"``), predictor and trace.
-    residuals
-        What each predictor's forecasts left on each trace, by predictor and trace.
     """
 
     workers: pd.DataFrame
@@ -56,7 +53,6 @@ class Leaderboard:
     left_out: tuple[str, ...]
     fit_seconds: Mapping[str, float] = field(default_factory=dict)
     errors: Mapping[str, Mapping[str, Mapping[str, ErrorFigures]]] = field(default_factory=dict, repr=False)
-    residuals: Mapping[str, Mapping[str, Residuals]] = field(default_factory=dict, repr=False)
 
     @property
     def overall(self) -> pd.DataFrame:
@@ -123,23 +119,6 @@ class Leaderboard:
         return pd.DataFrame({"note": sentences}, dtype=str)
 
     @property
-    def calibration(self) -> pd.DataFrame:
-        """One row per predictor: how its intervals fit the speeds, and whether its errors follow each other.
-
-        ``coverage`` of the 90 % interval; ``position`` of the speeds in the forecast distributions, 0.5 in the mean if
-        these are right, and their ``spread``, 1 if right; ``intervals`` says so in words. ``predictable`` is the share
-        of workers whose errors are no white noise (Ljung and Box's test of ten lags, 1 %): forecasts left something.
-        """
-        import pandas as pd
-
-        sizes, covered = self._workers_of_jobs, self.workers.groupby("predictor")["coverage"].mean()
-        rows = [
-            {"predictor": name, "coverage": covered[name], **Residuals.joined(self.residuals[name], sizes)}
-            for name in self.overall["predictor"]
-        ]
-        return pd.DataFrame(rows)
-
-    @property
     def _workers_of_jobs(self) -> dict[str, int]:
         """Workers that count, by trace."""
         mine = self.workers[self.workers["predictor"] == BASELINE]
@@ -195,7 +174,6 @@ def leaderboard(
     board: list[dict[str, object]] = []
     jobs: list[dict[str, object]] = []
     errors: dict[str, dict[str, dict[str, ErrorFigures]]] = {"rmse": {}, "mae": {}}
-    left: dict[str, dict[str, Residuals]] = {}
     lasts = {name: _Last.of(backtest(predictors[BASELINE], trace, warmup=warmup)) for name, trace in scored.items()}
     scored_by = {name: (last.scored >= MIN_SCORED) & (np.nan_to_num(last.rmse) > 0) for name, last in lasts.items()}
     calls = [
@@ -211,7 +189,6 @@ def leaderboard(
         )
         for measure, of_measure in errors.items():
             of_measure.setdefault(name, {})[trace.name] = getattr(result, measure)
-        left.setdefault(name, {})[trace.name] = result.residuals
     if not board:
         max_scored = max((int(last.scored.max(initial=0)) for last in lasts.values()), default=0)
         if scored and max_scored < MIN_SCORED:
@@ -227,9 +204,7 @@ def leaderboard(
         for name, counted in scored_by.items()
         for w in np.flatnonzero(~counted)
     )
-    return Leaderboard(
-        pd.DataFrame(board), pd.DataFrame(jobs), left_out, dict(fit_seconds or {}), errors=errors, residuals=left
-    )
+    return Leaderboard(pd.DataFrame(board), pd.DataFrame(jobs), left_out, dict(fit_seconds or {}), errors=errors)
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,7 +233,6 @@ class _Scores:
     seconds: float
     rmse: ErrorFigures
     mae: ErrorFigures
-    residuals: Residuals
 
 
 def _scores(name: str, predictor: Predictor, trace: Trace, last: _Last, counted: NDArray[np.bool_]) -> _Scores:
@@ -272,7 +246,6 @@ def _scores(name: str, predictor: Predictor, trace: Trace, last: _Last, counted:
         seconds=result.seconds,
         rmse=squared(error_TW, last.rmse[counted]),
         mae=absolute(error_TW, last.mae[counted]),
-        residuals=residuals(error_TW, result.position_TW[last.warmup :, counted]),
     )
 
 

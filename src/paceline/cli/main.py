@@ -124,7 +124,6 @@ def evaluate(
 
     The table of leads says whether a predictor is [cyan]better[/] or [cyan]worse[/] than the last value and than the
     best, or whether chance alone gives such a difference more than once in twenty times: [cyan]not significant[/].
-    That of calibration says whether the intervals are right, and of how many workers errors could still be predicted.
     """
     from paceline.eval import leaderboard
     from paceline.predictors import NAMES
@@ -141,7 +140,7 @@ def evaluate(
                 board, models, scored, warmup=warmup, settings=_fitted_on(traces, fit_on), command=typed()
             )
     leads = {"leads": board.leads()} | ({"leads by mae": board.leads("mae")} if as_json else {})
-    tables = {"overall": board.overall, **leads, "calibration": board.calibration, "per trace": board.per_trace}
+    tables = {"overall": board.overall, **leads, "per trace": board.per_trace}
     print_frames({**tables, "notes": board.notes, "skipped": skipped}, as_json)
     if to_page:
         _write_page(page, to_page)

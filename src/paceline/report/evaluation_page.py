@@ -126,7 +126,7 @@ def evaluation_page(
     model = {BASELINE: LastValue(), **models}[best]
     jobs = [_forecasts(model, trace, warmup) for trace in traces]
     facts = [Fact.of(one) for one in traces]
-    covered = board.calibration.set_index("predictor")["coverage"]
+    covered = board.overall.set_index("predictor")["coverage"]
     return page(
         "evaluation",
         f"Predictors on {len(traces)} recorded jobs" if len(traces) > 1 else f"Predictors on {traces[0].name}",
@@ -168,11 +168,8 @@ def _verdict(board: Leaderboard, best: str) -> list[dict[str, Any]]:
     costs = sentence(
         "longer than with known speeds: so much its errors cost a group of 16 workers.", overhead=(overhead, "percent")
     )
-    calibration = board.calibration.set_index("predictor").loc[best]
-    coverage = float(np.asarray(calibration["coverage"]))
-    holds = sentence(
-        f"of the speeds lay in its 90% intervals: these are {calibration['intervals']}.", coverage=(coverage, "percent")
-    )
+    coverage = float(np.asarray(table_of.loc[best, "coverage"]))
+    holds = sentence("of the speeds lay in its 90% intervals.", coverage=(coverage, "percent"))
     return [
         answer("Who forecasts best?", best, ahead),
         answer("Where is it worst?", shown(worst, "ratio"), where),
