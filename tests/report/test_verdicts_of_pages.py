@@ -18,7 +18,6 @@ from paceline.predictors import EWMA
 from paceline.recording import read_run
 from paceline.report import evaluation_page, render, replay_page, run_page
 from paceline.report.drawing import shown
-from paceline.report.evaluation_page import held, past_band
 from paceline.report.replay_page import jackknife
 from paceline.report.run_page import slow_workers
 
@@ -141,18 +140,6 @@ def test_uneven_samples_are_told_from_uneven_workers(tmp_path):
 
 
 # -- forecasts ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_past_error_band_holds_ninety_percent():
-    rng = np.random.default_rng(0)
-    forecast = rng.uniform(1.0, 2.0, 5000)
-    actual = forecast * rng.lognormal(0.1, 0.2, 5000)
-    low, high = past_band(forecast, actual)
-    assert held(low, actual, high) == pytest.approx(0.9, abs=0.02)
-    later = np.concatenate([actual[:2500], 1e9 * actual[2500:]])
-    for band, other in zip((low, high), past_band(forecast, later), strict=True):
-        np.testing.assert_array_equal(band[:2500], other[:2500], "a band knows nothing of what comes")
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline._arrays import Array, median
+from paceline._arrays import Array
 from paceline.datasets import Trace
 from paceline.eval import Leaderboard, iter_backtest
 from paceline.eval.leaderboard import BASELINE
@@ -18,82 +18,18 @@ from paceline.report.drawing import answer, sentence, shown
 from paceline.report.page import ChartBand, ChartLine, Page, lines, named, page, section, table
 from paceline.training import Fact
 
-
-def moved(speed_TW: Array) -> Array:
-    """Return by which share each speed differs from the worker's last one, ``[T, W]``; NaN for the first."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        change_TW = np.abs(np.log(speed_TW[1:] / speed_TW[:-1]))
-    change_TW = np.expm1(np.where(np.isfinite(change_TW), change_TW, np.nan))
-    return np.concatenate([np.full((1, speed_TW.shape[1]), np.nan), change_TW])
-
-
-def by_regime(moved_TW: Array, errors: Mapping[str, Array]) -> dict[str, Any]:
-    """Return a table of relative errors, absolute and in the median, in each regime.
-
-    Parameters
-    ----------
-    moved_TW
-        By how much speeds moved.
-    errors
-        Relative errors ``[T, W]`` by the name of who forecast.
-    """
-    known_TW = np.isfinite(moved_TW) & np.logical_and.reduce([np.isfinite(one) for one in errors.values()])
-    rows = []
-    for name, low, high in (("steady", 0.0, 0.05), ("moving", 0.05, 0.2), ("jumping", 0.2, np.inf)):
-        here = known_TW & (moved_TW >= low) & (moved_TW < high)
-        limits = f"{name}: " + (
-            f"{100 * low:.0f} % or more" if np.isinf(high) else f"{100 * low:.0f} to {100 * high:.0f} %"
-        )
-        share = float(here.sum() / known_TW.sum()) if known_TW.any() else float("nan")
-        rows.append((limits, share, *(median(np.abs(error[here])) for error in errors.values())))
-    heads = [(f"off by, median: {name}", "percent") for name in errors]
-    columns = (("change since the iteration before", "text"), ("share of all", "percent"), *heads)
-    return table("Error by how much the speed moved", columns, rows)
-
-
-def past_band(forecast_T: Array, actual_T: Array) -> tuple[Array, Array]:
-    """Return where nine tenths of the last errors put the next value, ``[T]`` each; NaN while there are few.
-
-    >>> low, high = past_band(np.full(40, 2.0), np.tile([1.9, 2.1], 20))
-    >>> np.isnan(low[:20]).all(), low[-1].round(2), high[-1].round(2)
-    (np.True_, np.float64(1.9), np.float64(2.1))
-    """
-    with np.errstate(divide="ignore", invalid="ignore"):
-        error_T = np.log(actual_T / forecast_T)
-    error_T = np.where(np.isfinite(error_T), error_T, np.nan)
-    # the band is made of the errors of the last 100 iterations
-    padded = np.concatenate([np.full(100, np.nan), error_T[:-1]])
-    past_TP = np.lib.stride_tricks.sliding_window_view(padded, 100)
-    # without 20 errors there is no band
-    enough_T = np.isfinite(past_TP).sum(axis=1) >= 20
-    ends = np.full((2, len(forecast_T)), np.nan)
-    if enough_T.any():
-        ends[:, enough_T] = np.nanquantile(past_TP[enough_T], (0.05, 0.95), axis=1)
-    low, high = forecast_T * np.exp(ends)
-    return low, high
-
-
-def held(low_T: Array, actual_T: Array, high_T: Array) -> float:
-    """Return how often a value lay in its band; NaN if there was none."""
-    known_T = np.isfinite(low_T) & np.isfinite(actual_T) & np.isfinite(high_T)
-    inside_T = (low_T <= actual_T) & (actual_T <= high_T)
-    return float(inside_T[known_T].mean()) if known_T.any() else float("nan")
-
-
 LEVELS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 """Levels at which calibration is checked: the first and the last bound the 90 % interval."""
 
 
 @dataclass(frozen=True, eq=False)
 class ForecastsOf:
-    """Scored forecasts of one job: quantiles ``[Q, T, W]``, actual speeds and forecasts of both, ``[T, W]``."""
+    """Scored forecasts of one job: quantiles ``[Q, T, W]``, forecasts and actual speeds, ``[T, W]``."""
 
     trace: Trace
     quantiles: Array
     forecast: Array
-    last: Array
     actual: Array
-    moved: Array
 
 
 def evaluation_page(
@@ -105,7 +41,7 @@ def evaluation_page(
     settings: Sequence[tuple[str, str]] = (),
     command: str = "",
 ) -> Page:
-    """Return the page of compared predictors: verdict, leaderboard, and the best one's forecasts, errors, calibration.
+    """Return the page of compared predictors: verdict, leaderboard, and the best one's forecasts and calibration.
 
     Parameters
     ----------
@@ -134,7 +70,6 @@ def evaluation_page(
         [
             _leaderboard(board),
             _figures_of(board, jobs, best),
-            _errors(jobs, best),
             _calibration(_below(jobs), float(covered[best]), best),
         ],
         settings=[("warm-up, not scored", f"{warmup} iterations"), *settings],
@@ -233,8 +168,7 @@ def _forecasts(model: Predictor, trace: Trace, warmup: int) -> ForecastsOf:
     steps = list(iter_backtest(model, trace))[warmup:]
     quantiles = np.stack([[step.forecast.quantile(level) for step in steps] for level in LEVELS])
     forecast_TW = np.stack([step.forecast.speed for step in steps])
-    last_TW = np.stack([step.forecast.speed for step in iter_backtest(LastValue(), trace)])[warmup:]
-    return ForecastsOf(trace, quantiles, forecast_TW, last_TW, trace.speed[warmup:], moved(trace.speed)[warmup:])
+    return ForecastsOf(trace, quantiles, forecast_TW, trace.speed[warmup:])
 
 
 def _figures_of(board: Leaderboard, jobs: Sequence[ForecastsOf], best: str) -> dict[str, Any]:
@@ -266,19 +200,6 @@ def _chart(job: ForecastsOf, w: int, which: str) -> dict[str, Any]:
         unit="samples/s",
         bands=[ChartBand("90 % interval", low, np.minimum(high, top), 1)],
     )
-
-
-def _errors(jobs: Sequence[ForecastsOf], best: str) -> dict[str, Any]:
-    moved_N = np.concatenate([job.moved.ravel() for job in jobs])[:, None]
-    actual_N = np.concatenate([job.actual.ravel() for job in jobs])[:, None]
-    by_name = {best: [job.forecast for job in jobs], BASELINE: [job.last for job in jobs]}
-    with np.errstate(divide="ignore", invalid="ignore"):
-        errors = {
-            name: np.concatenate([one.ravel() for one in rows])[:, None] / actual_N - 1.0
-            for name, rows in by_name.items()
-        }
-    about = "Where speeds are steady every predictor is good; what counts is how soon it follows a change."
-    return section("Error by regime", about, by_regime(moved_N, errors))
 
 
 def _below(jobs: Sequence[ForecastsOf]) -> Array:

@@ -17,8 +17,7 @@ from paceline._arrays import Array, mean, median
 from paceline._wording import listed
 from paceline.recording import Run
 from paceline.report.drawing import answer, sentence, shown
-from paceline.report.evaluation_page import by_regime, held, moved, past_band
-from paceline.report.page import ChartBand, ChartLine, Page, gantt, lines, named, of_fleet, page, section, table
+from paceline.report.page import ChartLine, Page, gantt, lines, named, of_fleet, page, section, table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -436,20 +435,14 @@ def _figures(run: Run) -> list[tuple[str, Any]]:
 
 def _forecasts(run: Run, w: int) -> dict[str, Any]:
     forecast, actual = 1e3 * run.forecast_seconds[:, w], 1e3 * run.seconds[:, w]
-    low, high = past_band(forecast, actual)
     top = 1.1 * float(np.fmax.reduce([*actual, 0.0]))
     chart = lines(
         f"Forecast and actual time of {named(run.workers[w])}",
-        "The band is where nine tenths of its last 100 errors would put the actual time.",
+        "Forecasts were made before their iteration.",
         run.of_fleet["index"],
         [ChartLine("actual", actual, 5), ChartLine("forecast", np.where(forecast < top, forecast, np.nan), 1)],
         x="iteration",
         unit="ms",
-        bands=[
-            ChartBand(
-                "90 % of the last errors", np.where(high < 1.5 * top, low, np.nan), np.minimum(high, 1.5 * top), 1
-            )
-        ],
     )
     error_TW = run.forecast_error
     known = np.abs(error_TW[np.isfinite(error_TW)])
@@ -457,10 +450,8 @@ def _forecasts(run: Run, w: int) -> dict[str, Any]:
         (f"off by {shown(limit, 'percent')} at most", float((known <= limit).mean()) if len(known) else None)
         for limit in (0.02, 0.05, 0.1, 0.2, 0.5)
     ]
-    rows.append((f"inside the band, of {named(run.workers[w])}", held(low, actual, high)))
-    calibration = table("Calibration", (("forecasts", "text"), ("share", "percent")), rows)
-    about = "Forecasts were made before their iteration. The band should hold nine times in ten."
-    return section("Forecasts", about, chart, by_regime(moved(speed_of(run)), {"forecast": error_TW}), calibration)
+    errors = table("Errors of all forecasts", (("forecasts", "text"), ("share", "percent")), rows)
+    return section("Forecasts", "", chart, errors)
 
 
 # -- workers and reasons -----------------------------------------------------------------------------------------
