@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "standin"))
 
 from standin import stand_in
 
-from paceline.recording import Recorder, clock_offset, merge, watch
+from paceline.recording import Recorder, merge, watch
 from paceline.recording.torch.busy_clock import LATEST, Clock
 from paceline.recording.torch.collective_time import listen
 from paceline.recording.torch.marks import CPUMarks, CUDAMarks, Delayed, marks_of
@@ -166,53 +166,6 @@ def test_backward_wait_is_of_training_thread(has_device, heard, monkeypatch):
         stop()
         distributed.destroy_process_group()
     assert (waits.begun, waits.ended) == (heard, heard)
-
-
-class Wire:
-    """Two ranks' messages as NCCL sends them: what comes is known only once the device has been waited for."""
-
-    def __init__(self):
-        self.time = 0.0
-        self.offset = 100.0
-        self.cell = None
-
-    def clock(self):
-        return self.time
-
-    def recv(self, cell, rank):
-        """Let the question arrive later, as a device's work: only a read of the number waits for it."""
-        self.cell = cell
-        self.arrives = self.time + 1.0
-
-    def read(self, cell):
-        self.time = max(self.time, self.arrives)
-
-
-def test_nccl_clock_read_on_question(monkeypatch):
-    """With NCCL a receive returns at once: rank 0 would answer all questions with the time of the first."""
-    wire, answers = Wire(), []
-
-    class Cell:
-        def fill_(self, value):
-            answers.append(value)
-
-        def item(self):
-            wire.read(self)
-            return 0.0
-
-    for name, call in {
-        "get_backend": lambda: "nccl",
-        "get_rank": lambda: 0,
-        "get_world_size": lambda: 2,
-        "recv": wire.recv,
-        "send": lambda cell, rank: None,
-    }.items():
-        monkeypatch.setattr(distributed, name, call)
-    made = []
-    monkeypatch.setattr(torch, "zeros", lambda *size, device, **_: made.append(device) or Cell())
-    clock_offset.measure_offset(3, clock=wire.clock)
-    assert made == ["cuda"]
-    assert answers == [1.0, 2.0, 3.0]
 
 
 def test_device_number_arrives_once():

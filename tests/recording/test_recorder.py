@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.recording import Recorder, merge, phase_table
-from paceline.recording.clock_offset import clock_offset
 from paceline.recording.merging import merge_what_is_sound
 
 
@@ -102,16 +101,6 @@ def test_mixed_waiting_separated_when_merged(tmp_path):
     np.testing.assert_allclose(trace.wait_seconds, [[0.4, 0.0], [0.0, 0.4], [0.0, math.nan]])
 
 
-def test_clock_offsets_in_merged_trace(tmp_path):
-    for name, offset in (("0", 0.0), ("1", 0.25)):
-        with Recorder(tmp_path / f"{name}.jsonl", name) as recorder:
-            recorder.clock = {"host": f"host-{name}", "offset_seconds": offset, "error_seconds": 0.001}
-            with recorder.iteration(8):
-                pass
-    told = merge(sorted(tmp_path.glob("*.jsonl"))).meta["clock_offsets"]
-    assert "worker 1 +0.250000 s +-0.001000 s (host-1)" in told
-
-
 def test_phases_are_their_own_table(tmp_path):
     with Recorder(tmp_path / "0.jsonl", "0", covariates=[Counting()]) as recorder:
         recorder.phases = ("forward_seconds",)
@@ -129,24 +118,6 @@ def test_phases_are_their_own_table(tmp_path):
     }
     with pytest.raises(ValueError, match="worker 0 recorded no phases"):
         phase_table([record(tmp_path / "plain.jsonl")])
-
-
-@pytest.mark.parametrize("ahead", [0.0, 3600.0, -0.02])
-def test_clock_offset_within_its_error(ahead):
-    """Simulated: the time there and back varies, and one way is slower than the other."""
-    rng, now = np.random.default_rng(0), [1000.0]
-
-    def ask():
-        now[0] += rng.exponential(0.01)
-        answer = now[0] - ahead
-        now[0] += rng.exponential(0.03)
-        return answer
-
-    measured = clock_offset(ask, rounds=16, clock=lambda: now[0])
-    assert abs(measured.offset_seconds - ahead) <= measured.error_seconds + 1e-9
-    assert measured.error_seconds < 0.01
-    with pytest.raises(ValueError, match="rounds must be at least 1"):
-        clock_offset(ask, rounds=0)
 
 
 def test_a_record_is_never_overwritten(tmp_path):
@@ -240,9 +211,6 @@ HEADER = {
         ("meta", []),
         ("phases", "forward"),
         ("phases", ["forward"]),
-        ("clock", {"host": "a"}),
-        ("clock", 7),
-        ("clock", {"host": "a", "offset_seconds": "no", "error_seconds": 0}),
     ],
 )
 def test_unexplained_columns_named_by_file(tmp_path, field, value):

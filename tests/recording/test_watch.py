@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 import socket
 import sys
 import time
@@ -22,8 +21,7 @@ DDP_SCRIPT = """
 import os, sys, time
 
 now, ahead = time.time, 100.0 * int(os.environ["RANK"])
-time.time = lambda: now() + ahead
-os.environ["LOCAL_WORLD_SIZE"] = "1"  # as if on two hosts, the clock of one of which is 100 s ahead
+time.time = lambda: now() + ahead  # as if on two hosts
 
 import torch
 from torch import distributed, nn
@@ -210,8 +208,6 @@ def test_torchrun_record_separates_waiting(tmp_path):
     assert waited[0] > waited[1] + 0.015
     assert (trace.comm_seconds[:, 0] == trace.comm_seconds[:, 1]).all()
     assert (trace.comm_seconds > 0).all()
-    offset, error = re.search(r"worker 1 (.\d+\.\d+) s \+-(.*?) s", trace.meta["clock_offsets"]).groups()
-    assert abs(float(offset) - 100) <= float(error) < 1
     np.testing.assert_allclose(trace.start[:, 1] - trace.start[:, 0], 100, atol=1)
     assert "torch.distributed.run" in trace.meta["command"]
     assert {file.name for file in (tmp_path / "train").iterdir()} == {"rank0.jsonl", "rank1.jsonl"}

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paceline.recording.clock_offset import offset_from_rank_zero
 from paceline.recording.covariates import all_covariates
 from paceline.recording.recorder import Recorder
 from paceline.recording.torch.watch import Watch, watch
@@ -45,7 +44,7 @@ def watch_ddp(module: Any, folder: str) -> None:
     def begin_watched(self: Any, *args: Any, **named: Any) -> None:
         begin(self, *args, **named)
         if not recordings:
-            recordings.extend(_watched(self, Path(folder), clock=True))
+            recordings.extend(_watched(self, Path(folder)))
 
     @functools.wraps(register)
     def register_timed(self: Any, state: Any, hook: Any) -> None:
@@ -158,7 +157,7 @@ def _stop_after(steps: int, watching: Watch) -> None:
     register_optimizer_step_post_hook(stepped)
 
 
-def _watched(model: Any, folder: Path, optimizer: Any = None, *, clock: bool = False) -> list[Watch]:
+def _watched(model: Any, folder: Path, optimizer: Any = None) -> list[Watch]:
     # The training matters more than its record: if recording fails, the training continues without it.
     rank, restart = os.environ["RANK"], os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     name = f"rank{rank}.jsonl" if restart == "0" else f"rank{rank}.{restart}.jsonl"
@@ -169,8 +168,6 @@ def _watched(model: Any, folder: Path, optimizer: Any = None, *, clock: bool = F
         covariates = all_covariates(device=getattr(next(model.parameters(), None), "device", None))
         recorder = Recorder(folder / name, rank, covariates, meta=meta).__enter__()
         atexit.register(recorder.close)  # of a recording that fails below, too
-        if clock:
-            recorder.clock = offset_from_rank_zero()
         watching = watch(model, optimizer, recorder)
     except Exception as error:
         print(f"paceline: rank {rank} is not recorded: {error!r}", file=sys.stderr)

@@ -20,8 +20,6 @@ from paceline.recording.recorder import SCHEMA_VERSION
 if TYPE_CHECKING:
     import pandas as pd
 
-CLOCK = {"host", "offset_seconds", "error_seconds"}
-"""The keys of :attr:`Recorder.clock`, if it was measured."""
 
 Record = tuple[dict[str, Any], NDArray[np.float64]]
 """One worker's header, and its rows ``[T, columns]``."""
@@ -33,9 +31,9 @@ def merge(paths: Iterable[str | Path]) -> Trace:
     A worker may lack iterations, and covariates that others have, such as those of a GPU.
 
     If the recorder could not separate waiting from communication, this function does: the exchange ends for all workers
-    together, so the last worker to arrive waited for nobody, and its time is the communication time of all. Measured
-    offsets between the hosts' clocks are in ``meta["clock_offsets"]``; ``start`` is the time by each host's own clock.
-    Iterations that a worker could not write, as on a full disk, are counted in ``meta["iterations_lost"]``.
+    together, so the last worker to arrive waited for nobody, and its time is the communication time of all.
+    ``start`` is the time by each host's own clock. Iterations that a worker could not write, as on a full disk, are
+    counted in ``meta["iterations_lost"]``.
 
     Parameters
     ----------
@@ -160,7 +158,7 @@ def _merged(files: Sequence[Record]) -> Trace:
         covariates=np.stack([panel(name) for name in covariate_names], axis=-1) if covariate_names else None,
         covariate_names=covariate_names,
         workers=[header["worker"] for header, _ in files],
-        meta=_facts(files) | _clocks(files) | _lost(files),
+        meta=_facts(files) | _lost(files),
     )
 
 
@@ -181,12 +179,6 @@ def _lost(files: Sequence[Record]) -> dict[str, str]:
     gaps = [(header["worker"], int(np.ptp(rows[:, 0])) + 1 - len(rows)) for header, rows in files if len(rows)]
     words = [f"worker {worker}: {count}" for worker, count in gaps if count]
     return {"iterations_lost": ", ".join(words)} if words else {}
-
-
-def _clocks(files: Sequence[Record]) -> dict[str, str]:
-    clocks = [(header["worker"], header["clock"]) for header, _ in files if header.get("clock")]
-    words = [f"worker {w} {c['offset_seconds']:+.6f} s +-{c['error_seconds']:.6f} s ({c['host']})" for w, c in clocks]
-    return {"clock_offsets": ", ".join(words)} if words else {}
 
 
 def _read(path: Path, faults: list[str] | None = None) -> Record:
@@ -234,16 +226,6 @@ def _explains(header: Any) -> bool:
         and isinstance(header.get("meta"), dict)
         and _are_names(phases := header.get("phases", []))
         and set(phases) <= set(names)
-        and _is_clock(header.get("clock"))
-    )
-
-
-def _is_clock(clock: Any) -> bool:
-    # What was measured of the host's clock; nothing, where it was not.
-    return not clock or (
-        isinstance(clock, dict)
-        and set(clock) == CLOCK
-        and all(isinstance(clock[key], int | float) for key in CLOCK - {"host"})
     )
 
 

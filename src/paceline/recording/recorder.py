@@ -48,12 +48,10 @@ class Recorder:
     Attributes
     ----------
     phases
-        Names of the timed parts of an iteration, each a column of the file. Like ``meta`` and ``clock`` they are part
-        of the file's header, which is written with the first iteration: set them before.
+        Names of the timed parts of an iteration, each a column of the file. Like ``meta`` they are part of the file's
+        header, which is written with the first iteration: set them before.
     wait_in_comm
         Whether ``comm_seconds`` include waiting, which :func:`paceline.recording.merge` then separates.
-    clock
-        How far this host's clock is ahead of the first worker's, if it was measured.
     lost
         Number of iterations that could not be written, as on a full disk; the file lacks their numbers.
 
@@ -95,7 +93,6 @@ class Recorder:
         self.next_iteration = first_iteration
         self.phases: tuple[str, ...] = ()
         self.wait_in_comm = False
-        self.clock: dict[str, object] = {}
         self._lines: Lines | None = None
         self._explained = False
         self.lost = 0
@@ -174,7 +171,6 @@ class Recorder:
             "phases": self.phases,
             "covariates": [covariate.name for covariate in self.covariates],
             "wait_in_comm": self.wait_in_comm,
-            "clock": self.clock,
             "meta": self.meta,
         }
 
