@@ -161,7 +161,6 @@ ELSEWHERE = {
     ("howto/packing.md", 4): "tests/solver/test_pack.py",
     ("howto/packing.md", 5): "tests/solver/test_pack.py",
     ("howto/profiling.md", 1): "tests/datasets/test_profiles.py",
-    ("howto/profiling.md", 2): "tests/datasets/test_profiles.py",
     ("howto/recording.md", 1): "tests/recording/test_recorder.py",
     ("howto/recording.md", 3): "tests/recording/test_torch_callbacks.py",
     ("howto/trainers.md", 1): "tests/integrations/test_accelerate.py",

@@ -129,7 +129,7 @@ def test_shown_commands_exist_with_options(page, line):
 
 @pytest.mark.slow
 def test_interface_names_classes_and_functions():
-    assert {"split", "best_batch", "Split"} <= set(names("paceline.solver"))
+    assert {"split", "assign", "Split"} <= set(names("paceline.solver"))
     assert {"EWMA", "NARX"} <= set(names("paceline.predictors"))
     assert not {"KINDS", "NAMES"} & set(names("paceline.predictors"))
 

@@ -2,7 +2,6 @@
 
 from paceline.solver.assign import Assignment, AssignmentStatus, assign
 from paceline.solver.deadline import BatchTimeCurves
-from paceline.solver.goodput import Goodput, best_batch
 from paceline.solver.pack import Packing, PackingStatus, TokenCost, pack
 from paceline.solver.split import Split, Status, caution, evaluate, split
 
@@ -10,14 +9,12 @@ __all__ = [
     "Assignment",
     "AssignmentStatus",
     "BatchTimeCurves",
-    "Goodput",
     "Packing",
     "PackingStatus",
     "Split",
     "Status",
     "TokenCost",
     "assign",
-    "best_batch",
     "caution",
     "evaluate",
     "pack",
