@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
 from paceline._curves import Curves
@@ -66,10 +66,6 @@ class BatchTime(FleetPredictor):
     near
         The batch size near which fitted curves must be accurate, such as the global batch over the number of workers;
         more distant sizes count less. Real curves are lines only over a few octaves, so give it if you can.
-    overlap
-        Give it if ``seconds`` include communication that overlaps with computing, and ``comm_seconds`` are reported:
-        the time of computing alone is then ``(seconds**g - comm_seconds**g) ** (1 / g)`` with this ``g``, and the
-        curves are those of computing alone. Plan them with ``split(..., comm=..., overlap=...)``.
     probing
         How far a batch is varied for an iteration where :attr:`wants_excitation` asks for it, relative to its size, in
         [0, 1); 0 never varies it.
@@ -96,20 +92,16 @@ class BatchTime(FleetPredictor):
         devices: Mapping[str, str] | None = None,
         relative_speed: str = "ewma",
         near: float | None = None,
-        overlap: float | None = None,
         probing: float = 0.05,
     ) -> None:
         if near is not None and not near > 0:
             raise ValueError(f"near must be a batch size above 0, or None, got {near}")
-        if overlap is not None and not overlap >= 1:
-            raise ValueError(f"overlap must be at least 1 (no overlap), or None, got {overlap}")
         if not 0 <= probing < 1:
             raise ValueError(f"probing must lie in [0, 1), got {probing}")
         super().__init__()
         self.devices = devices
         self.relative_speed = relative_speed
         self.near = near
-        self.overlap = overlap
         self.probing = probing
         self.curves_: dict[str, Array] = {}
         self._relative = named(relative_speed)
@@ -144,9 +136,7 @@ class BatchTime(FleetPredictor):
 
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
         """Fit curves and relative speeds, all traces in memory; curves of other devices are kept."""
-        traces = [
-            replace(t, seconds=self._computing(t.seconds, t.comm_seconds)) for t in fitting.without_held_out(traces)
-        ]
+        traces = list(fitting.without_held_out(traces))
         self.curves_ |= curves_of_traces(traces, self._device, near=self.near)
         # The relative speed is a speed of its own, so what is known of the traces' covariates is looked up again.
         relatives = [self._relative_of(trace) for trace in traces]
@@ -254,20 +244,6 @@ class BatchTime(FleetPredictor):
         self.curves_ = {str(device): np.array(curve) for device, curve in zip(devices, curves, strict=True)}
 
     # -- learning ------------------------------------------------------------------------------------------------
-
-    def observe(self, report: Report) -> None:
-        """Learn from the measurements of the iteration just finished, and how far its forecast was off."""
-        super().observe(replace(report, seconds=self._computing(report.seconds, report.comm_seconds)))
-
-    def _computing(self, seconds: ArrayLike, comm_seconds: ArrayLike | None) -> Array:
-        """Return the time of computing alone; NaN where communication took the whole time and so hid it."""
-        total = np.asarray(seconds, dtype=np.float64)
-        if self.overlap is None or comm_seconds is None:
-            return total
-        comm = np.nan_to_num(np.asarray(comm_seconds, dtype=np.float64), nan=0.0)
-        with np.errstate(all="ignore"):
-            computing = total * (1.0 - (comm / total) ** self.overlap) ** (1.0 / self.overlap)
-        return np.where(comm < total, computing, np.nan)
 
     def initial_state(self, count: int) -> dict[str, Array]:
         rows = {name: np.full(count, value) for name, value in zip(FIELDS, PROPORTIONAL, strict=True)}

@@ -289,38 +289,6 @@ def test_proportional_jobs_balance_as_by_speed(job):
         assert result.seconds(name).mean() < 1.01 * result.seconds("speed").mean()
 
 
-@pytest.mark.parametrize("overlap", [1, 2, 8, np.inf])
-def test_overlap_removed_and_restored_by_solver(overlap):
-    comm = np.array([0.3, 0.0, 0.5])
-
-    def step_seconds(sizes):
-        computing = TRUTH.seconds(sizes)
-        return (
-            np.maximum(computing, comm) if np.isinf(overlap) else (computing**overlap + comm**overlap) ** (1 / overlap)
-        )
-
-    model = BatchTime(relative_speed="last-value", overlap=overlap)
-    trace = recorded(sizes=(128, 256, 512))
-    seconds_TW = np.stack([step_seconds(row) for row in trace.samples])
-    model.fit([Trace(trace.samples, seconds_TW, comm_seconds=np.tile(comm, (len(trace), 1)), workers=FLEET)])
-    model.reset(FLEET)
-    sizes = np.array([300, 200, 500])
-    observe(model, sizes, step_seconds(sizes), comm_seconds=comm)
-    np.testing.assert_allclose(model.predict().curves.seconds(sizes), TRUTH.seconds(sizes), rtol=1e-6)
-    plan = split(model.predict().curves, 1000, comm=comm, overlap=overlap)
-    np.testing.assert_allclose(plan.seconds, step_seconds(plan.sizes), rtol=1e-6)
-    assert plan.makespan == pytest.approx(split(TRUTH, 1000, comm=comm, overlap=overlap).makespan, rel=1e-6)
-
-
-def test_hidden_computing_ignored():
-    model = BatchTime(overlap=np.inf)
-    model.reset(["a"])
-    observe(model, [100], [1.0], comm_seconds=[0.5])
-    before = model.predict().speed
-    observe(model, [100], [2.0], comm_seconds=[2.0])
-    assert model.predict().speed == before == 100.0
-
-
 def test_state_resumes_curves_drift_and_limits():
     model = fit(BatchTime(), [recorded()])
     model.reset(FLEET)

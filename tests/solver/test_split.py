@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,18 +35,7 @@ class Problem:
         """One worker's time, computed apart from the solver but with the same operations."""
         c = self.curves
         line = float(c.intercept[i]) + float(c.slope[i]) * size
-        return 0.0 if size == 0 else self.with_comm(max(float(c.floor[i]), line), float(self.bounds["comm"][i]))
-
-    def with_comm(self, compute: float, comm: float) -> float:
-        squarings = {1: 0, 2: 1, 4: 2, 8: 3}.get(self.bounds["overlap"])
-        if squarings is None:
-            return max(compute, comm)
-        for _ in range(squarings):
-            compute, comm = compute * compute, comm * comm
-        total = compute + comm
-        for _ in range(squarings):
-            total = math.sqrt(total)
-        return total
+        return 0.0 if size == 0 else max(float(c.floor[i]), line) + float(self.bounds["comm"][i])
 
     def allowed(self, i: int) -> list[int]:
         low, high = self.bounds["lower"][i], min(self.bounds["upper"][i], self.curves.limit[i])
@@ -68,8 +56,7 @@ def problems(draw: st.DrawFn, workers: int = 4, multiples: int = 12) -> Problem:
     lower = column(st.one_of(st.just(0), st.integers(0, batch // count)))
     comm = column(st.one_of(st.just(0.0), QUARTERS))
     bounds = {"lower": lower, "upper": column(maybe), "batch_multiple": batch_multiple, "comm": comm}
-    overlap = draw(st.sampled_from([1, 1, 2, 4, 8, np.inf]))
-    return Problem(curves, batch, {**bounds, "overlap": overlap})
+    return Problem(curves, batch, bounds)
 
 
 def solved(problem: Problem) -> Split:
@@ -283,10 +270,3 @@ def test_late_lower_bound_delays_no_other_worker() -> None:
     plan = split(Curves.from_speed(np.array([1.0, 100.0, 100.0])), 210, lower=[10, 0, 0])
     assert plan.sizes.tolist() == [10, 100, 100]
     assert plan.status is Status.HELD_BY_LOWER
-
-
-def test_hidden_communication_costs_fewer_samples() -> None:
-    """Two equal workers, one of which communicates for 3 s: under every overlap both end together."""
-    curves = Curves.from_speed(np.array([100.0, 100.0]))
-    sizes = {g: split(curves, 800, comm=[0.0, 3.0], overlap=g).sizes.tolist() for g in (1, 2, np.inf)}
-    assert sizes == {1: [550, 250], 2: [456, 344], np.inf: [400, 400]}, "4.56**2 is 3.44**2 + 3**2"

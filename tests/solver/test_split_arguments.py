@@ -34,7 +34,6 @@ CURVES = Curves.from_speed(np.array([100.0, 200.0, 300.0]))
         ({"lower": [9, 0, 0], "upper": [8, 512, 512]}, r"worker 0 must take at least 9 .* and at most 8"),
         ({"comm": [0, 0, np.inf]}, r"comm must be finite and not negative, got inf for worker 2"),
         ({"comm": np.zeros((3, 1))}, r"comm must hold one number .* got the shape \(3, 1\)"),
-        ({"overlap": 3}, r"overlap must be one of \(1, 2, 4, 8, inf\), so that times stay exact, got 3"),
         ({"risk": 3.0, "spread": 0.1}, r"risk must lie in \[0, 2\], got 3.0"),
         ({"risk": np.nan}, r"risk must lie in \[0, 2\], got nan"),
         ({"risk": 1.0}, r"risk needs the spread of the forecast"),

@@ -22,9 +22,6 @@ from numpy.typing import NDArray
 from paceline._arrays import Array, Mask
 from paceline._curves import Line, batch_seconds
 
-OVERLAPS = (1, 2, 4, 8, np.inf)
-"""Only powers of two: IEEE 754 rounds squares and square roots correctly, so times never fall as batches grow."""
-
 ROUNDING = 16 * float(np.finfo(np.float64).eps)
 """Largest relative error of a curve's inverse."""
 
@@ -55,29 +52,16 @@ class Load:
     lower: Array
     upper: Array
     batch_multiple: int = 1
-    overlap: float = 1.0
 
     def seconds(self, multiples: Array) -> Array:
-        """Return the seconds that workers take for these multiples, at least one each, with communication, ``[W]``.
-
-        Computing and communicating at once take ``(compute**g + comm**g) ** (1 / g)`` with the overlap ``g``.
-        """
-        compute, comm = batch_seconds(self, multiples * self.batch_multiple), self.comm
-        if self.overlap == np.inf:
-            return np.maximum(compute, comm)
-        squarings = OVERLAPS.index(self.overlap)
-        for _ in range(squarings):
-            compute, comm = compute * compute, comm * comm
-        total = compute + comm
-        for _ in range(squarings):
-            total = np.sqrt(total)
-        return total
+        """Return the seconds that workers take for these multiples, at least one each, with communication, ``[W]``."""
+        return batch_seconds(self, multiples * self.batch_multiple) + self.comm
 
     def only(self, rows: NDArray[np.intp]) -> Load:
         """Return the load of only these workers."""
         bounds = self.lower[rows], self.upper[rows]
         curves = self.floor[rows], self.slope[rows], self.intercept[rows], self.comm[rows]
-        return Load(*curves, *bounds, self.batch_multiple, self.overlap)
+        return Load(*curves, *bounds, self.batch_multiple)
 
     @cached_property
     def rate(self) -> Array:
@@ -91,15 +75,12 @@ class Load:
         The line is inverted with a margin for rounding; where several counts remain, the computed times decide.
         """
         started = self.seconds(self.lower + 1) <= deadline
-        if self.overlap == 1:
-            start = self.intercept + self.comm
-            offset, margin = start * self.rate, (np.abs(start) + self.comm) * (ROUNDING * self.rate)
-            done = np.floor(deadline * (self.rate * (1 - ROUNDING)) - (offset + margin))
-            bound = deadline * (self.rate * (1 + ROUNDING)) - (offset - margin - 1)
-            done = np.clip(done, self.lower, self.upper)
-            bound = np.floor(np.minimum(np.where(self.rate > 0, bound, np.inf), self.upper + 1))
-        else:  # the inverse loses its digits to cancellation where communication takes most of the time
-            done, bound = self.lower, self.upper + 1
+        start = self.intercept + self.comm
+        offset, margin = start * self.rate, (np.abs(start) + self.comm) * (ROUNDING * self.rate)
+        done = np.floor(deadline * (self.rate * (1 - ROUNDING)) - (offset + margin))
+        bound = deadline * (self.rate * (1 + ROUNDING)) - (offset - margin - 1)
+        done = np.clip(done, self.lower, self.upper)
+        bound = np.floor(np.minimum(np.where(self.rate > 0, bound, np.inf), self.upper + 1))
         done = np.where(started, done, self.lower)
         rows = ((bound - done > 1) & started).nonzero()[0]
         if len(rows):

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from paceline._arrays import Array, Sizes
 from paceline._curves import Curves
-from paceline.solver.deadline import OVERLAPS, BatchTimeCurves, Load, share
+from paceline.solver.deadline import BatchTimeCurves, Load, share
 
 
 class Status(Enum):
@@ -78,7 +78,6 @@ def split(
     spread: ArrayLike | None = None,
     risk: float = 0.0,
     comm: ArrayLike = 0.0,
-    overlap: float = 1.0,
 ) -> Split:
     """Split a global batch so that the last worker ends as early as possible: the exact optimum, in whole samples.
 
@@ -110,9 +109,6 @@ def split(
         those of the plain curves.
     comm
         Seconds each worker needs to communicate, on top of its curve; one number or ``[W]``.
-    overlap
-        How much communication overlaps with computing: a worker's time is ``(t**g + comm**g) ** (1 / g)`` with this
-        ``g``, as in Pollux. At 1 one follows the other, at infinity only the longer counts; 2, 4 and 8 lie between.
 
     Raises
     ------
@@ -140,7 +136,7 @@ def split(
     multiples, step = _multiples(global_batch, batch_multiple)
     # A flat curve has an infinite rate. Where that leads to 0 * inf, the computed times decide, so no warning is due.
     with np.errstate(all="ignore"):
-        plain = _load(fleet, multiples, step, lower, upper, comm, overlap)
+        plain = _load(fleet, multiples, step, lower, upper, comm)
         load = _cautious(plain, spread, risk)
         sizes = share(load, multiples)
         seconds = np.where(sizes > 0, plain.seconds(sizes), 0.0)
@@ -272,7 +268,6 @@ def _load(
     lower: ArrayLike,
     upper: ArrayLike | None,
     comm: ArrayLike,
-    overlap: float,
 ) -> Load:
     """Return the curves with bounds in multiples, rounded inward."""
     count = len(curves.slope) if np.ndim(curves.slope) else 0
@@ -291,10 +286,8 @@ def _load(
             f"global_batch must be at most 2**53 multiples divided by the {count} workers, so that sums stay exact, "
             f"got {multiples} multiples"
         )
-    if overlap not in OVERLAPS:
-        raise ValueError(f"overlap must be one of {OVERLAPS}, so that times stay exact, got {overlap}")
     comm_W = _finite("comm", comm, count)
-    return Load(floor, slope, intercept, comm_W, low, np.minimum(high, multiples), step, overlap)
+    return Load(floor, slope, intercept, comm_W, low, np.minimum(high, multiples), step)
 
 
 def _multiples(global_batch: int, batch_multiple: int) -> tuple[int, int]:
