@@ -273,14 +273,6 @@ def test_learned_memory_limit_counts():
     assert plan.sizes[1] == 120
 
 
-def test_token_weights():
-    plan = balancer().plan
-    np.testing.assert_array_equal(plan.token_weights([10, 30, 0, 40]), [0.125, 0.375, 0.0, 0.5])
-    for refused in ([1, 2, 3], [0, 0, 0, 0], [1, 1, 1, np.nan], [1, 1, 1, np.inf], [1, 1, 1, -1]):
-        with pytest.raises(ValueError, match="tokens must"):
-            plan.token_weights(refused)
-
-
 # -- stable, and quick all the same --------------------------------------------------------------------------------
 
 

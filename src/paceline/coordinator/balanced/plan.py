@@ -7,9 +7,6 @@ import json
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-import numpy as np
-from numpy.typing import ArrayLike
-
 from paceline._arrays import Array, Sizes
 from paceline.coordinator.balanced import reasons as why
 from paceline.predictors.forecast import Forecast
@@ -117,40 +114,6 @@ class Plan:
         # "<i8" fixes size and byte order on every platform.
         facts = _digest(self.workers) + self.iteration.to_bytes(8, "little") + self.sizes.astype("<i8").tobytes()
         return int.from_bytes(hashlib.blake2b(facts, digest_size=8).digest(), "little") >> 12
-
-    # A mean over tokens weights a sample by its tokens, so shares of samples would be wrong for unequal sentences.
-    def token_weights(self, tokens: ArrayLike) -> Array:
-        """Return each worker's weight in the mean gradient of a loss that is a mean over tokens, ``[W]``.
-
-        Parameters
-        ----------
-        tokens
-            Tokens that count in each worker's loss in this iteration, ``[W]``.
-
-        Raises
-        ------
-        ValueError
-            If there is not one finite, non-negative number for each worker, or all are 0.
-
-        Examples
-        --------
-        Equal batches of unequal sentences:
-
-        >>> from paceline.coordinator import LoadBalancer
-        >>> from paceline.predictors import EWMA
-        >>> plan = LoadBalancer(EWMA(), workers=["gpu0", "gpu1"], global_batch=512).plan
-        >>> plan.token_weights([3000, 1000])
-        array([0.75, 0.25])
-        """
-        counts = np.asarray(tokens, dtype=np.float64)
-        if counts.shape != self.sizes.shape:
-            raise ValueError(
-                f"tokens must hold one number for each of the {len(self.sizes)} workers, got the shape {counts.shape}"
-            )
-        if not (np.isfinite(counts).all() and (counts >= 0).all() and counts.any()):
-            raise ValueError(f"tokens must be finite, not negative and not all 0, got {counts.tolist()}")
-        share: Array = counts / counts.sum()
-        return share
 
 
 @lru_cache(maxsize=8)
