@@ -27,7 +27,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from paceline.lab.processes import places
 from paceline.recording import Recorder, merge, watch
-from paceline.recording.covariates import Covariate, all_covariates, psutil_covariates
+from paceline.recording.covariates import Covariate, all_covariates
 from paceline.recording.torch.stopwatch import Stopwatch
 
 QUICK = "--quick" in sys.argv
@@ -138,7 +138,7 @@ def peer_rows(folder: Path) -> Iterator[Row]:
 def covariate_rows() -> Iterator[Row]:
     """Yield what each covariate costs, and all of those that a recorded command has together."""
     covariates = all_covariates()
-    for covariate in [*covariates, *psutil_covariates()]:
+    for covariate in covariates:
         yield f"`{covariate.name}`", *microseconds(covariate.sample, ITERATIONS // 4)
     yield f"all {len(covariates)} of `all_covariates()`", *microseconds(lambda: sample(covariates), ITERATIONS // 4)
 
@@ -217,7 +217,7 @@ def page() -> str:
 
 Command: `python benchmarks/recorder.py`
 
-Machine: {machine("torch", "tensorboard", "psutil")}; one thread. Files are written to the disk of the working folder.
+Machine: {machine("torch", "tensorboard")}; one thread. Files are written to the disk of the working folder.
 
 ## An iteration, without its covariates
 
@@ -230,7 +230,7 @@ watched is the median and the largest of {BLOCKS} blocks of {ITERATIONS // 20} s
 
 ## Covariates
 
-The aim is under 200 us together. Sampled {where}. psutil's two are not among `all_covariates()`.
+The aim is under 200 us together. Sampled {where}.
 
 {table("covariate", covariates)}
 

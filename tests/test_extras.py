@@ -45,7 +45,6 @@ CALLS = {
         )
     ],
     "jinja2": [("report", "from paceline.report import *; write_page({}, 'x.html')")],
-    "psutil": [("covariates", "from paceline.recording.covariates import psutil_covariates; psutil_covariates()")],
     "tensorboard": [("metrics", "from paceline.recording import TensorBoard; TensorBoard('runs')")],
     "optuna": [("tune", "from paceline.eval.tune import *; tune('ewma:smoothing=None', [])")],
     "prometheus_client": [("metrics", "from paceline.recording import Prometheus; Prometheus(0)")],

@@ -1,4 +1,4 @@
-"""Covariates: what they read from the kernel, a GPU or psutil, and NaN where there is nothing to read."""
+"""Covariates: what they read from the kernel or a GPU, and NaN where there is nothing to read."""
 
 import math
 import os
@@ -22,7 +22,6 @@ from paceline.recording.covariates import (
     Runnable,
     Throttled,
     nvml_covariates,
-    psutil_covariates,
 )
 
 
@@ -139,14 +138,6 @@ def test_run_delay_rises_on_shared_core():
 def test_quota_in_both_group_versions(tmp_path, files, cores):
     covariate = CPUQuota(ControlGroup(made(tmp_path, files), tmp_path, tmp_path))
     assert covariate.sample() == pytest.approx(cores, nan_ok=True)
-
-
-def test_psutil_percentages_after_first_boundary():
-    pytest.importorskip("psutil")
-    cpu, memory = psutil_covariates()
-    assert math.isnan(cpu.sample())
-    assert 0 <= cpu.sample() <= 100
-    assert 0 < memory.sample() < 100
 
 
 class FakeNVML:

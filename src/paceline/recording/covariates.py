@@ -25,7 +25,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from paceline._require import require
 from paceline.recording.control_group import (
     ControlGroup,
     File,
@@ -200,57 +199,6 @@ def _handle(nvml: Any, number: int) -> Any:
     return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else nvml.nvmlDeviceGetHandleByUUID(name)
 
 
-def psutil_covariates() -> list[Covariate]:
-    """Return the two covariates of the machine that LB-BSP's workers report: CPU and memory, in percent.
-
-    Raises
-    ------
-    ImportError
-        If psutil is not installed.
-
-    Examples
-    --------
-    >>> [covariate.name for covariate in psutil_covariates()]
-    ['cpu_percent', 'memory_percent']
-    """
-    return [CPUPercent(), MemoryPercent()]
-
-
-class CPUPercent:
-    """CPU time of the machine that all processes used since the last boundary."""
-
-    name, unit = "cpu_percent", "percent of all cores"
-
-    def __init__(self) -> None:
-        self._used = _psutil().cpu_percent
-        self._known = False
-
-    def sample(self) -> float:
-        """Return the percentage; NaN the first time, because there is no earlier boundary."""
-        percent, known, self._known = self._used(), self._known, True
-        return float(percent) if known else float("nan")
-
-
-class MemoryPercent:
-    """Memory of the machine that is not available."""
-
-    name, unit = "memory_percent", "percent of memory"
-
-    def __init__(self) -> None:
-        self._memory = _psutil().virtual_memory
-
-    def sample(self) -> float:
-        """Return the percentage now."""
-        return float(self._memory().percent)
-
-
-def _psutil() -> Any:
-    require("psutil", needed_by="psutil_covariates", extra="covariates")
-    import psutil  # type: ignore[import-untyped]
-
-    return psutil
-
-
 ROOT = Path("/")
 
 
@@ -362,8 +310,7 @@ def all_covariates(
     """Return every covariate that has something to measure here, for the calling process.
 
     These are the seven of :func:`default_covariates`, the quota if there is one now, and those of the GPU if NVML sees
-    one: see :func:`~paceline.recording.covariates.nvml_covariates` for ``device``. psutil's are left out: on Linux
-    the kernel's own files give the same values faster.
+    one: see :func:`~paceline.recording.covariates.nvml_covariates` for ``device``.
     """
     from paceline.recording.covariates import nvml_covariates
 
