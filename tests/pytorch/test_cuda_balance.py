@@ -218,7 +218,7 @@ def test_live_refuses_missing_device(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["single", "mixed"])
 def test_contestant_does_not_wait_for_the_device(device, precision):
-    setting = Setting(device="cuda", precision=precision, model="digits-mlp", global_batch=64)
+    setting = Setting(device="cuda", precision=precision, global_batch=64)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*CUDA is not available")
         contestant = Contestant("ewma", setting)

@@ -33,8 +33,8 @@ def live(
     model: Annotated[
         str,
         typer.Option(
-            help="The model to train: digits-mlp, digits-cnn, digits-attention, or one whose ranks wait inside a step: "
-            "digits-batch-norm, digits-sync-batch-norm or digits-contrastive."
+            help="The model to train: digits-cnn, digits-batch-norm, or one whose ranks wait inside a step: "
+            "digits-sync-batch-norm or digits-contrastive."
         ),
     ] = "digits-cnn",
     global_batch: Annotated[int, typer.Option(help="Samples per iteration over both ranks.")] = 896,

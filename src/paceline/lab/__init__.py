@@ -3,7 +3,8 @@
 from paceline.lab.disturbance import DISTURBANCES
 from paceline.lab.experiment import can_set_quotas, experiment
 from paceline.lab.outcome import ExperimentOutcome, Row
-from paceline.lab.setting import CONTROL, EQUAL, TASKS, Setting
+from paceline.lab.setting import CONTROL, EQUAL, Setting
+from paceline.lab.tasks import TASKS
 
 __all__ = [
     "CONTROL",

@@ -15,7 +15,7 @@ from paceline.lab.disturbance import DISTURBANCES
 from paceline.lab.outcome import ExperimentOutcome, RankResult
 from paceline.lab.processes import POLL_SECONDS, Process, places, require_alive
 from paceline.lab.setting import DISTURBED, Setting
-from paceline.lab.small_models import require_models
+from paceline.lab.tasks import require_models
 from paceline.recording.launch import Place
 
 

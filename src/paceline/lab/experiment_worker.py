@@ -25,7 +25,8 @@ from paceline.coordinator.balanced.policy import Policy
 from paceline.lab.disturbance import DISTURBANCES, Bursts, Hogs, Kernels, Quota, Switch
 from paceline.lab.outcome import IterationResult, RankResult, TurnResult
 from paceline.lab.processes import die_with_parent
-from paceline.lab.setting import CONTROL, EQUAL, Setting, live_task
+from paceline.lab.setting import CONTROL, EQUAL, Setting
+from paceline.lab.tasks import TASKS
 from paceline.predictors import LastValue, named
 from paceline.recording.launch import Place
 from paceline.recording.records import Iteration
@@ -47,7 +48,7 @@ class Contestant:
 
     def __init__(self, scheme: str, setting: Setting) -> None:
         torch.manual_seed(setting.seed)
-        task = live_task(setting.model)
+        task = TASKS[setting.model]()
         samples = len(task.inputs) // setting.global_batch * setting.global_batch
         data = TensorDataset(task.inputs[:samples], task.targets[:samples])
         self.loss_of = task.loss
