@@ -55,7 +55,7 @@ def renamed(frame: pd.DataFrame, columns: Mapping[str, str | float]) -> pd.DataF
     """
     known = (*REQUIRED, *(name for name in MEASURED if name not in REQUIRED))
     if unknown := [name for name in columns if name not in known]:
-        raise ValueError(f"columns {unknown} are not a trace's; they can be mapped: {list(known)}")
+        raise ValueError(f"columns {unknown} are not columns of a trace; those that can be mapped are {list(known)}")
     named = {name: column for name, column in columns.items() if isinstance(column, str)}
     if lacking := [column for column in named.values() if column not in frame.columns]:
         raise ValueError(f"columns {lacking} are missing; there are {list(frame.columns)}")
@@ -262,11 +262,11 @@ def require_dense(rows: int, iterations: int, workers: int) -> None:
 
     >>> require_dense(rows=100_000, iterations=100_000, workers=100_000)
     Traceback (most recent call last):
-    ValueError: 100000 rows name 100000 workers and 100000 iterations, a panel that would be nearly empty
+    ValueError: 100000 rows name 100000 workers and 100000 iterations, a nearly empty panel: check these columns
     """
     if iterations * workers > max(FREE_PLACES, EMPTIEST * rows):
         raise ValueError(
-            f"{rows} rows name {workers} workers and {iterations} iterations, a panel that would be nearly empty"
+            f"{rows} rows name {workers} workers and {iterations} iterations, a nearly empty panel: check these columns"
         )
 
 

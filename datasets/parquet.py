@@ -61,12 +61,12 @@ def read(path: str | Path) -> tuple[pd.DataFrame, dict[str, Any]]:
 def _about(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
     about = json.loads(metadata.get(b"paceline", b"{}"))
     if not isinstance(about, dict):
-        raise ValueError("what the file says about itself must be a JSON object")
+        raise ValueError("the file's paceline metadata must be a JSON object")
     version = about.get("schema_version", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
         raise ValueError(f"written with trace schema {version}, but this version of paceline reads {SCHEMA_VERSION}")
     if not isinstance(about.get("meta", {}), dict) or not _are_names(about.get("workers", [])):
-        raise ValueError("what the file says about itself must hold meta, an object, and workers, a list of names")
+        raise ValueError("the file's paceline metadata must hold meta, an object, and workers, a list of names")
     return about
 
 

@@ -111,7 +111,7 @@ class Times:
 
     def __post_init__(self) -> None:
         if self.speed.ndim != 2 or not (np.isfinite(self.speed) & (self.speed > 0)).all():
-            raise ValueError("speed must be [T, W], above 0 and finite: fill gaps before")
+            raise ValueError("speed must be [T, W], above 0 and finite: fill gaps first")
         if not 0 < self.span < np.inf or not 0 <= self.comm_seconds < np.inf:
             raise ValueError(f"span must be above 0 and comm_seconds 0 or more, got {self.span}, {self.comm_seconds}")
 
@@ -349,7 +349,7 @@ class _RunningRace:
                 self._push(name)
             if self.server.sampler.applied >= self.budget or self._is_decided():
                 return
-        raise RuntimeError(f"everybody waits for somebody under {self.server.scheme.name}: its rules cannot go on")
+        raise RuntimeError(f"deadlock under {self.server.scheme.name}: every worker waits for another one")
 
     def _pull(self, name: str) -> None:
         worker, now = self.workers[name], self.events.now

@@ -281,7 +281,7 @@ def _divisible(trace: Trace, recorded: int) -> tuple[int, str]:
 def _require_integers(sizes: NDArray[np.int64], global_batch: int, scheme: SizeScheme) -> None:
     if sizes.sum() != global_batch or sizes.min() < 1:
         raise ValueError(
-            f"{type(scheme).__name__} must hand out {global_batch} samples, at least one to each worker, got "
+            f"{type(scheme).__name__} must assign {global_batch} samples, at least one to each worker, got "
             f"{sizes.tolist()}, which is {sizes.sum()}"
         )
 

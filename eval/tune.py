@@ -125,7 +125,7 @@ def tune(
     fixed = set(re.findall(r"(\w+)=", name))
     tried = [argument for argument in _arguments(named(name)) if argument not in fixed]
     if not tried:
-        raise ValueError(f"{name} has no argument that is tried; tried are {[*INTEGER_RANGES, *REAL]}")
+        raise ValueError(f"{name} has no argument that can be tuned; those that can are {[*INTEGER_RANGES, *REAL]}")
     workers = sorted({worker for trace in source for worker in trace.workers})
     held = sorted(held_workers(hold_out, workers, seed)) or hold_out
     study = _study(storage, name, seed, _identity(source, held, training))
@@ -230,7 +230,7 @@ def _require_journal(path: Path) -> None:
     except (OSError, ValueError, TypeError):
         is_journal = False
     if not is_journal:
-        raise ValueError(f"{path}: is no journal of trials: name another file, or one that does not exist yet")
+        raise ValueError(f"{path}: is not a journal of trials: name another file, or one that does not exist yet")
 
 
 def _study(storage: str | Path | None, name: str, seed: int, identity: str) -> Any:
@@ -247,8 +247,8 @@ def _study(storage: str | Path | None, name: str, seed: int, identity: str) -> A
     study = optuna.create_study(storage=place, study_name=name, load_if_exists=True)
     if (known := study.user_attrs.get("of", identity)) != identity:
         raise ValueError(
-            f"{storage}: holds trials on other traces, held-out workers or options, whose scores cannot be compared "
-            f"(they are of {known}, these of {identity}): take another file"
+            f"{storage}: holds trials on other traces, held-out workers or options, whose scores cannot be "
+            f"compared (they are of {known}, these of {identity}): use another file"
         )
     study.set_user_attr("of", identity)
     # A search that goes on must not draw the numbers again that it began with.

@@ -116,4 +116,4 @@ def test_record_of_nothing_does_not_block_the_next_try(tmp_path):
 
 def test_record_names_a_command_that_is_missing(tmp_path):
     done = CliRunner().invoke(cli.app, ["record", "-o", str(tmp_path), "--", "no-such-torchrun", "x.py"])
-    assert "'no-such-torchrun' is no command on the PATH" in str(done.exception)
+    assert "'no-such-torchrun' is not a command on the PATH" in str(done.exception)

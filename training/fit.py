@@ -345,10 +345,10 @@ def _warn_of_ignored_options(
 ) -> None:
     """Warn of options that changed nothing."""
     if not trained and fitting.device != "cpu":
-        warnings.warn("device changed nothing: only networks are trained on it", stacklevel=3)
+        warnings.warn("device has no effect: only networks are trained on it", stacklevel=3)
     unknown = [] if isinstance(hold_out, int | float) else sorted(set(hold_out) - set(survey.workers))
     if unknown:
-        warnings.warn(f"hold_out names {unknown[:5]}, who are in none of the traces", stacklevel=3)
+        warnings.warn(f"hold_out names {unknown[:5]}, which are in none of the traces", stacklevel=3)
 
 
 def _warn_of_skipped_files(source: Source) -> None:

@@ -157,7 +157,7 @@ def _about(path: Path, header: str) -> dict[str, Any]:
     try:
         about: dict[str, Any] = json.loads(header)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: the model's header is no complete JSON: {_describe(error)}") from error
+        raise ValueError(f"{path}: the model's header is not complete JSON: {_describe(error)}") from error
     version = about.get("format_version") if isinstance(about, dict) else None
     if version != FORMAT_VERSION:
         raise ValueError(

@@ -627,7 +627,7 @@ def _operations(path: Path, tally: Tally) -> pd.DataFrame:
     tally.rows("operations with a negative or unknown duration", bad.sum())
     used: pd.DataFrame = table[computing & ~bad].dropna()
     if used.empty:
-        raise ValueError(f"{path}: holds no forward or backward computing")
+        raise ValueError(f"{path}: holds no forward or backward computation")
     used = _in_one_run_bytedance(used, tally)
     require_dense(len(used), used["step"].nunique(), used["rank"].nunique())
     in_order: pd.DataFrame = used.sort_values(["step", "seq_id"], kind="stable")

@@ -113,7 +113,9 @@ def read_torch_profiler(paths: Sequence[Path]) -> Iterator[Trace]:
     for path in paths:
         rank, steps = _rank(path, tally)
         if rank in ranks:
-            raise ValueError(f"{path}: is another export of rank {rank}: put those of one profile into a folder alone")
+            raise ValueError(
+                f"{path}: is a second export of rank {rank}: keep the files of one profile in a folder of their own"
+            )
         ranks[rank] = steps
     folder = paths[0].parent
     if len(ranks) == 1:
@@ -148,8 +150,8 @@ def _rank(path: Path, tally: Tally) -> tuple[int, dict[int, float]]:
     if not steps or not len(collective):
         missing = "ProfilerStep (call profiler.step())" if not steps else "kernel of NCCL or RCCL"
         raise ValueError(
-            f"{path}: has no {missing}, so which part of a step a rank waited for others is not known; collectives on "
-            "CPUs leave no span: record such a job with paceline.recording"
+            f"{path}: has no {missing}, so the time that a rank spends waiting for others is unknown; "
+            "collectives on CPUs leave no span: record such a job with paceline.recording"
         )
     return _number_of(path, export), {
         number: 1e-6 * (one["dur"] - alone(collective, computing, one["ts"], one["ts"] + one["dur"]))
@@ -205,7 +207,7 @@ def _number_of(path: Path, export: Mapping[str, Any]) -> int:
         return rank
     named = re.search(r"rank[-_]?(\d+)", path.name, re.IGNORECASE)
     if named is None:
-        raise ValueError(f"{path}: does not say of which rank it is: name it rank0.json, rank1.json, ...")
+        raise ValueError(f"{path}: does not name its rank: rename the files to rank0.json, rank1.json, ...")
     return int(named[1])
 
 

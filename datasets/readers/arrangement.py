@@ -125,7 +125,9 @@ class Arrangement:
     def _gridded(self, table: pd.DataFrame, period: float, tally: Tally) -> pd.DataFrame:
         """Return the table with iterations of a period each; rows of a worker within one are averaged."""
         if "start" not in table or "iteration" in table:
-            raise ValueError("a period needs the column of times (start=...), and takes the place of one of iterations")
+            raise ValueError(
+                "period= needs a column of times, start=..., and replaces the column of iterations: leave that out"
+            )
         in_seconds(table[["start"]], start_unit=self.start_unit)  # refuses times after 2100, by the rows of the file
         time_N = table["start"].to_numpy(dtype=np.float64) * seconds_of(self.start_unit)
         timed_N = np.isfinite(time_N)

@@ -75,7 +75,7 @@ def json_of(path: Path, limit: int, advice: str) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(
-            f"{path}: is not a complete JSON file: it is damaged or cut short at line {error.lineno}, column "
+            f"{path}: is not a complete JSON file: it is damaged or truncated at line {error.lineno}, column "
             f"{error.colno}"
         ) from None
     except (ValueError, RecursionError):

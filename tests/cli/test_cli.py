@@ -108,7 +108,7 @@ def test_mistakes_end_in_one_sentence(capsys, monkeypatch, tmp_path, trace):
         (["data", "info", str(broken)], "broken.parquet: not a complete Parquet file"),
         (["data", "info", "nothing-like-it"], "neither a recorded trace nor a .parquet or .csv file"),
         (["data", "convert", trace, str(tmp_path / "no" / "x.csv")], "there is no folder"),
-        (["record", "no-such-job"], "'no-such-job' is no command on the PATH"),
+        (["record", "no-such-job"], "'no-such-job' is not a command on the PATH"),
         (["replay", "ewma", "-t", trace, "--global-batch", "2"], "2"),
     ]:
         assert sentence in fails(capsys, monkeypatch, *arguments).replace("\n", " ")

@@ -145,4 +145,4 @@ def test_fit_refuses_unsavable_class_early(capsys, monkeypatch, tmp_path):
     (tmp_path / "mine.py").write_text(OWN)
     (tmp_path / "broken.csv").touch()
     said = " ".join(fails(capsys, monkeypatch, "fit", "mine.py:Constant", "-f", "broken.csv").split())
-    assert "mine.py:Constant cannot be kept in a model file" in said
+    assert "mine.py:Constant cannot be saved in a model file" in said

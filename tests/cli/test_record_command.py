@@ -92,4 +92,4 @@ def test_command_recording_nothing_is_an_error(tmp_path):
 
 def test_record_names_a_command_that_is_missing(tmp_path):
     refused = CliRunner().invoke(app, ["record", "--out", str(tmp_path), "--", "no-such-command"])
-    assert "'no-such-command' is no command on the PATH" in str(refused.exception)
+    assert "'no-such-command' is not a command on the PATH" in str(refused.exception)

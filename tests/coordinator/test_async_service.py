@@ -159,5 +159,5 @@ def test_holder_of_the_last_samples_is_given_up(caplog):
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda worker: to_the_end(service, worker), "ab"))
     assert service.server.finished
-    assert "c was given up" in caplog.text
+    assert "gave up on c" in caplog.text
     assert service.server.ledger.steps(Outcome.ABANDONED) >= 1

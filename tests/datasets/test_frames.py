@@ -80,7 +80,7 @@ def test_columns_and_units_are_mapped():
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"columns": {"speed": "x"}}, r"\['speed'\] are not a trace's; they can be mapped"),
+        ({"columns": {"speed": "x"}}, r"\['speed'\] are not columns of a trace; those that can be mapped"),
         ({"columns": {"start": "x"}}, r"columns \['x'\] are missing"),
         ({"columns": {"seconds": "samples"}}, r"columns \['seconds'\] are there already"),
         ({"unit": "fortnights"}, "unit must be one of"),

@@ -173,7 +173,7 @@ def test_a_scheme_that_leaves_a_worker_idle_is_refused():
 
 
 def test_a_scheme_that_loses_samples_is_refused():
-    with pytest.raises(ValueError, match=r"Skimps must hand out 192 samples, .*, which is 191"):
+    with pytest.raises(ValueError, match=r"Skimps must assign 192 samples, .*, which is 191"):
         replay({"skimps": Skimps()}, checks.example_trace())
 
 

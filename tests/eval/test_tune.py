@@ -51,7 +51,7 @@ def test_a_search_goes_on_where_it_ended(tmp_path):
 def test_non_journal_named_and_untouched(tmp_path, text):
     file = tmp_path / "notes.txt"
     file.write_bytes(before := text.encode(errors="surrogateescape"))
-    with pytest.raises(ValueError, match=r"notes\.txt: is no journal of trials"):
+    with pytest.raises(ValueError, match=r"notes\.txt: is not a journal of trials"):
         tune("ewma", [noisy(0)], trials=1, hold_out=["w1"], storage=file)
     assert file.read_bytes() == before
 
@@ -82,7 +82,7 @@ def test_two_processes_score_the_same():
 
 
 def test_predictor_without_arguments_refused():
-    with pytest.raises(ValueError, match="no argument that is tried"):
+    with pytest.raises(ValueError, match="no argument that can be tuned"):
         tune("last-value", [wavy(0)])
 
 

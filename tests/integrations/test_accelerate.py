@@ -78,8 +78,8 @@ def test_metrics_are_written(outcomes, folder):
         ("counted twice", "leave gradient_accumulation_steps at 1, compute inside `with loader.balance.accumulating()"),
         ("a stream", "cannot tell Accelerate where the epoch of a StreamLoader ends"),
         ("counts all", "BalancedLoader(dataset, batch_size=...), with the batch_size of your DataLoader"),
-        ("counts one", "take paceline.torch.BalancedLoader(dataset, global_batch=...)"),
-        ("no model", "needs the model beside the BalancedLoader"),
+        ("counts one", "use paceline.torch.BalancedLoader(dataset, global_batch=...)"),
+        ("no model", "needs the model and the BalancedLoader in the same call"),
     ],
 )
 def test_what_cannot_be_balanced_is_refused(outcomes, case, says):

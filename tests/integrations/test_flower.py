@@ -337,7 +337,7 @@ def test_late_reply_averaged_not_learnt(grid_of, caplog):
     reply = stray.reply(message, grid.monkeypatch)
     with caplog.at_level(logging.WARNING, "paceline.federated"):
         strategy.aggregate_train(2, [reply])
-    assert "replies of 77 are not learnt from" in caplog.text
+    assert "replies of 77 are left out of the forecasts" in caplog.text
     assert "77" not in strategy.balancer
 
 

@@ -84,7 +84,7 @@ def test_without_other_ranks_the_callback_does_nothing(outcomes):
     [
         ("a plain loader", "must return a BalancedLoader, got DataLoader"),
         ("a sharded model", "got ModelParallelStrategy"),
-        ("overfit_batches", "overfit_batches wants the same batches in every epoch"),
+        ("overfit_batches", "overfit_batches needs the same batches in every epoch"),
         ("reload_dataloaders_every_n_epochs", "would replace the balanced loader"),
         ("accumulate", "accumulate_grad_batches=3, but the loader accumulate=2"),
         ("micro-batches", "the same number of batches on every rank"),

@@ -41,7 +41,7 @@ def test_loader_takes_lightning_accumulation(told, micro_batches):
 @pytest.mark.parametrize(
     ("loader", "options", "says"),
     [
-        ({}, {"overfit_batches": 0.5}, "overfit_batches wants the same batches"),
+        ({}, {"overfit_batches": 0.5}, "overfit_batches needs the same batches"),
         ({}, {"reload_dataloaders_every_n_epochs": 1}, "would replace the balanced loader"),
         ({"micro_batch": 2}, {}, "micro_batch= or pack= these differ"),
         ({"pack": True, "costs": Costs(lengths=[1] * 24, cap=8)}, {}, "micro_batch= or pack= these differ"),

@@ -50,7 +50,7 @@ def a_generator_that_is_not_attached(job):
     play(job, generator, critic, loader)
 
 
-@refused("attached already")
+@refused("already attached")
 def a_second_model_with_options_of_its_own(job):
     generator, critic = adversaries(job)
     loader = job.loader()
@@ -58,7 +58,7 @@ def a_second_model_with_options_of_its_own(job):
     job.attach(generator, loader)
 
 
-@refused("attached already")
+@refused("already attached")
 def one_model_with_two_loaders(job):
     model = job.ddp(job.network())
     job.attach(model, job.loader())

@@ -308,7 +308,7 @@ def a_stream_of_samples(job):
     begun(job, dataset=Stream())
 
 
-@refused("this loop over the loader is over")
+@refused("this loop over the loader has ended")
 def loops_within_loops(job):
     model, loader, optimizer = begun(job)
     for batch in loader:

@@ -291,7 +291,7 @@ def replicated_and_a_scaled_loss(job):
     trained(job, sharded(job, job.network(), "replicate"), scaled=True)
 
 
-@refused("all ranks of this FSDPSequential gather parameters in every forward pass and so need as many")
+@refused("all ranks of this FSDPSequential gather parameters in every forward pass and so need the same number")
 def micro_batches_under_fsdp(job):
     model, loader = sharded(job, job.network()), job.loader(micro_batch=2)
     job.attach(model, loader)

@@ -380,7 +380,7 @@ def test_a_checkpoint_of_another_optimizer_is_refused():
 
     first, second = (TorchOptimizer(*problem(kind, lr=0.1)[:2]) for kind in ("AdamW", "SGD"))
     first.step(first.flat.parameters, np.ones(5, dtype=np.float32), 1.0, 0)
-    with pytest.raises(ValueError, match="that of the optimizer AdamW, and this one is SGD"):
+    with pytest.raises(ValueError, match="with the optimizer AdamW, but this one is SGD"):
         second.load_state_dict(first.state_dict())
 
 

@@ -230,7 +230,7 @@ def test_hugging_face_column_read_without_rows(tmp_path):
         ({"sampler": [], "lengths": [1.0] * 10}, "the sampler yields 0 samples, too few for 2 ranks"),
         ({"cap": 8}, "cap is about samples of unequal cost: give cost= or lengths= too"),
         ({"global_tokens": 8, "global_batch": None}, "global_tokens is about samples of unequal cost"),
-        ({"padded": False}, "Costs says nothing of any sample: give lengths= or cost="),
+        ({"padded": False}, "Costs needs lengths= or cost="),
         ({"cost": [1.0] * 10, "cap": 0}, "cap must be above 0 tokens and finite, got 0"),
         ({"cost": [1.0] * 10, "global_tokens": 8}, "global_batch and global_tokens exclude each other"),
         (

@@ -90,7 +90,7 @@ def test_finished_epoch_set_again_is_empty_once(kind):
 def test_skipped_rest_stays_skipped(kind):
     first, resumed = loader_of(kind, 0, 1), loader_of(kind, 0, 1)
     next(iter(first))
-    with pytest.warns(UserWarning, match="samples of epoch 0 are left out, as skip_rest says"):
+    with pytest.warns(UserWarning, match="samples of epoch 0 are skipped, as skip_rest=True requests"):
         resumed.load_state_dict(first.state_dict(), skip_rest=True)
     resumed.set_epoch(0)
     assert list(resumed) == []

@@ -22,7 +22,7 @@ def made(dataset=range(12), global_batch=6, rank=0, world_size=2, **options):
         (iter(range(9)), TypeError, "dataset must be map-style, with __len__ and __getitem__, got range_iterator: "),
         ({1, 2}, TypeError, "dataset must be map-style"),
         (DataLoader(range(9)), TypeError, "dataset must be what a DataLoader loads, got the DataLoader: give its data"),
-        ([], ValueError, "0 samples are too few for 2 ranks, as none may go without: give fewer ranks"),
+        ([], ValueError, "0 samples are too few for 2 ranks, as each needs at least one: use fewer ranks"),
         ([5], ValueError, "1 samples are too few for 2 ranks"),
     ],
 )

@@ -86,7 +86,7 @@ def test_invalid_stream_options_refused():
     with pytest.raises(ValueError, match="cap must be above 0 tokens and finite, got -1"):
         Costs(cap=-1, cost=float)
     with pytest.raises(
-        TypeError, match="lengths must be a function of a sample, as samples of a stream have no numbers, got list"
+        TypeError, match="lengths must be a function of a sample, as samples of a stream have no index, got list"
     ):
         fleet([1, 2], 2, 2, costs=Costs(lengths=[1, 2]))
     with pytest.raises(ValueError, match="global_tokens is about datasets: for a stream leave it out"):
@@ -112,7 +112,7 @@ def test_indivisible_stream_sample_named(stream, options, says):
 
 
 def test_loader_suggests_stream_loader():
-    with pytest.raises(TypeError, match="a stream has none: take StreamLoader"):
+    with pytest.raises(TypeError, match="a stream has no indices: use StreamLoader"):
         BalancedLoader(iter(range(9)), 3, rank=0, world_size=1)
 
 
@@ -123,7 +123,7 @@ def test_stream_loop_ends_when_another_begins():
     state = loader.state_dict()
     for disturb in (lambda: loader.load_state_dict(state), lambda: (loader.set_epoch(0), next(iter(loader)))):
         disturb()
-        with pytest.raises(RuntimeError, match="this loop over the loader is over"):
+        with pytest.raises(RuntimeError, match="this loop over the loader has ended"):
             next(older)
         older = iter(loader)
         loader.set_epoch(0)

@@ -19,7 +19,7 @@ def script(alone):
 
 
 def test_a_bound_of_a_worker_that_is_not_there_is_said(script):
-    with pytest.warns(BalanceWarning, match=r"bounds \['rank7'\], who are not among the workers \['a'\]"):
+    with pytest.warns(BalanceWarning, match=r"bounds \['rank7'\], which are not among the workers \['a'\]"):
         attach(*script, policy=Policy(upper={"rank7": 5, "a": 20}), workers=["a"])
 
 

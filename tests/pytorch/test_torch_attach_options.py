@@ -59,7 +59,7 @@ def test_further_model_shares_the_balance(script):
     (model, loader), further = script, DistributedDataParallel(torch.nn.Linear(4, 1))
     balance = attach(model, loader)
     for options in OPTIONS:
-        with pytest.raises(ValueError, match="this loader is attached already"):
+        with pytest.raises(ValueError, match="this loader is already attached"):
             attach(further, loader, **options)
     assert attach(further, loader) is balance
     assert balance.models == (model, further)

@@ -171,7 +171,9 @@ def test_losing_or_empty_sizes_refused(sizes):
 
 
 def test_fewer_samples_than_ranks_are_refused():
-    with pytest.raises(ValueError, match="2 samples are too few for 3 ranks, as none may go without: give fewer ranks"):
+    with pytest.raises(
+        ValueError, match="2 samples are too few for 3 ranks, as each needs at least one: use fewer ranks"
+    ):
         BalancedLoader(range(2), 3, rank=0, world_size=3)
 
 

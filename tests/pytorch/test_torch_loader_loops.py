@@ -105,7 +105,7 @@ def test_nested_loop_is_an_error(num_workers):
         for _ in loader:
             inner.extend(epoch_of([loader]))
 
-    with pytest.raises(RuntimeError, match=r"this loop over the loader is over.*Nested loops need a loader each"):
+    with pytest.raises(RuntimeError, match=r"this loop over the loader has ended.*Nested loops need a loader each"):
         nested()
     assert sorted(inner) == list(range(SAMPLES))
 
@@ -128,7 +128,7 @@ def test_state_loaded_in_loop_ends_it(num_workers):
         next(loop)
     for loader in loaders:
         loader.load_state_dict(state)
-    with pytest.raises(RuntimeError, match="load_state_dict was called, after it: begin a new one"):
+    with pytest.raises(RuntimeError, match="load_state_dict was called: start a new one"):
         next(loops[0])
     assert sorted(before + epoch_of(loaders)) == list(range(SAMPLES))
     assert sorted(epoch_of(loaders)) == list(range(SAMPLES))
@@ -303,10 +303,12 @@ def test_resume_on_too_many_ranks_refused():
     state = saved(loaders[0])
     many = fleet(4, Reads(samples=23))
     for loader in many:
-        with pytest.raises(ValueError, match="3 samples are left of epoch 0, too few for 4 ranks, as none may go with"):
+        with pytest.raises(
+            ValueError, match="3 samples are left of epoch 0, too few for 4 ranks, as each needs at least one"
+        ):
             loader.load_state_dict(state)
         assert loader.position == (0, 0, 0), "nothing has changed"
-        with pytest.warns(UserWarning, match="3 samples of epoch 0 are left out, as skip_rest says"):
+        with pytest.warns(UserWarning, match="3 samples of epoch 0 are skipped, as skip_rest=True requests"):
             loader.load_state_dict(state, skip_rest=True)
     assert sorted(epoch_of(many)) == list(range(23))
     assert many[0].epoch == 1

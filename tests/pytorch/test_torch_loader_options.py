@@ -178,7 +178,7 @@ def test_unresponsive_loading_process_ends_loop():
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_pinned_memory_without_a_device_is_told(num_workers, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.warns(UserWarning, match="pin_memory: there is no CUDA device here, so batches are not pinned"):
+    with pytest.warns(UserWarning, match="pin_memory: no CUDA device is available, so batches are not pinned"):
         loader = made(pin_memory=True, num_workers=num_workers)
     assert len(list(loader)) == 5
 

@@ -125,7 +125,7 @@ def fetched_ahead(rank):
     batches = iter(loader)
     (inputs, _), _ = next(batches), next(batches)
     model(inputs).mean().backward()
-    with pytest.warns(BalanceWarning, match="Batches have been fetched but not computed"):
+    with pytest.warns(BalanceWarning, match="Batches had been fetched but not computed"):
         loader.state_dict()
 
 

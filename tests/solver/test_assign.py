@@ -214,7 +214,7 @@ def test_status(costs: Any, speeds: Any, options: Any, status: Any) -> None:
         ({"costs": [3.0, 3.0, 3.0], "cap": 4, "padded": True}, "no padded assignment was found"),
         (
             {"speeds": Curves(np.zeros(2), np.ones(2), np.zeros(2), np.array([4.0, np.inf]))},
-            "curves with a limit count samples",
+            "curves with a limit bound samples",
         ),
     ],
 )

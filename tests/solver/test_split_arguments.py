@@ -22,7 +22,7 @@ CURVES = Curves.from_speed(np.array([100.0, 200.0, 300.0]))
         ({"global_batch": 5, "batch_multiple": 8}, r"got 5: 8 would do"),
         ({"global_batch": 0}, r"global_batch must be at least 1 sample, got 0"),
         ({"global_batch": 2**53 + 1}, r"global_batch must be at most 2\*\*53"),
-        ({"global_batch": 2**53}, r"global_batch must be at most 2\*\*53 multiples divided by the . workers"),
+        ({"global_batch": 2**53}, r"global_batch must be at most 2\*\*53 / . batch multiples for . workers"),
         ({"batch_multiple": 0}, r"batch_multiple must be at least 1 sample, got 0"),
         ({"lower": -1}, r"lower must be finite and not negative, got -1.0 for worker 0"),
         ({"lower": [0, np.nan, 0]}, r"lower must be finite and not negative, got nan for worker 1"),

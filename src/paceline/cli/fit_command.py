@@ -109,7 +109,9 @@ def _use(fitted: FleetPredictor, file: Path) -> str:
 def _require_output(model: Path) -> None:
     """Refuse, before a long fit, a file that cannot be written, or that evaluate would not take for a model."""
     if model.suffix != ".safetensors":
-        raise ValueError(f"--out must name a .safetensors file, by which evaluate and replay know a model, got {model}")
+        raise ValueError(
+            f"--out must name a .safetensors file, the extension of models in evaluate and replay, got {model}"
+        )
     require_writable(model)
 
 
@@ -119,8 +121,8 @@ def _storable(predictor: FleetPredictor, text: str) -> FleetPredictor:
 
     if isinstance(predictor, Adopted):
         raise ValueError(
-            f"{text} cannot be kept in a model file, as its class does not inherit from FleetPredictor; name it in "
-            "evaluate and replay, which fit it first"
+            f"{text} cannot be saved in a model file, as its class does not inherit from FleetPredictor; name "
+            "it in evaluate and replay, which fit it first"
         )
     return predictor
 

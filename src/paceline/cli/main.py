@@ -315,6 +315,6 @@ def _warn_if_fitted(model: str, scored: list[Trace]) -> None:
     fitted = set(str(describe_model(model)["fitted_on"]).split(", "))
     if same := sorted(fitted & {trace.name for trace in scored}):
         err.print(
-            f"{escape(model)} was fitted to traces called {escape(printable(str(same)))}; a model file keeps names "
-            "alone, so if these are the same traces, its scores here flatter it"
+            f"{escape(model)} was fitted to traces called {escape(printable(str(same)))}; a model file stores "
+            "only names, so if these are the same traces, its scores here are too good"
         )

@@ -36,8 +36,8 @@ def record(
 
     if shutil.which(command[0]) is None:
         raise ValueError(
-            f"{command[0]!r} is no command on the PATH: activate the environment in which it is installed, or give "
-            "the path of its file, as in: paceline record -- torchrun --nproc-per-node 2 train.py"
+            f"{command[0]!r} is not a command on the PATH: activate the environment in which it is installed, "
+            "or give the path of its file, as in: paceline record -- torchrun --nproc-per-node 2 train.py"
         )
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up workers as after Ctrl-C
     name = name or _script_name(command) + "-probe" * probe

@@ -68,8 +68,8 @@ def user_predictor(text: str) -> FleetPredictor:
     made = kind()
     if arguments or not isinstance(made, Predictor):
         missing = [name for name in _of_contract() if not hasattr(made, name)]
-        lacks = f"it lacks {missing}" if missing else "arguments are taken by classes that inherit from FleetPredictor"
-        raise ValueError(f"{text} must keep the contract of paceline.predictors.Predictor: {lacks}")
+        lacks = f"it lacks {missing}" if missing else "only classes that inherit from FleetPredictor take arguments"
+        raise ValueError(f"{text} must implement paceline.predictors.Predictor: {lacks}")
     return adopted(made)
 
 

@@ -47,7 +47,7 @@ class BalancedLoader(GlobalLoader):
         require("accelerate", needed_by="paceline.integrations.accelerate", extra="huggingface")
         state = import_module("accelerate.state")
         if not state.is_initialized():
-            raise RuntimeError("BalancedLoader needs the processes: make the Accelerator before it")
+            raise RuntimeError("BalancedLoader needs the process group: create the Accelerator before the loader")
         processes = state.AcceleratorState()
         world_size = processes.num_processes
         total = None if batch_size is None else require_int("batch_size", batch_size, 1, "sample") * world_size
@@ -221,9 +221,9 @@ def _require_plain(accelerator: Any) -> None:
     if not replicated or parallelism is not None:
         way = "a ParallelismConfig" if parallelism is not None else kind
         raise ValueError(
-            f"the accelerator trains with {way}, but batches can be balanced only where each process has the whole "
-            "model, in DistributedDataParallel, and samples of its own. Without Accelerate, attach(model, loader) "
-            "takes fully_shard too"
+            f"the accelerator trains with {way}, but batches can be balanced only where each process has the "
+            "whole model, in DistributedDataParallel, and samples of its own. Without Accelerate, "
+            "attach(model, loader) supports fully_shard too"
         )
 
 
@@ -231,15 +231,15 @@ def _require_counts(accelerator: Any, loader: GlobalLoader) -> None:
     """Refuse a loader by whose length a script would compute the steps of another schedule."""
     if accelerator.split_batches and isinstance(loader, BalancedLoader):
         raise TypeError(
-            "with split_batches=True, batches are those of all processes, but this loader's batch_size= is that of "
-            "one: take paceline.torch.BalancedLoader(dataset, global_batch=...)"
+            "with split_batches=True, a batch is that of all processes, but this loader's batch_size= is per "
+            "process: use paceline.torch.BalancedLoader(dataset, global_batch=...)"
         )
     if not accelerator.split_batches and not isinstance(loader, BalancedLoader):
         raise TypeError(
-            "the BalancedLoader of paceline.torch counts batches of all processes, but Accelerate expects "
-            "those of one until prepare(), and steps schedulers once per process: learning rates would be wrong. Take "
-            "paceline.integrations.accelerate.BalancedLoader(dataset, batch_size=...), with the batch_size of "
-            "your DataLoader"
+            "len() of paceline.torch.BalancedLoader counts global batches, but Accelerate expects "
+            "batches per process before prepare() and steps schedulers once per process, so learning rates "
+            "would be wrong. Use paceline.integrations.accelerate.BalancedLoader(dataset, batch_size=...), "
+            "with the batch_size of your DataLoader"
         )
 
 
@@ -265,7 +265,7 @@ def _attached(prepared: Iterable[Any], loader: GlobalLoader, options: dict[str, 
     models = [thing for thing in prepared if isinstance(thing, torch.nn.Module)]
     trained = [model for model in models if any(parameter.requires_grad for parameter in model.parameters())]
     if not trained:
-        raise TypeError("prepare() needs the model beside the BalancedLoader: give both in one call")
+        raise TypeError("prepare() needs the model and the BalancedLoader in the same call: pass both")
     balance: Balance = attach(trained[0], loader, **options)
     balance.loss_divisor = loader.accumulate  # accelerator.backward() divides by it
     for model in trained[1:]:

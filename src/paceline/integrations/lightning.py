@@ -117,8 +117,8 @@ def _loader_of(trainer: Any) -> BalancedLoader:
         raise TypeError(f"train_dataloader must return a BalancedLoader, got {type(loader).__name__}")
     if trainer.overfit_batches:
         raise ValueError(
-            "overfit_batches wants the same batches in every epoch, but balanced ones change: remove it, and give "
-            "BalancedLoader a small dataset, such as Subset(dataset, range(1000))"
+            "overfit_batches needs the same batches in every epoch, but balanced ones change: remove it, and "
+            "give BalancedLoader a small dataset, such as Subset(dataset, range(1000))"
         )
     if trainer.reload_dataloaders_every_n_epochs:
         raise ValueError(
@@ -127,7 +127,7 @@ def _loader_of(trainer: Any) -> BalancedLoader:
         )
     if loader.micro_batch or loader.packs:
         raise ValueError(
-            "Lightning takes an optimizer's step after the same number of batches on every rank, but with "
+            "Lightning steps the optimizer after the same number of batches on every rank, but with "
             "micro_batch= or pack= these differ: remove it, and give accumulate_grad_batches"
         )
     if loader.varies:

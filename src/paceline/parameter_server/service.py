@@ -157,7 +157,7 @@ class Service:
                 self.server.leave(worker)
             if not self.server.finished:
                 others = len(self.server.fleet)
-                logger.warning("%s has left; what it held goes to others, of whom there are %d", worker, others)
+                logger.warning("%s has left; its samples go to the other workers, %d in all", worker, others)
 
     def pull(self, worker: str, into: Vector | None = None) -> Work:
         """Return the next step of a worker, after waiting where its scheme says so.
@@ -331,7 +331,7 @@ class Service:
         if not self.server.sampler.empty:
             return
         for member in [one for one in self.server.fleet if one.step is not None]:
-            logger.warning("%s was given up: the last samples have been with it for too long", member.name)
+            logger.warning("gave up on %s: it has held the last samples for too long", member.name)
             with self._updating():
                 self.server.abandon(member.name)
         # Where steps simply take longer, each worker would otherwise give up the others' forever.

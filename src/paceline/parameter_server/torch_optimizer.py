@@ -60,7 +60,7 @@ class FlatModel:
         if not trained:
             raise ValueError("the model has no parameter that requires a gradient: there is nothing to train")
         if wrong := sorted({f"{p.dtype} on {p.device}" for p in trained} - {"torch.float32 on cpu"}):
-            raise ValueError(f"parameters must be torch.float32 on the CPU, got {wrong}: move the model before")
+            raise ValueError(f"parameters must be torch.float32 on the CPU, got {wrong}: move the model first")
         self.model = model
         # Contiguous copies first: the rows must not share memory with the parameters that they replace.
         self.down, self.up = (torch.zeros(FRONT + sum(parameter.numel() for parameter in trained)) for _ in range(2))
@@ -334,7 +334,9 @@ class TorchOptimizer:
         remembered = dict(state)
         kind = bytes(remembered.pop("kind", np.frombuffer(expected.encode(), dtype=np.uint8))).decode(errors="replace")
         if kind != expected:
-            raise ValueError(f"the state is that of the optimizer {kind}, and this one is {expected}: take the same")
+            raise ValueError(
+                f"the state was saved with the optimizer {kind}, but this one is {expected}: use the same one"
+            )
         states: dict[int, dict[str, torch.Tensor]] = {}
         for key, value in remembered.items():
             number, _, name = key.partition("/")

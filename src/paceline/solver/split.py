@@ -283,8 +283,8 @@ def _load(
     # float64 cannot represent every whole number above
     if multiples * count > 2**53:
         raise ValueError(
-            f"global_batch must be at most 2**53 multiples divided by the {count} workers, so that sums stay exact, "
-            f"got {multiples} multiples"
+            f"global_batch must be at most 2**53 / {count} batch multiples for {count} workers, so that sums "
+            f"in float64 stay exact, got {multiples}"
         )
     comm_W = _finite("comm", comm, count)
     return Load(floor, slope, intercept, comm_W, low, np.minimum(high, multiples), step)

@@ -159,8 +159,8 @@ class EpochAssigner(Assigner):
         left, ranks = int(state["remaining"]), self.rule.world_size
         if with_rest and self._min_left <= left < ranks:
             raise ValueError(
-                f"{left} samples are left of epoch {int(state['epoch'])}, too few for {ranks} ranks, as none may go "
-                f"without: resume with at most {left} ranks, or leave them out with load_state_dict(state, "
+                f"{left} samples are left of epoch {int(state['epoch'])}, too few for {ranks} ranks, as each "
+                f"needs at least one: resume with at most {left} ranks, or skip them with load_state_dict(state, "
                 "skip_rest=True)"
             )
 

@@ -130,13 +130,14 @@ def attach(
     if loader in _balances and (known := _balances[loader]()) is not None and not known.closed:
         if loader.counts_differ:
             raise ValueError(
-                "micro_batch= and pack=True take one model: ranks have different numbers of micro-batches, and torch "
-                "builds the buckets of a second model in between, each rank at another time, for which the others "
-                "wait forever. Put both into one DistributedDataParallel, or give accumulate= a number"
+                "micro_batch= and pack=True take one model: ranks have different numbers of micro-batches, "
+                "and torch builds the buckets of a second model in between, at a different time on each rank, so "
+                "the others would wait forever. Put both into one DistributedDataParallel, or give accumulate= a "
+                "number"
             )
         if any(option is not None for option in (predictor, policy, timeout, workers, covariates)):
             raise ValueError(
-                "this loader is attached already, and a further model shares its balance: give options only in the "
+                "this loader is already attached, and a further model shares its balance: give options only in the "
                 "first call"
             )
         known.add(model)
@@ -209,23 +210,24 @@ def _ranks_of_a_replica(model: torch.nn.Module, loader: Loader) -> int:
         return 1
     if loader.packs:
         raise TypeError(
-            f"the ranks of this {type(model).__name__} gather parameters in every forward pass and so need as many "
-            'micro-batches: give the loader pack="equal"'
+            f"the ranks of this {type(model).__name__} gather parameters in every forward pass and so need "
+            'the same number of micro-batches: give the loader pack="equal"'
         )
     replicas = replicas_of(model)
     if len(set(replicas)) == 1:
         raise TypeError(
-            f"micro_batch= lets the number of micro-batches follow speed, but all ranks of this {type(model).__name__} "
-            "gather parameters in every forward pass and so need as many: leave out micro_batch=, or shard the model "
-            "within replicas, as fully_shard does on a mesh of two dimensions (HSDP)"
+            "micro_batch= lets the number of micro-batches follow speed, but all ranks of this "
+            f"{type(model).__name__} gather parameters in every forward pass and so need the same number: "
+            "leave out micro_batch=, or shard the model within replicas, as fully_shard does on a mesh of "
+            "two dimensions (HSDP)"
         )
     shards = len(replicas) // len(set(replicas))
     if shards == 1:
         return 1
     if loader.global_batch % shards:
         raise ValueError(
-            f"global_batch must be a multiple of the {shards} ranks of a replica, which take as many samples as each "
-            f"other, got {loader.global_batch}"
+            f"global_batch must be a multiple of the {shards} ranks of a replica, which take the same number "
+            f"of samples, got {loader.global_batch}"
         )
     if not loader.settings().get("drop_last"):
         raise ValueError(
@@ -261,8 +263,8 @@ def _warn_of_unknown_bounds(policy: Policy, names: Sequence[str]) -> None:
     bounds = [name for bound in (policy.lower, policy.upper) if isinstance(bound, Mapping) for name in bound]
     if unknown := sorted(set(bounds) - set(names)):
         warnings.warn(
-            f"policy.lower or policy.upper bounds {unknown}, who are not among the workers {list(names)}: these bounds "
-            "change nothing",
+            f"policy.lower or policy.upper bounds {unknown}, which are not among the workers {list(names)}: "
+            "these bounds have no effect",
             BalanceWarning,
             stacklevel=3,  # where attach() is called
         )

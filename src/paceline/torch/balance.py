@@ -64,7 +64,7 @@ class Scaling:
         """Attach a further model that trains on the same batches."""
         weighting = self._weighting
         if is_attached(model):
-            raise ValueError("the model is attached already: close() that balance before attaching it again")
+            raise ValueError("the model is already attached: call close() on that balance before attaching it again")
         weighting.models.append(Model(model, weighting))
 
     def scale(self, loss: torch.Tensor, count: float | torch.Tensor | None = None) -> torch.Tensor:

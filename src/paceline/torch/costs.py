@@ -65,7 +65,7 @@ class Costs:
             if name != "padded" and value is not None and not 0 < value < np.inf:
                 raise ValueError(f"{name} must be above 0 tokens and finite, got {value}")
         if not unequal:
-            raise ValueError("Costs says nothing of any sample: give lengths= or cost=")
+            raise ValueError("Costs needs lengths= or cost=")
         if isinstance(self.lengths, Mapping):
             # a fit tries 2**(2 P + 3) sets of features, 0.1 s with 3 parts
             if not 0 < len(self.lengths) <= 3:
@@ -122,7 +122,7 @@ class Costs:
         for name, value in (("cost", self.cost), *self.parts.items()):
             if value is not None and not callable(value):
                 raise TypeError(
-                    f"{name} must be a function of a sample, as samples of a stream have no numbers, got "
+                    f"{name} must be a function of a sample, as samples of a stream have no index, got "
                     f"{type(value).__name__}"
                 )
         if self.global_tokens is not None:

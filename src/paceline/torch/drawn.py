@@ -124,7 +124,7 @@ class StreamAssigner(Assigner):
             self._batch, self._ahead = self._batch + self._ahead, []
         if len(self._batch) < ranks:
             raise ValueError(
-                f"the stream has {len(self._batch)} samples, too few for {ranks} ranks, as none may go without"
+                f"the stream has {len(self._batch)} samples, too few for {ranks} ranks: each rank needs at least one"
             )
         return self._batch
 

@@ -59,13 +59,13 @@ class Loop:
         """Become the loader's newest loop, or raise the reason why this loop cannot continue."""
         if self._error:
             raise RuntimeError(
-                f"this loop ended with an error ({self._error}): begin a new one, or go on with the batch that failed, "
-                "in a new loop after loader.load_state_dict(loader.state_dict())"
+                f"this loop ended with an error ({self._error}): start a new one, or resume at the batch that "
+                "failed, in a new loop after loader.load_state_dict(loader.state_dict())"
             )
         if self._begun and not self._over:
             raise RuntimeError(
-                "this loop over the loader is over, as another one began, or load_state_dict was called, after it: "
-                "begin a new one. Nested loops need a loader each"
+                "this loop over the loader has ended, because another loop began or load_state_dict was called: "
+                "start a new one. Nested loops need a loader each"
             )
         if not self._begun:
             self._begun = True

@@ -68,9 +68,9 @@ class Optimizers:
         # To look at the parameters takes long, and nearly no step does.
         if alone and _steps(optimizer, alone):
             raise RuntimeError(
-                "the optimizer steps on gradients of this rank alone, so the ranks' models part, even with equal "
-                "batches: call the model that was given to attach() (not model.module), and let each step's last "
-                "backward pass sum gradients (not in no_sync(), nor with a hook that steps within it)"
+                "the optimizer steps on gradients of this rank alone, so the ranks' models diverge, even with "
+                "equal batches: call the model that was given to attach() (not model.module), and let each "
+                "step's last backward pass sum gradients (not in no_sync(), nor with a hook that steps within it)"
             )
         self.uneven = self.uneven or self._sizes() is not self._first_sizes
         again = _steps_again(optimizer)

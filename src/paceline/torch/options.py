@@ -119,12 +119,12 @@ def require_samples(dataset: Any, world_size: int, minimum: int) -> None:
         raise TypeError("dataset must be what a DataLoader loads, got the DataLoader: give its dataset")
     if isinstance(dataset, IterableDataset) or not all(hasattr(dataset, name) for name in ("__len__", "__getitem__")):
         raise TypeError(
-            f"dataset must be map-style, with __len__ and __getitem__, got {type(dataset).__name__}: samples are "
-            "assigned to ranks by their numbers, and a stream has none: take StreamLoader"
+            f"dataset must be map-style, with __len__ and __getitem__, got {type(dataset).__name__}: samples "
+            "are assigned to ranks by index, and a stream has no indices: use StreamLoader"
         )
     if len(dataset) < world_size:
         raise ValueError(
-            f"{len(dataset)} samples are too few for {world_size} ranks, as none may go without: give fewer ranks"
+            f"{len(dataset)} samples are too few for {world_size} ranks, as each needs at least one: use fewer ranks"
         )
     if len(dataset) < minimum:
         raise ValueError(

@@ -71,6 +71,6 @@ class Order:
             )
         if len(order) < ranks:
             raise ValueError(
-                f"the sampler yields {len(order)} samples, too few for {ranks} ranks, as none may go without"
+                f"the sampler yields {len(order)} samples, too few for {ranks} ranks: each rank needs at least one"
             )
         return order

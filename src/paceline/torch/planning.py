@@ -131,9 +131,9 @@ class Planning:
         self._settled = True
         if not self._settled_before:  # while it lasts, batches are those of the first rank: there is nothing new to say
             logger.warning(
-                "The ranks did not agree on the sizes of iteration %d: as long as they do not, all go on with those of "
-                "the first. A few samples of that iteration came twice or not at all, and none of those after it. Do "
-                "the ranks run on different hardware or libraries?",
+                "The ranks did not agree on the sizes of iteration %d: until they do, all use those of rank 0. A "
+                "few samples of that iteration may have been used twice or not at all; later iterations are not "
+                "affected. Do the ranks run on different hardware or libraries?",
                 iteration,
             )
         self.balancer.load_state_dict(self._exchange.from_first(self.balancer.state_dict()))

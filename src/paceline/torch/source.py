@@ -37,7 +37,7 @@ def source(dataset: Any, assigner: EpochAssigner, collate: Collate | None, loadi
     """Return the source of a rank's batches for these options of loading."""
     pin = loading.pin_memory and torch.cuda.is_available()
     if loading.pin_memory and not pin:
-        warnings.warn("pin_memory: there is no CUDA device here, so batches are not pinned", stacklevel=3)
+        warnings.warn("pin_memory: no CUDA device is available, so batches are not pinned", stacklevel=3)
     batches: BatchSource = OnDemand(dataset, collate)
     if loading.num_workers:
         batches = Prefetcher(dataset, assigner, collate, replace(loading, pin_memory=pin))

@@ -140,8 +140,8 @@ class Steps(Weighting):
         if self.to_come.waits:
             self.warn(
                 "state",
-                "Batches have been fetched but not computed when this state was saved: a job that resumes from it "
-                "goes on after them. Save it where the loop has computed all that it fetched.",
+                "Batches had been fetched but not computed when this state was saved: a job that resumes from it "
+                "skips them. Save it after the loop has computed every batch that it fetched.",
             )
 
     # -- in the model's hooks ----------------------------------------------------------------------------------------

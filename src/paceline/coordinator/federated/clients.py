@@ -115,7 +115,7 @@ class Clients:
         """Return the clients to forget before these can join: those not seen for longest, never any of these."""
         new = len(self.new(names))
         if new > self.capacity:
-            raise ValueError(f"{new} clients cannot join where max_clients is {self.capacity}: make it more")
+            raise ValueError(f"{new} clients cannot join: max_clients is {self.capacity}; raise it")
         surplus = len(self) + new - self.capacity
         if surplus <= 0:
             return []
@@ -566,7 +566,7 @@ class Known:
         """
         count, capacity = len(state["clients/names"]), self.clients.capacity
         if count > capacity:
-            raise ValueError(f"the state holds {count} clients, but max_clients is {capacity}")
+            raise ValueError(f"the state holds {count} clients, but max_clients is {capacity}: raise max_clients")
         try:
             self.clients.load_state_dict(_part(state, "clients"))
         except KeyError as error:
@@ -740,7 +740,7 @@ def _count_rejected(known: Known, plan: RoundPlan, report: RoundReport, rows: Ro
     rejected[rows[accepted_W]] = 0
     for i in np.flatnonzero(doubtful_W)[:SHOWN]:
         logger.warning(
-            "round %d: %s reported %.3g samples/s, which cannot be; it is forecast without",
+            "round %d: %s reported an implausible %.3g samples/s, which its forecast ignores",
             plan.round_index,
             report.names[i],
             report.speed[i],

@@ -229,7 +229,10 @@ class FederatedBalancer:
         """
         names = tuple(str(client) for client in clients)
         if not names or len(set(names)) != len(names):
-            raise ValueError(f"clients must be at least one, and none twice, got {len(names)} of {len(set(names))} ids")
+            raise ValueError(
+                f"clients must hold at least one id and no duplicates, got {len(names)} ids, "
+                f"{len(set(names))} of them different"
+            )
         rows = self._clients.rows(names)
         steps = self._steps(rows)
         device_W = self._clients.values("device", rows).astype(np.int64)

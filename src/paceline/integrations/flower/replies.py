@@ -39,7 +39,9 @@ def replies_to(plan: RoundPlan, messages: Sequence[Any]) -> list[Reply]:
             found[reply.client] = reply
     if strangers:
         named = listed(strangers[:SHOWN], max(len(strangers) - SHOWN, 0))
-        logger.warning("replies of %s are not learnt from: it was not asked, or had replied", named)
+        logger.warning(
+            "replies of %s are left out of the forecasts: not asked in this round, or replied already", named
+        )
     return list(found.values())
 
 

@@ -124,7 +124,7 @@ class BalancedStrategy:
 
     def summary(self) -> None:
         """Log the wrapped strategy, and that its batches are balanced."""
-        logger.info("batches by speed (paceline) around %s", type(self.strategy).__name__)
+        logger.info("paceline balances the batches of %s", type(self.strategy).__name__)
         self.strategy.summary()
 
     def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> list[Any]:

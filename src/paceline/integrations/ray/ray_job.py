@@ -111,7 +111,9 @@ class RayJob:
             if patience is None:
                 last = math.inf  # also where a server that died goes on from an older state
             elif time.monotonic() > last:
-                logger.warning("%s did not end: the job ends without", ", ".join(sorted(self._running.values())))
+                logger.warning(
+                    "%s did not finish: the job ends without them", ", ".join(sorted(self._running.values()))
+                )
                 break
             else:
                 last = min(last, time.monotonic() + patience)
