@@ -453,7 +453,7 @@ class Oracle:
     def __init__(self, speed: Array, curves: Curves | None = None) -> None:
         self.speed = speed
         self.curves = curves
-        self._curves_at: Callable[[int], Curves] = self._by_speed
+        self._curves_at: Callable[[int], Curves] = self._curves_from_speed
 
     @classmethod
     def of_fixed(cls, trace: Trace, fixed_seconds: Array) -> Oracle:
@@ -470,7 +470,7 @@ class Oracle:
         """Solve the split of the true speeds."""
         return split(self._curves_at(iteration), self._global_batch, lower=1).sizes
 
-    def _by_speed(self, iteration: int) -> Curves:
+    def _curves_from_speed(self, iteration: int) -> Curves:
         speed_W, curves = self.speed[iteration], self.curves
         if curves is None:
             return Curves.from_speed(speed_W)

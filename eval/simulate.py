@@ -395,7 +395,9 @@ def _recorded(job: Trace, global_batch: int | None, curves: Curves | None) -> Si
         found = _replayed(job, global_batch, curves, paused_TW=paused_TW)
         return found if curves is not None else _over_all_shares(found)
     recorded_TW = np.broadcast_to(share.samples, busy_TW.shape)
-    slow_W = _at(share, job, busy_TW, share.value) > np.median(_at(share, job, busy_TW, share.value))
+    slow_W = _median_seconds(share, job, busy_TW, share.value) > np.median(
+        _median_seconds(share, job, busy_TW, share.value)
+    )
     runs = [share.value, np.where(slow_W, share.low, share.high), np.where(slow_W, share.high, share.low)]
     # a time without any part that follows the batch has nothing to solve
     found, best, worst = (
@@ -412,7 +414,7 @@ def _recorded(job: Trace, global_batch: int | None, curves: Curves | None) -> Si
     return replace(found, low=low, high=high)
 
 
-def _at(share: FixedShare, job: Trace, busy_TW: Array, fixed_W: Array) -> Array:
+def _median_seconds(share: FixedShare, job: Trace, busy_TW: Array, fixed_W: Array) -> Array:
     """Return the median time of each worker's own batch, ``[W]``."""
     return np.asarray(np.median(busy_TW / share.at(job.samples, fixed_W), axis=0))
 

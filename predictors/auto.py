@@ -79,7 +79,7 @@ class Auto(Calibrated):
     def initial_state(self, count: int) -> dict[str, Array]:
         return super().initial_state(count) | {"forgotten": np.zeros(count), "far": np.zeros(count)}
 
-    def _compare(self, error_W: Array) -> None:
+    def _track_error(self, error_W: Array) -> None:
         """Forget, before this report is learnt, what was seen in a warm-up or before a jump; track the quantiles."""
         if np.minimum.reduce(self.state["compared"]) < WARM_UP and anywhere(warming_W := self._warming(error_W)):
             self._forget(warming_W)
@@ -89,7 +89,7 @@ class Auto(Calibrated):
             jumped_W = self._jumped(error_W)
             if anywhere(jumped_W):  # averages and trust would follow slowly; intervals follow by themselves
                 self._mixture._forget(jumped_W)
-        super()._compare(error_W)
+        super()._track_error(error_W)
 
     def _warming(self, error_W: Array) -> Mask:
         """Return who turned out much faster than forecast while it still warmed up."""

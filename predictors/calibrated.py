@@ -164,11 +164,11 @@ class Calibrated(NestedPredictor):
             rows["compared"] = np.where(first_W, KNOWN_AHEAD, rows["compared"])
         _track(rows, error_W, passed_WP[:, 1:], settled=False)
 
-    def _compare(self, error_W: Array) -> None:
+    def _track_error(self, error_W: Array) -> None:
         # Without new workers or missing reports there is a shorter way.
         # intervals of early errors differ
         settled = self._calm and np.minimum.reduce(self.state["compared"]) >= EARLY_FADING / SCALE_SMOOTHING
-        super()._compare(error_W)
+        super()._track_error(error_W)
         _track(self.state, error_W, self.state["quantiles"], bool(settled))
 
 

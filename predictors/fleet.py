@@ -208,7 +208,7 @@ class FleetPredictor(Params):
             if anywhere(doubted_W):
                 report = without(report, doubted_W)
                 speed_W, error_W = (np.where(doubted_W, np.nan, values_W) for values_W in (speed_W, error_W))
-        self._compare(error_W)
+        self._track_error(error_W)
         saved = {name: self.state[name] for name in ("squared_error", "doubted")}
         self.update_from_report(report, speed_W, covariates_WD)
         if not saved.keys() <= self.state.keys():  # update may replace the state that initial_state made
@@ -263,13 +263,13 @@ class FleetPredictor(Params):
     def fitted_state(self) -> dict[str, NDArray[Any]]:
         return {}
 
-    def load_fitted_state(self, learnt: Mapping[str, NDArray[Any]]) -> None:
-        if learnt:
-            raise ValueError(f"{type(self).__name__} learns nothing from traces, but the state holds {sorted(learnt)}")
+    def load_fitted_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        if state:
+            raise ValueError(f"{type(self).__name__} learns nothing from traces, but the state holds {sorted(state)}")
 
     # -- guards --------------------------------------------------------------------------------------------------
 
-    def _compare(self, error_W: Array) -> None:
+    def _track_error(self, error_W: Array) -> None:
         """Smooth each worker's squared error in log speed: half as fast counts the same as twice as fast."""
         before_W, newest_W = self.state["squared_error"], np.square(error_W)
         smoothed_W = before_W + ERROR_SMOOTHING * (newest_W - before_W)

@@ -1,6 +1,6 @@
 """Fit predictors to traces, and save them in model files."""
 
-from paceline.predictors.fitting import Moment
+from paceline.predictors.fitting import FitProgress
 from paceline.training.fit import Bar, Scalars, fit
 from paceline.training.model_files import describe_model, load_model, save_model
 from paceline.training.sources import Fact, LeftOut, Source
@@ -8,8 +8,8 @@ from paceline.training.sources import Fact, LeftOut, Source
 __all__ = [
     "Bar",
     "Fact",
+    "FitProgress",
     "LeftOut",
-    "Moment",
     "Scalars",
     "Source",
     "describe_model",

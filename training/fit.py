@@ -22,7 +22,7 @@ from paceline._heartbeat import Heartbeat
 from paceline._require import require
 from paceline.datasets import Trace
 from paceline.predictors import FleetPredictor, Predictor
-from paceline.predictors.fitting import Fitting, Moment, Survey, fit_with
+from paceline.predictors.fitting import FitProgress, Fitting, Survey, fit_with
 from paceline.predictors.fitting.options import MEMORY
 from paceline.predictors.protocol import require_predictor
 from paceline.training.model_files import load_model
@@ -37,7 +37,7 @@ class Bar:
     Examples
     --------
     >>> with Bar() as bar:
-    ...     bar(Moment("training", 512, 1024, rate=256.0, loss=0.5))
+    ...     bar(FitProgress("training", 512, 1024, rate=256.0, loss=0.5))
     """
 
     def __init__(self, console: Any = None) -> None:
@@ -63,42 +63,42 @@ class Bar:
         if self._lines is not None:
             self._lines.__exit__(kind, error, trace)
 
-    def __call__(self, moment: Moment) -> None:
-        """Show this moment."""
+    def __call__(self, progress: FitProgress) -> None:
+        """Show the current progress."""
         if self._lines is not None:
-            self._lines.update(line(moment))
+            self._lines.update(progress_line(progress))
             return
-        if moment.stage not in self._tasks:
-            self._tasks[moment.stage] = self._bars.add_task(moment.stage, total=moment.total, text="")
-        task = self._tasks[moment.stage]
-        self._bars.update(task, completed=moment.done, total=moment.total, text=sentence(moment))
+        if progress.stage not in self._tasks:
+            self._tasks[progress.stage] = self._bars.add_task(progress.stage, total=progress.total, text="")
+        task = self._tasks[progress.stage]
+        self._bars.update(task, completed=progress.done, total=progress.total, text=progress_details(progress))
 
 
 def _print_line(console: Any, line: str) -> None:
     console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def line(moment: Moment) -> str:
-    """Return a line for a log: the stage, what is done, and what :func:`sentence` says.
+def progress_line(progress: FitProgress) -> str:
+    """Return a line for a log: the stage, what is done, and what :func:`progress_details` says.
 
-    >>> line(Moment("read", 3, 10))
+    >>> progress_line(FitProgress("read", 3, 10))
     'read: 3 of 10'
     """
-    done = f"{moment.stage}: {moment.done:,} of {moment.total:,}"
-    return f"{done}, {text}" if (text := sentence(moment)) else done
+    done = f"{progress.stage}: {progress.done:,} of {progress.total:,}"
+    return f"{done}, {text}" if (text := progress_details(progress)) else done
 
 
-def sentence(moment: Moment) -> str:
+def progress_details(progress: FitProgress) -> str:
     """Return rate, remaining time and losses, as far as they are known.
 
-    >>> sentence(Moment("training", 1000, 4000, rate=250.0, loss=0.25, held_out=0.5))
+    >>> progress_details(FitProgress("training", 1000, 4000, rate=250.0, loss=0.25, held_out=0.5))
     '250/s, at most 12 s left, loss 0.25, held out 0.5'
     """
     known = [
-        (moment.rate, f"{moment.rate:,.0f}/s"),
-        (moment.seconds_left, f"at most {moment.seconds_left:,.0f} s left"),
-        (moment.loss, f"loss {moment.loss:.4g}"),
-        (moment.held_out, f"held out {moment.held_out:.4g}"),
+        (progress.rate, f"{progress.rate:,.0f}/s"),
+        (progress.seconds_left, f"at most {progress.seconds_left:,.0f} s left"),
+        (progress.loss, f"loss {progress.loss:.4g}"),
+        (progress.held_out, f"held out {progress.held_out:.4g}"),
     ]
     return ", ".join(text for value, text in known if math.isfinite(value))
 
@@ -124,13 +124,13 @@ class Scalars:
 
         self._writer: Any = SummaryWriter(str(folder))
 
-    def __call__(self, moment: Moment) -> None:
-        """Write this moment, at the number of windows trained so far."""
-        if moment.stage != "training":
+    def __call__(self, progress: FitProgress) -> None:
+        """Write the current losses and rate, at the number of windows trained so far."""
+        if progress.stage != "training":
             return
         for name in ("loss", "held_out", "rate"):
-            if math.isfinite(value := getattr(moment, name)):
-                self._writer.add_scalar(f"fit/{name}", value, moment.done)
+            if math.isfinite(value := getattr(progress, name)):
+                self._writer.add_scalar(f"fit/{name}", value, progress.done)
 
     def close(self) -> None:
         """Write what is buffered."""
@@ -149,7 +149,7 @@ def fit(
     start: FleetPredictor | str | Path | None = None,
     hold_out: float | Collection[str] = 0.0,
     strict: bool = False,
-    progress: bool | Callable[[Moment], None] = False,
+    progress: bool | Callable[[FitProgress], None] = False,
     device: str = "cpu",
     distributed: bool = False,
     memory: int = MEMORY,
@@ -173,7 +173,7 @@ def fit(
     strict
         Whether a file that cannot be read is an error; otherwise it is left out, with a warning.
     progress
-        Whether to show a bar, or a function to call with every :class:`Moment`.
+        Whether to show a bar, or a function to call with every :class:`FitProgress`.
     device
         Where networks are trained, ``"cpu"`` or ``"cuda"``.
     distributed
@@ -224,9 +224,9 @@ def fit(
         show = stack.enter_context(Bar()) if progress is True else progress or _silent
         stages: set[str] = set()
 
-        def report_progress(moment: Moment) -> None:
-            stages.add(moment.stage)
-            show(moment)
+        def report_progress(current: FitProgress) -> None:
+            stages.add(current.stage)
+            show(current)
 
         is_held = held_out_by(hold_out, seed)
         survey = surveyed(source, is_held, _read_counter(source, report_progress))
@@ -329,13 +329,13 @@ def _join_processes() -> None:
     dist.init_process_group("gloo")
 
 
-def _read_counter(source: Source, report_progress: Callable[[Moment], None]) -> Callable[[Trace], None]:
+def _read_counter(source: Source, report_progress: Callable[[FitProgress], None]) -> Callable[[Trace], None]:
     """Return a function that reports, with each trace, how many were read."""
     began, came = time.perf_counter(), count(1)
 
     def count_trace(trace: Trace) -> None:
         done = len(source.facts)
-        report_progress(Moment("read", done, max(len(source), done), next(came) / _since(began)))
+        report_progress(FitProgress("read", done, max(len(source), done), next(came) / _since(began)))
 
     return count_trace
 
@@ -359,7 +359,7 @@ def _warn_of_skipped_files(source: Source) -> None:
         )
 
 
-def _silent(moment: Moment) -> None:
+def _silent(progress: FitProgress) -> None:
     pass
 
 

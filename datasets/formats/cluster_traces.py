@@ -771,7 +771,7 @@ FORMATS = (
             seen=MADE,
             read=partial(read_alibaba_2018, table),
             columns=ALIBABA_2018_COLUMNS[table],
-            recognises=partial(_is_alibaba_2018, table),
+            matches=partial(_is_alibaba_2018, table),
         )
         for table in ALIBABA_2018_COLUMNS
     ),
@@ -783,7 +783,7 @@ FORMATS = (
         seen=real("alibaba/clusterdata, mini-batch-time"),
         read=read_pai_minibatch,
         columns=PAI_MINIBATCH_COLUMNS,
-        recognises=lambda path, head: set(PAI_MINIBATCH_COLUMNS) <= set(header_of(head)),
+        matches=lambda path, head: set(PAI_MINIBATCH_COLUMNS) <= set(header_of(head)),
     ),
     Format(
         name="pai_variation",
@@ -792,7 +792,7 @@ FORMATS = (
         gives="usage",
         seen=real("alibaba/clusterdata, mini-batch-time"),
         read=read_variation,
-        recognises=lambda path, head: header_of(head)[:4] == ["", "0", "1", "2"],
+        matches=lambda path, head: header_of(head)[:4] == ["", "0", "1", "2"],
     ),
     Format(
         name="google_2019",
@@ -802,7 +802,7 @@ FORMATS = (
         seen=MADE,
         read=read_google,
         columns=("start_time", "collection_id", "instance_index", *GOOGLE_COVARIATES),
-        recognises=_is_google,
+        matches=_is_google,
         job=lambda path: str(path.parent),
     ),
     Format(
@@ -813,7 +813,7 @@ FORMATS = (
         seen=MADE,
         read=read_azure,
         columns=NAMES,
-        recognises=_is_azure,
+        matches=_is_azure,
         job=lambda path: str(path.parent),
     ),
     Format(
@@ -824,7 +824,7 @@ FORMATS = (
         seen=real("Azure/AzurePublicDataset, vm-noise-data"),
         read=read_azure_noise,
         columns=tuple(AZURE_NOISE_COLUMNS),
-        recognises=lambda path, head: set(AZURE_NOISE_COLUMNS) <= set(header_of(head)),
+        matches=lambda path, head: set(AZURE_NOISE_COLUMNS) <= set(header_of(head)),
     ),
     Format(
         name="bitbrains",
@@ -834,7 +834,7 @@ FORMATS = (
         seen=MADE,
         read=read_bitbrains,
         columns=(TIME, *BITBRAINS_COVARIATES),
-        recognises=lambda path, head: {TIME, "CPU usage [%]"} <= set(header_of(head, ";")),
+        matches=lambda path, head: {TIME, "CPU usage [%]"} <= set(header_of(head, ";")),
         job=lambda path: str(path.parent),
     ),
     *tuple(
@@ -846,7 +846,7 @@ FORMATS = (
             seen=MADE,
             read=partial(read_philly, kind),
             columns=PHILLY_COLUMNS[kind],
-            recognises=partial(_is_philly, kind),
+            matches=partial(_is_philly, kind),
         )
         for kind in PHILLY_COLUMNS
     ),
@@ -858,7 +858,7 @@ FORMATS = (
         seen=MADE,
         read=read_cpu,
         columns=("Step", "Node", "Series", "ElapsedTime", "EpochTime", *CPU_COVARIATES),
-        recognises=lambda path, head: {"Step", "Node", "EpochTime", "CPUUtilization"} <= set(header_of(head)),
+        matches=lambda path, head: {"Step", "Node", "EpochTime", "CPUUtilization"} <= set(header_of(head)),
     ),
     Format(
         name="supercloud_gpu",
@@ -868,7 +868,7 @@ FORMATS = (
         seen=MADE,
         read=read_gpu,
         columns=("timestamp", "gpu_index", *GPU_COVARIATES),
-        recognises=lambda path, head: {"timestamp", "gpu_index", "utilization_gpu_pct"} <= set(header_of(head)),
+        matches=lambda path, head: {"timestamp", "gpu_index", "utilization_gpu_pct"} <= set(header_of(head)),
     ),
     Format(
         name="bytedance_llm",
@@ -878,7 +878,7 @@ FORMATS = (
         seen=real("ByteDance-Seed/StragglerAnalysis"),
         read=read_bytedance,
         columns=BYTEDANCE_COLUMNS,
-        recognises=_is_bytedance,
+        matches=_is_bytedance,
     ),
     Format(
         name="fedscale",
@@ -888,6 +888,6 @@ FORMATS = (
         seen=MADE,
         read=read_fedscale,
         columns=FEDSCALE_COLUMNS,
-        recognises=_is_fedscale,
+        matches=_is_fedscale,
     ),
 )

@@ -91,6 +91,6 @@ FORMATS = (
         gives="usage",
         seen=QUOTED,
         read=read_nvidia_smi,
-        recognises=_is_nvidia_smi,
+        matches=_is_nvidia_smi,
     ),
 )

@@ -206,7 +206,7 @@ FORMATS = (
         gives="usage",
         seen=QUOTED,
         read=read_dstat,
-        recognises=lambda path, head: "dstat" in head[:200].lower() and "CSV output" in head[:200],
+        matches=lambda path, head: "dstat" in head[:200].lower() and "CSV output" in head[:200],
     ),
     Format(
         name="sar",
@@ -216,6 +216,6 @@ FORMATS = (
         seen=QUOTED,
         read=read_sar,
         columns=("hostname", "interval", "timestamp"),
-        recognises=lambda path, head: "# hostname;interval;timestamp" in head[:1000],
+        matches=lambda path, head: "# hostname;interval;timestamp" in head[:1000],
     ),
 )

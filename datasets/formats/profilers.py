@@ -409,7 +409,7 @@ FORMATS = (
         gives="speed",
         seen=MADE,
         read=read_megatron,
-        recognises=lambda path, head: BLOCK.search(head) is not None,
+        matches=lambda path, head: BLOCK.search(head) is not None,
     ),
     Format(
         name="torch_profiler",
@@ -418,7 +418,7 @@ FORMATS = (
         gives="speed",
         seen=MADE,
         read=read_torch_profiler,
-        recognises=lambda path, head: '"traceEvents"' in head or '"deviceProperties"' in head,
+        matches=lambda path, head: '"traceEvents"' in head or '"deviceProperties"' in head,
         job=lambda path: "profile",
     ),
     Format(
@@ -428,7 +428,7 @@ FORMATS = (
         gives="speed",
         seen=MADE,
         read=read_traceml,
-        recognises=lambda path, head: '"schema_version"' in head and '"primary_diagnosis"' in head,
+        matches=lambda path, head: '"schema_version"' in head and '"primary_diagnosis"' in head,
     ),
     Format(
         name="nvrx_scores",
@@ -437,6 +437,6 @@ FORMATS = (
         gives="speed",
         seen=QUOTED,
         read=read_nvrx,
-        recognises=lambda path, head: REPORT.search(head) is not None,
+        matches=lambda path, head: REPORT.search(head) is not None,
     ),
 )

@@ -106,7 +106,7 @@ def _is_range(path: Path, text: str) -> bool:
     return text.lstrip().startswith("{") and {"resultType", "metric", "values"} <= set(names_in(text))
 
 
-def _format(name: str, about: str, files: str, seen: str, read: Any, recognises: Any, *columns: str) -> Format:
+def _format(name: str, about: str, files: str, seen: str, read: Any, matches: Any, *columns: str) -> Format:
     return Format(
         name=name,
         about=about,
@@ -114,7 +114,7 @@ def _format(name: str, about: str, files: str, seen: str, read: Any, recognises:
         gives="speed or usage",
         seen=seen,
         read=read,
-        recognises=recognises,
+        matches=matches,
         columns=columns,
     )
 

@@ -497,7 +497,7 @@ FORMATS = (
         gives="speed",
         seen=QUOTED,
         read=read_pytorch,
-        recognises=_is_pytorch,
+        matches=_is_pytorch,
         per_rank=True,
     ),
     Format(
@@ -508,7 +508,7 @@ FORMATS = (
         seen=real("cirquit/hivemind-multi-cloud"),
         read=read_wandb,
         columns=WANDB_COLUMNS,
-        recognises=_is_wandb,
+        matches=_is_wandb,
     ),
     Format(
         name="hivemind",
@@ -518,7 +518,7 @@ FORMATS = (
         seen=real("cirquit/hivemind-multi-cloud"),
         read=read_workers,
         columns=(TIME, STEP, SAMPLES, *BUSY_PARTS),
-        recognises=lambda path, head: {STEP, SAMPLES, *BUSY_PARTS} <= set(header_of(head)),
+        matches=lambda path, head: {STEP, SAMPLES, *BUSY_PARTS} <= set(header_of(head)),
         job=experiment,
     ),
     Format(
@@ -528,7 +528,7 @@ FORMATS = (
         gives="speed",
         seen=real("cirquit/hivemind-multi-cloud"),
         read=read_monitor,
-        recognises=lambda path, head: any(map(PEER.fullmatch, header_of(head))),
+        matches=lambda path, head: any(map(PEER.fullmatch, header_of(head))),
     ),
     Format(
         name="tensorboard",
@@ -539,6 +539,6 @@ FORMATS = (
         read=read_tensorboard,
         columns=TENSORBOARD,
         job=lambda path: "",
-        recognises=lambda path, head: set(TENSORBOARD) <= set(header_of(head)),
+        matches=lambda path, head: set(TENSORBOARD) <= set(header_of(head)),
     ),
 )

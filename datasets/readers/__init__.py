@@ -7,9 +7,9 @@ other, so that files larger than memory can be read. The trace's ``meta`` counts
 from paceline.datasets.readers.reader_registry import (
     FORMATS,
     Format,
+    detect_format,
     iter_traces,
     read_traces,
-    recognise,
 )
 
-__all__ = ["FORMATS", "Format", "iter_traces", "read_traces", "recognise"]
+__all__ = ["FORMATS", "Format", "detect_format", "iter_traces", "read_traces"]

@@ -87,7 +87,7 @@ class Arrangement:
         if "start" in table and not pd.api.types.is_numeric_dtype(table["start"]):
             table["start"] = seconds_since_1970(path, table["start"], "start")
         if self.values is None and self.speaks:
-            table = _measured(self._with_numbers(table), tally)
+            table = _measured(self._to_numeric(table), tally)
         if self.period is not None:
             table = self._gridded(table, self.period, tally)
         if missing := [name for name in REQUIRED if name not in table]:
@@ -96,8 +96,8 @@ class Arrangement:
             )
         return table
 
-    def _with_numbers(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Refuse text in measured columns, by the names that the file gives them."""
+    def _to_numeric(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Return the table with numbers in its measured columns; an error names the columns as the file does."""
         import pandas as pd
 
         for name in MEASURED:

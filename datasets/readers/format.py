@@ -1,4 +1,4 @@
-"""The interface of a reader: a name, a test that recognises its files, and a function that yields traces."""
+"""The interface of a reader: a name, a test that matches its files, and a function that yields traces."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Format:
         ``"speed"`` if iterations or rates were measured, ``"usage"`` if only resource usage was.
     read
         Yields the traces of the files of one job; the parameters after ``paths`` are the format's options, by keyword.
-    recognises
+    matches
         Returns whether a file has this format, from its path and its first 64 kB of text.
     seen
         What it was tried on: :func:`real` with the name of a set, or :data:`NATIVE`, :data:`QUOTED` or :data:`MADE`.
     columns
-        Its columns or keys, if it has any: a file that no format recognises is compared with them.
+        Its columns or keys, if it has any: a file that matches no format is compared with them.
     job
         Returns the job that a file belongs to: files of one folder and one job are read together.
     per_rank
@@ -42,7 +42,7 @@ class Format:
     files: str
     gives: str
     read: Callable[..., Iterator[Trace]]
-    recognises: Callable[[Path, str], bool]
+    matches: Callable[[Path, str], bool]
     seen: str
     columns: tuple[str, ...] = ()
     job: Callable[[Path], str] = str

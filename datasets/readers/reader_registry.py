@@ -24,11 +24,11 @@ from paceline.datasets.trace import Trace
 __all__ = [
     "FORMATS",
     "Format",
+    "detect_format",
     "iter_traces",
     "jobs_of",
     "read_job",
     "read_traces",
-    "recognise",
 ]
 
 log = logging.getLogger("paceline.datasets.readers")
@@ -122,7 +122,7 @@ def _with_origin(trace: Trace, chosen: Format) -> Trace:
     return trace if meta == trace.meta else replace(trace, meta=meta)
 
 
-def recognise(path: str | Path, options: Mapping[str, object] | None = None) -> Format:
+def detect_format(path: str | Path, options: Mapping[str, object] | None = None) -> Format:
     """Return the format of a file, from its name and its first bytes.
 
     A table of no format is plain CSV if ``options`` name the columns of its workers and iterations.
@@ -137,7 +137,7 @@ def recognise(path: str | Path, options: Mapping[str, object] | None = None) -> 
     if set(REQUIRED) <= set(header_of(text, delimiter_of(text))):
         return FORMATS["csv"]  # the library's own names: no other format has them all
     names = tidy.columns_of(path, text)
-    fitting = [one for one in FORMATS.values() if one.recognises(path, text)]
+    fitting = [one for one in FORMATS.values() if one.matches(path, text)]
     if options and fitting and not any(set(options) <= set(_options_of(one)) for one in fitting):
         fitting = [one for one in fitting if not tidy.is_table_with(names, options)]  # they describe a plain table
     if not fitting and tidy.is_table_with(names, options or {}):
@@ -147,7 +147,7 @@ def recognise(path: str | Path, options: Mapping[str, object] | None = None) -> 
     if not fitting and (advice_text := profilers.instead(text)):
         raise ValueError(f"{path}: {advice_text}")
     if not fitting:
-        raise ValueError(f"{path}: is of no format that is recognised{_what_to_do(text, names)}")
+        raise ValueError(f"{path}: matches no known format{_what_to_do(text, names)}")
     return fitting[0]
 
 
@@ -171,12 +171,12 @@ def jobs_of(
 ) -> Iterator[tuple[Format, list[Path]]]:
     """Yield the jobs of a file or a folder, each with its format; ``left_out`` is called for files of none.
 
-    ``options`` are those to read with: see :func:`recognise`.
+    ``options`` are those to read with: see :func:`detect_format`.
     """
     if path.is_dir():
         yield from _jobs_in(path, name, left_out, options)
     else:
-        yield (recognise(path, options) if name is None else _named(name)), [path]
+        yield (detect_format(path, options) if name is None else _named(name)), [path]
 
 
 def _jobs_in(
@@ -189,7 +189,7 @@ def _jobs_in(
     why: ValueError | None = None
     for file in _files_below(folder):
         try:
-            chosen = recognise(file, options)
+            chosen = detect_format(file, options)
         except ValueError as error:
             left_out(file, error)
             why = why or error

@@ -465,7 +465,7 @@ FORMATS = (
         gives="all that a trace holds",
         seen=NATIVE,
         read=read_csv,
-        recognises=lambda path, first: is_parquet(first) and is_table_with(columns_of(path, first), {}),
+        matches=lambda path, first: is_parquet(first) and is_table_with(columns_of(path, first), {}),
     ),
     Format(
         name="csv",
@@ -476,7 +476,7 @@ FORMATS = (
         seen=NATIVE,
         read=read_csv,
         columns=REQUIRED,
-        recognises=lambda path, first: (
+        matches=lambda path, first: (
             not (is_json(first) or is_parquet(first)) and is_table_with(columns_of(path, first), {})
         ),
     ),
@@ -489,6 +489,6 @@ FORMATS = (
         seen=NATIVE,
         read=read_csv,
         columns=REQUIRED,
-        recognises=lambda path, first: is_json(first) and is_table_with(columns_of(path, first), {}),
+        matches=lambda path, first: is_json(first) and is_table_with(columns_of(path, first), {}),
     ),
 )

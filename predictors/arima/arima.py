@@ -300,21 +300,21 @@ class ARIMA(FleetPredictor):
             "ranges": np.stack(list(self.ranges_.values())),
         }
 
-    def load_fitted_state(self, learnt: Mapping[str, NDArray[Any]]) -> None:
-        if not learnt:  # a state without fitted parameters keeps the present ones, as in all predictors
+    def load_fitted_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        if not state:  # a state without fitted parameters keeps the present ones, as in all predictors
             return
-        self.order_ = _checked_order(learnt["order"])
-        self.covariate_names_ = tuple(map(str, learnt["covariate_names"]))
+        self.order_ = _checked_order(state["order"])
+        self.covariate_names_ = tuple(map(str, state["covariate_names"]))
         self.covariate_mean_, self.covariate_scale_ = (
-            np.array(learnt["covariate_mean"]),
-            np.array(learnt["covariate_scale"]),
+            np.array(state["covariate_mean"]),
+            np.array(state["covariate_scale"]),
         )
-        fits = zip(learnt["covariates"], learnt["ar"], learnt["ma"], strict=True)
-        names = list(map(str, learnt["fitted"]))
+        fits = zip(state["covariates"], state["ar"], state["ma"], strict=True)
+        names = list(map(str, state["fitted"]))
         self.coefficients_ = {n: Coefficients(*map(np.array, fit)) for n, fit in zip(names, fits, strict=True)}
-        self.constants_ = dict(zip(names, map(float, learnt["constant"]), strict=True))
+        self.constants_ = dict(zip(names, map(float, state["constant"]), strict=True))
         # Files from before ranges were kept: covariates are not clipped, as they were not then.
-        ranges = learnt.get("ranges", [_widest(len(self.covariate_names_))] * len(names))
+        ranges = state.get("ranges", [_widest(len(self.covariate_names_))] * len(names))
         self.ranges_ = dict(zip(names, map(np.array, ranges), strict=True))
         self._served = None
 

@@ -130,7 +130,7 @@ class _Panel:
                 break
             # Only groups that still improve are computed: most end within a few steps.
             panel, loss = self.only(going), loss_G[going]
-            candidate_GK = panel.stepped(at_GK[going], damping_G[going])
+            candidate_GK = panel.gauss_newton_step(at_GK[going], damping_G[going])
             candidate_loss_G = panel.loss(panel.innovations(candidate_GK))
             better_G = candidate_loss_G < loss
             at_GK[going[better_G]], loss_G[going[better_G]] = candidate_GK[better_G], candidate_loss_G[better_G]
@@ -182,7 +182,7 @@ class _Panel:
             [covariates_GD, -_bounded(-ar_GP, LARGEST_AR_ROOT), _bounded(ma_GQ, LARGEST_MA_ROOT)], axis=1
         )
 
-    def stepped(self, at_GK: Array, damping_G: Array) -> Array:
+    def gauss_newton_step(self, at_GK: Array, damping_G: Array) -> Array:
         """Return the coefficients after one damped Gauss-Newton step on the derivatives of the innovations."""
         covariates_ND, ar_NP, ma_NQ = self.split(at_GK)
         error_TN = self.errors(covariates_ND)

@@ -106,7 +106,7 @@ class LocalLevel(FleetPredictor):
         doubt_R = doubt_R + gap_R * self.smoothing**2 / (1.0 - self.smoothing)
         return np.asarray(1.0 - 1.0 / (doubt_R + 1.0))
 
-    def _compare(self, error_W: Array) -> None:
+    def _track_error(self, error_W: Array) -> None:
         before_W, newest_W = self.state["squared_error"], np.square(error_W)
         # workers may report rarely, so a fifth, not a twentieth as elsewhere
         moved_W = np.where(np.isnan(before_W), newest_W, before_W + 0.2 * (newest_W - before_W))

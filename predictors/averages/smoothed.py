@@ -131,14 +131,14 @@ class EWMA(FleetPredictor):
         errors = {} if self.errors_G_ is None else {"errors": self.errors_G_}
         return {"smoothing": np.array(self.smoothing_), **errors}
 
-    def load_fitted_state(self, learnt: Mapping[str, NDArray[Any]]) -> None:
+    def load_fitted_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         if self.smoothing is not None:
-            super().load_fitted_state(learnt)
-        elif "smoothing" in learnt:
-            if not 0.0 < (smoothing := np.asarray(learnt["smoothing"]).item()) <= 1.0:
+            super().load_fitted_state(state)
+        elif "smoothing" in state:
+            if not 0.0 < (smoothing := np.asarray(state["smoothing"]).item()) <= 1.0:
                 raise ValueError(f"smoothing must lie in (0, 1], got {smoothing}")
             self.smoothing_ = smoothing
-            self.errors_G_ = _grid_errors(learnt["errors"]) if "errors" in learnt else None
+            self.errors_G_ = _grid_errors(state["errors"]) if "errors" in state else None
 
 
 class Averages(FleetPredictor):

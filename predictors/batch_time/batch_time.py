@@ -237,8 +237,8 @@ class BatchTime(FleetPredictor):
             return {}
         return {"devices": np.array(list(self.curves_)), "curves": np.stack(list(self.curves_.values()))}
 
-    def load_fitted_state(self, learnt: Mapping[str, NDArray[Any]]) -> None:
-        devices, curves = learnt.get("devices", ()), learnt.get("curves", np.empty((0, len(FIELDS))))
+    def load_fitted_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        devices, curves = state.get("devices", ()), state.get("curves", np.empty((0, len(FIELDS))))
         if np.shape(curves) != (len(devices), len(FIELDS)):
             raise ValueError(f"state 'curves' must hold {FIELDS} of each of {len(devices)} devices, got {curves.shape}")
         self.curves_ = {str(device): np.array(curve) for device, curve in zip(devices, curves, strict=True)}

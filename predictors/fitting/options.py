@@ -60,7 +60,7 @@ def as_traces(traces: Trace | Iterable[Trace]) -> list[Trace]:
 
 
 @dataclass(frozen=True)
-class Moment:
+class FitProgress:
     """Progress of a fit.
 
     Parameters
@@ -108,7 +108,7 @@ class Fitting:
     memory
         Bytes of windows held at once.
     progress
-        Called with a :class:`Moment` now and then.
+        Called with a :class:`FitProgress` now and then.
     """
 
     survey: Survey | None = None
@@ -117,7 +117,7 @@ class Fitting:
     device: str = "cpu"
     distributed: bool = False
     memory: int = MEMORY
-    progress: Callable[[Moment], None] = field(default=lambda moment: None)
+    progress: Callable[[FitProgress], None] = field(default=lambda _: None)
 
     def surveyed(self, traces: Iterable[Trace]) -> Survey:
         """Return the survey of the traces."""

@@ -132,11 +132,11 @@ class RLS(FleetPredictor):
             "prior_variance": self.prior_variance_,
         }
 
-    def load_fitted_state(self, learnt: Mapping[str, NDArray[Any]]) -> None:
-        self.covariate_names_ = tuple(map(str, learnt.get("covariate_names", self.covariate_names_)))
+    def load_fitted_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        self.covariate_names_ = tuple(map(str, state.get("covariate_names", self.covariate_names_)))
         self._set_zero_prior()
-        self.prior_weights_ = np.array(learnt.get("prior_weights", self.prior_weights_))
-        self.prior_variance_ = np.array(learnt.get("prior_variance", self.prior_variance_))
+        self.prior_weights_ = np.array(state.get("prior_weights", self.prior_weights_))
+        self.prior_variance_ = np.array(state.get("prior_variance", self.prior_variance_))
         inputs = (REFERENCES + 2 * len(self.covariate_names_),)
         for name, values in (("prior_weights", self.prior_weights_), ("prior_variance", self.prior_variance_)):
             if values.shape != inputs or not np.isfinite(values).all():

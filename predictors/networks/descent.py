@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
-from paceline.predictors.fitting import Fitting, Moment
+from paceline.predictors.fitting import FitProgress, Fitting
 from paceline.predictors.networks import processes
 from paceline.predictors.networks.neural import Training
 from paceline.predictors.networks.training_windows import Records, Windows
@@ -129,7 +129,7 @@ class Descent:
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=options.epochs)
         self.began = (time.perf_counter(), self._done())
         # Told before the first loss, which takes a pass over the windows that validate.
-        self.fitting.progress(Moment("training", self._done(), self._total))
+        self.fitting.progress(FitProgress("training", self._done(), self._total))
         # The start is a candidate too: training that only makes things worse leaves the weights unchanged.
         self.best, self.at.best_loss = numbers(self.weights), self._agreed_loss()
         while self.at.epoch < options.epochs and self.at.waited < options.patience:
@@ -257,7 +257,7 @@ class Descent:
         done = self._done()
         seconds = now - self.began[0]
         rate = (done - self.began[1]) / seconds if seconds > 0 else float("nan")
-        self.fitting.progress(Moment("training", done, self._total, rate, loss, self.at.best_loss))
+        self.fitting.progress(FitProgress("training", done, self._total, rate, loss, self.at.best_loss))
 
 
 def tensor(values: Array) -> torch.Tensor:

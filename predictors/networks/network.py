@@ -56,14 +56,14 @@ class Network(FleetPredictor):
             "covariate_scale": self.covariate_scale_,
         }
 
-    def load_fitted_state(self, learnt: Mapping[str, NDArray[Any]]) -> None:
-        learnt = dict(learnt)
-        self.covariate_names_ = tuple(map(str, learnt.pop("covariate_names", self.covariate_names_)))
-        self.covariate_mean_ = np.array(learnt.pop("covariate_mean", self.covariate_mean_))
-        self.covariate_scale_ = np.array(learnt.pop("covariate_scale", self.covariate_scale_))
+    def load_fitted_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        state = dict(state)
+        self.covariate_names_ = tuple(map(str, state.pop("covariate_names", self.covariate_names_)))
+        self.covariate_mean_ = np.array(state.pop("covariate_mean", self.covariate_mean_))
+        self.covariate_scale_ = np.array(state.pop("covariate_scale", self.covariate_scale_))
         for name, values in (("covariate_mean", self.covariate_mean_), ("covariate_scale", self.covariate_scale_)):
             if values.shape != (len(self.covariate_names_),) or not np.isfinite(values).all():
                 raise ValueError(f"{name} must hold a finite number for each of the covariates {self.covariate_names_}")
-        self.weights_ = {name: np.array(value) for name, value in learnt.items()}
+        self.weights_ = {name: np.array(value) for name, value in state.items()}
         if odd := [name for name, value in self.weights_.items() if not np.isfinite(value).all()]:
             raise ValueError(f"weights must be finite, but {odd} are not")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from paceline.predictors.fitting import Fitting, Moment, Survey
+from paceline.predictors.fitting import FitProgress, Fitting, Survey
 from paceline.predictors.networks.training_windows import Part, Windows, windows_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def collected(
     def each() -> Iterator[tuple[str, Iterable[Part]]]:
         for done, trace in enumerate(traces, 1):
             yield trace.meta.get("file", trace.name), parts_of(trace)
-            fitting.progress(Moment("windows", done, total, done / (time.perf_counter() - began)))
+            fitting.progress(FitProgress("windows", done, total, done / (time.perf_counter() - began)))
 
     # A missing speed makes no window, and a worker's first speeds make none yet.
     return windows_of(each(), per_speed * survey.speeds, memory=fitting.memory, seed=0)

@@ -210,9 +210,9 @@ class Boosting(FleetPredictor):
         trees = {} if self.trees_ is None else self.trees_.arrays()
         return {**trees, "covariate_names": np.array(self.covariate_names_, dtype=np.str_)}
 
-    def load_fitted_state(self, learnt: Mapping[str, NDArray[Any]]) -> None:
-        self.covariate_names_ = tuple(map(str, learnt.get("covariate_names", self.covariate_names_)))
-        trees = {name: value for name, value in learnt.items() if name != "covariate_names"}
+    def load_fitted_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        self.covariate_names_ = tuple(map(str, state.get("covariate_names", self.covariate_names_)))
+        trees = {name: value for name, value in state.items() if name != "covariate_names"}
         self.trees_ = Trees.from_arrays(trees) if trees else self.trees_
 
 

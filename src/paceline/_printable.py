@@ -19,10 +19,10 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
-def encodable(text: str) -> str:
+def escape_surrogates(text: str) -> str:
     r"""Return a text with each lone surrogate escaped, which no protocol can transfer; JSON from anybody may hold one.
 
-    >>> encodable("gpu\ud800"), encodable("Zürich-7")
+    >>> escape_surrogates("gpu\ud800"), escape_surrogates("Zürich-7")
     ('gpu\\ud800', 'Zürich-7')
     """
     return text.encode("utf-8", "backslashreplace").decode()

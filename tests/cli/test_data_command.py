@@ -260,4 +260,4 @@ def test_named_columns_make_table_recognised(tmp_path):
         run("load", source, "--out", tmp_path / "l.parquet", *options)
         assert load(tmp_path / "l.parquet").speed.tolist() == [[64.0, 128.0]] * 2
         (tmp_path / "l.parquet").unlink()
-    assert "is of no format that is recognised" in fails("info", tmp_path / "LOG.csv", "--with", "unit=ms")
+    assert "matches no known format" in fails("info", tmp_path / "LOG.csv", "--with", "unit=ms")

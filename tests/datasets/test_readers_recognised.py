@@ -7,7 +7,7 @@ import pytest
 from readings import DSTAT, DSTAT_ROW, MACHINES, only
 
 from paceline.datasets import Trace, read_traces
-from paceline.datasets.readers import FORMATS, recognise
+from paceline.datasets.readers import FORMATS, detect_format
 
 
 def test_own_files_are_read_like_any_other(made, tmp_path):
@@ -15,7 +15,7 @@ def test_own_files_are_read_like_any_other(made, tmp_path):
     parquet = trace.save(tmp_path / "tiny.parquet")
     csv = tmp_path / "tiny.csv"
     trace.to_frame().to_csv(csv, index=False)
-    assert [recognise(path).name for path in (parquet, csv)] == ["parquet", "csv"]
+    assert [detect_format(path).name for path in (parquet, csv)] == ["parquet", "csv"]
     for path in (parquet, csv):
         np.testing.assert_array_equal(only(path).speed, trace.speed)
 
@@ -62,7 +62,7 @@ def test_own_files_are_read_like_any_other(made, tmp_path):
         ("x.csv", b"PK\x03\x04abc", "is a zip archive"),
         ("x.gz", gzip.compress(b"m,0,1\n" * 1000, mtime=0)[:-20], "truncated or damaged"),
         ("job.csv", "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 9\n", "is a Git LFS pointer"),
-        ("notes.txt", "nothing known\n", "no format that is recognised; name the format, one of those that"),
+        ("notes.txt", "nothing known\n", "matches no known format; name the format, one of those that"),
     ],
 )
 def test_errors_say_what_where_and_what_to_do(made, name, content, sentence):
@@ -132,12 +132,12 @@ def test_hidden_folders_hold_no_data(tmp_path):
             r"nearest are 'csv' \(lacks worker, seconds\), ",
         ),
         ("a.csv", "Step,Value\n", r"'tensorboard' \(lacks Wall time\)"),
-        ("a.txt", "nothing known\n", "recognised; name the format, one of those"),
+        ("a.txt", "nothing known\n", "no known format; name the format, one of those"),
     ],
 )
 def test_unrecognised_file_names_nearest_formats(made, name, content, sentence):
     with pytest.raises(ValueError, match=sentence) as error:
-        recognise(made(name, content))
+        detect_format(made(name, content))
     assert sum(f"'{one}'" in str(error.value) for one in FORMATS) <= 3
 
 

@@ -19,7 +19,7 @@ from paceline.predictors import (
 )
 from paceline.predictors.networks import training_windows
 from paceline.predictors.networks.neural import Examples
-from paceline.training import Moment, fit
+from paceline.training import FitProgress, fit
 
 LATER = {"torch": [NARX, GatedNARX, SimpleRNN, LSTM, GRU, Auto]}
 LATER |= {"sklearn": [Boosting], "statsmodels": [lambda: ARIMA(order=(1, 0, 0), method="likelihood")]}
@@ -50,7 +50,7 @@ def test_training_refuses_validation_share(share):
 
 @pytest.mark.parametrize(("rate", "left"), [(4.0, 2.5), (0.0, np.nan), (np.nan, np.nan)])
 def test_seconds_left_at_current_rate(rate, left):
-    assert Moment("read", done=10, total=20, rate=rate).seconds_left == pytest.approx(left, nan_ok=True)
+    assert FitProgress("read", done=10, total=20, rate=rate).seconds_left == pytest.approx(left, nan_ok=True)
 
 
 @pytest.mark.parametrize(("memory", "written"), [(1, True), (0, False)])

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_pages import Parsed, slowed_run, slowed_trace
 
-from paceline._printable import encodable, printable
+from paceline._printable import escape_surrogates, printable
 from paceline.audit import AuditStatus, AuditVerdict, Cause
 from paceline.cli import main as cli
 from paceline.eval import balanced, leaderboard, replay_all
@@ -74,7 +74,7 @@ def test_hostile_names_are_escaped(kind, pages, tmp_path):
     for first in range(0, len(HOSTILE), 4):
         names = HOSTILE[first : first + 4]
         if kind == "evaluation":  # a table of pandas cannot hold a lone surrogate, whatever is done with it
-            names = [encodable(name) for name in names]
+            names = [escape_surrogates(name) for name in names]
         made = KINDS[kind](tmp_path, names, **options)
         (tmp_path / "run.jsonl").unlink(missing_ok=True)
         page = Parsed(render(made))

@@ -112,10 +112,10 @@ def by_size(inquiry: Inquiry, found: compare.Difference) -> AuditVerdict:
     shown, _, _ = _probed(inquiry)
     if shown is not None and shown.control > 100 * inquiry.tolerance:
         return inquiry.unknown(Cause.CHANCE) if inquiry.random else _carried(inquiry, found, shown)
-    power = _power(inquiry, kind) if kind["candidates"] else None
-    if power == 2:
+    exponent = _size_exponent(inquiry, kind) if kind["candidates"] else None
+    if exponent == 2:
         return inquiry.not_exact(Cause.SUM, found, "a rank's weight grows with the square of its batch")
-    if power == 0:
+    if exponent == 0:
         return inquiry.not_exact(Cause.NOT_WEIGHTED, found)
     mixing = inquiry.base.tapes[0].facts.get("mixing", [])
     return inquiry.not_exact(Cause.ROWS if mixing else Cause.UNKNOWN, found, ", ".join(mixing))
@@ -183,7 +183,7 @@ def _of_balanced(inquiry: Inquiry, alone: bool, steps: Sequence[str]) -> Probing
     return of, {}, kind["batches"], sizes, tuple(counts[place] for place in chosen)
 
 
-def _power(inquiry: Inquiry, kind: dict[str, Any]) -> float | None:
+def _size_exponent(inquiry: Inquiry, kind: dict[str, Any]) -> float | None:
     """Return the power of a rank's size that its weight follows: 1 if every sample counts the same."""
     one, other = (kind["candidates"][place][0] for place in (0, -1))
     numbers = [[one] * kind["step"], [other] * kind["step"], [one] * kind["step"], [one] * kind["step"]]

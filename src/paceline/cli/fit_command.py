@@ -56,7 +56,7 @@ def fit(
     Example: [cyan]paceline fit narx -f traces/ --out narx.safetensors[/]
     """
     from paceline.cli import named_sources as sources
-    from paceline.training import Bar, Moment, Scalars, fit, save_model
+    from paceline.training import Bar, FitProgress, Scalars, fit, save_model
 
     _require_output(model)
     unfitted = _storable(sources.predictor(predictor), predictor)
@@ -66,10 +66,10 @@ def fit(
     scalars = None if tensorboard is None or not first else Scalars(tensorboard)
     with Bar(err) if first else contextlib.nullcontext() as bar:
 
-        def show_progress(moment: Moment) -> None:
+        def show_progress(progress: FitProgress) -> None:
             for sink in (bar, scalars):
                 if sink is not None:
-                    sink(moment)
+                    sink(progress)
 
         fitted = fit(
             unfitted,

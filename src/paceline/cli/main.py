@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from paceline.eval.replay import SizeScheme
     from paceline.predictors import FleetPredictor
     from paceline.report.page import Page
-    from paceline.training import Moment
+    from paceline.training import FitProgress
 
 app = typer.Typer(
     name="paceline",
@@ -302,10 +302,10 @@ def _require_covariates(text: str, model: FleetPredictor, scored: list[Trace]) -
         raise ValueError(f"{text} names covariates {missing} that are in none of the traces; those that are: {there}")
 
 
-def _show(update: Callable[[str], None], doing: str, moment: Moment) -> None:
-    from paceline.training.fit import line
+def _show(update: Callable[[str], None], doing: str, progress: FitProgress) -> None:
+    from paceline.training.fit import progress_line
 
-    update(f"{doing}, {line(moment)}")
+    update(f"{doing}, {progress_line(progress)}")
 
 
 def _warn_if_fitted(model: str, scored: list[Trace]) -> None:

@@ -125,7 +125,7 @@ RECENT = 20
 SHOWN = 12
 """Most workers with a row: those that the others waited for most, and recently."""
 
-LONGEST_TITLE = 70
+MAX_TITLE_LENGTH = 70
 """Characters of the title: a frame of 80 columns cuts off the end of a longer one, and with it the file's name."""
 
 CHANGES = 5
@@ -178,9 +178,9 @@ def title(name: str) -> str:
     """
     parts = PurePath(name).parts
     both, file = printable("/".join(parts[-2:])), printable(parts[-1])
-    if len(both) <= LONGEST_TITLE:
+    if len(both) <= MAX_TITLE_LENGTH:
         return both
-    return file if len(file) <= LONGEST_TITLE else f"…{file[1 - LONGEST_TITLE :]}"
+    return file if len(file) <= MAX_TITLE_LENGTH else f"…{file[1 - MAX_TITLE_LENGTH :]}"
 
 
 # -- alarms -----------------------------------------------------------------------------------------------------

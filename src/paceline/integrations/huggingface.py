@@ -172,9 +172,9 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
             return
         if self.balance is not None:
             self.balance.close()
-        self._feed.loader.after_batch = self._meet
+        self._feed.loader.after_batch = self._attach_on_first_batch
 
-    def _meet(self, sizes_W: Any, batch: Any) -> None:
+    def _attach_on_first_batch(self, sizes_W: Any, batch: Any) -> None:
         """Attach the balancer when the first batch has arrived, and pass it this batch."""
         assert self._feed is not None
         self._labelled = has_labels(batch)

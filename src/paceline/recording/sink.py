@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from paceline._printable import encodable, printable
+from paceline._printable import escape_surrogates, printable
 from paceline._require import require
 from paceline._wording import count, duration, percent
 from paceline.datasets.waiting_time import waiting
@@ -240,7 +240,7 @@ class TensorBoard(Sink):
         self._write(iteration.index, iteration.time, summary(iteration), iteration.workers, of_workers(iteration))
         if iteration.plan.acted:
             self._writer.add_text(
-                "paceline/why", encodable(iteration.plan.why), iteration.index, walltime=iteration.time
+                "paceline/why", escape_surrogates(iteration.plan.why), iteration.index, walltime=iteration.time
             )
 
     def write_round(self, record: Round) -> None:
@@ -248,7 +248,7 @@ class TensorBoard(Sink):
         numbers, rows = summary_of_round(record), of_workers_in_round(record)
         self._write(record.index, record.time, numbers, record.workers, rows)
         if record.acted:
-            self._writer.add_text("paceline/why", encodable(record.why), record.index, walltime=record.time)
+            self._writer.add_text("paceline/why", escape_surrogates(record.why), record.index, walltime=record.time)
 
     def close(self) -> None:
         """Write scalars that are still in memory."""
@@ -268,7 +268,7 @@ class TensorBoard(Sink):
                 self._writer.add_scalar(f"paceline/{name}", value, step, walltime=when)
         for name, values_W in rows.items():
             for worker, value in zip(workers, values_W, strict=True):
-                self._writer.add_scalar(f"paceline_{name}/{encodable(worker)}", value, step, walltime=when)
+                self._writer.add_scalar(f"paceline_{name}/{escape_surrogates(worker)}", value, step, walltime=when)
 
 
 class Prometheus(Sink):
@@ -339,7 +339,7 @@ class Prometheus(Sink):
             metrics.gauges[name].set(value)
         for name, values_W in rows.items():
             for worker, value in zip(workers, values_W, strict=True):
-                metrics.of_workers[name].labels(encodable(worker)).set(value)
+                metrics.of_workers[name].labels(escape_surrogates(worker)).set(value)
         return metrics
 
     def _registered(self, family: Family) -> _Metrics:

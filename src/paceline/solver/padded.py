@@ -46,7 +46,7 @@ def order_bound(samples: Samples, fleet: Fleet, low: float, high: float, fine: f
 def _bisected(table: Table, low: float, high: float, fine: float) -> tuple[float, float]:
     while high - low > fine * low:
         middle = (low + high) / 2
-        low, high = (low, middle) if table.ends(middle) else (middle, high)
+        low, high = (low, middle) if table.is_feasible(middle) else (middle, high)
     return low, high
 
 
@@ -59,7 +59,7 @@ class Table:
 
     >>> fleet = Fleet(np.array([0.5, 1.0]), np.zeros(2), np.zeros(2))
     >>> table = Table(Samples(np.array([4.0, 4.0, 2.0]), np.ones(3), np.inf, lower=1), fleet)
-    >>> table.ends(4.0), table.ends(3.9), table.order(4.0)
+    >>> table.is_feasible(4.0), table.is_feasible(3.9), table.order(4.0)
     (True, False, [1, 0])
     """
 
@@ -74,32 +74,34 @@ class Table:
             self.under_cap = np.append(np.floor(samples.cap / longest), np.inf)
         self.longest = np.append(samples.costs, 1.0)
 
-    def ends(self, until: float) -> bool:
+    def is_feasible(self, deadline: float) -> bool:
         """Return whether there is an order in which all samples end by this time."""
-        return bool(self._covered(until)[-1] >= self.count)
+        return bool(self._covered(deadline)[-1] >= self.count)
 
-    def order(self, until: float) -> list[int]:
+    def order(self, deadline: float) -> list[int]:
         """Return an order of ranks in which all samples end by this time."""
-        covered = self._covered(until)
+        covered = self._covered(deadline)
         state, kinds = len(covered) - 1, []
         for states, before_SK in reversed(self.layers):
             before_K = before_SK[np.searchsorted(states, state)]
-            kind = int(self._after(covered, before_K[None], until)[0].argmax())
+            kind = int(self._after(covered, before_K[None], deadline)[0].argmax())
             kinds.append(kind)
             state = int(before_K[kind])
         return _of_kinds(kinds[::-1], self.kind_W)
 
-    def _covered(self, until: float) -> Sizes:
+    def _covered(self, deadline: float) -> Sizes:
         covered = np.full(1 + self.layers[-1][0][-1], -1, dtype=np.int64)
         covered[0] = 0
         for states, before_SK in self.layers:
-            covered[states] = self._after(covered, before_SK, until).max(axis=1)
+            covered[states] = self._after(covered, before_SK, deadline).max(axis=1)
         return covered
 
-    def _after(self, covered: Sizes, before_SK: NDArray[np.int64], until: float) -> NDArray[np.int64]:
+    def _after(self, covered: Sizes, before_SK: NDArray[np.int64], deadline: float) -> NDArray[np.int64]:
         """Return what is covered after one more rank of each kind; -1 where it cannot take its fewest."""
         first_SK = np.where(before_SK >= 0, covered[before_SK], -1)
-        room_SK = np.minimum((until - self.fixed_K) / (self.pace_K * self.longest[first_SK]), self.under_cap[first_SK])
+        room_SK = np.minimum(
+            (deadline - self.fixed_K) / (self.pace_K * self.longest[first_SK]), self.under_cap[first_SK]
+        )
         room_SK = np.where(first_SK == self.count, np.inf, room_SK)  # all are covered: the others may share them
         able = (first_SK >= 0) & (room_SK >= self.lower)
         reached_SK = first_SK + np.floor(np.clip(room_SK, 0, self.count - first_SK)).astype(np.int64)
@@ -151,17 +153,19 @@ def padded(samples: Samples, fleet: Fleet, lower_bound: float, steady: float = 0
     cuts = Cuts(samples, fleet)
     # The fastest at the long end: a slow rank has not the time for a long sample. Where all are alike it is exact.
     fastest = np.argsort(fleet.pace, kind="stable").tolist()
-    until, cut = _upper(cuts, fastest, lower_bound)
+    deadline, cut = _upper(cuts, fastest, lower_bound)
     if len(set(zip(cuts.pace, cuts.fixed, strict=True))) == 1:
         pass  # all orders are alike
     # exact for up to 512 partial orders of the ranks: always with 9 ranks
     elif few_orders(fleet, 512):
-        order = best_order(samples, fleet, lower_bound, until, FINE)
-        cut, until = _better(lambda end: cuts.in_order(order, end), lower_bound, until, cut)
+        order = best_order(samples, fleet, lower_bound, deadline, FINE)
+        cut, deadline = _better(lambda end: cuts.in_order(order, end), lower_bound, deadline, cut)
     else:
-        cut, until = _better(lambda end: cuts.sparing(fastest, end), lower_bound, until, cut)
-    if steady and (in_order := cuts.in_order(range(len(fleet)), until * (1 + steady))) is not None:
-        cut, _ = _better(lambda end: cuts.in_order(range(len(fleet)), end), lower_bound, until * (1 + steady), in_order)
+        cut, deadline = _better(lambda end: cuts.sparing(fastest, end), lower_bound, deadline, cut)
+    if steady and (in_order := cuts.in_order(range(len(fleet)), deadline * (1 + steady))) is not None:
+        cut, _ = _better(
+            lambda end: cuts.in_order(range(len(fleet)), end), lower_bound, deadline * (1 + steady), in_order
+        )
     return np.repeat([rank for rank, _ in cut], [count for _, count in cut]).astype(np.int64)
 
 
@@ -174,7 +178,7 @@ class Cuts:
     --------
     >>> fleet = Fleet(np.array([0.5, 1.0]), np.zeros(2), np.zeros(2))
     >>> cuts = Cuts(Samples(np.array([4.0, 4.0, 2.0]), np.ones(3), np.inf, lower=1), fleet)
-    >>> cuts.in_order([0, 1], until=4.0), cuts.in_order([0, 1], until=3.0)
+    >>> cuts.in_order([0, 1], deadline=4.0), cuts.in_order([0, 1], deadline=3.0)
     ([(0, 2), (1, 1)], None)
     """
 
@@ -185,64 +189,64 @@ class Cuts:
         self.cap, self.lower = samples.cap, samples.lower
         self.pace, self.fixed = fleet.pace.tolist(), fleet.fixed.tolist()
 
-    def in_order(self, order: Sequence[int], until: float) -> Cut | None:
+    def in_order(self, order: Sequence[int], deadline: float) -> Cut | None:
         """Return the cut in this order of ranks; None if they do not end in time."""
         cut, first, left = [], 0, len(order)
         for rank in order:
             left -= 1
-            count = self._count(rank, first, left, until)
+            count = self._count(rank, first, left, deadline)
             if count < self.lower:
                 return None
             cut.append((rank, count))
             first += count
         return cut if first == len(self.longest) else None
 
-    def sparing(self, order: Sequence[int], until: float) -> Cut | None:
+    def sparing(self, order: Sequence[int], deadline: float) -> Cut | None:
         """Return a cut that chooses each next rank, among a few in this order, by the least time left over."""
         cut, first, rest = [], 0, list(order)
         while rest:
             # Ranks among which the next is chosen so that little of its time is left over: more took longer and gained
             # nothing.
-            count, place = self._sparing(rest[:8], first, len(rest) - 1, until)
+            count, place = self._sparing(rest[:8], first, len(rest) - 1, deadline)
             if count < self.lower:
                 return None
             cut.append((rest.pop(place), count))
             first += count
         return cut if first == len(self.longest) else None
 
-    def _sparing(self, ranks: Sequence[int], first: int, left: int, until: float) -> tuple[int, int]:
+    def _sparing(self, ranks: Sequence[int], first: int, left: int, deadline: float) -> tuple[int, int]:
         longest = self.longest[min(first, len(self.longest) - 1)]
         choices = []
         for place, rank in enumerate(ranks):
-            count = self._count(rank, first, left, until)
-            room = (until - self.fixed[rank]) / (self.pace[rank] * longest)
+            count = self._count(rank, first, left, deadline)
+            room = (deadline - self.fixed[rank]) / (self.pace[rank] * longest)
             wasted = (room - count) / room if count >= max(self.lower, 1) else 1.0
             choices.append((wasted, place, count))
         _, place, count = min(choices)
         return count, place
 
-    def _count(self, rank: int, first: int, left: int, until: float) -> int:
+    def _count(self, rank: int, first: int, left: int, deadline: float) -> int:
         """Return how many samples, from the first on, a rank ends in time; the others after it get their fewest."""
         longest = len(self.longest) - first - left * self.lower
-        if longest <= 0 or until <= self.fixed[rank]:
+        if longest <= 0 or deadline <= self.fixed[rank]:
             return 0
-        room = min((until - self.fixed[rank]) / (self.pace[rank] * self.longest[first]), float(longest))
+        room = min((deadline - self.fixed[rank]) / (self.pace[rank] * self.longest[first]), float(longest))
         return int(min(room, self.cap // self.tokens[first])) if self.tokens[first] else int(room)
 
 
 def _upper(cuts: Cuts, order: Sequence[int], low: float) -> tuple[float, Cut]:
     """Return a time in which ranks in this order can end, and the cut."""
-    until = low * (1 + FINE)
+    deadline = low * (1 + FINE)
     last = low + sum(cuts.longest) * max(cuts.pace) * len(cuts.longest) + max(cuts.fixed)
-    while (cut := cuts.in_order(order, until)) is None:
-        if until > last:  # time is not what is short
+    while (cut := cuts.in_order(order, deadline)) is None:
+        if deadline > last:  # time is not what is short
             raise ValueError(
                 f"no padded assignment was found in which no rank exceeds the cap of {cuts.cap:g} tokens: draw a "
                 "smaller global batch, or raise the cap"
             )
-        low, until = until, until * 1.3
-    cut, until = _better(lambda end: cuts.in_order(order, end), low, until, cut)
-    return until, cut
+        low, deadline = deadline, deadline * 1.3
+    cut, deadline = _better(lambda end: cuts.in_order(order, end), low, deadline, cut)
+    return deadline, cut
 
 
 def _better(cut_by: Callable[[float], Cut | None], low: float, high: float, best: Cut) -> tuple[Cut, float]:

@@ -25,7 +25,7 @@ from paceline.torch.balance import Balance, Scaling
 from paceline.torch.counting import BalanceWarning
 from paceline.torch.exchange import Exchange
 from paceline.torch.loader_protocol import Loader
-from paceline.torch.optimizers import Optimizers
+from paceline.torch.optimizers import OptimizerChecks
 from paceline.torch.sampled import covariates_for
 from paceline.torch.sharded import gathers_parameters, group_of, replicas_of
 from paceline.torch.weighting import Weighting
@@ -187,7 +187,7 @@ def _scaling(model: torch.nn.Module, options: tuple[object, ...]) -> Scaling:
     if any(option is not None for option in options):
         raise TypeError("options of attach() are about a balanced loader: give one, or leave them out")
     weighting = Weighting(Exchange(group_of(model)))
-    scaling = Scaling(weighting, Optimizers(weighting))
+    scaling = Scaling(weighting, OptimizerChecks(weighting))
     scaling.add(model)
     return scaling
 

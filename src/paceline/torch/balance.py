@@ -22,7 +22,7 @@ from paceline.torch.counting import is_attached
 from paceline.torch.equal_shapes import EqualShapes
 from paceline.torch.exchange import Exchange
 from paceline.torch.loader_protocol import Loader
-from paceline.torch.optimizers import Optimizers
+from paceline.torch.optimizers import OptimizerChecks
 from paceline.torch.planning import Planning
 from paceline.torch.sampled import Sampled
 from paceline.torch.sharded import sum_gradients
@@ -36,7 +36,7 @@ class Scaling:
     Every loss is given to :meth:`scale` before its backward pass.
     """
 
-    def __init__(self, weighting: Weighting, optimizers: Optimizers) -> None:
+    def __init__(self, weighting: Weighting, optimizers: OptimizerChecks) -> None:
         self._weighting, self._optimizers = weighting, optimizers
         self._end = weakref.finalize(self, _call_all, optimizers.watch(), weighting.exchange.close)
         self._end.atexit = False  # when the interpreter ends, torch has taken its groups down
@@ -140,7 +140,7 @@ class Balance(Scaling):
         self._steps = steps = Steps(loader, planning, exchange, clock, self._covariates)
         self.on_iteration: list[Callable[[Iteration], None]] = steps.observers
         self.warn = steps.warn
-        super().__init__(steps, Optimizers(steps, lambda: planning.plan.sizes))
+        super().__init__(steps, OptimizerChecks(steps, lambda: planning.plan.sizes))
         # Ended with it: a job that drops its model and loader drops the balance too.
         known, ranks = weakref.ref(steps), dist.get_process_group_ranks(exchange.group)
         equal_shapes = EqualShapes(loader, lambda: bool((one := known()) and one.to_come.waits), ranks)

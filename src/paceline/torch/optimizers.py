@@ -21,7 +21,7 @@ LBFGS = (
 )
 
 
-class Optimizers:
+class OptimizerChecks:
     """Checks the optimizers of this process before each of their steps.
 
     Parameters

@@ -57,7 +57,7 @@ class Prefetcher:
             self._here,
             batch_size=None,
             sampler=Requests(WeakMethod(self._next_request)),
-            collate_fn=_unchanged,
+            collate_fn=_identity,
             num_workers=loading.num_workers,
             prefetch_factor=loading.prefetch_factor,
             # Single samples are copied once more, by the collate_fn: pinning them would be of no use.
@@ -160,5 +160,5 @@ def raise_in(failed: ExceptionWrapper) -> None:
         raise error.with_traceback(None)  # noqa: B904 - it is the same error
 
 
-def _unchanged(arrival: Any) -> Any:
+def _identity(arrival: Any) -> Any:
     return arrival

@@ -31,7 +31,7 @@ def record(
         Such batches in a step.
     work
         What samples cost; None where they have no costs.
-    **own
+    **extra
         What this rank knows by itself: other fields of :class:`Iteration`.
     """
     steps_W, known_W = rows["steps"], np.isfinite(rows["samples"])  # a device may not have finished yet

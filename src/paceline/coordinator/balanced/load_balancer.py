@@ -64,7 +64,7 @@ def _stretched(curves: Curves, factor_W: Array) -> Curves:
     return Curves(curves.floor * factor_W, curves.slope * factor_W, curves.intercept * factor_W, curves.limit)
 
 
-def _soonest(curves: Curves, global_batch: int) -> float:
+def _makespan_lower_bound(curves: Curves, global_batch: int) -> float:
     """Return a time, in seconds, before which no split ends; 0 if there is no easy bound.
 
     Nothing ends sooner than if all workers ended together on their lines, with fractions of samples and without
@@ -389,8 +389,8 @@ class LoadBalancer:
         if self._iterations % 16 == 0 and (nearer := self._nearer(now, in_use)) is not None:  # seldom, as it takes time
             return now.expected(nearer), 0.0, [self._moved(nearer.sizes, now.forecast), (why.no_extremes, ())]
         # A cheap upper bound comes first: in a steady job it usually makes the solver's run unnecessary.
-        soonest = _soonest(now.compared, self.global_batch)
-        upper_gain = gain_of(makespan, soonest)
+        lower_bound = _makespan_lower_bound(now.compared, self.global_batch)
+        upper_gain = gain_of(makespan, lower_bound)
         if upper_gain <= 0:
             return current, 0.0, [(why.nothing_to_gain, ())]
         regret[1] += upper_gain
@@ -406,7 +406,7 @@ class LoadBalancer:
         if regret[0] <= cost:
             return current, 0.0, [(why.too_little, ("", gain, float(regret[0]), cost))]
         expected = (why.expected, (best.makespan, makespan, self.horizon, now.is_hedged))
-        rounding = (why.rounded, (step, best.makespan, soonest))
+        rounding = (why.rounded, (step, best.makespan, lower_bound))
         return now.expected(best), gain, [self._moved(best.sizes, now.forecast), expected, rounding]
 
     def _best(self, now: _Now) -> Split:
