@@ -53,7 +53,7 @@ OUTPUTS = {
     ".safetensors": ["fit", "ewma", "-o"],
     ".html": ["evaluate", "ewma", "--report"],
     ".parquet": ["data", "load", "digits-cnn-bursty", "-o"],
-    ".csv": ["data", "convert", "digits-cnn-bursty"],
+    ".csv": ["data", "load", "digits-cnn-bursty", "-o"],
     ".png": ["data", "check", "digits-cnn-bursty", "--figure"],
 }
 

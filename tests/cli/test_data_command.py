@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from paceline.cli import main as cli
-from paceline.datasets import Trace, load, recorded
+from paceline.datasets import Trace, load, read_traces, recorded
 from paceline.datasets.readers import FORMATS
 from paceline.report.drawing import shown
 
@@ -57,7 +57,6 @@ def test_load_refuses_when_all_left_out(tmp_path):
     path = tmp_path / "db__TPS.csv"
     path.write_text("value,runtime,starttime,VM_id\n10,1,2023-09-02 05:13:10,0\n20,1,2023-09-01 05:13:10,1\n")
     assert "holds no trace to write" in fails("load", path, "--out", tmp_path / "t.parquet")
-    assert "holds no trace" in fails("convert", path, tmp_path / "t.parquet")
 
 
 @pytest.mark.slow
@@ -81,7 +80,6 @@ def test_a_file_of_several_traces_needs_a_folder(tmp_path):
         "db__TPS-vm0.parquet",
         "db__TPS-vm1.parquet",
     ]
-    assert "load it into a folder" in fails("convert", path, tmp_path / "t.parquet")
     assert len(json.loads(run("info", path, "--json"))) == 2
 
 
@@ -142,13 +140,6 @@ def test_data_mistakes_end_in_a_sentence(usage, tmp_path):
 
 
 @pytest.mark.slow
-def test_recorded_jobs_convert_and_come_back(tmp_path):
-    name = recorded.names()[0]
-    run("convert", name, tmp_path / "t.parquet")
-    np.testing.assert_array_equal(load(tmp_path / "t.parquet").speed, recorded.load(name).speed)
-
-
-@pytest.mark.slow
 def test_check_says_where_waiting_comes_from(tmp_path):
     work_TW = np.tile([[4.0, 2.0, 3.0], [1.0, 6.0, 2.0]], (30, 1))
     trace = Trace(samples=np.full((60, 3), 64), seconds=work_TW / [1.0, 1.0, 0.5], work=work_TW)
@@ -182,16 +173,16 @@ def test_columns_and_units_mapped_by_options(tmp_path):
 
 
 @pytest.mark.slow
-def test_convert_round_trip_keeps_meta(tmp_path):
+def test_load_round_trip_keeps_values_and_meta(tmp_path):
     path = tmp_path / "job_1_norm.csv"
     path.write_text(",worker,gpu,time,batch_time_norm\n0,0,25,1,500\n1,1,25,1,250\n")
-    run("convert", path, tmp_path / "a.csv")
-    run("convert", tmp_path / "a.csv", tmp_path / "a.parquet")
-    run("convert", tmp_path / "a.parquet", tmp_path / "b.csv")
+    for source, target in ((path, "a.csv"), (tmp_path / "a.csv", "a.parquet"), (tmp_path / "a.parquet", "b.csv")):
+        run("load", source, "--out", tmp_path / target)
     about = json.loads(run("info", path, "--json"))
     assert {"licence", "units", "format", "source"} <= set(about)
     for name in ("a.csv", "a.parquet", "b.csv"):
         assert json.loads(run("info", tmp_path / name, "--json")) == about
+        np.testing.assert_array_equal(read_traces(tmp_path / name)[0].speed, read_traces(path)[0].speed)
 
 
 @pytest.mark.parametrize("kept", ["[1]", '{"licence": 5}', "{"])

@@ -21,7 +21,7 @@ COLUMNS = ["step", "host name", "duration_ms"]
         "fit ewma -f {0} -o {1}/m.safetensors",
         "data info {0}",
         "data load {0} -o {1}/t.parquet",
-        "data convert {0} {1}/t.csv",
+        "data load {0} -o {1}/t.csv",
     ],
 )
 def test_suggested_options_work_when_pasted(tmp_path, command):

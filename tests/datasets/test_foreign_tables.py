@@ -278,7 +278,7 @@ def test_names_are_no_formulas_for_a_spreadsheet(tmp_path):
     )
     trace.save(tmp_path / "a.parquet")
     CliRunner().invoke(
-        app, ["data", "convert", str(tmp_path / "a.parquet"), str(tmp_path / "a.csv")], catch_exceptions=False
+        app, ["data", "load", str(tmp_path / "a.parquet"), "-o", str(tmp_path / "a.csv")], catch_exceptions=False
     )
     with (tmp_path / "a.csv").open(newline="") as file:
         cells = [cell for row in csv.reader(file) for cell in row]

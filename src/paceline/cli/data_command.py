@@ -1,4 +1,4 @@
-"""The commands ``paceline data``: list, describe, check, read and convert traces."""
+"""The commands ``paceline data``: list, describe, check and read traces."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from paceline.datasets import Trace
     from paceline.datasets.health import Series
 
-data_app = typer.Typer(help="List, describe, check, read and convert traces.", no_args_is_help=True)
+data_app = typer.Typer(
+    help="List, describe, check and read traces, and write them as Parquet or CSV.", no_args_is_help=True
+)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
 FileFormat = Annotated[
@@ -88,16 +90,18 @@ def data_info(
 def data_load(
     name: Source,
     target: Annotated[
-        Path, typer.Option("--out", "-o", help="The .parquet file to write, or a folder for several traces.")
+        Path, typer.Option("--out", "-o", help="The .parquet or .csv file to write, or a folder for several traces.")
     ],
     file_format: FileFormat = None,
     options: Options = None,
 ) -> None:
-    """Read a file recorded by others, and write it as traces of this library.
+    """Read a file of any format, and write it as traces of this library: as Parquet, or one trace as tidy CSV.
+
+    Licence, units and all else that is known about a trace are kept: beside a CSV, in a file NAME.csv.meta.json.
 
     Example: [cyan]paceline data load machine_usage.csv --with period=300 --out traces/[/]
     """
-    one = target.suffix == ".parquet"
+    one = target.suffix in (".parquet", ".csv")
     if not one:
         target.mkdir(parents=True, exist_ok=True)
     require_writable(target if one else target / "trace.parquet")
@@ -116,30 +120,6 @@ def data_load(
             raise ValueError(f"{name} holds several traces named {trace.name!r}: read its files one by one")
         used.add(trace.name)
         _written(trace, target / f"{trace.name.replace('/', '_')}.parquet")
-
-
-@data_app.command("convert")
-def data_convert(
-    name: Source,
-    target: Annotated[Path, typer.Argument(help="The .parquet or .csv file to write.")],
-    options: Options = None,
-) -> None:
-    """Convert a trace between Parquet and tidy CSV, or from any format that is recognised.
-
-    Licence, units and all else that is known about the trace are kept: beside a CSV, in a file NAME.csv.meta.json.
-    """
-    from paceline.cli import named_sources as sources
-    from paceline.datasets.readers.tidy import write_csv
-
-    if target.suffix not in (".parquet", ".csv"):
-        raise ValueError(f"{target} must end in .parquet or .csv")
-    require_writable(target)
-    trace = sources.trace(name, options)
-    if target.suffix == ".parquet":
-        trace.save(target)
-    else:
-        write_csv(trace, target)
-    out.print(f"written to {target}")
 
 
 @data_app.command("check")
@@ -226,8 +206,14 @@ def _readable(key: str, value: Any) -> str:
 
 
 def _written(trace: Trace, path: Path) -> None:
-    trace.save(path)
     import numpy as np
+
+    from paceline.datasets.readers.tidy import write_csv
+
+    if path.suffix == ".csv":
+        write_csv(trace, path)
+    else:
+        trace.save(path)
 
     unmeasured = "" if np.isfinite(trace.speed).any() else ", usage only: no speed"
     out.print(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -57,16 +56,6 @@ def option(text: str) -> tuple[str, Any]:
 def options_of(texts: Sequence[str] | None) -> dict[str, Any]:
     """Return the options of a format, as ``--with`` gives them: repeated, one each time."""
     return dict(map(option, texts or ()))
-
-
-def trace(name: str, options: Sequence[str] | None = None) -> Trace:
-    """Return the one trace of a recorded job's name, or of a file of any format."""
-    found = list(islice(find_traces(name, **options_of(options)), 2))
-    if not found:
-        raise ValueError(f"{name} holds no trace")
-    if len(found) > 1:
-        raise ValueError(f"{name} holds more than one trace: load it into a folder (paceline data load) and name one")
-    return found[0]
 
 
 def traces(names: Sequence[str] | None, split: str, options: Sequence[str] | None = None) -> list[Trace]:
