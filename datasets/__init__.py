@@ -1,8 +1,7 @@
 """Traces: the one table, the recorded jobs, and readers for traces recorded by others.
 
 Jobs that come with the library are in :mod:`paceline.datasets.recorded`, readers of public formats in
-:mod:`paceline.datasets.readers`, and checks of whether a trace is fit to learn from in
-:mod:`paceline.datasets.health`. :mod:`paceline.recording` records new traces.
+:mod:`paceline.datasets.readers`. :mod:`paceline.recording` records new traces.
 """
 
 from paceline.datasets.profiles import read_profiles

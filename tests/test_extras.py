@@ -40,8 +40,7 @@ CALLS = {
     "matplotlib": [
         (
             "plot",
-            "from paceline.eval.plots import health_figure; from paceline.datasets import recorded; "
-            "health_figure(recorded.load_split('fit')[0], 'x.png')",
+            "import pandas; from paceline.eval.plots import curve_figure; curve_figure(pandas.DataFrame(), 'x.png')",
         )
     ],
     "jinja2": [("report", "from paceline.report import *; write_page({}, 'x.html')")],

@@ -54,7 +54,6 @@ OUTPUTS = {
     ".html": ["evaluate", "ewma", "--report"],
     ".parquet": ["data", "load", "digits-cnn-bursty", "-o"],
     ".csv": ["data", "load", "digits-cnn-bursty", "-o"],
-    ".png": ["data", "check", "digits-cnn-bursty", "--figure"],
 }
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from paceline.datasets.formats import cluster_traces, gpu_logs, monitoring, profilers, tables, training_logs
 from paceline.datasets.frame import REQUIRED
-from paceline.datasets.health import frozen, frozen_sentence
 from paceline.datasets.readers import tidy
 from paceline.datasets.readers.csv_rows import delimiter_of, header_of
 from paceline.datasets.readers.files import head
 from paceline.datasets.readers.format import NATIVE, Format
+from paceline.datasets.readers.frozen import frozen, frozen_sentence
 from paceline.datasets.readers.hint import advice, nearest
 from paceline.datasets.readers.json_tables import is_json
 from paceline.datasets.readers.per_rank import are_ranks, job_of, joined, rank_of

@@ -91,45 +91,51 @@ def test_info_says_what_was_dropped(usage):
     assert "2 repeated rows" in run("info", usage)
 
 
+NAN = float("nan")
+
+
+def about(folder, samples, seconds, **more):
+    return json.loads(run("info", Trace(samples, seconds, **more).save(folder / "t.parquet"), "--json"))
+
+
+def test_info_shows_gaps_repeats_and_clock(tmp_path):
+    seconds = np.random.default_rng(0).uniform(0.1, 0.2, (400, 3))
+    seconds[100:150, 1] = NAN
+    seconds[300:, 2] = seconds[299, 2]
+    start = np.arange(400.0)[:, None] * np.ones(3)
+    start[200:, 0] += 500
+    start[300:, 1] -= 50
+    found = about(tmp_path, np.ones((400, 3)), seconds, start=start)
+    assert found["longest gap"] == 50
+    assert found["missing speeds"] == pytest.approx(50 / 1200)
+    assert found["speeds equal to the one before"] == pytest.approx(100 / (3 * 399 - 51))
+    assert (found["clock jumps"], found["clock steps back"]) == (1, 1)
+    assert about(tmp_path, np.ones((400, 3)), seconds)["clock jumps"] is None
+
+
+@pytest.mark.parametrize("second", [1e-3, 60.0])
+def test_clock_jumps_over_ten_intervals(tmp_path, second):
+    for jump, count in ((10.0, 0), (10.5, 1)):
+        start = second * np.concatenate([np.arange(20.0), 19.0 + jump + np.arange(20.0)])[:, None]
+        assert about(tmp_path, np.ones((40, 1)), np.ones((40, 1)), start=start)["clock jumps"] == count
+
+
+@pytest.mark.parametrize(
+    ("samples", "seconds", "why"),
+    [
+        ([[0], [0]], [[1], [1]], "all its samples are missing or 0"),
+        ([[NAN], [NAN]], [[1], [1]], "all its samples are missing"),
+        ([[8], [8]], [[NAN], [0]], "all its seconds are missing or 0"),
+        ([[8], [NAN]], [[NAN], [1]], "no worker reported samples and seconds of the same iteration"),
+    ],
+)
+def test_info_tells_why_there_is_no_speed(tmp_path, samples, seconds, why):
+    assert about(tmp_path, samples, seconds)["no speed"] == why
+
+
 @pytest.mark.slow
-def test_check_reports_text_json_and_a_figure(tmp_path):
-    name = recorded.names()[0]
-    (found,) = json.loads(run("check", name, "--json"))
-    assert found["job"] == name
-    assert {one["name"] for one in found["series"]} > {"speed"}
-    pytest.importorskip("matplotlib")
-    picture = tmp_path / "health.png"
-    assert "speed" in run("check", name, "--figure", picture)
-    assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.fixture
-def straggling(tmp_path):
-    """A job in which one of two workers is steadily at half the speed: white noise, and much to gain."""
-    rng = np.random.default_rng(1)
-    seconds = [0.1, 0.2] * rng.uniform(0.98, 1.02, (300, 2))
-    path = tmp_path / "straggling.parquet"
-    Trace(np.full((300, 2), 64), seconds, workers=["a", "b\x1b[2J"], meta={"job": "straggling"}).save(path)
-    return path
-
-
-@pytest.mark.slow
-def test_check_no_correlation_without_neighbours(tmp_path):
-    seconds = np.full((400, 2), np.nan)
-    seconds[::2] = np.random.default_rng(0).uniform(0.9, 1.1, (200, 2))
-    path = Trace(np.ones((400, 2)), seconds).save(tmp_path / "thin.parquet")
-    said = run("check", path)
-    (row,) = [line for line in said.splitlines() if line.startswith("│ speed")]
-    assert row.split("│")[6].strip() == "-"
-    assert "two consecutive iterations" in said
-
-
-@pytest.mark.slow
-def test_check_reads_usage_alone_and_draws_it(usage, tmp_path):
-    assert "no speed was measured" in run("check", usage)
-    pytest.importorskip("matplotlib")
-    run("check", usage, "--figure", tmp_path / "health.png")
-    assert (tmp_path / "health.png").exists()
+def test_info_of_usage_alone(usage):
+    assert "the trace only has usage" in run("info", usage)
 
 
 @pytest.mark.slow
@@ -137,18 +143,6 @@ def test_data_mistakes_end_in_a_sentence(usage, tmp_path):
     assert "--with takes NAME=VALUE" in fails("info", usage, "--with", "period")
     assert "there is no trace file" in fails("info", tmp_path / "none.csv")
     assert "there is no format 'x'" in fails("info", usage, "--format", "x")
-
-
-@pytest.mark.slow
-def test_check_says_where_waiting_comes_from(tmp_path):
-    work_TW = np.tile([[4.0, 2.0, 3.0], [1.0, 6.0, 2.0]], (30, 1))
-    trace = Trace(samples=np.full((60, 3), 64), seconds=work_TW / [1.0, 1.0, 0.5], work=work_TW)
-    trace.save(tmp_path / "job.parquet")
-    said = run("check", tmp_path / "job.parquet")
-    assert "where waiting comes from:" in said
-    assert "From uneven workers: with equal work, each at its own speed, they would wait 33%." in said
-    (told,) = json.loads(run("check", tmp_path / "job.parquet", "--json"))
-    assert told["waiting"]["from_workers"] == pytest.approx(1 / 3)
 
 
 @pytest.mark.slow
@@ -168,8 +162,6 @@ def test_columns_and_units_mapped_by_options(tmp_path):
         "samples=8",
     )
     assert load(tmp_path / "t.parquet").speed.tolist() == [[32.0]]
-    (found,) = json.loads(run("check", path, "--with", "seconds=duration_ms", "--with", "samples=8", "--json"))
-    assert found["workers"] == 1
 
 
 @pytest.mark.slow
@@ -200,8 +192,7 @@ def test_a_short_trace_prints_no_nan(tmp_path, iterations):
     Trace(np.ones((iterations, 3)), seconds, covariates=covariates, covariate_names=["cpu"]).save(
         tmp_path / "t.parquet"
     )
-    for command in ("info", "check"):
-        assert "nan" not in run(command, tmp_path / "t.parquet").lower()
+    assert "nan" not in run("info", tmp_path / "t.parquet").lower()
     if iterations > 3:
         for command in (["evaluate", "ewma"], ["replay", "ewma", "--global-batch", "300"]):
             result = runner.invoke(cli.app, [*command, "-t", str(tmp_path / "t.parquet"), "--warmup", "3"])

@@ -27,12 +27,12 @@ def printed(*words):
 
 
 @pytest.mark.parametrize(
-    ("excerpt", "job"), [("check", "digits-mlp-steady"), ("check-moving", "digits-attention-moving")]
+    ("excerpt", "job"), [("simulate", "digits-mlp-steady"), ("simulate-moving", "digits-attention-moving")]
 )
 @pytest.mark.slow
-def test_recorded_job_check_prints_page_lines(excerpt, job):
-    assert f"paceline data check {job}\n" in PAGE
-    lines = printed("data", "check", job).splitlines()
+def test_simulate_prints_page_lines(excerpt, job):
+    assert f"paceline simulate {job}\n" in PAGE
+    lines = printed("simulate", job).splitlines()
     assert [line for line in shown(excerpt) if line not in lines] == []
 
 

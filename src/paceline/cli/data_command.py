@@ -1,13 +1,12 @@
-"""The commands ``paceline data``: list, describe, check and read traces."""
+"""The commands ``paceline data``: list, describe and read traces."""
 
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,15 +15,13 @@ from rich.markup import escape
 
 from paceline._atomic import require_writable
 from paceline._printable import printable
-from paceline.cli.show import err, out
+from paceline.cli.show import out
 
 if TYPE_CHECKING:
+    from paceline._arrays import Array, Mask
     from paceline.datasets import Trace
-    from paceline.datasets.health import Series
 
-data_app = typer.Typer(
-    help="List, describe, check and read traces, and write them as Parquet or CSV.", no_args_is_help=True
-)
+data_app = typer.Typer(help="List, describe and read traces, and write them as Parquet or CSV.", no_args_is_help=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
 FileFormat = Annotated[
@@ -69,9 +66,16 @@ def data_info(
     options: Options = None,
     as_json: AsJson = False,
 ) -> None:
-    """Describe traces: their workers, their covariates, what was dropped in reading, and how they were made."""
+    """Describe traces: workers, covariates, gaps, repeated speeds, jumps of the clock, and what reading them dropped.
+
+    Also restarts and covariates that stopped moving, where there are any. [cyan]paceline simulate[/] says what
+    balancing would save, [cyan]paceline evaluate[/] whether speeds can be forecast.
+    """
     found = list(islice(_traces(name, file_format, options), MAX_DESCRIBED + 1))
-    about = [{**_summary(trace), "covariates": ", ".join(trace.covariate_names), **trace.meta} for trace in found]
+    about = [
+        {**_summary(trace), "covariates": ", ".join(trace.covariate_names), **_flaws(trace), **trace.meta}
+        for trace in found
+    ]
     if as_json:
         print(json.dumps(about[0] if len(about) == 1 else about))
         return
@@ -122,52 +126,6 @@ def data_load(
         _written(trace, target / f"{trace.name.replace('/', '_')}.parquet")
 
 
-@data_app.command("check")
-def data_check(
-    name: Source,
-    file_format: FileFormat = None,
-    options: Options = None,
-    figure: Annotated[Path | None, typer.Option(help="The picture of a single trace to write.")] = None,
-    batch: Annotated[
-        int | None,
-        typer.Option("--global-batch", help="Samples per iteration over all workers. [default: the trace's own]"),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Check traces before learning from them: what balancing would gain, why workers wait, gaps, outliers, forecasts.
-
-    The gain is what [cyan]paceline simulate[/] says; [cyan]paceline replay[/] compares predictors on the whole job.
-
-    Where waiting comes from: with equal work and every worker's own speed (uneven workers), with the recorded work and
-    equal speeds (uneven samples). It needs work beside the times, which [cyan]paceline record[/] records.
-
-    For each series: the share of values missing, equal to the previous one, and far from their neighbours; coefficient
-    of variation; correlation with the previous value; share of workers that are not white noise; correlation with
-    speed.
-    """
-    from paceline.cli.show import print_rows
-    from paceline.datasets.health import health
-    from paceline.datasets.waiting_time import waiting_of
-
-    if figure is not None:
-        require_writable(figure)
-    traces = _traces(name, file_format, options)
-    first = list(islice(traces, 2))
-    if figure is not None:
-        _draw_figure(first, figure)
-    found = ((health(trace), _gain(trace, batch), waiting_of(trace)) for trace in (*first, *traces))
-    if as_json:
-        about = [{**one.to_dict(), "balancing": gain, "waiting": waits.to_dict()} for one, gain, waits in found]
-        print(json.dumps(about))
-        return
-    for one, gain, waits in found:
-        lines = [*str(one).splitlines(), "what balancing would gain:", *(f"- {text}" for text in gain["gain"])]
-        lines += ["where waiting comes from:", *(f"- {text}" for text in waits.sentences)]
-        for line in lines:
-            out.print(escape(printable(line)), highlight=False, soft_wrap=True)
-        print_rows("", [_short(series) for series in one.series])
-
-
 # -- parts -------------------------------------------------------------------------------------------------------
 
 
@@ -175,18 +133,6 @@ def _traces(name: str, file_format: str | None, options: list[str] | None) -> It
     from paceline.cli import named_sources as sources
 
     return sources.find_traces(name, file_format, **sources.options_of(options))
-
-
-def _gain(trace: Trace, batch: int | None) -> dict[str, Any]:
-    """Return what balancing would gain, as ``simulate`` says it; or why that is not known."""
-    from paceline.eval.simulate import simulate
-
-    try:
-        found = simulate(trace, global_batch=batch)
-    except ValueError as error:
-        reason = str(error)
-        return {"gain": [f"{reason[:1].upper()}{reason[1:]}."]}
-    return {**found.to_dict(), "gain": list(found.gain)}
 
 
 def _readable(key: str, value: Any) -> str:
@@ -222,32 +168,6 @@ def _written(trace: Trace, path: Path) -> None:
     )
 
 
-def _short(one: Series) -> dict[str, Any]:
-    """Return a series as a table row that fits into a terminal."""
-    return {
-        "series": printable(one.name),
-        "missing": _known(one.missing, ".0%"),
-        "same": _known(one.repeated, ".0%"),
-        "far": _known(one.outliers, ".1%"),
-        "CV": _known(one.variation, ".2f"),
-        "lag-1": _known(one.lag_one, ".2f"),
-        "signal": _known(one.predictable, ".0%"),
-        "~speed": _known(one.with_speed, ".2f"),
-    }
-
-
-def _known(value: float, form: str) -> str:
-    return format(value, form) if math.isfinite(value) else "-"
-
-
-def _draw_figure(first: list[Trace], figure: Path) -> None:
-    from paceline.eval.plots import health_figure
-
-    if len(first) != 1:
-        raise ValueError("--figure draws a single trace, but there are several: load them into a folder and choose one")
-    err.print(f"written to {health_figure(first[0], figure)}")
-
-
 def _shipped() -> list[dict[str, Any]]:
     from paceline.datasets import recorded
 
@@ -276,3 +196,48 @@ def _summary(trace: Trace) -> dict[str, Any]:
         "median seconds": float(np.nanmedian(trace.seconds)) if measured.size else None,
         "variation of speed": None if variation is None else float(variation),
     }
+
+
+def _flaws(trace: Trace) -> dict[str, Any]:
+    """Return what to know about a trace before learning from it; shares lie in [0, 1]."""
+    import numpy as np
+
+    speed = trace.speed
+    there = np.isfinite(speed)
+    if not there.any():
+        return {"no speed": _why_no_speed(trace)}
+    both = there[1:] & there[:-1]
+    repeated = (both & (speed[1:] == speed[:-1])).sum() / both.sum() if both.any() else None
+    jumps, backwards = (None, None) if trace.start is None else _clock(trace.start)
+    return {
+        "missing speeds": float(1.0 - there.mean()),
+        "longest gap": max(_longest_run(~one) for one in there.T),
+        "speeds equal to the one before": None if repeated is None else float(repeated),
+        "clock jumps": jumps,
+        "clock steps back": backwards,
+    }
+
+
+def _why_no_speed(trace: Trace) -> str:
+    import numpy as np
+
+    if trace.covariate_names and np.isnan(trace.samples).all() and np.isnan(trace.seconds).all():
+        return "the trace only has usage"
+    for name, panel in (("samples", trace.samples), ("seconds", trace.seconds)):
+        if not (panel > 0).any():
+            return f"all its {name} are {'missing' if np.isnan(panel).all() else 'missing or 0'}"
+    return "no worker reported samples and seconds of the same iteration"
+
+
+def _longest_run(here: Mask) -> int:
+    return max((len(list(run)) for value, run in groupby(here.tolist()) if value), default=0)
+
+
+def _clock(start: Array) -> tuple[int, int]:
+    """Return how often a worker's clock jumps over more than ten median intervals, and how often it goes backwards."""
+    import numpy as np
+
+    intervals = [np.diff(one[np.isfinite(one)]) for one in start.T]
+    forward = [one[one > 0] for one in intervals]
+    jumps = sum(int((one > 10.0 * np.median(one)).sum()) for one in forward if one.size)
+    return jumps, sum(int((one < 0).sum()) for one in intervals)
