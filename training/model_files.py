@@ -112,7 +112,12 @@ def _plain(configuration: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arguments(stored: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: Training(**value) if name == "training" else value for name, value in stored.items()}
+    arguments = dict(stored)
+    if training := arguments.get("training"):
+        # files of earlier versions hold an option that is gone
+        options = {name: value for name, value in training.items() if name != "closed_loop"}
+        arguments["training"] = Training(**options)
+    return arguments
 
 
 def _try(predictor: FleetPredictor) -> None:

@@ -18,7 +18,6 @@ from paceline._arrays import Array, anywhere
 from paceline._require import require
 from paceline.predictors.fitting import Fitting, Survey
 from paceline.predictors.networks import gated_memory
-from paceline.predictors.networks.delay_lines import situations
 from paceline.predictors.networks.gated_memory import Rows, scale_of
 from paceline.predictors.networks.network import Network
 from paceline.predictors.networks.neural import GateExamples, Training, gated_layer, hidden_layer
@@ -205,16 +204,14 @@ class GatedNARX(Network):
             self.covariate_names_ = survey.any_covariates(self.covariates)
             self.covariate_mean_, self.covariate_scale_ = survey.mean_and_scale(self.covariate_names_)
             self.weights_ = {}
-        # Measured inputs first: an unfitted network's own forecasts would be useless inputs to learn from.
-        for closed_loop in sorted({1, self.training.closed_loop}):
-            self._fit_weights(traces, survey, fitting, closed_loop)
+        self._fit_weights(traces, survey, fitting)
         self.reset(self.workers)
         return self
 
-    def _fit_weights(self, traces: Iterable[Trace], survey: Survey, fitting: Fitting, closed_loop: int) -> None:
+    def _fit_weights(self, traces: Iterable[Trace], survey: Survey, fitting: Fitting) -> None:
         from paceline.predictors.networks.torch_fit import fit_gates
 
-        windows = collected(traces, survey, fitting, partial(self._examples, fitting, closed_loop), closed_loop)
+        windows = collected(traces, survey, fitting, partial(self._examples, fitting))
         require_both(windows, fitting, survey)
         columns_DF = gated_memory.covariate_columns(len(self.covariate_names_), self.covariate_lags)
         # a fifth of the learning rate when training continues from fitted weights
@@ -222,9 +219,9 @@ class GatedNARX(Network):
         training = replace(self.training, learning_rate=rate)
         self.weights_ = fit_gates(windows, columns_DF, self.hidden, training, fitting, self.weights_)
 
-    def _examples(self, fitting: Fitting, closed_loop: int, trace: Trace) -> Iterator[GateExamples]:
+    def _examples(self, fitting: Fitting, trace: Trace) -> Iterator[GateExamples]:
         roles = list(fitting.roles(trace, self.training.validation))
-        for k, rows, covariates_WD, log_speed_W in situations(self, trace, closed_loop):
+        for k, rows, covariates_WD, log_speed_W in self.situations(trace):
             used_W, validates = roles[k]
             target_W = (log_speed_W - rows["memory"][:, 0]) / scale_of(rows)
             usable_W = used_W & np.isfinite(target_W) & np.isfinite(rows["scale"])

@@ -14,8 +14,7 @@ import numpy as np
 from paceline._arrays import Array
 from paceline._require import require
 from paceline.predictors.fitting import Fitting, Survey
-from paceline.predictors.networks.delay_lines import Rows, situations
-from paceline.predictors.networks.network import Network
+from paceline.predictors.networks.network import Network, Rows
 from paceline.predictors.networks.neural import Examples, Training, residual_layer
 from paceline.predictors.networks.training_passes import collected, require_both
 from paceline.predictors.networks.training_windows import Windows
@@ -119,16 +118,14 @@ class NARX(Network):
             self.covariate_names_ = survey.shared_covariates(self.covariates)
             self.covariate_mean_, self.covariate_scale_ = survey.mean_and_scale(self.covariate_names_)
             self.weights_ = {}
-        # Measured inputs first: an unfitted network's own forecasts would be useless inputs to learn from.
-        for closed_loop in sorted({1, self.training.closed_loop}):
-            self._fit_weights(traces, survey, fitting, closed_loop)
+        self._fit_weights(traces, survey, fitting)
         self.reset(self.workers)
         return self
 
-    def _fit_weights(self, traces: Iterable[Trace], survey: Survey, fitting: Fitting, closed_loop: int) -> None:
+    def _fit_weights(self, traces: Iterable[Trace], survey: Survey, fitting: Fitting) -> None:
         from paceline.predictors.networks.torch_fit import fit_residual
 
-        windows = collected(traces, survey, fitting, partial(self._examples, fitting, closed_loop), closed_loop)
+        windows = collected(traces, survey, fitting, partial(self._examples, fitting))
         require_both(windows, fitting, survey, f"{self.lags} lags")
         fitted = partial(fit_residual, windows, self.lags - 1, self.hidden, self.training, fitting)
         if self.weights_:
@@ -212,9 +209,9 @@ class NARX(Network):
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
-    def _examples(self, fitting: Fitting, closed_loop: int, trace: Trace) -> Iterator[Examples]:
+    def _examples(self, fitting: Fitting, trace: Trace) -> Iterator[Examples]:
         roles = list(fitting.roles(trace, self.training.validation))
-        for k, rows, covariates_WD, log_speed_W in situations(self, trace, closed_loop):
+        for k, rows, covariates_WD, log_speed_W in self.situations(trace):
             used_W, validates = roles[k]
             target_W = (log_speed_W - rows["log_speed"][:, 0]) / _scale(rows)
             usable_W = used_W & np.isfinite(target_W) & np.isfinite(rows["scale"])

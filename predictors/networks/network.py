@@ -1,9 +1,13 @@
-"""Base class of networks: their weights, and the covariates they were fitted with. Axis: D covariates."""
+"""Base class of networks: their weights, and the covariates they were fitted with.
+
+Axes: T iterations, W workers, D covariates.
+"""
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -16,6 +20,9 @@ from paceline.predictors.ranges import covariate_names
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
+
+
+Rows = dict[str, Array]
 
 
 class Network(FleetPredictor):
@@ -47,6 +54,24 @@ class Network(FleetPredictor):
     @abstractmethod
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
         """Fit the network to traces that may be read more than once and never all at once. Needs torch."""
+
+    def situations(self, trace: Trace) -> Iterator[tuple[int, Rows, Array, Array]]:
+        """Yield every iteration in which it would have forecast this trace, on inputs as it sees them in serving.
+
+        Each comes with the workers' state before it, the covariates at its start, and its measured log speeds.
+        """
+        served = copy.copy(self)
+        served.reset(trace.workers)
+        covariates_TWD = trace.covariates_named(served.covariate_names)
+        for k, log_speed_W in enumerate(np.log(trace.speed)):
+            covariates_WD = served._covariate_rows(None if covariates_TWD is None else covariates_TWD[k])
+            rows = served.state
+            yield k, rows, covariates_WD, log_speed_W
+            served.state = rows | served._moved(rows, log_speed_W, covariates_WD)
+
+    @abstractmethod
+    def _moved(self, rows: Rows, log_speed_W: Array, covariates_WD: Array) -> Rows:
+        """Return the state one iteration later, after these log speeds (NaN where there is none)."""
 
     def fitted_state(self) -> dict[str, NDArray[Any]]:
         return {

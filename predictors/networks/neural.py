@@ -32,10 +32,6 @@ class Training:
         Options of AdamW; the learning rate falls to zero along a half cosine.
     validation
         Share of each trace, at its end, that is held out to decide when to stop, in (0, 1).
-    closed_loop
-        Iterations ahead that NARX and GatedNARX are trained for. At 1 their inputs are measurements (teacher forcing).
-        Above 1 they are trained a second time on the inputs they get when their own forecasts are fed back, up to this
-        many iterations ahead, as when they serve at a longer horizon.
     seed
         Seed of the initial weights and of the order of examples. The global random state is never touched.
     """
@@ -46,11 +42,10 @@ class Training:
     learning_rate: float = 4e-3
     weight_decay: float = 0.3
     validation: float = 0.2
-    closed_loop: int = 1
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "patience", "batch_size", "closed_loop"):
+        for name in ("epochs", "patience", "batch_size"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
         if not 0.0 < self.validation < 1.0:

@@ -16,7 +16,7 @@ import numpy as np
 from paceline._arrays import Array
 from paceline._require import require
 from paceline.predictors.fitting import Fitting
-from paceline.predictors.networks.network import Network
+from paceline.predictors.networks.network import Network, Rows
 from paceline.predictors.networks.neural import Sequences, Training
 from paceline.predictors.networks.training_passes import collected, require_both
 from paceline.predictors.ranges import require_int
@@ -25,7 +25,6 @@ from paceline.predictors.report import FASTEST, SLOWEST
 if TYPE_CHECKING:
     from paceline.datasets import Trace
 
-Rows = dict[str, Array]
 
 SCALE_SMOOTHING, LARGEST_CHANGE, SMALLEST_SCALE = 0.05, 5.0, 1e-3
 """Weight of the newest change in a worker's running scale, the most scales it counts for, and the least scale."""

@@ -18,9 +18,8 @@ def collected(
     survey: Survey,
     fitting: Fitting,
     parts_of: Callable[[Trace], Iterable[Part]],
-    per_speed: int = 1,
 ) -> Windows:
-    """Return the windows of all traces, at most ``per_speed`` for each measured speed."""
+    """Return the windows of all traces, at most one for each measured speed."""
     total, began = len(survey.lengths), time.perf_counter()
 
     def each() -> Iterator[tuple[str, Iterable[Part]]]:
@@ -29,7 +28,7 @@ def collected(
             fitting.progress(FitProgress("windows", done, total, done / (time.perf_counter() - began)))
 
     # A missing speed makes no window, and a worker's first speeds make none yet.
-    return windows_of(each(), per_speed * survey.speeds, memory=fitting.memory, seed=0)
+    return windows_of(each(), survey.speeds, memory=fitting.memory, seed=0)
 
 
 def require_both(windows: Windows, fitting: Fitting, survey: Survey, what: str = "") -> None:

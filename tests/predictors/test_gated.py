@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from paceline.datasets import Trace, synthetic_fleet
-from paceline.predictors import NARX, GatedNARX, LastValue, Report, Training
+from paceline.predictors import GatedNARX, LastValue, Report, Training
 
 
 def served(model, trace, skip=0):
@@ -25,8 +25,8 @@ def rms(errors):
     return float(np.sqrt(np.nanmean(np.square(errors))))
 
 
-def small(closed_loop=1, **arguments):
-    training = Training(epochs=4, batch_size=512, learning_rate=1e-2, weight_decay=1e-2, closed_loop=closed_loop)
+def small(**arguments):
+    training = Training(epochs=4, batch_size=512, learning_rate=1e-2, weight_decay=1e-2)
     return GatedNARX(hidden=8, training=training, **arguments)
 
 
@@ -114,24 +114,6 @@ def test_pretrained_fit_continues(trace):
     before = {name: weight.copy() for name, weight in model.weights_.items()}
     model.fit([trace])
     assert all(model.weights_[name] == pytest.approx(before[name], abs=1e-5) for name in before)
-
-
-@pytest.mark.parametrize("kind", [NARX, GatedNARX])
-@pytest.mark.slow
-def test_closed_loop_training_helps_ahead(kind):
-    training = Training(epochs=12, batch_size=512, learning_rate=1e-2, weight_decay=1e-2)
-    looped = Training(epochs=12, batch_size=512, learning_rate=1e-2, weight_decay=1e-2, closed_loop=6)
-    trace, unseen = (synthetic_fleet("noexog", workers=8, iterations=500, seed=seed) for seed in (1, 2))
-    ahead = {}
-    for name, chosen in (("teacher", training), ("loop", looped)):
-        model = kind(training=chosen, covariates=()).fit([trace])
-        model.reset(unseen.workers)
-        errors = []
-        for k in range(len(unseen) - 6):
-            model.observe(Report(unseen.samples[k], unseen.seconds[k]))
-            errors.append(np.log(unseen.speed[k + 6] / model.predict(horizon=6).speed))
-        ahead[name] = rms(np.array(errors[50:]))
-    assert ahead["loop"] < ahead["teacher"]
 
 
 @pytest.mark.slow

@@ -34,7 +34,7 @@ def test_missing_library_named_by_fit(monkeypatch, library, make, fits):
         fits(make(), checks.example_trace())
 
 
-@pytest.mark.parametrize("name", ["epochs", "patience", "batch_size", "closed_loop"])
+@pytest.mark.parametrize("name", ["epochs", "patience", "batch_size"])
 def test_training_refuses_counts_below_one(name):
     assert getattr(Training(**{name: 1}), name) == 1
     with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):

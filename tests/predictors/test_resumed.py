@@ -24,7 +24,7 @@ from paceline.predictors import (
 from paceline.training import fit
 
 ITERATIONS = 150
-BRIEF = Training(epochs=2, batch_size=64, closed_loop=2)
+BRIEF = Training(epochs=2, batch_size=64)
 
 
 @cache
