@@ -91,7 +91,7 @@ def load_model(path: str | Path, *, kinds: Sequence[type[FleetPredictor]] = KIND
         )
     try:
         kind = {kind.__name__: kind for kind in kinds}[about["kind"]]
-        predictor = kind(**_arguments(about["configuration"]))
+        predictor = kind(**_arguments(about["kind"], about["configuration"]))
         text = {name: np.array(value, dtype=np.str_) for name, value in about["text"].items()}
         predictor.load_state_dict({f"learnt/{n}": value for n, value in (numbers | text).items()})
         _try(predictor)
@@ -111,12 +111,13 @@ def _plain(configuration: Mapping[str, Any]) -> dict[str, Any]:
     return {n: asdict(value) if isinstance(value, Training) else value for n, value in configuration.items()}
 
 
-def _arguments(stored: Mapping[str, Any]) -> dict[str, Any]:
+def _arguments(kind: str, stored: Mapping[str, Any]) -> dict[str, Any]:
     arguments = dict(stored)
+    # files of earlier versions hold options that are gone
+    if kind == "GatedNARX":
+        arguments.pop("online", None)
     if training := arguments.get("training"):
-        # files of earlier versions hold an option that is gone
-        options = {name: value for name, value in training.items() if name != "closed_loop"}
-        arguments["training"] = Training(**options)
+        arguments["training"] = Training(**{name: value for name, value in training.items() if name != "closed_loop"})
     return arguments
 
 

@@ -20,7 +20,7 @@ from paceline.predictors.fitting import Fitting, Survey
 from paceline.predictors.networks import gated_memory
 from paceline.predictors.networks.gated_memory import Rows, scale_of
 from paceline.predictors.networks.network import Network
-from paceline.predictors.networks.neural import GateExamples, Training, gated_layer, hidden_layer
+from paceline.predictors.networks.neural import GateExamples, Training, gated_layer
 from paceline.predictors.networks.training_passes import collected, require_both
 from paceline.predictors.ranges import require_int
 from paceline.predictors.report import FASTEST, SLOWEST
@@ -30,11 +30,6 @@ if TYPE_CHECKING:
 
 
 LOG_SPEEDS = (np.log(SLOWEST), np.log(FASTEST))
-
-ONLINE_STEP, ONLINE_FADING, ONLINE_REACH = 0.02, 0.001, 0.5
-"""Share of an error that a worker's own output layer corrects per step, the share it forgets, and the most scales that
-it may correct."""
-
 
 DEFAULT = Training(epochs=40, batch_size=1024, learning_rate=5e-3, weight_decay=1e-2)
 
@@ -60,9 +55,6 @@ class GatedNARX(Network):
     pretrained
         Start with the network that comes with the library: it serves any fleet without fitting, and ``fit`` continues
         from it. Its own numbers of hidden units and covariates override the arguments.
-    online
-        Whether each worker gets its own correction of the output layer, learnt while it serves: in small bounded steps
-        that fade, so that it cannot diverge.
     training
         How the network is trained.
 
@@ -93,7 +85,6 @@ class GatedNARX(Network):
         covariate_lags: int = 5,
         covariates: Sequence[str] | None = None,
         pretrained: bool = False,
-        online: bool = False,
         training: Training = DEFAULT,
     ) -> None:
         for name, value in (("hidden", hidden), ("covariate_lags", covariate_lags)):
@@ -102,7 +93,6 @@ class GatedNARX(Network):
         self.hidden = hidden
         self.covariate_lags = covariate_lags
         self.pretrained = pretrained
-        self.online = online
         self.training = training
         self._answer: tuple[Array, Array, Array] | None = None
         self._scaled: tuple[Array, Array, tuple[Array, Array]] | None = None
@@ -112,11 +102,7 @@ class GatedNARX(Network):
     # -- serving -------------------------------------------------------------------------------------------------
 
     def initial_state(self, count: int) -> dict[str, Array]:
-        rows = gated_memory.fresh(count, len(self.covariate_names_), self.covariate_lags)
-        return rows | ({"own": np.zeros((count, self._units() + 1))} if self.online else {})
-
-    def _units(self) -> int:
-        return len(self.weights_["b1"]) if self.weights_ else self.hidden
+        return gated_memory.fresh(count, len(self.covariate_names_), self.covariate_lags)
 
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
         return np.exp(self.forecast_log_speed(covariates_WD, horizon))
@@ -141,10 +127,7 @@ class GatedNARX(Network):
         if not self.weights_:
             return last_W
         inputs_WF, references_WR, unit_W = gated_memory.inputs_of(rows, *self._standard(rows, covariates_WD))
-        hidden_WH = hidden_layer(self.weights_, inputs_WF)
-        change_W = gated_layer(self.weights_, hidden_WH, references_WR, unit_W)
-        if self.online:
-            change_W += _local_correction(rows["own"], hidden_WH)
+        change_W = gated_layer(self.weights_, inputs_WF, references_WR, unit_W)
         expected_W = last_W + scale_of(rows) * change_W
         return np.asarray(np.minimum(np.maximum(expected_W, LOG_SPEEDS[0]), LOG_SPEEDS[1]))
 
@@ -172,27 +155,11 @@ class GatedNARX(Network):
         return np.where(missing_WD, before_WD, standard_WD), known_WD
 
     def update(self, speed_W: Array, covariates_WD: Array) -> None:
-        log_speed_W = np.log(speed_W)
-        rows = self._moved(self.state, log_speed_W, covariates_WD)
-        # `_own_learnt` still reads the state before this iteration, on which the forecast was made.
-        if self.online and self.weights_:
-            rows["own"] = self._learn_output(log_speed_W, covariates_WD)
-        self.state = rows
+        self.state = self._moved(self.state, np.log(speed_W), covariates_WD)
 
     def _moved(self, rows: Rows, log_speed_W: Array, covariates_WD: Array) -> Rows:
         """Return the state one iteration later, after these log speeds (NaN where there is none)."""
         return gated_memory.moved(rows, log_speed_W, *self._standard(rows, covariates_WD))
-
-    def _learn_output(self, log_speed_W: Array, covariates_WD: Array) -> Array:
-        """Return each worker's correction after fading a little and one normalised step against its bounded error."""
-        rows, local_WH = self.state, self.state["own"]
-        error_W = (log_speed_W - self._next_log_speed(rows, covariates_WD)) / scale_of(rows)
-        inputs_WF, _, _ = gated_memory.inputs_of(rows, *self._standard(rows, covariates_WD))
-        seen_WH = _with_one(hidden_layer(self.weights_, inputs_WF))
-        # errors beyond 2 scales count as 2
-        step_W = ONLINE_STEP * np.clip(error_W, -2.0, 2.0) / np.square(seen_WH).sum(axis=1)
-        learnt_WH = (1.0 - ONLINE_FADING) * local_WH + step_W[:, None] * seen_WH
-        return np.where(np.isfinite(step_W)[:, None], learnt_WH, local_WH)
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
@@ -228,15 +195,6 @@ class GatedNARX(Network):
             inputs_WF, references_WR, unit_W = gated_memory.inputs_of(rows, *self._newly_scaled(rows, covariates_WD))
             validates_W = np.full(len(usable_W), validates)
             yield GateExamples.chosen(usable_W, inputs_WF, target_W, validates_W, references_WR, unit_W)
-
-
-def _local_correction(local_WH: Array, hidden_WH: Array) -> Array:
-    correction_W = np.einsum("wh,wh->w", local_WH, _with_one(hidden_WH))
-    return np.asarray(np.clip(correction_W, -ONLINE_REACH, ONLINE_REACH))
-
-
-def _with_one(hidden_WH: Array) -> Array:
-    return np.concatenate([hidden_WH, np.ones((len(hidden_WH), 1))], axis=1)
 
 
 @cache

@@ -139,20 +139,16 @@ def residual_layer(xp: Any, weights: Mapping[str, Any], past: int, inputs: Any) 
     return expected + seen @ weights["direct"] + hidden @ weights["w2"] + weights["b2"]
 
 
-def hidden_layer(weights: Mapping[str, Array], inputs: Array) -> Array:
-    """Return ``tanh(inputs @ w1 + b1)``, ``[N, H]``; inputs at the end that are left out count as 0."""
-    sums = inputs @ weights["w1"][: inputs.shape[1]]
-    sums += weights["b1"]
-    return np.tanh(sums, out=sums)
-
-
-def gated_layer(weights: Mapping[str, Array], hidden: Array, references: Array, unit: Array) -> Array:
+def gated_layer(weights: Mapping[str, Array], inputs: Array, references: Array, unit: Array) -> Array:
     """Return the change that a gated network expects, ``[N]``, in the unit of the references.
 
+    Gates and heads are outputs of one tanh layer; inputs at the end that are left out count as 0. The change is
     ``sum_r softmax_r(gates) * reference_r + head_1 + unit * head_2``; the softmax has one more gate, fixed at zero,
     whose reference is no change.
     """
-    output = hidden @ weights["w2"]
+    hidden = inputs @ weights["w1"][: inputs.shape[1]]
+    hidden += weights["b1"]
+    output = np.tanh(hidden, out=hidden) @ weights["w2"]
     output += weights["b2"]
     # No maximum is subtracted, as a softmax usually does: outputs of a tanh layer are bounded.
     gates = np.exp(output[:, :-2])

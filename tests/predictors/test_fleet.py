@@ -32,7 +32,7 @@ APART = {
     "local": LocalLevel,
     "arima": lambda: ARIMA(covariates=["load"]),
     "rls": lambda: RLS(covariates=["load"]),
-    "gated": lambda: GatedNARX(pretrained=True, online=True),
+    "gated": lambda: GatedNARX(pretrained=True),
     "curves": BatchTime,
     "mixture": lambda: Mixture(["last-value", "ewma", "huber-ewma", RLS(covariates=["load"])]),
     "calibrated": lambda: Calibrated("huber-ewma"),

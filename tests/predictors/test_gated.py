@@ -117,29 +117,6 @@ def test_pretrained_fit_continues(trace):
 
 
 @pytest.mark.slow
-def test_online_learning_corrects_bias(trace):
-    errors = {}
-    for online in (False, True):
-        model = GatedNARX(pretrained=True, online=online)
-        model.weights_["b2"] = model.weights_["b2"] + np.eye(10)[8] * 0.4
-        errors[online] = rms(served(model, trace, 200))
-    assert errors[True] < 0.97 * errors[False]
-
-
-@pytest.mark.slow
-def test_learning_online_cannot_diverge():
-    model = GatedNARX(pretrained=True, online=True)
-    model.reset(["a"])
-    rng = np.random.default_rng(0)
-    for _ in range(2000):
-        model.observe(Report([64], [np.exp(rng.choice([-30.0, 30.0]))]))
-    assert np.linalg.norm(model.state["own"]) < 20.0
-    for _ in range(300):
-        model.observe(Report([64], [0.5]))
-    assert model.predict().speed[0] == pytest.approx(128.0, rel=0.02)
-
-
-@pytest.mark.slow
 def test_forecast_cache_respects_covariates(trace, fitted):
     served(fitted, trace)
     calm, busy = (fitted.predict(covariates=np.full((8, 2), share)).speed for share in (1.0, 0.3))

@@ -82,7 +82,7 @@ def test_a_header_with_one_wrong_part_is_refused(tmp_path, changed):
         ("NARX", {"training": {"unknown": 1}}),
         ("NARX", {"training": 7}),
         ("GatedNARX", {"covariate_lags": 10**11, "covariates": ["cpu"]}),
-        ("GatedNARX", {"hidden": 10**11, "online": True}),
+        ("LSTM", {"hidden": 10**11}),
         ("GRU", {"hidden": 10**11}),
         ("Boosting", {"lags": 10**11}),
         ("Boosting", {"covariate_lags": 10**11, "covariates": ["cpu"]}),
