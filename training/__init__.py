@@ -1,7 +1,7 @@
 """Fit predictors to traces, and save them in model files."""
 
 from paceline.predictors.fitting import FitProgress
-from paceline.training.fit import Bar, Scalars, fit
+from paceline.training.fit import Bar, fit
 from paceline.training.model_files import describe_model, load_model, save_model
 from paceline.training.sources import Fact, LeftOut, Source
 
@@ -10,7 +10,6 @@ __all__ = [
     "Fact",
     "FitProgress",
     "LeftOut",
-    "Scalars",
     "Source",
     "describe_model",
     "fit",

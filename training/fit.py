@@ -103,40 +103,6 @@ def progress_details(progress: FitProgress) -> str:
     return ", ".join(text for value, text in known if math.isfinite(value))
 
 
-class Scalars:
-    """Writes losses and the rate of a fit for TensorBoard.
-
-    Parameters
-    ----------
-    folder
-        Where the event files go.
-
-    Raises
-    ------
-    ImportError
-        If TensorBoard is not installed.
-    """
-
-    def __init__(self, folder: str | Path) -> None:
-        require("torch", needed_by="Scalars", extra="torch")
-        require("tensorboard", needed_by="Scalars", extra="metrics")
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._writer: Any = SummaryWriter(str(folder))
-
-    def __call__(self, progress: FitProgress) -> None:
-        """Write the current losses and rate, at the number of windows trained so far."""
-        if progress.stage != "training":
-            return
-        for name in ("loss", "held_out", "rate"):
-            if math.isfinite(value := getattr(progress, name)):
-                self._writer.add_scalar(f"fit/{name}", value, progress.done)
-
-    def close(self) -> None:
-        """Write what is buffered."""
-        self._writer.close()
-
-
 P = TypeVar("P", bound=Predictor)
 
 logger = logging.getLogger(__name__)

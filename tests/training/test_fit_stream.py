@@ -14,7 +14,7 @@ from paceline.predictors.fitting import Fitting, Survey
 from paceline.predictors.networks import training_windows as stored_windows
 from paceline.predictors.networks.neural import Examples
 from paceline.predictors.networks.training_windows import windows_of
-from paceline.training import Scalars, Source, fit, save_model
+from paceline.training import Source, fit, save_model
 
 NETWORKS = pytest.mark.parametrize("predictor", networks(), ids=lambda p: type(p).__name__)
 
@@ -335,16 +335,6 @@ def test_progress_bar_on_terminal(monkeypatch, capsys):
     monkeypatch.setenv("TERM", "xterm")
     fit(EWMA(smoothing=None), [wavy(seed) for seed in range(2)], progress=True)
     assert "read" in capsys.readouterr().err
-
-
-def test_losses_are_written_for_tensorboard(tmp_path):
-    pytest.importorskip("tensorboard")
-    scalars = Scalars(tmp_path)
-    fit(networks()[0], [wavy(0)], progress=scalars)
-    scalars.close()
-    (events,) = tmp_path.iterdir()
-    written = events.read_bytes()
-    assert all(tag in written for tag in (b"fit/loss", b"fit/held_out", b"fit/rate"))
 
 
 def test_a_device_that_is_not_there_is_refused():

@@ -49,40 +49,30 @@ def fit(
     hold_out: Annotated[float, typer.Option(help="Share of the workers that decide when to stop.")] = 0.0,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at a file that cannot be read.")] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    tensorboard: Annotated[Path | None, typer.Option(help="Folder of event files for TensorBoard.")] = None,
 ) -> None:
     """Fit a predictor to traces and write a model file. Under [cyan]torchrun[/], all its processes fit together.
 
     Example: [cyan]paceline fit narx -f traces/ --out narx.safetensors[/]
     """
     from paceline.cli import named_sources as sources
-    from paceline.training import Bar, FitProgress, Scalars, fit, save_model
+    from paceline.training import Bar, fit, save_model
 
     _require_output(model)
     unfitted = _storable(sources.predictor(predictor), predictor)
     source = sources.source(traces, "fit", strict=strict, options=options)
     together = "TORCHELASTIC_RUN_ID" in os.environ
     first = not together or os.environ.get("RANK") == "0"
-    scalars = None if tensorboard is None or not first else Scalars(tensorboard)
     with Bar(err) if first else contextlib.nullcontext() as bar:
-
-        def show_progress(progress: FitProgress) -> None:
-            for sink in (bar, scalars):
-                if sink is not None:
-                    sink(progress)
-
         fitted = fit(
             unfitted,
             source,
             start=None if start is None else sources.predictor(start),
             hold_out=hold_out,
-            progress=show_progress,
+            progress=bar or False,
             device=device,
             distributed=together,
             warn=False,
         )
-    if scalars is not None:
-        scalars.close()
     if not first:
         return
     _report_skipped(source)
