@@ -87,7 +87,7 @@ wheel-test: .venv/installed  ## Build the wheel and test it in an environment of
 .venv-flower/installed: pyproject.toml constraints-flower.txt
 	@$(PYTHON) -m venv .venv-flower
 	@.venv-flower/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-flower.txt \
-	    --editable ".[flower,torch,boosting]" pytest pytest-timeout hypothesis psutil
+	    --editable ".[flower,lab]" pytest pytest-timeout hypothesis psutil
 	@touch $@
 
 .venv-docs/installed: pyproject.toml constraints-docs.txt

@@ -28,8 +28,6 @@ INTEGER_RANGES: Mapping[str, tuple[int, int]] = {
     "lags": (2, 24),
     "covariate_lags": (1, 12),
     "hidden": (4, 64),
-    "leaves": (4, 32),
-    "trees": (20, 400),
 }
 """Whole arguments that are tried, and their ranges: beyond, fits on recorded jobs only took longer."""
 

@@ -23,7 +23,6 @@ from paceline.predictors.networks import GRU, LSTM, NARX, GatedNARX, SimpleRNN, 
 from paceline.predictors.protocol import OptsOut, Predictor, Probes
 from paceline.predictors.report import Report
 from paceline.predictors.search import LeaderSearch
-from paceline.predictors.trees import Boosting
 
 KINDS: tuple[type[FleetPredictor], ...] = (
     LastValue,
@@ -38,7 +37,6 @@ KINDS: tuple[type[FleetPredictor], ...] = (
     SimpleRNN,
     LSTM,
     GRU,
-    Boosting,
     BatchTime,
     RLS,
     Mixture,
@@ -65,7 +63,6 @@ __all__ = [
     "RLS",
     "Auto",
     "BatchTime",
-    "Boosting",
     "Calibrated",
     "ChangePoint",
     "Curves",

@@ -25,7 +25,7 @@ ABOUT = """\
 
 INSTALLS = {
     "constraints.txt": [".[dev]"],
-    "constraints-flower.txt": [".[flower,torch,boosting]", "pytest", "pytest-timeout", "hypothesis", "psutil"],
+    "constraints-flower.txt": [".[flower,lab]", "pytest", "pytest-timeout", "hypothesis", "psutil"],
     "constraints-peers.txt": [".[peers]"],
     "constraints-docs.txt": [".", "zensical", "mkdocstrings-python", "latex2mathml"],
 }

@@ -27,7 +27,6 @@ CALLS = {
         ("lab", "from paceline.lab import *; experiment(Setting())"),
     ],
     "sklearn": [
-        ("boosting", "from paceline.predictors import *; Boosting().fit([])"),
         ("lab", "from paceline.lab import *; experiment(Setting())"),
     ],
     "statsmodels": [

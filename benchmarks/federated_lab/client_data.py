@@ -60,7 +60,7 @@ def digits(clients: int, alpha: float | None, *, seed: int) -> Shards:
     ImportError
         If scikit-learn is missing.
     """
-    require("sklearn", needed_by="digits", extra="boosting")
+    require("sklearn", needed_by="digits", extra="lab")
     from sklearn.datasets import load_digits
 
     digits: Any = load_digits()

@@ -69,13 +69,13 @@ def test_evaluate_scores_all_or_named_kinds(trace, fitting, monkeypatch):
 @pytest.mark.slow
 def test_missing_extra_skips_predictor(capsys, monkeypatch, trace, fitting):
     monkeypatch.setattr("paceline._require.find_spec", lambda library: None)
-    tables = json.loads(run("evaluate", "ewma", "boosting", "-t", trace, "-f", fitting, "--json"))
+    tables = json.loads(run("evaluate", "ewma", "narx", "-t", trace, "-f", fitting, "--json"))
     assert {row["predictor"] for row in tables["overall"]} == {"last-value", "ewma"}
     (skipped,) = tables["skipped"]
-    assert skipped["predictor"] == "boosting"
-    assert 'pip install ".[boosting]"' in skipped["reason"]
-    assert "is needed by Boosting.fit" in run("evaluate", "ewma", "boosting", "-t", trace, "-f", fitting)
-    assert ".[boosting]" in fails(capsys, monkeypatch, "evaluate", "boosting", "-t", trace, "-f", fitting)
+    assert skipped["predictor"] == "narx"
+    assert 'pip install ".[torch]"' in skipped["reason"]
+    assert "is needed by NARX.fit" in run("evaluate", "ewma", "narx", "-t", trace, "-f", fitting)
+    assert ".[torch]" in fails(capsys, monkeypatch, "evaluate", "narx", "-t", trace, "-f", fitting)
 
 
 @pytest.mark.slow

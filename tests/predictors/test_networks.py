@@ -11,7 +11,6 @@ from paceline.predictors import (
     LSTM,
     NARX,
     Auto,
-    Boosting,
     GatedNARX,
     SimpleRNN,
     Training,
@@ -22,8 +21,8 @@ from paceline.predictors.networks.neural import Examples
 from paceline.training import FitProgress, fit
 
 LATER = {"torch": [NARX, GatedNARX, SimpleRNN, LSTM, GRU, Auto]}
-LATER |= {"sklearn": [Boosting], "statsmodels": [lambda: ARIMA(order=(1, 0, 0), method="likelihood")]}
-EXTRAS = {"torch": "torch", "sklearn": "boosting", "statsmodels": "arima"}
+LATER |= {"statsmodels": [lambda: ARIMA(order=(1, 0, 0), method="likelihood")]}
+EXTRAS = {"torch": "torch", "statsmodels": "arima"}
 
 
 @pytest.mark.parametrize("fits", [lambda model, trace: model.fit([trace]), lambda model, trace: fit(model, [trace])])

@@ -14,7 +14,6 @@ from paceline.predictors import (
     RLS,
     Auto,
     BatchTime,
-    Boosting,
     Calibrated,
     GatedNARX,
     Mixture,
@@ -74,19 +73,18 @@ LEARNING = {
     "batch-time": lambda: BatchTime(relative_speed="rls"),
     "mixture": lambda: Mixture([RLS(), EWMA(smoothing=None), "last-value"]),
     "calibrated": lambda: Calibrated("rls"),
-    "boosting": lambda: Boosting(trees=2, covariate_lags=1),
     "narx": lambda: NARX(lags=3, hidden=3, training=BRIEF),
     "gated": lambda: GatedNARX(pretrained=True, training=BRIEF),
     "gru": lambda: GRU(hidden=3, training=BRIEF),
     "auto": lambda: Auto(covariates=["load"]),
 }
-SLOW = ("boosting", "narx", "gated", "gru", "auto")
+SLOW = ("narx", "gated", "gru", "auto")
 KINDS = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in LEARNING]
 
 
 def needs(name):
     if name in SLOW:
-        pytest.importorskip("sklearn" if name == "boosting" else "torch", reason="needs this extra")
+        pytest.importorskip("torch", reason="needs this extra")
 
 
 def serve(model, first=0, count=20):

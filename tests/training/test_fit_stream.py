@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.datasets import Trace
-from paceline.predictors import ARIMA, EWMA, NARX, RLS, Boosting, LastValue, Mixture, Training
+from paceline.predictors import ARIMA, EWMA, NARX, RLS, LastValue, Mixture, Training
 from paceline.predictors.fitting import Fitting, Survey
 from paceline.predictors.networks import training_windows as stored_windows
 from paceline.predictors.networks.neural import Examples
@@ -190,7 +190,7 @@ def test_a_share_of_few_workers_holds_out_some(share, workers):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "predictor",
-    [*networks(), EWMA(smoothing=None), RLS(), Boosting(trees=3), ARIMA(order=(1, 0, 0)), Mixture(["rls", "narx"])],
+    [*networks(), EWMA(smoothing=None), RLS(), ARIMA(order=(1, 0, 0)), Mixture(["rls", "narx"])],
     ids=lambda p: type(p).__name__,
 )
 def test_a_refit_starts_from_the_earlier_model(tmp_path, predictor):
@@ -217,17 +217,6 @@ def test_refitted_errors_of_an_average_add_up():
     both = fit(EWMA(smoothing=None), [wavy(0), wavy(1)])
     after = fit(EWMA(smoothing=None), [wavy(1)], start=fit(EWMA(smoothing=None), [wavy(0)]))
     np.testing.assert_allclose(after.errors_G_, both.errors_G_)
-
-
-@pytest.mark.slow
-def test_refitted_trees_follow_the_earlier_ones():
-    first = fit(Boosting(trees=3), [wavy(0)])
-    again = fit(Boosting(trees=3), [wavy(1)], start=first)
-    assert len(again.trees_.root_G) == 6
-    inputs = np.random.default_rng(0).normal(size=(50, 40))[:, : 1 + first.trees_.feature_N.max()]
-    only_new = again.trees_(inputs) - first.trees_(inputs)
-    assert np.isfinite(only_new).all()
-    assert np.abs(only_new).max() > 0
 
 
 def test_arima_keeps_workers_that_did_not_come_back():

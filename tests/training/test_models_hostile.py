@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
-from paceline.predictors import ARIMA, EWMA, GRU, KINDS, NARX, RLS, Boosting, GatedNARX, Training, checks
+from paceline.predictors import ARIMA, EWMA, GRU, KINDS, NARX, RLS, GatedNARX, Training, checks
 from paceline.training import describe_model, fit, load_model, save_model
 
 GOOD = {"format_version": 1, "kind": "EWMA", "configuration": {"smoothing": 0.2}, "fitted_on": "", "text": {}}
@@ -84,8 +84,6 @@ def test_a_header_with_one_wrong_part_is_refused(tmp_path, changed):
         ("GatedNARX", {"covariate_lags": 10**11, "covariates": ["cpu"]}),
         ("LSTM", {"hidden": 10**11}),
         ("GRU", {"hidden": 10**11}),
-        ("Boosting", {"lags": 10**11}),
-        ("Boosting", {"covariate_lags": 10**11, "covariates": ["cpu"]}),
         ("Mixture", {"experts": ["running-median:window=10000000000"]}),
         ("Mixture", {"experts": 7}),
         ("Mixture", {"experts": [["ewma"]]}),
@@ -104,11 +102,11 @@ def test_impossible_configuration_refused(tmp_path, kind, configuration):
 def fitted():
     quick, trace = Training(epochs=1), checks.example_trace()
     plain = [EWMA(smoothing=None), NARX(lags=3, hidden=4, training=quick), GatedNARX(hidden=4, training=quick)]
-    others = [GRU(hidden=4, training=quick), ARIMA(), RLS(), Boosting(trees=5)]
+    others = [GRU(hidden=4, training=quick), ARIMA(), RLS()]
     return {type(one).__name__: fit(one, [trace]) for one in (*plain, *others)}
 
 
-KINDS_FITTED = ["EWMA", "NARX", "GatedNARX", "GRU", "ARIMA", "RLS", "Boosting"]
+KINDS_FITTED = ["EWMA", "NARX", "GatedNARX", "GRU", "ARIMA", "RLS"]
 
 
 def wrong_shapes(value):
@@ -130,7 +128,7 @@ def test_wrong_array_shape_refused(tmp_path, fitted, kind):
     load_model(path)
     load_model(model_file(tmp_path, about, **numbers))
     for name, value in numbers.items():
-        for wrong in wrong_shapes(value) if name != "root_G" else ():  # there may be any number of trees
+        for wrong in wrong_shapes(value):
             refused(model_file(tmp_path, about, **(numbers | {name: wrong})), "does not fit")
 
 
@@ -144,10 +142,6 @@ def test_wrong_array_shape_refused(tmp_path, fitted, kind):
         ("RLS", "prior_variance", -1.0),
         ("RLS", "prior_weights", np.nan),
         ("ARIMA", "order", 10**9),
-        ("Boosting", "steps", 10**12),
-        ("Boosting", "root_G", 10**6),
-        ("Boosting", "child_N2", -1),
-        ("Boosting", "feature_N", 10**6),
     ],
 )
 def test_number_out_of_range_refused(tmp_path, fitted, kind, name, value):
