@@ -46,10 +46,7 @@ FROM_THE_START: dict[str, Callable[[], Predictor]] = {
     "RLS": RLS,
     AUTO: Auto,
 }
-"""Predictors that serve from a job's first iteration on, without any fit."""
-
-USUAL = (*FROM_THE_START, "ChangePoint")
-"""Our predictors on the page that fits into 30 minutes."""
+"""Predictors that serve from a job's first iteration on, without any fit: ours on the page that fits into 30 minutes."""
 
 SLOWEST_PEER = "neuralforecast MLP"
 """Left out of that page: it takes longer than all others together."""
@@ -236,7 +233,7 @@ def command() -> str:
 def main() -> None:
     chosen, began = options(), time.perf_counter()
     peers = [n for n in PEERS if not chosen.no_peers and (chosen.thorough or chosen.only or n != SLOWEST_PEER)]
-    names = [n for n in ours() if chosen.thorough or chosen.only or n in USUAL]
+    names = [n for n in ours() if chosen.thorough or chosen.only or n in FROM_THE_START]
     if chosen.only:
         names, peers = ([n for n in found if n in chosen.only] for found in (names, peers))
     wanted = [data for data in sets(chosen.quick) if not chosen.sets or data.name in chosen.sets]

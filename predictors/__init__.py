@@ -5,7 +5,6 @@ from paceline.predictors.arima import ARIMA
 from paceline.predictors.auto import Auto
 from paceline.predictors.averages import (
     EWMA,
-    ChangePoint,
     HuberEWMA,
     LastValue,
     LocalLevel,
@@ -29,7 +28,6 @@ KINDS: tuple[type[FleetPredictor], ...] = (
     EWMA,
     HuberEWMA,
     RunningMedian,
-    ChangePoint,
     LocalLevel,
     ARIMA,
     NARX,
@@ -64,7 +62,6 @@ __all__ = [
     "Auto",
     "BatchTime",
     "Calibrated",
-    "ChangePoint",
     "Curves",
     "FleetPredictor",
     "Forecast",
