@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from paceline.predictors import EWMA, KINDS, RLS, Auto, HuberEWMA, LastValue, Predictor
 
-SLOW_TO_FIT, FIT_SERIES = ("SimpleRNN", "LSTM", "GRU"), 20
+SLOW_TO_FIT, FIT_SERIES = ("SimpleRNN", "LSTM"), 20
 """These predictors are fitted on only this many of a synthetic fleet's first workers; they are scored on all."""
 
 FROM_THE_START: dict[str, Callable[[], Predictor]] = {
@@ -46,7 +46,7 @@ FROM_THE_START: dict[str, Callable[[], Predictor]] = {
     "RLS": RLS,
     AUTO: Auto,
 }
-"""Predictors that serve from a job's first iteration on, without any fit: ours on the page that fits into 30 minutes."""
+"""Predictors that serve from a job's first iteration on, without any fit; the page without options shows these."""
 
 SLOWEST_PEER = "neuralforecast MLP"
 """Left out of that page: it takes longer than all others together."""

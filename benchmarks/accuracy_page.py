@@ -189,8 +189,8 @@ Machine: {machine("torch", "scikit-learn", *installed())}; one thread.
 
 RMSE and MAE are errors of the speed relative to those of the last value, geometric means over series: below 1 is
 better, and an infinite ratio makes the mean infinite. Every predictor is fitted on the first half of all series of a
-set and scored on the second; "as shipped" is not fitted at all, but given the names of the set's covariates; SimpleRNN,
-LSTM and GRU, where shown, are fitted on 20 workers of a synthetic fleet. *Peers* are in italics. They forecast log
+set and scored on the second; "as shipped" is not fitted at all, but given the names of the set's covariates; SimpleRNN
+and LSTM, where shown, are fitted on 20 workers of a synthetic fleet. *Peers* are in italics. They forecast log
 speeds, see the covariates that ours see, clipped alike, and choose their configuration on the last fifth of the first
 half; a forecast beyond 3 in log speed outside what the worker has shown is cut there. Those that are slow to fit take
 some of the series, and Auto is compared with them on the same ones. "Worst series" is the highest RMSE ratio of one

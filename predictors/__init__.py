@@ -18,7 +18,7 @@ from paceline.predictors.forecast import Forecast
 from paceline.predictors.linear.rls import RLS
 from paceline.predictors.mixture import Mixture
 from paceline.predictors.named import name_of, named, register
-from paceline.predictors.networks import GRU, LSTM, NARX, GatedNARX, SimpleRNN, Training
+from paceline.predictors.networks import LSTM, NARX, GatedNARX, SimpleRNN, Training
 from paceline.predictors.protocol import OptsOut, Predictor, Probes
 from paceline.predictors.report import Report
 from paceline.predictors.search import LeaderSearch
@@ -34,7 +34,6 @@ KINDS: tuple[type[FleetPredictor], ...] = (
     GatedNARX,
     SimpleRNN,
     LSTM,
-    GRU,
     BatchTime,
     RLS,
     Mixture,
@@ -53,7 +52,6 @@ register(*KINDS)
 __all__ = [
     "ARIMA",
     "EWMA",
-    "GRU",
     "KINDS",
     "LSTM",
     "NAMES",

@@ -3,6 +3,6 @@
 from paceline.predictors.networks.gated import GatedNARX
 from paceline.predictors.networks.narx import NARX
 from paceline.predictors.networks.neural import Training
-from paceline.predictors.networks.recurrent import GRU, LSTM, SimpleRNN
+from paceline.predictors.networks.recurrent import LSTM, SimpleRNN
 
-__all__ = ["GRU", "LSTM", "NARX", "GatedNARX", "SimpleRNN", "Training"]
+__all__ = ["LSTM", "NARX", "GatedNARX", "SimpleRNN", "Training"]

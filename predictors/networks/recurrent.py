@@ -240,47 +240,6 @@ class LSTM(RecurrentPredictor):
         return np.concatenate([_sigmoid(read_WH) * np.tanh(memory_WH), memory_WH], axis=1)
 
 
-class GRU(RecurrentPredictor):
-    """Gated recurrent unit: a recurrent network whose gates choose between its last output and a new one.
-
-    Parameters
-    ----------
-    hidden
-        Units of the layer.
-    covariates
-        Names of the covariates to use; ``None`` takes all that the fitted traces share, ``()`` uses none.
-    training
-        How it is trained.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of range, or the traces to fit are too short or lack a covariate.
-
-    Notes
-    -----
-    A baseline of Chen et al., arXiv 1806.02508; K. Cho et al., Learning phrase representations using RNN
-    encoder-decoder, EMNLP 2014, in torch's form.
-
-    Examples
-    --------
-    >>> from paceline.predictors import GRU, Report
-    >>> model = GRU(hidden=8)
-    >>> model.reset(["a"])
-    >>> model.observe(Report(samples=[32], seconds=[0.25]))
-    >>> model.predict().speed
-    array([128.])
-    """
-
-    def step_cell(self, inputs_WF: Array, state_WH: Array) -> Array:
-        from_inputs_WG, from_output_WG = self._gates(inputs_WF, state_WH)
-        reset_i, keep_i, new_i = np.split(from_inputs_WG, 3, axis=1)
-        reset_o, keep_o, new_o = np.split(from_output_WG, 3, axis=1)
-        keep_WH = _sigmoid(keep_i + keep_o)
-        new_WH = np.tanh(new_i + _sigmoid(reset_i + reset_o) * new_o)
-        return keep_WH * state_WH + (1.0 - keep_WH) * new_WH
-
-
 def _scale(rows: Mapping[str, Array]) -> Array:
     return np.asarray(np.fmax(rows["scale"], SMALLEST_SCALE))
 

@@ -34,7 +34,7 @@ def fit_recurrent(
     # torch draws the layer's first weights from its global generator. They are replaced below, and fork_rng restores
     # the generator, because fitting must not touch global random state.
     with torch.random.fork_rng():
-        layer = {"SimpleRNN": torch.nn.RNN, "LSTM": torch.nn.LSTM, "GRU": torch.nn.GRU}[kind](
+        layer = {"SimpleRNN": torch.nn.RNN, "LSTM": torch.nn.LSTM}[kind](
             windows.width("inputs"), hidden, batch_first=True
         )
     with torch.no_grad():

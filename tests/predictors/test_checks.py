@@ -19,7 +19,7 @@ def test_every_predictor_that_is_offered_is_checked():
     assert {kind for kind in offered if isinstance(kind, type) and issubclass(kind, FleetPredictor)} == set(KINDS)
 
 
-SLOW = {"NARX", "GatedNARX", "LSTM", "GRU", "SimpleRNN", "Auto", "Mixture", "ARIMA"}
+SLOW = {"NARX", "GatedNARX", "LSTM", "SimpleRNN", "Auto", "Mixture", "ARIMA"}
 """Kinds whose fits take long: make quick leaves them out."""
 
 

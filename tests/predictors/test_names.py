@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.predictors import ARIMA, EWMA, GRU, NARX, RLS, Auto, LastValue, named, register
+from paceline.predictors import ARIMA, EWMA, LSTM, NARX, RLS, Auto, LastValue, named, register
 from paceline.predictors.linear.pooled import Pooled
 from paceline.predictors.named import kinds
 
@@ -24,7 +24,7 @@ def test_redefined_class_replaces_itself():
         del kinds["mine"]
 
 
-@pytest.mark.parametrize("kind", [ARIMA, Auto, GRU, NARX, RLS], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [ARIMA, Auto, LSTM, NARX, RLS], ids=lambda kind: kind.__name__)
 def test_text_refused_as_covariates(kind):
     with pytest.raises(ValueError, match=r"covariates must be a list of names such as \['cpu_busy'\], got 'cpu_busy'"):
         kind(covariates="cpu_busy")

@@ -7,7 +7,6 @@ import pytest
 
 from paceline.predictors import (
     ARIMA,
-    GRU,
     LSTM,
     NARX,
     Auto,
@@ -20,7 +19,7 @@ from paceline.predictors.networks import training_windows
 from paceline.predictors.networks.neural import Examples
 from paceline.training import FitProgress, fit
 
-LATER = {"torch": [NARX, GatedNARX, SimpleRNN, LSTM, GRU, Auto]}
+LATER = {"torch": [NARX, GatedNARX, SimpleRNN, LSTM, Auto]}
 LATER |= {"statsmodels": [lambda: ARIMA(order=(1, 0, 0), method="likelihood")]}
 EXTRAS = {"torch": "torch", "statsmodels": "arima"}
 

@@ -1,15 +1,15 @@
-"""SimpleRNN, LSTM and GRU: numpy serves what torch trained, and a worker's state is its own."""
+"""SimpleRNN and LSTM: numpy serves what torch trained, and a worker's state is its own."""
 
 import numpy as np
 import pytest
 
 from paceline.datasets import Trace, synthetic_fleet
-from paceline.predictors import GRU, LSTM, LastValue, Report, SimpleRNN, Training
+from paceline.predictors import LSTM, LastValue, Report, SimpleRNN, Training
 from paceline.predictors.fitting import Fitting
 
 torch = pytest.importorskip("torch")
 
-KINDS = {SimpleRNN: torch.nn.RNN, LSTM: torch.nn.LSTM, GRU: torch.nn.GRU}
+KINDS = {SimpleRNN: torch.nn.RNN, LSTM: torch.nn.LSTM}
 
 
 def rms(model, trace, skip):
@@ -81,7 +81,7 @@ def test_gap_skipped_in_training_as_in_serving():
     gappy = Trace(trace.samples, seconds)
     closed = Trace(np.delete(trace.samples, range(100, 110), 0), np.delete(trace.seconds, range(100, 110), 0))
     training = Training(epochs=1, batch_size=4)
-    one, other = (GRU(training=training).fit([chosen]) for chosen in (gappy, closed))
+    one, other = (LSTM(training=training).fit([chosen]) for chosen in (gappy, closed))
     assert all(np.array_equal(one.weights_[name], other.weights_[name]) for name in one.weights_)
 
 
@@ -93,10 +93,10 @@ def test_traces_too_short_to_learn_from_are_refused(kind):
 
 def test_held_out_workers_validate_with_last_steps():
     trace = synthetic_fleet("noexog", workers=3, iterations=200)
-    of_all = list(GRU(covariates=()).sequences(Fitting(), trace))
+    of_all = list(LSTM(covariates=()).sequences(Fitting(), trace))
     held_out = frozenset({trace.workers[1], "elsewhere"})
     for worker, whole, one in zip(
-        trace.workers, of_all, GRU(covariates=()).sequences(Fitting(held_out=held_out), trace), strict=True
+        trace.workers, of_all, LSTM(covariates=()).sequences(Fitting(held_out=held_out), trace), strict=True
     ):
         kept = whole.validates if worker in held_out else ~whole.validates
         assert kept.any()
@@ -108,6 +108,6 @@ def test_sequences_without_a_target_are_left_out():
     trace = synthetic_fleet("noexog", workers=2, iterations=200)
     seconds = trace.seconds.copy()
     seconds[1:, 0] = np.nan
-    silent, spoken = GRU(covariates=()).sequences(Fitting(), Trace(trace.samples, seconds))
+    silent, spoken = LSTM(covariates=()).sequences(Fitting(), Trace(trace.samples, seconds))
     assert len(silent.targets) == 0
     assert np.isfinite(spoken.targets).any(axis=1).all()

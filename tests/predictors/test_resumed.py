@@ -9,7 +9,7 @@ from paceline.datasets import Trace
 from paceline.predictors import (
     ARIMA,
     EWMA,
-    GRU,
+    LSTM,
     NARX,
     RLS,
     Auto,
@@ -75,10 +75,10 @@ LEARNING = {
     "calibrated": lambda: Calibrated("rls"),
     "narx": lambda: NARX(lags=3, hidden=3, training=BRIEF),
     "gated": lambda: GatedNARX(pretrained=True, training=BRIEF),
-    "gru": lambda: GRU(hidden=3, training=BRIEF),
+    "lstm": lambda: LSTM(hidden=3, training=BRIEF),
     "auto": lambda: Auto(covariates=["load"]),
 }
-SLOW = ("narx", "gated", "gru", "auto")
+SLOW = ("narx", "gated", "lstm", "auto")
 KINDS = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in LEARNING]
 
 

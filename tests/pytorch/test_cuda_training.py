@@ -16,13 +16,13 @@ from standin import NAME, stand_in
 from paceline.cli.main import main
 from paceline.datasets import synthetic_fleet
 from paceline.datasets.profiles import load_profile
-from paceline.predictors import GRU, LSTM, NARX, GatedNARX, SimpleRNN, Training
+from paceline.predictors import LSTM, NARX, GatedNARX, SimpleRNN, Training
 from paceline.predictors.networks import descent, processes
 from paceline.training import fit
 from paceline.training import profile as profiling
 
 SHORT = Training(epochs=2, batch_size=128)
-NETWORKS = (NARX, GatedNARX, LSTM, GRU, SimpleRNN)
+NETWORKS = (NARX, GatedNARX, LSTM, SimpleRNN)
 
 
 def busy(device, seconds):
