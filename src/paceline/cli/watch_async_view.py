@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.console import Group
+from rich.console import RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -16,7 +16,18 @@ from rich.text import Text
 from paceline._arrays import Array, mean
 from paceline._printable import printable
 from paceline._wording import count
-from paceline.cli.watch_view import CHANGES, RECENT, SHOWN, is_long, percent, samples, speed, time, title
+from paceline.cli.watch_view import (
+    RECENT,
+    SHOWN,
+    changes,
+    framed,
+    is_long,
+    percent,
+    samples,
+    speed,
+    time,
+    worker_table,
+)
 
 if TYPE_CHECKING:
     from paceline.recording import AsyncRun
@@ -35,14 +46,15 @@ def async_view(run: AsyncRun, *, done: int, silent: float = 0.0) -> Panel:
         Seconds since the last record.
     """
     alarms = _alarms(run, silent)
-    return Panel(
-        Group(*alarms, _headline(run), Text(), _workers(run), Text(), _changes(run)),
-        title=Text(title(run.name)),
-        title_align="left",
-        subtitle=Text(f"{count(done, 'round')} recorded"),
-        subtitle_align="right",
-        border_style="red" if alarms else "none",
-    )
+    parts: list[RenderableType] = [
+        *alarms,
+        _headline(run),
+        Text(),
+        _workers(run),
+        Text(),
+        changes(run, "what happened, and why"),
+    ]
+    return framed(parts, run.name, f"{count(done, 'round')} recorded", alarm=bool(alarms))
 
 
 def _alarms(run: AsyncRun, silent: float) -> list[Text]:
@@ -72,10 +84,7 @@ def _headline(run: AsyncRun) -> Text:
 
 
 def _workers(run: AsyncRun) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("worker", overflow="fold")
-    for name in ("next", "staleness", "expected", "applied", "wasted", "waited", "straggler"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = worker_table("next", "staleness", "expected", "applied", "wasted", "waited", "straggler")
     rows, names = run.of_workers, set(run.stragglers[-1])
     stale_W = np.array([mean(column) for column in rows["staleness"][-RECENT:].T])
     order = np.argsort(-np.nan_to_num(stale_W, nan=-1.0), kind="stable")
@@ -93,17 +102,6 @@ def _workers(run: AsyncRun) -> Table:
         )
     if len(order) > SHOWN:
         table.add_row(Text(f"{len(order) - SHOWN} others are fresher", style="dim"))
-    return table
-
-
-def _changes(run: AsyncRun) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_row("", Text("what happened, and why", style="dim"))
-    end = len(run) - 1
-    shown = [r for r in range(len(run)) if run.acted[r]][-CHANGES:]
-    for r in shown if end in shown else [*shown, end]:
-        index = Text(f"{run.of_fleet['index'][r]:.0f}", justify="right", style="bold")
-        table.add_row(index, Text(printable(run.why[r]), "" if run.acted[r] else "dim"))
     return table
 
 

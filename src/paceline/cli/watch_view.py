@@ -20,7 +20,7 @@ from paceline._arrays import Array, median
 from paceline._printable import printable
 
 if TYPE_CHECKING:
-    from paceline.recording import Run
+    from paceline.recording import AsyncRun, Run
 
 
 BARS = 60
@@ -128,10 +128,6 @@ SHOWN = 12
 MAX_TITLE_LENGTH = 70
 """Characters of the title: a frame of 80 columns cuts off the end of a longer one, and with it the file's name."""
 
-CHANGES = 5
-"""Number of last changes that are shown."""
-
-
 SILENT_TIMES, SILENT_SECONDS = 5.0, 3.0
 """Silence is reported once it has lasted for this many usual intervals, and at least this many seconds: less may be a
 checkpoint being written, or a slow file system."""
@@ -157,16 +153,21 @@ def view(run: Run, *, done: int, silent: float = 0.0) -> Panel:
         Text(),
         *_workers(run),
         Text(),
-        _changes(run),
+        changes(run, "what the balancer did, and why"),
     ]
-    count = f"{_wording.count(done, 'iteration')} recorded"
+    alarm = is_silent(run, silent) or bool(run.silent_workers.any())
+    return framed(parts, run.name, f"{_wording.count(done, 'iteration')} recorded", alarm=alarm)
+
+
+def framed(parts: list[RenderableType], name: str, count: str, *, alarm: bool) -> Panel:
+    """Return a picture's parts in a frame with the run's name, red in an alarm."""
     return Panel(
         Group(*parts),
-        title=Text(title(run.name)),
+        title=Text(title(name)),
         title_align="left",
         subtitle=Text(count),
         subtitle_align="right",
-        border_style="red" if is_silent(run, silent) or run.silent_workers.any() else "none",
+        border_style="red" if alarm else "none",
     )
 
 
@@ -280,11 +281,7 @@ def _times(run: Run) -> Iterator[Text]:
 
 
 def _workers(run: Run) -> Iterator[RenderableType]:
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("worker", overflow="fold")  # a long name wraps, so that no number is truncated
-    table.add_column("samples", justify="right", no_wrap=True)
-    for name in ("time", "forecast", "off by", "speed", "waits", "slowest"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = worker_table("samples", "time", "forecast", "off by", "speed", "waits", "slowest")
     sizes_W, seconds_W, forecast_W, waits_W, error_W = (_recent(rows) for rows in _rows(run))
     silent_W = run.silent_workers
     order = [int(w) for w in np.lexsort((waits_W, -_waited_for(run), silent_W == 0)) if np.isfinite(sizes_W[w])]
@@ -303,6 +300,15 @@ def _workers(run: Run) -> Iterator[RenderableType]:
     yield table
     if len(order) > SHOWN:  # below the table, whose first column is as narrow as the names
         yield Text(f"{len(order) - SHOWN} others were waited for less", style="dim")
+
+
+def worker_table(*columns: str) -> Table:
+    """Return a table with a row per worker and these numbers."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("worker", overflow="fold")  # a long name wraps, so that no number is truncated
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
 
 
 def _waited_for(run: Run) -> Array:
@@ -326,15 +332,15 @@ def _slowest(run: Run, w: int) -> Text:
     return Text(percent(share), style="bold red" if share > 0.5 and len(run.workers) > 2 else "")
 
 
-def _changes(run: Run) -> Table:
+def changes(run: Run | AsyncRun, heading: str) -> Table:
+    """Return what was done last, and why, with the newest line in any case."""
     table = Table.grid(padding=(0, 2))
-    table.add_row("", Text("what the balancer did, and why", style="dim"))
+    table.add_row("", Text(heading, style="dim"))
     last = len(run) - 1
-    shown = [t for t in range(len(run)) if run.acted[t]][-CHANGES:]
+    shown = [t for t in range(len(run)) if run.acted[t]][-5:]
     for t in shown if last in shown else [*shown, last]:
-        style = "" if run.acted[t] else "dim"
         index = Text(f"{run.of_fleet['index'][t]:.0f}", justify="right", style="bold")
-        table.add_row(index, Text(printable(run.why[t]), style))
+        table.add_row(index, Text(printable(run.why[t]), "" if run.acted[t] else "dim"))
     return table
 
 

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from paceline._arrays import Array
-from paceline._printable import printable
-from paceline.recording.growing_file import LONGEST, GrowingFile, is_number, parsed
+from paceline.recording.growing_file import LONGEST, GrowingFile, are_rows, is_number, parsed
 from paceline.recording.json_lines import OF_FLEET, OF_WORKERS, ROUND_SCHEMA
 
 
@@ -144,11 +143,7 @@ def read_async_run(path: str | Path) -> AsyncRun:
     ValueError
         If it is not the record of an asynchronous run, holds no round, or has a later version.
     """
-    reader = AsyncRunReader(path)
-    if not reader.poll():
-        skipped = f"; {reader.skipped} of its lines could not be read" if reader.skipped else ""
-        raise ValueError(f"{printable(str(path))} holds no round yet{skipped}")
-    return reader.run()
+    return AsyncRunReader(path).read("round").run()
 
 
 def _placed(lines: Sequence[RoundLine], name: str, place: Mapping[str, int]) -> Array:
@@ -164,7 +159,7 @@ def _is_round(line: dict[str, Any], workers: int) -> bool:
         return False
     rows, names = [line[name] for name in OF_WORKERS], line["stragglers"]
     return (
-        all(isinstance(row, list) and len(row) == workers and all(map(is_number, row)) for row in rows)
+        are_rows(rows, workers)
         and all(is_number(line[name]) for name in OF_FLEET)
         and all(
             line[name] is not None and math.isfinite(line[name])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from paceline._printable import printable
 
@@ -76,6 +76,13 @@ class GrowingFile(Generic[Record]):
         for text in self._new_lines():
             self._take(text)
         return self._count - before
+
+    def read(self, noun: str) -> Self:
+        """Read the whole file; raise ``ValueError`` where it holds no record, an "iteration" or a "round"."""
+        if not self.poll():
+            skipped = f"; {self.skipped} of its lines could not be read" if self.skipped else ""
+            raise ValueError(f"{printable(str(self.path))} holds no {noun} yet{skipped}")
+        return self
 
     def __len__(self) -> int:
         """Return the number of records read so far, kept or not."""
@@ -185,6 +192,11 @@ def parsed(text: bytes) -> dict[str, Any]:
 def _lost_before(line: dict[str, Any]) -> int:
     lost = line.get("lost_before", 0)  # runs of earlier versions do not have it
     return lost if isinstance(lost, int) and 0 <= lost < LARGEST else 0
+
+
+def are_rows(rows: Iterable[Any], workers: int) -> bool:
+    """Return whether all rows are lists of a number, or null, for each worker."""
+    return all(isinstance(row, list) and len(row) == workers and all(map(is_number, row)) for row in rows)
 
 
 def is_number(value: Any) -> bool:

@@ -16,7 +16,7 @@ from paceline._arrays import Array
 from paceline._printable import printable
 from paceline.datasets import Trace
 from paceline.datasets.waiting_time import Waiting, waiting
-from paceline.recording.growing_file import GrowingFile, is_number
+from paceline.recording.growing_file import GrowingFile, are_rows, is_number
 from paceline.recording.json_lines import SCHEMA
 
 OF_WORKERS = ("sizes", "seconds", "forecast_seconds", "comm_seconds", "planned")
@@ -224,11 +224,7 @@ def read_run(path: str | Path) -> Run:
     ValueError
         If it is not the record of a run, holds no iteration, or has a later version.
     """
-    reader = RunReader(path)
-    if not reader.poll():
-        skipped = f"; {reader.skipped} of its lines could not be read" if reader.skipped else ""
-        raise ValueError(f"{printable(str(path))} holds no iteration yet{skipped}")
-    return reader.run()
+    return RunReader(path).read("iteration").run()
 
 
 def newest(path: str | Path) -> Path:
@@ -254,7 +250,7 @@ def _is_iteration(line: dict[str, Any], workers: int) -> bool:
         return False
     rows = [line[key] for key in (*OF_WORKERS, WORK) if key in OF_WORKERS or line.get(key) is not None]
     return (
-        all(isinstance(row, list) and len(row) == workers and all(map(is_number, row)) for row in rows)
+        are_rows(rows, workers)
         and all(is_number(line.get(key)) for key in OF_FLEET)
         and all(line[key] is not None and math.isfinite(line[key]) for key in ("index", "time"))
         and all(isinstance(line[key], bool) for key in TRUTHS)

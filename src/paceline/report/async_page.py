@@ -75,7 +75,9 @@ def _next(run: AsyncRun) -> dict[str, Any]:
     share = float(run.wasted_share[-1])
     fact = {"share": (share, "percent")}
     if share > 0.05:
-        text = "{share} of the samples wasted is much: compare with saps (paceline live saps), which limits staleness."
+        text = (
+            "{share} of the samples wasted is much: compare with AsyncJob(..., scheme='saps'), which limits staleness."
+        )
         return answer("What next?", "Try another scheme", sentence(text, **fact))
     return answer("What next?", "Nothing", sentence("{share} of the samples wasted is little.", **fact))
 
