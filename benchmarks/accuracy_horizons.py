@@ -42,7 +42,7 @@ FEW = 6
 """Series of a set that the zero-shot network forecasts."""
 
 COVERED = (0.88, 0.92)
-"""Share of speeds that 90 % intervals should hold, mean over the series of a set."""
+"""Share of speeds that 90% intervals should hold, mean over the series of a set."""
 
 SHORTEST_BLOCK = 10
 """Iterations that count as independent of others, at least."""
@@ -75,7 +75,7 @@ class Found:
         return geometric(ratio_W[np.isfinite(ratio_W)])
 
     def share(self, horizon: int) -> float:
-        """Return how often the 90 % interval holds, mean over series."""
+        """Return how often the 90% interval holds, mean over series."""
         return float(np.nanmean(self.holds[horizon]))
 
     def covers(self, horizon: int) -> str:
@@ -127,7 +127,7 @@ def whole(later: list[Array], data: Set) -> list[Array]:
 
 
 def served(model: Predictor, trace: Trace) -> dict[int, Array]:
-    """Return speed and the ends of the 90 % interval of each iteration, as forecast at each horizon, ``[3, T, W]``."""
+    """Return speed and the ends of the 90% interval of each iteration, as forecast at each horizon, ``[3, T, W]``."""
     model.reset(trace.workers)
     covariates_TWD = trace.covariates_named(model.covariate_names)
     found = {h: np.full((3, *trace.speed.shape), np.nan) for h in HORIZONS}
@@ -221,9 +221,9 @@ series. The sets are those of [decisions.md](decisions.md), of each {MOST_TRACES
 set's covariates, and asked for all horizons at every iteration; covariates are those sampled when the forecast is made.
 Ridge is fitted at that horizon on the first half: its lags, its penalty, whether it sees covariates, and one fit for
 all series or one for each, are chosen for the set on the last fifth of that half. EWMA is ours, with its defaults.
-*Holds* is how often Auto's central 90 % interval holds the speed, mean over series, with two standard errors: blocks of
+*Holds* is how often Auto's central 90% interval holds the speed, mean over series, with two standard errors: blocks of
 two horizons (at least {SHORTEST_BLOCK} iterations) of a trace count as independent, single iterations and workers of a
-fleet do not. Where that is above 2 %, a set is too short to tell an interval of 88 from one of 92 %. Constants of
+fleet do not. Where that is above 2%, a set is too short to tell an interval of 88 from one of 92%. Constants of
 forecasts further ahead were chosen on the development sets, with synthetic fleets of other seeds.
 """
     yield from verdict(found)
@@ -245,7 +245,7 @@ def verdict(found: list[Found]) -> Iterator[str]:
         yield f"- Horizon {h}: at most {most} of the better of EWMA and ridge. {told(missed, found)}"
     for h in HORIZONS:
         missed = [f"{e.data.name} ({e.covers(h)})" for e in found if not COVERED[0] <= e.share(h) <= COVERED[1]]
-        yield f"- Horizon {h}: 90 % intervals hold {COVERED[0]:.0%} to {COVERED[1]:.0%}. {told(missed, found)}"
+        yield f"- Horizon {h}: 90% intervals hold {COVERED[0]:.0%} to {COVERED[1]:.0%}. {told(missed, found)}"
     missed = []
     for each in found:
         ratio_W = each.rmse[AUTO, 1][each.long & np.isfinite(each.rmse[AUTO, 1])]

@@ -26,7 +26,7 @@ HEAT_NAMES = ("temperature", "fan_speed")
 """Covariates of the first kinds that have any, and of heated hosts."""
 
 NOISE_SHAPE = (20.0, 400.0)
-"""Range of the gamma distribution's shape for the noise of computing: deviations of 22 to 5 %, skewed to slow."""
+"""Range of the gamma distribution's shape for the noise of computing: deviations of 22 to 5%, skewed to slow."""
 
 WARM_UP = (1.0, 6.0)
 """Range of the time constant, in iterations, with which the first iterations' extra time fades."""

@@ -109,7 +109,7 @@ def _against(found: list[Found]) -> Iterator[str]:
     if held:
         yield f"Over the held-out sets the ratio is {np.exp(np.mean(np.log(held))):.3f} (geometric mean)."
     titles = ["set", "best peer", "its RMSE", "Auto / peer", "in hindsight / peer", "Auto", "worst series"]
-    titles += ["90 % holds", "if exact", "overhead / last value's"]
+    titles += ["90% holds", "if exact", "overhead / last value's"]
     yield f"\n| {' | '.join(titles)} |\n|{' --- |' * len(titles)}"
     for one in found:
         peer, auto = one.strongest, one.ours[AUTO]
@@ -131,8 +131,8 @@ def _cold(found: list[Found]) -> Iterator[str]:
     if not names:
         return
     yield f"\n## Cold start: steps {FIRST} to {LAST} from a job's first iteration\n"
-    yield "RMSE over that of the last value, and for Auto the worst series and how often the 90 % interval holds.\n"
-    yield "| set | " + " | ".join(names) + " | Auto's worst | 90 % holds | if exact |"
+    yield "RMSE over that of the last value, and for Auto the worst series and how often the 90% interval holds.\n"
+    yield "| set | " + " | ".join(names) + " | Auto's worst | 90% holds | if exact |"
     yield "| --- |" + " --- |" * (len(names) + 3)
     for one in found:
         cells = [f"{one.cold[name].mean:.3f}" if name in one.cold else "-" for name in names]
@@ -144,7 +144,7 @@ def _cold(found: list[Found]) -> Iterator[str]:
 def _table(one: Found) -> Iterator[str]:
     data = one.data
     yield f"\n## {data.name}: {data.series} series, {data.role}\n\n{data.about[0].upper()}{data.about[1:]}.\n"
-    yield "| predictor | RMSE | MAE | worst series | 90 % holds (workers within 85-95 %) | overhead |"
+    yield "| predictor | RMSE | MAE | worst series | 90% holds (workers within 85-95%) | overhead |"
     yield "| --- | --- | --- | --- | --- | --- |"
     yield from (_row(name, scores) for name, scores in one.ours.items())
     for name, (scores, places) in one.peers.items():
@@ -194,9 +194,9 @@ and LSTM, where shown, are fitted on 20 workers of a synthetic fleet. *Peers* ar
 speeds, see the covariates that ours see, clipped alike, and choose their configuration on the last fifth of the first
 half; a forecast beyond 3 in log speed outside what the worker has shown is cut there. Those that are slow to fit take
 some of the series, and Auto is compared with them on the same ones. "Worst series" is the highest RMSE ratio of one
-series. "90 % holds" is how often the central 90 % interval held the speed, mean over workers, and for how many workers
-that share lies between 85 and 95 %; "if exact" is for how many it would on average, in as few iterations, if every
-interval held with a probability of exactly 90 %. "Overhead" is how much longer a group of 16 workers waits for its
+series. "90% holds" is how often the central 90% interval held the speed, mean over workers, and for how many workers
+that share lies between 85 and 95%; "if exact" is for how many it would on average, in as few iterations, if every
+interval held with a probability of exactly 90%. "Overhead" is how much longer a group of 16 workers waits for its
 slowest than with known speeds, if the forecasts size its batches. "In hindsight" is the weighted mean of all forecasts
 of the set, with weights that are chosen for each series knowing its speeds; where series are short, that is far more
 than can be known.

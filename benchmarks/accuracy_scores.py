@@ -24,7 +24,7 @@ FIRST, LAST = 5, 50
 """The iterations of a cold start: first and last, both included, counted from a job's first."""
 
 COVERED = (0.85, 0.95)
-"""The 90 % interval of a worker counts as right if the share of speeds that it holds is in this range."""
+"""The 90% interval of a worker counts as right if the share of speeds that it holds is in this range."""
 
 SUM_OF_ONE = 1e4
 """Weight of the condition that weights sum to 1, beside errors of about 1."""
@@ -41,7 +41,7 @@ class Served:
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Of each series, ``[W]``: RMSE and MAE over those of the last value, and how often the 90 % interval holds.
+    """Of each series, ``[W]``: RMSE and MAE over those of the last value, and how often the 90% interval holds.
 
     ``counted`` is in how many iterations. Series without a speed to score are NaN throughout. Where the last value made
     no error the ratio is infinite, or 1 if there was no error either.
@@ -65,13 +65,13 @@ class Scores:
 
     @property
     def right(self) -> Array:
-        """Whether the 90 % interval of a series holds as often as it should; only series whose intervals are known."""
+        """Whether the 90% interval of a series holds as often as it should; only series whose intervals are known."""
         known = self.coverage[np.isfinite(self.coverage)]
         return np.asarray((known >= COVERED[0]) & (known <= COVERED[1]))
 
     @property
     def right_if_exact(self) -> float:
-        """The share of series that would be right if every interval held with a probability of exactly 90 %."""
+        """The share of series that would be right if every interval held with a probability of exactly 90%."""
         count_W = self.counted[np.isfinite(self.coverage)]
         most_W, fewest_W = np.floor(COVERED[1] * count_W + 1e-9), np.ceil(COVERED[0] * count_W - 1e-9)
         return float(np.mean(binom.cdf(most_W, count_W, 0.9) - binom.cdf(fewest_W - 1, count_W, 0.9)))

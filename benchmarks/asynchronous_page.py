@@ -22,7 +22,7 @@ Results = Sequence[tuple["Cell", Sequence["Row"]]]
 
 
 class Ratio(NamedTuple):
-    """Ratio of two geometric means, and its 95 % interval over seeds that both ran."""
+    """Ratio of two geometric means, and its 95% interval over seeds that both ran."""
 
     mean: float
     low: float
@@ -84,7 +84,7 @@ def behind(results: Results) -> Iterator[str]:
         elif found.mean > 1:
             yield f"{title(cell)}: level with {rival.scheme}, {found} times its seconds."
         if cell.is_wide and cell.workers >= LEAST_WORKERS and found.mean > 1 - AHEAD:
-            yield f"{title(cell)}: not 15 % ahead of {rival.scheme}, {found} times its seconds."
+            yield f"{title(cell)}: not 15% ahead of {rival.scheme}, {found} times its seconds."
         if saps.lost_seconds >= MOST_LOST:
             yield f"{title(cell)}: {saps.lost_seconds:.1%} of the computing time is wasted."
         if saps.missed:
@@ -131,7 +131,7 @@ def figure(results: Results, path: Path) -> None:
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.set_yticks(range(len(results)), [title(cell) for cell, _ in results], fontsize=8)
     axes.invert_yaxis()
-    axes.set_xlabel("seconds of SaPS over those of the rival, 95 % interval; left of 1 SaPS is faster")
+    axes.set_xlabel("seconds of SaPS over those of the rival, 95% interval; left of 1 SaPS is faster")
     axes.legend(loc="best", fontsize=8)
     drawing.tight_layout()
     drawing.savefig(path, dpi=110)
@@ -167,12 +167,12 @@ def _by_name(result: tuple[Cell, Sequence[Row]]) -> dict[str, Row]:
 
 PAGE = """# Time to accuracy, asynchronous and synchronous
 
-## Where SaPS is not first, not 15 % ahead, or wastes 5 %
+## Where SaPS is not first, not 15% ahead, or wastes 5%
 
-Base batch and learning rate are tuned for every scheme alike, and then SaPS is about as fast as ASP: by the 95 %
+Base batch and learning rate are tuned for every scheme alike, and then SaPS is about as fast as ASP: by the 95%
 interval of their ratio it is ahead in {ahead} of {cells} cells, behind in {slower}, and level in the others. It is
-ahead of the best rival, or level with it, in {kept}. With 24 and more workers of wide spread it was to be 15 % ahead of
-the best rival, and in every cell it was to waste less than 5 % of the computing time. Each cell in which it misses one
+ahead of the best rival, or level with it, in {kept}. With 24 and more workers of wide spread it was to be 15% ahead of
+the best rival, and in every cell it was to waste less than 5% of the computing time. Each cell in which it misses one
 of these, or is level and not first:
 
 {behind}
@@ -180,7 +180,7 @@ of these, or is level and not first:
 {missing}
 ## Overview
 
-Geometric means over {seeds} seeds; ratios are of the same seeds, with 95 % intervals. The best rival is picked after
+Geometric means over {seeds} seeds; ratios are of the same seeds, with 95% intervals. The best rival is picked after
 the fact, so a SaPS that is level seems behind it more often than not.
 
 {overview}
@@ -195,11 +195,11 @@ Machine: {machine}; one thread. Simulated seconds do not depend on the machine.
 Every gradient is real; when it is pulled and pushed is simulated. A worker's speed at any time is that of its fleet's
 trace, a row of which lasts a second, scaled so that the largest base batch but one takes the median worker one second;
 each step spends 0.1 s more on the wire, 1 s where the wire is slow ("even, slow wire": none for rank 0). Nothing queues
-at the server. "1x/3x/10x": a third of the workers each needs so many times as long, with 10 % noise; "nearly even" is
+at the server. "1x/3x/10x": a third of the workers each needs so many times as long, with 10% noise; "nearly even" is
 1x/1.05x. Unequal samples cost so much wherever they are drawn. Forecasts are those of an EWMA of the speeds.
 
 Problems: scikit-learn's digits; made clusters (54 inputs, 7 classes); labels of a random network (30 inputs, 5
-classes); all by 32 hidden units. The target accuracy (94, 72 and 67 % of held-out samples) is reached when the mean of
+classes); all by 32 hidden units. The target accuracy (94, 72 and 67% of held-out samples) is reached when the mean of
 three evaluations is; there are 100 in 8 epochs.
 
 Tuning, for every scheme: four base batches, seven rates a factor of two apart (from 0.0125 for gradient descent,

@@ -31,7 +31,7 @@ def digits(hidden: int, target: float) -> Problem:
 
 @cache
 def made(target: float) -> Problem:
-    """Return made clusters: 54 inputs, 7 classes of two clusters each, 2 % of the labels wrong."""
+    """Return made clusters: 54 inputs, 7 classes of two clusters each, 2% of the labels wrong."""
     from sklearn.datasets import make_classification
 
     inputs, labels = make_classification(
@@ -66,7 +66,7 @@ def costs(kind: str, samples: int) -> Array:
 
 
 def fleet(grades: tuple[float, ...], workers: int, *, noise: float = 0.1, rows: int = 400) -> Trace:
-    """Return a fleet of which equal parts need so many times as long as the fastest, with 10 % noise."""
+    """Return a fleet of which equal parts need so many times as long as the fastest, with 10% noise."""
     rng = np.random.default_rng([workers, len(grades)])
     base_W = 1.0 / np.array(grades)[np.arange(workers) * len(grades) // workers]
     speed_TW = base_W * np.exp(rng.normal(0.0, noise, (rows, workers)))

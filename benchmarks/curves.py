@@ -259,14 +259,14 @@ def drifted(mix: Mix, curves: Curves) -> Sizes:
 
 def split_table(ratios: pd.DataFrame) -> Iterator[str]:
     sources = [source for source in SOURCES if source in set(ratios["source"])]
-    yield "| split | " + " | ".join(f"{source}: mean / p95 / worst / within 3 %" for source in sources) + " |"
+    yield "| split | " + " | ".join(f"{source}: mean / p95 / worst / within 3%" for source in sources) + " |"
     yield "| --- |" + " --- |" * len(sources)
     for name in dict.fromkeys(ratios["split"]):
         cells = []
         for source in sources:
             excess = 100 * ratios[(ratios["split"] == name) & (ratios["source"] == source)]["excess"]
             within = 100 * (excess <= 3).mean()
-            cells.append(f"{excess.mean():.1f} / {excess.quantile(0.95):.1f} / {excess.max():.0f} / {within:.0f} %")
+            cells.append(f"{excess.mean():.1f} / {excess.quantile(0.95):.1f} / {excess.max():.0f} / {within:.0f}%")
         yield f"| {name} | " + " | ".join(cells) + " |"
 
 
@@ -285,7 +285,7 @@ def drifts(rng: np.random.Generator, count: int, iterations: int) -> dict[str, A
     first = rng.integers(len(job) - iterations)
     recorded_TW = (job / np.median(job, axis=0))[first : first + iterations, rng.integers(job.shape[1], size=count)]
     return {
-        "noise of 3 % alone": np.exp(noise_TW),
+        "noise of 3% alone": np.exp(noise_TW),
         "slow at times": np.exp(noise_TW - 0.5 * slow_TW),
         "wandering": np.exp(noise_TW + walk_TW),
         "as in the recorded jobs": recorded_TW,
@@ -337,7 +337,7 @@ def drift_table(mixes: Sequence[Mix]) -> Iterator[str]:
 
 
 def _excess(ratio: Array) -> str:
-    return f"{100 * np.expm1(np.log(ratio).mean()):+.1f} / {100 * (ratio.max() - 1):+.1f} %"
+    return f"{100 * np.expm1(np.log(ratio).mean()):+.1f} / {100 * (ratio.max() - 1):+.1f}%"
 
 
 # -- (d) the constants of the fit --------------------------------------------------------------------------------
@@ -398,7 +398,7 @@ def gpu_table(trials: int = 200) -> Iterator[str]:
         for measure in (once, certain):
             measured = [measure(truth[model]) for _ in range(trials)]
             cells.append(float(np.mean([_error(batch, one, known, rest) for one in measured])))
-        yield f"| {model} | " + " | ".join(f"{100 * cell:.1f} %" for cell in cells) + " |"
+        yield f"| {model} | " + " | ".join(f"{100 * cell:.1f}%" for cell in cells) + " |"
 
 
 def _error(batch: Array, seconds: Array, known: slice, rest: slice) -> float:
@@ -490,14 +490,14 @@ def report(share: float = 1.0) -> Iterator[str]:
     yield "## Fleets that drift\n"
     yield "Such fleets of held-out models run 300 iterations while their devices slow down and recover. Mean time of an"
     yield "iteration against sizes in proportion to the speed forecast by an EWMA of the same smoothing: mean over the"
-    yield "fleets / worst fleet. Negative is faster. *Slow at times*: 40 % slower for 25 iterations in the mean."
+    yield "fleets / worst fleet. Negative is faster. *Slow at times*: 40% slower for 25 iterations in the mean."
     yield "*As in the recorded jobs*: the speeds of recorded CPU workers under contention, over their median.\n"
     yield from drift_table(list(random_mixes(whole["held out"], max(round(24 * share), 2), seed=5)))
     yield "\n## Curves of a GPU\n"
     yield "Five models on one NVIDIA H200 (`gpu_h200/curves.csv`), each size measured once: mean error of the fit to"
     yield "every second size on the others (*recorded*), and of a fit to those others themselves. Then the fitted"
     yield "curves are measured with the residuals of all five as the noise of a visit: once, and as `paceline profile`"
-    yield "does, in up to 15 passes until half the 95 % interval of each median is at most 3 %.\n"
+    yield "does, in up to 15 passes until half the 95% interval of each median is at most 3%.\n"
     yield from gpu_table()
     yield "\n## Cost\n"
     yield "Microseconds of one `observe` and one `predict`, best of 20.\n"

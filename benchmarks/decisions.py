@@ -39,9 +39,9 @@ EQUAL, BARE, BALANCED = "equal", "bare", "balancer"
 COLUMNS = [EQUAL, *(f"{name}, {how}" for name in PREDICTORS for how in (BARE, BALANCED))]
 
 BEFORE = """\
-The rule before kept sizes within a dead-band of 4 %, doubted gains that had not come true, and accepted forecasts as
-they were. The same command, run on that version, found the balancer more than 2 % behind the bare split in 4 cases (at
-most 3.0 %, EWMA on mixed) and behind equal batches in 5 (at most 45 %, the last value on controlnet), and
+The rule before kept sizes within a dead-band of 4%, doubted gains that had not come true, and accepted forecasts as
+they were. The same command, run on that version, found the balancer more than 2% behind the bare split in 4 cases (at
+most 3.0%, EWMA on mixed) and behind equal batches in 5 (at most 45%, the last value on controlnet), and
 `Auto` level with every other column on 5 of 22 sets. Worse than then, through the balancer: the last value on
 syncswitch 24 (13.9 then), speed runs (13.6), walk (60.5), heated (31.6), mixed (53.0), misled (26.4), noexog (51.7) and
 cmdare k80 (3.6); EWMA on speed runs (11.7) and seasons (42.5). And sizes change twice as often, in 56 iterations of a
@@ -133,12 +133,12 @@ def verdict(found: list[Found]) -> Iterator[str]:
     yield "Aims, each with what misses it:\n"
     pairs = [(name, other) for name in PREDICTORS for other in (f"{name}, {BARE}", EQUAL)]
     late = [
-        f"{name} on {each.data.name} {100 * cost:.1f} % behind {other.rpartition(', ')[2]}"
+        f"{name} on {each.data.name} {100 * cost:.1f}% behind {other.rpartition(', ')[2]}"
         for each in found
         for name, other in pairs
         if (cost := each.cost(f"{name}, {BALANCED}", other)) > BEHIND
     ]
-    yield f"- The balancer is never more than {100 * BEHIND:.0f} % of the iteration's time behind the bare split of the"
+    yield f"- The balancer is never more than {100 * BEHIND:.0f}% of the iteration's time behind the bare split of the"
     yield f"  same forecasts, nor behind equal batches: {'; '.join(late) or 'nothing misses it'}."
     ours = f"Auto, {BALANCED}"
     lost = {each.data.name: each.overhead[ours] - min(each.overhead.values()) for each in found}

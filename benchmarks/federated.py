@@ -172,7 +172,7 @@ def time_to(run: Sequence[RoundMoment], accuracy: float) -> float:
 
 @dataclass(frozen=True)
 class Score:
-    """A scheme against standard federated learning, over the seeds: means with 95 % half-widths."""
+    """A scheme against standard federated learning, over the seeds: means with 95% half-widths."""
 
     accuracy: float
     points: float
@@ -203,7 +203,7 @@ def score(runs: Runs, name: str) -> Score:
 
 
 def half_width(values: Sequence[float]) -> float:
-    """Return the 95 % half-width of a mean of so few values, by Student's t."""
+    """Return the 95% half-width of a mean of so few values, by Student's t."""
     from scipy.stats import t
 
     if len(values) < 2:

@@ -142,7 +142,7 @@ def accuracy_table(scores: Scores) -> list[str]:
             points = f"{one.points:+.2f} ± {one.points_half:.2f}"
             bold = "**" if name == "balanced" else ""
             lines.append(
-                f"| {level} | {participation:.0%} | {bold}`{name}`{bold} | {one.accuracy:.1f} % | {points} | "
+                f"| {level} | {participation:.0%} | {bold}`{name}`{bold} | {one.accuracy:.1f}% | {points} | "
                 f"{reached} | {one.total_time:.2f} |"
             )
     return [*lines, ""]
@@ -212,32 +212,32 @@ train (a network of one hidden layer, plain gradient descent, learning rate {set
 steps, a mean batch of {setting.batch}, {setting.rounds} rounds, {seeds} seeds); time is simulated: phones of the flash
 profiles (two models, their units log-normally apart by 0.4), links log-normal around 10 Mbit/s for a model of 1 MB, and
 speeds that move as the workers of all nine recorded jobs did, each local step a row of the recording. The unit spread
-and the links are our assumptions. ± is a 95 % confidence half-width over the seeds.
+and the links are our assumptions. ± is a 95% confidence half-width over the seeds.
 """
 
 FIGURE = """![Accuracy over simulated time, and how even rounds are](federated.png)
 
-`mixture`, 100 phones, Dirichlet 0.1, 30 % of the clients in a round, the mean over the seeds.
+`mixture`, 100 phones, Dirichlet 0.1, 30% of the clients in a round, the mean over the seeds.
 """
 
 ACCURACY = """## Accuracy, and the time it takes
 
 - *standard*: federated averaging, equal batches and steps. *balanced*: ours, only the batch differs.
 - *adaptive-steps*: local steps by speed. *adaptive-rate*: batches by speed, learning rates in proportion to them.
-- *deadline-drop*: after FedCS, the fastest 70 % of the clients by forecast, the late dropped. *balanced-drop*: the
+- *deadline-drop*: after FedCS, the fastest 70% of the clients by forecast, the late dropped. *balanced-drop*: the
   same clients with balanced batches, nobody dropped. (Oort chooses among all clients by their losses; the replay draws
   a round's clients at random, so it has no row.)
 - *fedbuff*: asynchronous, a step of the server for each 10 updates, as many updates as the others. With 30 or 100
   clients at once it so takes 3 or 10 server steps for each round of the others, which is where its accuracy comes
   from; it is shown as its users would run it.
-- *time to target*: simulated time until the mean of 5 rounds reaches 98 % of standard's final accuracy, over
+- *time to target*: simulated time until the mean of 5 rounds reaches 98% of standard's final accuracy, over
   standard's.
 - Final accuracy is the mean of the last 10 rounds.
 """
 
 SMALLEST = """## How small a batch may be
 
-`mixture`, 100 phones, 10 % taking part, the mean over the three kinds of data and the seeds. A step on few samples is
+`mixture`, 100 phones, 10% taking part, the mean over the three kinds of data and the seeds. A step on few samples is
 noisy, and with ten clients in a round that shows; the default is a quarter of the mean batch.
 
 | smallest batch | points over standard | time of all rounds over standard's |
@@ -253,7 +253,7 @@ Slowest reply over the median, among clients that had replied three times before
 - *balanced*: batches of at least a quarter of the mean, as by default; *down to 1*: of at least one sample.
 - *oracle*: the exact split of the speeds and links to come, down to one sample. What exceeds 1 there, no batch can
   mend: clients whose link or fixed cost alone takes longer than the others' round. What *down to 1* has on top is due
-  to forecasts: speeds that move between rounds, and links by 20 %.
+  to forecasts: speeds that move between rounds, and links by 20%.
 """
 
 COST = """## What a plan costs

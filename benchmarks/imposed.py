@@ -150,7 +150,7 @@ Machine: {machine("torch")}
 to 48 ms.
 What a sample and an iteration cost is imposed; the time lies in `__getitem__` (in the rank, or in one or two loading
 processes), in the loop's body, in the forward or backward pass, in the optimizer, or after the step; and is spent
-asleep, in matrix products, or in compression. Costs are steady, noisy (10 %), four times as high once in 50, drift to
+asleep, in matrix products, or in compression. Costs are steady, noisy (10%), four times as high once in 50, drift to
 twice, or triple in bursts of 30 iterations in the mean; loops pause for logs, evaluations and checkpoints. Plain
 training with equal batches and training with `attach` take turns of {BLOCK} iterations in one run.
 

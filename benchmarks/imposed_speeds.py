@@ -20,7 +20,7 @@ NOISE = 0.02
 
 
 def step(iterations: int, ranks: int, chance: np.random.Generator) -> Array:
-    """Return one rank at a third of its speed for the second quarter, and another at 60 % for the third."""
+    """Return one rank at a third of its speed for the second quarter, and another at 60% for the third."""
     speed_TW = np.ones((iterations, ranks))
     quarter = iterations // 4
     speed_TW[quarter : 2 * quarter, 0] = SLOW
@@ -43,7 +43,7 @@ def bursts(mean: int) -> Callable[[int, int, np.random.Generator], Array]:
 
 
 def noise(iterations: int, ranks: int, chance: np.random.Generator) -> Array:
-    """Return equal ranks with 5 % of noise: there is nothing to gain."""
+    """Return equal ranks with 5% of noise: there is nothing to gain."""
     return np.exp(0.05 * chance.standard_normal((iterations, ranks)))
 
 

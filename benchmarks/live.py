@@ -138,7 +138,7 @@ NOTES = """## What stands in the way
 - `none`: the two cores are not equally fast at every moment, and sizes follow that more often than they need to.
 - Rows of one contention differ from run to run by more than their half-widths say: `between`, run again alone
   (`paceline live ewma auto -c between --rounds 8 --seconds 2`), had `auto` ahead of `ewma`, 1.14 ± .06 to 1.08 ± .07.
-- `bursty` and `bursty-hogs`: 93 % of the oracle are wanted. Sizes that followed at once would gain 0.8125 / 0.625 =
+- `bursty` and `bursty-hogs`: 93% of the oracle are wanted. Sizes that followed at once would gain 0.8125 / 0.625 =
   1.3x under `bursty`, which is calm half of the time and has a quarter of the speed in the other half. It takes
   iterations, of up to four times the usual length, until sizes fit a burst. The oracle's column counts iterations, not
   seconds: in a replay of the balanced iterations equal batches would have spent far longer in the bursts than they do
@@ -160,7 +160,7 @@ order. Turns of a scheme and of equal batches (plain `DistributedDataParallel`, 
 every other round in the opposite order.
 
 - *speed-up*: iterations per second in a turn over those in the two turns of equal batches beside it; geometric mean
-  over rounds, with the half-width of the 95 % confidence interval.
+  over rounds, with the half-width of the 95% confidence interval.
 - *oracle*: the speed-up that the exact solver reaches over equal batches in a replay of the same iterations if it
   knows the speeds to come, under a quota those that last; *reached*: the oracle's time over the scheme's.
 - *waiting*: share of the ranks' time, up to the end of the slowest, that was spent waiting for it.

@@ -69,10 +69,10 @@ def gpus() -> str:
     low, middle, high = np.quantile(saved, [0.1, 0.5, 0.9])
     row = [
         f"{len(saved)}",
-        f"{middle:.0f} %",
-        f"{low:.0f} to {high:.0f} %",
-        f"{max(saved):.0f} %",
-        f"{min(saved):.0f} %",
+        f"{middle:.0f}%",
+        f"{low:.0f} to {high:.0f}%",
+        f"{max(saved):.0f}%",
+        f"{min(saved):.0f}%",
     ]
     return table(["fleets", "median", "8 of 10 fleets", "most", "least"], [row])
 
@@ -127,7 +127,7 @@ def cpus() -> str:
         times = Times.of(recorded.load(name), workers=WORKERS, batch=BATCH)
         contest = Contest(times, BATCH)
         taken = {rival: contest.best(rival) for rival in RIVALS}
-        saved = f"**{100 * (1 - taken['lb-bsp'] / taken['bsp']):.0f} %**"
+        saved = f"**{100 * (1 - taken['lb-bsp'] / taken['bsp']):.0f}%**"
         sheds = [f"{taken['bsp'] * shed(times, BATCH, price):.0f}" for price in PRICES]
         rows.append([f"`{name}`", *(f"{taken[rival]:.0f}" for rival in RIVALS), *sheds, saved])
     heads = ["fleet", *(one.upper() for one in RIVALS), *(f"shedding, {price:.0%}" for price in PRICES), "saved of BSP"]
@@ -157,7 +157,7 @@ def forecasts() -> str:
     return table(
         ["predictor", "RMSE over the memoryless", "extra time of an iteration over an oracle"],
         [
-            [str(row["predictor"]), f"{row['rmse']:.3f}", f"{100 * row['overhead']:.1f} %"]
+            [str(row["predictor"]), f"{row['rmse']:.3f}", f"{100 * row['overhead']:.1f}%"]
             for row in rows
             if row["predictor"] in models
         ],
@@ -247,12 +247,12 @@ The papers' clusters, images and texts are not at hand. Each claim is measured o
 measurements of real devices, recorded jobs, and real training in simulated time. Read the figures as *does the
 mechanism do what the paper says, and how much is there to gain here*, not as a repetition.
 
-## LB-BSP on GPUs: up to 54 % of the time
+## LB-BSP on GPUs: up to 54% of the time
 
-**Claim** (Chen et al., SoCC 2020): on clusters of mixed GPUs training takes up to 54 % less time than BSP.
+**Claim** (Chen et al., SoCC 2020): on clusters of mixed GPUs training takes up to 54% less time than BSP.
 
 **Here**: random fleets of 2 to 8 GPUs, K80 to V100, whose batch times Gavel and Zeus have published; equal batches
-against `LoadBalancer(BatchTime())` over 100 iterations with noise of 3 %, in which it also has to find the sizes. Time
+against `LoadBalancer(BatchTime())` over 100 iterations with noise of 3%, in which it also has to find the sizes. Time
 saved:
 
 {gpus}
@@ -260,14 +260,14 @@ saved:
 **Why it differs**: it does not; how much there is to save is a matter of the fleet. Nearly equal devices have nothing
 to gain, and a K80 beside V100s gains more than the paper's K520, K80 and M60. The network is left out.
 
-## LB-BSP on CPUs: 38.7 % of the time
+## LB-BSP on CPUs: 38.7% of the time
 
-**Claim**: with workers under interference, 38.7 % less time to accuracy than BSP, ahead of ASP, SSP and FlexRR.
+**Claim**: with workers under interference, 38.7% less time to accuracy than BSP, ahead of ASP, SSP and FlexRR.
 
 **Here**: a perceptron on digits, trained for real at the speeds of recorded jobs, {seeds} seeds, every scheme at its
-own best of four rates. Simulated seconds until 95 % of held-out digits are recognised. *Shedding* is FlexRR's idea:
+own best of four rates. Simulated seconds until 95% of held-out digits are recognised. *Shedding* is FlexRR's idea:
 whoever is done takes over a twentieth of a batch from the worker that would end last. It is given perfect foresight
-within an iteration, and its message costs nothing, 2 % or 5 % of an equal iteration. LB-BSP forecasts by an EWMA here.
+within an iteration, and its message costs nothing, 2% or 5% of an equal iteration. LB-BSP forecasts by an EWMA here.
 
 {cpus}
 
@@ -302,7 +302,7 @@ fleets whose covariates come late or mislead (queues, misled).
 **Claim** (TCC): adapting the batch keeps the accuracy of standard federated learning, and is faster; adapting the local
 steps as well as adapting the rate with the batch loses accuracy.
 
-**Here**: 100 phones with published batch times, a tenth of them in a round, 50 rounds, five seeds, 95 % half-widths.
+**Here**: 100 phones with published batch times, a tenth of them in a round, 50 rounds, five seeds, 95% half-widths.
 
 {rounds}
 
@@ -315,7 +315,7 @@ This task is small; a larger one may show what the paper saw.
 **Claim** (Yu et al., HPCC 2019): it converges before fully synchronous, fully asynchronous and some other variants of
 SGD.
 
-**Here**: simulated seconds to 95 % of held-out digits on fleets of which a quarter each is 1x, 2x, 4x and 8x as fast;
+**Here**: simulated seconds to 95% of held-out digits on fleets of which a quarter each is 1x, 2x, 4x and 8x as fast;
 every scheme at its own best of two base batches and four rates.
 
 {stale}

@@ -218,7 +218,7 @@ def gained() -> Iterator[str]:
         for name, (calm, noisy) in cases.items():
             spread = np.where(np.arange(workers) % 2, noisy, calm)
             gains = [_mean_gain(workers, spread, risk) for risk in risks]
-            yield f"| {workers} | {name} | {' | '.join(f'{100 * gain:.1f} %' for gain in gains)} |"
+            yield f"| {workers} | {name} | {' | '.join(f'{100 * gain:.1f}%' for gain in gains)} |"
 
 
 def _mean_gain(workers: int, spread: Array, risk: float) -> float:

@@ -55,7 +55,7 @@ ABOUT = f"""A causal transformer of words on functions of Python's library, cut 
 {GLOBAL_BATCH} samples of two ranks in a step, each rank on a core of its own. {ROUNDS} rounds, in each of which every
 scheme has a turn of {SECONDS:g} s in an order drawn at random; quotas and bursts are those of `benchmarks/live.py`, and
 bursts come at the same times for all schemes of a round. Figures are tokens per second of wall time over those of
-*random* in the same round: geometric means with the half-width of their 95 % confidence interval.
+*random* in the same round: geometric means with the half-width of their 95% confidence interval.
 
 - *random*: equal counts of a random batch, plain `DistributedDataParallel`.
 - *batch_rebalance*: transformers' own sampler. It knows costs, but no speeds.
@@ -82,7 +82,7 @@ def section(name: str) -> Iterator[str]:
         yield f"\n*both* over *{other}*: {np.exp(mean_log):.2f} ± {np.exp(mean_log) * half:.2f}.{missed}"
     errors = [turn["cost_error"] for turn in results[0] if turn["scheme"] == "both" and turn["cost_error"] is not None]
     if errors:
-        missed = " **Missed**: the target is 5 %." if errors[-1] > 0.05 else ""
+        missed = " **Missed**: the target is 5%." if errors[-1] > 0.05 else ""
         yield f"\nLearned cost against the profiled one, at the end: {errors[-1]:.1%} off, weighted by cost.{missed}"
 
 

@@ -203,7 +203,7 @@ def page(scores: list[Score]) -> Iterator[str]:
     yield "Command: `python benchmarks/worlds.py`\n"
     yield f"Machine: {machine()}; one thread. Times are imposed, so the machine does not matter.\n"
     yield f"{len(scores)} random worlds of two to eight workers and {ITERATIONS} iterations. A worker's time is a fixed"
-    yield "part, up to 95 % of a step, a part that follows its batch, and pauses; each moves in its own way, as `world`"
+    yield "part, up to 95% of a step, a part that follows its batch, and pauses; each moves in its own way, as `world`"
     yield "in the program says. Plans are for the next iteration or the one after it. The table shows times of"
     yield "`LoadBalancer(Auto(), ...)` with its defaults over those of equal batches: above one, it is slower. The"
     yield "clairvoyant knows each iteration beforehand, noise and pauses too, so nobody reaches it.\n"

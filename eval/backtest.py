@@ -39,7 +39,7 @@ class Backtest:
     spread_TW
         Relative standard deviation of each forecast, ``[T, W]``; infinite before the first report.
     low_TW, high_TW
-        Bounds of the forecast's central 90 % interval, ``[T, W]``, in samples/s.
+        Bounds of the forecast's central 90% interval, ``[T, W]``, in samples/s.
     warmup
         Iterations at the start that are not scored.
     seconds
@@ -66,7 +66,7 @@ class Backtest:
 
     @property
     def coverage(self) -> Array:
-        """Share of each worker's speeds inside the 90 % interval, ``[W]``: 0.9 if the spread is right."""
+        """Share of each worker's speeds inside the 90% interval, ``[W]``: 0.9 if the spread is right."""
         inside = (self.low_TW <= self.actual_TW) & (self.actual_TW <= self.high_TW)
         return _mean(np.where(np.isnan(self.actual_TW), np.nan, inside)[self.warmup :])
 
@@ -212,7 +212,7 @@ def barrier_overhead(forecast: ArrayLike, actual: ArrayLike, *, group: int = 16,
 
     Examples
     --------
-    Two workers of 100 samples/s. The forecast of one is 50 % too high, so it gets 60 % of the batch and the other
+    Two workers of 100 samples/s. The forecast of one is 50% too high, so it gets 60% of the batch and the other
     waits:
 
     >>> round(barrier_overhead([[150.0, 100.0]], [[100.0, 100.0]]), 3)

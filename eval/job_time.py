@@ -37,7 +37,7 @@ class FixedShare:
     Parameters
     ----------
     value, low, high
-        The estimate, and the ends of its 90 % interval: 0 and 1 where nothing is known.
+        The estimate, and the ends of its 90% interval: 0 and 1 where nothing is known.
     samples
         The batches to which the shares apply, ``[W]``.
     """

@@ -34,7 +34,7 @@ class Leaderboard:
     ----------
     workers
         One row per predictor, trace and worker: ``predictor``, ``trace``, ``worker``, ``rmse`` and ``mae`` (ratios),
-        ``coverage`` (share inside the 90 % interval).
+        ``coverage`` (share inside the 90% interval).
     jobs
         One row per predictor and trace: ``predictor``, ``trace``, ``overhead`` (how much longer groups of 16 workers
         wait than if the speeds had been known), ``microseconds`` (of one call, to observe and to predict, for the
@@ -85,7 +85,7 @@ class Leaderboard:
     def leads(self, measure: str = "rmse") -> pd.DataFrame:
         """One row per predictor, best first: whether it is better than the last value, and than the best.
 
-        The ratio to the last value, its 95 % interval (``low``, ``high``) and ``p``; in words ``than last-value``:
+        The ratio to the last value, its 95% interval (``low``, ``high``) and ``p``; in words ``than last-value``:
         better, worse or not significant; ``than the best``, of all predictors here, the same; and the mean ``rank``
         over traces.
         """

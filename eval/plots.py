@@ -62,8 +62,8 @@ def _draw(panel: Any, title: str, rows: pd.DataFrame) -> None:
     floor, slope, intercept = fit
     line = f"{1e3 * intercept:.3g} ms + {1e3 * slope:.3g} ms x"
     text = f"max({1e3 * floor:.3g} ms, {line})" if floor > 0 else line
-    worst = f"{100 * off.max():.0f} % at {size[fits][off.argmax()]:g} samples"
-    at = f"{100 * np.median(off):.1f} % off in the median, {worst}"
+    worst = f"{100 * off.max():.0f}% at {size[fits][off.argmax()]:g} samples"
+    at = f"{100 * np.median(off):.1f}% off in the median, {worst}"
     panel.set_title(f"{plain(title)}\nt(x) = {text}\n{at}", loc="left", fontsize=10)
     if not fits.all():
         panel.axvline(size[fits].max(), color=GREY, linestyle="--", linewidth=1)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MIN_SAMPLES_PER_WORKER, REPLAYED_SAMPLES_PER_WORKER = 10, 100
-"""Samples a worker below which the steps of a split are coarser than 10 %, and the number that is taken instead."""
+"""Samples a worker below which the steps of a split are coarser than 10%, and the number that is taken instead."""
 
 EQUAL, ORACLE = "equal batches", "oracle"
 

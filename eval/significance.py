@@ -72,7 +72,7 @@ class Lead:
     ratio
         Geometric mean over workers of the ratio of their errors: below 1 the first is better.
     low, high
-        Bounds of its 95 % interval, by the block bootstrap.
+        Bounds of its 95% interval, by the block bootstrap.
     p
         Chance of a difference as large if the two are equally good (Diebold and Mariano's test).
     """
@@ -206,7 +206,7 @@ def _chance(value: float, error: float, degrees: float, among: int) -> float:
 def _interval(
     differences: Sequence[Estimate], weights: Sequence[float], value: float, degrees: float
 ) -> tuple[float, float]:
-    """Return the ends of the 95 % interval, from resampled blocks, widened for how few blocks there are."""
+    """Return the ends of the 95% interval, from resampled blocks, widened for how few blocks there are."""
     from scipy.stats import norm, t
 
     rng = np.random.default_rng(0)

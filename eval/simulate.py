@@ -64,7 +64,7 @@ class Simulation:
     saving
         The saving by the balancer of a live job; NaN where ``low`` and ``high`` are all that can be known.
     low, high
-        Its 90 % interval; or the range over all fixed shares, where the log does not tell how time depends on the
+        Its 90% interval; or the range over all fixed shares, where the log does not tell how time depends on the
         batch.
     max_saving
         The saving if all of the time follows the batch, where the log does not tell; ``saving`` elsewhere.

@@ -39,7 +39,7 @@ class Auto(Calibrated):
     this is learnt for each horizon that is asked for. Events that return after equal numbers of iterations, such as
     evaluations, are foreseen and kept from the experts (:class:`PeriodicEvents`). A worker's first iterations are often
     slow for reasons that do not return, such as loading and compiling, or too fast, where a clock does not wait for the
-    device: one that turns out more than 20 % faster, or to have half the speed forecast, within five reports starts
+    device: one that turns out more than 20% faster, or to have half the speed forecast, within five reports starts
     again, up to five times. A worker whose speed jumps later, and stays there, also starts again, but keeps its
     intervals. Fitting is optional: it trains the network further on your traces (which needs torch).
 

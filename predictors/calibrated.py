@@ -111,7 +111,7 @@ class Calibrated(NestedPredictor):
         speed_W, curves = self._inner_forecast(covariates_WD, horizon)
         error_WL = np.minimum(self._quantiles(horizon, self._at(horizon) if horizon > 1 else None), 50.0)
         quantiles_WL = np.minimum(np.maximum(speed_W[:, None] * np.exp(error_WL), SLOWEST), FASTEST)
-        # The deviation of a normal error with this 90 % interval.
+        # The deviation of a normal error with this 90% interval.
         sigma_W = (error_WL[:, HIGH] - error_WL[:, LOW]) / (SCORES_L[HIGH] - SCORES_L[LOW])
         spread_W = np.sqrt(np.expm1(np.minimum(np.square(sigma_W), 100.0)))
         if not self._calm:

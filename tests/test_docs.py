@@ -78,7 +78,7 @@ def test_readme_numbers_equal_benchmark():
         measured, around = re.search(r"`auto` \| ([\d.]+) ± ([\d.]+)", section).groups()
         assert (float(speed_up), float(half_width)) == (round(float(measured), 2), round(float(around), 2)), name
     reached = sorted(int(cell) for cell in re.findall(r"\n\| `auto` \|[^|]*\|[^|]*\| (\d+)% \|", page))
-    assert f"reaches {reached[0]} to {reached[-1]} % of an oracle" in readme
+    assert f"reaches {reached[0]} to {reached[-1]}% of an oracle" in readme
 
 
 def test_benchmark_pages_name_their_command():

@@ -84,7 +84,7 @@ def levels(path: Path) -> None:
 
 
 def forecasts(path: Path) -> None:
-    """Draw the recorded speed of one worker, the last value as a forecast, and that of Auto with its 90 % interval."""
+    """Draw the recorded speed of one worker, the last value as a forecast, and that of Auto with its 90% interval."""
     trace = recorded.load("digits-attention-moving")
     figure, panel = plt.subplots(figsize=(9, 3.2), layout="constrained")
     shown_T = np.arange(FROM, UNTIL)

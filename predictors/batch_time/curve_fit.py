@@ -210,7 +210,7 @@ def _floor_is_proven(plain: Fit, bent: Fit, size_N: Array, seconds_N: Array, wei
         return False
     deviation_2N = np.stack([_deviation(curve_seconds(fit, size_N), seconds_N) for fit in (plain, bent)])
     # An outlier, far from both curves, proves nothing. What only one of them misses counts in full: with the same cap
-    # for all, a line that is off by a factor of 2 at the small sizes would be no worse than one that is off by 20 %.
+    # for all, a line that is off by a factor of 2 at the small sizes would be no worse than one that is off by 20%.
     explained_N = deviation_2N.min(axis=0) <= LARGEST_TRUST
     loss_2 = np.square(np.minimum(deviation_2N, math.log(2.0))[:, explained_N]) @ weight_N[explained_N]
     # EXACT keeps two exact fits comparable: their losses are rounding errors.

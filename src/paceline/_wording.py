@@ -21,10 +21,10 @@ def percent(share: float) -> str:
     """Return a share in percent.
 
     >>> percent(0.0123), percent(0.03), percent(0.618)
-    ('1.2 %', '3 %', '62 %')
+    ('1.2%', '3%', '62%')
     """
     value = 100 * share
-    return f"{value:.1f}".removesuffix(".0") + " %" if abs(value) < 9.95 else f"{value:.0f} %"
+    return f"{value:.1f}".removesuffix(".0") + "%" if abs(value) < 9.95 else f"{value:.0f}%"
 
 
 def duration(seconds: float) -> str:

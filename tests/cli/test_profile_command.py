@@ -95,7 +95,7 @@ def test_profile_measures_writes_and_draws(module, tmp_path, monkeypatch, capsys
     frame = load_profile(tmp_path / "profile.csv")
     assert set(frame["device"]) == {"mine"}
     worked = frame.dropna(subset=["seconds"])["batch"]
-    assert worked.max() in (36, 37), "the limit is found by bisection up to 5 %"
+    assert worked.max() in (36, 37), "the limit is found by bisection up to 5%"
     assert frame["batch"].max() == 64, "beyond the first failure nothing larger is tried"
     assert (tmp_path / "profile.png").stat().st_size > 1000
     said = capsys.readouterr().out

@@ -293,7 +293,7 @@ def changes(speed_TW, predictor, **rules):
 
 
 def with_stragglers(iterations=300, seed=1):
-    """Speeds with noise of 3 %, in which one worker in thirty is slow for one iteration."""
+    """Speeds with noise of 3%, in which one worker in thirty is slow for one iteration."""
     rng = np.random.default_rng(seed)
     slow_TW = rng.random((iterations, 4)) < 1 / 30
     return np.array([100.0, 200, 50, 100]) * np.exp(rng.normal(0, 0.03, slow_TW.shape)) * np.where(slow_TW, 0.4, 1)

@@ -42,7 +42,7 @@ def test_warmup_is_equal():
 
 
 def test_change_is_made_once_it_pays():
-    # Keeping takes 200/90 s, the best split 600/290 s: a gain of 6.9 %.
+    # Keeping takes 200/90 s, the best split 600/290 s: a gain of 6.9%.
     (plan,) = run([(100, 100, 90)], change_cost=0.06)
     assert plan.sizes.tolist() == [207, 207, 186]
     assert plan.gain == pytest.approx(1 - 2.07 / (200 / 90))

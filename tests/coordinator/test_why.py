@@ -51,7 +51,7 @@ def untrue(before, plan):
     if " joined: " in plan.why or " left: " in plan.why:
         return "" if not same_fleet else "the fleet"
     change = plan.sizes - before.sizes
-    moved = re.match(r"Moved (\d+) samples? from (\S+)(?: \((.+?) % slower than (the median|\S+?)\))?", plan.why)
+    moved = re.match(r"Moved (\d+) samples? from (\S+)(?: \((.+?)% slower than (the median|\S+?)\))?", plan.why)
     if moved is None:
         return "a move without a sentence" if change.any() and not plan.why.startswith("Equal batches") else ""
     samples, giver, slower, than = moved.groups()
@@ -63,7 +63,7 @@ def untrue(before, plan):
         other = np.median(speed) if than == "the median" else speed[plan.workers.index(than)]
         if abs(100 * (1 - speed[place] / other) - float(slower)) > 0.6 or float(slower) < 0.9:
             return "how much slower"
-    recovered = re.search(r"to (\S+) \((.+?) % faster than before\)", plan.why)
+    recovered = re.search(r"to (\S+) \((.+?)% faster than before\)", plan.why)
     if recovered is not None and change[plan.workers.index(recovered.group(1))] <= 0:
         return "who recovered"
     return "the gain" if "expected to take" in plan.why and plan.gain <= 0 else ""
@@ -138,7 +138,7 @@ def test_recovered_worker_is_named():
     for b in (10.0, 10.0, 10.0, 100.0):
         sizes = balancer.plan.sizes
         plan = balancer.step(Report(samples=sizes, seconds=sizes / [100.0, b, 54.0]))
-    assert re.match(r"Moved \d+ samples from a and c to b \(90\d % faster than before\)", plan.why), plan.why
+    assert re.match(r"Moved \d+ samples from a and c to b \(90\d% faster than before\)", plan.why), plan.why
 
 
 def test_silent_worker_is_named_until_it_reports():

@@ -179,7 +179,7 @@ def test_several_times_are_all_named(made):
 def test_nvidia_smi_is_read_with_its_units_and_dates(made):
     text = "timestamp, index, name, utilization.gpu [%], power.draw [W]\n"
     text += "".join(
-        f"2024/09/08 13:03:3{k}.000, {gpu}, A100, {10 * gpu + k} %, [N/A]\n" for k in range(3) for gpu in (0, 1)
+        f"2024/09/08 13:03:3{k}.000, {gpu}, A100, {10 * gpu + k}%, [N/A]\n" for k in range(3) for gpu in (0, 1)
     )
     (trace,) = read_traces(made("smi.csv", text))
     assert trace.meta["format"] == "nvidia_smi"

@@ -47,7 +47,7 @@ GOOD = {
     "dstat": '"Dstat 0.7.2 CSV output"\n"total cpu usage",,\n"usr","sys","idl"\n1,1,98\n2,1,97\n',
     "sar": "# hostname;interval;timestamp;CPU;%user;%idle\nh1;60;2020-01-01 00:01:00 UTC;-1;10.5;89.5\n",
     "nvidia_smi": "timestamp, index, utilization.gpu [%], memory.used [MiB]\n"
-    "2024/09/08 13:03:31.000, 0, 100 %, 51234 MiB\n2024/09/08 13:03:31.000, 1, [N/A], 51234 MiB\n",
+    "2024/09/08 13:03:31.000, 0, 100%, 51234 MiB\n2024/09/08 13:03:31.000, 1, [N/A], 51234 MiB\n",
     "nvrx_scores": "Rank 0 GPUs relative perf: {0: 0.96, 1: 0.90}\nRank 0 GPUs relative perf: {0: 0.9, 1: 1.0}\n",
     "traceml_summary": '{"schema_version": 1.6, "primary_diagnosis": {}, "step_time": {"groups": {"rows": {"0": '
     '{"metrics": {"forward_ms": 10, "backward_ms": 20}}, "1": {"metrics": {"forward_ms": 11, "backward_ms": 20.5}}}}}}',

@@ -131,7 +131,7 @@ def test_communication_reaches_the_predictor():
 def test_coverage_counts_speeds_inside_interval():
     class Sure(LastValue):
         def predict(self, *, covariates=None, horizon=1):
-            return Forecast(speed=np.array([10.0]), spread=np.array([0.1]))  # 90 % between 8.5 and 11.8
+            return Forecast(speed=np.array([10.0]), spread=np.array([0.1]))  # 90% between 8.5 and 11.8
 
     speeds = np.array([10.0, 9.0, 8.0, np.nan, 13.0, 11.0])[:, None]
     result = backtest(Sure(), Trace(np.ones_like(speeds), 1 / speeds), warmup=0)

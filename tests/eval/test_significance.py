@@ -60,7 +60,7 @@ def test_contributions_equal_jackknife():
 @pytest.mark.parametrize("likeness", [0.0, 0.5])
 @pytest.mark.slow
 def test_equal_predictors_seldom_lead(likeness):
-    """At 5 %, of 600: at most 8 %, 3 standard errors above."""
+    """At 5%, of 600: at most 8%, 3 standard errors above."""
     pairs = [compare(errors(2 * k, 150, 1, likeness), errors(2 * k + 1, 150, 1, likeness)) for k in range(600)]
     assert sum(pair.is_significant for pair in pairs) <= 0.08 * 600
 

@@ -8,7 +8,7 @@ from paceline.predictors.ahead import IDLE, MAX_HORIZON, MAX_HORIZONS
 
 
 def heard(model, log_TW, load_TW=None, horizons=(1,)):
-    """Errors at each horizon and whether 90 % intervals held, ``[T, W]`` each; the model has seen all reports then."""
+    """Errors at each horizon and whether 90% intervals held, ``[T, W]`` each; the model has seen all reports then."""
     errors, held = ({h: np.full(log_TW.shape, np.nan) for h in horizons} for _ in range(2))
     for k, log_W in enumerate(log_TW):
         covariates_WD = None if load_TW is None else covariates_of(model, load_TW[k])

@@ -13,7 +13,7 @@ from paceline.predictors import Auto, LastValue, Report
 
 
 def served(model, trace):
-    """Log errors one step ahead and whether the 90 % interval held, ``[T, W]`` each."""
+    """Log errors one step ahead and whether the 90% interval held, ``[T, W]`` each."""
     model.reset(trace.workers)
     covariates_TWD = trace.covariates_named(model.covariate_names)
     errors, inside = [], []
@@ -106,7 +106,7 @@ def test_a_worker_is_not_forgotten_for_ever():
 
 
 def jumping(seconds_T):
-    """A worker that jumps to ten times its speed at iteration 100, with 2 % of noise."""
+    """A worker that jumps to ten times its speed at iteration 100, with 2% of noise."""
     rng = np.random.default_rng(7)
     level_T = np.where(np.arange(130) < 100, 1.0, 0.1)
     return seconds_T * level_T * np.exp(rng.normal(0.0, 0.02, 130))

@@ -166,7 +166,7 @@ def test_slope_and_intercept_learnt_online():
 
 
 def test_noise_alone_is_not_taken_for_knowledge():
-    """Moves of .4 % under noise of 2 % say nothing of the slope."""
+    """Moves of .4% under noise of 2% say nothing of the slope."""
     model = BatchTime()
     model.reset(["a"])
     rng = np.random.default_rng(0)
@@ -304,7 +304,7 @@ def test_state_resumes_curves_drift_and_limits():
 
 
 def tried(wanted, low=1.0, high=np.inf, batch_multiple=1, iterations=30):
-    """The sizes of three workers of 200 samples in turn, 5 % of which may be tried."""
+    """The sizes of three workers of 200 samples in turn, 5% of which may be tried."""
     bounds = np.full(3, low), np.full(3, high)
     options = {"amount": 0.05, "batch_multiple": batch_multiple}
     sizes, mask = np.full(3, 200), np.array(wanted)
@@ -369,4 +369,4 @@ def test_equal_fleet_hardly_slower_than_equal_batches(seed):
         seconds_W = seconds(sizes) * noise_W
         taken, equal = taken + seconds_W.max(), equal + (seconds(np.full(workers, share)) * noise_W).max()
         balancer.step(Report(sizes, seconds_W))
-    assert taken < 1.05 * equal  # noise of 3 % and attempts to tell slopes apart
+    assert taken < 1.05 * equal  # noise of 3% and attempts to tell slopes apart

@@ -37,7 +37,7 @@ def test_log_tells_changes_and_every_nth(caplog):
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 3
     assert "Moved 10 samples from gpu1" in told[1]
-    assert "waiting 25 %" in told[0]
+    assert "waiting 25%" in told[0]
 
 
 def test_lasting_disagreement_logged_rarely(caplog):

@@ -47,7 +47,7 @@ def line(index, sizes=(30, 30), seconds=(0.03, 0.06), why="Kept the sizes.", **o
 
 def run_file(path, count=12, workers=("gpu0", "gpu1"), **last):
     lines = [line(index) for index in range(count - 1)]
-    lines[2] = line(2, why="Moved 10 samples from gpu1 (50 % slower than the median) to gpu0: ...", acted=True)
+    lines[2] = line(2, why="Moved 10 samples from gpu1 (50% slower than the median) to gpu0: ...", acted=True)
     path.write_text(
         "\n".join([json.dumps({**HEADER, "workers": list(workers)}), *lines, line(count - 1, **last)]) + "\n"
     )
@@ -72,8 +72,8 @@ def test_watch_shows_slow_waiting_and_why(tmp_path, monkeypatch, capsys):
     assert "Moved 10 samples from gpu1" in shown
     rows = {text.split()[1]: text for text in shown.splitlines() if "gpu" in text and "/s" in text}
     assert rows["gpu0"].split()[2] == "30", "the median of its sizes"
-    assert "50 %" in rows["gpu0"], "it waits for half of the time"
-    assert "92 %" in rows["gpu1"], "it was the slowest in 11 of 12"
+    assert "50%" in rows["gpu0"], "it waits for half of the time"
+    assert "92%" in rows["gpu1"], "it was the slowest in 11 of 12"
     assert list(rows) == ["gpu1", "gpu0"], "the slowest comes first"
 
 

@@ -74,10 +74,10 @@ def demo_page(replayed: Page, evaluated: Page, live: ExperimentOutcome | None) -
         row = live.rows[0]
         facts = {"speed_up": (row.speed_up, "times"), "half": (row.half_width, "ratio")}
         if abs(row.speed_up - 1.0) < row.half_width:
-            text = "{speed_up} ± {half} (95 %) in a real training here, with two ranks: too noisy a machine to tell."
+            text = "{speed_up} ± {half} (95%) in a real training here, with two ranks: too noisy a machine to tell."
             found.append(answer("And for real?", "Not clear", sentence(text, **facts)))
         else:
-            text = "as fast as equal batches in a real training here, with two ranks, one disturbed: ± {half} (95 %)."
+            text = "as fast as equal batches in a real training here, with two ranks, one disturbed: ± {half} (95%)."
             found.append(answer("And for real?", shown(row.speed_up, "times"), sentence(text, **facts)))
     origin = replayed["sections"][-1]
     verdict = [*found, evaluated["verdict"][0], advice]
@@ -115,7 +115,7 @@ def _live_section(outcome: ExperimentOutcome) -> dict[str, Any]:
         x="thousand samples",
         unit="loss",
     )
-    about = f"{DISTURBANCES[outcome.setting.contention]}. They took turns; the range is a 95 % interval."
+    about = f"{DISTURBANCES[outcome.setting.contention]}. They took turns; the range is a 95% interval."
     return section("A real training on this machine", about, table("Schemes", columns, rows), chart)
 
 

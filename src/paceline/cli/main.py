@@ -118,7 +118,7 @@ def evaluate(
     """Compare predictors one step ahead on traces they were not fitted to: all predictors, or the named ones.
 
     [cyan]rmse[/] and [cyan]mae[/] are relative to the last value: below 1 is better. [cyan]coverage[/] is how
-    often the 90 % interval held, [cyan]overhead[/] how much longer groups of 16 workers take than
+    often the 90% interval held, [cyan]overhead[/] how much longer groups of 16 workers take than
     with known speeds, [cyan]microseconds[/] the time of one call for the whole fleet. Kinds are fitted first;
     model files are used as they are.
 

@@ -108,14 +108,14 @@ def samples(number: float) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share in percent; shares above 1000 % are not shown exactly.
+    """Return a share in percent; shares above 1000% are not shown exactly.
 
     >>> percent(0.034), percent(123.4), percent(float("nan"))
-    ('3.4 %', '>1000 %', '-')
+    ('3.4%', '>1000%', '-')
     """
     if not np.isfinite(share):
         return "-"
-    return _wording.percent(share) if share <= 10 else ">1000 %"
+    return _wording.percent(share) if share <= 10 else ">1000%"
 
 
 RECENT = 20

@@ -18,7 +18,7 @@ def shown(value: Any, form: str = "text") -> str:
     Examples
     --------
     >>> shown(0.1234, "percent"), shown(0.0263, "seconds"), shown(5400.0, "seconds"), shown(None, "times")
-    ('12 %', '26.3 ms', '90 min', 'not known')
+    ('12%', '26.3 ms', '90 min', 'not known')
     >>> shown([0.61, 0.65, 0.7], "range"), shown(12345, "count"), shown("gpu0")
     ('0.650 (0.610 to 0.700)', '12,345', 'gpu0')
     """
@@ -59,7 +59,7 @@ def sentence(text: str, **facts: tuple[Any, str]) -> dict[str, Any]:
     --------
     >>> detail = sentence("Workers wait {share} of the time.", share=(0.125, "percent"))
     >>> detail["text"], detail["facts"]
-    ('Workers wait 12 % of the time.', {'share': 0.125})
+    ('Workers wait 12% of the time.', {'share': 0.125})
     """
     words = {name: shown(value, form) for name, (value, form) in facts.items()}
     return {"text": text.format_map(words), "facts": {name: value for name, (value, _) in facts.items()}}

@@ -19,7 +19,7 @@ from paceline.report.page import ChartBand, ChartLine, Page, lines, named, page,
 from paceline.training import Fact
 
 LEVELS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-"""Levels at which calibration is checked: the first and the last bound the 90 % interval."""
+"""Levels at which calibration is checked: the first and the last bound the 90% interval."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +127,7 @@ def _next(best: str, clear: bool) -> dict[str, Any]:
 
 def _leaderboard(board: Leaderboard) -> dict[str, Any]:
     columns = [("predictor", "text"), ("RMSE, last value = 1", "range"), ("MAE", "ratio"), ("worst worker", "ratio")]
-    columns += [("in the 90 % interval", "percent"), ("cost of its errors", "percent"), ("a call", "seconds")]
+    columns += [("in the 90% interval", "percent"), ("cost of its errors", "percent"), ("a call", "seconds")]
     if board.fit_seconds:
         columns.append(("fitting", "seconds"))
     rows = [
@@ -181,7 +181,7 @@ def _figures_of(board: Leaderboard, jobs: Sequence[ForecastsOf], best: str) -> d
         job = next(one for one in jobs if one.trace.name == name)
         ahead = f"the {which} worker, RMSE {shown(float(ratio), 'ratio')}"
         charts.append(_chart(job, job.trace.workers.index(str(worker)), ahead))
-    about = f"One iteration ahead, by {best}. The band is the 90 % interval."
+    about = f"One iteration ahead, by {best}. The band is the 90% interval."
     return section("Forecasts over actual speeds", about, *charts)
 
 
@@ -198,7 +198,7 @@ def _chart(job: ForecastsOf, w: int, which: str) -> dict[str, Any]:
         [ChartLine("actual", actual, 5), ChartLine("forecast", job.forecast[last, w], 1)],
         x="iteration",
         unit="samples/s",
-        bands=[ChartBand("90 % interval", low, np.minimum(high, top), 1)],
+        bands=[ChartBand("90% interval", low, np.minimum(high, top), 1)],
     )
 
 
@@ -222,6 +222,6 @@ def _calibration(below: Array, inside: float, best: str) -> dict[str, Any]:
         unit="% of the speeds",
     )
     rows = [(shown(level, "percent"), share) for level, share in zip(LEVELS, below.tolist(), strict=True)]
-    rows.append(("inside the 90 % interval", inside))
+    rows.append(("inside the 90% interval", inside))
     figures = table("In figures", (("quantile", "text"), ("speeds below it", "percent")), rows)
     return section("Calibration", "", chart, figures)

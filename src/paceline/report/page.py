@@ -136,7 +136,7 @@ def of_fleet(values_TW: Array, workers: Sequence[str], first: Sequence[int]) -> 
     chart_lines = [ChartLine(named(workers[w]), values_TW[:, w], colour) for colour, w in enumerate(chosen)]
     if not others:
         return chart_lines, []
-    share = "90 % of " if len(others) >= 20 else ""
+    share = "90% of " if len(others) >= 20 else ""
     low, high = _quantiles(values_TW[:, others], (0.05, 0.95) if share else (0.0, 1.0))
     return chart_lines, [ChartBand(f"{share}{count(len(others), 'other')}", low, high)]
 

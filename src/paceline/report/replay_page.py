@@ -77,7 +77,7 @@ def replay_verdict(replays: Replays, scheme: str, replay: Replay, trace: Trace) 
     gain = sentence(
         "as fast as equal batches with {scheme}"
         + (
-            ", {low} to {high} " + ("from job to job" if len(replays.replays) > 1 else "with 95 % confidence")
+            ", {low} to {high} " + ("from job to job" if len(replays.replays) > 1 else "with 95% confidence")
             if between
             else ""
         )
@@ -133,7 +133,7 @@ def _schemes(replays: Replays, gains: Mapping[str, float]) -> dict[str, Any]:
         for row in replays.overall.to_dict("records")
     ]
     several = len(gains) > 1
-    detail = "from the job that gains least to the one that gains most" if several else "a 95 % interval over its parts"
+    detail = "from the job that gains least to the one that gains most" if several else "a 95% interval over its parts"
     columns = (
         ("scheme", "text"),
         ("speed-up over equal batches", "range"),

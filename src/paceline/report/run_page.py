@@ -281,9 +281,9 @@ def reasons(why: Iterable[str], workers: Sequence[str]) -> Counter[str]:
 def kind_of(sentence: str, workers: Sequence[str]) -> str:
     """Return a reason without its numbers and names, so that similar reasons can be counted together.
 
-    >>> kind_of("Moved 24 samples from g2 (62 % slower than the median) to g3, g1 and g0: the next ...", ["g0", "g1"])
+    >>> kind_of("Moved 24 samples from g2 (62% slower than the median) to g3, g1 and g0: the next ...", ["g0", "g1"])
     'Moved samples'
-    >>> kind_of("Kept the sizes: the best split would gain at most 1.2 %; a change costs 5 %.", ["g0", "g1"])
+    >>> kind_of("Kept the sizes: the best split would gain at most 1.2%; a change costs 5%.", ["g0", "g1"])
     'Kept the sizes: the best split would gain …; a change costs …'
     """
     if sentence.startswith("Moved"):

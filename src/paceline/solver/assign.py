@@ -32,7 +32,7 @@ from paceline.solver.padded import padded as padded_owners
 class AssignmentStatus(Enum):
     """Reason for the time that the iteration takes, in a sentence to act on."""
 
-    BALANCED = "Balanced: the ranks end together up to 1 %, or nearly as soon as the samples let them."
+    BALANCED = "Balanced: the ranks end together up to 1%, or nearly as soon as the samples let them."
     HELD_BY_SAMPLE = (
         "Held by a long sample: the last rank has no other. Truncate or split samples, or draw a larger global batch."
     )
@@ -178,7 +178,7 @@ def assign(
     >>> found.makespan, found.lower_bound
     (8.0, 8.0)
     >>> print(found.status.value)
-    Balanced: the ranks end together up to 1 %, or nearly as soon as the samples let them.
+    Balanced: the ranks end together up to 1%, or nearly as soon as the samples let them.
 
     Padded, the fast rank takes the three longest, at 8 each:
 

@@ -121,7 +121,7 @@ Cost = TokenCost | ArrayLike
 class PackingStatus(Enum):
     """Reason for the time that the step takes, in a sentence to act on."""
 
-    BALANCED = "Balanced: the ranks end together up to 1 %, or nearly as soon as the samples let them."
+    BALANCED = "Balanced: the ranks end together up to 1%, or nearly as soon as the samples let them."
     HELD_BY_SAMPLE = (
         "Held by a long sample: the last rank has no other. Truncate or split samples, or pack a larger global batch."
     )
@@ -279,7 +279,7 @@ def pack(
     >>> packing.seconds, packing.lower_bound
     (array([700., 700.]), 700.0)
     >>> print(packing.status.value)
-    Balanced: the ranks end together up to 1 %, or nearly as soon as the samples let them.
+    Balanced: the ranks end together up to 1%, or nearly as soon as the samples let them.
     """
     fleet, rank_W = _fleet(speeds, ranks)
     problem, sample_N = _problem(lengths, cost, cap, fleet, padded=padded, barrier=barrier)

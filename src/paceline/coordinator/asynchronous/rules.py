@@ -72,7 +72,7 @@ class ByForecast:
 
     The fastest takes a full batch. Nobody else is to compute longer, but for what the forecast's spread leaves open: a
     worker shrinks by as much as it is slower for certain. A smaller batch pays the same wire for fewer samples. Where
-    all of them together would cost more than 5 % of the samples a second, all times are stretched until they do not.
+    all of them together would cost more than 5% of the samples a second, all times are stretched until they do not.
 
     Parameters
     ----------

@@ -142,7 +142,7 @@ class LoadBalancer:
     >>> plan.sizes
     array([50, 50, 20])
     >>> print(plan.why)
-    Moved 20 samples from gpu2 (50 % slower than the median) to gpu0 and gpu1: the next iteration is expected to take
+    Moved 20 samples from gpu2 (50% slower than the median) to gpu0 and gpu1: the next iteration is expected to take
     48.1 ms instead of 80 ms.
     """
 
@@ -376,7 +376,7 @@ class LoadBalancer:
             return best, gain_of(current.makespan, best.makespan), [self._moved(best.sizes, forecast), broken]
         chosen, gain, reasons = self._weighed(now, current)
         if bounds.any_limited:
-            # Workers that memory keeps from taking more while they wait: they end 2 % or more before the last one.
+            # Workers that memory keeps from taking more while they wait: they end 2% or more before the last one.
             full_W = bounds.limited & (chosen.sizes + policy.batch_multiple > bounds.high)
             reasons.append((why.held_back, (self.workers, full_W & (chosen.seconds < 0.98 * chosen.makespan))))
         return chosen, gain, reasons
@@ -410,7 +410,7 @@ class LoadBalancer:
         return now.expected(best), gain, [self._moved(best.sizes, now.forecast), expected, rounding]
 
     def _best(self, now: _Now) -> Split:
-        """Return the split that ends soonest, or a less extreme one that takes at most 1 % longer."""
+        """Return the split that ends soonest, or a less extreme one that takes at most 1% longer."""
         best, extreme = self._within(now, np.inf), EXTREME * self.global_batch / len(self._sizes)
         while (distance := float(np.abs(best.sizes - now.equal).max())) > extreme:
             nearer = self._within(now, distance / 2)

@@ -57,8 +57,8 @@ def too_little(bound: str, gain: float, regret: float, cost: float) -> str:
     """Return the reason to keep sizes although others would gain a little.
 
     >>> too_little("", 0.02, 0.03, 0.05)
-    'Kept the sizes: the best split would gain 2 %; since they were chosen that sums to 3 % of an iteration, and a
-    change costs 5 %'
+    'Kept the sizes: the best split would gain 2%; since they were chosen that sums to 3% of an iteration, and a
+    change costs 5%'
     """
     gained = f"Kept the sizes: the best split would gain {bound}{percent(gain)}"
     sum_up = f"since they were chosen that sums to {percent(regret)} of an iteration"
@@ -79,7 +79,7 @@ def rounded(batch_multiple: int, made: float, soonest: float) -> str:
     """Return what sizes in whole multiples cost, against single samples, where that is worth a word.
 
     >>> rounded(8, 1.0, 0.959), rounded(8, 1.0, 0.999), rounded(1, 1.0, 0.959)
-    ('; in multiples of 8 samples, which costs at most 4.1 %', '', '')
+    ('; in multiples of 8 samples, which costs at most 4.1%', '', '')
     """
     lost = 1 - soonest / made if made > 0 else 0.0
     # Rounding that costs less than this is not mentioned.
@@ -98,10 +98,10 @@ def moved(
 
     >>> speed = np.array([100.0, 100.0, 38.0, 110.0])
     >>> moved(["g0", "g1", "g2", "g3"], np.array([64] * 4), np.array([70, 72, 40, 74]), speed)
-    'Moved 24 samples from g2 (62 % slower than the median) to g3, g1 and g0'
+    'Moved 24 samples from g2 (62% slower than the median) to g3, g1 and g0'
     >>> known = Forecast(np.array([9.0, 3.0, 9.0]), spread=np.zeros(3))
     >>> moved(["a", "b", "c"], np.array([50, 20, 50]), np.array([40, 40, 40]), np.full(3, 9.0), known)
-    'Moved 20 samples from a and c to b (200 % faster than before)'
+    'Moved 20 samples from a and c to b (200% faster than before)'
     """
     change = after - before
     givers, more_givers = _largest(-change)

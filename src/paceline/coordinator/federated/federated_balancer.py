@@ -108,7 +108,7 @@ class FederatedBalancer:
     >>> plan.sizes, plan.seconds.round(1)
     (array([15, 15, 30]), array([8.5, 8.5, 8.9]))
     >>> print(plan.why("tablet"))
-    tablet gets 30 samples a step (150 % of the mean): 60.6 samples/s by its own reports and 4 s to communicate make
+    tablet gets 30 samples a step (150% of the mean): 60.6 samples/s by its own reports and 4 s to communicate make
     8.95 s for 10 local steps.
     """
 
