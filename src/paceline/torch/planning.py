@@ -76,7 +76,8 @@ class Planning:
         self._timed: deque[float] = deque(maxlen=8)
         self.seconds = 0.0
         self._settled = self._settled_before = False  # at this exchange, and at the one before
-        self._unchanged = 0  # plans since the sizes changed, the same on every rank
+        self._steady_plans = 0  # plans since more than a few samples moved, the same on every rank
+        self._usual_seconds = math.nan  # of the slowest rank, an iteration
         self._last_W: Sizes | None = None  # what the loader was given last, and what it made of it
         self._shares_W: Sizes | None = None
         self._begin()
@@ -145,15 +146,31 @@ class Planning:
 
     def learn(self, rows: RankReports) -> None:
         """Learn from the reports of an iteration and plan the next, or keep the reports until planning is due."""
+        at_once = rows.ran_out
         if self.work is not None:
-            rows = self._in_work(rows, self.work)
+            rows, new_costs = self._in_work(rows, self.work)
+            at_once = at_once or new_costs
+        if at_once or self._is_due(rows):
+            rows = rows if at_once else mean_of([*self._unplanned, rows])
+            self._unplanned.clear()
+            self._replan(rows)
         else:
             self._unplanned.append(rows)
-            at_once = min(self._interval(rows), 1 + self._unchanged // 4)
-            if len(self._unplanned) < at_once and not rows.ran_out:
-                return
-            rows = mean_of(self._unplanned)
+
+    def _is_due(self, rows: RankReports) -> bool:
+        """Note how long an iteration took, and return whether to plan now: the same on every rank."""
+        seconds = (rows["seconds"] / rows["steps"]).tolist()  # NaN, or of the slowest rank
+        iteration = max((one for one in seconds if one == one), default=math.inf)
+        usual = self._usual_seconds if self._usual_seconds == self._usual_seconds else iteration
+        self._usual_seconds = usual + 0.1 * (iteration - usual) if iteration < math.inf else math.nan
+        if iteration > 1.5 * usual:  # a worker has become slow
             self._unplanned.clear()
+            return True
+        # planning takes at most 1% of this process's time, and at most 32 iterations are planned at once
+        affordable = min(float(rows["planning_seconds"].max()) / (0.01 * iteration), 32)
+        return len(self._unplanned) + 1 >= min(affordable, 1 + self._steady_plans // 4)
+
+    def _replan(self, rows: RankReports) -> None:
         self._settled_before, self._settled = self._settled, False
         began = time.thread_time()
         if self._covariates_before.size:
@@ -161,30 +178,25 @@ class Planning:
             self.balancer.step(rows.report(before_WD), self._covariates_before)
         else:
             self.balancer.step(rows.report(None), None)
-        sizes_W = self._sizes_W
+        before_W = self._sizes_W
         self._take_plan()
-        self._unchanged = self._unchanged + 1 if np.array_equal(sizes_W, self._sizes_W) else 0
+        # a few samples to and fro are noise
+        moved = np.abs(self._sizes_W - before_W).sum() > 0.1 * before_W.sum()
+        self._steady_plans = 0 if moved else self._steady_plans + 1
         self._timed.append(time.thread_time() - began)
         if len(self._timed) == 8:
             self.seconds = min(self._timed)
 
-    @staticmethod
-    def _interval(rows: RankReports) -> float:
-        """Return how many iterations are planned at once: the same on every rank."""
-        seconds = (rows["seconds"] / rows["steps"]).tolist()  # NaN, or of the slowest rank
-        iteration = max((one for one in seconds if one == one), default=math.inf)
-        # planning takes at most 2% of this process's time, and at most 32 iterations are planned at once
-        return min(float(rows["planning_seconds"].max()) / (0.02 * iteration), 32)
-
-    def _in_work(self, rows: RankReports, work: WorkModel) -> RankReports:
-        """Return the reports with work in place of samples, where samples have costs, and learn these costs."""
+    def _in_work(self, rows: RankReports, work: WorkModel) -> tuple[RankReports, bool]:
+        """Learn what samples cost; return the reports with work in place of samples, and whether costs are new."""
         work_W, parts_W = work.work(rows.features_WF), rows["micro_batches"]
         planned = rows.at_shares(work_W, self.plan.sizes.astype(np.float64), work.fixed)
         if work.observe(rows.features_WF / parts_W[:, None], rows["seconds"] / parts_W):
             self._loader.coefficients = work.coefficients
             if relative_change(work.work(rows.features_WF), work_W) > 0.02:
-                return self._retold(rows, work)
-        return planned
+                return self._retold(rows, work), True
+            self._take_plan()  # the same sizes, and a checksum of the new costs
+        return planned, False
 
     def _retold(self, rows: RankReports, work: WorkModel) -> RankReports:
         """Report the last iterations to the predictor in units of the new costs; return the newest report in them.
@@ -221,7 +233,7 @@ class Planning:
         self._rank_order = np.array([workers.index(worker) for worker in self.workers])
         self.in_order = self._rank_order.tolist() == list(range(len(workers)))
         self._last_W = None
-        self._unchanged = 0
+        self._steady_plans = 0
         self._take_plan()
         self.hand_over()
 
