@@ -1,4 +1,5 @@
 import io
+import time
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ from rich.console import Console
 from paceline.datasets import Trace
 from paceline.eval import backtest
 from paceline.predictors import EWMA, NARX, LastValue, Report, Training, checks
-from paceline.training import Bar, describe_model, fit, load_model, save_model
+from paceline.training import Bar, FitProgress, describe_model, fit, load_model, save_model
 
 QUICK = Training(epochs=2)
 
@@ -139,5 +140,6 @@ def test_a_spike_of_any_size_is_undone():
 def test_bar_on_a_terminal_says_the_loss():
     terminal = io.StringIO()
     with Bar(Console(file=terminal, force_terminal=True, width=120)) as bar:
-        fit(NARX(training=QUICK), [checks.example_trace()], progress=bar)
-    assert "loss" in terminal.getvalue()
+        bar(FitProgress("training", 512, 1024, rate=256.0, loss=0.5))
+        time.sleep(0.3)  # it is drawn ten times a second
+    assert "loss 0.5" in terminal.getvalue()
