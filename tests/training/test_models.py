@@ -1,14 +1,10 @@
-import io
-import time
-
 import numpy as np
 import pytest
-from rich.console import Console
 
 from paceline.datasets import Trace
 from paceline.eval import backtest
 from paceline.predictors import EWMA, NARX, LastValue, Report, Training, checks
-from paceline.training import Bar, FitProgress, describe_model, fit, load_model, save_model
+from paceline.training import describe_model, fit, load_model, save_model
 
 QUICK = Training(epochs=2)
 
@@ -135,11 +131,3 @@ def test_a_spike_of_any_size_is_undone():
         for log_speed in [*rng.normal(2.0, 0.05, 100), 2.0 - size]:
             model.observe(Report([np.exp(log_speed)], [1.0]))
         assert np.log(model.predict().speed) == pytest.approx(2.0, abs=0.25)
-
-
-def test_bar_on_a_terminal_says_the_loss():
-    terminal = io.StringIO()
-    with Bar(Console(file=terminal, force_terminal=True, width=120)) as bar:
-        bar(FitProgress("training", 512, 1024, rate=256.0, loss=0.5))
-        time.sleep(0.3)  # it is drawn ten times a second
-    assert "loss 0.5" in terminal.getvalue()
