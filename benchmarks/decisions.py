@@ -21,8 +21,9 @@ from decisions_sets import MOST_ITERATIONS, MOST_JOBS, MOST_WORKERS, Set, jobs, 
 from machine import machine
 
 from paceline.datasets import Trace
-from paceline.eval import Balanced, BareSplit, EqualBatches, SizeScheme
-from paceline.predictors import EWMA, Auto, LastValue, Predictor
+from paceline.eval import Balanced, EqualBatches, SizeScheme
+from paceline.predictors import EWMA, Auto, LastValue, Predictor, Report
+from paceline.solver import split
 
 SAMPLES, FIRST = 320, 10
 """Samples for each worker, and the first iteration that is scored: the balancer warms up for five."""
@@ -62,6 +63,23 @@ class Found:
     def cost(self, column: str, other: str) -> float:
         """Return the share of an iteration's time by which a column is behind another."""
         return (self.overhead[column] - self.overhead[other]) / (1.0 + self.overhead[other])
+
+
+class BareSplit:
+    """The exact split of every forecast, at least one sample each: a balancer without any policy."""
+
+    def __init__(self, predictor: Predictor) -> None:
+        self.predictor, self.covariate_names = predictor, predictor.covariate_names
+
+    def reset(self, workers, global_batch):
+        self.predictor.reset(workers)
+        self.global_batch = global_batch
+
+    def sizes(self, iteration, covariates):
+        return split(self.predictor.predict(covariates=covariates).curves, self.global_batch, lower=1).sizes
+
+    def observe(self, sizes, seconds, covariates):
+        self.predictor.observe(Report(samples=sizes, seconds=seconds, covariates=covariates))
 
 
 def schemes(data: Set) -> dict[str, SizeScheme]:

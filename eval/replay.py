@@ -384,52 +384,6 @@ class _Checked:
         return ahead
 
 
-class BareSplit:
-    """The exact split of every forecast, at least one sample each: a balancer without any policy.
-
-    Parameters
-    ----------
-    predictor
-        Any predictor, fitted if it needs fitting.
-    """
-
-    def __init__(self, predictor: Predictor) -> None:
-        self.predictor = predictor
-
-    @property
-    def covariate_names(self) -> tuple[str, ...]:
-        """The covariates that its predictor reads."""
-        return self.predictor.covariate_names
-
-    def reset(self, workers: Sequence[str], global_batch: int) -> None:
-        """Start a job with these workers and this global batch; nothing is carried over."""
-        self.predictor.reset(workers)
-        self._workers, self._global_batch = tuple(workers), global_batch
-
-    def sizes(self, iteration: int, covariates: Array | None) -> Sizes:
-        """Solve the split of the forecast curves."""
-        forecast = self.predictor.predict(covariates=covariates)
-        require_forecasts(self.predictor, forecast.speed[None], forecast.spread[None], self._workers, iteration)
-        return split(forecast.curves, self._global_batch, lower=1).sizes
-
-    def observe(self, sizes: Sizes, seconds: Array, covariates: Array | None) -> None:
-        """Pass the measured times to the predictor."""
-        self.predictor.observe(Report(samples=sizes, seconds=seconds, covariates=covariates))
-
-
-def balanced(models: Mapping[str, Predictor]) -> dict[str, SizeScheme]:
-    """Return, for predictors by their names, what a job runs and what the bare split of each forecast would do.
-
-    >>> from paceline.predictors import EWMA
-    >>> list(balanced({"ewma": EWMA()}))
-    ['ewma', 'ewma, bare split']
-    """
-    schemes: dict[str, SizeScheme] = {}
-    for name, model in models.items():
-        schemes |= {name: Balanced(model), f"{name}, bare split": BareSplit(model)}
-    return schemes
-
-
 def curves_at(trace: Trace, fixed_seconds: Array, iteration: int) -> Curves:
     """Return the time of any batch in a recorded iteration of which these seconds are fixed, ``[T, W]``."""
     fixed_W = fixed_seconds[iteration]

@@ -74,10 +74,10 @@ def wavy_job():
 @pytest.mark.slow
 def test_replay_command_equals_replay(trace, fitting):  # noqa: F811
     from paceline.datasets import load
-    from paceline.eval import balanced
+    from paceline.eval import Balanced
 
     tables = json.loads(run("replay", "ewma", "-t", trace, "-f", fitting, "--json"))
-    expected = replay(balanced({"ewma": EWMA()}), load(trace)).table.set_index("scheme")["mean"]
+    expected = replay({"ewma": Balanced(EWMA())}, load(trace)).table.set_index("scheme")["mean"]
     assert {row["scheme"]: row["mean"] for row in tables["per trace"]} == pytest.approx(dict(expected))
 
 

@@ -44,7 +44,7 @@ def test_the_replay_prints_the_rows_of_the_page():
         re.sub(r"\s+", " ", line) for line in printed("replay", "ewma", "--trace", "digits-mlp-steady").splitlines()
     ]
     expected = [re.sub(r"\s+", " ", line) for line in shown("replay") if line.startswith("│") and "auto" not in line]
-    assert len(expected) == 4
+    assert len(expected) == 3
     assert [row for row in expected if row not in rows] == []
 
 

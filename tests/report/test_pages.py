@@ -16,7 +16,7 @@ from made_pages import Parsed, slowed_run, slowed_trace
 from paceline._printable import escape_surrogates, printable
 from paceline.audit import AuditStatus, AuditVerdict, Cause
 from paceline.cli import main as cli
-from paceline.eval import balanced, leaderboard, replay_all
+from paceline.eval import Balanced, leaderboard, replay_all
 from paceline.predictors import EWMA
 from paceline.report import audit_page, evaluation_page, read_page, render, replay_page, run_page, write_page
 from paceline.report.drawing import WAYS, shown
@@ -44,7 +44,7 @@ def evaluation_of(folder, names, job="job"):
 
 def replay_of(folder, names, job="job"):
     trace = slowed_trace(names, job)
-    return replay_page(replay_all(balanced({"ewma": EWMA()}), [trace], warmup=10), [trace], command="paceline replay")
+    return replay_page(replay_all({"ewma": Balanced(EWMA())}, [trace], warmup=10), [trace], command="paceline replay")
 
 
 def audit_of(folder, names, job="job"):

@@ -12,7 +12,7 @@ from recorded_runs import iterations, written
 
 from paceline.cli.demo_command import demo_page
 from paceline.datasets import Trace
-from paceline.eval import balanced, leaderboard, replay_all
+from paceline.eval import Balanced, leaderboard, replay_all
 from paceline.lab import Row, Setting
 from paceline.predictors import EWMA
 from paceline.recording import read_run
@@ -175,7 +175,7 @@ def test_calibration_counts_speeds_below_each_quantile():
 @pytest.mark.slow
 def test_the_verdict_of_a_replay_states_its_table(tmp_path):
     traces = [slowed_trace(NAMES, "early", at=20), slowed_trace(NAMES, "late", at=100)]
-    replays = replay_all(balanced({"ewma": EWMA()}), traces, warmup=10)
+    replays = replay_all({"ewma": Balanced(EWMA())}, traces, warmup=10)
     page = replay_page(replays, traces)
     table = replays.overall.set_index("scheme")
     verdict = verdict_of(page)
@@ -219,7 +219,7 @@ def test_one_worker_and_one_iteration_have_a_page_too():
 @pytest.mark.slow
 def test_the_demo_calls_no_noise_a_gain(speed_up, half, headline):
     trace = slowed_trace(NAMES)
-    board, replays = leaderboard({"ewma": EWMA()}, [trace]), replay_all(balanced({"ewma": EWMA()}), [trace])
+    board, replays = leaderboard({"ewma": EWMA()}, [trace]), replay_all({"ewma": Balanced(EWMA())}, [trace])
     row = Row("auto", speed_up, half, waiting=0.1, oracle=1.5, reached=0.9, overhead=1e-4, changes=2.0, loss_gap=0.0)
     live = SimpleNamespace(
         rows=[row], losses=lambda scheme: np.linspace(2.0, 0.0, 50), setting=Setting(contention="quota")

@@ -159,14 +159,13 @@ def replay(
 ) -> None:
     """Replay recorded jobs with equal batches, with batches sized by each predictor, and with hindsight.
 
-    A predictor's row is what the load balancer of a job does with it, and its [cyan]bare split[/] what following
-    every forecast would do.
+    A predictor's row is what the load balancer of a job does with it.
     """
-    from paceline.eval import balanced
+    from paceline.eval import Balanced
 
     _require_page(to_page)
     scored, models, _, skipped = _traces_and_models(predictors or list(DEFAULT_PREDICTORS), traces, fit_on, options)
-    result = _replayed(balanced(models), scored, batch, warmup)
+    result = _replayed({name: Balanced(model) for name, model in models.items()}, scored, batch, warmup)
     for note in result.notes:
         err.print(escape(note))
     print_frames({"overall": result.overall, "per trace": result.per_trace, "skipped": skipped}, as_json)

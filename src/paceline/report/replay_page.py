@@ -121,9 +121,7 @@ def _next(gain: float, oracle: float, scheme: str) -> dict[str, Any]:
 
 def _best(replays: Replays) -> str:
     """Return the fastest scheme that a job could use."""
-    names = [
-        str(name) for name in replays.overall["scheme"] if name not in (EQUAL, ORACLE) and "bare split" not in name
-    ]
+    names = [str(name) for name in replays.overall["scheme"] if name not in (EQUAL, ORACLE)]
     return names[0] if names else ORACLE
 
 
