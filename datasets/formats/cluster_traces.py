@@ -770,7 +770,6 @@ FORMATS = (
             gives="usage",
             seen=MADE,
             read=partial(read_alibaba_2018, table),
-            columns=ALIBABA_2018_COLUMNS[table],
             matches=partial(_is_alibaba_2018, table),
         )
         for table in ALIBABA_2018_COLUMNS
@@ -782,7 +781,6 @@ FORMATS = (
         gives="speed",
         seen=real("alibaba/clusterdata, mini-batch-time"),
         read=read_pai_minibatch,
-        columns=PAI_MINIBATCH_COLUMNS,
         matches=lambda path, head: set(PAI_MINIBATCH_COLUMNS) <= set(header_of(head)),
     ),
     Format(
@@ -801,7 +799,6 @@ FORMATS = (
         gives="usage",
         seen=MADE,
         read=read_google,
-        columns=("start_time", "collection_id", "instance_index", *GOOGLE_COVARIATES),
         matches=_is_google,
         job=lambda path: str(path.parent),
     ),
@@ -812,7 +809,6 @@ FORMATS = (
         gives="usage",
         seen=MADE,
         read=read_azure,
-        columns=NAMES,
         matches=_is_azure,
         job=lambda path: str(path.parent),
     ),
@@ -823,7 +819,6 @@ FORMATS = (
         gives="speed",
         seen=real("Azure/AzurePublicDataset, vm-noise-data"),
         read=read_azure_noise,
-        columns=tuple(AZURE_NOISE_COLUMNS),
         matches=lambda path, head: set(AZURE_NOISE_COLUMNS) <= set(header_of(head)),
     ),
     Format(
@@ -833,7 +828,6 @@ FORMATS = (
         gives="usage",
         seen=MADE,
         read=read_bitbrains,
-        columns=(TIME, *BITBRAINS_COVARIATES),
         matches=lambda path, head: {TIME, "CPU usage [%]"} <= set(header_of(head, ";")),
         job=lambda path: str(path.parent),
     ),
@@ -845,7 +839,6 @@ FORMATS = (
             gives="usage",
             seen=MADE,
             read=partial(read_philly, kind),
-            columns=PHILLY_COLUMNS[kind],
             matches=partial(_is_philly, kind),
         )
         for kind in PHILLY_COLUMNS
@@ -857,7 +850,6 @@ FORMATS = (
         gives="usage",
         seen=MADE,
         read=read_cpu,
-        columns=("Step", "Node", "Series", "ElapsedTime", "EpochTime", *CPU_COVARIATES),
         matches=lambda path, head: {"Step", "Node", "EpochTime", "CPUUtilization"} <= set(header_of(head)),
     ),
     Format(
@@ -867,7 +859,6 @@ FORMATS = (
         gives="usage",
         seen=MADE,
         read=read_gpu,
-        columns=("timestamp", "gpu_index", *GPU_COVARIATES),
         matches=lambda path, head: {"timestamp", "gpu_index", "utilization_gpu_pct"} <= set(header_of(head)),
     ),
     Format(
@@ -877,7 +868,6 @@ FORMATS = (
         gives="speed",
         seen=real("ByteDance-Seed/StragglerAnalysis"),
         read=read_bytedance,
-        columns=BYTEDANCE_COLUMNS,
         matches=_is_bytedance,
     ),
     Format(
@@ -887,7 +877,6 @@ FORMATS = (
         gives="speed",
         seen=MADE,
         read=read_fedscale,
-        columns=FEDSCALE_COLUMNS,
         matches=_is_fedscale,
     ),
 )

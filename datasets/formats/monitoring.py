@@ -215,7 +215,6 @@ FORMATS = (
         gives="usage",
         seen=QUOTED,
         read=read_sar,
-        columns=("hostname", "interval", "timestamp"),
         matches=lambda path, head: "# hostname;interval;timestamp" in head[:1000],
     ),
 )

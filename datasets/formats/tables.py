@@ -106,7 +106,7 @@ def _is_range(path: Path, text: str) -> bool:
     return text.lstrip().startswith("{") and {"resultType", "metric", "values"} <= set(names_in(text))
 
 
-def _format(name: str, about: str, files: str, seen: str, read: Any, matches: Any, *columns: str) -> Format:
+def _format(name: str, about: str, files: str, seen: str, read: Any, matches: Any) -> Format:
     return Format(
         name=name,
         about=about,
@@ -115,7 +115,6 @@ def _format(name: str, about: str, files: str, seen: str, read: Any, matches: An
         seen=seen,
         read=read,
         matches=matches,
-        columns=columns,
     )
 
 

@@ -507,7 +507,6 @@ FORMATS = (
         gives="speed if the column of step times is named, otherwise usage",
         seen=real("cirquit/hivemind-multi-cloud"),
         read=read_wandb,
-        columns=WANDB_COLUMNS,
         matches=_is_wandb,
     ),
     Format(
@@ -517,7 +516,6 @@ FORMATS = (
         gives="speed",
         seen=real("cirquit/hivemind-multi-cloud"),
         read=read_workers,
-        columns=(TIME, STEP, SAMPLES, *BUSY_PARTS),
         matches=lambda path, head: {STEP, SAMPLES, *BUSY_PARTS} <= set(header_of(head)),
         job=experiment,
     ),
@@ -537,7 +535,6 @@ FORMATS = (
         gives="speed",
         seen=real("cake-lab/CM-DARE and cake-lab/Sync-Switch"),
         read=read_tensorboard,
-        columns=TENSORBOARD,
         job=lambda path: "",
         matches=lambda path, head: set(TENSORBOARD) <= set(header_of(head)),
     ),

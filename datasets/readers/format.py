@@ -29,8 +29,6 @@ class Format:
         Returns whether a file has this format, from its path and its first 64 kB of text.
     seen
         What it was tried on: :func:`real` with the name of a set, or :data:`NATIVE`, :data:`QUOTED` or :data:`MADE`.
-    columns
-        Its columns or keys, if it has any: a file that matches no format is compared with them.
     job
         Returns the job that a file belongs to: files of one folder and one job are read together.
     per_rank
@@ -44,7 +42,6 @@ class Format:
     read: Callable[..., Iterator[Trace]]
     matches: Callable[[Path, str], bool]
     seen: str
-    columns: tuple[str, ...] = ()
     job: Callable[[Path], str] = str
     per_rank: bool = False
 

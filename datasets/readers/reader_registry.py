@@ -16,7 +16,7 @@ from paceline.datasets.readers.csv_rows import delimiter_of, header_of
 from paceline.datasets.readers.files import head
 from paceline.datasets.readers.format import NATIVE, Format
 from paceline.datasets.readers.frozen import frozen, frozen_sentence
-from paceline.datasets.readers.hint import advice, nearest
+from paceline.datasets.readers.hint import advice
 from paceline.datasets.readers.json_tables import is_json
 from paceline.datasets.readers.per_rank import are_ranks, job_of, joined, rank_of
 from paceline.datasets.trace import Trace
@@ -147,16 +147,12 @@ def detect_format(path: str | Path, options: Mapping[str, object] | None = None)
     if not fitting and (advice_text := profilers.instead(text)):
         raise ValueError(f"{path}: {advice_text}")
     if not fitting:
-        raise ValueError(f"{path}: matches no known format{_what_to_do(text, names)}")
+        what_to_do = (
+            "; name its format, one of those that `paceline data list formats` lists; a plain table has columns "
+            "worker, iteration, samples and seconds, or options such as --with worker=rank that name them"
+        )
+        raise ValueError(f"{path}: matches no known format{advice(names) or what_to_do}")
     return fitting[0]
-
-
-def _what_to_do(text: str, names: Sequence[str]) -> str:
-    """Return the end of the sentence about a file of no format: options that would read it, or the formats nearest."""
-    if sentence := advice(names):
-        return sentence
-    near = nearest(text, {one.name: one.columns for one in FORMATS.values()})
-    return f"; {f'{near}; ' * bool(near)}name the format, one of those that `paceline data list formats` lists"
 
 
 def _logged(file: Path, why: ValueError) -> None:

@@ -475,7 +475,6 @@ FORMATS = (
         gives="all that a trace holds",
         seen=NATIVE,
         read=read_csv,
-        columns=REQUIRED,
         matches=lambda path, first: (
             not (is_json(first) or is_parquet(first)) and is_table_with(columns_of(path, first), {})
         ),
@@ -488,7 +487,6 @@ FORMATS = (
         gives="all that a trace holds",
         seen=NATIVE,
         read=read_csv,
-        columns=REQUIRED,
         matches=lambda path, first: is_json(first) and is_table_with(columns_of(path, first), {}),
     ),
 )
