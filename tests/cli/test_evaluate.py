@@ -1,7 +1,7 @@
 """``paceline evaluate`` and ``tune``: one verdict on page and terminal, tables that fit, commands to paste."""
 
+import io
 import json
-import re
 import shlex
 
 import numpy as np
@@ -10,7 +10,6 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from paceline.cli import main as cli
-from paceline.cli import show
 from paceline.datasets import Trace
 from paceline.eval import leaderboard
 from paceline.predictors import EWMA, named
@@ -51,16 +50,15 @@ def test_short_trace_names_the_warmup():
         leaderboard({"ewma": EWMA()}, [noisy_trace(51)])
 
 
-@pytest.mark.parametrize("width", [40, 80, 120])
-def test_tables_fit_the_terminal(monkeypatch, width):
-    console = Console(width=width, record=True)
-    monkeypatch.setattr(show, "out", console)
-    row = {"trace": "a", "predictor": "last-value", **{f"column {k}": 0.12345 for k in range(9)}}
-    show.print_rows("title", [row, row])
+@pytest.mark.parametrize("width", [40, 80])
+def test_tables_fit_the_terminal(folder, monkeypatch, width):
+    console = Console(width=width, record=True, file=io.StringIO())
+    monkeypatch.setattr("paceline.cli.show.out", console)
+    run("evaluate", "ewma", "-t", "noisy.parquet")
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text
-    assert all(len(re.findall(rf"column {k}\b", text)) == 1 for k in range(9))
+    assert all(name in text for name in ("rmse", "mae", "worst", "coverage", "overhead", "microseconds"))
 
 
 def test_tune_prints_a_command_that_fits_the_winner(folder):

@@ -6,7 +6,6 @@ import pytest
 from typer.testing import CliRunner
 
 from paceline.cli.main import app
-from paceline.datasets.readers.hint import advice
 
 COLUMNS = ["step", "host name", "duration_ms"]
 
@@ -32,7 +31,8 @@ def test_suggested_options_work_when_pasted(tmp_path, command):
         for rank, host in enumerate("ab")
     ]
     path.write_text("\n".join([",".join(COLUMNS), *rows]) + "\n")
-    pasted = advice(COLUMNS).partition("suggest ")[2].partition(" (samples")[0]
+    refused = str(CliRunner().invoke(app, ["data", "info", str(path)]).exception)
+    pasted = refused.partition("suggest ")[2].partition(" (samples")[0]
     named = command.format(*map(shlex.quote, (str(path), str(tmp_path))))
     done = CliRunner().invoke(app, shlex.split(f"{named} {pasted}"))
     assert done.exit_code == 0, done.output

@@ -6,7 +6,6 @@ import re
 import pytest
 from test_cli import fails, fitting, run, trace  # noqa: F401 - fixtures
 
-from paceline import __version__
 from paceline.eval import replay
 from paceline.predictors import EWMA, NAMES
 from paceline.training import fit
@@ -82,7 +81,7 @@ def test_replay_command_equals_replay(trace, fitting):  # noqa: F811
 
 
 def test_the_version_is_printed():
-    assert run("--version") == f"paceline {__version__}\n"
+    assert re.fullmatch(r"paceline \d+\.\d+\.\d+\n", run("--version"))
 
 
 @pytest.mark.slow

@@ -1,25 +1,11 @@
 """What commands print: whole sentences to a file or a pipe, and nothing that acts on a terminal."""
 
-import io
 import os
 import subprocess
 import sys
 
 import pytest
 from recorded_runs import iterations, written
-
-from paceline.cli import show
-
-SENTENCE = "a [note] of 12 words, " * 30
-
-
-@pytest.mark.parametrize("settings", [{}, {"COLUMNS": "40"}, {"FORCE_COLOR": "1", "COLUMNS": "300"}])
-def test_console_wraps_nothing_in_a_file(monkeypatch, settings):
-    for name, value in settings.items():
-        monkeypatch.setenv(name, value)
-    console = show.SafeConsole(file=io.StringIO(), color_system=None)
-    console.print(SENTENCE, markup=False)
-    assert console.file.getvalue() == f"{SENTENCE}\n"
 
 
 @pytest.mark.processes

@@ -10,7 +10,6 @@ from test_cli import OWN, fails, fitting, run, trace  # noqa: F401 - fixtures
 
 from paceline.eval import Balanced, backtest, replay
 from paceline.predictors import EWMA, Forecast, checks
-from paceline.predictors.adopted import adopted
 from paceline.training import load_model
 
 MINE = """
@@ -78,7 +77,7 @@ def test_invalid_forecast_is_never_scored(given_, at, part, own):
         return  # nothing is known, or everything
     predictor = Sometimes(given_, at, part)
     job = checks.example_trace(120)
-    scored = adopted(Keeps(predictor)) if own else predictor
+    scored = Keeps(predictor) if own else predictor
     named = "Keeps" if own else "Sometimes"
     worker = job.workers[1]
     with pytest.raises(ValueError, match=rf"^{named} forecast .* for worker {worker} in iteration {at}: "):

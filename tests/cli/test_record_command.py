@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from paceline.cli.main import app
 from paceline.datasets import load
-from paceline.recording.command import record_command
 
 RECORDING = """
 import os, sys, time
@@ -54,17 +53,18 @@ def test_record_returns_the_command_status(tmp_path, script):
 
 
 @pytest.mark.processes
-def test_last_recorded_attempt_counts(tmp_path, script):
-    attempts = ["rank0=2", "rank1=2", "rank0.1=3", "rank1.1=3", "rank0.2=0", "rank1.2=0"]
-    recorded = record_command(python(script, *attempts), tmp_path / "job.parquet")
-    assert [file.name for file in recorded.files] == ["rank0.1.jsonl", "rank1.1.jsonl"]
-    assert len(recorded.trace) == 3
-
-
-@pytest.mark.processes
-def test_more_than_ten_ranks_in_order(tmp_path, script):
-    recorded = record_command(python(script, "rank10=1", "rank2=1", "rank9=1"), tmp_path / "job.parquet")
-    assert recorded.trace.workers == ("2", "9", "10")
+@pytest.mark.parametrize(
+    ("words", "iterations", "workers"),
+    [
+        (["rank0=2", "rank1=2", "rank0.1=3", "rank1.1=3", "rank0.2=0", "rank1.2=0"], 3, ("0", "1")),
+        (["rank10=1", "rank2=1", "rank9=1"], 1, ("2", "9", "10")),
+    ],
+    ids=["last attempt", "ten ranks"],
+)
+def test_last_attempt_of_all_ranks_is_merged(tmp_path, script, words, iterations, workers):
+    CliRunner().invoke(app, ["record", "--out", str(tmp_path), "--", *python(script, *words)], catch_exceptions=False)
+    trace = load(tmp_path / "train.parquet")
+    assert (len(trace), trace.workers) == (iterations, workers)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -88,8 +88,3 @@ def test_command_recording_nothing_is_an_error(tmp_path):
     done = CliRunner().invoke(app, ["record", "--out", str(tmp_path / "out"), "--", *python("-c", "pass")])
     assert isinstance(done.exception, RuntimeError)
     assert "took more than one step of torch.optim" in str(done.exception)
-
-
-def test_record_names_a_command_that_is_missing(tmp_path):
-    refused = CliRunner().invoke(app, ["record", "--out", str(tmp_path), "--", "no-such-command"])
-    assert "'no-such-command' is not a command on the PATH" in str(refused.exception)

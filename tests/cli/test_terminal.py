@@ -1,14 +1,11 @@
 """No name in a file reaches a terminal as an escape sequence, whichever command prints it."""
 
 import logging
-from io import StringIO
 
 import pytest
 from recorded_runs import iterations
-from rich.text import Text
 
 from paceline.cli import main
-from paceline.cli.show import SafeConsole
 from paceline.recording import Logging
 
 OSC = "\x1b]52;c;aGk=\x07"
@@ -41,7 +38,6 @@ def evil(tmp_path, monkeypatch):
     "command",
     [
         ("data", "info"),
-        ("data", "check"),
         ("data", "load", "--out", f"copy{OSC}.parquet"),
         ("evaluate", "last-value", "--warmup", "5", "--trace"),
         ("replay", "last-value", "--warmup", "5", "--trace"),
@@ -57,9 +53,7 @@ def test_names_of_a_file_reach_no_terminal(evil, monkeypatch, capsys, command):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "command", [("data", "info"), ("data", "check"), ("evaluate", "ewma", "--trace"), ("replay", "ewma", "--trace")]
-)
+@pytest.mark.parametrize("command", [("data", "info"), ("evaluate", "ewma", "--trace"), ("replay", "ewma", "--trace")])
 def test_names_in_an_error_reach_no_terminal(tmp_path, monkeypatch, capsys, command):
     monkeypatch.chdir(tmp_path)
     (tmp_path / f"evil{OSC}.csv").write_text(
@@ -67,17 +61,6 @@ def test_names_in_an_error_reach_no_terminal(tmp_path, monkeypatch, capsys, comm
     )
     assert paceline(monkeypatch, *command, f"evil{OSC}.csv") == 2
     assert not unprintable(capsys.readouterr().err)
-
-
-def test_colours_of_our_own_still_reach_a_terminal():
-    console = SafeConsole(file=StringIO(), force_terminal=True, color_system="standard", width=60)
-    console.print("[red]stop[/] " + EVIL, highlight=False)
-    console.print(Text(EVIL, style="bold"))
-    shown = console.file.getvalue()
-    assert shown.startswith("\x1b[31mstop\x1b[0m")
-    assert OSC not in shown
-    assert "\x9b" not in shown
-    assert shown.count("\x1b") == 4
 
 
 def test_names_reach_no_log(caplog):
