@@ -1,6 +1,7 @@
 """The contract of every predictor, and the predictors that keep it."""
 
 from paceline._curves import Curves
+from paceline.predictors import checks
 from paceline.predictors.arima import ARIMA
 from paceline.predictors.auto import Auto
 from paceline.predictors.averages import (
@@ -77,6 +78,7 @@ __all__ = [
     "RunningMedian",
     "SimpleRNN",
     "Training",
+    "checks",
     "named",
     "register",
 ]
