@@ -15,7 +15,7 @@ from standin import NAME, stand_in
 
 from paceline.cli.main import main
 from paceline.datasets import synthetic_fleet
-from paceline.datasets.profiles import load_profile
+from paceline.datasets import read_profiles
 from paceline.predictors import LSTM, NARX, GatedNARX, SimpleRNN, Training
 from paceline.predictors.networks import descent, processes
 from paceline.training import fit
@@ -75,7 +75,7 @@ def test_the_command_profiles_on_a_device(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["paceline", "profile", *options])
     with stand_in(limit=2**20), contextlib.suppress(SystemExit):
         main()
-    found = load_profile(tmp_path / "p.csv")
+    found = read_profiles(tmp_path / "p.csv")
     assert set(found["device"]) == {NAME}
     assert found["seconds"].isna().any()
     assert "memory limit" in capsys.readouterr().out

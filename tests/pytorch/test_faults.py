@@ -12,8 +12,9 @@ import torch
 from ranks import run_ranks
 from recorded_runs import iterations, written
 from torch.nn.parallel import DistributedDataParallel
+from typer.testing import CliRunner
 
-from paceline.cli.watch_command import Watched
+from paceline.cli import main as cli
 from paceline.coordinator import LoadBalancer
 from paceline.predictors import EWMA, Report
 from paceline.recording import ControlGroup, Recorder, all_covariates, default_covariates, merge, read_run
@@ -45,7 +46,9 @@ def test_a_run_whose_clock_was_set_is_shown(tmp_path, jump):
     records = [replace(one, time=one.time + jump * (one.index > 4)) for one in iterations(10)]
     written(tmp_path / "run.jsonl", records).close()
     assert read_run(tmp_path / "run.jsonl").of_fleet["index"].tolist() == list(range(10))
-    assert Watched(tmp_path / "run.jsonl").picture() is not None
+    shown = CliRunner().invoke(cli.app, ["watch", "--once", str(tmp_path / "run.jsonl")])
+    assert shown.exit_code == 0, shown.output
+    assert "10 iterations recorded" in shown.output
 
 
 def test_unreadable_kernel_files_are_no_error(tmp_path):

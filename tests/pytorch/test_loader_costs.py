@@ -380,3 +380,14 @@ def test_parts_out_of_range_are_refused(options, sentence):
 def test_lengths_of_parts_are_checked(lengths, sentence):
     with pytest.raises(ValueError, match=sentence):
         BalancedLoader(range(3), 2, rank=0, world_size=1, costs=Costs(lengths=lengths))
+
+
+@settings(max_examples=40)
+@given(st.lists(st.integers(1, 9), min_size=3, max_size=9), st.floats(0.5, 60), st.integers(1, 3))
+def test_token_budget_has_one_sample_per_rank(lengths, budget, ranks):
+    costs = Costs(lengths=lengths, global_tokens=budget)
+    loader = BalancedLoader(range(len(lengths)), rank=0, world_size=ranks, costs=costs)
+    wanted = budget / (sum(lengths) / len(lengths))
+    assert loader.global_batch >= ranks
+    assert loader.global_batch == ranks or abs(loader.global_batch - wanted) <= 0.5 + 1e-9
+    assert loader.global_batch >= wanted - 0.5 - 1e-9

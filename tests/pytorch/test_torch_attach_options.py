@@ -1,8 +1,6 @@
 """What attach() makes of a script's options, and what its balance gives back."""
 
-import warnings
 from datetime import timedelta
-from importlib import import_module
 from types import SimpleNamespace
 
 import pytest
@@ -10,14 +8,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline.coordinator import LoadBalancer, Policy
+from paceline.coordinator import Policy
 from paceline.predictors import Auto, LastValue
-from paceline.recording.allowance import Allowance
-from paceline.recording.torch.busy_clock import Clock
-from paceline.recording.torch.marks import CPUMarks
-from paceline.torch import BalancedLoader, BalanceWarning, attach
-
-module = import_module(attach.__module__)
+from paceline.torch import BalancedLoader, attach
 
 FACTS = ("global_batch", "shares", "settings", "position")
 
@@ -85,60 +78,13 @@ def test_timeout_covers_reports_and_gradients(script, monkeypatch, timeout):
     balance.close()
 
 
-@pytest.mark.parametrize("delay", [0, 1])
-def test_balancer_plans_named_workers_one_later(script, monkeypatch, delay):
-    told, made = {}, []
-
-    class Late(Clock):
-        def __init__(self, *of):
-            super().__init__(*of)
-            made.append(of)
-            self.delay = delay
-
-    def balancer(predictor, **options):
-        told.update(options, predictor=predictor)
-        return LoadBalancer(predictor, **options)
-
-    monkeypatch.setattr(module, "Clock", Late)
-    monkeypatch.setattr(module, "LoadBalancer", balancer)
+def test_balancer_plans_the_named_workers(script):
     predictor, policy = LastValue(), Policy(lower=2)
-    attach(*script, predictor=predictor, policy=policy, workers=["w"]).close()
-    assert told == {
-        "predictor": predictor,
-        "workers": ("w",),
-        "global_batch": 8,
-        "policy": policy,
-        "horizon": 1 + delay,
-    }
-    ((marks, allowance, threads),) = made
-    assert (isinstance(marks, CPUMarks), isinstance(allowance, Allowance)) == (True, True)
-    assert threads == torch.get_num_threads()
-    attach(*script).close()
-    assert isinstance(told["predictor"], Auto)
-
-
-def test_the_quota_of_a_cpu_is_none_of_a_devices(script, monkeypatch):
-    made = []
-
-    class Marks:
-        def mark(self):
-            return 0.0
-
-    monkeypatch.setattr(module, "marks_of", lambda model: Marks())
-    monkeypatch.setattr(module, "Clock", lambda *of: made.append(of) or Clock(*of))
-    attach(*script).close()
-    assert made[0][1] is None
-
-
-@pytest.mark.parametrize("sentence", ["", "The data differ."])
-def test_data_that_differ_between_ranks_are_said_once(script, monkeypatch, sentence):
-    seen = []
-    monkeypatch.setattr(module, "different", lambda exchange, dataset: seen.append(dataset) or sentence)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", BalanceWarning)
-        balance = attach(*script)
-        balance.warn("data", "again")
-    told = [str(one.message) for one in caught if one.category is BalanceWarning]
-    assert told == [sentence or "again"]
-    assert seen == [script[1].dataset]
+    balance = attach(*script, predictor=predictor, policy=policy, workers=["w"])
+    balancer = balance.balancer
+    assert (balancer.predictor, balancer.policy, balancer.workers) == (predictor, policy, ("w",))
+    assert (balancer.global_batch, balancer.horizon) == (8, 1)
     balance.close()
+    default = attach(*script)
+    assert isinstance(default.balancer.predictor, Auto)
+    default.close()

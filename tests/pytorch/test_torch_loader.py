@@ -1,6 +1,10 @@
 """The balanced loader: every sample once per epoch for any sizes, exact resumes, and new sizes at once."""
 
+import multiprocessing
 import sys
+from collections import OrderedDict, UserDict, defaultdict, namedtuple
+from functools import partial
+from types import MappingProxyType
 from weakref import ref
 
 import numpy as np
@@ -9,7 +13,6 @@ import torch
 from torch.utils.data import TensorDataset
 
 from paceline.torch import BalancedLoader, Costs
-from paceline.torch.rows import cut, joined
 
 
 def random_sizes(rng, world_size, global_batch):
@@ -186,18 +189,6 @@ def test_epoch_left_early_does_not_leak():
     assert loader.epoch == 1
 
 
-def test_collated_shapes_are_cut_and_joined():
-    from collections import namedtuple
-
-    Pair = namedtuple("Pair", ["image", "name"])
-    batch = Pair({"pixels": torch.arange(6).reshape(3, 2)}, ["a", "b", "c"])
-    parts = [cut(batch, slice(0, 1)), cut(batch, slice(1, 3))]
-    whole = joined(parts)
-    assert torch.equal(whole.image["pixels"], batch.image["pixels"])
-    assert whole.name == batch.name
-    assert isinstance(whole, Pair)
-
-
 @pytest.mark.processes
 def test_an_error_in_the_dataset_reaches_the_loop():
     class Broken(torch.utils.data.Dataset):
@@ -264,3 +255,81 @@ def test_sizes_and_shares_equal_without_costs(num_workers):
         with pytest.raises(AttributeError, match=r"BalancedLoader has no sizes: .*shares= divides their work"):
             set_or_ask()
     assert not hasattr(costly, "sizes")
+
+
+Pair = namedtuple("Pair", ["image", "name"])
+
+
+def two_columns(kind, samples):
+    return kind({"x": torch.tensor(samples), "y": [str(sample) for sample in samples]})
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    "kind",
+    [
+        dict,
+        OrderedDict,
+        UserDict,
+        partial(defaultdict, list),
+        MappingProxyType,
+        lambda parts: Pair(parts, [*parts["y"]]),
+    ],
+    ids=["dict", "ordered", "user", "default", "proxy", "named tuple"],
+)
+def test_batches_of_new_sizes_keep_their_kind(kind):
+    """What processes have loaded at the old size is cut, and joined with what is loaded now."""
+    fork = multiprocessing.get_context("fork")  # pickles no lambda
+    options = {"shuffle": False, "num_workers": 1, "multiprocessing_context": fork}
+    loader = BalancedLoader(range(30), 10, rank=0, world_size=2, collate_fn=partial(two_columns, kind), **options)
+    wanted, whole = [5, 7, 2], two_columns(kind, [0])
+    for number, batch in enumerate(loader):
+        assert type(batch) is type(whole)
+        assert getattr(batch, "default_factory", None) is getattr(whole, "default_factory", None)
+        rows = batch.image if isinstance(batch, Pair) else batch
+        assert len(rows["x"]) == wanted[number]
+        assert rows["y"] == [str(sample) for sample in rows["x"].tolist()]
+        following = wanted[min(number + 1, 2)]
+        loader.sizes = np.array([following, 10 - following])
+    assert number == 2
+
+
+class Counts(torch.utils.data.Dataset):
+    """Counts how often each sample is read, in whichever process."""
+
+    def __init__(self, samples):
+        self.reads = multiprocessing.get_context("fork").Array("i", samples)
+
+    def __len__(self):
+        return len(self.reads)
+
+    def __getitem__(self, index):
+        with self.reads.get_lock():
+            self.reads[index] += 1
+        return index
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("prefetch", [1, 4])
+def test_loading_ahead_reads_nothing_twice(prefetch):
+    data = Counts(240)
+    fork = multiprocessing.get_context("fork")
+    options = {"num_workers": 2, "prefetch_factor": prefetch, "multiprocessing_context": fork}
+    loader = BalancedLoader(data, 12, rank=0, world_size=2, **options)
+    change_sizes([loader], seed=4)
+    seen = [sample for batch in loader for sample in batch.tolist()]
+    assert len(set(seen)) == len(seen)
+    assert max(data.reads) == 1
+    assert all(data.reads[sample] for sample in seen)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_place_of_another_rank_is_adopted(num_workers):
+    one, other = fleet(range(12), 2, global_batch=4, num_workers=num_workers)
+    loops = [iter(one), iter(other)]
+    other.shares = np.array([1, 3])
+    for loop in (loops[0], loops[1], loops[1]):
+        next(loop)
+    one.adopt(other.place())
+    assert (one.position, one.shares.tolist()) == (other.position, [1, 3])
+    assert [len(next(loop)) for loop in loops] == [1, 3]

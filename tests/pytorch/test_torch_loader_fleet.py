@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from paceline.torch import BalancedLoader
-from paceline.torch.state import to_lists
 
 SEED = 11
 
@@ -84,7 +83,7 @@ class Fleet(RuleBasedStateMachine):
         """Do what a balancer does: adopt the place of another rank, and set equal new sizes on all ranks."""
         if self.adopts_from is not None:
             if rank == self.adopts_from:
-                self.state = loader.place()
+                self.state, self.restart = loader.place(), loader.state_dict()
             loader.adopt(self.state)
         astray = rank == self.strays and self.adopts_from is None
         loader.sizes = self.random_sizes(np.random.default_rng([self.turns[rank], int(astray)]))
@@ -234,7 +233,7 @@ class Fleet(RuleBasedStateMachine):
                 warnings.simplefilter("ignore")  # of the rest of a resumed epoch that is passed over
                 batches[rank] = next(self.loops[rank], None)
         if self.state is not None:  # all have adopted it
-            self.left = self.left_of(to_lists(self.state))
+            self.left = self.left_of(self.restart)
             self.strays = self.adopts_from = self.state = None
         if batches[0] is None:
             assert all(batch is None for batch in batches.values())

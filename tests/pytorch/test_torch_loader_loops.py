@@ -17,7 +17,6 @@ import torch
 from torch.utils.data import TensorDataset
 
 from paceline.torch import BalancedLoader
-from paceline.torch.state import from_lists
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -141,9 +140,9 @@ def test_place_adopted_while_loading_ahead(num_workers):
     second.sizes = np.array([1, 9])
     for loop in loops:
         next(loop)
-    state = saved(first)
+    state, place = saved(first), first.place()
     for loader in (first, second):
-        loader.adopt(from_lists(state))
+        loader.adopt(place)
     rest = [sample for batches in zip(*loops, strict=True) for batch in batches for sample in batch.tolist()]
     (alone,) = fleet(1)
     alone.load_state_dict(state)
@@ -398,5 +397,5 @@ def test_listeners_told_of_starts_and_batches():
     list(loader)
     assert told == ["start", "start", "before", ([10], 10), "before", ([5], 5)]
     told.clear()
-    loader.adopt(from_lists(state))
+    loader.adopt(loader.place())
     assert told == ["start"]
