@@ -1,13 +1,24 @@
 """The live experiment: what it concludes from what ranks wrote down, and a short real run."""
 
+import gc
 import os
+import sys
+import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "standin"))
+
+from standin import stand_in
 
 from paceline.lab import EQUAL, ExperimentOutcome, Setting, experiment
-from paceline.lab.disturbance import Bursts, Quota
+from paceline.lab.disturbance import Bursts, Kernels, Quota
+from paceline.lab.experiment_worker import Contestant
 from paceline.lab.outcome import IterationResult, RankResult, TurnResult
 
 
@@ -154,3 +165,64 @@ def test_experiment_trains_equally_with_any_sizes(tmp_path):
     assert shares[-1] == 1.0
     outcome.results[1].write(tmp_path / "result.json")
     assert RankResult.read(tmp_path / "result.json") == outcome.results[1]
+
+
+# -- on a CUDA device, of which a stand-in takes the place ----------------------------------------------------------
+
+
+@pytest.fixture
+def device():
+    with stand_in() as installed:
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        yield installed
+        dist.destroy_process_group()
+    gc.collect()
+
+
+def test_live_refuses_missing_device(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="device must be 'cpu', or 'cuda' where torch finds a device, got 'cuda' here"):
+        Setting(device="cuda")
+    with pytest.raises(ValueError, match="'kernels' needs a CUDA device"):
+        Setting(contention="kernels")
+    with pytest.raises(ValueError, match="precision must be 'single' or 'mixed', got 'half'"):
+        Setting(precision="half")
+    with stand_in():
+        assert Setting(device="cuda", contention="kernels").turns
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["single", "mixed"])
+def test_contestant_does_not_wait_for_the_device(device, precision):
+    setting = Setting(device="cuda", precision=precision, global_batch=64)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*CUDA is not available")
+        contestant = Contestant("ewma", setting)
+        for _ in range(6):
+            contestant.step()
+    assert not [place for place in device.waits if "contestant.py" in place]
+    assert len(contestant.losses) == len(contestant.weights) == 6
+    contestant.finish()
+    assert len(device.waits) == 1
+    losses = [loss.item() for loss in contestant.losses]
+    assert all(0 < loss < 10 for loss in losses)
+
+
+@pytest.mark.slow
+def test_disturbance_kernels_use_own_stream():
+    with stand_in() as device:
+        kernels = Kernels("cuda", side=4)
+        kernels.turn(True)
+        for _ in range(2000):
+            if kernels.products:
+                break
+            torch.cuda.current_stream().until_seen()
+            device.streams.sleep(0.005)
+            torch.cuda.current_stream().until_seen()
+        assert kernels.products
+        kernels.turn(False)
+        for _ in range(20):  # what is in the queue ends
+            before = kernels.products
+            device.streams.sleep(0.02)
+            torch.cuda.current_stream().until_seen()
+        assert kernels.products == before

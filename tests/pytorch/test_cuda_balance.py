@@ -3,9 +3,7 @@
 import gc
 import os
 import sys
-import warnings
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,14 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import paceline
 from paceline.coordinator import Policy
-from paceline.integrations.huggingface_options import loading
-from paceline.lab import Setting
-from paceline.lab.disturbance import Kernels
-from paceline.lab.experiment_worker import Contestant
 from paceline.predictors import RLS, LastValue
+from paceline.recording import Recorder, merge, watch
 from paceline.torch import BalancedLoader, attach
-from paceline.torch.buffers import Buffers
-from paceline.torch.loss_kind import Norms
 
 HERE = Path(__file__).parents[1]
 sys.path[:0] = [str(HERE / "standin"), str(HERE / "loops")]
@@ -113,48 +106,23 @@ def test_a_device_that_runs_out_of_memory_is_survived(device):
     balance.close()
 
 
-def test_buffers_on_a_device_are_not_read():
+def test_recorded_loop_runs_ahead_of_device(tmp_path):
     with stand_in() as device:
-        assert np.isnan(Buffers().sum([Net().to("cuda")], 0))
-        assert not device.waits
-    assert Buffers().sum([Net()], 0) == 0.0
-
-
-@pytest.mark.parametrize("late", [False, True])
-def test_device_norms_lag_one_step(late):
-    with stand_in() as device:
-        norms, told = Norms(late), []
-        for step in range(1, 6):
-            for micro_batch in (1.0, 3.0):
-                norms.add(torch.exp(torch.full((), step * micro_batch, device="cuda" if late else "cpu")))
-            assert norms.logs
-            if late:
-                assert not ours(device.waits)
-            told.append(norms.take())
-            device.streams.current_stream().until_seen()
-        told.append(norms.take())
-    means = [2.0 * step for step in range(1, 6)]
-    np.testing.assert_allclose(told, [np.nan, *means] if late else [*means, np.nan], rtol=1e-6)
-
-
-def test_late_device_norm_is_left_out():
-    """All ranks tell of the same step, or nothing: an older one would be compared with other sizes."""
-    with stand_in(latest=0.0) as device:
-        norms = Norms(delayed=True)
-        norms.add(torch.ones((), device="cuda"))
-        norms.take()
-        device.streams.sleep(0.05)
-        norms.add(torch.full((), np.e, device="cuda"))
-        norms.take()
-        assert np.isnan(norms.take())
-        device.streams.current_stream().until_seen()
-        assert np.isnan(norms.take())
-
-
-@pytest.mark.parametrize(("kind", "pinned"), [("cuda", True), ("cpu", False)])
-def test_trainer_pins_batches_with_a_device(kind, pinned):
-    arguments = SimpleNamespace(dataloader_pin_memory=True, device=SimpleNamespace(type=kind), dataloader_num_workers=0)
-    assert loading(arguments) == {"pin_memory": pinned}
+        model = torch.nn.Linear(8, 8).to("cuda")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with Recorder(tmp_path / "0.jsonl", "0") as recorder:
+            watching = watch(model, optimizer, recorder)
+            for _ in range(10):
+                loss = model(torch.ones(16, 8, device="cuda")).sum()
+                device.streams.sleep(0.01)
+                loss.backward()
+                optimizer.step()
+            assert not device.waits
+            watching.close()
+            assert len(device.waits) == 1, "the end of the recording waits for the last iteration"
+    trace = merge([tmp_path / "0.jsonl"])
+    assert len(trace) == 10
+    assert (trace.seconds >= 0.00999).all()
 
 
 # -- loops on two ranks ------------------------------------------------------------------------------------------
@@ -198,55 +166,3 @@ def on_a_device(rank, names):
     from run import run
 
     return run(rank, names)
-
-
-# -- the live experiment -----------------------------------------------------------------------------------------
-
-
-def test_live_refuses_missing_device(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ValueError, match="device must be 'cpu', or 'cuda' where torch finds a device, got 'cuda' here"):
-        Setting(device="cuda")
-    with pytest.raises(ValueError, match="'kernels' needs a CUDA device"):
-        Setting(contention="kernels")
-    with pytest.raises(ValueError, match="precision must be 'single' or 'mixed', got 'half'"):
-        Setting(precision="half")
-    with stand_in():
-        assert Setting(device="cuda", contention="kernels").turns
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", ["single", "mixed"])
-def test_contestant_does_not_wait_for_the_device(device, precision):
-    setting = Setting(device="cuda", precision=precision, global_batch=64)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*CUDA is not available")
-        contestant = Contestant("ewma", setting)
-        for _ in range(6):
-            contestant.step()
-    assert not [place for place in device.waits if "contestant.py" in place]
-    assert len(contestant.losses) == len(contestant.weights) == 6
-    contestant.finish()
-    assert len(device.waits) == 1
-    losses = [loss.item() for loss in contestant.losses]
-    assert all(0 < loss < 10 for loss in losses)
-
-
-@pytest.mark.slow
-def test_disturbance_kernels_use_own_stream():
-    with stand_in() as device:
-        kernels = Kernels("cuda", side=4)
-        kernels.turn(True)
-        for _ in range(2000):
-            if kernels.products:
-                break
-            torch.cuda.current_stream().until_seen()
-            device.streams.sleep(0.005)
-            torch.cuda.current_stream().until_seen()
-        assert kernels.products
-        kernels.turn(False)
-        for _ in range(20):  # what is in the queue ends
-            before = kernels.products
-            device.streams.sleep(0.02)
-            torch.cuda.current_stream().until_seen()
-        assert kernels.products == before

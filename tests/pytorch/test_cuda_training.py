@@ -14,8 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "standin"))
 from standin import NAME, stand_in
 
 from paceline.cli.main import main
-from paceline.datasets import synthetic_fleet
-from paceline.datasets import read_profiles
+from paceline.datasets import read_profiles, synthetic_fleet
 from paceline.predictors import LSTM, NARX, GatedNARX, SimpleRNN, Training
 from paceline.predictors.networks import descent, processes
 from paceline.training import fit

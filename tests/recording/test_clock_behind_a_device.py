@@ -2,7 +2,10 @@
 
 import math
 
-from paceline.recording.torch.busy_clock import Clock, Measure
+import numpy as np
+import pytest
+
+from paceline.recording.torch.busy_clock import LATEST, Clock, Measure
 from paceline.recording.torch.marks import CPUMarks
 
 
@@ -129,3 +132,35 @@ def test_given_seconds_replace_measured_once():
     assert told(clock.report()) == [16, 2, 2, 12, 3]
     steps(clock, marks, (1, 0, 20, 0, 3))
     assert told(clock.report()) == [8, 1, 1, 21, 3]
+
+
+class Behind:
+    """Marks of a device that is always so many laps behind, each of a forward pass, gradients and their sum."""
+
+    def __init__(self, laps):
+        self.lag, self.made = 3 * laps, 0
+
+    def mark(self):
+        self.made += 1
+        return self.made
+
+    def passed(self, mark):
+        return mark <= self.made - self.lag
+
+    def seconds(self, start, stop):
+        assert self.passed(stop)
+        return float(stop - start)
+
+
+@pytest.mark.parametrize("laps", [1, LATEST - 1, LATEST, 2 * LATEST, 5 * LATEST])
+def test_lagging_device_is_reported(laps):
+    """Steps of few and long kernels are launched long before the device gets to them."""
+    clock, known = Clock(Behind(laps)), []
+    for _ in range(12 * LATEST):
+        clock.forward(8)
+        clock.summed(clock.ready())
+        report = clock.report()
+        if np.isfinite(report.samples):
+            known.append(report.samples / report.steps)
+    assert len(known) >= 2
+    assert set(known) == {8.0}
