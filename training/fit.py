@@ -23,7 +23,6 @@ from paceline._require import require
 from paceline.datasets import Trace
 from paceline.predictors import FleetPredictor, Predictor
 from paceline.predictors.fitting import FitProgress, Fitting, Survey, fit_with
-from paceline.predictors.fitting.options import MEMORY
 from paceline.predictors.protocol import require_predictor
 from paceline.training.model_files import load_model
 from paceline.training.sources import Source, TraceSource, surveyed
@@ -118,7 +117,6 @@ def fit(
     progress: bool | Callable[[FitProgress], None] = False,
     device: str = "cpu",
     distributed: bool = False,
-    memory: int = MEMORY,
     seed: int = 0,
     warn: bool = True,
 ) -> P:
@@ -144,8 +142,6 @@ def fit(
         Where networks are trained, ``"cpu"`` or ``"cuda"``.
     distributed
         Whether all processes of ``torchrun`` fit together; every one of them calls this, and gets the fitted predictor.
-    memory
-        Bytes of training windows held at once; more than that are kept in temporary files.
     seed
         Decides which workers are held out.
     warn
@@ -179,7 +175,7 @@ def fit(
     """
     require_predictor(predictor)
     fitted = copy.deepcopy(predictor)
-    _check(hold_out, memory, device)
+    _check(hold_out, device)
     if distributed:
         _join_processes()
     if start is not None:
@@ -205,7 +201,6 @@ def fit(
             held_out=_checked_share(held_out, survey, hold_out) if hold_out else None,
             device=device,
             distributed=distributed,
-            memory=memory,
             progress=report_progress,
         )
         fit_with(fitted, source, fitting)
@@ -216,11 +211,9 @@ def fit(
     return fitted
 
 
-def _check(hold_out: float | Collection[str], memory: int, device: str) -> None:
+def _check(hold_out: float | Collection[str], device: str) -> None:
     if isinstance(hold_out, str) or (isinstance(hold_out, int | float) and not 0.0 <= hold_out < 1.0):
         raise ValueError(f"hold_out must be a share in [0, 1) or a list of workers' names, got {hold_out!r}")
-    if memory < 1:
-        raise ValueError(f"memory must be at least 1 byte, got {memory}")
     if device != "cpu":
         require("torch", needed_by=f"fitting on {device}", extra="torch")
         import torch

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +16,6 @@ from typing import Any, Self
 
 import numpy as np
 
-from paceline._atomic import TemporaryFolder
 from paceline.datasets import Trace
 from paceline.datasets.columns import MEASURED
 from paceline.datasets.readers.reader_registry import jobs_of, read_job
@@ -25,10 +23,6 @@ from paceline.predictors.fitting.survey import Survey, Surveying
 
 Load = Callable[[], Iterator[Trace]]
 TraceSource = Iterable[Trace | str | Path] | Trace | str | Path
-
-CACHE_BYTES = 256 << 20
-"""Bytes of traces from an iterator that are kept in memory; further ones are kept in a temporary folder."""
-
 
 REMEMBERED = 64 << 20
 """Bytes of traces from files that are kept in memory after the first pass, which saves reading them again."""
@@ -68,7 +62,7 @@ class Source:
     ----------
     traces
         A trace; a file, or a folder of files, of any format that :mod:`paceline.datasets.readers` reads; a list of
-        these; or an iterator of traces, which is kept as it passes.
+        these; or an iterator of traces, which are all kept in memory.
     options
         Options of the format of the files, as :func:`paceline.datasets.read_traces` takes them.
     strict
@@ -135,7 +129,7 @@ class Source:
                         "others have measured ones; fit the two kinds separately"
                     )
                 self._usable[place] += 1
-                if file:  # what comes from an iterator is kept elsewhere
+                if file:  # the others are in memory anyway
                     room -= _bytes_of(trace)
                     passed += [trace] if room >= 0 else []
                 yield trace
@@ -186,8 +180,7 @@ class Source:
         if not isinstance(traces, Iterable) or hasattr(traces, "columns"):  # a frame would yield its columns' names
             raise _no_trace(traces)
         if not isinstance(traces, Sequence):
-            cache = _Cache(traces)
-            return [("", partial(cache.one, n)) for n in range(len(cache))]
+            return [("", partial(_once, trace)) for trace in _listed(traces)]
         loads: list[tuple[str, Load]] = []
         for one in traces:
             loads += [("", partial(_once, one))] if isinstance(one, Trace) else self._files(one)
@@ -251,40 +244,13 @@ def _once(trace: Trace) -> Iterator[Trace]:
     yield trace
 
 
-class _Cache:
-    """Traces of an iterator, which passes only once: the first in memory, the others in a temporary folder."""
-
-    def __init__(self, traces: Iterable[Any]) -> None:
-        self._folder = TemporaryFolder()
-        weakref.finalize(self, self._folder.cleanup)
-        self._cached: list[Trace | Path] = []
-        held = 0
-        for trace in traces:
-            if not isinstance(trace, Trace):
-                raise TypeError(f"an iterator of traces must yield Trace, got {type(trace).__name__}")
-            held += _bytes_of(trace)
-            place = Path(self._folder.name, f"{len(self._cached)}.npz")
-            self._cached.append(trace if held <= CACHE_BYTES else _stored(trace, place))
-
-    def __len__(self) -> int:
-        return len(self._cached)
-
-    def one(self, place: int) -> Iterator[Trace]:
-        cached = self._cached[place]
-        yield cached if isinstance(cached, Trace) else _restored(cached)
-
-
-def _stored(trace: Trace, path: Path) -> Path:
-    panels = {name: panel for name in (*MEASURED, "covariates") if (panel := getattr(trace, name)) is not None}
-    about = {"workers": trace.workers, "covariate_names": trace.covariate_names, "meta": dict(trace.meta)}
-    np.savez(path, about=np.array(json.dumps(about)), **panels)
-    return path
-
-
-def _restored(path: Path) -> Trace:
-    with np.load(path, allow_pickle=False) as stored:
-        panels = {name: stored[name] for name in stored.files if name != "about"}
-        return Trace(**panels, **json.loads(str(stored["about"])))
+def _listed(traces: Iterable[Any]) -> list[Trace]:
+    """Return the traces of an iterator, which passes only once."""
+    found = list(traces)
+    for trace in found:
+        if not isinstance(trace, Trace):
+            raise TypeError(f"an iterator of traces must yield Trace, got {type(trace).__name__}")
+    return found
 
 
 def surveyed(source: Source, held_out: Callable[[str], bool], on_trace: Callable[[Trace], None]) -> Survey:

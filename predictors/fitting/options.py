@@ -23,13 +23,6 @@ if TYPE_CHECKING:
 
 P = TypeVar("P", bound=Predictor)
 
-MEMORY = 100 << 20
-"""Bytes of training windows held at once; more than that go to files, which are read one at a time.
-
-Reading one trace of a million numbers for the first time takes more, so that a fit to many takes no more than one to a
-few.
-"""
-
 
 def as_traces(traces: Trace | Iterable[Trace]) -> list[Trace]:
     """Return traces as a list: one trace, several, or a tidy DataFrame of one job.
@@ -105,8 +98,6 @@ class Fitting:
         ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
     distributed
         Whether all processes of the default group of ``torch.distributed`` fit together.
-    memory
-        Bytes of windows held at once.
     progress
         Called with a :class:`FitProgress` now and then.
     """
@@ -116,7 +107,6 @@ class Fitting:
     held_out: frozenset[str] | None = None
     device: str = "cpu"
     distributed: bool = False
-    memory: int = MEMORY
     progress: Callable[[FitProgress], None] = field(default=lambda _: None)
 
     def surveyed(self, traces: Iterable[Trace]) -> Survey:

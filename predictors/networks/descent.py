@@ -18,18 +18,12 @@ from paceline._arrays import Array
 from paceline.predictors.fitting import FitProgress, Fitting
 from paceline.predictors.networks import processes
 from paceline.predictors.networks.neural import Training
-from paceline.predictors.networks.training_windows import Records, Windows
+from paceline.predictors.networks.training_windows import Windows
 
 Weights = dict[str, torch.Tensor]
 Batch = tuple[torch.Tensor, ...]
 Sources = NDArray[np.int32]
 """For each window of a batch, the number of its trace, ``[N]``."""
-
-JUDGED = 8 << 20
-"""Bytes of windows whose loss is computed at once: the layers in between take several times as much."""
-
-PROGRESS_EVERY = 0.2
-"""Seconds between two reports of progress: a terminal shows no more, and a batch takes less than a millisecond."""
 
 
 def descend(
@@ -116,7 +110,6 @@ class Descent:
     at: Position = field(default_factory=Position)
     began: tuple[float, int] = (0.0, 0)
     reported: float = 0.0
-    cached: dict[int, Records] = field(default_factory=dict)
 
     def to_the_end(self) -> dict[str, Array]:
         for weight in self.weights.values():
@@ -153,28 +146,20 @@ class Descent:
 
     def batches(self) -> Iterator[tuple[Batch, Sources]]:
         """Yield the batches of an epoch, and the traces that their windows come from."""
-        shards, size = len(self.windows.shards), self.training.batch_of(self._each)
-        # One shard draws nothing, so that few windows are fitted in the same order wherever they are kept.
-        for shard in torch.randperm(shards, generator=self.generator).tolist() if shards > 1 else [0]:
-            records, row_N = self._loaded(shard, validates=False)
-            row_N = row_N[torch.randperm(len(row_N), generator=self.generator)]
-            for begin in range(0, len(row_N), size):
-                chosen = row_N[begin : begin + size]
-                yield self._batch(records, chosen), records["source"][chosen.numpy()]
-            del records  # before the next shard is read
+        size, row_N = self.training.batch_of(self._each), self._rows(validates=False)
+        row_N = row_N[torch.randperm(len(row_N), generator=self.generator)]
+        for begin in range(0, len(row_N), size):
+            chosen = row_N[begin : begin + size]
+            yield self._batch(chosen), self.windows.records["source"][chosen.numpy()]
 
-    def _loaded(self, shard: int, validates: bool) -> tuple[Records, torch.Tensor]:
-        """Return the windows of a shard, and the places of those that validate, or of those that do not."""
-        if shard not in self.cached:
-            self.cached.clear()  # one shard fills the memory allowed
-            self.cached[shard] = self.windows.shards[shard]()
-        records = self.cached[shard]
-        return records, torch.from_numpy(np.flatnonzero(records["validates"] == validates))
+    def _rows(self, validates: bool) -> torch.Tensor:
+        """Return the places of the windows that validate, or of those that do not."""
+        return torch.from_numpy(np.flatnonzero(self.windows.records["validates"] == validates))
 
-    def _batch(self, records: Records, row_N: torch.Tensor) -> Batch:
-        """Return the columns of these windows: the only copy of them, because windows fill the memory allowed."""
+    def _batch(self, row_N: torch.Tensor) -> Batch:
+        """Return the columns of these windows."""
         # index_select takes a tenth of the time of numpy's indexing.
-        return tuple(torch.from_numpy(records[name]).index_select(0, row_N) for name in self.columns)
+        return tuple(torch.from_numpy(self.windows.records[name]).index_select(0, row_N) for name in self.columns)
 
     def _mean_loss(self, batch: Batch) -> torch.Tensor:
         return self.loss(*(part.to(self.fitting.device) for part in batch))
@@ -219,13 +204,11 @@ class Descent:
         """Return the mean loss over all windows that validate."""
         losses: list[tuple[float, float]] = []
         with torch.no_grad():
-            for shard in range(len(self.windows.shards)):
-                records, row_N = self._loaded(shard, validates=True)
-                for chosen in row_N.split(max(JUDGED // records.dtype.itemsize, 1)):
-                    batch = self._batch(records, chosen)
-                    if weight := self.weight(batch):
-                        losses.append((weight, float(self._mean_loss(batch))))
-                del records  # before the next shard is read
+            # 8 MB of windows at once: the layers in between take several times as much.
+            for chosen in self._rows(validates=True).split(max((8 << 20) // self.windows.records.dtype.itemsize, 1)):
+                batch = self._batch(chosen)
+                if weight := self.weight(batch):
+                    losses.append((weight, float(self._mean_loss(batch))))
         if len(losses) == 1:  # as it is, to the bit
             return losses[0][1]
         return (
@@ -251,7 +234,8 @@ class Descent:
     def _report(self, count: int, loss: float) -> None:
         self.at.windows += count
         now = time.perf_counter()
-        if now - self.reported < PROGRESS_EVERY:
+        # every 0.2 s: a terminal shows no more, and a batch takes less than a millisecond
+        if now - self.reported < 0.2:
             return
         self.reported = now
         done = self._done()

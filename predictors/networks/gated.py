@@ -21,7 +21,7 @@ from paceline.predictors.networks import gated_memory
 from paceline.predictors.networks.gated_memory import Rows, scale_of
 from paceline.predictors.networks.network import Network
 from paceline.predictors.networks.neural import GateExamples, Training, gated_layer
-from paceline.predictors.networks.training_passes import collected, require_both
+from paceline.predictors.networks.training_windows import collected
 from paceline.predictors.ranges import require_int
 from paceline.predictors.report import FASTEST, SLOWEST
 
@@ -179,7 +179,6 @@ class GatedNARX(Network):
         from paceline.predictors.networks.torch_fit import fit_gates
 
         windows = collected(traces, survey, fitting, partial(self._examples, fitting))
-        require_both(windows, fitting, survey)
         columns_DF = gated_memory.covariate_columns(len(self.covariate_names_), self.covariate_lags)
         # a fifth of the learning rate when training continues from fitted weights
         rate = (0.2 if self.weights_ else 1.0) * self.training.learning_rate

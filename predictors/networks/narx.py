@@ -16,8 +16,7 @@ from paceline._require import require
 from paceline.predictors.fitting import Fitting, Survey
 from paceline.predictors.networks.network import Network, Rows
 from paceline.predictors.networks.neural import Examples, Training, residual_layer
-from paceline.predictors.networks.training_passes import collected, require_both
-from paceline.predictors.networks.training_windows import Windows
+from paceline.predictors.networks.training_windows import Windows, collected
 from paceline.predictors.ranges import require_int
 from paceline.predictors.report import FASTEST, SLOWEST
 
@@ -125,8 +124,7 @@ class NARX(Network):
     def _fit_weights(self, traces: Iterable[Trace], survey: Survey, fitting: Fitting) -> None:
         from paceline.predictors.networks.torch_fit import fit_residual
 
-        windows = collected(traces, survey, fitting, partial(self._examples, fitting))
-        require_both(windows, fitting, survey, f"{self.lags} lags")
+        windows = collected(traces, survey, fitting, partial(self._examples, fitting), f"{self.lags} lags")
         fitted = partial(fit_residual, windows, self.lags - 1, self.hidden, self.training, fitting)
         if self.weights_:
             self.weights_ = fitted(self.weights_["linear"], self.weights_)
@@ -248,11 +246,9 @@ def linear_path(windows: Windows, width: int) -> Array:
 
 def _blocks(windows: Windows, validates: bool) -> Iterator[tuple[Array, Array]]:
     """Yield the inputs and targets of those windows that validate, or of the others, block by block."""
-    for shard in windows.shards:
-        records = shard()
-        # A window that is not finite is left to the training, which names the trace that it comes from.
-        row_N = np.flatnonzero((records["validates"] == validates) & np.isfinite(records["inputs"]).all(axis=1))
-        for begin in range(0, len(row_N), BLOCK):
-            chosen = records[row_N[begin : begin + BLOCK]]
-            yield chosen["inputs"].astype(np.float64), chosen["targets"].astype(np.float64)
-        del records  # before the next shard is read
+    records = windows.records
+    # A window that is not finite is left to the training, which names the trace that it comes from.
+    row_N = np.flatnonzero((records["validates"] == validates) & np.isfinite(records["inputs"]).all(axis=1))
+    for begin in range(0, len(row_N), BLOCK):
+        chosen = records[row_N[begin : begin + BLOCK]]
+        yield chosen["inputs"].astype(np.float64), chosen["targets"].astype(np.float64)

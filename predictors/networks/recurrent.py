@@ -18,7 +18,7 @@ from paceline._require import require
 from paceline.predictors.fitting import Fitting
 from paceline.predictors.networks.network import Network, Rows
 from paceline.predictors.networks.neural import Sequences, Training
-from paceline.predictors.networks.training_passes import collected, require_both
+from paceline.predictors.networks.training_windows import collected
 from paceline.predictors.ranges import require_int
 from paceline.predictors.report import FASTEST, SLOWEST
 
@@ -126,7 +126,6 @@ class RecurrentPredictor(Network):
         # Without weights the serving code only collects inputs; the state is what training computes.
         self.weights_ = {}
         windows = collected(traces, survey, fitting, partial(self.sequences, fitting))
-        require_both(windows, fitting, survey)
         self.weights_ = fit_recurrent(type(self).__name__, windows, self.hidden, self.training, fitting, start)
         self.reset(self.workers)
         return self

@@ -1,149 +1,101 @@
-"""Training windows: in memory while they are few, and in files beyond, each of which is a random sample of all.
+"""Training windows: what a network is fitted to, collected by passing traces through its serving code.
 
-Spilling into many files at random and reading them one at a time shuffles across traces in bounded memory. Axis: N
-windows.
+Axis: N windows.
 """
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
-from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline._atomic import TemporaryFolder
+from paceline.predictors.fitting import FitProgress, Fitting, Survey
 from paceline.predictors.networks.neural import Examples, Sequences
+
+if TYPE_CHECKING:
+    from paceline.datasets import Trace
 
 Part = Examples | Sequences
 Records = NDArray[np.void]
 """Windows as records: a field for each column of the examples in single precision, and ``source``, their trace."""
 
-BLOCK = 1 << 16
-"""Windows collected before they are written: many small writes cost more than the windows."""
-
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """Training windows of many traces, in shards that fit into memory.
+    """Training windows of many traces.
 
     Parameters
     ----------
-    shards
-        Each a function that returns its records.
+    records
+        The windows, in the order of the traces.
     names
         The traces that they come from, by ``source``.
-    counts
-        Windows of each shard.
-    validating
-        Windows in all that validate.
-    kind
-        The records' type.
     """
 
-    shards: Sequence[Callable[[], Records]]
+    records: Records
     names: Sequence[str]
-    counts: Sequence[int]
-    validating: int
-    kind: np.dtype[np.void]
 
     def width(self, column: str) -> int:
         """Return the length of the last axis of a column."""
-        return int(self.kind[column].shape[-1])
+        return int(self.records.dtype[column].shape[-1])
 
     def __len__(self) -> int:
-        return sum(self.counts)
+        return len(self.records)
 
     @property
-    def too_few(self) -> bool:
-        """True if no window validates, or all do."""
-        return self.validating in (0, len(self))
+    def validating(self) -> int:
+        """Windows in all that validate."""
+        return int(self.records["validates"].sum()) if len(self) else 0
 
 
-def windows_of(parts: Iterable[tuple[str, Iterable[Part]]], expected: int, *, memory: int, seed: int) -> Windows:
-    """Collect windows, trace by trace.
+def collected(
+    traces: Iterable[Trace],
+    survey: Survey,
+    fitting: Fitting,
+    parts_of: Callable[[Trace], Iterable[Part]],
+    needs: str = "",
+) -> Windows:
+    """Return the windows of all traces, of very many a random sample: those of two million speeds.
 
     Parameters
     ----------
-    parts
-        For each trace its name, and its windows part by part.
-    expected
-        At most so many windows will come, which decides into how many shards they are spread.
-    memory
-        Bytes of windows to hold at once; where there are more, they are written to temporary files.
-    seed
-        Decides which shard a window goes to.
+    traces, survey, fitting
+        What to fit to.
+    parts_of
+        Yields a trace's windows part by part.
+    needs
+        What a trace may be too short for, for the error.
 
-    Examples
-    --------
-    >>> examples = Examples(np.zeros((4, 2)), np.arange(4.0), np.array([False, False, True, True]))
-    >>> windows = windows_of([("a", [examples])], 4, memory=10**6, seed=0)
-    >>> len(windows), len(windows.shards), windows.validating
-    (4, 1, 2)
+    Raises
+    ------
+    ValueError
+        If there are no windows to fit, or none that validate.
     """
+    # Two million take at most a gigabyte, and more no longer change what a network of some thousand weights learns.
+    share = 2_000_000 / max(survey.speeds, 1)
+    rng = np.random.default_rng(0)
     names: list[str] = []
-    blocks = _blocks(parts, names, expected, memory)
-    first = next(blocks, None)
-    if first is None:
-        return Windows([], names, [], 0, np.dtype([]))
-    kind, blocks = first.dtype, _chained(first, blocks)
-    # systems commonly allow 1024 open files
-    shards = min(-(-expected * kind.itemsize // memory), 500)
-    if shards > 1:
-        return _spilled(blocks, kind, names, shards, np.random.default_rng(seed))
-    records = _joined(list(blocks))
-    return Windows([partial(_itself, records)], names, [len(records)], int(records["validates"].sum()), kind)
-
-
-def _spilled(
-    blocks: Iterable[Records], kind: np.dtype[np.void], names: list[str], shards: int, rng: np.random.Generator
-) -> Windows:
-    # The folder lives as long as the windows do, and goes with them even after an error.
-    place = TemporaryFolder()
-    paths = [Path(place.name, f"{shard:03}.records") for shard in range(shards)]
-    counts, validating = np.zeros(shards, dtype=np.int64), 0
-    with ExitStack() as stack:
-        files = [stack.enter_context(path.open("wb")) for path in paths]
-        for block in blocks:
-            validating += int(block["validates"].sum())
-            shard_N = rng.integers(shards, size=len(block))
-            block_counts = np.bincount(shard_N, minlength=shards)
-            # In the order of arrival, so that they lie alike however they came in blocks.
-            sorted_N = np.argsort(shard_N, kind="stable")
-            for file, rows in zip(files, np.split(block[sorted_N], np.cumsum(block_counts)[:-1]), strict=True):
-                file.write(rows.tobytes())
-            counts += block_counts
-    held = np.flatnonzero(counts)
-    readers = [partial(read_shard, paths[shard], kind) for shard in held]
-    weakref.finalize(readers[0], place.cleanup)
-    return Windows(readers, names, counts[held].tolist(), validating, kind)
-
-
-def _blocks(
-    parts: Iterable[tuple[str, Iterable[Part]]], names: list[str], expected: int, memory: int
-) -> Iterator[Records]:
-    """Yield records in blocks of some size, all in one if they fit into memory, and note the name of each trace."""
-    block, count = np.empty(0, dtype=bool), 0
-    for name, trace_parts in parts:
-        names.append(name)
-        for part in trace_parts:
-            if not (more := len(part.validates)):
-                continue
-            if count + more > len(block):
-                if count:
-                    yield block[:count]
-                kind = _kind(part)
-                size = expected if expected * kind.itemsize <= memory else BLOCK
-                block, count = np.empty(max(size, more), dtype=kind), 0
-            _fill(block[count : count + more], part, len(names) - 1)
-            count += more
-    if count:
-        yield block[:count]
+    blocks: list[Records] = []
+    kind: np.dtype[np.void] | None = None
+    total, began = len(survey.lengths), time.perf_counter()
+    for done, trace in enumerate(traces, 1):
+        names.append(trace.meta.get("file", trace.name))
+        for part in parts_of(trace):
+            kind = kind or _kind(part)
+            records = np.empty(len(part.validates), dtype=kind)
+            for name in (kind.names or ())[:-1]:
+                records[name] = getattr(part, name)
+            records["source"] = done - 1
+            blocks.append(records if share >= 1.0 else records[rng.random(len(records)) < share])
+        fitting.progress(FitProgress("windows", done, total, done / (time.perf_counter() - began)))
+    windows = Windows(np.concatenate(blocks) if blocks else np.empty(0, dtype=[]), names)
+    if windows.validating in (0, len(windows)):
+        raise ValueError(_too_few(fitting, survey, needs))
+    return windows
 
 
 def _kind(part: Part) -> np.dtype[np.void]:
@@ -155,25 +107,12 @@ def _kind(part: Part) -> np.dtype[np.void]:
     return np.dtype([*columns, ("source", np.int32)], align=True)
 
 
-def _fill(records: Records, part: Part, source: int) -> None:
-    for name in (records.dtype.names or ())[:-1]:
-        records[name] = getattr(part, name)
-    records["source"] = source  # the last column
-
-
-def _joined(blocks: list[Records]) -> Records:
-    return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
-
-
-def read_shard(path: Path, kind: np.dtype[np.void]) -> Records:
-    """Read the windows of one shard into memory."""
-    return np.fromfile(path, dtype=kind)
-
-
-def _itself(records: Records) -> Records:
-    return records
-
-
-def _chained(first: Records, others: Iterable[Records]) -> Iterator[Records]:
-    yield first
-    yield from others
+def _too_few(fitting: Fitting, survey: Survey, needs: str) -> str:
+    if fitting.held_out is not None and max(survey.lengths) > 10:
+        return (
+            f"of {len(survey.workers)} workers {len(fitting.held_out)} are held out, and one part has no window: "
+            "hold out another share, or give longer traces"
+        )
+    lengths = list(survey.lengths[:10])
+    shown = f"{lengths}" if len(survey.lengths) <= 10 else f"{lengths[:-1]}, ..."
+    return f"traces of {shown} iterations are too short to fit {needs}".rstrip()

@@ -15,8 +15,6 @@ from paceline.predictors import (
     Training,
     checks,
 )
-from paceline.predictors.networks import training_windows
-from paceline.predictors.networks.neural import Examples
 from paceline.training import FitProgress, fit
 
 LATER = {"torch": [NARX, GatedNARX, SimpleRNN, LSTM, Auto]}
@@ -49,15 +47,3 @@ def test_training_refuses_validation_share(share):
 @pytest.mark.parametrize(("rate", "left"), [(4.0, 2.5), (0.0, np.nan), (np.nan, np.nan)])
 def test_seconds_left_at_current_rate(rate, left):
     assert FitProgress("read", done=10, total=20, rate=rate).seconds_left == pytest.approx(left, nan_ok=True)
-
-
-@pytest.mark.parametrize(("memory", "written"), [(1, True), (0, False)])
-def test_windows_spill_only_beyond_memory(monkeypatch, memory, written):
-    folders, make = [], training_windows.TemporaryFolder
-    monkeypatch.setattr(training_windows, "TemporaryFolder", lambda: folders.append(1) or make())
-    examples = Examples(np.arange(8.0).reshape(4, 2), np.arange(4.0), np.arange(4) > 2)
-    size = 4 * training_windows.windows_of([("a", [examples])], 4, memory=10**6, seed=0).kind.itemsize
-    windows = training_windows.windows_of([("a", [examples])], 4, memory=size - memory, seed=0)
-    assert bool(folders) == written
-    assert sorted(target for shard in windows.shards for target in shard()["targets"]) == [0.0, 1.0, 2.0, 3.0]
-    assert (len(windows), windows.validating, windows.width("inputs")) == (4, 1, 2)

@@ -1,6 +1,4 @@
-"""Fitting to traces wherever they are: the same weights from memory, files and iterators, in bounded memory."""
-
-import weakref
+"""Fitting to traces wherever they are: the same weights from memory, files and iterators."""
 
 import numpy as np
 import pytest
@@ -11,9 +9,6 @@ from hypothesis import strategies as st
 from paceline.datasets import Trace
 from paceline.predictors import ARIMA, EWMA, NARX, RLS, LastValue, Mixture, Training
 from paceline.predictors.fitting import Fitting, Survey
-from paceline.predictors.networks import training_windows as stored_windows
-from paceline.predictors.networks.neural import Examples
-from paceline.predictors.networks.training_windows import windows_of
 from paceline.training import Source, fit, save_model
 
 NETWORKS = pytest.mark.parametrize("predictor", networks(), ids=lambda p: type(p).__name__)
@@ -30,71 +25,13 @@ def test_sources_give_the_same_weights(tmp_path, predictor):
     assert learnt(fit(predictor, sorted(folder.iterdir()))) == from_memory
 
 
-@NETWORKS
 @pytest.mark.slow
-def test_windows_on_disk_fit_nearly_as_well(predictor):
-    traces = [wavy(seed) for seed in range(3)]
-    whole, spilled = fit(predictor, traces), fit(predictor, traces, memory=4000)
-    assert learnt(whole) != learnt(spilled)  # another order of windows
-    for name, value in whole.weights_.items():
-        assert np.abs(spilled.weights_[name] - value).max() < 0.5
-    assert learnt(fit(predictor, traces, memory=4000)) == learnt(spilled)
-
-
-def test_long_iterator_kept_on_disk(monkeypatch):
-    monkeypatch.setattr("paceline.training.sources.CACHE_BYTES", 1)
-    traces = [wavy(seed) for seed in range(3)]
-    kept = Source(iter(traces))
-    for _ in range(2):
-        for trace, again in zip(traces, kept, strict=True):
-            np.testing.assert_array_equal(trace.seconds, again.seconds)
-            np.testing.assert_array_equal(trace.covariates, again.covariates)
-            assert (again.workers, again.covariate_names, dict(again.meta)) == (
-                trace.workers,
-                trace.covariate_names,
-                dict(trace.meta),
-            )
-
-
-@given(st.lists(st.integers(0, 40), min_size=1, max_size=6), st.integers(200, 3000), st.integers(0, 3))
-@settings(max_examples=15)
-def test_every_window_in_one_shard(counts, memory, seed):
-    targets = iter(range(1000))
-    parts = []
-    for count in counts:
-        own = np.array([next(targets) for _ in range(count)], dtype=float)
-        parts.append(Examples(np.stack([own, own], axis=1), own, own % 3 == 0))
-    windows = windows_of([(f"t{k}", [part]) for k, part in enumerate(parts)], sum(counts), memory=memory, seed=seed)
-    shards = [shard() for shard in windows.shards]
-    found = np.sort(np.concatenate([records["targets"] for records in shards])) if shards else np.zeros(0)
-    np.testing.assert_array_equal(found, np.arange(sum(counts)))
-    assert len(windows) == sum(counts)
-    assert windows.validating == sum((part.validates).sum() for part in parts)
-    for records in shards:
-        np.testing.assert_array_equal(records["inputs"][:, 0], records["targets"])
-        np.testing.assert_array_equal(records["validates"], records["targets"] % 3 == 0)
-
-
-def test_shards_mix_the_traces():
-    parts = [(f"t{k}", [Examples(np.zeros((300, 1)), np.zeros(300), np.zeros(300, bool))]) for k in range(4)]
-    windows = windows_of(parts, 1200, memory=4000, seed=0)
-    assert len(windows.shards) > 3
-    assert all(len(np.unique(shard()["source"])) == 4 for shard in windows.shards)
-
-
-@pytest.mark.slow
-def test_one_shard_is_in_memory_at_a_time(monkeypatch):
-    read, records_of = [], stored_windows.read_shard
-
-    def stored(path, kind):
-        assert all(earlier() is None for earlier in read)
-        records = records_of(path, kind)
-        read.append(weakref.ref(records))
-        return records
-
-    monkeypatch.setattr(stored_windows, "read_shard", stored)
-    fit(networks()[0], [wavy(seed) for seed in range(4)], memory=8000)
-    assert len(read) > 10
+def test_long_traces_fitted_by_random_sample():
+    seconds_TW = np.random.default_rng(0).uniform(1.0, 2.0, (250, 10_000))  # 2.5 million speeds
+    model, seen = NARX(lags=1, covariate_lags=1, hidden=1, training=Training(epochs=1, batch_size=200_000)), []
+    fit(model, Trace(np.ones_like(seconds_TW), seconds_TW), progress=seen.append)
+    # windows of two million speeds, of which the last fifth validates
+    assert max(one.total for one in seen if one.stage == "training") == pytest.approx(0.8 * 2e6, rel=0.02)
 
 
 # -- splits ------------------------------------------------------------------------------------------------------
