@@ -1,16 +1,13 @@
 """The demo on small jobs: what it says, the models that it keeps, and the page that it writes."""
 
-import io
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from rich.console import Console
+from typer.testing import CliRunner
 
-from paceline.cli import demo_command as demo
-from paceline.lab import EQUAL, Setting
-from paceline.lab.outcome import Row
+from paceline.cli.main import app
 from paceline.predictors import checks
 from paceline.report import read_page
 from paceline.training import describe_model
@@ -20,9 +17,12 @@ KINDS = ("last-value", "ewma:smoothing=0.5", "auto")
 
 def outcome(speed_up=1.5, half=0.1):
     """What a live experiment of equal batches and one scheme found."""
-    setting = Setting(contention="hogs", schemes=("auto",), rounds=1, global_batch=500)
-    losses = {EQUAL: np.linspace(2, 1, 6), "auto": np.linspace(2, 1.2, 4)}
-    row = Row("auto", speed_up, half, 0.125, 1.75, 0.9, 2e-4, 1.0, 0.01)
+    setting = SimpleNamespace(contention="hogs", schemes=("auto",), global_batch=500)
+    losses = {"equal": np.linspace(2, 1, 6), "auto": np.linspace(2, 1.2, 4)}
+    row = SimpleNamespace(
+        scheme="auto", speed_up=speed_up, half_width=half, waiting=0.125, oracle=1.75, reached=0.9, overhead=2e-4,
+        changes=1.0, loss_gap=0.01,
+    )  # fmt: skip
     return SimpleNamespace(setting=setting, rows=[row], losses=losses.__getitem__)
 
 
@@ -33,29 +33,27 @@ def small(monkeypatch):
         split: [replace(checks.example_trace(120, seed=k), meta={"job": f"{split} {k}"}) for k in seeds]
         for split, seeds in (("fit", [3]), ("held-out", [5, 6]))
     }
-    monkeypatch.setattr(demo.recorded, "load_split", jobs.__getitem__)
-    monkeypatch.setattr(demo, "DEFAULT_PREDICTORS", KINDS)
-    monkeypatch.setattr(demo, "experiment", lambda setting: outcome())
-    monkeypatch.setattr(demo.os, "sched_getaffinity", lambda pid: {0, 1})
-    monkeypatch.setattr(demo, "can_set_quotas", lambda: False)
+    monkeypatch.setattr("paceline.datasets.recorded.load_split", jobs.__getitem__)
+    monkeypatch.setattr("paceline.cli.demo_command.DEFAULT_PREDICTORS", KINDS)
+    monkeypatch.setattr("paceline.cli.demo_command.experiment", lambda setting: outcome())
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr("paceline.cli.demo_command.can_set_quotas", lambda: False)
     return monkeypatch
 
 
-def told(folder):
-    console = Console(file=io.StringIO(), width=400)
-    demo.run(folder, console)
-    return console.file.getvalue()
+def run(folder):
+    return CliRunner().invoke(app, ["demo", "--out", str(folder)], catch_exceptions=False).stdout
 
 
 @pytest.mark.slow
 def test_demo_fits_compares_and_writes_one_page(small, tmp_path):
     folder = tmp_path / "in" / "demo"
-    said = told(folder)
-    assert "1  Recorded jobs: fitting to fit 3; scoring on held-out 5, held-out 6" in said
-    assert "auto: as shipped" in said
+    text = run(folder)
+    assert "1  Recorded jobs: fitting to fit 3; scoring on held-out 5, held-out 6" in text
+    assert "auto: as shipped" in text
     files = ["ewma-smoothing-0.5.safetensors", "last-value.safetensors", "report.html", "report.json"]
     assert sorted(path.name for path in folder.iterdir()) == files
-    assert f"6  Written to {folder}/: {', '.join(files)}  (" in said
+    assert f"6  Written to {folder}/: {', '.join(files)}  (" in text
     assert describe_model(folder / files[0])["fitted_on"] == "fit 3"
     page = read_page(folder / "report.json")
     assert (page["kind"], page["title"]) == ("demo", "Paceline on recorded jobs")
@@ -63,7 +61,20 @@ def test_demo_fits_compares_and_writes_one_page(small, tmp_path):
     titles = [one["title"] for one in page["sections"]]
     assert "A real training on this machine" in titles
     assert len(titles) == len(set(titles))
-    again = told(folder)
+    again = run(folder)
     assert again.count("fitted by an earlier run") == 2
-    small.setattr(demo.recorded, "load_split", lambda split: [checks.example_trace(120, seed=9)])
-    assert "fitted by an earlier run" not in told(folder)
+    small.setattr("paceline.datasets.recorded.load_split", lambda split: [checks.example_trace(120, seed=9)])
+    assert "fitted by an earlier run" not in run(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("speed_up", "half", "headline"), [(0.9, 0.3, "Not clear"), (1.4, 0.1, "1.40x"), (0.8, 0.1, "0.80x")]
+)
+def test_demo_reports_noise_as_no_gain(small, tmp_path, speed_up, half, headline):
+    small.setattr("paceline.cli.demo_command.experiment", lambda setting: outcome(speed_up, half))
+    run(tmp_path)
+    verdict = {one["asks"]: one for one in read_page(tmp_path / "report.json")["verdict"]}
+    assert verdict["And for real?"]["headline"] == headline
+    assert list(verdict)[-1] == "What next?"
+    assert headline in (tmp_path / "report.html").read_text("utf-8")

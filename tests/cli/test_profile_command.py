@@ -6,9 +6,7 @@ import sys
 import pytest
 
 from paceline.cli import main as cli
-from paceline.datasets.profiles import load_profile
-from paceline.training import make_step as finding
-from paceline.training import profile as profiling
+from paceline.datasets import read_profiles
 
 MODULE = """
 def make_step(batch_size, device):
@@ -92,7 +90,7 @@ def run(monkeypatch, *arguments):
 @pytest.mark.slow
 def test_profile_measures_writes_and_draws(module, tmp_path, monkeypatch, capsys):
     assert not run(monkeypatch, f"{module}:make_step", "--sizes", "8,16,32,64,128", "--repeats", "3", "--name", "mine")
-    frame = load_profile(tmp_path / "profile.csv")
+    frame = read_profiles(tmp_path / "profile.csv")
     assert set(frame["device"]) == {"mine"}
     worked = frame.dropna(subset=["seconds"])["batch"]
     assert worked.max() in (36, 37), "the limit is found by bisection up to 5%"
@@ -205,41 +203,46 @@ def test_unimportable_module_says_why(tmp_path, monkeypatch, capsys, source, sen
     assert "Traceback" not in error
 
 
-def test_model_error_is_not_out_of_memory(module):
-    with pytest.raises(RuntimeError, match="expected 3 channels"):
-        profiling.profile(finding.load_make_step(f"{module}:broken"), [1, 2])
+HELD = """
+alive = set()
+
+class Step:
+    def __init__(self, size):
+        assert not alive, "the step before is still held, with its tensors"
+        alive.add(size)
+        self.size = size
+
+    def __call__(self):
+        sum(range(2000))
+
+    def __del__(self):
+        alive.discard(self.size)
+
+def make_step(batch_size, device):
+    return Step(batch_size)
+"""
 
 
-def test_profile_lets_each_step_go_before_the_next():
-    alive, seen = set(), []
-
-    class Step:
-        def __init__(self, size):
-            alive.add(size)
-            self.size = size
-
-        def __call__(self):
-            assert alive == {self.size}, "the step before is still held, with its tensors"
-            sum(range(2000))
-
-        def __del__(self):
-            alive.discard(self.size)
-
-    profiling.profile(lambda size, device: Step(size), [4, 2, 4, 8], progress=seen.append)
-    assert seen[:3] == [2, 4, 8]
-    assert not alive
+@pytest.mark.slow
+def test_profile_lets_each_step_go_before_the_next(tmp_path, monkeypatch):
+    (tmp_path / "held_steps.py").write_text(HELD)
+    monkeypatch.chdir(tmp_path)
+    assert not run(monkeypatch, "held_steps:make_step", "--sizes", "4,2,8")
+    assert read_profiles(tmp_path / "profile.csv")["batch"].tolist() == [2, 4, 8]
 
 
-def test_the_example_trains_on_the_cpu():
+def test_the_example_trains_on_the_cpu(tmp_path, monkeypatch):
     pytest.importorskip("torch")
-    frame = profiling.profile(profiling.example, [1, 4], repeats=2, warmup=1)
+    monkeypatch.chdir(tmp_path)
+    assert not run(monkeypatch, "--sizes", "1,4", "--repeats", "2", "--warmup", "1", "--passes", "1")
+    frame = read_profiles(tmp_path / "profile.csv")
     assert (frame["seconds"] > 0).all()
     assert frame["device"].tolist() == ["cpu", "cpu"]
 
 
-def test_without_a_gpu_cuda_is_refused_in_a_sentence():
+def test_without_a_gpu_cuda_is_refused_in_a_sentence(monkeypatch, capsys):
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
-    with pytest.raises(ValueError, match="which finds no CUDA device here"):
-        profiling.profile(profiling.example, [1], device="cuda")
+    assert run(monkeypatch, "--sizes", "1", "--device", "cuda") == 2
+    assert "which finds no CUDA device here" in capsys.readouterr().err

@@ -1,7 +1,6 @@
 """Verdicts agree with what the data is known to hold: planted slow workers, known waiting, known calibration."""
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,13 +9,11 @@ from hypothesis import strategies as st
 from made_pages import slowed_run, slowed_speeds, slowed_trace
 from recorded_runs import iterations, written
 
-from paceline.cli.demo_command import demo_page
 from paceline.datasets import Trace
 from paceline.eval import Balanced, leaderboard, replay_all
-from paceline.lab import Row, Setting
 from paceline.predictors import EWMA
 from paceline.recording import read_run
-from paceline.report import evaluation_page, render, replay_page, run_page
+from paceline.report import evaluation_page, replay_page, run_page
 from paceline.report.drawing import shown
 from paceline.report.replay_page import jackknife
 from paceline.report.run_page import slow_workers
@@ -208,23 +205,3 @@ def test_one_worker_and_one_iteration_have_a_page_too():
     page = replay_page(replay_all({}, [trace], global_batch=8, warmup=0), [trace])
     assert verdict_of(page)["Who is slow?"]["headline"] == "One worker"
     assert verdict_of(page)["What next?"]["headline"] == "Nothing"
-
-
-# -- the demo ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("speed_up", "half", "headline"), [(0.9, 0.3, "Not clear"), (1.4, 0.1, "1.40x"), (0.8, 0.1, "0.80x")]
-)
-@pytest.mark.slow
-def test_the_demo_calls_no_noise_a_gain(speed_up, half, headline):
-    trace = slowed_trace(NAMES)
-    board, replays = leaderboard({"ewma": EWMA()}, [trace]), replay_all({"ewma": Balanced(EWMA())}, [trace])
-    row = Row("auto", speed_up, half, waiting=0.1, oracle=1.5, reached=0.9, overhead=1e-4, changes=2.0, loss_gap=0.0)
-    live = SimpleNamespace(
-        rows=[row], losses=lambda scheme: np.linspace(2.0, 0.0, 50), setting=Setting(contention="quota")
-    )
-    page = demo_page(replay_page(replays, [trace]), evaluation_page(board, {"ewma": EWMA()}, [trace]), live)
-    assert verdict_of(page)["And for real?"]["headline"] == headline
-    assert page["verdict"][-1]["asks"] == "What next?"
-    assert shown(speed_up, "times") in render(page)
