@@ -1,5 +1,8 @@
 """What the tests of all readers share: short names for reading, and the layouts of some formats."""
 
+import json
+from functools import cache
+
 from paceline.datasets import read_traces
 
 NAN = float("nan")
@@ -32,3 +35,14 @@ def only(path, *arguments, **options):
 def covariate(trace, name):
     """A covariate by its name, ``[T, W]``."""
     return trace.covariates_named([name])[:, :, 0]
+
+
+@cache
+def formats():
+    """What every format was tried on, by its name."""
+    from typer.testing import CliRunner
+
+    from paceline.cli.main import app
+
+    listed = CliRunner().invoke(app, ["data", "list", "formats", "--json"], catch_exceptions=False).stdout
+    return {row["name"]: row["seen"] for row in json.loads(listed)}

@@ -8,11 +8,9 @@ import layouts
 import numpy as np
 import pandas as pd
 import pytest
-from readings import NAN, covariate, only
+from readings import NAN, covariate, formats, only
 
 from paceline.datasets import read_profiles, read_traces
-from paceline.datasets.profiles import CURVE
-from paceline.datasets.readers import FORMATS
 
 
 def test_wandb_steps_take_earlier_covariates(made):
@@ -270,8 +268,9 @@ def test_published_profile_layouts_read(tmp_path, kind):
     frame = pd.concat([read_profiles(path, kind) for path in sorted(tmp_path.iterdir())])
     assert (frame["batch"] > 0).all()
     assert (frame["seconds"].dropna() > 0).all()
-    assert frame.groupby(CURVE).ngroups == CURVES[kind]
-    assert not frame.duplicated([*CURVE, "batch"]).any(), "every curve holds each batch once"
+    curve = ["source", "device", "model", "held"]
+    assert frame.groupby(curve).ngroups == CURVES[kind]
+    assert not frame.duplicated([*curve, "batch"]).any(), "every curve holds each batch once"
 
 
 def test_scores_of_a_straggler_report_are_speeds(made):
@@ -294,7 +293,7 @@ def test_the_page_on_formats_says_the_same():
     section = page.split("## Seen on real files")[1].split("\n## ")[0]
     rows = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| `")]
     said = {name: seen.strip() for names, seen in rows for name in re.findall(r"`(\w+)`", names)}
-    assert said == {name: one.seen for name, one in FORMATS.items()}
+    assert said == formats()
 
 
 def test_fedscale_counts_nonpositive_clients(tmp_path):

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.datasets import Trace, from_frame, read_traces
-from paceline.datasets.columns import MEASURED
+
+MEASURED = ("samples", "seconds", "comm_seconds", "wait_seconds", "start", "work")
 
 FRAME = pd.DataFrame({"worker": "a", "iteration": [0, 1], "samples": 8.0, "seconds": [0.5, 0.25]})
 

@@ -10,8 +10,10 @@ import pandas as pd
 import pytest
 
 from paceline.datasets import read_profiles
-from paceline.datasets.profiles import COLUMNS, CURVE, load_profile, save_profile
 from paceline.predictors import BatchTime
+
+CURVE = ["source", "device", "model", "held"]
+COLUMNS = ("source", "device", "model", "batch", "seconds", "comm_seconds", "held")
 
 REAL = Path(os.environ.get("PACELINE_DATA", Path(__file__).parents[3] / "shared" / "data")) / "batch_profiles"
 needs_real = pytest.mark.skipif(
@@ -122,9 +124,14 @@ def test_what_is_wrong_is_said_with_file_and_row(tmp_path, name, kind, content, 
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
-    for read in (lambda path: read_profiles(path, "gavel"), load_profile):
+    for read in (lambda path: read_profiles(path, "gavel"), read_profiles):
         with pytest.raises(FileNotFoundError, match=r"there is no profile .*absent\.csv"):
             read(tmp_path / "absent.csv")
+
+
+def saved(frame, path):
+    frame.to_csv(path, index=False)
+    return path
 
 
 def made():
@@ -133,15 +140,14 @@ def made():
 
 
 def test_a_saved_profile_comes_back(tmp_path):
-    pd.testing.assert_frame_equal(load_profile(save_profile(made(), tmp_path / "profile.csv")), made())
-    assert (tmp_path / "profile.csv").read_text("utf-8").splitlines()[0] == ",".join(COLUMNS)
+    pd.testing.assert_frame_equal(read_profiles(saved(made(), tmp_path / "profile.csv")), made())
 
 
 def test_a_broken_row_of_a_saved_profile_is_named(tmp_path):
-    path = save_profile(made(), tmp_path / "profile.csv")
+    path = saved(made(), tmp_path / "profile.csv")
     path.write_text(path.read_text("utf-8").replace("16.0", "many"))
     with pytest.raises(ValueError, match=r"profile\.csv, row 3: batch must be a number, positive, got 'many'"):
-        load_profile(path)
+        read_profiles(path)
 
 
 @pytest.mark.slow
@@ -165,7 +171,7 @@ def test_the_page_on_profiling_runs_as_it_stands(tmp_path, monkeypatch, capsys):
             ("mine", device, "net", x, factor * max(0.02, 0.01 + 0.001 * x), np.nan, "")
             for x in (4, 8, 16, 32, 64, 128)
         ]
-        save_profile(pd.DataFrame(rows, columns=list(COLUMNS)), tmp_path / f"{device}.csv")
+        saved(pd.DataFrame(rows, columns=list(COLUMNS)), tmp_path / f"{device}.csv")
     page = (Path(__file__).parents[2] / "docs" / "howto" / "profiling.md").read_text("utf-8")
     namespace = {}
     for code in re.findall(r"```python\n(.*?)```", page, re.S):
@@ -183,7 +189,7 @@ def test_uncertainty_saved_and_weights_fit(tmp_path):
     seconds[[2, 4]] *= 1.5
     rows = pd.DataFrame({"source": "measured", "device": "mine", "model": "net", "batch": size, "seconds": seconds})
     rows = rows.assign(comm_seconds=np.nan, held="", uncertainty=[0.01, 0.01, 0.5, 0.01, 0.5, np.nan])
-    back = load_profile(save_profile(rows, tmp_path / "p.csv"))
+    back = read_profiles(saved(rows, tmp_path / "p.csv"))
     np.testing.assert_array_equal(back["uncertainty"], rows["uncertainty"])
     fitted = BatchTime(devices={"0": "mine"}).fit_profiles(back)
     floor, slope, intercept, *_ = fitted.curves_["mine"]

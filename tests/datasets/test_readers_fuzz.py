@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from readings import formats
 
 from paceline.datasets import read_traces
-from paceline.datasets.readers import FORMATS
 
 BITBRAINS_HEADER = (
     "Timestamp [ms];\tCPU cores;\tCPU capacity provisioned [MHZ];\tCPU usage [MHZ];\tCPU usage [%];\t"
@@ -121,7 +121,7 @@ def damaged(text):
 
 
 def test_every_format_is_fuzzed():
-    assert {*GOOD, *FOLDERS, *BINARY} == set(FORMATS)
+    assert {*GOOD, *FOLDERS, *BINARY} == set(formats())
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from paceline.datasets import read_traces
-from paceline.datasets.readers import detect_format
 
 
 def only(path, **options):
@@ -128,7 +127,7 @@ def test_megatron_timers_missing_say_how_to_log(tmp_path):
 def test_logs_without_ranks_say_what_to_log(tmp_path, log, sentence):
     (tmp_path / "run.log").write_text(log)
     with pytest.raises(ValueError, match=sentence):
-        detect_format(tmp_path / "run.log")
+        read_traces(tmp_path / "run.log")
 
 
 def span(name, began, lasted, category="kernel"):

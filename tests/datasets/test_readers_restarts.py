@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from readings import formats
 
 from paceline.datasets import read_traces
-from paceline.datasets.readers import FORMATS
 
 PARTS = ["dataload", "dataload_cuda_move", "forward", "loss_calc", "backward", "opt_step", "step"]
 PAUSE = 50
@@ -129,7 +129,7 @@ WITHOUT = {
 
 
 def test_every_format_restarts_or_says_why_not():
-    assert set(LOGS) | set(WITHOUT) == set(FORMATS)
+    assert set(LOGS) | set(WITHOUT) == set(formats())
     assert not set(LOGS) & set(WITHOUT)
 
 

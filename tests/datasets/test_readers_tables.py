@@ -10,10 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from readings import only
+from typer.testing import CliRunner
 
-from paceline.cli.named_sources import option
-from paceline.datasets.columns import TIMES
-from paceline.datasets.readers.hint import advice
+from paceline.cli.main import app
 
 BEGAN = 1746090360.0
 
@@ -206,18 +205,19 @@ def test_mixed_offsets_read_wrong_one_named(made):
 
 ITERATIONS = ["step", "iteration", "global_step", "Iter", "step_idx"]
 WORKERS = ["rank", "worker_id", "hostname", "local_rank", "GPU", "node name"]
-SPANS = [f"{word}_{unit}" for word in ("step_time", "duration", "latency") for unit in TIMES] + ["iter time", "seconds"]
+UNITS = {"us": 1e-6, "msec": 1e-3, "ms": 1e-3, "milliseconds": 1e-3, "sec": 1.0, "s": 1.0, "minutes": 60.0}
+SPANS = [f"{word}_{unit}" for word in ("step_time", "duration", "latency") for unit in UNITS] + ["iter time", "seconds"]
 RATES = ["tokens_per_sec", "samples/s", "throughput", "it/s", "images_per_second"]
 OTHERS = ["loss", "lr", "grad_norm", "epoch_loss", "note"]
 
 
-def named(options):
-    """The options of a line for ``--with``, as the command line takes them."""
-    return dict(option(one) for one in shlex.split(options) if one != "--with")
+def loaded(path, *options):
+    return CliRunner().invoke(app, ["data", "load", str(path), "-o", str(path.with_suffix(".parquet")), *options])
 
 
 @pytest.mark.slow
 @given(st.data())
+@settings(max_examples=50, deadline=None)
 def test_the_line_that_an_error_names_reads_the_table(tmp_path_factory, data):
     measured = data.draw(st.sampled_from([*SPANS, *RATES]), "measured")
     columns = [
@@ -234,11 +234,13 @@ def test_the_line_that_an_error_names_reads_the_table(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "hinted.csv"
     table = pd.DataFrame({name: cells.get(name, [1.5, 2, 3, 4]) for name in columns})
     table.to_csv(path, index=False) if data.draw(st.booleans()) else table.to_json(path, orient="records", lines=True)
-    line = advice(columns).partition("suggest ")[2].partition(" (samples=1")[0].partition("; other")[0]
-    assert line
-    trace = only(path, **named(line))
+    refused = str(loaded(path).exception or "")
+    line = refused.partition("suggest ")[2].partition(" (samples=1")[0].partition("; other")[0]
+    done = loaded(path, *shlex.split(line))
+    assert done.exit_code == 0, refused
+    trace = only(path.with_suffix(".parquet"))
     assert len(trace.workers) == 1 + several
-    unit = 1.0 if measured in RATES else next((TIMES[u] for u in TIMES if measured.endswith(f"_{u}")), 1.0)
+    unit = 1.0 if measured in RATES else next((UNITS[u] for u in UNITS if measured.endswith(f"_{u}")), 1.0)
     speed = trace.speed[0, 0]
     batch = 8 if "batch_size" in columns else 1
     assert speed == pytest.approx(2 if measured in RATES else batch / (2 * unit))

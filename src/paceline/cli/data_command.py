@@ -55,7 +55,7 @@ def data_list(
     if what not in listed:
         raise ValueError(f"there is no list of {what!r}; there are {list(listed)}")
     rows = listed[what]()
-    wide = ("files",) if what == "formats" and not as_json else ()
+    wide = ("files", "seen") if what == "formats" and not as_json else ()
     print_rows(what, [{key: value for key, value in row.items() if key not in wide} for row in rows], as_json)
 
 
@@ -177,7 +177,10 @@ def _shipped() -> list[dict[str, Any]]:
 def _formats() -> list[dict[str, Any]]:
     from paceline.datasets.readers import FORMATS
 
-    return [{"name": one.name, "gives": one.gives, "about": one.about, "files": one.files} for one in FORMATS.values()]
+    return [
+        {"name": one.name, "gives": one.gives, "about": one.about, "files": one.files, "seen": one.seen}
+        for one in FORMATS.values()
+    ]
 
 
 def _summary(trace: Trace) -> dict[str, Any]:
