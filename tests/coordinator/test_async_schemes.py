@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from paceline.coordinator.asynchronous import SCHEMES, SGD, EpochSampler, Outcome, Scheme, Server, scheme
-from paceline.coordinator.asynchronous.rules import Bounded, Mean, Polynomial, Ranged
+from paceline.coordinator.asynchronous import SCHEMES, SGD, EpochSampler, Outcome, Server, scheme
 
 
 def server_of(rules, workers="abc", start=(1.0,), rate=0.1, batch=10, samples=10_000):
@@ -31,11 +30,13 @@ STALE_BY_TWO = {
     "sa-asgd": 1 / 2,
     "dyn-sgd": 1 / 3,
     "con-sgd": 1 / 3,  # a fleet of three
-    Scheme(name="polynomial", damping=Polynomial(0.5)): 3**-0.5,
 }
 
 
-@pytest.mark.parametrize("rules", STALE_BY_TWO, ids=lambda rules: getattr(rules, "name", rules))
+@pytest.mark.parametrize(
+    "rules",
+    STALE_BY_TWO,
+)
 def test_damping_as_published(rules):
     server = server_of(rules)
     pulled = {worker: server.pull(worker) for worker in "abc"}
@@ -104,7 +105,7 @@ def test_lb_bsp_balances_batches():
 
 
 def test_ssp_stops_beyond_the_slack():
-    server = server_of(Scheme(name="SSP", gate=Bounded(1)), workers="ab")
+    server = server_of(SCHEMES["ssp"](2, 1), workers="ab")
     b = server.pull("b")
     for _ in range(2):
         push(server, "a", server.pull("a"), 0.0)
@@ -114,7 +115,7 @@ def test_ssp_stops_beyond_the_slack():
 
 
 def test_dssp_runs_until_the_slowest_is_due():
-    server = server_of(Scheme(name="DSSP", gate=Ranged(low=2, high=5)), workers="ab")
+    server = server_of(SCHEMES["dssp"](2, low=2, high=5), workers="ab")
     for now in (4.0, 8.0):
         push(server, "b", server.pull("b"), 0.0, now=now)
     slow, starts = server.pull("b"), 0
@@ -132,7 +133,7 @@ def test_dssp_runs_until_the_slowest_is_due():
 
 
 def test_dssp_grants_extra_steps():
-    server = server_of(Scheme(name="DSSP", gate=Ranged(low=1, high=5)), workers="ab")
+    server = server_of(SCHEMES["dssp"](2, low=1, high=5), workers="ab")
     for now in (0.0, 4.0):
         push(server, "b", server.pull("b"), 0.0, now=now)
     for now in (3.0, 4.0, 5.0, 6.0):  # at 6 s it is two ahead, beyond the bound of 1; the slow one is due at 8 s
@@ -144,7 +145,7 @@ def test_dssp_grants_extra_steps():
 
 
 def test_k_sync_cancels_the_others():
-    server = server_of(Scheme(name="2-sync", gathering=Mean(2), gate=SCHEMES["k-sync"](3).gate, bound=0, refresh=True))
+    server = server_of(SCHEMES["k-sync"](3, 2))
     pulled = {worker: server.pull(worker) for worker in "abc"}
     push(server, "a", pulled["a"], 1.0)
     verdict = push(server, "b", pulled["b"], 3.0)
@@ -156,7 +157,7 @@ def test_k_sync_cancels_the_others():
 
 
 def test_backup_workers_drop_late_pushes():
-    server = server_of(Scheme(name="backup", gathering=Mean(-1), gate=SCHEMES["backup"](3).gate, bound=0))
+    server = server_of(SCHEMES["backup"](3, 2))
     pulled = {worker: server.pull(worker) for worker in "abc"}
     push(server, "a", pulled["a"], 1.0)
     push(server, "b", pulled["b"], 3.0)

@@ -5,8 +5,6 @@ import pytest
 
 from paceline import LoadBalancer
 from paceline.predictors import EWMA, Auto, Curves, LastValue, Report
-from paceline.predictors.checks import fitted, run
-from paceline.predictors.fixed_part import FixedPart
 from paceline.solver import split
 
 
@@ -97,25 +95,6 @@ def test_balancing_is_never_slower_than_equal(seed):
     pause_TW = (rng.random(slow_TW.shape) < 0.01) * rng.uniform(1, 10, slow_TW.shape)
     taken, equal, _ = ran(fixed_TW, (1 - share) / 32 * slow_TW, pause_TW, horizon=1 + seed % 2)
     assert taken.sum() < 1.02 * equal.sum()
-
-
-def test_fixed_part_keeps_the_contract():
-    run(fitted(FixedPart(EWMA())))
-
-
-def test_fixed_part_resumes_exactly():
-    rng = np.random.default_rng(0)
-    reports = [Report(size_W, 0.1 + size_W / 50) for size_W in rng.integers(1, 100, (30, 3))]
-    first, second = FixedPart(EWMA()), FixedPart(EWMA())
-    first.reset("abc")
-    for report in reports[:20]:
-        first.observe(report)
-    second.load_state_dict(first.state_dict())
-    for report in reports[20:]:
-        first.observe(report)
-        second.observe(report)
-        assert (first.predict().curves.intercept == second.predict().curves.intercept).all()
-    assert first.predict().curves.intercept == pytest.approx(0.1, abs=0.05)
 
 
 def test_lone_stalls_do_not_move_sizes():

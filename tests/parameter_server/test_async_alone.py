@@ -1,16 +1,14 @@
 """The loop of one asynchronous worker, which holds the server itself: its times, its refusals and its end."""
 
 import dataclasses
-from types import SimpleNamespace
+import time
 
 import numpy as np
 import pytest
 import torch
 
 from paceline.coordinator.asynchronous import Outcome
-from paceline.parameter_server import AsyncJob, async_job
-from paceline.parameter_server.links import FIRST, rows_read, rows_written
-from paceline.parameter_server.torch_optimizer import FRONT
+from paceline.parameter_server import AsyncJob
 
 SAMPLES, BATCH = 24, 8
 
@@ -56,7 +54,7 @@ class Measured:
 @pytest.mark.parametrize(("waited", "pulling"), [(0.0, 2.0), (0.5, 1.5), (9.0, 0.0)])
 def test_step_reports_computing_and_messages(alone, monkeypatch, waited, pulling):
     clock = {"now": 100.0}
-    monkeypatch.setattr(async_job, "time", SimpleNamespace(monotonic=lambda: clock["now"]))
+    monkeypatch.setattr(time, "monotonic", lambda: clock["now"])
     job, model, _ = started()
     job.link = link = Measured(job.link, clock, waited)
     for inputs, _ in job:
@@ -121,15 +119,41 @@ def test_push_is_of_one_batch(alone):
             job.push()
 
 
-def test_an_optimizer_that_the_loop_changes_is_refused(alone):
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda group, groups: group.update(lr=0.2), "lr from 0.01 to 0.2"),
+        (lambda group, groups: group.update(momentum=0.5), "momentum from 0 to 0.5"),
+        (lambda group, groups: group.pop("weight_decay"), "weight_decay from 0 to None"),
+        (lambda group, groups: group["params"].pop(), "its parameters"),
+        (lambda group, groups: groups.append({"params": []}), "groups from 1 to 2"),
+    ],
+)
+def test_an_optimizer_that_the_loop_changes_is_refused(alone, change, sentence):
     job, model, optimizer = started()
 
     def step(inputs):
         computed(model, inputs)
-        optimizer.param_groups[0]["lr"] = 0.5
+        change(optimizer.param_groups[0], optimizer.param_groups)
         job.push()
 
-    with pytest.raises(RuntimeError, match="optimizer"):
+    with pytest.raises(RuntimeError, match=f"the optimizer changed .*{sentence}"):
+        looped(job, step)
+
+
+def test_in_place_tensor_rate_is_seen(alone):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.Adam(model.parameters(), lr=torch.tensor(0.1))
+    data = torch.utils.data.TensorDataset(torch.ones(SAMPLES, 2), torch.arange(SAMPLES).float())
+    job = AsyncJob(model, optimizer, data, batch=BATCH, epochs=2, scheme="asp")
+
+    def step(inputs):
+        computed(model, inputs)
+        optimizer.param_groups[0]["lr"].fill_(0.2)
+        job.push()
+
+    with pytest.raises(RuntimeError, match="lr from"):
         looped(job, step)
 
 
@@ -172,11 +196,3 @@ def test_an_option_out_of_range_is_refused(alone, options, told):
 def test_a_job_needs_a_process_group():
     with pytest.raises(RuntimeError, match=r'call torch\.distributed\.init_process_group\("gloo"\) before AsyncJob'):
         started()
-
-
-@pytest.mark.parametrize("count", [0, 1, FIRST - 1, FIRST, FIRST + 1, 3 * FIRST])
-def test_rows_arrive_as_written(count):
-    rows, message = np.arange(count) * 7 - 3, torch.full((FRONT,), -1.0)
-    behind = rows_written(rows, message)
-    assert torch.cat([rows_read(count, message), behind]).tolist() == rows.tolist()
-    assert len(behind) == max(count - FIRST, 0)
