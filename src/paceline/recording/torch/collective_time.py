@@ -23,8 +23,8 @@ WAITS = (
     ("torch.distributed", None, "_broadcast_coalesced"),  # buffers of DistributedDataParallel: it blocks inside C++
     ("torch.distributed._functional_collectives", None, "wait_tensor"),  # tensor parallelism in eager mode
 )
-"""Calls in which torch blocks: module, class or None, and name. The names are private to torch. A test checks that they
-exist in the tested version; if one is missing, its waiting counts as the worker's busy time."""
+"""Calls in which torch blocks: module, class or None, and name. The names are private to torch. A test waits in these
+ways in the tested version; if a name is missing, its waiting counts as the worker's busy time."""
 
 GATHERS = (
     ("torch._C._distributed_c10d", "ProcessGroup", "allgather"),
