@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from paceline.predictors import Auto, Calibrated, Mixture, Report
-from paceline.predictors.ahead import IDLE, MAX_HORIZON, MAX_HORIZONS
 
 
 def heard(model, log_TW, load_TW=None, horizons=(1,)):
@@ -116,16 +115,6 @@ def test_state_with_horizons_resumes_exactly(make):
         np.testing.assert_array_equal(one.quantiles, other.quantiles)
 
 
-@pytest.mark.slow
-def test_unasked_horizons_are_dropped():
-    model, log_TW = made(Auto()), np.random.default_rng(6).normal(0.0, 0.1, (IDLE + 1, 2))
-    heard(model, log_TW[:40], horizons=range(1, 9))
-    assert 0 < len(horizons_of(model)) <= MAX_HORIZONS
-    for _ in range(3):  # the outer predictors ask the inner ones
-        heard(model, log_TW)
-    assert not horizons_of(model)
-
-
 def horizons_of(model):
     return {int(name.split("/ahead")[1].split("/")[0]) for name in model.state_dict() if "/ahead" in name}
 
@@ -133,9 +122,9 @@ def horizons_of(model):
 @pytest.mark.parametrize("make", [Calibrated, lambda: Mixture(["last-value", "ewma"])])
 def test_first_asked_horizons_are_learnt(make):
     model = made(make())
-    for horizon in (1, MAX_HORIZON + 1, MAX_HORIZON, 2, 3, 4, 2):
+    for horizon in (1, 65, 64, 2, 3, 4, 2):
         model.predict(horizon=horizon)
-    assert horizons_of(model) == {MAX_HORIZON, 2, 3}
+    assert horizons_of(model) == {64, 2, 3}
 
 
 @pytest.mark.slow
@@ -144,7 +133,7 @@ def test_horizon_dropped_after_idle_reports(make):
     model = made(make())
     model.predict(horizon=2)
     model.predict(horizon=3)
-    for _ in range(IDLE):
+    for _ in range(256):
         model.observe(Report([1.0, 1.0], [1.0, 2.0]))
         model.predict(horizon=3)
     assert horizons_of(model) == {2, 3}
@@ -152,10 +141,10 @@ def test_horizon_dropped_after_idle_reports(make):
     assert horizons_of(model) == {3}
 
 
-@pytest.mark.parametrize("horizon", [1, MAX_HORIZON + 1])
+@pytest.mark.parametrize("horizon", [1, 65])
 def test_state_of_unknown_horizon_refused(horizon):
     model = made(Calibrated())
     model.predict(horizon=2)
     state = {name.replace("/ahead2/", f"/ahead{horizon}/"): value for name, value in model.state_dict().items()}
-    with pytest.raises(ValueError, match=f"horizon must be a whole number from 2 to {MAX_HORIZON}, got {horizon}"):
+    with pytest.raises(ValueError, match=f"horizon must be a whole number from 2 to 64, got {horizon}"):
         Calibrated().load_state_dict(state)

@@ -184,24 +184,10 @@ def test_worker_coefficients_and_pooled_for_new():
     assert 100.0 < steady < 101.0 < stranger < moving < 110.5
 
 
-def test_new_worker_drawn_to_its_own_mean():
-    model = ARIMA(order=(1, 0, 0), log_speed=False).fit([trace_of(*panel((1, 0, 0), iterations=600))])
-    model.reset(["stranger"])
-    for speed in (20.0, 24.0, 25.0):
-        model.observe(Report(samples=[1.0], seconds=[1.0 / speed], covariates=model.covariate_mean_[None]))
-    assert 23.0 < model.predict(covariates=model.covariate_mean_[None]).speed[0] < 25.0
-
-
 def test_css_fit_stays_invertible():
     value_TN = np.random.default_rng(0).normal(size=(500, 1))  # its difference has a moving average of exactly -1
     fit, _ = fit_css(value_TN, np.zeros((500, 1, 0)), (0, 1, 1))
     assert fit.ma == pytest.approx([-0.95])
-
-
-def test_missing_statsmodels_names_extra(monkeypatch):
-    monkeypatch.setattr("paceline._require.find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r'pip install "\.\[arima\]"'):
-        ARIMA((1, 0, 0), method="likelihood").fit([checks.example_trace()])
 
 
 @pytest.mark.parametrize(
@@ -223,15 +209,6 @@ def test_invalid_arguments_refused(make, words):
         make()
 
 
-def test_random_walk_without_covariates_fits():
-    walk = np.random.default_rng(0).normal(size=(80, 1)).cumsum(axis=0)
-    trace = Trace(samples=np.ones((80, 1)), seconds=np.exp(walk))
-    model = ARIMA(order=(0, 1, 0)).fit([trace])
-    model.reset(trace.workers)
-    model.observe(Report(samples=[8], seconds=[0.5]))
-    assert model.predict().speed == pytest.approx([16.0])
-
-
 @pytest.mark.slow
 def test_group_fit_equals_fits_alone():
     rng = np.random.default_rng(0)
@@ -246,16 +223,6 @@ def test_group_fit_equals_fits_alone():
         alone, alone_loss = fit_css(value_TN[:, own], covariates_TND[:, own], (1, 1, 1))
         assert fit.vector == pytest.approx(alone.vector, rel=1e-6, abs=1e-9)
         assert loss == pytest.approx(alone_loss, rel=1e-9)
-
-
-def test_complex_ma_roots_recovered():
-    noise_TN = np.random.default_rng(0).normal(size=(4000, 1))
-    value_TN = noise_TN.copy()
-    value_TN[1:] += 0.4 * noise_TN[:-1]
-    value_TN[2:] += 0.5 * noise_TN[:-2]
-    fit, loss = fit_css(value_TN, np.zeros((4000, 1, 0)), (0, 0, 2))
-    assert fit.ma == pytest.approx([0.4, 0.5], abs=0.04)
-    assert loss == pytest.approx(1.0, rel=0.05)
 
 
 @pytest.mark.slow
@@ -294,13 +261,3 @@ def test_sparse_log_warns_and_fits_local_level(step):
     with pytest.warns(UserWarning, match="only 0 of .* speeds follow one of the iteration before"):
         sparse = ARIMA(covariates=()).fit([thinned(whole.select(slice(1500)), step)])
     assert scored(sparse, whole, start=1500) < 1.05 * scored(dense, whole, start=1500)
-
-
-def test_gaps_do_not_leak_later_values():
-    """Of a random walk that is logged now and then, no change can be foretold from the one before."""
-    rng = np.random.default_rng(0)
-    value_TN = np.cumsum(rng.normal(size=(4000, 1)), axis=0)
-    value_TN[1::2] = np.nan
-    fit, loss = fit_css(value_TN, np.zeros((4000, 1, 0)), (1, 1, 0))
-    assert fit.ar == pytest.approx([0.0], abs=0.05)
-    assert loss == pytest.approx(2.0, rel=0.1)

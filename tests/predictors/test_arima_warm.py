@@ -5,7 +5,7 @@ import pytest
 
 from paceline.datasets import Trace
 from paceline.predictors import ARIMA, Report
-from paceline.predictors.fitting import Fitting
+from paceline.training import fit
 
 ITERATIONS = 120
 
@@ -33,7 +33,7 @@ def forecasts(model, worker):
 def test_warm_start_keeps_absent_workers(order):
     model = ARIMA(order=order).fit([trace_of(["gone", "stays"], seed=0)])
     before = {name: forecasts(model, name) for name in ("gone", "stays")}
-    model.fit_streamed([trace_of(["stays", "new"], seed=1)], Fitting(warm=True))
+    model = fit(ARIMA(order=order), [trace_of(["stays", "new"], seed=1)], start=model)
     after = {name: forecasts(model, name) for name in ("gone", "stays", "new", "stranger")}
     assert after["gone"] == before["gone"]
     assert after["stays"] != before["stays"]

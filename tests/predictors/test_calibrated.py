@@ -76,18 +76,6 @@ def test_quantiles_interpolated_or_normal():
     assert known.quantile(0.1)[1] == pytest.approx(Forecast(np.array([50.0]), np.array([0.1])).quantile(0.1)[0])
 
 
-@pytest.mark.slow
-def test_quantiles_never_cross():
-    rng = np.random.default_rng(0)
-    model = Calibrated("last-value")
-    model.reset([str(w) for w in range(20)])
-    for k in range(300):
-        noise = 1e-3 if k // 30 % 2 else 1.0  # steps that suit one are far too long for the other
-        model.observe(Report(np.full(20, 64.0), np.exp(noise * rng.standard_t(2, 20))))
-        quantiles_WL = model.predict().quantiles
-        assert quantiles_WL is None or np.all(np.diff(quantiles_WL[np.isfinite(quantiles_WL).all(axis=1)]) >= 0)
-
-
 def test_unlearnt_horizon_widens_by_fourth_root():
     model = Calibrated("last-value")
     model.reset(["a"])
@@ -139,21 +127,6 @@ def test_few_errors_widen_intervals_enough():
     assert 0.87 < np.mean(inside) < 0.92
 
 
-def test_silent_worker_keeps_quantiles():
-    rng = np.random.default_rng(0)
-    model = Calibrated("ewma")
-    model.reset(["a", "b"])
-    for k in range(80):
-        before = {name: rows.copy() for name, rows in model.state.items()}
-        seconds = rng.lognormal(0.0, 0.1, 2)
-        model.predict()
-        model.observe(Report([64.0, 64.0], [np.nan if k % 20 == 19 else seconds[0], seconds[1]]))
-        if k % 20 == 19:
-            for name, rows in model.state.items():
-                np.testing.assert_array_equal(rows[0], before[name][0], err_msg=name)
-            assert (model.state["multiples"][1] != before["multiples"][1]).any()
-
-
 @pytest.mark.slow
 def test_intervals_widen_within_ten_reports():
     rng = np.random.default_rng(2)
@@ -183,12 +156,3 @@ def test_intervals_narrow_after_noisy_phase(horizon):
         inside.append(((forecast.quantile(0.05) <= speed_W) & (speed_W <= forecast.quantile(0.95))).mean())
         model.observe(Report(speed_W, np.ones(40)))
     assert 0.85 < np.mean(inside[200:]) < 0.93
-
-
-def test_late_forecast_after_jump_is_not_noise():
-    model = Calibrated("ewma:smoothing=0.5")
-    model.reset(["a"])
-    rng = np.random.default_rng(3)
-    for k in range(300):
-        model.observe(Report([100.0 * (1.0 + (k >= 200)) * np.exp(rng.normal(0.0, 0.01))], [1.0]))
-    assert model.state["compared"][0] == 299

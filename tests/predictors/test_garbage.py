@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.coordinator import LoadBalancer
-from paceline.predictors import EWMA, KINDS, Curves, LastValue, Report
-from paceline.solver import split
+from paceline.predictors import EWMA, KINDS, LastValue, Report
 
 ANY = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, -1.0, 5e-324, 1e-9, 1e300, 1e-300])
 
@@ -49,19 +48,6 @@ def test_one_impossible_report_is_forgotten(kind, garbage):
     for _ in range(20):
         model.observe(report(rng))
     assert model.predict().speed[0] == pytest.approx(100, rel=0.2)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_second_fast_report_counts(kind):
-    rng = np.random.default_rng(0)
-    model = warmed(kind, rng)
-    before = model.predict().speed[0]
-    model.observe(report(rng, (32, 0.32 / 1000)))
-    assert model.predict().speed[0] == pytest.approx(before, rel=0.05)
-    for _ in range(40):
-        model.observe(report(rng, (32, 0.32 / 1000)))
-    assert model.predict().speed[0] > 20 * before
 
 
 def test_a_missing_report_does_not_lift_the_doubt():
@@ -119,41 +105,3 @@ def test_any_report_keeps_balancer_quiet(rows, kind):
     for x0, x1, t0, t1 in rows:
         plan = balancer.step(Report([x0, x1], [t0, t1]))
         assert plan.sizes.sum() == 64
-
-
-@given(st.integers(1, 2**53), st.lists(st.floats(1e-3, 1e6), min_size=1, max_size=9))
-def test_split_sums_to_batch_or_refuses(global_batch, speeds):
-    """At 2**53 the sum of two sizes came out one too high: float64 has no such number."""
-    try:
-        sizes = split(Curves.from_speed(np.array(speeds)), global_batch).sizes
-    except ValueError as error:
-        if "so that sums in float64 stay exact" not in str(error) or global_batch * len(speeds) <= 2**53:
-            raise
-    else:
-        assert sum(map(int, sizes)) == global_batch
-
-
-@pytest.mark.slow
-def test_tied_times_sum_without_negatives():
-    """Taking two multiples back from a worker that ends last, instead of one, went unnoticed."""
-    rng = np.random.default_rng(0)
-    for _ in range(3000):
-        workers, global_batch = int(rng.integers(2, 6)), int(rng.integers(1, 20))
-        floor, intercept = (rng.integers(0, most, workers).astype(float) for most in (5, 3))
-        slope = rng.choice([0.0, 0.5, 1.0, 2.0], workers)
-        curves = Curves(floor=floor, slope=slope, intercept=intercept, limit=np.full(workers, np.inf))
-        sizes = split(curves, global_batch).sizes
-        assert sizes.sum() == global_batch
-        assert (sizes >= 0).all()
-
-
-@settings(deadline=None)
-@given(
-    st.lists(
-        st.tuples(*[st.floats() | st.sampled_from([0.0, 1e-300, 1e300, 64.0, 1e-6, -1.0])] * 2), min_size=1, max_size=9
-    )
-)
-def test_fleet_speeds_equal_single_workers(reports):
-    samples, seconds = np.array(reports).T
-    alone = [Report([x], [t]).speed[0] for x, t in reports]
-    np.testing.assert_array_equal(Report(samples, seconds).speed, alone)

@@ -77,40 +77,6 @@ def test_no_expert_or_a_bare_name_is_refused():
             Mixture(experts)
 
 
-def test_batched_averages_equal_single_ones():
-    class Alone(EWMA):
-        """Not a plain EWMA, so that it is left apart."""
-
-    rng = np.random.default_rng(0)
-    smoothings = (1.0, 0.5, 0.1)
-    together = Mixture([LastValue(), EWMA(0.5), EWMA(0.1)])
-    apart = Mixture([Alone(smoothing) for smoothing in smoothings])
-    for model in (together, apart):
-        model.reset(["a", "b"])
-    for _ in range(50):
-        report = Report([64, 64], np.where(rng.random(2) < 0.2, np.nan, np.exp(rng.normal(0.0, 0.1, 2))))
-        for model in (together, apart):
-            model.observe(report)
-        assert together.predict().speed == pytest.approx(apart.predict().speed, rel=1e-12)
-    assert together.weights == pytest.approx(apart.weights, rel=1e-9)
-
-
-@pytest.mark.slow
-def test_forecast_cache_respects_covariates():
-    model = Mixture([RLS(covariates=("busy",)), "ewma"])
-    model.reset(["a"])
-    rng = np.random.default_rng(0)
-    for _ in range(200):
-        busy = rng.random((1, 1))
-        model.predict(covariates=busy)
-        model.observe(Report([64], np.exp(busy[0] + rng.normal(0.0, 0.01, 1)), covariates=busy))
-    idle, busy = (model.predict(covariates=[[share]]).speed[0] for share in (0.0, 1.0))
-    assert idle > 1.5 * busy
-    assert model.predict(covariates=[[0.0]]).speed[0] == idle
-    model.observe(Report([64], [10.0], covariates=[[0.0]]))
-    assert model.predict(covariates=[[0.0]]).speed[0] != idle
-
-
 class Outsider:
     """Keeps the contract through an EWMA that it holds, and is none of the library's classes."""
 
@@ -185,23 +151,6 @@ def test_luck_earns_no_trust():
     assert model.weights.max(axis=1).mean() < 0.6
 
 
-def test_single_expert_mixture_is_that_expert():
-    class Fading(LastValue):
-        """Expects a tenth less for every iteration ahead."""
-
-        def forecast_speed(self, covariates_WD, horizon):
-            return super().forecast_speed(covariates_WD, horizon) * 0.9**horizon
-
-    model, alone = Mixture([Fading()]), Fading()
-    for each in (model, alone):
-        each.reset(["a", "b"])
-    for seconds in ([1.0, 2.0], [2.0, 1.0]):
-        for each in (model, alone):
-            each.observe(Report([64, 64], seconds))
-        for horizon in (1, 2, 5):
-            assert model.predict(horizon=horizon).speed == pytest.approx(alone.predict(horizon=horizon).speed)
-
-
 def aggregated(log_speeds, experts):
     """Bernstein online aggregation of one worker's constant experts, number by number: their weights at the end."""
     count, scale = len(experts), None
@@ -231,17 +180,3 @@ def test_weights_are_bernstein_aggregation(iterations):
         model.predict()
         model.observe(Report([speed], [1.0]))
     assert model.weights[0] == pytest.approx(aggregated(np.log(speeds), np.log([80.0, 100.0, 200.0])))
-
-
-def test_silent_worker_keeps_weights():
-    model = Mixture(["last-value", "ewma:smoothing=0.03"])
-    model.reset(["a", "b"])
-    for k in range(50):
-        model.predict()
-        model.observe(Report([100, 100], [0.9 if k % 2 else 1.1] * 2))
-    before = model.weights
-    for k in range(50):
-        model.predict()
-        model.observe(Report([np.nan, 100], [np.nan, 1.0 + k]))
-    np.testing.assert_array_equal(model.weights[0], before[0])
-    assert (model.weights[1] != before[1]).all()

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from paceline.predictors import Report
-from paceline.predictors.linear.per_worker import VARIANCE
 from paceline.predictors.linear.pooled import Pooled
 
 
@@ -75,59 +74,8 @@ def test_without_covariate_no_own_effect():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_covariates_of_some_workers_are_learnt():
-    log_TW, heat_TW = hot(200, 4)
-    log_TW[:, 1] *= -1.0
-    heat_TW[:, 2:] = np.nan
-    own, common = (served(Pooled("last-value", ["heat"]), log_TW, heat_TW, column)[100:, :2] for column in (OWN, FLEET))
-    assert rms(own) < 0.5 * rms(common)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-@pytest.mark.parametrize("known_from", [0, 150])
-def test_unreported_covariates_take_no_part(known_from):
-    log_TW, heat_TW = hot(300, 4)
-    log_TW[:, 2:] *= -1.0
-    heat_TW[:known_from] = np.nan
-    few, many = Pooled("last-value", ["heat"]), Pooled("last-value", ["fan", "heat", "fog"])
-    alone = rms(served(few, log_TW, heat_TW, OWN)[200:])
-    many.reset(few.workers)
-    errors = []
-    for log_W, heat_W in zip(log_TW, heat_TW, strict=True):
-        covariates_WD = np.full((4, 3), np.nan)
-        covariates_WD[:, 1] = heat_W
-        errors.append(log_W - np.log(many.forecast_speed(covariates_WD, 1)[:, OWN]))
-        many.update_from_report(Report(np.ones(4), np.exp(-log_W)), np.exp(log_W), covariates_WD)
-    assert rms(np.array(errors)[200:]) == pytest.approx(alone, rel=0.1)  # more inputs of 0 doubt examples less
-    own_WG, covariance_WGG = many.state["own"], many.state["covariance"]
-    assert own_WG[:, 2:4].all()
-    assert not own_WG[:, [0, 1, 4, 5]].any()
-    unknown = np.ix_(range(4), [0, 1, 4, 5], [0, 1, 4, 5])
-    np.testing.assert_array_equal(covariance_WGG[unknown], np.tile(VARIANCE * np.eye(4), (4, 1, 1)))
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_silent_worker_does_not_stop_learning():
-    log_TW, heat_TW = hot(100, 5)
-    log_TW[2:, 0] = np.nan
-    errors = served(Pooled("last-value", ["heat"]), log_TW, heat_TW)[50:, 1:]
-    assert rms(errors) < 0.5 * rms(np.diff(log_TW[50:, 1:], axis=0))
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
 def test_fleet_follows_changed_covariate_effect():
     log_TW, heat_TW = hot(900, 8)
     log_TW[150:] -= 2 * (log_TW[150:] + 0.0)
     errors = served(Pooled("last-value", ["heat"]), log_TW, heat_TW)
     assert rms(errors[850:]) < 0.5 * rms(np.diff(log_TW[850:], axis=0))
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_correction_is_scale_free():
-    log_TW, heat_TW = hot(120, 6)
-    small, large = (served(Pooled("ewma:smoothing=0.5", ["heat"]), a * log_TW, heat_TW)[60:] / a for a in (0.05, 0.2))
-    assert rms(small - large) < 0.15 * rms(large)

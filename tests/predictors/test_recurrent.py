@@ -5,7 +5,6 @@ import pytest
 
 from paceline.datasets import Trace, synthetic_fleet
 from paceline.predictors import LSTM, LastValue, Report, SimpleRNN, Training
-from paceline.predictors.fitting import Fitting
 
 torch = pytest.importorskip("torch")
 
@@ -89,25 +88,3 @@ def test_gap_skipped_in_training_as_in_serving():
 def test_traces_too_short_to_learn_from_are_refused(kind):
     with pytest.raises(ValueError, match="too short to fit"):
         kind().fit([Trace(samples=[[8], [8]], seconds=[[1], [1]])])
-
-
-def test_held_out_workers_validate_with_last_steps():
-    trace = synthetic_fleet("noexog", workers=3, iterations=200)
-    of_all = list(LSTM(covariates=()).sequences(Fitting(), trace))
-    held_out = frozenset({trace.workers[1], "elsewhere"})
-    for worker, whole, one in zip(
-        trace.workers, of_all, LSTM(covariates=()).sequences(Fitting(held_out=held_out), trace), strict=True
-    ):
-        kept = whole.validates if worker in held_out else ~whole.validates
-        assert kept.any()
-        for name in ("inputs", "targets", "validates"):
-            np.testing.assert_array_equal(getattr(one, name), getattr(whole, name)[kept])
-
-
-def test_sequences_without_a_target_are_left_out():
-    trace = synthetic_fleet("noexog", workers=2, iterations=200)
-    seconds = trace.seconds.copy()
-    seconds[1:, 0] = np.nan
-    silent, spoken = LSTM(covariates=()).sequences(Fitting(), Trace(trace.samples, seconds))
-    assert len(silent.targets) == 0
-    assert np.isfinite(spoken.targets).any(axis=1).all()

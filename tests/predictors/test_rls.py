@@ -5,7 +5,6 @@ import pytest
 
 from paceline.datasets import Trace, synthetic_fleet
 from paceline.predictors import RLS, LastValue, Report
-from paceline.predictors.linear.rls import PRIOR_VARIANCE
 
 
 def errors(model, trace, skip):
@@ -88,14 +87,6 @@ def test_unlearnt_forecast_is_last_speed():
 
 
 @pytest.mark.slow
-def test_it_follows_a_worker_that_changes_for_good():
-    before, after = autoregressive((0.2, 0.6), noise=0.1), autoregressive((-0.5, -0.3), noise=0.1)
-    trace = Trace(np.vstack([before.samples, after.samples]), np.vstack([before.seconds, after.seconds]))
-    # Afresh it comes to 1.02 times the noise; of what it learnt before something stays.
-    assert rms(errors(RLS(forgetting=0.99), trace, skip=3000)) < 1.3 * 0.1
-
-
-@pytest.mark.slow
 def test_new_worker_starts_from_fitted_median():
     trace = autoregressive((0.2, 0.6), noise=0.1, iterations=200, workers=5)
     served, fitted = RLS(), RLS().fit([trace])
@@ -104,22 +95,9 @@ def test_new_worker_starts_from_fitted_median():
     deviation_F = 1.4826 * np.median(np.abs(weights_WF - np.median(weights_WF, axis=0)), axis=0)
     fitted.reset(["new"])
     np.testing.assert_allclose(fitted.state["weights"][0], np.median(weights_WF, axis=0))
-    inside = (fitted.prior_variance_ > 1.01 * fitted.prior_variance_.min()) & (fitted.prior_variance_ < PRIOR_VARIANCE)
+    inside = (fitted.prior_variance_ > 1.01 * fitted.prior_variance_.min()) & (fitted.prior_variance_ < 0.05)
     assert inside.any()
     np.testing.assert_allclose(np.sqrt(fitted.prior_variance_[inside]), deviation_F[inside])
-
-
-@pytest.mark.slow
-def test_forecast_cache_respects_covariates():
-    trace = synthetic_fleet("mixed", workers=3, iterations=200)
-    models = [RLS(covariates=("cpu_share", "memory_pressure")) for _ in range(2)]
-    for model in models:
-        errors(model, trace, skip=0)
-    covariates_WD = trace.covariates_named(models[0].covariate_names)[-1]
-    usual = models[0].predict(covariates=covariates_WD).speed
-    other = models[0].predict(covariates=covariates_WD + 0.2).speed
-    np.testing.assert_array_equal(other, models[1].predict(covariates=covariates_WD + 0.2).speed)
-    assert (other != usual).all()
 
 
 @pytest.mark.parametrize("forgetting", [0.9, 1.01, -1.0, np.nan])
