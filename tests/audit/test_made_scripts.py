@@ -26,7 +26,6 @@ from made_scripts import (  # noqa: E402
 )
 
 from paceline.audit import Audit  # noqa: E402
-from paceline.audit.inquiry import AuditRun  # noqa: E402
 
 SHAPES = st.fixed_dictionaries(
     {
@@ -129,16 +128,16 @@ def each(change):
 
 def test_failing_script_is_unknown():
     def fails(run, plan, alone, found):
-        return AuditRun([], error="no data")
+        return replace(found, tapes=[], error="no data")
 
     def takes_no_step(run, plan, alone, found):
-        return AuditRun([])
+        return replace(found, tapes=[])
 
     def single(run, plan, alone, found):
-        return found if plan.precision == "float32" else AuditRun([], error="no doubles")
+        return found if plan.precision == "float32" else replace(found, tapes=[], error="no doubles")
 
     def later(run, plan, alone, found):
-        return found if run == 1 else AuditRun([], error="no more")
+        return found if run == 1 else replace(found, tapes=[], error="no more")
 
     assert told(verdict(each(fails))) == ("COULD_NOT_TELL", "FAILED", "no data")
     assert told(verdict(each(takes_no_step))) == ("COULD_NOT_TELL", "NO_STEPS", "")
@@ -371,7 +370,7 @@ def test_balanced_job_uneven_or_stateful(seed, first):
 
 def test_balanced_job_of_fixed_sizes_or_failing():
     def fails(run, plan, alone, found):
-        return AuditRun([], error="sizes differ") if plan.balanced else found
+        return replace(found, tapes=[], error="sizes differ") if plan.balanced else found
 
     assert told(verdict(balanced(mean, spoilt=fails))) == ("NOT_EXACT", "UNEVEN", "sizes differ")
 

@@ -4,8 +4,6 @@ import pytest
 import torch
 
 from paceline.audit import audit
-from paceline.audit.comparisons import AuditPlan
-from paceline.audit.notebook import ROWS, Pretended
 
 
 def batches_of(*sizes):
@@ -32,51 +30,91 @@ def test_batches_must_hold_two_samples_for_each_rank(sizes, ranks, least):
         audit(lambda rows: rows.sum(), batches_of(*sizes), ranks=ranks)
 
 
-def test_parameter_names_or_place_and_shape():
-    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2)).double()
-    loose = torch.ones(2, dtype=torch.float32, requires_grad=True)
-    plan = AuditPlan(steps=1)
-    run = Pretended(lambda rows: (model(rows) * loose).square().mean(), batches_of(8), 2, model)(plan, alone=False)
-    for tape in run.tapes:
-        names = set(tape.steps[0].gradients)
-        assert {"0.weight", "0.bias", "1.weight", "1.bias"} < names
-        (other,) = names - {"0.weight", "0.bias", "1.weight", "1.bias"}
-        assert other.startswith("parameter ")
-        assert other.endswith(" (2,)")
-        assert tape.facts == {"dtypes": ["float32", "float64"], "mixing": ["BatchNorm1d"]}
-        assert tape.steps[0].parameters == tape.start == {}
+def data():
+    chance = torch.Generator().manual_seed(0)
+    return [torch.randn(8, 4, generator=chance).double() for _ in range(2)]
 
 
-def test_random_numbers_alike_and_restored():
+@pytest.mark.slow
+def test_notebook_mean_exact_with_dropout():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Dropout(0.5)).double()
+    found = audit(lambda batch: model(batch).square().mean(), data(), model=model)
+    assert (found.status.name, found.cause) == ("EXACT", None)
+    assert found.deviation < 1e-14
+
+
+@pytest.mark.slow
+def test_notebook_recurrent_dropout_restored():
+    layer = torch.nn.LSTM(4, 3, num_layers=2, dropout=0.5, batch_first=True).double()
+    found = audit(lambda batch: layer(batch[:, None])[0].square().mean(), data(), model=layer)
+    assert (found.status.name, found.cause) == ("EXACT", None)
+    assert layer.dropout == 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("reduce", "cause"),
+    [
+        (lambda outputs: outputs.square().sum(), "SUM"),
+        (lambda outputs: (outputs - outputs.mean(0)).square().mean(), "ROWS"),
+        (lambda outputs: outputs.square().sum() / (1 + (outputs > 0).sum()), "TERMS"),
+    ],
+)
+def test_a_loss_in_a_notebook_gets_its_cause(reduce, cause):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 3).double()
+    assert audit(lambda batch: reduce(model(batch)), data(), model=model).cause.name == cause
+
+
+def test_notebook_loss_of_nothing_is_nan():
+    model = torch.nn.Linear(4, 3).double()
+    found = audit(
+        lambda batch: model(batch).square().sum() * (0 * batch.sum()) / 0 / batch.numel(), data(), model=model
+    )
+    assert found.cause.name == "NOT_A_NUMBER"
+
+
+@pytest.mark.slow
+def test_buffers_are_put_back():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3)).double()
+    before = model[1].running_mean.clone()
+    found = audit(lambda batch: model(batch).square().mean(), data(), model=model)
+    assert found.cause.name == "ROWS"
+    assert found.detail == "BatchNorm1d"
+    assert torch.equal(model[1].running_mean, before)
+
+
+def test_too_few_samples_are_refused():
+    with pytest.raises(ValueError, match="at least 4 samples each, for 2 ranks; got \\[3\\]"):
+        audit(lambda batch: batch.sum(), [torch.ones(3, 2)])
+
+
+def test_a_loss_without_gradient_is_refused():
+    with pytest.raises(ValueError, match="depends on parameters"):
+        audit(lambda batch: batch.sum(), [torch.ones(4, 2)])
+
+
+class Stopped(torch.autograd.Function):
+    """Uses a weight and gives it no gradient."""
+
+    @staticmethod
+    def forward(context, inputs, weight):
+        return inputs + weight
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient, None
+
+
+@pytest.mark.slow
+def test_notebook_missing_gradient_counts_as_zero():
+    weight, still = torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)
+    assert audit(lambda batch: Stopped.apply(batch * weight, still).mean(), data()).status.name == "EXACT"
+
+
+def test_random_state_is_put_back():
     weight = torch.ones(3, dtype=torch.float64, requires_grad=True)
-
-    def noisy(rows):
-        return (rows * weight * (1 + torch.rand(len(rows), 1).double())).mean()
-
     before = torch.get_rng_state()
-    runs = [Pretended(noisy, batches_of(8), 2, None)(AuditPlan(steps=1), alone=False) for _ in range(2)]
+    found = audit(lambda rows: (rows * weight * (1 + torch.rand(len(rows), 1).double())).mean(), batches_of(8))
+    assert found.steps == 1
     assert torch.equal(torch.get_rng_state(), before)
-    assert [tape.steps[0].facts for tape in runs[0].tapes] == [{"draws": True}] * 2
-    one, other = (run.tapes[0].steps[0].gradients for run in runs)
-    assert all((one[name] == other[name]).all() for name in one)
-
-
-def test_sample_identified_by_its_row():
-    weight = torch.ones(3, dtype=torch.float64, requires_grad=True)
-    (rows,) = batches_of(6)
-    batch = {
-        "x": rows,
-        "kept": "text",
-        "labels": torch.tensor([[1, -100], [2, 3], [4, 5], [6, 7], [8, 9], [-100, -100]]),
-    }
-    moved = {ROWS: [[[(1, 0, 0), (0, 0, 0), (1, 0, 2)], [(1, 0, 1), (0, 0, 2), (0, 0, 1)]]]}
-    pretended = Pretended(lambda part: (part["x"] * weight).mean(), [batch], 2, None)
-    own, other = (pretended(plan, alone=False) for plan in (AuditPlan(steps=1), AuditPlan(steps=1, arranged=moved)))
-    samples = [sample for tape in own.tapes for sample in tape.streams[ROWS][0]]
-    assert [one.counts["labels that count"] for one in samples] == [1, 2, 2, 2, 2, 0]
-    assert len({one.digest for one in samples}) == 6
-    assert [tape.streams[ROWS][0] for tape in other.tapes] == [
-        [samples[3], samples[0], samples[5]],
-        [samples[4], samples[2], samples[1]],
-    ]
-    assert pretended(AuditPlan(steps=1), alone=True).tapes[0].streams[ROWS] == [samples]
