@@ -1,23 +1,24 @@
-"""Files that appear whole, and temporary folders, as one process sees them."""
+"""Files that appear whole or not at all, whoever writes them at once and whoever is killed meanwhile."""
 
-import errno
 import os
+import signal
 import stat
-import tempfile
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from paceline import _atomic
-from paceline._atomic import TemporaryFolder, atomic_write, remove_left_folders, remove_leftovers
+from paceline._atomic import atomic_write
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
 
 
 def handles():
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
-
-
-def mode(path):
-    return stat.S_IMODE(path.stat().st_mode)
 
 
 def test_file_appears_complete_and_readable(tmp_path):
@@ -27,8 +28,9 @@ def test_file_appears_complete_and_readable(tmp_path):
         assert temporary.name.startswith(".a.txt.paceline-")
         temporary.write_text("whole")
         assert not (tmp_path / "a.txt").exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
-    assert ((tmp_path / "a.txt").read_text("utf-8"), mode(tmp_path / "a.txt")) == ("whole", 0o644)
+    assert names(tmp_path) == ["a.txt"]
+    assert (tmp_path / "a.txt").read_text("utf-8") == "whole"
+    assert stat.S_IMODE((tmp_path / "a.txt").stat().st_mode) == 0o644
     assert handles() == before
 
 
@@ -46,122 +48,68 @@ def test_failing_block_keeps_old_file(tmp_path):
     (tmp_path / "a.txt").write_text("old")
     before = handles()
     fails(tmp_path / "a.txt", lambda temporary: temporary.write_text("half"))
-    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+    assert names(tmp_path) == ["a.txt"]
     assert (tmp_path / "a.txt").read_text("utf-8") == "old"
     assert handles() == before
     fails(tmp_path / "b.txt", Path.unlink)  # what a block removes itself is not missed
 
 
-def left_behind(folder, name):
-    (folder / name).write_text("half")
-    return folder / name
+WRITES = """
+import sys, time
+from paceline._atomic import atomic_write
+with atomic_write(sys.argv[1]) as temporary:
+    temporary.write_bytes(b"half of it")
+    print("written", flush=True)
+    time.sleep(600)
+"""
 
 
-def test_leftovers_removed_unless_linked_or_locked(tmp_path):
-    mine = left_behind(tmp_path, ".a.txt.paceline-1")
-    others = [left_behind(tmp_path, name) for name in (".b.txt.paceline-1", "a.txt.paceline-1", ".a.txt-1", "x")]
-    link = tmp_path / ".a.txt.paceline-2"
-    link.symlink_to(others[-1])
+@pytest.mark.processes
+def test_next_write_replaces_what_a_kill_left(tmp_path):
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    for _ in range(2):
+        command = [sys.executable, "-c", WRITES, str(tmp_path / "a.json")]
+        with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE) as writer:
+            assert writer.stdout.readline()
+            writer.send_signal(signal.SIGKILL)
+        assert names(tmp_path) == [".a.json.paceline-tmp"]
+    with atomic_write(tmp_path / "a.json") as temporary:
+        assert temporary.read_bytes() == b""
+        temporary.write_text("whole")
+    assert names(tmp_path) == ["a.json"]
+    assert (tmp_path / "a.json").read_text("utf-8") == "whole"
+
+
+def test_writers_of_one_file_take_turns(tmp_path):
     before = handles()
-    remove_leftovers(str(tmp_path / "a.txt"))
-    assert not mine.exists()
-    assert sorted(tmp_path.iterdir()) == sorted([*others, link])
+
+    def write(number):
+        with atomic_write(tmp_path / "a") as temporary:
+            for _ in range(50):
+                with temporary.open("a") as file:
+                    file.write(f"{number}\n")
+        return set((tmp_path / "a").read_text("utf-8").split())
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(len(seen) == 1 for seen in pool.map(write, range(40)))
+    assert (tmp_path / "a").read_text("utf-8").count("\n") == 50
+    assert names(tmp_path) == ["a"]
     assert handles() == before
-    with atomic_write(tmp_path / "a.txt") as temporary:
-        remove_leftovers(tmp_path / "a.txt")
-        assert temporary.exists(), "its process holds it locked"
-
-
-def test_first_write_lists_folder_once(tmp_path):
-    left = left_behind(tmp_path, ".a.txt.paceline-1")
-    with atomic_write(tmp_path / "a.txt"):
-        assert not left.exists()
-    left = left_behind(tmp_path, ".a.txt.paceline-2")
-    with atomic_write(tmp_path / "a.txt"):
-        assert left.exists()
-
-
-def test_removed_temporary_file_made_again(tmp_path, monkeypatch):
-    made, mkstemp = [], tempfile.mkstemp
-
-    def removed_at_first(**where):
-        handle, name = mkstemp(**where)
-        made.append(name)
-        if len(made) < 3:
-            Path(name).unlink()
-        return handle, name
-
-    monkeypatch.setattr(tempfile, "mkstemp", removed_at_first)
-    before = handles()
-    with atomic_write(tmp_path / "a.txt") as temporary:
-        assert str(temporary) == made[2]
-    assert handles() == before, "those that were removed are closed"
 
 
 def test_file_written_without_locking(tmp_path, monkeypatch):
     def refused(*_):
-        raise OSError(errno.ENOLCK, "No locks available")
+        raise OSError(37, "No locks available")
 
-    monkeypatch.setattr(_atomic.fcntl, "flock", refused)
+    monkeypatch.setattr("fcntl.flock", refused)
     with atomic_write(tmp_path / "a.txt") as temporary:
         temporary.write_text("whole")
-    left = left_behind(tmp_path, ".a.txt.paceline-1")
-    remove_leftovers(tmp_path / "a.txt")
-    assert left.exists(), "nobody knows whether it is in use"
+    assert (tmp_path / "a.txt").read_text("utf-8") == "whole"
 
 
-# -- folders -------------------------------------------------------------------------------------------------------
-
-
-def test_temporary_folder_private_and_removed(tmp_path, monkeypatch):
-    before = handles()
-    folder = TemporaryFolder(tmp_path)
-    path = Path(folder.name)
-    assert (path.parent, path.name[:14]) == (tmp_path, ".paceline-tmp-")
-    assert (mode(path), mode(path / ".lock")) == (0o700, 0o600)
-    (path / "rows").write_text("1, 2")
-    assert handles() == before + 1
-    folder.cleanup()
-    assert not path.exists()
-    assert handles() == before
-    folder.cleanup()
-    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
-    with TemporaryFolder() as name:
-        assert Path(name).parent == tmp_path
-    assert not list(tmp_path.iterdir())
-
-
-def test_folder_searched_once_for_leftovers(tmp_path):
-    left = tmp_path / ".paceline-tmp-1"
-    for still in (False, True):
-        left.mkdir()
-        with TemporaryFolder(tmp_path):
-            assert left.exists() is still
-
-
-def test_only_own_unlocked_folders_removed(tmp_path, monkeypatch):
-    for name in (".paceline-tmp-1", ".paceline-tmp-2", ".paceline-1", "paceline-tmp-3"):
-        (tmp_path / name / "in").mkdir(parents=True)
-    (tmp_path / ".paceline-tmp-4").symlink_to(tmp_path / ".paceline-1")
-    before = handles()
-    with monkeypatch.context() as other:
-        other.setattr(os, "getuid", lambda: os.geteuid() + 1)
-        remove_left_folders(tmp_path)
-    assert len(list(tmp_path.iterdir())) == 5
-    with TemporaryFolder(tmp_path) as held:
-        remove_left_folders(tmp_path)
-        assert Path(held).exists()
-    assert handles() == before
-    assert {".paceline-1", "paceline-tmp-3"} <= {path.name for path in tmp_path.iterdir()}
-    assert (tmp_path / ".paceline-1" / "in").exists()
-    assert not (tmp_path / ".paceline-tmp-1").exists()
-
-
-def test_unremovable_folder_ends_nothing(tmp_path, monkeypatch):
-    def busy(*_, **__):
-        raise OSError(errno.EBUSY, "Device or resource busy")
-
-    with TemporaryFolder(tmp_path) as name, monkeypatch.context() as later:
-        later.setattr(os, "rmdir", busy)
-        TemporaryFolder(tmp_path).cleanup()
-    assert not Path(name).exists()
+def test_link_in_place_of_temporary_file_is_refused(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / ".a.txt.paceline-tmp").symlink_to(tmp_path / "mine")
+    with pytest.raises(OSError, match=r"cannot write .*a\.txt"), atomic_write(tmp_path / "a.txt"):
+        pass
+    assert (tmp_path / "mine").read_text("utf-8") == "mine"

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
-from paceline._atomic import TemporaryFolder
 from paceline.datasets.frame import LATEST
 from paceline.datasets.readers.tally import Tally
 from paceline.datasets.trace import Trace
@@ -121,7 +121,7 @@ class Buckets:
         self._parts: list[Any] = []
         self._writers: list[Any] = []
         if self.count > 1:
-            folder = stack.enter_context(TemporaryFolder())
+            folder = stack.enter_context(TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True))
             self._files = [Path(folder) / f"{bucket}.arrow" for bucket in range(self.count)]
             options = pa.ipc.IpcWriteOptions(compression="lz4")
             self._writers = [

@@ -1,23 +1,14 @@
-"""Files that appear whole or not at all, and temporary folders: what a killed process left of them is removed."""
+"""Files that appear whole or not at all; a killed process leaves one hidden file, which the next write replaces."""
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import shutil
 import tempfile
-import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from functools import cache, partial
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-
-MARK = ".paceline-"
-"""Part of a temporary file's name between that of the file to be and a random end."""
-
-FOLDER, LOCK = ".paceline-tmp-", ".lock"
-"""Beginning of a temporary folder's name, and the file in it that its process holds locked."""
 
 
 @contextmanager
@@ -44,17 +35,12 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
         with _write_through(named, path) as temporary:
             yield temporary
         return
-    with _naming_errors(named, path.parent):
-        _remove(path, _left_in(path.parent))
-        handle, temporary = _begun(path)
-    try:
-        with _naming_errors(named, path.parent):
-            yield temporary
-            temporary.chmod(0o666 & ~_umask())  # mkstemp makes files that only their owner can read
-            temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-        os.close(handle)
+    with _naming_errors(named, path.parent), _begun(path) as temporary:
+        yield temporary
+        temporary.chmod(0o666 & ~_umask())  # begun as a file that only its owner can read
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())  # after a power failure the name must not stand for an empty file
+        temporary.replace(path)
 
 
 def require_writable(path: str | Path) -> None:
@@ -76,9 +62,8 @@ def require_writable(path: str | Path) -> None:
         if path.exists() and not path.is_file():
             path.open("wb").close()
         else:
-            handle, temporary = _begun(path)
-            os.close(handle)
-            temporary.unlink(missing_ok=True)
+            with _begun(path):
+                pass
 
 
 @contextmanager
@@ -111,107 +96,29 @@ def _umask() -> int:
     return mask
 
 
-def remove_leftovers(path: str | Path) -> None:
-    """Remove the temporary files that processes left which were killed while they wrote this one.
-
-    A file that a process still writes is locked by it, on whichever machine it runs, and is let alone.
-    """
-    path = Path(path)
-    _remove(path, path.parent.glob(f".*{MARK}*"))
-
-
-class TemporaryFolder(tempfile.TemporaryDirectory[str]):
-    """A temporary folder; if its process is killed, the next that makes one in the same place removes it.
-
-    Parameters
-    ----------
-    place
-        The folder to make it in; by default the system's for temporary files.
-
-    Examples
-    --------
-    >>> with TemporaryFolder() as folder:
-    ...     _ = Path(folder, "rows").write_text("1, 2")
-    >>> Path(folder).exists()
-    False
-    """
-
-    def __init__(self, place: str | Path | None = None) -> None:
-        place = Path(place or tempfile.gettempdir())
-        _swept(place)
-        super().__init__(prefix=FOLDER, dir=place, ignore_cleanup_errors=True)
-        self._unlock = weakref.finalize(self, os.close, locked(Path(self.name)))
-
-    def cleanup(self) -> None:
-        """Remove the folder and what it holds."""
-        super().cleanup()
-        self._unlock()
-
-
-def remove_left_folders(place: Path) -> None:
-    """Remove the temporary folders that killed processes of this user left in a place."""
-    for left in place.glob(f"{FOLDER}*"):
-        with contextlib.suppress(FileNotFoundError):  # removed meanwhile, by its own process or by another
-            if left.lstat().st_uid == os.getuid():
-                _if_unlocked(left / LOCK, os.O_CREAT, partial(shutil.rmtree, left, ignore_errors=True))
-
-
-_swept = cache(remove_left_folders)
-"""To look through a folder takes long where it is full: once in a process."""
-
-
-def locked(folder: Path) -> int:
-    """Return the handle by which this process holds the folder locked."""
+@contextmanager
+def _begun(path: Path) -> Iterator[Path]:
+    """Yield the temporary file of a path, which this process holds locked: another that writes it waits."""
+    # In the same folder, because a rename is atomic only within one file system.
+    temporary = path.with_name(f".{path.name}.paceline-tmp")
     while True:
-        with contextlib.suppress(FileNotFoundError):
-            handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-            if _holds(handle):
-                return handle
-        folder.mkdir(mode=0o700, exist_ok=True)  # another process took it for left behind before it was locked
+        handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        with suppress(OSError):  # some network file systems have no locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if _is_at(handle, temporary):
+            break
+        os.close(handle)  # whoever held it has renamed or removed it
+    try:
+        os.ftruncate(handle, 0)  # what a killed process left
+        yield temporary
+    finally:
+        if _is_at(handle, temporary):  # once renamed, the name is free for the next process
+            temporary.unlink()
+        os.close(handle)
 
 
-def _begun(path: Path) -> tuple[int, Path]:
-    """Return the handle and the name of a new temporary file for a path, locked as long as this process lives."""
-    while True:
-        # In the same folder, because a rename is atomic only within one file system.
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=_prefix(path))
-        if _holds(handle):
-            return handle, Path(name)
-
-
-def _holds(handle: int) -> bool:
-    """Lock a file; close it and return false if it was removed before, as something left behind."""
-    with contextlib.suppress(OSError):  # some network file systems have no locks
-        fcntl.flock(handle, fcntl.LOCK_EX)
-    if os.fstat(handle).st_nlink:
-        return True
-    os.close(handle)
-    return False
-
-
-@cache
-def _left_in(folder: Path) -> tuple[Path, ...]:
-    """Return the temporary files in a folder as this process first writes into it: each listing of many takes long."""
-    return tuple(folder.glob(f".*{MARK}*"))
-
-
-def _remove(path: Path, left: Iterable[Path]) -> None:
-    """Remove those of the temporary files that are of this path, and that no process holds locked."""
-    for one in left:
-        if one.name.startswith(_prefix(path)):
-            _if_unlocked(one, 0, one.unlink)
-
-
-def _if_unlocked(file: Path, flags: int, remove: Callable[[], object]) -> None:
-    """Call ``remove`` if no process holds the file locked."""
-    with contextlib.suppress(OSError):  # somebody else's, in use, or gone by now
-        handle = os.open(file, os.O_RDWR | os.O_NOFOLLOW | flags, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            remove()
-        finally:
-            os.close(handle)
-
-
-def _prefix(path: Path) -> str:
-    return f".{path.name}{MARK}"
+def _is_at(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.lstat())
+    except FileNotFoundError:
+        return False

@@ -2,13 +2,11 @@
 
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from paceline.coordinator import Policy
-from paceline.coordinator.balanced.policy import default_batch_multiple
 from paceline.datasets import Trace
 from paceline.datasets.waiting_time import waiting_of
 from paceline.eval import Balanced, from_profiles, from_speeds, replay, simulate
@@ -31,14 +29,6 @@ def probed(fixed, per_sample, noise=0.03, seed=0, pause=0.0, who=0):
     seconds_TW = (np.asarray(fixed) + np.asarray(per_sample) * SIZES) * np.exp(noise * rng.standard_normal(SIZES.shape))
     seconds_TW[100, who] += pause
     return Trace(SIZES, seconds_TW, meta={"probe": "2 batch sizes"})
-
-
-def test_default_multiple_equals_live_job():
-    torch, usual = pytest.importorskip("torch"), pytest.importorskip("paceline.torch.usual")
-    for batch in (*range(2, 200), 256, 512, 768, 1000, 4096, 12_288):
-        loader = SimpleNamespace(coefficients=None, global_batch=batch, world_size=4, micro_batch=None)
-        policy = usual.policy_for(torch.nn.Linear(1, 1), loader, None)
-        assert policy.batch_multiple == default_batch_multiple(batch, 4)
 
 
 def test_constant_sizes_give_a_range():

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
-from paceline._atomic import TemporaryFolder
 from paceline.cli.report_command import ToPage, sha256, typed
 from paceline.cli.show import err, out, working
 
@@ -50,7 +50,7 @@ def audit(
         require_page(to_page)
     program = found(command)
     with ExitStack() as closing:
-        folder = Path(closing.enter_context(TemporaryFolder()))
+        folder = Path(closing.enter_context(TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True)))
         if keep is not None:
             keep.mkdir(parents=True)
             folder = keep.absolute()

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from paceline._atomic import TemporaryFolder
 from paceline.lab.disturbance import DISTURBANCES
 from paceline.lab.outcome import ExperimentOutcome, RankResult
 from paceline.lab.processes import POLL_SECONDS, Process, places, require_alive
@@ -50,7 +50,7 @@ def _run_ranks(setting: Setting, progress: Callable[[float], None]) -> list[Rank
     cores = sorted(os.sched_getaffinity(0))[:2]
     if len(cores) < 2:
         raise RuntimeError(f"a live experiment needs 2 cores, one for each rank; this process may use {len(cores)}")
-    with TemporaryFolder() as name, ExitStack() as stack:
+    with TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
         folder = Path(name)
         (folder / "finish").write_bytes(struct.pack("q", 0))
         place = _place(setting, stack)

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from paceline._atomic import atomic_write, remove_leftovers
+from paceline._atomic import atomic_write
 from paceline._wording import count, listed
 from paceline.coordinator.asynchronous.epoch_sampler import SampleBatch
 from paceline.coordinator.asynchronous.optimizer import Vector
@@ -251,8 +251,6 @@ class Service:
 
     def resume(self) -> bool:
         """Continue from the checkpoint, if there is one; return whether there was."""
-        if self.checkpoint is not None:
-            remove_leftovers(self.checkpoint)
         if self.checkpoint is None or not self.checkpoint.is_file():
             return False
         from safetensors import SafetensorError

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline._atomic import atomic_write, remove_leftovers
+from paceline._atomic import atomic_write
 from paceline._require import require
 from paceline._wording import SHOWN, count, listed
 from paceline.coordinator.federated.federated_balancer import FederatedBalancer
@@ -179,8 +179,6 @@ class BalancedStrategy:
                     f"{key!r} in strategy.start"
                 )
         self.balancer = FederatedBalancer(batch=batch, local_steps=steps, **self.options)
-        if self.state is not None:
-            remove_leftovers(self.state)
         if self.state is not None and self.state.is_file():
             self.balancer.load_state_dict(_read(self.state))
             logger.info("resumed after %s from %s", count(self.balancer.rounds, "round"), self.state)
