@@ -12,21 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded_runs import iterations, written
 
-from paceline import __version__
-from paceline._wording import percent
+import paceline
 from paceline.coordinator import LoadBalancer
 from paceline.predictors import EWMA, Report
 from paceline.recording import (
     AsyncRunReader,
+    Iteration,
     Logging,
+    Prometheus,
+    Round,
     read_async_run,
     read_run,
     round_sinks,
     summary,
 )
-from paceline.recording.growing_file import LARGEST
-from paceline.recording.records import Iteration, Round
-from paceline.recording.sink import of_workers_in_round, summary_of_round
 
 NUMBERS = st.one_of(st.floats(1e-5, 1e5), st.sampled_from([math.nan, math.inf, 0.0, 0.123456789]))
 FEW = settings(max_examples=25)
@@ -73,7 +72,7 @@ def test_iteration_numbers_round_trip(found):
         path = Path(folder) / "mine.jsonl"
         written(path, found).close()
         run, lines = read_run(path), [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    assert lines[0]["version"] == __version__
+    assert lines[0]["version"] == paceline.__version__
     assert lines[0]["units"]["all others"] == "seconds, or shares"
     for name in ("sizes", "seconds", "forecast_seconds", "comm_seconds"):
         for row, record in zip(run.of_workers[name], found, strict=True):
@@ -112,7 +111,7 @@ def a_round(index, acted, workers, draw):
 
     rows = ("sizes", "pushes", "staleness", "expected", "done", "wasted", "waited")
     numbers = ("version", "applied", "dropped", "abandoned", "refused", "largest")
-    shares = {"wasted_share": 0.125 + index, "forecast": 1.5, "actual": math.nan, "covered": 0.75}
+    shares = {"wasted_share": 0.12 + index, "forecast": 1.5, "actual": math.nan, "covered": 0.75}
     return Round(
         index=index,
         time=1.7e9 + index / 3,
@@ -145,7 +144,7 @@ def test_round_numbers_round_trip(acts, every):
                 due = (record.index // every + 1) * every
                 wanted.append(
                     f"round {record.index}: version {record.version}, {record.applied} samples applied, "
-                    f"{percent(record.wasted_share)} wasted, stragglers ['a']; sizes {record.sizes.tolist()}. "
+                    f"{100 * record.wasted_share:.0f}% wasted, stragglers ['a']; sizes {record.sizes.tolist()}. "
                     f"{record.why}"
                 )
         sink.close()
@@ -163,17 +162,6 @@ def test_round_numbers_round_trip(acts, every):
             np.testing.assert_array_equal(row[: len(one.workers)], seen(getattr(one, name)))
     assert run.acted == tuple(acts)
     assert run.stragglers == (("a",),) * len(found)
-    for one in found:
-        numbers = summary_of_round(one)
-        plain = {name: getattr(one, name) for name in ("version", "wasted_share")}
-        plain |= {f"{name}_samples": getattr(one, name) for name in ("applied", "dropped", "abandoned", "refused")}
-        plain |= {"stragglers": 1, "largest_staleness": one.largest, "forecast_staleness": one.forecast}
-        plain |= {"actual_staleness": one.actual, "forecast_covered": one.covered}
-        assert numbers == pytest.approx(plain, nan_ok=True)
-        rows = of_workers_in_round(one)
-        names = {"next_samples": "sizes", "expected_staleness": "expected", "applied_samples": "done"}
-        names |= {"samples_wasted": "wasted", "waited_seconds": "waited", "staleness": "staleness"}
-        assert rows == {name: getattr(one, field).tolist() for name, field in names.items()}
 
 
 # -- what a reader takes ---------------------------------------------------------------------------------------------
@@ -187,7 +175,7 @@ def pair(tmp_path):
     return path, *path.read_bytes().splitlines(keepends=True)[:3]
 
 
-@pytest.mark.parametrize(("lost", "counted"), [(3, 3), (0, 0), (-1, 0), ("3", 0), (LARGEST, 0)])
+@pytest.mark.parametrize(("lost", "counted"), [(3, 3), (0, 0), (-1, 0), ("3", 0), (10**300, 0)])
 def test_lost_iterations_counted(pair, lost, counted):
     path, header, first, second = pair
     path.write_bytes(header + first + json.dumps(json.loads(second) | {"lost_before": lost}).encode() + b"\n")
@@ -242,17 +230,20 @@ def test_throughput_between_continuing_rounds(found):
 
 def test_prometheus_counts_rounds_forgets_left():
     prometheus_client = pytest.importorskip("prometheus_client")
-    from paceline.recording import Prometheus
-
     registry = prometheus_client.CollectorRegistry()
     sink, value = Prometheus(registry=registry), registry.get_sample_value
     for k, workers in enumerate((["a", "b"], ["a", "b"], ["a"])):
-        record = a_round(k, k == 1, workers, lambda: 0.5)
-        sink(record)
-        for name, number in summary_of_round(record).items():
-            assert value(f"paceline_async_{name}") == pytest.approx(number, nan_ok=True)
-        for name, row in of_workers_in_round(record).items():
-            for worker, number in zip(workers, row, strict=True):
+        one = a_round(k, k == 1, workers, lambda: 0.5)
+        sink(one)
+        plain = {name: getattr(one, name) for name in ("version", "wasted_share")}
+        plain |= {f"{name}_samples": getattr(one, name) for name in ("applied", "dropped", "abandoned", "refused")}
+        plain |= {"stragglers": 1, "largest_staleness": one.largest, "forecast_staleness": one.forecast}
+        plain |= {"actual_staleness": one.actual, "forecast_covered": one.covered}
+        assert {name: value(f"paceline_async_{name}") for name in plain} == pytest.approx(plain, nan_ok=True)
+        names = {"next_samples": "sizes", "expected_staleness": "expected", "applied_samples": "done"}
+        names |= {"samples_wasted": "wasted", "waited_seconds": "waited", "staleness": "staleness"}
+        for name, field in names.items():
+            for worker, number in zip(workers, getattr(one, field), strict=True):
                 assert value(f"paceline_async_worker_{name}", {"worker": worker}) == number
     assert value("paceline_async_worker_staleness", {"worker": "b"}) is None
     assert (value("paceline_async_rounds_total"), value("paceline_async_changes_total")) == (3, 1)

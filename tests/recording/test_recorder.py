@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from paceline.cli.main import app
+from paceline.datasets import load
 from paceline.recording import Recorder, merge, phase_table
-from paceline.recording.merging import merge_what_is_sound
 
 
 class Counting:
@@ -319,19 +321,23 @@ def test_long_large_or_repeated_rows_refused(tmp_path):
         merge([tmp_path / "a"])
 
 
-def test_merge_what_is_sound_keeps_the_rest(tmp_path):
+def test_record_keeps_what_is_sound(tmp_path):
     """A recording that took hours is not refused for a broken row, a file without a header, or a negative time."""
-    sound = [f"[{k}, 8, 0.5, 0, 0, {k}]" for k in range(4)]
-    broken = [sound[0], "[1, 8, 0.", "[2, 8, -0.5, 0, 0, 2]", sound[0], sound[3]]
-    paths = [file_of(tmp_path / "a", *sound), file_of(tmp_path / "b", *broken, worker="b")]
-    paths += [tmp_path / "torn", file_of(tmp_path / "again", *sound), tmp_path / "gone"]
-    paths[2].write_text("torn")
-    trace, missing = merge_what_is_sound(paths)
+    made, sound = tmp_path / "made", [f"[{k}, 8, 0.5, 0, 0, {k}]" for k in range(4)]
+    made.mkdir()
+    file_of(made / "rank0.jsonl", *sound)
+    file_of(made / "rank1.jsonl", sound[0], "[1, 8, 0.", "[2, 8, -0.5, 0, 0, 2]", sound[0], sound[3], worker="b")
+    (made / "rank2.jsonl").write_text("torn\ntorn\n")
+    file_of(made / "rank3.jsonl", *sound)
+    written = ["cp", "-r", f"{made}/.", str(tmp_path / "train")]
+    done = CliRunner().invoke(app, ["record", "--out", str(tmp_path), "--name", "train", "--", *written])
+    assert done.exit_code == 0, done.output
+    trace, said = load(tmp_path / "train.parquet"), done.output.replace("\n", "")
     assert trace.workers == ("a", "b")
     np.testing.assert_array_equal(trace.seconds[:, 1], [0.5, np.nan, np.nan, 0.5])
-    assert [str(path) in sentence for path, sentence in zip(paths[1:], missing, strict=True)] == [True] * 4
-    assert "3 rows are left out; the first" in missing[0]
-    assert merge_what_is_sound(paths[2:3]) == (None, missing[1:2])
+    assert "rank1.jsonl: 3 rows are left out; the first" in said
+    assert "left out: " in said.partition("rank2.jsonl")[0]
+    assert "rank3.jsonl holds worker a again" in said
 
 
 def test_waiting_separated_only_where_all_mixed(tmp_path):

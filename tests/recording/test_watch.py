@@ -5,15 +5,14 @@ import os
 import socket
 import sys
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from paceline.cli.main import app
 from paceline.datasets import load
 from paceline.recording import Recorder, lightning_callback, merge, phase_table, trainer_callback, watch
-from paceline.recording.command import record_command
-from paceline.recording.launch import watch_ddp
 
 torch = pytest.importorskip("torch")
 
@@ -52,6 +51,11 @@ def torchrun(folder, *arguments):
     return [*command, str(script), *map(str, arguments)]
 
 
+def recorded(folder, command):
+    """Run ``paceline record`` on a command."""
+    return CliRunner().invoke(app, ["record", "--out", str(folder), "--name", "train", "--", *command])
+
+
 def free_port():
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
@@ -63,7 +67,6 @@ def _environment(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    monkeypatch.setattr("paceline.recording.launch.recordings", [])
 
 
 def linear():
@@ -198,8 +201,8 @@ def test_cuda_time_is_the_devices(tmp_path):
 @pytest.mark.processes
 def test_torchrun_record_separates_waiting(tmp_path):
     """Rank 1 sleeps 30 ms in every step, rank 0 waits for it; the wall time of a step is the same for both."""
-    recorded = record_command(torchrun(tmp_path, 30, -1), tmp_path / "train.parquet")
-    assert recorded.status == 0
+    done = recorded(tmp_path, torchrun(tmp_path, 30, -1))
+    assert done.exit_code == 0, done.output
     trace = load(tmp_path / "train.parquet")
     assert (len(trace), trace.workers) == (30, ("0", "1"))
     np.testing.assert_array_equal(trace.samples, np.tile([4, 8], (30, 1)))
@@ -216,14 +219,34 @@ def test_torchrun_record_separates_waiting(tmp_path):
 @pytest.mark.processes
 def test_failing_command_keeps_status_and_trace(tmp_path, monkeypatch):
     """One worker, as torchrun would start it, ends itself in the middle of its iterations."""
-    told = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
-    for name, value in told.items():
+    as_one_rank(monkeypatch)
+    done = recorded(tmp_path, [sys.executable, *torchrun(tmp_path, 100, 20)[-3:]])
+    assert done.exit_code == 7, done.output
+    trace = load(tmp_path / "train.parquet")
+    assert len(trace) in (20, 21)  # the iteration in which the worker dies may be whole
+    assert trace.meta["status"] == "7"
+
+
+def as_one_rank(monkeypatch):
+    """Start what follows as torchrun would start the only worker of a job."""
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}.items():
         monkeypatch.setenv(name, value)
-    command = [sys.executable, *torchrun(tmp_path, 100, 20)[-3:]]
-    recorded = record_command(command, tmp_path / "train.parquet")
-    assert recorded.status == 7
-    assert len(recorded.trace) in (20, 21)  # the iteration in which the worker dies may be whole
-    assert load(tmp_path / "train.parquet").meta["status"] == "7"
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("restart", "name"), [("0", "rank0.jsonl"), ("2", "rank0.2.jsonl")])
+def test_unrecordable_worker_trains_on(tmp_path, monkeypatch, capfd, restart, name):
+    as_one_rank(monkeypatch)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restart)
+    command = [sys.executable, *torchrun(tmp_path, 3, -1)[-3:]]
+    script, taken = tmp_path / "train.py", tmp_path / "train" / name
+    script.write_text(f"import pathlib\npathlib.Path({str(taken)!r}).write_text('kept')\n" + script.read_text("utf-8"))
+    done = recorded(tmp_path, command)
+    assert "ended with status 0" in str(done.exception)
+    printed = capfd.readouterr()
+    assert printed.out.startswith("parameters ")
+    assert "paceline: rank 0 is not recorded: FileExistsError(" in printed.err
+    assert taken.read_text("utf-8") == "kept"
 
 
 @pytest.fixture
@@ -239,19 +262,16 @@ def alone(tmp_path, monkeypatch):
 def test_own_communication_hook_is_timed(tmp_path, alone):
     """The hook doubles the gradient, and takes 20 ms."""
 
-    class Patched(torch.nn.parallel.DistributedDataParallel):
-        pass
-
     def doubled(state, bucket):
         time.sleep(0.02)
         return alone.all_reduce(bucket.buffer().mul_(2), async_op=True).get_future().then(lambda f: f.value()[0])
 
-    watch_ddp(SimpleNamespace(DistributedDataParallel=Patched), str(tmp_path))
     model, optimizer = linear()
-    wrapped = Patched(model)
-    wrapped.register_comm_hook(None, doubled)
-    for _ in range(3):
-        train(wrapped, optimizer)
+    wrapped = torch.nn.parallel.DistributedDataParallel(model)
+    with Recorder(tmp_path / "rank0.jsonl", "0") as recorder, watch(wrapped, optimizer, recorder) as watching:
+        wrapped.register_comm_hook(None, watching.timed(doubled))
+        for _ in range(3):
+            train(wrapped, optimizer)
     assert torch.equal(model.weight.grad, torch.full((1, 4), 16.0))
     trace = merge([tmp_path / "rank0.jsonl"])
     assert len(trace) == 3
@@ -276,7 +296,7 @@ def test_other_sitecustomize_runs_too(tmp_path):
     (tmp_path / "site/sitecustomize.py").write_text("import sys; sys.theirs = 'ran'")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(tmp_path / "site"), os.environ["PYTHONPATH"]])
     code = "import sys; sys.exit(0 if sys.theirs == 'ran' else 9)"
-    assert record_command([sys.executable, "-c", code], tmp_path / "none.parquet").status == 0
+    assert "ended with status 0" in str(recorded(tmp_path, [sys.executable, "-c", code]).exception)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -350,30 +370,3 @@ def test_hugging_face_callback_records(tmp_path, monkeypatch):
     trace = merge([tmp_path / "0.jsonl"])
     np.testing.assert_array_equal(trace.samples[:, 0], [16, 16, 16])
     assert (trace.seconds > 0).all()
-
-
-@pytest.mark.parametrize("restart", ["0", "2"])
-def test_unrecordable_worker_trains_on(tmp_path, monkeypatch, capsys, restart):
-    monkeypatch.setenv("RANK", "3")
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restart)
-    taken = tmp_path / {"0": "rank3.jsonl", "2": "rank3.2.jsonl"}[restart]
-    taken.write_text("kept")
-
-    class Model:
-        def __init__(self, size):
-            self.size = size
-
-        def parameters(self):
-            return iter(())
-
-        def register_comm_hook(self, state, hook):
-            self.hook = state, hook
-
-    watch_ddp(SimpleNamespace(DistributedDataParallel=Model), str(tmp_path))
-    model = Model(5)
-    model.register_comm_hook("state", "hook")
-    assert (model.size, model.hook) == (5, ("state", "hook"))
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("paceline: rank 3 is not recorded: FileExistsError(")
-    assert taken.read_text("utf-8") == "kept"
