@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,60 +27,59 @@ from paceline.datasets.trace import Trace
 if TYPE_CHECKING:
     import pandas as pd
 
-# --- Usage of machines and containers: Alibaba's cluster trace of 2018 (``cluster-trace-v2018``).
-
-PERCENT, NORMALISED = "percent", "normalised to [0, 100]"
-
-ALIBABA_2018_COVARIATES = {
-    "cpu_util_percent": PERCENT,
-    "mem_util_percent": PERCENT,
-    "cpi": "cycles per instruction",
-    "mem_gps": f"memory bandwidth, {NORMALISED}",
-    "mkpi": "cache misses per thousand instructions",
-    "mpki": "cache misses per thousand instructions",
-    "net_in": f"incoming traffic, {NORMALISED}",
-    "net_out": f"outgoing traffic, {NORMALISED}",
-    "disk_io_percent": PERCENT,
-}
-ALIBABA_2018_COLUMNS = {
-    "machine_usage": (
-        "machine_id",
-        "time_stamp",
-        "cpu_util_percent",
-        "mem_util_percent",
-        "mem_gps",
-        "mkpi",
-        "net_in",
-        "net_out",
-        "disk_io_percent",
-    ),
-    "container_usage": (
-        "container_id",
-        "machine_id",
-        "time_stamp",
-        "cpu_util_percent",
-        "mem_util_percent",
-        *("cpi", "mem_gps", "mpki", "net_in", "net_out", "disk_io_percent"),
-    ),
-}
+# --- Usage: all formats of rows (worker, time, values), each with its rows; their table is at the end of this file.
 
 
-def read_alibaba_2018(
-    table: str, paths: Sequence[Path], *, period: float | None = None, workers: Sequence[str] | None = None
-) -> Iterator[Trace]:
-    """Yield the usage of machines or containers; a container is a worker."""
-    names = ALIBABA_2018_COLUMNS[table]
+def _usage(
+    name: str,
+    about: str,
+    files: str,
+    *,
+    rows: Callable[[list[str], Path, Tally], Iterator[Rows]],
+    matches: Callable[[Path, str], bool],
+    covariates: Mapping[str, str | tuple[str, str]],
+    period: float,
+    since_1970: bool = False,
+    source: str,
+    licence: str = "",
+    per_file: bool = False,
+    job: Callable[[Path], str] = str,
+) -> Format:
+    """Return a format of usage; ``covariates`` are its columns with their units, or with other names and units."""
+    with_units = dict((column, unit) if isinstance(unit, str) else unit for column, unit in covariates.items())
     layout = Layout(
-        covariates={name: ALIBABA_2018_COVARIATES[name] for name in names if name in ALIBABA_2018_COVARIATES},
-        period={"machine_usage": 10.0, "container_usage": 10.0}[table],
-        meta={"source": "github.com/alibaba/clusterdata, cluster-trace-v2018", "format": f"alibaba_{table}"},
+        covariates=with_units,
+        period=period,
+        since_1970=since_1970,
+        meta={"source": source, **({"licence": licence} if licence else {}), "format": name},
     )
-    tally = Tally()
-    blocks = (rows for path in paths for rows in _rows_alibaba_2018(path, names, list(layout.covariates), tally))
-    yield from usage_traces(paths, blocks, layout, tally, period=period, workers=workers)
+    read = partial(_read_usage, partial(rows, list(covariates)), layout, per_file)
+    return Format(name=name, about=about, files=files, gives="usage", seen=MADE, read=read, matches=matches, job=job)
 
 
-def _rows_alibaba_2018(path: Path, names: Sequence[str], covariates: list[str], tally: Tally) -> Iterator[Rows]:
+def _read_usage(
+    rows: Callable[[Path, Tally], Iterator[Rows]],
+    layout: Layout,
+    per_file: bool,
+    paths: Sequence[Path],
+    *,
+    period: float | None = None,
+    workers: Sequence[str] | None = None,
+) -> Iterator[Trace]:
+    """Yield the usage of workers; the files of one job are parts of one set unless each is one ``per_file``."""
+    for files in [[path] for path in paths] if per_file else [paths]:
+        tally = Tally()
+        blocks = (block for path in files for block in rows(path, tally))
+        yield from usage_traces(files, blocks, layout, tally, period=period, workers=workers)
+
+
+def _is_headerless(prefix: str, names: Sequence[str], path: Path, head: str) -> bool:
+    """Return whether a file has these columns: by its header, or by its name if it has none."""
+    first = header_of(head)
+    return first == list(names) or (path.name.startswith(prefix) and len(first) == len(names))
+
+
+def _rows_alibaba_2018(names: Sequence[str], covariates: list[str], path: Path, tally: Tally) -> Iterator[Rows]:
     columns = {names[0]: TEXT, "time_stamp": NUMBER, **dict.fromkeys(covariates, NUMBER)}
     for block in frames(path, columns, tally, names=names, skip=int(headed(path, names))):
         values_ND = block[covariates].to_numpy(copy=True)
@@ -89,11 +88,6 @@ def _rows_alibaba_2018(path: Path, names: Sequence[str], covariates: list[str], 
         tally.cells("values of -1 or 101, which are invalid", invalid_ND.sum())
         values_ND[invalid_ND] = np.nan
         yield Rows(block[names[0]], block["time_stamp"].to_numpy(), values_ND)
-
-
-def _is_alibaba_2018(table: str, path: Path, head: str) -> bool:
-    first, names = header_of(head), ALIBABA_2018_COLUMNS[table]
-    return first == list(names) or (path.name.startswith(table) and len(first) == len(names))
 
 
 # --- Mini-batch times of production training jobs: ``mini-batch-time`` of Alibaba's GPU trace of 2020.
@@ -173,57 +167,26 @@ def read_variation(paths: Sequence[Path]) -> Iterator[Trace]:
 
 # --- Usage of task instances: Google's cluster trace of 2019 (version 3).
 
-CPUS, MEMORY = "normalised compute units", "normalised bytes"
-GOOGLE_COVARIATES = {
-    "average_usage.cpus": CPUS,
-    "average_usage.memory": MEMORY,
-    "maximum_usage.cpus": CPUS,
-    "maximum_usage.memory": MEMORY,
-    "random_sample_usage.cpus": CPUS,
-    "assigned_memory": MEMORY,
-    "page_cache_memory": MEMORY,
-    "cycles_per_instruction": "cycles per instruction",
-    "memory_accesses_per_instruction": "accesses per instruction",
-    "sample_rate": "share of seconds that were sampled",
-}
+
+def _rows_google(covariates: list[str], path: Path, tally: Tally) -> Iterator[Rows]:
+    """Yield the usage of instances; a worker is ``<collection_id>/<instance_index>``."""
+    yield from (_json_rows if ".json" in path.name else _csv_rows)(covariates, path, tally)
 
 
-def read_google(
-    paths: Sequence[Path], *, period: float | None = None, workers: Sequence[str] | None = None
-) -> Iterator[Trace]:
-    """Yield the usage of instances every 300 s; a worker is ``<collection_id>/<instance_index>``."""
-    tally = Tally()
-    layout = Layout(
-        covariates=GOOGLE_COVARIATES,
-        period=300.0,
-        meta={
-            "source": "github.com/google/cluster-data, ClusterData2019",
-            "licence": "CC BY 4.0",
-            "format": "google_2019",
-        },
-    )
-    blocks = (rows for path in paths for rows in (_json_rows if _is_json(path) else _csv_rows)(path, tally))
-    yield from usage_traces(paths, blocks, layout, tally, period=period, workers=workers)
-
-
-def _is_json(path: Path) -> bool:
-    return ".json" in path.name
-
-
-def _csv_rows(path: Path, tally: Tally) -> Iterator[Rows]:
+def _csv_rows(covariates: list[str], path: Path, tally: Tally) -> Iterator[Rows]:
     columns = {
         "start_time": NUMBER,
         "collection_id": TEXT,
         "instance_index": TEXT,
-        **dict.fromkeys(GOOGLE_COVARIATES, NUMBER),
+        **dict.fromkeys(covariates, NUMBER),
     }
-    for block in frames(path, columns, tally, optional=list(GOOGLE_COVARIATES)):
-        values_ND = block.reindex(columns=list(GOOGLE_COVARIATES)).to_numpy(dtype=np.float64)
+    for block in frames(path, columns, tally, optional=covariates):
+        values_ND = block.reindex(columns=covariates).to_numpy(dtype=np.float64)
         worker = block["collection_id"] + "/" + block["instance_index"]
         yield _within_the_trace(Rows(worker, block["start_time"].to_numpy(), values_ND), tally)
 
 
-def _json_rows(path: Path, tally: Tally) -> Iterator[Rows]:
+def _json_rows(covariates: list[str], path: Path, tally: Tally) -> Iterator[Rows]:
     import pandas as pd
 
     rows: list[tuple[str | None, float, list[float]]] = []
@@ -234,7 +197,7 @@ def _json_rows(path: Path, tally: Tally) -> Iterator[Rows]:
         return _within_the_trace(Rows(pd.Series(worker, dtype="str"), np.array(time), np.array(values)), tally)
 
     for line, one in _objects(path):
-        values = [_float(path, line, name, _nested(one, name)) for name in GOOGLE_COVARIATES]
+        values = [_float(path, line, name, _nested(one, name)) for name in covariates]
         known = one.get("collection_id") is not None and one.get("instance_index") is not None
         worker = f"{one['collection_id']}/{one['instance_index']}" if known else None
         rows.append((worker, _float(path, line, "start_time", one.get("start_time")), values))
@@ -295,37 +258,12 @@ def _is_google(path: Path, head: str) -> bool:
 
 # --- CPU of virtual machines: the Azure public dataset of 2019 (V2).
 
-NAMES = ("timestamp", "vmid", "mincpu", "maxcpu", "avgcpu")
-AZURE_COVARIATES = ("mincpu", "maxcpu", "avgcpu")
 
-
-def read_azure(
-    paths: Sequence[Path], *, period: float | None = None, workers: Sequence[str] | None = None
-) -> Iterator[Trace]:
-    """Yield the CPU of virtual machines, every 300 s; the files of one folder are parts of one set."""
-    tally = Tally()
-    layout = Layout(
-        covariates=dict.fromkeys(AZURE_COVARIATES, "percent"),
-        period=300.0,
-        meta={
-            "source": "github.com/Azure/AzurePublicDataset, V2",
-            "licence": "CC BY 4.0",
-            "format": "azure_vm_cpu",
-        },
-    )
-    blocks = (rows for path in paths for rows in _rows_azure(path, tally))
-    yield from usage_traces(paths, blocks, layout, tally, period=period, workers=workers)
-
-
-def _rows_azure(path: Path, tally: Tally) -> Iterator[Rows]:
-    columns = {"timestamp": NUMBER, "vmid": TEXT, **dict.fromkeys(AZURE_COVARIATES, NUMBER)}
-    for block in frames(path, columns, tally, names=NAMES, skip=int(headed(path, NAMES))):
-        yield Rows(block["vmid"], block["timestamp"].to_numpy(), block[list(AZURE_COVARIATES)].to_numpy())
-
-
-def _is_azure(path: Path, head: str) -> bool:
-    first = header_of(head)
-    return first == list(NAMES) or (path.name.startswith("vm_cpu_readings") and len(first) == len(NAMES))
+def _rows_azure(covariates: list[str], path: Path, tally: Tally) -> Iterator[Rows]:
+    names = ("timestamp", "vmid", *covariates)
+    columns = {"timestamp": NUMBER, "vmid": TEXT, **dict.fromkeys(covariates, NUMBER)}
+    for block in frames(path, columns, tally, names=names, skip=int(headed(path, names))):
+        yield Rows(block["vmid"], block["timestamp"].to_numpy(), block[covariates].to_numpy())
 
 
 # --- Speed of long-lived virtual machines over months: the Azure VM Noise Dataset 2024.
@@ -419,82 +357,29 @@ def seconds_per(unit: str) -> float | None:
 
 # --- Usage of business-critical virtual machines: Bitbrains, GWA-T-12.
 
-TIME = "Timestamp [ms]"
-"""The column's name in the files, although its values are seconds."""
 
-BITBRAINS_COVARIATES = {
-    "CPU cores": ("cpu_cores", "cores"),
-    "CPU capacity provisioned [MHZ]": ("cpu_capacity", "MHz"),
-    "CPU usage [MHZ]": ("cpu_usage_mhz", "MHz"),
-    "CPU usage [%]": ("cpu_usage", "percent"),
-    "Memory capacity provisioned [KB]": ("memory_capacity", "KB"),
-    "Memory usage [KB]": ("memory_usage", "KB"),
-    "Disk read throughput [KB/s]": ("disk_read", "KB/s"),
-    "Disk write throughput [KB/s]": ("disk_write", "KB/s"),
-    "Network received throughput [KB/s]": ("net_received", "KB/s"),
-    "Network transmitted throughput [KB/s]": ("net_sent", "KB/s"),
-}
-
-
-def read_bitbrains(
-    paths: Sequence[Path], *, period: float | None = None, workers: Sequence[str] | None = None
-) -> Iterator[Trace]:
-    """Yield the usage of virtual machines every 300 s; each file of a folder is one of them, named after it."""
-    tally = Tally()
-    layout = Layout(
-        covariates=dict(BITBRAINS_COVARIATES.values()),
-        period=300.0,
-        since_1970=True,
-        meta={"source": "Grid Workloads Archive, GWA-T-12 Bitbrains", "format": "bitbrains"},
-    )
-    blocks = (rows for path in paths for rows in _rows_bitbrains(path, tally))
-    yield from usage_traces(paths, blocks, layout, tally, period=period, workers=workers)
-
-
-def _rows_bitbrains(path: Path, tally: Tally) -> Iterator[Rows]:
+def _rows_bitbrains(covariates: list[str], path: Path, tally: Tally) -> Iterator[Rows]:
+    """Yield the usage of a virtual machine, which is named after its file."""
     import pandas as pd
 
-    worker = path.name.split(".")[0]
-    for block in frames(path, dict.fromkeys((TIME, *BITBRAINS_COVARIATES), NUMBER), tally, delimiter=";"):
+    worker, time = path.name.split(".")[0], "Timestamp [ms]"  # in seconds, whatever its name is
+    for block in frames(path, dict.fromkeys((time, *covariates), NUMBER), tally, delimiter=";"):
         names = pd.Series(np.full(len(block), worker, dtype=object), dtype="str")
-        yield Rows(names, block[TIME].to_numpy(), block[list(BITBRAINS_COVARIATES)].to_numpy())
+        yield Rows(names, block[time].to_numpy(), block[covariates].to_numpy())
 
 
 # --- Usage of GPU machines and a log of jobs: Microsoft's Philly traces.
 
-PHILLY_COLUMNS = {
-    "cpu": ("time", "machine_id", "cpu_util"),
-    "mem": ("time", "machine_id", "mem_total", "mem_free"),
-    "gpu": ("time", "machineId", *(f"gpu{k}_util" for k in range(8))),
-}
 
-
-def read_philly(
-    kind: str, paths: Sequence[Path], *, period: float | None = None, workers: Sequence[str] | None = None
-) -> Iterator[Trace]:
-    """Yield the usage of machines every minute; NaN where a machine was offline ("NA")."""
-    tally = Tally()
-    layout = Layout(
-        covariates=dict.fromkeys(
-            PHILLY_COLUMNS[kind][2:], {"cpu": "percent", "mem": "as in the file", "gpu": "percent"}[kind]
-        ),
-        period=60.0,
-        since_1970=True,
-        meta={"source": "github.com/msr-fiddle/philly-traces", "licence": "CC BY 4.0", "format": f"philly_{kind}"},
-    )
-    blocks = (rows for path in paths for rows in _rows_philly(path, PHILLY_COLUMNS[kind], tally))
-    yield from usage_traces(paths, blocks, layout, tally, period=period, workers=workers)
-
-
-def _rows_philly(path: Path, names: Sequence[str], tally: Tally) -> Iterator[Rows]:
+def _rows_philly(machine: str, covariates: list[str], path: Path, tally: Tally) -> Iterator[Rows]:
     """Yield blocks of rows; the header may be missing, and rows may end with a comma."""
+    names = ("time", machine, *covariates)
     headed = _headed(head_of(path), names)
-    time, machine, *covariates = names
-    columns = {time: TEXT, machine: TEXT, **dict.fromkeys(covariates, NUMBER)}
+    columns = {"time": TEXT, machine: TEXT, **dict.fromkeys(covariates, NUMBER)}
     first_row = 2 if headed else 1
     found = [*names, *(["after the last comma"] if _ends_with_comma(head_of(path), names, headed) else [])]
     for block in frames(path, columns, tally, names=found, skip=int(headed), missing=["NA"]):
-        seconds = seconds_since_1970(path, block[time], time, first_row)
+        seconds = seconds_since_1970(path, block["time"], "time", first_row)
         first_row += len(block)
         yield Rows(block[machine], seconds, block[covariates].to_numpy())
 
@@ -509,80 +394,31 @@ def _ends_with_comma(head: str, names: Sequence[str], headed: bool) -> bool:
     return len(row) == len(names) + 1 and row[-1] == ""
 
 
-def _is_philly(kind: str, path: Path, head: str) -> bool:
-    named = path.name.startswith(f"cluster_{kind}_util") and len(header_of(head)) - len(PHILLY_COLUMNS[kind]) in (0, 1)
-    return named or _headed(head, PHILLY_COLUMNS[kind])
+def _is_philly(kind: str, names: Sequence[str], path: Path, head: str) -> bool:
+    named = path.name.startswith(f"cluster_{kind}_util") and len(header_of(head)) - len(names) in (0, 1)
+    return named or _headed(head, names)
 
 
 # --- CPU and GPU series of jobs: the MIT Supercloud dataset.
 
-CPU_COVARIATES = {
-    "CPUFrequency": "as in the file",
-    "CPUTime": "s",
-    "CPUUtilization": "percent of one core, summed over the node's cores",
-    "RSS": "KB",
-    "VMSize": "KB",
-    "Pages": "pages",
-    "ReadMB": "MB",
-    "WriteMB": "MB",
-}
-GPU_COVARIATES = {
-    "utilization_gpu_pct": "percent",
-    "utilization_memory_pct": "percent",
-    "memory_free_MiB": "MiB",
-    "memory_used_MiB": "MiB",
-    "temperature_gpu": "degrees Celsius",
-    "temperature_memory": "degrees Celsius",
-    "power_draw_W": "W",
-}
 
-
-def read_cpu(
-    paths: Sequence[Path], *, period: float | None = None, workers: Sequence[str] | None = None
-) -> Iterator[Trace]:
-    """Yield the CPU series of jobs every 10 s; a worker is ``<node>/<step>/<series>``."""
-    for path in paths:
-        tally = Tally()
-        layout = Layout(
-            covariates=CPU_COVARIATES,
-            period=10.0,
-            since_1970=True,
-            meta={"source": "MIT Supercloud dataset", "format": "supercloud_cpu"},
-        )
-        yield from usage_traces([path], _cpu_rows(path, tally), layout, tally, period=period, workers=workers)
-
-
-def read_gpu(
-    paths: Sequence[Path], *, period: float | None = None, workers: Sequence[str] | None = None
-) -> Iterator[Trace]:
-    """Yield the GPU series of jobs every 0.1 s; a worker is a GPU."""
-    for path in paths:
-        tally = Tally()
-        layout = Layout(
-            covariates=GPU_COVARIATES,
-            period=0.1,
-            since_1970=True,
-            meta={"source": "MIT Supercloud dataset", "format": "supercloud_gpu"},
-        )
-        yield from usage_traces([path], _gpu_rows(path, tally), layout, tally, period=period, workers=workers)
-
-
-def _cpu_rows(path: Path, tally: Tally) -> Iterator[Rows]:
+def _cpu_rows(covariates: list[str], path: Path, tally: Tally) -> Iterator[Rows]:
+    """Yield the CPU series of a job; a worker is ``<node>/<step>/<series>``."""
     names = dict.fromkeys(("Step", "Node", "Series"), TEXT)
-    columns = {**names, "EpochTime": NUMBER, **dict.fromkeys(CPU_COVARIATES, NUMBER)}
+    columns = {**names, "EpochTime": NUMBER, **dict.fromkeys(covariates, NUMBER)}
     for block in frames(path, columns, tally):
         # pseudo-steps: rows of the job as a whole
         no_step = block["Step"].str.strip().isin(("-1", "-4"))
         tally.rows("rows of steps -1 and -4", no_step.sum())
         used = block[~no_step]
         worker = used["Node"] + "/" + used["Step"] + "/" + used["Series"].fillna("")
-        yield Rows(worker, used["EpochTime"].to_numpy(), used[list(CPU_COVARIATES)].to_numpy())
+        yield Rows(worker, used["EpochTime"].to_numpy(), used[covariates].to_numpy())
 
 
-def _gpu_rows(path: Path, tally: Tally) -> Iterator[Rows]:
-    columns = {"timestamp": NUMBER, "gpu_index": TEXT, **dict.fromkeys(GPU_COVARIATES, NUMBER)}
+def _gpu_rows(covariates: list[str], path: Path, tally: Tally) -> Iterator[Rows]:
+    columns = {"timestamp": NUMBER, "gpu_index": TEXT, **dict.fromkeys(covariates, NUMBER)}
     for block in frames(path, columns, tally):
-        yield Rows("gpu " + block["gpu_index"], block["timestamp"].to_numpy(), block[list(GPU_COVARIATES)].to_numpy())
+        yield Rows("gpu " + block["gpu_index"], block["timestamp"].to_numpy(), block[covariates].to_numpy())
 
 
 # --- Compute times of ranks in jobs that train language models: ByteDance's straggler traces.
@@ -762,17 +598,46 @@ def _is_fedscale(path: Path, head: str) -> bool:
 
 
 FORMATS = (
-    *tuple(
-        Format(
-            name=f"alibaba_{table}",
-            about=f"{table.partition('_')[0]}s' CPU, memory, network and disk, every 10 s at the finest (Alibaba 2018)",
-            files=f"{table}.csv without a header",
-            gives="usage",
-            seen=MADE,
-            read=partial(read_alibaba_2018, table),
-            matches=partial(_is_alibaba_2018, table),
+    *(
+        _usage(
+            f"alibaba_{table}",
+            f"{table.partition('_')[0]}s' CPU, memory, network and disk, every 10 s at the finest (Alibaba 2018)",
+            f"{table}.csv without a header",
+            rows=partial(_rows_alibaba_2018, (*identities, "time_stamp", *covariates)),
+            matches=partial(_is_headerless, table, (*identities, "time_stamp", *covariates)),
+            covariates=covariates,
+            period=10.0,
+            source="github.com/alibaba/clusterdata, cluster-trace-v2018",
         )
-        for table in ALIBABA_2018_COLUMNS
+        for table, identities, covariates in (
+            (
+                "machine_usage",
+                ("machine_id",),
+                {
+                    "cpu_util_percent": "percent",
+                    "mem_util_percent": "percent",
+                    "mem_gps": "memory bandwidth, normalised to [0, 100]",
+                    "mkpi": "cache misses per thousand instructions",
+                    "net_in": "incoming traffic, normalised to [0, 100]",
+                    "net_out": "outgoing traffic, normalised to [0, 100]",
+                    "disk_io_percent": "percent",
+                },
+            ),
+            (
+                "container_usage",
+                ("container_id", "machine_id"),
+                {
+                    "cpu_util_percent": "percent",
+                    "mem_util_percent": "percent",
+                    "cpi": "cycles per instruction",
+                    "mem_gps": "memory bandwidth, normalised to [0, 100]",
+                    "mpki": "cache misses per thousand instructions",
+                    "net_in": "incoming traffic, normalised to [0, 100]",
+                    "net_out": "outgoing traffic, normalised to [0, 100]",
+                    "disk_io_percent": "percent",
+                },
+            ),
+        )
     ),
     Format(
         name="pai_minibatch",
@@ -792,24 +657,39 @@ FORMATS = (
         read=read_variation,
         matches=lambda path, head: header_of(head)[:4] == ["", "0", "1", "2"],
     ),
-    Format(
-        name="google_2019",
-        about="CPU and memory of task instances every 5 minutes (Google 2019, version 3)",
-        files="instance_usage-*.json[.gz], or CSV from BigQuery with dotted names; a folder's files are one set",
-        gives="usage",
-        seen=MADE,
-        read=read_google,
+    _usage(
+        "google_2019",
+        "CPU and memory of task instances every 5 minutes (Google 2019, version 3)",
+        "instance_usage-*.json[.gz], or CSV from BigQuery with dotted names; a folder's files are one set",
+        rows=_rows_google,
         matches=_is_google,
+        covariates={
+            "average_usage.cpus": "normalised compute units",
+            "average_usage.memory": "normalised bytes",
+            "maximum_usage.cpus": "normalised compute units",
+            "maximum_usage.memory": "normalised bytes",
+            "random_sample_usage.cpus": "normalised compute units",
+            "assigned_memory": "normalised bytes",
+            "page_cache_memory": "normalised bytes",
+            "cycles_per_instruction": "cycles per instruction",
+            "memory_accesses_per_instruction": "accesses per instruction",
+            "sample_rate": "share of seconds that were sampled",
+        },
+        period=300.0,
+        source="github.com/google/cluster-data, ClusterData2019",
+        licence="CC BY 4.0",
         job=lambda path: str(path.parent),
     ),
-    Format(
-        name="azure_vm_cpu",
-        about="least, largest and mean CPU of virtual machines every 5 minutes (Azure V2)",
-        files="vm_cpu_readings-file-<i>-of-<n>.csv[.gz] without a header; a folder's files are one set",
-        gives="usage",
-        seen=MADE,
-        read=read_azure,
-        matches=_is_azure,
+    _usage(
+        "azure_vm_cpu",
+        "least, largest and mean CPU of virtual machines every 5 minutes (Azure V2)",
+        "vm_cpu_readings-file-<i>-of-<n>.csv[.gz] without a header; a folder's files are one set",
+        rows=_rows_azure,
+        matches=partial(_is_headerless, "vm_cpu_readings", ("timestamp", "vmid", "mincpu", "maxcpu", "avgcpu")),
+        covariates={"mincpu": "percent", "maxcpu": "percent", "avgcpu": "percent"},
+        period=300.0,
+        source="github.com/Azure/AzurePublicDataset, V2",
+        licence="CC BY 4.0",
         job=lambda path: str(path.parent),
     ),
     Format(
@@ -821,45 +701,88 @@ FORMATS = (
         read=read_azure_noise,
         matches=lambda path, head: set(AZURE_NOISE_COLUMNS) <= set(header_of(head)),
     ),
-    Format(
-        name="bitbrains",
-        about="CPU, memory, disk and network of a virtual machine every 5 minutes (GWA-T-12)",
-        files="one <vm>.csv for each machine; a folder's files are one set",
-        gives="usage",
-        seen=MADE,
-        read=read_bitbrains,
-        matches=lambda path, head: {TIME, "CPU usage [%]"} <= set(header_of(head, ";")),
+    _usage(
+        "bitbrains",
+        "CPU, memory, disk and network of a virtual machine every 5 minutes (GWA-T-12)",
+        "one <vm>.csv for each machine; a folder's files are one set",
+        rows=_rows_bitbrains,
+        matches=lambda path, head: {"Timestamp [ms]", "CPU usage [%]"} <= set(header_of(head, ";")),
+        covariates={
+            "CPU cores": ("cpu_cores", "cores"),
+            "CPU capacity provisioned [MHZ]": ("cpu_capacity", "MHz"),
+            "CPU usage [MHZ]": ("cpu_usage_mhz", "MHz"),
+            "CPU usage [%]": ("cpu_usage", "percent"),
+            "Memory capacity provisioned [KB]": ("memory_capacity", "KB"),
+            "Memory usage [KB]": ("memory_usage", "KB"),
+            "Disk read throughput [KB/s]": ("disk_read", "KB/s"),
+            "Disk write throughput [KB/s]": ("disk_write", "KB/s"),
+            "Network received throughput [KB/s]": ("net_received", "KB/s"),
+            "Network transmitted throughput [KB/s]": ("net_sent", "KB/s"),
+        },
+        period=300.0,
+        since_1970=True,
+        source="Grid Workloads Archive, GWA-T-12 Bitbrains",
         job=lambda path: str(path.parent),
     ),
-    *tuple(
-        Format(
-            name=f"philly_{kind}",
-            about=f"{kind.upper()} of machines every minute (Philly)",
-            files=f"cluster_{kind}_util",
-            gives="usage",
-            seen=MADE,
-            read=partial(read_philly, kind),
-            matches=partial(_is_philly, kind),
+    *(
+        _usage(
+            f"philly_{kind}",
+            f"{kind.upper()} of machines every minute (Philly)",
+            f"cluster_{kind}_util",
+            rows=partial(_rows_philly, machine),
+            matches=partial(_is_philly, kind, ("time", machine, *covariates)),
+            covariates=covariates,
+            period=60.0,
+            since_1970=True,
+            source="github.com/msr-fiddle/philly-traces",
+            licence="CC BY 4.0",
         )
-        for kind in PHILLY_COLUMNS
+        for kind, machine, covariates in (
+            ("cpu", "machine_id", {"cpu_util": "percent"}),
+            ("mem", "machine_id", {"mem_total": "as in the file", "mem_free": "as in the file"}),
+            ("gpu", "machineId", {f"gpu{k}_util": "percent" for k in range(8)}),
+        )
     ),
-    Format(
-        name="supercloud_cpu",
-        about="CPU, memory and I/O of a job's nodes every 10 s (MIT Supercloud)",
-        files="CSV with a header: Step, Node, Series, ElapsedTime, EpochTime, ...",
-        gives="usage",
-        seen=MADE,
-        read=read_cpu,
+    _usage(
+        "supercloud_cpu",
+        "CPU, memory and I/O of a job's nodes every 10 s (MIT Supercloud)",
+        "CSV with a header: Step, Node, Series, ElapsedTime, EpochTime, ...",
+        rows=_cpu_rows,
         matches=lambda path, head: {"Step", "Node", "EpochTime", "CPUUtilization"} <= set(header_of(head)),
+        covariates={
+            "CPUFrequency": "as in the file",
+            "CPUTime": "s",
+            "CPUUtilization": "percent of one core, summed over the node's cores",
+            "RSS": "KB",
+            "VMSize": "KB",
+            "Pages": "pages",
+            "ReadMB": "MB",
+            "WriteMB": "MB",
+        },
+        period=10.0,
+        since_1970=True,
+        source="MIT Supercloud dataset",
+        per_file=True,
     ),
-    Format(
-        name="supercloud_gpu",
-        about="utilisation, memory, temperature and power of a job's GPUs every 0.1 s (MIT Supercloud)",
-        files="CSV with a header: timestamp, gpu_index, utilization_gpu_pct, ...",
-        gives="usage",
-        seen=MADE,
-        read=read_gpu,
+    _usage(
+        "supercloud_gpu",
+        "utilisation, memory, temperature and power of a job's GPUs every 0.1 s (MIT Supercloud)",
+        "CSV with a header: timestamp, gpu_index, utilization_gpu_pct, ...",
+        rows=_gpu_rows,
         matches=lambda path, head: {"timestamp", "gpu_index", "utilization_gpu_pct"} <= set(header_of(head)),
+        covariates={
+            "utilization_gpu_pct": "percent",
+            "utilization_memory_pct": "percent",
+            "memory_free_MiB": "MiB",
+            "memory_used_MiB": "MiB",
+            "temperature_gpu": "degrees Celsius",
+            "temperature_memory": "degrees Celsius",
+            "power_draw_W": "W",
+        },
+        period=0.1,
+        since_1970=True,
+        source="MIT Supercloud dataset",
+        per_file=True,
     ),
     Format(
         name="bytedance_llm",
