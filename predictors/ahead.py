@@ -16,9 +16,6 @@ from paceline.predictors.fleet import FleetPredictor
 MAX_HORIZONS, MAX_HORIZON = 3, 64
 """Horizons above 1 that are learnt for at the same time, and the farthest: what is expected is kept until it passes."""
 
-IDLE = 256
-"""Reports after which a horizon that nobody has asked for is learnt for no more."""
-
 
 class LearnsAhead(Protocol):
     """A predictor that can learn for several horizons."""

@@ -378,36 +378,37 @@ def quantiles_are_ordered(make: Factory) -> None:
     _require(bool((np.diff(quantiles, axis=0) >= 0).all()), "a higher quantile is a lower speed")
 
 
-_CHECKS = (
-    predict_is_pure,
-    defined_before_the_first_report,
-    survives_gaps,
-    survives_zero_time,
-    survives_garbage,
-    survives_jumps,
-    a_silent_worker_gets_a_usable_forecast,
-    learns_a_constant,
-    permuting_workers_permutes_forecasts,
-    state_resumes_exactly,
-    state_is_a_snapshot,
-    copies_and_pickles,
-    joining_leaves_others_alone,
-    leaving_leaves_others_alone,
-    renaming_keeps_what_was_learnt,
-    silence_is_survived,
-    a_silent_worker_leaves_others_alone,
-    a_missing_report_changes_nothing,
-    reset_forgets,
-    memory_is_bounded,
-    further_horizons_are_usable,
-    missing_covariates_are_survived,
-    inputs_are_left_alone,
-    forecasts_are_deterministic,
-    a_report_of_another_fleet_is_refused,
-    quantiles_are_ordered,
-)
-
-CHECKS: Mapping[str, Callable[[Factory], None]] = {check.__name__: check for check in _CHECKS}
+CHECKS: Mapping[str, Callable[[Factory], None]] = {
+    check.__name__: check
+    for check in (
+        predict_is_pure,
+        defined_before_the_first_report,
+        survives_gaps,
+        survives_zero_time,
+        survives_garbage,
+        survives_jumps,
+        a_silent_worker_gets_a_usable_forecast,
+        learns_a_constant,
+        permuting_workers_permutes_forecasts,
+        state_resumes_exactly,
+        state_is_a_snapshot,
+        copies_and_pickles,
+        joining_leaves_others_alone,
+        leaving_leaves_others_alone,
+        renaming_keeps_what_was_learnt,
+        silence_is_survived,
+        a_silent_worker_leaves_others_alone,
+        a_missing_report_changes_nothing,
+        reset_forgets,
+        memory_is_bounded,
+        further_horizons_are_usable,
+        missing_covariates_are_survived,
+        inputs_are_left_alone,
+        forecasts_are_deterministic,
+        a_report_of_another_fleet_is_refused,
+        quantiles_are_ordered,
+    )
+}
 """Every check by its name."""
 
 

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from paceline.datasets import Trace
 
 
-ERROR_SMOOTHING = 0.05
-"""Weight of the newest squared error in the spread: it remembers about the last 20 iterations."""
-
 DOUBTED = float(np.log(100.0))
 """A log speed that is so far above the forecast is accepted only if the next report says the same."""
 
@@ -272,7 +269,8 @@ class FleetPredictor(Params):
     def _track_error(self, error_W: Array) -> None:
         """Smooth each worker's squared error in log speed: half as fast counts the same as twice as fast."""
         before_W, newest_W = self.state["squared_error"], np.square(error_W)
-        smoothed_W = before_W + ERROR_SMOOTHING * (newest_W - before_W)
+        # The newest error weighs 5%: the spread remembers about the last 20 iterations.
+        smoothed_W = before_W + 0.05 * (newest_W - before_W)
         if not self._calm:
             known_W = np.where(np.isfinite(before_W), smoothed_W, newest_W)
             smoothed_W = np.where(np.isfinite(newest_W), known_W, before_W)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, Mask
-from paceline.predictors.ahead import IDLE, MAX_HORIZON, MAX_HORIZONS, Ahead
+from paceline.predictors.ahead import MAX_HORIZON, MAX_HORIZONS, Ahead
 from paceline.predictors.fitting import Fitting, as_traces, fit_with
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.ranges import require_int
@@ -114,10 +114,10 @@ class NestedPredictor(FleetPredictor):
         return ahead
 
     def _active_horizons(self) -> list[Ahead]:
-        """Return the states for horizons asked for lately, and drop the others."""
+        """Return the states for horizons asked for in the last 256 iterations, and drop the others."""
         for ahead in list(self._ahead.values()):
             ahead.fleet["idle"] = ahead.fleet["idle"] + 1.0
-            if ahead.fleet["idle"][0] > IDLE:
+            if ahead.fleet["idle"][0] > 256:
                 del self._ahead[ahead.horizon]
         return list(self._ahead.values())
 

@@ -22,26 +22,18 @@ from typing import Any
 Step = Callable[[], object]
 MakeStep = Callable[[int, str], Step]
 
-EXPECTED = """expected is make_step(batch_size, device), which returns a function that runs a training step when called:
-    def make_step(batch_size, device):
-        return lambda: train_once(images[:batch_size].to(device))"""
-
-
-UNFINISHED: tuple[type, ...] = (
-    types.FunctionType,
-    types.MethodType,
-    types.GeneratorType,
-    types.CoroutineType,
-    types.AsyncGeneratorType,
-)
-"""Results of a step that has not run yet: a function to call, a generator to exhaust, a coroutine to await."""
-
 
 class StepError(ValueError):
     """The named object is not a ``make_step``; the message says why, and what is expected."""
 
     def __init__(self, sentence: str) -> None:
-        super().__init__(f"{sentence}; {EXPECTED}")
+        expected = (
+            "expected is make_step(batch_size, device), which returns a function that runs a training step when "
+            "called:\n"
+            "    def make_step(batch_size, device):\n"
+            "        return lambda: train_once(images[:batch_size].to(device))"
+        )
+        super().__init__(f"{sentence}; {expected}")
 
 
 def load_make_step(text: str) -> MakeStep:
@@ -116,7 +108,15 @@ class CheckedStep:
         begin = time.perf_counter()
         result: Any = self._step()
         self._seconds.append(time.perf_counter() - begin)
-        if isinstance(result, UNFINISHED):
+        # not run yet: a function to call, a generator to exhaust, a coroutine to await
+        unfinished: tuple[type, ...] = (
+            types.FunctionType,
+            types.MethodType,
+            types.GeneratorType,
+            types.CoroutineType,
+            types.AsyncGeneratorType,
+        )
+        if isinstance(result, unfinished):
             if inspect.iscoroutine(result):
                 result.close()
             kind = type(result).__name__.replace("_", " ")

@@ -24,12 +24,6 @@ FIRST_SEED, FLEETS, WORKERS, ITERATIONS = 1000, 8, 25, 2000
 NEW_WORKERS, FIRST_ITERATIONS = 400, 60
 """Short fleets, so that the first iterations of a worker are learnt too."""
 
-COVARIATES = ("cpu_share", "memory_pressure", "cpu_busy", "run_delay", "throttled", "cpu_pressure", "runnable")
-"""Covariates that the shipped network knows, by their names in :mod:`paceline.datasets`."""
-
-
-FOLDER = Path(__file__).parent.parent / "predictors" / "networks" / "fitted"
-
 logger = logging.getLogger(__name__)
 
 
@@ -69,13 +63,15 @@ def varied(trace: Trace, rng: np.random.Generator) -> Trace:
     return replace(thinned, seconds=thinned.samples / np.exp(log_speed_TW))
 
 
-def main(folder: Path = FOLDER) -> None:
+def main() -> None:
     """Fit the network and write its file."""
+    folder = Path(__file__).parent.parent / "predictors" / "networks" / "fitted"
     folder.mkdir(exist_ok=True)
     about = f"recorded jobs to fit and synthetic fleets, seeds {FIRST_SEED} and up, of paceline.training.shipped"
     chosen = traces()
+    covariates = ("cpu_share", "memory_pressure", "cpu_busy", "run_delay", "throttled", "cpu_pressure", "runnable")
     mean = GatedNARX(
-        hidden=32, covariates=COVARIATES, training=replace(DEFAULT, epochs=30, batch_size=4096, learning_rate=1e-2)
+        hidden=32, covariates=covariates, training=replace(DEFAULT, epochs=30, batch_size=4096, learning_rate=1e-2)
     ).fit(chosen)
     save_model(mean, folder / "gated-narx.safetensors", fitted_on=about)
 

@@ -24,9 +24,6 @@ from paceline.predictors.fitting.survey import Survey, Surveying
 Load = Callable[[], Iterator[Trace]]
 TraceSource = Iterable[Trace | str | Path] | Trace | str | Path
 
-REMEMBERED = 64 << 20
-"""Bytes of traces from files that are kept in memory after the first pass, which saves reading them again."""
-
 
 @dataclass(frozen=True)
 class LeftOut:
@@ -115,7 +112,7 @@ class Source:
     def _first(self) -> Iterator[Trace]:
         self.facts, self._usable, self._remembered = [], {}, {}
         derived: list[Fact] = []
-        room = REMEMBERED
+        room = 64 << 20  # bytes of traces from files that are kept in memory, which saves reading them again
         for place, (file, load) in enumerate(self._loads):
             self._usable[place] = 0
             passed: list[Trace] = []

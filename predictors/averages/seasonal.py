@@ -19,11 +19,6 @@ LEVEL_SMOOTHING, FADING = 0.1, 2.0
 """Weight of the newest log speed in the level that deviations are measured from, at first larger: see `Averages`."""
 
 
-LARGEST = 10.0
-"""Deviations count as at most this many root mean squares. An event every k iterations is at most sqrt(k) of them, so
-that none is cut, but a single stall is."""
-
-
 class Seasonal(FleetPredictor):
     """Level of the log speed, plus the deviations one and two periods ago where a period shows.
 
@@ -91,11 +86,14 @@ class Seasonal(FleetPredictor):
         fading_W = np.maximum(LEVEL_SMOOTHING, FADING / (FADING + 1.0 + seen_W))
         if known_W is not None:
             rate_W = known_W * rate_W
-        size_W = np.minimum(np.abs(off_W), LARGEST * rows["scale"])
+        # Deviations count as at most 10 root mean squares. An event every k iterations is at most sqrt(k) of them, so
+        # that none is cut, but a single stall is.
+        largest = 10.0
+        size_W = np.minimum(np.abs(off_W), largest * rows["scale"])
         rows["variance"] = rows["variance"] + rate_W * (np.square(size_W) - rows["variance"])
         rows["level"] = rows["level"] + fading_W * off_W
         rows["scale"] = np.sqrt(np.maximum(rows["variance"], 1e-3**2))
-        newest_W = np.minimum(np.maximum(off_W / rows["scale"], -LARGEST), LARGEST)
+        newest_W = np.minimum(np.maximum(off_W / rows["scale"], -largest), largest)
         past_WL = rows["deviations"]
         # Two products and a sum in place: these arrays are the largest that the predictor has.
         moved_WP = rows["echoes"] * (1.0 - rate_W)[:, None]

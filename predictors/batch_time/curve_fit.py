@@ -18,12 +18,6 @@ MAX_POINTS = 24
 """More measurements than this are first reduced to this many groups of neighbouring sizes: the search tries all pairs
 of measurements with all floors, so its cost grows with the fourth power of their number."""
 
-PROOF_OF_FLOOR = 2.0
-"""Factor by which a floor must lower the loss per degree of freedom to be accepted."""
-
-SPREADS_TRUSTED = 3.0
-"""Measurements more than this many typical deviations off count as outliers and get less weight."""
-
 LARGEST_TRUST = 0.2
 """Relative deviation from which a measurement gets less weight, no matter how noisy the others are."""
 
@@ -193,7 +187,8 @@ def _trust(fit: Fit, size_N: Array, seconds_N: Array) -> float:
     parameters = 3 if fit[0] > 0 else 2
     deviation_N = np.sort(_deviation(curve_seconds(fit, size_N), seconds_N))[parameters:]
     typical = float(deviation_N[(len(deviation_N) - 1) // 2]) if len(deviation_N) else 0.0
-    return min(max(SPREADS_TRUSTED * typical, EXACT), LARGEST_TRUST)
+    # three typical deviations
+    return min(max(3.0 * typical, EXACT), LARGEST_TRUST)
 
 
 def _weighted_line(size_N: Array, seconds_N: Array, weight_N: Array) -> tuple[float, float]:
@@ -215,7 +210,8 @@ def _floor_is_proven(plain: Fit, bent: Fit, size_N: Array, seconds_N: Array, wei
     loss_2 = np.square(np.minimum(deviation_2N, math.log(2.0))[:, explained_N]) @ weight_N[explained_N]
     # EXACT keeps two exact fits comparable: their losses are rounding errors.
     plain_loss, bent_loss = loss_2 + EXACT
-    return bool(PROOF_OF_FLOOR * bent_loss / (count - 3) < plain_loss / (count - 2))
+    # A floor is accepted if it halves the loss per degree of freedom.
+    return bool(2.0 * bent_loss / (count - 3) < plain_loss / (count - 2))
 
 
 def _positive(line: Fit, size_N: Array) -> Fit:

@@ -35,9 +35,6 @@ from paceline.predictors.report import Report
 SOLVED_EVERY, SOLVED_ALWAYS = 8, 64
 """After so many iterations the weights move slowly, and are solved for only every few."""
 
-FORECAST_INPUT = REFERENCES
-"""Place of the predictor's forecast among the inputs: after past speeds and averages, and before the covariates."""
-
 
 class Pooled(NestedPredictor):
     """Three forecasts of each worker: another predictor's with two corrections, with one, and without any.
@@ -74,7 +71,8 @@ class Pooled(NestedPredictor):
         return inputs.fresh(count, covariates) | own.fresh(count, covariates)
 
     def initial_shared_state(self) -> dict[str, Array]:
-        inputs = FORECAST_INPUT + 1 + 2 * len(self.covariate_names)
+        # the predictor's forecast is among the inputs, after past speeds and averages, and before the covariates
+        inputs = REFERENCES + 1 + 2 * len(self.covariate_names)
         return {
             "products": np.zeros((inputs, inputs + 1)),
             "weights": np.zeros(inputs),
@@ -130,9 +128,9 @@ class Pooled(NestedPredictor):
         known_WD = covariates_WD[:, :0] if everywhere(np.isnan(covariates_WD)) else covariates_WD
         inputs_WF = inputs_of(self.state, known_WD, scale_W, more=1)
         ahead_W = (log_W - memory_WR[:, 0]) / scale_W
-        inputs_WF[:, FORECAST_INPUT] = ahead_W if all_finite(ahead_W) else np.where(np.isfinite(ahead_W), ahead_W, 0.0)
+        inputs_WF[:, REFERENCES] = ahead_W if all_finite(ahead_W) else np.where(np.isfinite(ahead_W), ahead_W, 0.0)
         step_W = inputs_WF @ fleet["weights"][: inputs_WF.shape[1]]
-        alone, reach_W = self._alone(rows, inputs_WF[:, FORECAST_INPUT + 1 :]), reach_of(inputs_WF)
+        alone, reach_W = self._alone(rows, inputs_WF[:, REFERENCES + 1 :]), reach_of(inputs_WF)
         return _Answer(memory_WR, covariates_WD, known_WD, log_W, inputs_WF, scale_W, reach_W, step_W, alone)
 
     def _alone(self, learnt: Rows, driven_WF: Array) -> WorkerWeights | None:
@@ -145,7 +143,7 @@ class Pooled(NestedPredictor):
         answer, log_speed_W = self._answer_at(covariates_WD), np.log(speed_W)
         for ahead in self._active_horizons() if self._ahead else ():
             self._learn_ahead(ahead, self._answer_at(covariates_WD, ahead.horizon, ahead), log_speed_W)
-        target_W = target_of(self.state, log_speed_W, answer.scale_W) - answer.inputs_WF[:, FORECAST_INPUT]
+        target_W = target_of(self.state, log_speed_W, answer.scale_W) - answer.inputs_WF[:, REFERENCES]
         self._learn_weights(self.shared_state, target_W, answer.step_W, answer.inputs_WF, answer.alone)
         self._answers.clear()
         (inner, mine_WD) = self._with_covariates(covariates_WD)[0]
@@ -160,9 +158,9 @@ class Pooled(NestedPredictor):
         record_WP[:, -1] = answer.scale_W
         passed_WP = ahead.passed(record_WP)
         inputs_WF = np.asfortranarray(passed_WP[:, :-2])
-        target_W = (log_speed_W - passed_WP[:, -2]) / passed_WP[:, -1] - inputs_WF[:, FORECAST_INPUT]
+        target_W = (log_speed_W - passed_WP[:, -2]) / passed_WP[:, -1] - inputs_WF[:, REFERENCES]
         inputs_WF[np.isnan(target_W)] = 0.0  # nothing was expected yet
-        alone = self._alone(ahead.rows, inputs_WF[:, FORECAST_INPUT + 1 :])
+        alone = self._alone(ahead.rows, inputs_WF[:, REFERENCES + 1 :])
         self._learn_weights(ahead.fleet, target_W, inputs_WF @ ahead.fleet["weights"], inputs_WF, alone)
 
     def _learn_weights(

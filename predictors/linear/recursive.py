@@ -6,10 +6,6 @@ import numpy as np
 
 from paceline._arrays import Array, all_finite
 
-BLOCK = 4096
-"""Workers processed at a time, so that the largest fleets need no temporary arrays of their size. Small blocks are
-slower, although they fit into the cache."""
-
 
 def learn(
     weights_WF: Array,
@@ -26,8 +22,10 @@ def learn(
     ``forgetting`` is the factor by which the past shrinks in each step. It inflates the covariance, without end where
     inputs stay zero, so the trace of the covariance is bounded by ``largest_trace``.
     """
-    for first in range(0, len(error_W), BLOCK):
-        of = slice(first, first + BLOCK)
+    # Blocks, so that the largest fleets need no temporary arrays of their size; smaller ones are slower, although they
+    # fit into the cache.
+    for first in range(0, len(error_W), 4096):
+        of = slice(first, first + 4096)
         noise_W = forgetting * doubt_W[of]
         _step(weights_WF[of], covariance_WFF[of], inputs_WF[of], error_W[of], noise_W, forgetting, largest_trace)
 

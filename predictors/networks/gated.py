@@ -19,17 +19,14 @@ from paceline._require import require
 from paceline.predictors.fitting import Fitting, Survey
 from paceline.predictors.networks import gated_memory
 from paceline.predictors.networks.gated_memory import Rows, scale_of
-from paceline.predictors.networks.network import Network
+from paceline.predictors.networks.network import LOG_SPEEDS, Network
 from paceline.predictors.networks.neural import GateExamples, Training, gated_layer
 from paceline.predictors.networks.training_windows import collected
 from paceline.predictors.ranges import require_int
-from paceline.predictors.report import FASTEST, SLOWEST
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
 
-
-LOG_SPEEDS = (np.log(SLOWEST), np.log(FASTEST))
 
 DEFAULT = Training(epochs=40, batch_size=1024, learning_rate=5e-3, weight_decay=1e-2)
 

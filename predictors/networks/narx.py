@@ -14,36 +14,24 @@ import numpy as np
 from paceline._arrays import Array
 from paceline._require import require
 from paceline.predictors.fitting import Fitting, Survey
-from paceline.predictors.networks.network import Network, Rows
+from paceline.predictors.networks.network import LOG_SPEEDS, Network, Rows
 from paceline.predictors.networks.neural import Examples, Training, residual_layer
 from paceline.predictors.networks.training_windows import Windows, collected
 from paceline.predictors.ranges import require_int
-from paceline.predictors.report import FASTEST, SLOWEST
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
 
 
-SCALE_SMOOTHING = 0.05
-"""Weight of the newest change in a worker's running scale."""
-
 SMOOTHINGS = np.array([0.4, 0.1, 0.02])
 """Weights of the newest iteration in a worker's averages of log speed and of covariates."""
-
-FARTHEST = 10.0
-"""A covariate counts as at most this many standard deviations from its mean: farther out, NARX was never fitted."""
-
-LARGEST_MOVE = 1.0 / SCALE_SMOOTHING
-"""A log speed counts as at most so many running scales from the last, the most that a single jump is at first."""
 
 BOUND, SHRINKAGE = 3.0, 100.0
 """In the fit of the linear path errors beyond this many running scales count linearly, and its weights are shrunk as by
 this many windows: less makes it worse where the second half of a trace is unlike the first."""
 
-BLOCK = 1 << 12
-"""Windows whose linear forecasts are computed at once."""
 
-LOG_SPEEDS = (np.log(SLOWEST), np.log(FASTEST))
+DEFAULT = Training()
 
 
 class NARX(Network):
@@ -99,7 +87,7 @@ class NARX(Network):
         covariate_lags: int = 2,
         hidden: int = 16,
         covariates: Sequence[str] | None = None,
-        training: Training | None = None,
+        training: Training = DEFAULT,
     ) -> None:
         for name, value in (("lags", lags), ("covariate_lags", covariate_lags), ("hidden", hidden)):
             require_int(name, value, minimum=1)
@@ -107,7 +95,7 @@ class NARX(Network):
         self.lags = lags
         self.covariate_lags = covariate_lags
         self.hidden = hidden
-        self.training = training or Training()
+        self.training = training
 
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
         """Fit the network to traces that may be read more than once and never all at once. Needs torch."""
@@ -155,7 +143,8 @@ class NARX(Network):
         """Return the state one iteration later; a worker that did not report keeps its past speeds and averages."""
         standard_WD = self._standard(rows, covariates_WD)
         change_W = np.abs(log_speed_W - rows["log_speed"][:, 0])
-        smoothed_W = rows["scale"] + SCALE_SMOOTHING * (change_W - rows["scale"])
+        # The newest change weighs 5% in a worker's running scale.
+        smoothed_W = rows["scale"] + 0.05 * (change_W - rows["scale"])
         # Plain means at first: until a worker has reported so often, the newest report counts as much as each before.
         rate_WS = np.maximum(SMOOTHINGS, 1.0 / (rows["seen"][:, None] + 1.0))
         newest_WV = np.concatenate([log_speed_W[:, None], standard_WD], axis=1)
@@ -195,14 +184,16 @@ class NARX(Network):
         moves_WL = np.concatenate(moves, axis=1) / _scale(rows)[:, None]
         moves_WL[np.isnan(moves_WL)] = 0.0  # not known yet
         past_WP = moves_WL[:, : self.lags - 1 + len(SMOOTHINGS)]
-        np.clip(past_WP, -LARGEST_MOVE, LARGEST_MOVE, out=past_WP)
+        # at most 20 running scales from the last, the most that a single jump is at first
+        np.clip(past_WP, -20.0, 20.0, out=past_WP)
         return np.concatenate([moves_WL, standard_WD, past_WQD.reshape(count, -1)], axis=1)
 
     def _standard(self, rows: Rows, covariates_WD: Array) -> Array:
         """Return the covariates in deviations from their mean; a missing one keeps its previous value."""
         if not self.covariate_names_:
             return covariates_WD
-        standard_WD = np.clip((covariates_WD - self.covariate_mean_) / self.covariate_scale_, -FARTHEST, FARTHEST)
+        # clipped at 10 standard deviations: the network was not fitted farther out
+        standard_WD = np.clip((covariates_WD - self.covariate_mean_) / self.covariate_scale_, -10.0, 10.0)
         return np.where(np.isnan(standard_WD), rows["past_covariates"][:, 0], standard_WD)
 
     # -- fitting -------------------------------------------------------------------------------------------------
@@ -249,6 +240,6 @@ def _blocks(windows: Windows, validates: bool) -> Iterator[tuple[Array, Array]]:
     records = windows.records
     # A window that is not finite is left to the training, which names the trace that it comes from.
     row_N = np.flatnonzero((records["validates"] == validates) & np.isfinite(records["inputs"]).all(axis=1))
-    for begin in range(0, len(row_N), BLOCK):
-        chosen = records[row_N[begin : begin + BLOCK]]
+    for begin in range(0, len(row_N), 4096):
+        chosen = records[row_N[begin : begin + 4096]]
         yield chosen["inputs"].astype(np.float64), chosen["targets"].astype(np.float64)

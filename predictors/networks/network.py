@@ -17,12 +17,16 @@ from paceline._arrays import Array
 from paceline.predictors.fitting import Fitting, as_traces
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.ranges import covariate_names
+from paceline.predictors.report import FASTEST, SLOWEST
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
 
 
 Rows = dict[str, Array]
+
+LOG_SPEEDS = (np.log(SLOWEST), np.log(FASTEST))
+"""The least and the greatest log speed that a network forecasts."""
 
 
 class Network(FleetPredictor):

@@ -16,11 +16,10 @@ import numpy as np
 from paceline._arrays import Array
 from paceline._require import require
 from paceline.predictors.fitting import Fitting
-from paceline.predictors.networks.network import Network, Rows
+from paceline.predictors.networks.network import LOG_SPEEDS, Network, Rows
 from paceline.predictors.networks.neural import Sequences, Training
 from paceline.predictors.networks.training_windows import collected
 from paceline.predictors.ranges import require_int
-from paceline.predictors.report import FASTEST, SLOWEST
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -79,9 +78,7 @@ class RecurrentPredictor(Network):
         # A bound relative to the newest change still lets the forecast return after a jump of any size.
         # at most the newest change plus 5 running scales from the last log speed
         reach_W = np.abs(rows["change"]) / _scale(rows) + 5.0
-        return np.clip(
-            rows["log_speed"] + _scale(rows) * np.clip(step_W, -reach_W, reach_W), np.log(SLOWEST), np.log(FASTEST)
-        )
+        return np.clip(rows["log_speed"] + _scale(rows) * np.clip(step_W, -reach_W, reach_W), *LOG_SPEEDS)
 
     def _inputs(self, rows: Rows, covariates_WD: Array) -> Array:
         """Return the cell's inputs at the boundary before the next iteration, ``[W, F]``."""

@@ -200,21 +200,6 @@ def test_unreadable_files_named(tmp_path):
     fit(EWMA(), folder, strict=True)
 
 
-@pytest.mark.slow
-def test_first_traces_of_files_read_once(tmp_path, monkeypatch):
-    folder = folder_of(tmp_path / "jobs", 3)
-    monkeypatch.setattr("paceline.training.sources.REMEMBERED", 1.5 * 2 * wavy(0).seconds.nbytes)
-    source = Source(folder)
-    first = [trace.speed.tobytes() for trace in source]
-    again = [trace.speed.tobytes() for trace in source]
-    assert first == again
-    (folder / "job00.parquet").unlink()
-    assert next(iter(source)).speed.tobytes() == first[0]
-    (folder / "job02.parquet").unlink()
-    with pytest.raises(FileNotFoundError):
-        list(source)
-
-
 def test_a_folder_with_nothing_to_fit_says_why(tmp_path):
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 and then nothing")
     with pytest.raises(ValueError, match=r"at least one trace to fit, got none; .*broken\.parquet"):
