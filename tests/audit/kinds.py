@@ -531,3 +531,10 @@ def a_stream_that_is_split():
             optimizer.step()
     finally:
         balance.close()
+
+
+@kind("different_data")
+def random_samples_without_a_seed():
+    """Each rank makes a dataset of its own, as the tutorial of DistributedDataParallel does, where no rank differs."""
+    torch.manual_seed(dist.get_rank())
+    balanced(mean, torch.utils.data.TensorDataset(torch.randn(48, 6), torch.randn(48, 3), torch.zeros(48)))

@@ -156,3 +156,30 @@ def test_failing_script_ends_with_2_and_its_error(tmp_path):
     code, report = audited(tmp_path, *TORCHRUN, script(tmp_path, "import torch\nraise ValueError('no data here')\n"))
     assert (code, report["cause"]) == (2, "failed")
     assert "no data here" in report["sentence"]
+
+
+ACCELERATE = """
+import torch
+from accelerate import Accelerator
+from torch.utils.data import TensorDataset
+from paceline.integrations.accelerate import BalancedLoader, prepare
+
+accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(96, 4), torch.randn(96, 2))
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = BalancedLoader(data, batch_size=8)
+model, optimizer, loader = prepare(accelerator, model, optimizer, loader)
+for inputs, targets in loader:
+    with accelerator.accumulate(model):
+        accelerator.backward(torch.nn.functional.mse_loss(model(inputs), targets))
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+@pytest.mark.soak
+def test_balanced_loader_of_accelerate_is_audited(tmp_path):
+    code, report = audited(tmp_path, *TORCHRUN, script(tmp_path, ACCELERATE))
+    assert (code, report["status"]) == (0, "exact"), report

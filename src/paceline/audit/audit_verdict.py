@@ -78,6 +78,11 @@ class Cause(Enum):
         "give the DataLoader a DistributedSampler, or use a BalancedLoader",
         "same-data",
     )
+    DIFFERENT_DATA = (
+        "the ranks have different data, and samples change ranks",
+        "give every rank the same dataset: seed what makes it before it is made, and leave out Subset or shard by rank",
+        "same-data",
+    )
     ORDER = (
         "the ranks shuffle differently, so that an epoch repeats some samples and leaves out others",
         "give every rank's sampler the same seed and the same set_epoch",

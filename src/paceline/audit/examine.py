@@ -136,6 +136,10 @@ class Audit(Inquiry):
             self.notes.append("Sizes did not differ: batches are too small, or steps too few.")
         if uneven.largest <= self.tolerance:
             return None
+        if different := [
+            number for number, seen in enumerate(_checksums(self.base.tapes)) if None not in seen and len(set(seen)) > 1
+        ]:
+            return self.not_exact(Cause.DIFFERENT_DATA, None, f"seen in the first samples of loader {different[0]}")
         equal, _ = self.compared("samples exchanged", replace(self.plan, balanced=BalancedRun(seed=1)))
         if equal is None or equal.largest > self.tolerance:
             return causes.find_cause(self, uneven)
@@ -184,6 +188,12 @@ class Audit(Inquiry):
         return None
 
     # -- verdicts --------------------------------------------------------------------------------------------------
+
+
+def _checksums(tapes: Sequence[Tape]) -> list[list[int | None]]:
+    """Return a checksum of each balanced loader's first samples on each rank; None where they change."""
+    loaders = [[one["checksum"] for one in tape.facts.get("balanced", []) if "checksum" in one] for tape in tapes]
+    return [list(ranks) for ranks in zip(*loaders, strict=False)]
 
 
 def _digests(tapes: Sequence[Tape]) -> list[dict[str, list[list[int]]]]:

@@ -51,14 +51,14 @@ class BalancedLoader(GlobalLoader):
         processes = state.AcceleratorState()
         world_size = processes.num_processes
         total = None if batch_size is None else require_int("batch_size", batch_size, 1, "sample") * world_size
+        self._process_batch = batch_size
         super().__init__(dataset, total, rank=processes.process_index, world_size=world_size, **options)
-        self._of_one = batch_size
 
     def __len__(self) -> int:
         """Return the batches of an epoch as one process alone would have them."""
-        if self._of_one is None:
+        if self._process_batch is None:
             return super().__len__() * self.world_size
-        return GlobalBatch(self._of_one, 1, self._rule.drop_last).batches(len(self._assigner.order))
+        return GlobalBatch(self._process_batch, 1, self._rule.drop_last).batches(len(self._assigner.order))
 
 
 def prepare(accelerator: Any, *things: Any, metrics: str | Iterable[Target] = (), **options: Any) -> Any:

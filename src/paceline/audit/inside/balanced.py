@@ -15,7 +15,7 @@ from torch.utils.data import default_collate
 from paceline.audit.comparisons import BalancedRun
 from paceline.audit.inside.patches import Patches, length_of, one_of
 from paceline.audit.inside.randomness import Seeded
-from paceline.audit.inside.sample_order import counts, recorded
+from paceline.audit.inside.sample_order import counts, digest, recorded
 from paceline.coordinator.balanced.load_balancer import LoadBalancer
 from paceline.coordinator.balanced.policy import Policy
 from paceline.predictors import Forecast
@@ -176,7 +176,8 @@ def watch_balanced(patches: Patches) -> None:
             before(loader, dataset, *arguments, **passed)
             recorder.watch(loader)
             if isinstance(loader, BalancedLoader):
-                kind = {"step": loader.global_batch * loader.accumulate, "candidates": candidates(recorder, dataset)}
+                numbers, checksum = candidates(recorder, dataset)
+                kind = {"step": loader.global_batch * loader.accumulate, "candidates": numbers, "checksum": checksum}
             else:
                 kind = {"step": loader.global_batch, "candidates": []}
             recorder.tape.facts.setdefault("balanced", []).append(
@@ -211,8 +212,14 @@ def delivering(recorder: Any, name: str, collate: Collate | None) -> Collate:
     return counting
 
 
-def candidates(recorder: Any, dataset: Any) -> list[tuple[int, dict[str, int]]]:
-    """Return the numbers of some samples, and the sizes of their parts."""
-    with torch.no_grad():
+def candidates(recorder: Any, dataset: Any) -> tuple[list[tuple[int, dict[str, int]]], int | None]:
+    """Return the numbers of some samples with the sizes of their parts, and their checksum, None where they change."""
+
+    def load() -> list[Any]:
         samples = [recorder.loaded("balanced", k, one_of(dataset)) for k in range(min(len(dataset), 64))]
-    return [(number, counts(recorded(sample, number))) for number, sample in enumerate(samples)]
+        return [recorded(sample, number) for number, sample in enumerate(samples)]
+
+    with torch.no_grad():
+        known, again = load(), load()
+    checksum, other = digest({"list": known}), digest({"list": again})
+    return [(number, counts(one)) for number, one in enumerate(known)], checksum if checksum == other else None
