@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 BASELINE = "last-value"
 
-MIN_SCORED = 2
-"""Fewest scored speeds of a worker for a meaningful ratio."""
-
 
 @dataclass(frozen=True, eq=False)
 class Leaderboard:
@@ -175,7 +172,8 @@ def leaderboard(
     jobs: list[dict[str, object]] = []
     errors: dict[str, dict[str, dict[str, ErrorFigures]]] = {"rmse": {}, "mae": {}}
     lasts = {name: _Last.of(backtest(predictors[BASELINE], trace, warmup=warmup)) for name, trace in scored.items()}
-    scored_by = {name: (last.scored >= MIN_SCORED) & (np.nan_to_num(last.rmse) > 0) for name, last in lasts.items()}
+    min_scored = 2  # speeds of a worker for a meaningful ratio
+    scored_by = {name: (last.scored >= min_scored) & (np.nan_to_num(last.rmse) > 0) for name, last in lasts.items()}
     calls = [
         (name, predictor, trace, lasts[trace.name], scored_by[trace.name])
         for trace in scored.values()
@@ -191,10 +189,10 @@ def leaderboard(
             of_measure.setdefault(name, {})[trace.name] = getattr(result, measure)
     if not board:
         max_scored = max((int(last.scored.max(initial=0)) for last in lasts.values()), default=0)
-        if scored and max_scored < MIN_SCORED:
+        if scored and max_scored < min_scored:
             longest = max(map(len, scored.values()))
             raise ValueError(
-                f"traces must hold at least {MIN_SCORED} speeds of a worker after the warm-up of {warmup} iterations"
+                f"traces must hold at least {min_scored} speeds of a worker after the warm-up of {warmup} iterations"
                 f", but the longest has {longest} iterations, of which {max_scored} can be scored: use a smaller "
                 "warmup (--warmup on the command line)"
             )

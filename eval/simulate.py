@@ -47,10 +47,6 @@ WARMUP = 50
 """Iterations before the scored ones, at most a quarter of all, so that forecasts have a start."""
 
 
-NOISE = 0.05
-"""Spread of a worker's speed from one iteration to the next where only its usual speed is known."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Simulation:
     """The saving from balancing; ``str`` of it is a text to read.
@@ -154,7 +150,7 @@ class Simulation:
 
 
 def simulate(
-    trace: Trace, *, global_batch: int | None = None, curves: Curves | None = None, noise: float = NOISE
+    trace: Trace, *, global_batch: int | None = None, curves: Curves | None = None, noise: float = 0.05
 ) -> Simulation:
     """Return what balancing would save on a recorded job, with an interval, and how much workers wait.
 
@@ -219,7 +215,7 @@ def simulate(
 
 
 def from_speeds(
-    speeds: ArrayLike, *, workers: Sequence[str] = (), global_batch: int | None = None, noise: float = NOISE
+    speeds: ArrayLike, *, workers: Sequence[str] = (), global_batch: int | None = None, noise: float = 0.05
 ) -> Simulation:
     """Return what balancing would save with workers of these usual speeds, ``[W]``, in any unit.
 
@@ -236,7 +232,7 @@ def from_speeds(
     return replace(found, job_batch=global_batch, assumed=(*found.assumed, follows))
 
 
-def from_profiles(profiles: Mapping[str | Path, int], *, global_batch: int, noise: float = NOISE) -> Simulation:
+def from_profiles(profiles: Mapping[str | Path, int], *, global_batch: int, noise: float = 0.05) -> Simulation:
     """Return what balancing would save on devices of which ``paceline profile`` measured the batch time curves.
 
     Parameters

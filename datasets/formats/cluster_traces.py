@@ -92,7 +92,6 @@ def _rows_alibaba_2018(names: Sequence[str], covariates: list[str], path: Path, 
 
 # --- Mini-batch times of production training jobs: ``mini-batch-time`` of Alibaba's GPU trace of 2020.
 
-PAI_MINIBATCH_COLUMNS = ("worker", "gpu", "time", "batch_time_norm")
 SOURCE = {"source": "github.com/alibaba/clusterdata, cluster-trace-gpu-v2020/mini-batch-time", "licence": "CC BY 4.0"}
 
 
@@ -100,7 +99,7 @@ def read_pai_minibatch(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield one trace per job: one mini-batch is one sample, and its time is in thousandths of the job's longest."""
     for path in paths:
         tally = Tally()
-        table = frame(path, dict.fromkeys(PAI_MINIBATCH_COLUMNS, NUMBER), tally)
+        table = frame(path, dict.fromkeys(("worker", "gpu", "time", "batch_time_norm"), NUMBER), tally)
         complete = table[["worker", "time"]].notna().all(axis=1)
         tally.rows("rows without worker or time", (~complete).sum())
         table = table[complete]
@@ -268,8 +267,6 @@ def _rows_azure(covariates: list[str], path: Path, tally: Tally) -> Iterator[Row
 
 # --- Speed of long-lived virtual machines over months: the Azure VM Noise Dataset 2024.
 
-AZURE_NOISE_COLUMNS = {"value": NUMBER, "runtime": NUMBER, "starttime": TEXT, "VM_id": TEXT}
-
 
 def read_azure_noise(paths: Sequence[Path], *, min_measurements: int = 2) -> Iterator[Trace]:
     """Yield one trace for each virtual machine: row k is its k-th measurement, at irregular times (``start``).
@@ -278,7 +275,9 @@ def read_azure_noise(paths: Sequence[Path], *, min_measurements: int = 2) -> Ite
     """
     for path in paths:
         tally = Tally()
-        table = _in_order(path, frame(path, AZURE_NOISE_COLUMNS, tally), tally)
+        table = _in_order(
+            path, frame(path, {"value": NUMBER, "runtime": NUMBER, "starttime": TEXT, "VM_id": TEXT}, tally), tally
+        )
         machines = table.groupby("VM_id")
         short = machines["value"].transform("size") < min_measurements
         if short.any():
@@ -424,7 +423,6 @@ def _gpu_rows(covariates: list[str], path: Path, tally: Tally) -> Iterator[Rows]
 # --- Compute times of ranks in jobs that train language models: ByteDance's straggler traces.
 
 BYTEDANCE_COLUMNS = ("rank", "stage", "step", "optype", "duration", "seq_id")
-COMPUTE = ("forward-compute", "backward-compute")
 
 
 def read_bytedance(paths: Sequence[Path], *, micro_batches: bool = False) -> Iterator[Trace]:
@@ -457,7 +455,7 @@ def _operations(path: Path, tally: Tally) -> pd.DataFrame:
     if texts:
         raise ValueError(f"{path}: columns {texts} must hold numbers")
     tally.read(len(table))
-    computing = table["optype"].astype(str).isin(COMPUTE)
+    computing = table["optype"].astype(str).isin(("forward-compute", "backward-compute"))
     tally.rows("operations other than forward and backward computing", (~computing).sum())
     bad = computing & ~((table["duration"] >= 0) & np.isfinite(table["duration"]))
     tally.rows("operations with a negative or unknown duration", bad.sum())
@@ -496,7 +494,7 @@ def _steps(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _micro_batches(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the seconds of each forward micro-batch in the order of steps, one column per rank."""
-    forward = rows[rows["optype"].astype(str) == COMPUTE[0]]
+    forward = rows[rows["optype"].astype(str) == "forward-compute"]
     order = forward.groupby(["rank", "step"]).cumcount()
     seconds: pd.DataFrame = forward.assign(order=order).pivot_table(
         index=["step", "order"], columns="rank", values="duration"
@@ -535,8 +533,6 @@ def _is_bytedance(path: Path, head: str) -> bool:
 
 
 # --- Capacity of federated clients: FedScale's table, exported as JSON or CSV.
-
-FEDSCALE_COLUMNS = ("client", "computation", "communication")
 
 
 def read_fedscale(paths: Sequence[Path]) -> Iterator[Trace]:
@@ -581,7 +577,9 @@ def _json(path: Path, tally: Tally) -> tuple[list[str], np.ndarray, np.ndarray]:
     if not isinstance(clients, dict) or not clients:
         raise ValueError(f"{path}: must hold a JSON object with a client in each field")
     tally.read(len(clients))
-    columns = [[_number(path, name, one, key) for name, one in clients.items()] for key in FEDSCALE_COLUMNS[1:]]
+    columns = [
+        [_number(path, name, one, key) for name, one in clients.items()] for key in ("computation", "communication")
+    ]
     return list(clients), np.array(columns[0]), np.array(columns[1])
 
 
@@ -594,7 +592,7 @@ def _number(path: Path, client: str, one: object, key: str) -> float:
 
 def _is_fedscale(path: Path, head: str) -> bool:
     by_key = path.suffix == ".json" and '"computation"' in head and '"communication"' in head
-    return by_key or set(FEDSCALE_COLUMNS) <= set(header_of(head))
+    return by_key or {"client", "computation", "communication"} <= set(header_of(head))
 
 
 FORMATS = (
@@ -646,7 +644,7 @@ FORMATS = (
         gives="speed",
         seen=real("alibaba/clusterdata, mini-batch-time"),
         read=read_pai_minibatch,
-        matches=lambda path, head: set(PAI_MINIBATCH_COLUMNS) <= set(header_of(head)),
+        matches=lambda path, head: {"worker", "gpu", "time", "batch_time_norm"} <= set(header_of(head)),
     ),
     Format(
         name="pai_variation",
@@ -699,7 +697,7 @@ FORMATS = (
         gives="speed",
         seen=real("Azure/AzurePublicDataset, vm-noise-data"),
         read=read_azure_noise,
-        matches=lambda path, head: set(AZURE_NOISE_COLUMNS) <= set(header_of(head)),
+        matches=lambda path, head: {"value", "runtime", "starttime", "VM_id"} <= set(header_of(head)),
     ),
     _usage(
         "bitbrains",

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 GPU = ("index", "pci.bus_id", "gpu_bus_id", "uuid", "gpu_uuid", "gpu_serial", "serial")
 """Columns that name a GPU, the first that is there names the worker."""
 
-QUERIED = re.compile(r"(utilization|memory|temperature|power|clocks|fan|pcie|encoder|ecc)\.[.\w]+( \[.*\])?")
 UNIT = re.compile(r"\s*\[([^\]]*)\]$")
 MISSING = ("[N/A]", "N/A", "[Not Supported]", "[Unknown Error]", "[GPU is lost]", "ERR!", "[Insufficient Permissions]")
 
@@ -80,7 +79,8 @@ def _period(rows: pd.DataFrame) -> float:
 
 def _is_nvidia_smi(path: Path, text: str) -> bool:
     names = header_of(text)
-    return "timestamp" in names and any(map(QUERIED.fullmatch, names))
+    queried = re.compile(r"(utilization|memory|temperature|power|clocks|fan|pcie|encoder|ecc)\.[.\w]+( \[.*\])?")
+    return "timestamp" in names and any(map(queried.fullmatch, names))
 
 
 FORMATS = (

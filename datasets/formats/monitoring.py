@@ -18,16 +18,6 @@ from paceline.datasets.trace import Trace
 
 Numbered = tuple[int, list[str]]
 
-DSTAT_GROUPS = {
-    "total cpu usage": ("cpu", "percent"),
-    "dsk/total": ("disk", "B/s"),
-    "net/total": ("net", "B/s"),
-    "memory usage": ("memory", "B"),
-    "paging": ("paging", "B/s"),
-    "system": ("system", "1/s"),
-    "io/total": ("io", "requests/s"),
-}
-
 
 def read_dstat(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield the usage of a machine every second, without the first row, which is the mean since boot."""
@@ -97,10 +87,19 @@ def _dstat(path: Path, tally: Tally) -> tuple[list[str], list[str], list[Numbere
 
 def _dstat_columns(path: Path, groups: Sequence[str], columns: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return names such as ``disk_read``, from the line of groups above the line of columns."""
+    known = {
+        "total cpu usage": ("cpu", "percent"),
+        "dsk/total": ("disk", "B/s"),
+        "net/total": ("net", "B/s"),
+        "memory usage": ("memory", "B"),
+        "paging": ("paging", "B/s"),
+        "system": ("system", "1/s"),
+        "io/total": ("io", "requests/s"),
+    }
     names, units, group = [], [], ("", "")
     for k, column in enumerate(columns):
         above = groups[k] if k < len(groups) else ""
-        group = DSTAT_GROUPS.get(above, (above, "as in the file")) if above else group
+        group = known.get(above, (above, "as in the file")) if above else group
         names.append(f"{group[0]}_{column}")
         units.append(group[1])
     if repeated := sorted({name for name in names if names.count(name) > 1}):

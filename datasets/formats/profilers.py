@@ -103,9 +103,6 @@ def _blocks(path: Path, tally: Tally, facts: dict[str, str]) -> Iterator[Timers]
 # --- Steps of each rank in what torch.profiler exports, without the time for which only collectives ran.
 
 
-COLLECTIVE = re.compile(r"nccl|rccl", re.IGNORECASE)
-
-
 def read_torch_profiler(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield one trace of the files of a folder, one a rank: a profiled step is an iteration."""
     tally = Tally()
@@ -182,7 +179,7 @@ def _intervals(spans: Sequence[Mapping[str, Any]], collective: bool) -> Array:
         (one["ts"], one["ts"] + one["dur"])
         for one in spans
         if str(one.get("cat", "")).lower() in {"kernel", "gpu_memcpy", "gpu_memset"}
-        and bool(COLLECTIVE.search(str(one.get("name")))) == collective
+        and bool(re.search("nccl|rccl", str(one.get("name")), re.IGNORECASE)) == collective
     ]
     return np.array(chosen, dtype=np.float64).reshape(-1, 2)
 
@@ -363,34 +360,6 @@ def _reports(path: Path, tally: Tally) -> Iterator[dict[int, float]]:
 
 # --- Logs that people have and that do not say how fast each rank is: what to log instead.
 
-RECORD = "record busy times instead: paceline record -- <your command>"
-
-KNOWN = (
-    (
-        re.compile(r"\b(?:RunningAvg|Curr)SamplesPerSec="),
-        f"is a log of DeepSpeed, whose samples per second are those of the whole job; {RECORD}",
-    ),
-    (
-        re.compile(r'"log_history"|"current_steps": *\d+, *"total_steps"'),
-        f"is the log of a trainer, which one process writes, without the times of each rank; {RECORD}",
-    ),
-    (
-        re.compile(r"\bstep: *\d+ .*\btps: *[\d,]+"),
-        "is a log of torchtitan, whose ranks all show the same tps, as each waits for the slowest: profile some steps "
-        "(its option to enable profiling) and name the folder of the exported traces",
-    ),
-    (
-        re.compile(r"(?:\bmax|\(min, max\)) time across ranks \(ms\):"),
-        "is a log of Megatron-LM with the times of no single rank: log with --timing-log-level 2 "
-        "--timing-log-option all",
-    ),
-    (
-        re.compile(r"MnRtt/Rnk: "),
-        "is the straggler log of Megatron-LM, which names the fastest and the slowest rank alone: log with "
-        "--timing-log-level 2 --timing-log-option all",
-    ),
-)
-
 
 def instead(text: str) -> str:
     """Return what is wrong with a log, and what to log instead; empty if it is none of these.
@@ -398,7 +367,33 @@ def instead(text: str) -> str:
     >>> instead("0: | MnRtt/Rnk: 3453.08ms/8 | MxRtt/Rnk: 3468.20ms/0 |")[:65]
     'is the straggler log of Megatron-LM, which names the fastest and '
     """
-    return next((sentence for pattern, sentence in KNOWN if pattern.search(text)), "")
+    record = "record busy times instead: paceline record -- <your command>"
+    known = (
+        (
+            r"\b(?:RunningAvg|Curr)SamplesPerSec=",
+            f"is a log of DeepSpeed, whose samples per second are those of the whole job; {record}",
+        ),
+        (
+            re.compile(r'"log_history"|"current_steps": *\d+, *"total_steps"'),
+            f"is the log of a trainer, which one process writes, without the times of each rank; {record}",
+        ),
+        (
+            r"\bstep: *\d+ .*\btps: *[\d,]+",
+            "is a log of torchtitan, whose ranks all show the same tps, as each waits for the slowest: profile some "
+            "steps (its option to enable profiling) and name the folder of the exported traces",
+        ),
+        (
+            r"(?:\bmax|\(min, max\)) time across ranks \(ms\):",
+            "is a log of Megatron-LM with the times of no single rank: log with --timing-log-level 2 "
+            "--timing-log-option all",
+        ),
+        (
+            r"MnRtt/Rnk: ",
+            "is the straggler log of Megatron-LM, which names the fastest and the slowest rank alone: log with "
+            "--timing-log-level 2 --timing-log-option all",
+        ),
+    )
+    return next((sentence for pattern, sentence in known if re.search(pattern, text)), "")
 
 
 FORMATS = (

@@ -28,11 +28,6 @@ if TYPE_CHECKING:
 
 # --- Lines that PyTorch's examples and GNMT print.
 
-LONGEST_LINE = 4096
-"""Characters of a log line that are searched."""
-
-NUMBER_TEXT = r"([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)"
-
 
 class Record(NamedTuple):
     """One line: its worker, its place within the run (epoch and step), samples, seconds, and other values."""
@@ -44,20 +39,17 @@ class Record(NamedTuple):
     extra: dict[str, float]
 
 
-PYTORCH = re.compile(
-    r"(?:Epoch: |(?:\b(\d+): )?TRAIN )\[(\d+)\]\[ *(\d+)/ *\d+\][\s,|]*(?:lr:\S+\s+)?Time " + NUMBER_TEXT
-)
-PYTORCH_RATE = re.compile(r"\b(?:Speed|Tok/s) " + NUMBER_TEXT)
-
-PYTORCH_DATA = re.compile(r"\bData " + NUMBER_TEXT)
-
-
 def parsed(line: str) -> Record | None:
     """Return what a line says; ``None`` for a line of another kind."""
-    found = PYTORCH.search(line)  # GNMT names the rank in front
+    line = line[:4096]  # longer lines are no log's
+    number = r"([0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)"
+    # GNMT names the rank in front
+    place = r"(?:Epoch: |(?:\b(\d+): )?TRAIN )\[(\d+)\]\[ *(\d+)/ *\d+\][\s,|]*(?:lr:\S+\s+)?"
+    found = re.search(f"{place}Time {number}", line)
     if found is None:
         return None
-    seconds, rate, data = float(found[4]), PYTORCH_RATE.search(line), PYTORCH_DATA.search(line)
+    rate, data = re.search(rf"\b(?:Speed|Tok/s) {number}", line), re.search(rf"\bData {number}", line)
+    seconds = float(found[4])
     samples = float(rate[1]) * seconds if rate else 1.0
     extra = {"data_seconds": float(data[1])} if data else {}
     return Record(found[1] or "0", (int(found[2]), int(found[3])), samples, seconds, extra)
@@ -108,7 +100,7 @@ def _records(path: Path, tally: Tally) -> list[Record]:
         if not line.strip():
             continue
         tally.read(1)
-        record = parsed(line[:LONGEST_LINE])
+        record = parsed(line)
         if record is None:
             tally.rows("lines of other kinds", 1)
         elif not (np.isfinite(record.samples) and np.isfinite(record.seconds)):
@@ -121,7 +113,7 @@ def _records(path: Path, tally: Tally) -> list[Record]:
 
 
 def _is_pytorch(path: Path, head: str) -> bool:
-    return any(parsed(line[:LONGEST_LINE]) for line in re.split(r"[\r\n]+", head))
+    return any(parsed(line) for line in re.split(r"[\r\n]+", head))
 
 
 # --- Histories of runs exported from Weights & Biases as CSV, with any columns that the run logged.

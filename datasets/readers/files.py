@@ -17,18 +17,6 @@ from paceline.datasets.parquet import MAX_RATIO, max_bytes
 HEAD = 1 << 16
 """Bytes at the start of a file that are used to recognise its format."""
 
-PICKLE = re.compile(
-    rb"\x80[\x00-\x05]|\(dp\d|\(lp\d"
-    rb"|c(__builtin__|builtins|copy_reg|copyreg|os|posix|nt|subprocess|numpy|pandas)(\.\w+)*\n[A-Za-z_][\w.]*\n"
-)
-"""First bytes of pickles of every protocol; older protocols are text: a module's name on a line, then that of a member.
-
-Headers such as ``cost`` and ``cnt`` begin like a module, and numbers follow.
-"""
-
-BINARY = {b"PK\x03\x04": "a zip archive", b"\x93NUMPY": "a numpy array", b"\x89HDF": "an HDF5 file", b"BZh": "bzip2"}
-"""Unsupported files by their first bytes, with their names for the error."""
-
 
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
@@ -114,11 +102,23 @@ def _refuse(path: Path, first: bytes) -> None:
     # the text that stands for a file in a clone without Git LFS
     if first.startswith(b"version https://git-lfs.github.com/spec"):
         raise ValueError(f"{path}: is a Git LFS pointer and not the file itself; fetch it with `git lfs pull`")
-    if PICKLE.match(first) or path.suffix in (".pkl", ".pickle"):
+    # Pickles of every protocol; older protocols are text: a module's name on a line, then that of a member.
+    # Headers such as ``cost`` and ``cnt`` begin like a module, and numbers follow.
+    pickled = (
+        rb"\x80[\x00-\x05]|\(dp\d|\(lp\d"
+        rb"|c(__builtin__|builtins|copy_reg|copyreg|os|posix|nt|subprocess|numpy|pandas)(\.\w+)*\n[A-Za-z_][\w.]*\n"
+    )
+    if re.match(pickled, first) or path.suffix in (".pkl", ".pickle"):
         raise ValueError(
             f"{path}: is a pickle, which can run any program when opened; it was not opened. Export it as JSON or CSV"
         )
-    for magic, name in BINARY.items():
+    binary = {
+        b"PK\x03\x04": "a zip archive",
+        b"\x93NUMPY": "a numpy array",
+        b"\x89HDF": "an HDF5 file",
+        b"BZh": "bzip2",
+    }
+    for magic, name in binary.items():
         if first.startswith(magic):
             raise ValueError(f"{path}: is {name}, which no reader takes; unpack it or export it as CSV first")
 

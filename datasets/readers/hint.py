@@ -14,39 +14,14 @@ WORKER = {"worker", "rank", "node", "host", "hostname", "gpu", "device", "client
 ITERATION = {"iteration", "iter", "step", "round"}
 SAMPLES = {"samples", "batch", "tokens", "examples", "images"}
 SPANS = {"time", "duration", "latency", "elapsed", "seconds"}
-FILLING = {"id", "global", "local", "idx", "index", "number", "num", "n", "size", "name", "start", "event", "wall"}
-"""Words that may stand beside the one that says what a column is."""
 
-COUNTED = "samples?|tokens?|examples?|images?|imgs?|its?|iters?|steps?"
-RATE = re.compile(rf"({COUNTED})_?(/|per)_?s(ec(ond)?)?|throughput|speed")
+
+RATE = re.compile(
+    r"(samples?|tokens?|examples?|images?|imgs?|its?|iters?|steps?)_?(/|per)_?s(ec(ond)?)?|throughput|speed"
+)
 
 STEP_TIME = {"step", "iter", "iteration", "batch", "compute", "busy", "train", "training", "own", "work"}
 """Words of a column that holds the time of a whole iteration."""
-
-NOT_COMPUTE = {
-    *(
-        "wait",
-        "waiting",
-        "waited",
-        "idle",
-        "stall",
-        "stalled",
-        "barrier",
-        "sync",
-        "synchronization",
-        "queue",
-        "blocked",
-    ),
-    *("comm", "communication", "nccl", "allreduce", "reduce", "gather", "allgather", "broadcast", "send", "recv"),
-    *("data", "dataloader", "dataloading", "dataload", "load", "loader", "loading", "input", "fetch", "io", "read"),
-    *("eval", "evaluation", "val", "valid", "validation", "test", "infer", "inference"),
-    *("save", "checkpoint", "ckpt", "checkpointing", "log", "logging", "compile", "init", "startup", "warmup"),
-    *("total", "cumulative", "cum", "elapsed", "since", "remaining", "left", "eta", "uptime", "runtime", "epoch"),
-    *("forward", "fwd", "backward", "bwd", "optimizer", "optim", "opt", "loss", "h2d"),
-    *("wall", "walltime", "real", "user", "sys"),
-}
-"""Words of columns of times that are no rank's own time of an iteration: waiting, communication, loading, evaluation,
-cumulative times, parts of an iteration, and the time on the wall, which is the same on all ranks."""
 
 
 def advice(names: Sequence[str]) -> str:
@@ -106,7 +81,20 @@ def compute_times(names: Sequence[str]) -> list[str]:
     >>> compute_times(["data_time", "duration_ms", "step_time", "elapsed_time", "eval_seconds", "forward_ms"])
     ['step_time', 'duration_ms']
     """
-    times = [name for name in names if span_unit(name) is not None and not NOT_COMPUTE & set(_words(name))]
+    # Times that are no rank's own time of an iteration: waiting, communication, loading, evaluation, cumulative times,
+    # parts of an iteration, and the time on the wall, which is the same on all ranks.
+    others = {
+        *("wait", "waiting", "waited", "idle", "stall", "stalled", "queue", "blocked"),
+        *("barrier", "sync", "synchronization"),
+        *("comm", "communication", "nccl", "allreduce", "reduce", "gather", "allgather", "broadcast", "send", "recv"),
+        *("data", "dataloader", "dataloading", "dataload", "load", "loader", "loading", "input", "fetch", "io", "read"),
+        *("eval", "evaluation", "val", "valid", "validation", "test", "infer", "inference"),
+        *("save", "checkpoint", "ckpt", "checkpointing", "log", "logging", "compile", "init", "startup", "warmup"),
+        *("total", "cumulative", "cum", "elapsed", "since", "remaining", "left", "eta", "uptime", "runtime", "epoch"),
+        *("forward", "fwd", "backward", "bwd", "optimizer", "optim", "opt", "loss", "h2d"),
+        *("wall", "walltime", "real", "user", "sys"),
+    }
+    times = [name for name in names if span_unit(name) is not None and not others & set(_words(name))]
     return sorted(dict.fromkeys(times), key=lambda name: not STEP_TIME & set(_words(name)))
 
 
@@ -164,7 +152,8 @@ def _words(name: str) -> list[str]:
 def _is(name: str, meant: set[str]) -> bool:
     """Return whether a name has at least one word of ``meant``, and beside these only filling words."""
     words = _words(name)
-    return any(word in meant for word in words) and all(word in meant | FILLING for word in words)
+    filling = {"id", "global", "local", "idx", "index", "number", "num", "n", "size", "name", "start", "event", "wall"}
+    return any(word in meant for word in words) and all(word in meant | filling for word in words)
 
 
 def span_unit(name: str) -> str | None:

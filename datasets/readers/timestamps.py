@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import pandas as pd
 
-TIME = re.compile(r"\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d([.,]\d{1,9})?")
 OFFSET = re.compile(r"([+-])(\d\d)(?::?([0-5]\d))?")
 ZONES = {"": 0, "Z": 0, "UTC": 0, "GMT": 0, "PDT": -7, "PST": -8}
 """Hours that a zone's clock is ahead of UTC; a time without a zone is taken as UTC."""
@@ -38,7 +37,8 @@ def seconds_since_1970(path: Path, texts: pd.Series, column: str, first_row: int
     """
     import pandas as pd
 
-    parts = texts.astype("str").str.extract(rf"^\s*({TIME.pattern})\s*([A-Z]*|{OFFSET.pattern})\s*$")
+    time = r"\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d([.,]\d{1,9})?"
+    parts = texts.astype("str").str.extract(rf"^\s*({time})\s*([A-Z]*|{OFFSET.pattern})\s*$")
     hours = parts[2].map({zone: _hours(zone) for zone in parts[2].dropna().unique()})
     written = parts[0].str.replace(",", ".").str.replace("T", " ").str.replace("/", "-")
     times = pd.to_datetime(written, format="ISO8601", errors="coerce")

@@ -39,9 +39,6 @@ Source = Annotated[str, typer.Argument(help="A recorded trace's name, a file of 
 
 COUNTS, COUNT = ("rows_read", "rows_dropped"), re.compile(r"[0-9]{1,15}")
 
-MAX_DESCRIBED = 50
-"""Most traces of one file that are described; a file may hold thousands."""
-
 
 @data_app.command("list")
 def data_list(
@@ -71,7 +68,8 @@ def data_info(
     Also restarts and covariates that stopped moving, where there are any. [cyan]paceline simulate[/] says what
     balancing would save, [cyan]paceline evaluate[/] whether speeds can be forecast.
     """
-    found = list(islice(_traces(name, file_format, options), MAX_DESCRIBED + 1))
+    limit = 50  # a file may hold thousands of traces
+    found = list(islice(_traces(name, file_format, options), limit + 1))
     about = [
         {**_summary(trace), "covariates": ", ".join(trace.covariate_names), **_flaws(trace), **trace.meta}
         for trace in found
@@ -79,15 +77,15 @@ def data_info(
     if as_json:
         print(json.dumps(about[0] if len(about) == 1 else about))
         return
-    for one in about[:MAX_DESCRIBED]:
+    for one in about[:limit]:
         for key, value in one.items():
             if value not in ("", None):
                 out.print(
                     f"[bold]{escape(printable(key))}[/]  {escape(printable(_readable(key, value)))}", highlight=False
                 )
         out.print()
-    if len(about) > MAX_DESCRIBED:
-        out.print(f"... and more; the first {MAX_DESCRIBED} are described")
+    if len(about) > limit:
+        out.print(f"... and more; the first {limit} are described")
 
 
 @data_app.command("load")

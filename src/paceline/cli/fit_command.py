@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from paceline.training import Source
 
 
-MAX_LISTED = 10
-"""Files listed as left out; the others are counted."""
-
 FitTraces = Annotated[
     list[str] | None,
     typer.Option(
@@ -119,11 +116,11 @@ def _storable(predictor: FleetPredictor, text: str) -> FleetPredictor:
 
 def _report_skipped(source: Source) -> None:
     """Report the files that were left out, and why; of many the first."""
-    left = source.left_out
-    for one in left[:MAX_LISTED]:
+    left, limit = source.left_out, 10
+    for one in left[:limit]:
         err.print(f"left out: {escape(printable(str(one)))}", soft_wrap=True, highlight=False)
-    if len(left) > MAX_LISTED:
-        err.print(f"left out: {len(left) - MAX_LISTED} more files")
+    if len(left) > limit:
+        err.print(f"left out: {len(left) - limit} more files")
     if left:
         err.print(f"fitted to {len(source.facts)} traces, left out {len(left)} files")
 

@@ -16,11 +16,6 @@ from paceline.cli.show import out, working
 if TYPE_CHECKING:
     from paceline.eval.simulate import Simulation
 
-ADD = """from paceline.torch import BalancedLoader, attach
-
-loader = BalancedLoader(dataset, {arguments})  # in place of DataLoader and DistributedSampler
-attach(model, loader)  # model: your DistributedDataParallel"""
-
 
 def simulate(
     source: Annotated[
@@ -121,7 +116,14 @@ def _next(found: Simulation) -> list[str]:
     arguments = f"global_batch={found.job_batch or '...'}"
     if found.accumulate > 1:
         arguments += f", accumulate={found.accumulate}"
-    lines = ["Next: add to the script (docs/howto/pytorch.md)", "", *ADD.format(arguments=arguments).split("\n")]
+    lines = [
+        "Next: add to the script (docs/howto/pytorch.md)",
+        "",
+        "from paceline.torch import BalancedLoader, attach",
+        "",
+        f"loader = BalancedLoader(dataset, {arguments})  # in place of DataLoader and DistributedSampler",
+        "attach(model, loader)  # model: your DistributedDataParallel",
+    ]
     # worth a loader that knows the samples' costs
     if found.waiting.known and found.waiting.from_work >= 0.02:
         lines += ["", "Samples differ in cost: give the loader costs= too (docs/howto/work.md)."]

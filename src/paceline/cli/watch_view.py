@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from paceline.recording import AsyncRun, Run
 
 
-BARS = 60
-"""Most bars: they fit into a terminal of 80 columns."""
-
 LEVELS = "▁▂▃▄▅▆▇"
 ABOVE = "█"
 
@@ -34,7 +31,7 @@ HEADROOM, MAX_MEDIANS = 1.2, 3.0
 among few bars, that percentile is an outlier itself."""
 
 
-def bars(values: Array, width: int = BARS) -> str:
+def bars(values: Array, width: int = 60) -> str:
     """Return numbers as a row of bars from 0 to :func:`bars_top`, neighbours averaged if there are too many.
 
     Values above the top have their own mark.
@@ -49,7 +46,7 @@ def bars(values: Array, width: int = BARS) -> str:
     )
 
 
-def bars_top(values: Array, width: int = BARS) -> float:
+def bars_top(values: Array, width: int = 60) -> float:
     """Return the value at the top of the bars; NaN if nothing is known.
 
     >>> bars_top(np.array([1.0, 2.0, 2.0, np.nan, 2.1, 2.0, 40.0]), width=10)
@@ -125,9 +122,6 @@ RECENT = 20
 SHOWN = 12
 """Most workers with a row: those that the others waited for most, and recently."""
 
-MAX_TITLE_LENGTH = 70
-"""Characters of the title: a frame of 80 columns cuts off the end of a longer one, and with it the file's name."""
-
 SILENT_TIMES, SILENT_SECONDS = 5.0, 3.0
 """Silence is reported once it has lasted for this many usual intervals, and at least this many seconds: less may be a
 checkpoint being written, or a slow file system."""
@@ -179,9 +173,10 @@ def title(name: str) -> str:
     """
     parts = PurePath(name).parts
     both, file = printable("/".join(parts[-2:])), printable(parts[-1])
-    if len(both) <= MAX_TITLE_LENGTH:
+    limit = 70  # fits into the frame of a terminal of 80 columns
+    if len(both) <= limit:
         return both
-    return file if len(file) <= MAX_TITLE_LENGTH else f"…{file[1 - MAX_TITLE_LENGTH :]}"
+    return file if len(file) <= limit else f"…{file[1 - limit :]}"
 
 
 # -- alarms -----------------------------------------------------------------------------------------------------
@@ -272,8 +267,8 @@ def _times(run: Run) -> Iterator[Text]:
     """Yield a line that explains the bars, and the bars on their own line, because 80 columns hold no more."""
     wall = run.of_fleet["wall_seconds"]
     seconds = np.where(np.isfinite(wall), wall, run.makespan)
-    top, longest = bars_top(seconds, BARS), float(np.fmax.reduce(seconds))
-    text_bars = bars(seconds, BARS)
+    top, longest = bars_top(seconds), float(np.fmax.reduce(seconds))
+    text_bars = bars(seconds)
     label = f"iteration time: bars end at {time(top)}"
     label += f", {ABOVE} is longer" if ABOVE in text_bars else ""
     yield Text(label + (f"; longest {time(longest)}" if longest > top else ""))
