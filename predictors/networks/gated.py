@@ -15,11 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, anywhere
-from paceline._require import require
 from paceline.predictors.fitting import Fitting, Survey
 from paceline.predictors.networks import gated_memory
-from paceline.predictors.networks.gated_memory import Rows, scale_of
-from paceline.predictors.networks.network import LOG_SPEEDS, Network
+from paceline.predictors.networks.network import LOG_SPEEDS, Network, Rows, scale_of
 from paceline.predictors.networks.neural import GateExamples, Training, gated_layer
 from paceline.predictors.networks.training_windows import collected
 from paceline.predictors.ranges import require_int
@@ -105,12 +103,7 @@ class GatedNARX(Network):
         return np.exp(self.forecast_log_speed(covariates_WD, horizon))
 
     def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        if horizon == 1:
-            return self._answered(covariates_WD)
-        rows = self.state
-        for _ in range(horizon - 1):  # further ahead, its own forecast is fed back and the covariates stay
-            rows = self._moved(rows, self._next_log_speed(rows, covariates_WD), covariates_WD)
-        return self._next_log_speed(rows, covariates_WD)
+        return self._answered(covariates_WD) if horizon == 1 else self._log_speed_ahead(covariates_WD, horizon)
 
     def _answered(self, covariates_WD: Array) -> Array:
         """Return the log of the next speed, cached for these covariates until the next report."""
@@ -151,9 +144,6 @@ class GatedNARX(Network):
         known_WD = np.where(missing_WD, rows["known_before"], 1.0)
         return np.where(missing_WD, before_WD, standard_WD), known_WD
 
-    def update(self, speed_W: Array, covariates_WD: Array) -> None:
-        self.state = self._moved(self.state, np.log(speed_W), covariates_WD)
-
     def _moved(self, rows: Rows, log_speed_W: Array, covariates_WD: Array) -> Rows:
         """Return the state one iteration later, after these log speeds (NaN where there is none)."""
         return gated_memory.moved(rows, log_speed_W, *self._standard(rows, covariates_WD))
@@ -162,15 +152,10 @@ class GatedNARX(Network):
 
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
         """Fit the network to traces that may be read more than once and never all at once. Needs torch."""
-        require("torch", needed_by=f"{type(self).__name__}.fit", extra="torch")
-        survey = fitting.surveyed(traces)
-        if not self.pretrained and not fitting.warm:
-            self.covariate_names_ = survey.any_covariates(self.covariates)
-            self.covariate_mean_, self.covariate_scale_ = survey.mean_and_scale(self.covariate_names_)
-            self.weights_ = {}
-        self._fit_weights(traces, survey, fitting)
-        self.reset(self.workers)
-        return self
+        return super().fit_streamed(traces, replace(fitting, warm=fitting.warm or self.pretrained))
+
+    def _chosen_covariates(self, survey: Survey) -> tuple[str, ...]:
+        return survey.any_covariates(self.covariates)
 
     def _fit_weights(self, traces: Iterable[Trace], survey: Survey, fitting: Fitting) -> None:
         from paceline.predictors.networks.torch_fit import fit_gates

@@ -9,8 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from paceline._arrays import Array, all_finite
-
-Rows = dict[str, Array]
+from paceline.predictors.networks.network import Rows, scale_of
 
 LAGS, SMOOTHINGS = 8, np.array([0.5, 0.25, 0.1, 0.03])
 """Number of past log speeds, and smoothings of the averages of log speed, in a worker's memory."""
@@ -19,8 +18,8 @@ OFFSETS = LAGS - 1 + len(SMOOTHINGS)
 """Number of remembered log speeds other than the last one."""
 
 
-SCALE_SMOOTHING, LARGEST_CHANGE, SMALLEST_SCALE = 0.05, 5.0, 1e-3
-"""Weight of the newest change in a worker's running scale, the most scales it counts for, and the least scale."""
+SCALE_SMOOTHING, LARGEST_CHANGE = 0.05, 5.0
+"""Weight of the newest change in a worker's running scale, and the most scales it counts for."""
 
 ECHOES = 4
 """Past changes that the newest one is compared with: noise reverts at once, a random walk does not."""
@@ -43,11 +42,6 @@ def fresh(count: int, covariates: int, covariate_lags: int) -> Rows:
         "together": np.zeros((count, covariates)),
         "covariate_moves": np.full((count, covariates), 0.3),
     }
-
-
-def scale_of(rows: Rows) -> Array:
-    """Return the running scale of each worker's changes in log speed, ``[W]``, never zero."""
-    return np.asarray(np.fmax(rows["scale"], SMALLEST_SCALE))
 
 
 # -- what the network sees ---------------------------------------------------------------------------------------

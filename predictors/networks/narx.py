@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from paceline._arrays import Array
-from paceline._require import require
 from paceline.predictors.fitting import Fitting, Survey
-from paceline.predictors.networks.network import LOG_SPEEDS, Network, Rows
+from paceline.predictors.networks.network import LOG_SPEEDS, Network, Rows, scale_of
 from paceline.predictors.networks.neural import Examples, Training, residual_layer
 from paceline.predictors.networks.training_windows import Windows, collected
 from paceline.predictors.ranges import require_int
@@ -97,18 +96,6 @@ class NARX(Network):
         self.hidden = hidden
         self.training = training
 
-    def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
-        """Fit the network to traces that may be read more than once and never all at once. Needs torch."""
-        require("torch", needed_by="NARX.fit", extra="torch")
-        survey = fitting.surveyed(traces)
-        if not fitting.warm:
-            self.covariate_names_ = survey.shared_covariates(self.covariates)
-            self.covariate_mean_, self.covariate_scale_ = survey.mean_and_scale(self.covariate_names_)
-            self.weights_ = {}
-        self._fit_weights(traces, survey, fitting)
-        self.reset(self.workers)
-        return self
-
     def _fit_weights(self, traces: Iterable[Trace], survey: Survey, fitting: Fitting) -> None:
         from paceline.predictors.networks.torch_fit import fit_residual
 
@@ -136,9 +123,6 @@ class NARX(Network):
             "past_covariates": np.zeros((count, self.covariate_lags, covariates)),
         }
 
-    def update(self, speed_W: Array, covariates_WD: Array) -> None:
-        self.state |= self._moved(self.state, np.log(speed_W), covariates_WD)
-
     def _moved(self, rows: Rows, log_speed_W: Array, covariates_WD: Array) -> Rows:
         """Return the state one iteration later; a worker that did not report keeps its past speeds and averages."""
         standard_WD = self._standard(rows, covariates_WD)
@@ -161,18 +145,12 @@ class NARX(Network):
         past_WQD = np.concatenate([standard_WD[:, None], rows["past_covariates"][:, :-1]], axis=1)
         return rows | later | {"past_covariates": past_WQD}
 
-    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        rows = self.state
-        for _ in range(horizon - 1):  # further ahead, its own forecast is fed back and the covariates stay
-            rows = self._moved(rows, self._next_log_speed(rows, covariates_WD), covariates_WD)
-        return np.exp(self._next_log_speed(rows, covariates_WD))
-
     def _next_log_speed(self, rows: dict[str, Array], covariates_WD: Array) -> Array:
         last_W = rows["log_speed"][:, 0]
         if not self.weights_:
             return last_W
         inputs_WF = self._inputs(rows, covariates_WD)
-        change_W = _scale(rows) * residual_layer(np, self.weights_, self.lags - 1, inputs_WF)
+        change_W = scale_of(rows) * residual_layer(np, self.weights_, self.lags - 1, inputs_WF)
         return np.asarray(np.clip(last_W + change_W, *LOG_SPEEDS))
 
     def _inputs(self, rows: dict[str, Array], covariates_WD: Array) -> Array:
@@ -181,7 +159,7 @@ class NARX(Network):
         standard_WD, last_W1 = self._standard(rows, covariates_WD), log_speed_WP[:, :1]
         above_WVS = np.concatenate([last_W1, standard_WD], axis=1)[:, :, None] - rows["averages"]
         moves = (last_W1 - log_speed_WP[:, 1:], above_WVS.reshape(count, -1), standard_WD - past_WQD[:, 0])
-        moves_WL = np.concatenate(moves, axis=1) / _scale(rows)[:, None]
+        moves_WL = np.concatenate(moves, axis=1) / scale_of(rows)[:, None]
         moves_WL[np.isnan(moves_WL)] = 0.0  # not known yet
         past_WP = moves_WL[:, : self.lags - 1 + len(SMOOTHINGS)]
         # at most 20 running scales from the last, the most that a single jump is at first
@@ -202,7 +180,7 @@ class NARX(Network):
         roles = list(fitting.roles(trace, self.training.validation))
         for k, rows, covariates_WD, log_speed_W in self.situations(trace):
             used_W, validates = roles[k]
-            target_W = (log_speed_W - rows["log_speed"][:, 0]) / _scale(rows)
+            target_W = (log_speed_W - rows["log_speed"][:, 0]) / scale_of(rows)
             usable_W = used_W & np.isfinite(target_W) & np.isfinite(rows["scale"])
             inputs_WF = self._inputs(rows, covariates_WD)
             yield Examples.chosen(usable_W, inputs_WF, target_W, np.full(len(usable_W), validates))
@@ -213,11 +191,6 @@ class NARX(Network):
             error_N = np.abs(residual_layer(np, weights, self.lags - 1, inputs_NF) - targets_N)
             losses.append(np.where(error_N < 1.0, np.square(error_N) / 2.0, error_N - 0.5))
         return float(np.concatenate(losses).mean())
-
-
-def _scale(rows: dict[str, Array]) -> Array:
-    # at least 1e-3; fmax ignores NaN, which is unknown
-    return np.fmax(rows["scale"], 1e-3)
 
 
 def linear_path(windows: Windows, width: int) -> Array:

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
-from paceline.predictors.fitting import Fitting, as_traces
+from paceline._require import require
+from paceline.predictors.fitting import Fitting, Survey, as_traces
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.ranges import covariate_names
 from paceline.predictors.report import FASTEST, SLOWEST
@@ -55,9 +56,24 @@ class Network(FleetPredictor):
         """Fit the network to these traces, on inputs as in serving. Needs torch. A fleet being served is reset."""
         return self.fit_streamed(as_traces(traces), Fitting())
 
-    @abstractmethod
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
         """Fit the network to traces that may be read more than once and never all at once. Needs torch."""
+        require("torch", needed_by=f"{type(self).__name__}.fit", extra="torch")
+        survey = fitting.surveyed(traces)
+        if not fitting.warm:
+            self.covariate_names_ = self._chosen_covariates(survey)
+            self.covariate_mean_, self.covariate_scale_ = survey.mean_and_scale(self.covariate_names_)
+            self.weights_ = {}
+        self._fit_weights(traces, survey, fitting)
+        self.reset(self.workers)
+        return self
+
+    def _chosen_covariates(self, survey: Survey) -> tuple[str, ...]:
+        return survey.shared_covariates(self.covariates)
+
+    @abstractmethod
+    def _fit_weights(self, traces: Iterable[Trace], survey: Survey, fitting: Fitting) -> None:
+        """Collect windows, and fit the weights to them, beginning with those that there are."""
 
     def situations(self, trace: Trace) -> Iterator[tuple[int, Rows, Array, Array]]:
         """Yield every iteration in which it would have forecast this trace, on inputs as it sees them in serving.
@@ -73,9 +89,29 @@ class Network(FleetPredictor):
             yield k, rows, covariates_WD, log_speed_W
             served.state = rows | served._moved(rows, log_speed_W, covariates_WD)
 
+    # -- serving -------------------------------------------------------------------------------------------------
+
+    def update(self, speed_W: Array, covariates_WD: Array) -> None:
+        self.state = self._moved(self.state, np.log(speed_W), covariates_WD)
+
+    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        return np.exp(self._log_speed_ahead(covariates_WD, horizon))
+
+    def _log_speed_ahead(self, covariates_WD: Array, horizon: int) -> Array:
+        rows = self.state
+        for _ in range(horizon - 1):  # further ahead, its own forecast is fed back and the covariates stay
+            rows = self._moved(rows, self._next_log_speed(rows, covariates_WD), covariates_WD)
+        return self._next_log_speed(rows, covariates_WD)
+
+    @abstractmethod
+    def _next_log_speed(self, rows: Rows, covariates_WD: Array) -> Array:
+        """Return the log of the next speed."""
+
     @abstractmethod
     def _moved(self, rows: Rows, log_speed_W: Array, covariates_WD: Array) -> Rows:
         """Return the state one iteration later, after these log speeds (NaN where there is none)."""
+
+    # -- saving --------------------------------------------------------------------------------------------------
 
     def fitted_state(self) -> dict[str, NDArray[Any]]:
         return {
@@ -96,3 +132,8 @@ class Network(FleetPredictor):
         self.weights_ = {name: np.array(value) for name, value in state.items()}
         if odd := [name for name, value in self.weights_.items() if not np.isfinite(value).all()]:
             raise ValueError(f"weights must be finite, but {odd} are not")
+
+
+def scale_of(rows: Rows) -> Array:
+    """Return the running scale of each worker's changes in log speed, ``[W]``, never zero."""
+    return np.asarray(np.fmax(rows["scale"], 1e-3))  # fmax ignores NaN, which is unknown

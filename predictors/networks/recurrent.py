@@ -5,28 +5,22 @@ Axes: T iterations, W workers, D covariates, F inputs of a cell, H hidden units,
 
 from __future__ import annotations
 
-import copy
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from paceline._arrays import Array
-from paceline._require import require
-from paceline.predictors.fitting import Fitting
-from paceline.predictors.networks.network import LOG_SPEEDS, Network, Rows
+from paceline.predictors.fitting import Fitting, Survey
+from paceline.predictors.networks.network import LOG_SPEEDS, Network, Rows, scale_of
 from paceline.predictors.networks.neural import Sequences, Training
 from paceline.predictors.networks.training_windows import collected
 from paceline.predictors.ranges import require_int
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
-
-
-SCALE_SMOOTHING, LARGEST_CHANGE, SMALLEST_SCALE = 0.05, 5.0, 1e-3
-"""Weight of the newest change in a worker's running scale, the most scales it counts for, and the least scale."""
 
 
 DEFAULT = Training(epochs=60, batch_size=16, learning_rate=5e-3, weight_decay=1e-2)
@@ -64,12 +58,6 @@ class RecurrentPredictor(Network):
             "last_covariates": np.zeros((count, len(self.covariate_names_))),
         }
 
-    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        rows = self.state
-        for _ in range(horizon - 1):  # further ahead, its own forecast is fed back and the covariates stay
-            rows = self._moved(rows, self._next_log_speed(rows, covariates_WD), covariates_WD)
-        return np.exp(self._next_log_speed(rows, covariates_WD))
-
     def _next_log_speed(self, rows: Rows, covariates_WD: Array) -> Array:
         if not self.weights_:
             return rows["log_speed"]
@@ -77,12 +65,12 @@ class RecurrentPredictor(Network):
         step_W = state_WH[:, : self.hidden] @ self.weights_["out"] + self.weights_["out_bias"]
         # A bound relative to the newest change still lets the forecast return after a jump of any size.
         # at most the newest change plus 5 running scales from the last log speed
-        reach_W = np.abs(rows["change"]) / _scale(rows) + 5.0
-        return np.clip(rows["log_speed"] + _scale(rows) * np.clip(step_W, -reach_W, reach_W), *LOG_SPEEDS)
+        reach_W = np.abs(rows["change"]) / scale_of(rows) + 5.0
+        return np.clip(rows["log_speed"] + scale_of(rows) * np.clip(step_W, -reach_W, reach_W), *LOG_SPEEDS)
 
     def _inputs(self, rows: Rows, covariates_WD: Array) -> Array:
         """Return the cell's inputs at the boundary before the next iteration, ``[W, F]``."""
-        change_W = np.arcsinh(rows["change"] / _scale(rows))
+        change_W = np.arcsinh(rows["change"] / scale_of(rows))
         return np.concatenate([change_W[:, None], self._standard(rows, covariates_WD)], axis=1)
 
     def _standard(self, rows: Rows, covariates_WD: Array) -> Array:
@@ -90,14 +78,12 @@ class RecurrentPredictor(Network):
         standard_WD = np.clip((covariates_WD - self.covariate_mean_) / self.covariate_scale_, -4.0, 4.0)
         return np.where(np.isnan(standard_WD), rows["last_covariates"], standard_WD)
 
-    def update(self, speed_W: Array, covariates_WD: Array) -> None:
-        self.state = self._moved(self.state, np.log(speed_W), covariates_WD)
-
     def _moved(self, rows: Rows, log_speed_W: Array, covariates_WD: Array) -> Rows:
         """Return the state one iteration later; a worker without a log speed (NaN) keeps its state."""
         change_W = log_speed_W - rows["log_speed"]
-        bounded_W = np.minimum(np.abs(change_W), LARGEST_CHANGE * _scale(rows))
-        smoothed_W = rows["scale"] + SCALE_SMOOTHING * (bounded_W - rows["scale"])
+        # The newest change weighs 5% in a worker's running scale, and counts for at most 5 scales.
+        bounded_W = np.minimum(np.abs(change_W), 5.0 * scale_of(rows))
+        smoothed_W = rows["scale"] + 0.05 * (bounded_W - rows["scale"])
         later = {
             "log_speed": log_speed_W,
             "change": np.where(np.isnan(change_W), 0.0, change_W),
@@ -111,35 +97,21 @@ class RecurrentPredictor(Network):
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
-    def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
-        """Fit the network to traces that may be read more than once and never all at once. Needs torch."""
-        require("torch", needed_by=f"{type(self).__name__}.fit", extra="torch")
+    def _fit_weights(self, traces: Iterable[Trace], survey: Survey, fitting: Fitting) -> None:
         from paceline.predictors.networks.torch_recurrent import fit_recurrent
 
-        survey, start = fitting.surveyed(traces), self.weights_ if fitting.warm else {}
-        if not fitting.warm:
-            self.covariate_names_ = survey.shared_covariates(self.covariates)
-            self.covariate_mean_, self.covariate_scale_ = survey.mean_and_scale(self.covariate_names_)
         # Without weights the serving code only collects inputs; the state is what training computes.
-        self.weights_ = {}
+        start, self.weights_ = self.weights_, {}
         windows = collected(traces, survey, fitting, partial(self.sequences, fitting))
         self.weights_ = fit_recurrent(type(self).__name__, windows, self.hidden, self.training, fitting, start)
-        self.reset(self.workers)
-        return self
 
     def sequences(self, fitting: Fitting, trace: Trace) -> Iterator[Sequences]:
         """Pass the trace through the serving code, and yield the inputs and targets of each worker's cell."""
-        served = copy.copy(self)
-        served.reset(trace.workers)
-        covariates_TWD = trace.covariates_named(self.covariate_names_)
         inputs, targets = [], []
-        for k, speed_W in enumerate(trace.speed):
-            covariates_WD = served._covariate_rows(None if covariates_TWD is None else covariates_TWD[k])
-            rows, log_speed_W = served.state, np.log(speed_W)
-            inputs.append(served._inputs(rows, covariates_WD))
+        for _, rows, covariates_WD, log_speed_W in self.situations(trace):
+            inputs.append(self._inputs(rows, covariates_WD))
             known_W = np.isfinite(rows["scale"])
-            targets.append(np.where(known_W, (log_speed_W - rows["log_speed"]) / _scale(rows), np.nan))
-            served.state = served._moved(rows, log_speed_W, covariates_WD)
+            targets.append(np.where(known_W, (log_speed_W - rows["log_speed"]) / scale_of(rows), np.nan))
         reported_TW = np.isfinite(trace.speed)  # only reports advance the state, so gaps are left out
         inputs_TWF, targets_TW = np.array(inputs), np.array(targets)
         held_out = fitting.held_out
@@ -234,10 +206,6 @@ class LSTM(RecurrentPredictor):
         write_WH, forget_WH, new_WH, read_WH = np.split(from_inputs_WG + from_output_WG, 4, axis=1)
         memory_WH = _sigmoid(forget_WH) * memory_WH + _sigmoid(write_WH) * np.tanh(new_WH)
         return np.concatenate([_sigmoid(read_WH) * np.tanh(memory_WH), memory_WH], axis=1)
-
-
-def _scale(rows: Mapping[str, Array]) -> Array:
-    return np.asarray(np.fmax(rows["scale"], SMALLEST_SCALE))
 
 
 def _sigmoid(values: Array) -> Array:
