@@ -3,8 +3,6 @@
 Columns, their order, types, gaps and quirks are those of the real files; no value is taken from them.
 """
 
-import json
-
 import pandas as pd
 
 HIVEMIND = (
@@ -146,37 +144,3 @@ def sync_switch(folder, shift=193.0):
         for wall, step in zip(walls, steps, strict=True)
     ]
     (folder / "loss_proc.csv").write_text("\n".join(["Wall time,Step,Time,Value", *rows]) + "\n")
-
-
-def gavel(folder):
-    """Rates of jobs alone (``null``) and beside another; one batch does not fit."""
-    beside = {"('ResNet-18 (batch size 32)', 1)": [2.5, 3.5]}
-    rates = {f"('ResNet-18 (batch size {batch})', 1)": {"null": rate, **beside} for batch, rate in ((16, 4.0), (32, 2))}
-    rates["('ResNet-18 (batch size 64)', 1)"] = {"null": 0.0}
-    (folder / "simulation_throughputs.json").write_text(json.dumps({"k80": rates, "v100": rates}))
-
-
-def zeus(folder):
-    """Seconds of an epoch by batch size, optimizer and power limit."""
-    rows = [f"cifar100,shufflenetv2,{batch},{kind},100,{20 + batch / 64},87" for batch in (64, 128) for kind in "ab"]
-    header = "dataset,network,batch_size,optimizer,power_limit,time_per_epoch,average_power"
-    (folder / "summary_power_v100.csv").write_text("\n".join([header, *rows]) + "\n")
-
-
-def pollux(folder):
-    """Times of steps with their synchronisation, by nodes and by placement."""
-    rows = ["1,1,4,1.0,0.25", "1,1,8,1.5,0.25", "2,4,4,1.25,0.5"]
-    header = "num_nodes,num_replicas,local_bsz,step_time,sync_time"
-    (folder / "bert_scalability.csv").write_text("\n".join([header, *rows]) + "\n")
-    (folder / "bert_placements.csv").write_text(
-        "placement,local_bsz,step_time,sync_time\n1,4,0.5,0.25\n11,4,0.75,0.5\n"
-    )
-
-
-def flash(folder):
-    """Two phones and three layers; the first phone is three times as slow."""
-    for phone, factor in (("nexus6", 3.0), ("redmi_note8", 1.0)):
-        for layer in ("embedding", "lstm", "output"):
-            sizes = [[1.0, 1.0, batch / 5, steps] for batch in range(1, 6) for steps in (1.0, 0.2)]
-            seconds = [[factor * (0.25 + 2.5 * batch) * steps] for _, _, batch, steps in sizes]
-            (folder / f"{phone}_{layer}.json").write_text(json.dumps({"X": sizes, "Y": seconds}))

@@ -8,7 +8,6 @@ import pytest
 from typer.testing import CliRunner
 
 from paceline.cli import main as cli
-from paceline.datasets import recorded
 from paceline.predictors import checks
 
 runner = CliRunner()
@@ -76,24 +75,6 @@ def test_missing_extra_skips_predictor(capsys, monkeypatch, trace, fitting):
     assert 'pip install ".[torch]"' in skipped["reason"]
     assert "is needed by NARX.fit" in run("evaluate", "ewma", "narx", "-t", trace, "-f", fitting)
     assert ".[torch]" in fails(capsys, monkeypatch, "evaluate", "narx", "-t", trace, "-f", fitting)
-
-
-@pytest.mark.slow
-def test_replay_prints_equal_and_oracle(trace, fitting):
-    tables = json.loads(run("replay", "ewma", "-t", trace, "-f", fitting, "--json"))
-    schemes = {row["scheme"]: row for row in tables["overall"]}
-    assert {"equal batches", "ewma", "oracle"} <= set(schemes)
-    assert schemes["equal batches"]["speed-up"] == pytest.approx(1.0)
-    assert schemes["oracle"]["speed-up"] >= schemes["ewma"]["speed-up"]
-
-
-@pytest.mark.slow
-def test_recorded_traces_are_listed_and_described():
-    listed = json.loads(run("data", "list", "--json"))
-    assert [row["job"] for row in listed] == recorded.names()
-    about = json.loads(run("data", "info", listed[0]["job"], "--json"))
-    assert about["job"] == listed[0]["job"]
-    assert about["covariates"]
 
 
 @pytest.mark.slow

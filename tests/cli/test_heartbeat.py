@@ -7,7 +7,7 @@ import pytest
 from test_cli import fails, fitting, run, trace  # noqa: F401 - fixtures
 
 from paceline.eval import replay
-from paceline.predictors import EWMA, NAMES
+from paceline.predictors import EWMA
 from paceline.training import fit
 
 
@@ -82,9 +82,3 @@ def test_replay_command_equals_replay(trace, fitting):  # noqa: F811
 
 def test_the_version_is_printed():
     assert re.fullmatch(r"paceline \d+\.\d+\.\d+\n", run("--version"))
-
-
-@pytest.mark.slow
-def test_unknown_predictor_lists_names(capsys, monkeypatch, trace):  # noqa: F811
-    said = fails(capsys, monkeypatch, "evaluate", "oracle", "-t", trace)
-    assert eval(said[said.index("[") : said.index("]") + 1].replace("\n", " ")) == list(NAMES)

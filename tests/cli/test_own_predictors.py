@@ -122,13 +122,6 @@ def test_broken_own_file_names_line(mine, capsys, monkeypatch, trace, fitting, t
 
 
 @pytest.mark.slow
-def test_a_mistake_of_another_kind_names_no_file(capsys, monkeypatch, mine, trace, fitting):  # noqa: F811
-    mine()
-    run("evaluate", "mine.py:Slow", "-t", trace, "-f", fitting)
-    assert "mine.py" not in fails(capsys, monkeypatch, "evaluate", "ewma:smoothing=2", "-t", trace)
-
-
-@pytest.mark.slow
 def test_fit_says_how_to_load_own_class(mine, fitting, tmp_path):  # noqa: F811
     mine()
     said = " ".join(run("fit", "mine.py:Slow:smoothing=0.3", "-f", fitting, "--out", "slow.safetensors").split())

@@ -144,14 +144,6 @@ def test_prose_and_json_are_no_headers(made, text):
     assert "its columns suggest" not in str(error.value)
 
 
-@pytest.mark.parametrize("text", ["a,b\n1,2,3,4\n5\n", f"{TIDY}\na,0,1,1\nb,0,1,1,1,1\n", f'{TIDY}\n"a,0,1,1\n'])
-def test_parsers_do_not_speak_to_users(made, text):
-    with pytest.raises(ValueError, match=r"a\.csv") as error:
-        read_traces(made("a.csv", text), "csv")
-    assert "tokenizing" not in str(error.value)
-    assert "Expecting" not in str(error.value)
-
-
 @pytest.mark.parametrize("read", [read_page, read_profiles, partial(read_profiles, format="gavel"), read_traces])
 @pytest.mark.parametrize("text", ["{bad", '{"a": 1', "a,b\n1\n1,2,3,4\n", '"a,b\n1', ""])
 def test_no_reader_passes_on_what_a_parser_raised(made, read, text):

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import layouts
 import numpy as np
-import pandas as pd
 import pytest
 from readings import NAN, covariate, formats, only
 
-from paceline.datasets import read_profiles, read_traces
+from paceline.datasets import read_traces
 
 
 def test_wandb_steps_take_earlier_covariates(made):
@@ -255,22 +254,6 @@ def test_sar_may_begin_with_a_restart(made):
     trace = only(made("sar.csv", text))
     assert covariate(trace, "ldavg-1").tolist() == [[1.5]]
     assert trace.meta["restarts"] == "1"
-
-
-# -- profiles ----------------------------------------------------------------------------------------------------
-
-CURVES = {"gavel": 2, "zeus": 2, "pollux": 4, "flash": 12}
-
-
-@pytest.mark.parametrize("kind", CURVES)
-def test_published_profile_layouts_read(tmp_path, kind):
-    getattr(layouts, kind)(tmp_path)
-    frame = pd.concat([read_profiles(path, kind) for path in sorted(tmp_path.iterdir())])
-    assert (frame["batch"] > 0).all()
-    assert (frame["seconds"].dropna() > 0).all()
-    curve = ["source", "device", "model", "held"]
-    assert frame.groupby(curve).ngroups == CURVES[kind]
-    assert not frame.duplicated([*curve, "batch"]).any(), "every curve holds each batch once"
 
 
 def test_scores_of_a_straggler_report_are_speeds(made):

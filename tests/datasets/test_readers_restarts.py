@@ -185,13 +185,6 @@ def test_resumed_total_is_counted(tmp_path):
     assert trace.meta["dropped"] == "1 resumed totals of samples, which are no increment"
 
 
-def test_rows_in_any_order_are_no_restart(tmp_path):
-    (tmp_path / "job.csv").write_text("worker,iteration,samples,seconds\na,2,1,1\na,1,1,1\nb,0,1,1\na,0,1,1\n")
-    (trace,) = read_traces(tmp_path / "job.csv")
-    assert "restarts" not in trace.meta
-    assert len(trace) == 3
-
-
 def test_ranks_of_log_are_no_restarts(tmp_path):
     line = "{rank}: TRAIN [0][{step}/3880]\tTime 0.5 (0.3)\tData 0.1 (0.1)\tTok/s 100 (90)"
     order = [(0, 10), (1, 10), (0, 20), (0, 30), (1, 20), (1, 30)]

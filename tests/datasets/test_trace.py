@@ -175,23 +175,6 @@ def test_failed_write_keeps_old_file(tmp_path, monkeypatch):
     assert load(path).samples[0, 0] == 1.0
 
 
-@given(st.permutations(["a", "b", "c", "d"]), st.integers(1, 5), st.randoms(use_true_random=False))
-@settings(max_examples=40)
-def test_rows_in_any_order_make_the_same_trace(workers, iterations, random):
-    shape = (iterations, 4)
-    values = np.random.default_rng(0).uniform(1, 9, shape)
-    trace = Trace(values, values + 1, covariates=values[:, :, None], covariate_names=["d"], workers=workers)
-    frame = trace.to_frame()
-    order = list(range(len(frame)))
-    random.shuffle(order)
-    # A copy of its own row order takes the path for whole tables, a shuffled one the general path.
-    straight, shuffled = Trace.from_frame(frame), Trace.from_frame(frame.iloc[order])
-    assert straight.workers == shuffled.workers
-    for name in ("samples", "seconds", "covariates"):
-        np.testing.assert_array_equal(getattr(straight, name), getattr(shuffled, name))
-    np.testing.assert_array_equal(straight.select(workers=workers).seconds, trace.seconds)
-
-
 NAN = float("nan")
 FOUR = [[8, 8], [8, 8]]
 

@@ -70,13 +70,6 @@ def test_a_ratio_computed_by_hand():
     assert row["mae"] == pytest.approx(3 / 4)
 
 
-@pytest.mark.slow
-def test_losing_predictor_is_last():
-    table = leaderboard({"always one": AlwaysOne()}, [checks.example_trace()]).overall
-    assert table["predictor"].tolist() == ["last-value", "always one"]
-    assert table.loc[1, "rmse"] > 1
-
-
 def test_worker_with_one_report_left_out():
     nan = np.nan
     board = leaderboard({}, [of_speed([1.0, 2.0, 1.0, 3.0], [1.0, 2.0, nan, nan])], warmup=1)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from paceline.coordinator.asynchronous import SCHEMES, saps, scheme
 from paceline.datasets import Trace
-from paceline.eval.asynchronous import Course, Events, Race, Times, race
+from paceline.eval.asynchronous import Course, Times, race
 
 COURSE = Course(batch=8, rate=0.05, epochs=1.0, evaluations=6)
 
@@ -37,19 +37,6 @@ def fleet(*seconds, comm_seconds=0.0, batch=8):
 def ran(name, times, updates=64, **options):
     rules = scheme(name, times.workers) if isinstance(name, str) else name
     return race(Nothing(), times, rules, replace(COURSE, epochs=updates * 8 / Nothing.samples, **options))
-
-
-def test_simultaneous_events_keep_order():
-    events = Events()
-    for what in "abc":
-        events.plan(1.0, what)
-    seen = [(events.now, what) for what in events]
-    assert seen == [(1.0, "a"), (1.0, "b"), (1.0, "c")]
-    events.plan(0.0, "now")
-    assert [(events.now, what) for what in events] == [(1.0, "now")]
-    for delay in (-1.0, -1e-9, float("nan")):
-        with pytest.raises(ValueError, match=f"delay must be 0 seconds or more, got {delay}"):
-            events.plan(delay, "before")
 
 
 def test_bsp_waits_for_slowest_and_wire():
@@ -170,14 +157,6 @@ def test_race_ends_when_good_hopeless_or_over(accuracies, enough, hopeless):
     assert done.final == last[-1]
 
 
-def test_final_accuracy_is_mean_of_last_tenth():
-    for count, last in ((9, 1), (19, 1), (20, 2), (35, 3)):
-        accuracy = np.arange(count) / 100
-        assert Race(np.arange(count), accuracy, np.zeros(1), None).final == pytest.approx(accuracy[-last:].mean())
-    assert Race(np.arange(2), np.ones(2), np.zeros(1), None).seconds_to(0.5) == np.inf
-    assert Race(np.arange(5), np.full(5, 0.75), np.zeros(1), None).seconds_to(0.75) == 2, "reached is enough"
-
-
 @pytest.mark.parametrize(("span", "comm"), [(0.0, 0.0), (-1.0, 0.0), (np.inf, 0.0), (1.0, -0.1), (1.0, np.inf)])
 def test_times_refuse_bad_span_or_wire(span, comm):
     with pytest.raises(ValueError, match=f"span must be above 0 and comm_seconds 0 or more, got {span}, {comm}"):
@@ -188,20 +167,3 @@ def test_times_refuse_bad_span_or_wire(span, comm):
 def test_times_refuse_bad_speed(speed):
     with pytest.raises(ValueError, match=r"speed must be \[T, W\], above 0 and finite"):
         Times(np.array(speed), span=1.0, comm_seconds=0.0)
-
-
-@pytest.mark.parametrize("comm", [0.0, 0.5, 2.0])
-def test_computing_starts_after_half_the_wire(comm):
-    """It is asked for its speed from then on, and pushes once all of that time and its computing are over."""
-    times, asked = fleet(1.0, 3.0, comm_seconds=comm), []
-    seconds = Times.seconds
-
-    class Noted(Times):
-        def seconds(self, worker, samples, start):
-            asked.append((worker, start))
-            return seconds(self, worker, samples, start)
-
-    ran("asp", Noted(times.speed, times.span, times.comm_seconds), updates=6)
-    for worker, took in ((0, 1.0 + comm), (1, 3.0 + comm)):
-        starts = [start for who, start in asked if who == worker]
-        assert starts == pytest.approx([comm / 2 + number * took for number in range(len(starts))])

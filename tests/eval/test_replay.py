@@ -51,20 +51,6 @@ def test_balanced_perfect_predictor_low_regret():
     assert 0.0 < table.set_index("scheme").loc["perfect", "regret"] < 0.04
 
 
-@pytest.mark.slow
-def test_oracle_is_fastest_in_every_iteration():
-    result = replay({"last": Balanced(LastValue()), "ewma": Balanced(EWMA())}, checks.example_trace())
-    for name in result.iterations:
-        assert (result.seconds(name) >= result.seconds("oracle")).all()
-
-
-@pytest.mark.slow
-def test_scheme_uses_complete_batch():
-    for iteration in iter_replay(Balanced(EWMA()), checks.example_trace(), global_batch=101):
-        assert iteration.sizes.sum() == 101
-        assert (iteration.sizes >= 1).all()
-
-
 def test_sizes_do_not_look_ahead():
     trace = checks.example_trace(40)
     seconds = trace.seconds.copy()
@@ -176,11 +162,6 @@ def test_a_scheme_that_loses_samples_is_refused():
 def test_reserved_scheme_names_refused():
     with pytest.raises(ValueError, match=r"must not use the names \['oracle'\]"):
         replay({"oracle": Balanced(EWMA())}, checks.example_trace())
-
-
-def test_two_jobs_of_one_name_are_refused():
-    with pytest.raises(ValueError, match="got 'example' twice"):
-        replay_all({}, [checks.example_trace(), checks.example_trace()])
 
 
 def test_a_job_that_never_was_complete_is_refused():
