@@ -88,3 +88,27 @@ def test_command_recording_nothing_is_an_error(tmp_path):
     done = CliRunner().invoke(app, ["record", "--out", str(tmp_path / "out"), "--", *python("-c", "pass")])
     assert isinstance(done.exception, RuntimeError)
     assert "took more than one step of torch.optim" in str(done.exception)
+
+
+PHASES = """
+import os
+from pathlib import Path
+from paceline.recording import Recorder
+for rank, backward in enumerate([0.02, 0.05]):
+    with Recorder(Path(os.environ["PACELINE_RECORD"]) / f"rank{rank}.jsonl", str(rank)) as recorder:
+        recorder.phases = ("forward_seconds", "backward_seconds")
+        for k in range(20):
+            step = recorder.begin()
+            step.seconds = 0.1 + backward
+            step.phases = {"forward_seconds": 0.1, "backward_seconds": backward}
+            recorder.write(step, samples=8)
+"""
+
+
+@pytest.mark.processes
+def test_slow_phase_is_the_one_that_differs(tmp_path, script):
+    """And not the longest, which is as long on every worker."""
+    script.write_text(PHASES)
+    done = CliRunner().invoke(app, ["record", "--out", str(tmp_path / "out"), "--", *python(script)])
+    assert "worker 1 is slow: an iteration takes it 150 ms without waits, and worker 0 120 ms" in done.stderr
+    assert "30 ms of the difference in the backward pass" in done.stderr

@@ -38,7 +38,8 @@ def test_no_forecast_looks_ahead(predictor, k):
     assert any((a.speed != b.speed).any() for a, b in zip(clean[k + 1 :], other[k + 1 :], strict=True))
 
 
-def test_covariates_are_of_boundary_before():
+@pytest.mark.parametrize(("horizon", "boundaries"), [(1, [0.25, 0.75]), (2, [0.25])])
+def test_covariates_are_of_boundary_before(horizon, boundaries):
     seen = []
 
     class Watches(LastValue):
@@ -53,8 +54,8 @@ def test_covariates_are_of_boundary_before():
             super().observe(report)
 
     trace = Trace([[1]] * 2, [[1]] * 2, covariates=[[[0.25]], [[0.75]]], covariate_names=["cpu_busy"])
-    list(iter_backtest(Watches(), trace))
-    assert seen == [("predict", 0.25), ("observe", 0.25), ("predict", 0.75), ("observe", 0.75)]
+    list(iter_backtest(Watches(), trace, horizon=horizon))
+    assert seen == [(call, value) for value in boundaries for call in ("predict", "observe")]
 
 
 def test_scores_by_hand_skip_warmup_and_gaps():

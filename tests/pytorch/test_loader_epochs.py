@@ -72,6 +72,27 @@ def test_any_resume_yields_every_sample_once(kind, jobs, said, late):
         assert sorted(samples) == list(range(SAMPLES))
 
 
+@pytest.mark.processes
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_resume_yields_what_was_loaded_ahead(world_size):
+    """Loading processes draw samples for each of two ranks in advance; others are resumed with these."""
+    seen, state = [], None
+    for ranks, stop in ((2, 3), (world_size, -1)):
+        loaders = [
+            BalancedLoader(range(60), 6, rank=rank, world_size=ranks, num_workers=1, collate_fn=list)
+            for rank in range(ranks)
+        ]
+        for loader in loaders if state else []:
+            loader.load_state_dict(state)
+        for parts in zip(*loaders, strict=True):
+            seen += [sample for part in parts for sample in part]
+            stop -= 1
+            if stop == 0:
+                break
+        state = loaders[0].state_dict()
+    assert sorted(seen) == list(range(60))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_finished_epoch_set_again_is_empty_once(kind):
     first, resumed = loader_of(kind, 0, 1), loader_of(kind, 0, 1)

@@ -69,10 +69,11 @@ def test_a_window_mixes_and_every_epoch_in_another_way():
     assert all(number - place <= 10 for place, number in enumerate(first))
 
 
-def test_rank_streams_differ_in_position():
+@pytest.mark.parametrize("costs", [None, Costs(cost=lambda sample: 1 + sample)], ids=["equal", "by cost"])
+def test_rank_streams_differ_in_position(costs):
     streams = [range(8), range(1, 9)]
     loaders = [
-        StreamLoader(stream, 4, rank=rank, world_size=2, costs=Costs(cost=lambda sample: 1 + sample), collate_fn=list)
+        StreamLoader(stream, 4, rank=rank, world_size=2, costs=costs, collate_fn=list)
         for rank, stream in enumerate(streams)
     ]
     for loader in loaders:

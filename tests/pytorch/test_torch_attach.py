@@ -61,3 +61,13 @@ def test_early_micro_batch_sum_refused(script):
     with pytest.raises(RuntimeError, match=r"put forward and backward into `with balance\.accumulating\(\):`"):
         script[0](next(iter(loader))).mean().backward()
     balance.close()
+
+
+def test_loss_without_terms_is_zero(script):
+    """A sum over none of the samples, divided by their number, is not a number, and nor are its gradients."""
+    balance, terms = attach(script[0]), torch.zeros(2, 1)
+    loss = balance.scale((script[0](torch.ones(2, 4)) * terms).sum() / terms.sum(), terms.sum())
+    loss.backward()
+    assert loss == 0
+    assert not script[0].module.weight.grad.any()
+    balance.close()

@@ -1,5 +1,6 @@
 """What attach() makes of a script's options, and what its balance gives back."""
 
+from contextlib import nullcontext
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -46,6 +47,19 @@ OPTIONS = [
     {"workers": ["a"]},
     {"covariates": []},
 ]
+
+
+def test_step_seconds_are_those_of_micro_batches(script):
+    """Of two micro-batches of 8 samples that take 0.2 s together, each takes 0.1 s."""
+    model = script[0]
+    loader = BalancedLoader(torch.randn(80, 4), 8, accumulate=2)
+    balance = attach(model, loader, predictor=LastValue())
+    for number, inputs in enumerate(loader):
+        with nullcontext() if number % 2 else model.no_sync():
+            model(inputs).mean().backward()
+        balance.measured(0.2)
+    assert balance.plan.forecast.speed == pytest.approx([80.0])
+    balance.close()
 
 
 def test_further_model_shares_the_balance(script):

@@ -53,6 +53,35 @@ def test_killed_rank_ends_others_with_error():
         assert other.exitcode == 1, "it ended, and did not hang"
 
 
+class Harmful:
+    """Makes a folder where it is unpickled."""
+
+    def __init__(self, folder):
+        self.folder = str(folder)
+
+    def __reduce__(self):
+        return os.mkdir, (self.folder,)
+
+
+def hostile(rank, folder):
+    """The first rank sends something harmful when the second one's plan differs."""
+    _, balance, steps = job(policy=Policy(warmup=0))
+    balancer = balance.balancer
+    plan, state = balancer.step, balancer.state_dict
+    if rank == 0:
+        balancer.state_dict = lambda: {**state(), "more": np.array([Harmful(folder)])}
+    else:
+        balancer.step = lambda report, covariates: plan(Report(report.samples, [0.12, 1.08]), covariates)
+    for size in steps():
+        balance.measured(0.01 * size)
+
+
+def test_nothing_from_another_rank_is_unpickled(tmp_path):
+    _, second = outcomes_of(2, hostile, tmp_path / "harm", within=40)
+    assert "allow_pickle=False" in second.error
+    assert not (tmp_path / "harm").exists()
+
+
 # -- what one small fleet goes through, job after job ------------------------------------------------------------
 
 NONSENSE = (float("nan"), -1.0, 0.0, 1e300, -1e300, float("inf"))

@@ -4,6 +4,7 @@ import multiprocessing
 import sys
 from collections import OrderedDict, UserDict, defaultdict, namedtuple
 from functools import partial
+from itertools import combinations
 from types import MappingProxyType
 from weakref import ref
 
@@ -49,6 +50,16 @@ def test_epoch_covers_every_sample_once(num_workers):
                 assert torch.equal(doubles, numbers * 2.0)
                 seen += numbers.tolist()
         assert sorted(seen) == list(range(103))
+
+
+def test_orders_differ_by_epoch_and_by_seed():
+    def epochs(seed):
+        (loader,) = fleet(range(103), 1, global_batch=20, seed=seed)
+        return [torch.cat(list(loader)).tolist() for _ in range(3)]
+
+    assert epochs(1) == epochs(1)
+    orders = [*epochs(1), *epochs(2), list(range(103))]
+    assert all(one != other for one, other in combinations(orders, 2))
 
 
 @pytest.mark.processes

@@ -101,6 +101,9 @@ def test_assignment_is_complete_and_true(problem: Problem) -> None:
     assert found.counts.min() >= problem.options["lower"]
     own = np.concatenate([found.of(rank) for rank in range(len(problem.speeds))])
     assert sorted(own.tolist()) == list(range(len(problem.costs)))
+    tokens = [np.array(problem.options["tokens"])[found.of(rank)] for rank in range(len(problem.speeds))]
+    taken = [len(one) * one.max(initial=0) if problem.options["padded"] else one.sum() for one in tokens]
+    assert found.tokens == pytest.approx(taken)
 
 
 @pytest.mark.slow

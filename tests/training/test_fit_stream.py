@@ -65,6 +65,15 @@ def test_covariates_scaled_by_those_of_all_traces(lengths):
     np.testing.assert_allclose(model.covariate_scale_, fitted.std(), rtol=1e-9)
 
 
+@pytest.mark.parametrize("predictor", [EWMA(smoothing=None), RLS(), ARIMA()], ids=lambda p: type(p).__name__)
+def test_held_out_workers_are_not_fitted(predictor):
+    trace = wavy(0)
+    others = fit(predictor, [trace.select(workers=[name for name in trace.workers if name != "b"])])
+    held_out, all_of_them = fit(predictor, [trace], hold_out=["b"]), fit(predictor, [trace])
+    assert learnt(held_out) == learnt(others)
+    assert learnt(held_out) != learnt(all_of_them)
+
+
 def test_the_same_names_are_held_out_on_every_day():
     names = [f"worker {w}" for w in range(200)]
     told = []
