@@ -139,12 +139,3 @@ def test_horizon_dropped_after_idle_reports(make):
     assert horizons_of(model) == {2, 3}
     model.observe(Report([1.0, 1.0], [1.0, 2.0]))
     assert horizons_of(model) == {3}
-
-
-@pytest.mark.parametrize("horizon", [1, 65])
-def test_state_of_unknown_horizon_refused(horizon):
-    model = made(Calibrated())
-    model.predict(horizon=2)
-    state = {name.replace("/ahead2/", f"/ahead{horizon}/"): value for name, value in model.state_dict().items()}
-    with pytest.raises(ValueError, match=f"horizon must be a whole number from 2 to 64, got {horizon}"):
-        Calibrated().load_state_dict(state)

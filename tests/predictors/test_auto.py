@@ -127,13 +127,6 @@ def test_a_single_stall_is_not_taken_for_a_jump():
 
 
 @pytest.mark.slow
-def test_early_interval_coverage():
-    rng = np.random.default_rng(4)
-    noise = Trace(np.ones((51, 60)), np.exp(rng.normal(0.0, 0.1, (51, 60))))
-    assert 0.86 < served(Auto(), noise)[1][5:].mean() < 0.94
-
-
-@pytest.mark.slow
 def test_slow_every_twentieth_is_foreseen():
     rng = np.random.default_rng(5)
     log_TW = rng.normal(0.0, 0.03, (400, 4)) + 0.7 * (np.arange(400) % 20 == 0)[:, None]

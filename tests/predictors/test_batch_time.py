@@ -130,17 +130,6 @@ def test_slope_and_intercept_learnt_online():
     assert not model.wants_excitation.any()
 
 
-def test_noise_alone_is_not_taken_for_knowledge():
-    """Moves of .4% under noise of 2% say nothing of the slope."""
-    model = BatchTime()
-    model.reset(["a"])
-    rng = np.random.default_rng(0)
-    for _ in range(100):
-        size = rng.uniform(99.6, 100.4)
-        observe(model, [size], [(0.5 + 0.01 * size) * np.exp(rng.normal(0, 0.02))])
-    assert model.wants_excitation.all()
-
-
 def test_slowed_worker_scales_its_curve():
     model = fit(BatchTime(relative_speed="last-value"), [recorded()])
     model.reset(FLEET)
@@ -199,7 +188,7 @@ def test_spread_is_of_time_at_batch_run():
 def test_relative_speed_reads_its_covariates():
     from paceline.predictors import checks
 
-    model = fit(BatchTime(relative_speed="narx:lags=3,hidden=4"), [checks.example_trace()])
+    model = fit(BatchTime(relative_speed="rls:covariates=['cpu_busy','distractor']"), [checks.example_trace()])
     assert model.covariate_names == ("cpu_busy", "distractor")
     model.reset(checks.FLEET)
     trace = checks.example_trace(seed=5)

@@ -86,30 +86,7 @@ def test_unlearnt_forecast_is_last_speed():
     assert model.predict().speed == pytest.approx([32.0])
 
 
-@pytest.mark.slow
-def test_new_worker_starts_from_fitted_median():
-    trace = autoregressive((0.2, 0.6), noise=0.1, iterations=200, workers=5)
-    served, fitted = RLS(), RLS().fit([trace])
-    errors(served, trace, skip=0)
-    weights_WF = served.state["weights"]
-    deviation_F = 1.4826 * np.median(np.abs(weights_WF - np.median(weights_WF, axis=0)), axis=0)
-    fitted.reset(["new"])
-    np.testing.assert_allclose(fitted.state["weights"][0], np.median(weights_WF, axis=0))
-    inside = (fitted.prior_variance_ > 1.01 * fitted.prior_variance_.min()) & (fitted.prior_variance_ < 0.05)
-    assert inside.any()
-    np.testing.assert_allclose(np.sqrt(fitted.prior_variance_[inside]), deviation_F[inside])
-
-
 @pytest.mark.parametrize("forgetting", [0.9, 1.01, -1.0, np.nan])
 def test_a_forgetting_that_is_no_share_is_refused(forgetting):
     with pytest.raises(ValueError, match=r"forgetting must lie in \(0.9, 1\]"):
         RLS(forgetting=forgetting)
-
-
-@pytest.mark.parametrize("place", [0, -1])
-@pytest.mark.parametrize("variance", [0.0, -1.0])
-def test_nonpositive_prior_variance_refused(place, variance):
-    learnt = RLS().fitted_state()
-    learnt["prior_variance"][place] = variance
-    with pytest.raises(ValueError, match="prior_variance must be above 0"):
-        RLS().load_fitted_state(learnt)

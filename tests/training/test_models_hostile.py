@@ -1,6 +1,5 @@
 """Model files that somebody made to do harm: each ends in one sentence that names the file, and takes no memory."""
 
-import copy
 import json
 from dataclasses import replace
 
@@ -101,7 +100,7 @@ def test_impossible_configuration_refused(tmp_path, kind, configuration):
 def fitted():
     quick, trace = Training(epochs=1), checks.example_trace()
     plain = [EWMA(smoothing=None), NARX(lags=3, hidden=4, training=quick), GatedNARX(hidden=4, training=quick)]
-    others = [LSTM(hidden=4, training=quick), ARIMA(), RLS()]
+    others = [LSTM(hidden=4, training=quick), ARIMA(order=(1, 0, 1)), RLS()]
     return {type(one).__name__: fit(one, [trace]) for one in (*plain, *others)}
 
 
@@ -240,24 +239,3 @@ def test_fixed_fleet_model_refused_on_load(tmp_path, monkeypatch, fault):
     assert load_model(path, kinds=[Odd]).smoothing == Odd().smoothing
     monkeypatch.setattr(Odd, "fault", fault)
     refused(path, "does not fit", lambda path: load_model(path, kinds=[Odd]))
-
-
-@pytest.mark.parametrize("kind", ["NARX", "GatedNARX", "LSTM"])
-@pytest.mark.parametrize("name", ["covariate_mean", "covariate_scale"])
-@pytest.mark.parametrize("wrong", [[0.5, np.nan], [np.inf, 1.0], [0.5], [0.5, 1.0, 2.0], [[0.5, 1.0]]])
-def test_network_covariates_must_be_finite(fitted, kind, name, wrong):
-    state = fitted[kind].state_dict()
-    again = copy.deepcopy(fitted[kind])
-    again.load_state_dict(state)
-    assert again.covariate_names == ("cpu_busy", "distractor")
-    with pytest.raises(ValueError, match=f"{name} must hold a finite number for each of the covariates"):
-        again.load_state_dict(state | {f"learnt/{name}": np.array(wrong)})
-
-
-@pytest.mark.parametrize("kind", ["NARX", "GatedNARX", "LSTM"])
-def test_network_weights_must_be_finite(fitted, kind):
-    for name, weight in fitted[kind].weights_.items():
-        broken = weight.copy()
-        broken.flat[-1] = np.inf
-        with pytest.raises(ValueError, match=rf"weights must be finite, but \['{name}'\] are not"):
-            copy.deepcopy(fitted[kind]).load_state_dict(fitted[kind].state_dict() | {f"learnt/{name}": broken})
