@@ -11,10 +11,6 @@ from paceline.audit.audit_verdict import AuditStatus, AuditVerdict, Cause
 from paceline.audit.comparisons import AuditPlan
 from paceline.audit.tape import Tape
 
-FLOORS = {"float64": 1e-8, "float32": 1e-3}
-COARSE = 3e-2
-"""Relative deviations that rounding may cause, in these precisions and in coarser ones."""
-
 
 @dataclass(frozen=True)
 class AuditRun:
@@ -61,12 +57,12 @@ class Inquiry:
     def precision(self) -> str:
         """The coarsest precision of the parameters."""
         known = self.base.tapes[0].facts.get("dtypes", ["float64"]) if self.base.tapes else ["float64"]
-        return max(known, key=lambda name: FLOORS.get(name, COARSE))
+        return max(known, key=_rounding)
 
     @property
     def tolerance(self) -> float:
         """The largest relative deviation that rounding and noise explain."""
-        return max(FLOORS.get(self.precision, COARSE), 10 * self.noise)
+        return max(_rounding(self.precision), 10 * self.noise)
 
     def compared(self, name: str, plan: AuditPlan) -> tuple[compare.Difference | None, AuditRun]:
         """Run a plan and compare it with the first run."""
@@ -116,3 +112,8 @@ class Inquiry:
             return self.unknown(Cause.NOISE, f"by {self.noise:.1e}, where the deviation is {amount:.1e}")
         where: dict[str, Any] = {"deviation": amount, "first_step": step, "parameter": name}
         return AuditVerdict(status=AuditStatus.NOT_EXACT, cause=cause, detail=detail, **where, **self.common())
+
+
+def _rounding(precision: str) -> float:
+    """Return the relative deviation that rounding may cause."""
+    return {"float64": 1e-8, "float32": 1e-3}.get(precision, 3e-2)

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from paceline.lab.disturbance import DISTURBANCES
 from paceline.lab.outcome import ExperimentOutcome, RankResult
-from paceline.lab.processes import POLL_SECONDS, Process, places, require_alive
+from paceline.lab.processes import Process, places, require_alive
 from paceline.lab.setting import DISTURBED, Setting
 from paceline.lab.tasks import require_models
 from paceline.recording.launch import Place
@@ -99,5 +99,5 @@ def _wait_for(ranks: list[Process], seconds: float, progress: Callable[[float], 
     while not all(rank.ended() for rank in ranks):
         require_alive(ranks)
         progress(min((time.monotonic() - begin) / seconds, 1.0))
-        time.sleep(POLL_SECONDS)
+        time.sleep(0.1)
     progress(1.0)

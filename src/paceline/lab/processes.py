@@ -16,8 +16,6 @@ from pathlib import Path
 from paceline.recording.control_group import mounted
 from paceline.recording.launch import Place
 
-POLL_SECONDS = 0.1
-
 
 class Process:
     """A worker or a competitor: a process that reads its task from its standard input.
@@ -95,7 +93,7 @@ def wait(processes: Sequence[Process], until: Callable[[], bool]) -> None:
     """
     while not until():
         require_alive(processes)
-        time.sleep(POLL_SECONDS)
+        time.sleep(0.1)
 
 
 def require_alive(processes: Sequence[Process]) -> None:
@@ -104,10 +102,6 @@ def require_alive(processes: Sequence[Process]) -> None:
     failed = [process for process in processes if process.failed()]
     if failed:
         raise RuntimeError("\n".join(process.last_output() for process in failed))
-
-
-PERIOD_SECONDS = 0.005
-"""Period of a quota: much shorter than an iteration, so that each iteration spans many periods."""
 
 
 @contextmanager
@@ -171,7 +165,7 @@ def _pinned(workers: int) -> list[Place]:
 
 def _group(name: str, quota: float, root: str | Path, made: ExitStack) -> Place:
     mounts = mounted(root)
-    period = round(PERIOD_SECONDS * 1e6)
+    period = 5000  # microseconds: much shorter than an iteration, so that each spans many periods
     settings: dict[str, object] = {"cpu.cfs_period_us": period, "cpu.cfs_quota_us": round(quota * period)}
     if "cpu" not in mounts:
         if "" not in mounts:

@@ -114,8 +114,6 @@ SERVER = 0
 
 OUTCOMES = tuple(Outcome)
 NOTHING_PUSHED = -1
-LARGEST_EXCESS = 4
-"""A push may announce this many times the model's numbers and is refused; one that announces more is cut off."""
 
 
 class LostServerError(RuntimeError):
@@ -293,7 +291,8 @@ def _reply(head: Head, message: torch.Tensor, rank: int, group: dist.ProcessGrou
 
 def _receive_separate(head: Head, rank: int, group: dist.ProcessGroup, numbers: int) -> torch.Tensor:
     """Receive a gradient that comes in a message of its own, as float32."""
-    if not 0 <= head.numbers <= LARGEST_EXCESS * numbers or not 0 <= head.wire < len(WIRES):
+    # a push of the wrong length is refused; one that announces over four times the model is cut off
+    if not 0 <= head.numbers <= 4 * numbers or not 0 <= head.wire < len(WIRES):
         raise ValueError(f"it announces {head.numbers} numbers of type {head.wire}, and the model has {numbers}")
     return received(head.numbers, list(WIRES.values())[head.wire], rank, group).float()
 

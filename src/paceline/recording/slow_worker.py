@@ -67,17 +67,13 @@ def _phase(paths: list[str | Path], worker: str, other: str) -> str:
         return ""
     medians = table[table["iteration"] > table["iteration"].min()].groupby("worker")[list(table.columns[3:])].median()
     beyond = medians.loc[worker] - medians.loc[other]
-    return (
-        f", {1e3 * beyond.max():.3g} ms of the difference in {PHASE_NAMES.get(str(beyond.idxmax()), beyond.idxmax())}"
-    )
-
-
-PHASE_NAMES = {
-    "between_seconds": "loading data or in the loop between steps",
-    "forward_seconds": "the forward pass",
-    "backward_seconds": "the backward pass",
-    "optimizer_seconds": "the optimizer's step",
-}
+    phases = {
+        "between_seconds": "loading data or in the loop between steps",
+        "forward_seconds": "the forward pass",
+        "backward_seconds": "the backward pass",
+        "optimizer_seconds": "the optimizer's step",
+    }
+    return f", {1e3 * beyond.max():.3g} ms of the difference in {phases.get(str(beyond.idxmax()), beyond.idxmax())}"
 
 
 def _excess(worker_T: NDArray[np.float64], other_T: NDArray[np.float64]) -> tuple[float, float]:

@@ -22,9 +22,6 @@ from numpy.typing import NDArray
 from paceline._arrays import Array, Mask
 from paceline._curves import Line, batch_seconds
 
-ROUNDING = 16 * float(np.finfo(np.float64).eps)
-"""Largest relative error of a curve's inverse."""
-
 
 class BatchTimeCurves(Line, Protocol):
     """Batch time curves ``t(x) = max(floor, intercept + slope * x)`` for ``x <= limit``; four arrays ``[W]``.
@@ -75,10 +72,11 @@ class Load:
         The line is inverted with a margin for rounding; where several counts remain, the computed times decide.
         """
         started = self.seconds(self.lower + 1) <= deadline
+        rounding = 16 * float(np.finfo(np.float64).eps)  # the largest relative error of a curve's inverse
         start = self.intercept + self.comm
-        offset, margin = start * self.rate, (np.abs(start) + self.comm) * (ROUNDING * self.rate)
-        done = np.floor(deadline * (self.rate * (1 - ROUNDING)) - (offset + margin))
-        bound = deadline * (self.rate * (1 + ROUNDING)) - (offset - margin - 1)
+        offset, margin = start * self.rate, (np.abs(start) + self.comm) * (rounding * self.rate)
+        done = np.floor(deadline * (self.rate * (1 - rounding)) - (offset + margin))
+        bound = deadline * (self.rate * (1 + rounding)) - (offset - margin - 1)
         done = np.clip(done, self.lower, self.upper)
         bound = np.floor(np.minimum(np.where(self.rate > 0, bound, np.inf), self.upper + 1))
         done = np.where(started, done, self.lower)

@@ -136,11 +136,6 @@ def _require(fine: np.ndarray, values: Array, rule: str, kind: str) -> None:
         raise ValueError(f"{rule}, got {values[number]:g} for {kind} {number}")
 
 
-CELLS = 512
-"""Lengths that the bound on padding tells apart: all of the longest half of them, and quantiles of the others.
-A length is rounded down to its cell's, so the bound stays one."""
-
-
 def packed_bound(samples: Samples, fleet: Fleet) -> float:
     """Return a time, in seconds, before which no assignment ends.
 
@@ -241,9 +236,12 @@ def _cells(samples: Samples) -> tuple[Array, Array]:
     """Return where cells of samples begin, and what a group that begins there is padded to, rounded down."""
     count = len(samples)
     edges = np.arange(count + 1)
-    if count > CELLS:
-        rest = np.linspace(CELLS // 2, count, CELLS // 2 + 1).astype(np.int64)
-        edges = np.unique(np.concatenate([np.arange(CELLS // 2), rest]))
+    # The bound on padding tells 512 lengths apart: all of the longest half of them, and quantiles of the others.
+    # A length is rounded down to its cell's, so the bound stays one.
+    cells = 512
+    if count > cells:
+        rest = np.linspace(cells // 2, count, cells // 2 + 1).astype(np.int64)
+        edges = np.unique(np.concatenate([np.arange(cells // 2), rest]))
     return edges.astype(np.float64), samples.costs[edges[1:] - 1]
 
 

@@ -11,9 +11,6 @@ from paceline.torch.assigner import EpochAssigner
 from paceline.torch.global_batch import GlobalBatch, RankBatch
 from paceline.torch.order import Order, Samples
 
-ROUNDS = 8
-"""Rounds drawn at once where buffers hold more. A buffer is copied when it grows, so it grows in one batch of eight."""
-
 
 class BufferAssigner(EpochAssigner):
     """Draws samples into a buffer for each rank, and cuts batches from its front.
@@ -84,7 +81,8 @@ class BufferAssigner(EpochAssigner):
         short_W = (1 + self.ahead) * sizes_W - held_W
         if drawable and short_W.max() > 0:
             needed = int(np.max(-(-short_W // np.maximum(sizes_W, 1))))
-            self._draw(sizes_W, max(needed, min(ROUNDS, self.ahead)))
+            # A buffer is copied when it grows, so it grows by several rounds at once.
+            self._draw(sizes_W, max(needed, min(8, self.ahead)))
         if self.place == len(self.numbers):
             self._even_out(sizes_W)
 

@@ -16,9 +16,6 @@ from paceline.torch.assigner import Assigner, State, require_same
 from paceline.torch.costs import Costs, SampleCosts
 from paceline.torch.global_batch import GlobalBatch, RankBatch
 
-LOOKED_AT = 128
-"""Values at each end of a large array that its fingerprint is made of: all of them would cost as much as decoding."""
-
 
 class StreamAssigner(Assigner):
     """Draws global batches from a stream, which every rank reads again for every epoch, and divides them.
@@ -171,7 +168,8 @@ def _content(part: Any) -> Iterator[bytes]:
     elif hasattr(part, "numel") or isinstance(part, np.ndarray):
         flat = part.reshape(-1)
         yield repr((str(part.dtype), tuple(part.shape))).encode()
-        for ends in (flat[:LOOKED_AT], flat[-LOOKED_AT:]) if len(flat) > 2 * LOOKED_AT else (flat,):
+        # Both ends of a large array make its fingerprint: all of it would cost as much as decoding.
+        for ends in (flat[:128], flat[-128:]) if len(flat) > 256 else (flat,):
             yield repr(ends.tolist()).encode()
     else:
         try:

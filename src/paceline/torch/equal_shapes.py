@@ -15,9 +15,6 @@ import torch.distributed as dist
 from paceline.torch.counting import MAX_BATCHES
 from paceline.torch.loader_protocol import Loader
 
-CALLS = ("torch.distributed.distributed_c10d", "torch.distributed.c10d_logger", "torch.distributed.nn.", "paceline.")
-"""Modules between the script's call and this check, skipped to find the caller."""
-
 
 class EqualShapes:
     """Compares what ranks are about to gather, while batches are trained on that differ in size.
@@ -71,11 +68,17 @@ class EqualShapes:
 
 def _shards() -> bool:
     """Return whether a library is gathering shards of a model: the same on every rank, as all run the same code."""
+    between = (
+        "torch.distributed.distributed_c10d",
+        "torch.distributed.c10d_logger",
+        "torch.distributed.nn.",
+        "paceline.",
+    )
     frame = sys._getframe(1)
     while frame.f_back is not None:
         frame = frame.f_back
         module = str(frame.f_globals.get("__name__"))
-        if not module.startswith(CALLS):
+        if not module.startswith(between):
             # modules that gather shards of a model, hundreds a step
             return module.startswith(("torch.distributed.", "deepspeed.", "megatron."))
     return False

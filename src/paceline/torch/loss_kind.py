@@ -13,10 +13,6 @@ import torch
 from paceline._arrays import Array, Sizes
 from paceline.recording.torch.marks import Delayed
 
-MAX_STEPS = 60
-"""Most steps to look at: the kind of a loss does not change, and every norm takes time."""
-
-
 SURE, CLEAR = 3.0, 0.15
 """Standard errors by which the growth of gradients must be on the wrong side of the border, and the largest standard
 error at which to warn at all. A correct loss lies a quarter (0.25) on the right side, so a false alarm takes nearly 5
@@ -140,7 +136,8 @@ class LossKind:
         x = np.log(samples_W)
         self._x.append(x - x.mean())
         self._y.append(log_norm_W - log_norm_W.mean())
-        self.full = len(self._x) >= MAX_STEPS
+        # 60 steps are enough: the kind of a loss does not change, and every norm takes time
+        self.full = len(self._x) >= 60
         if len(self._x) % 6:
             return ""
         power, error = self._growth()

@@ -14,18 +14,6 @@ from torch.utils.data import DataLoader, IterableDataset
 
 DRAWS = "the loader draws every global batch itself, as shuffle= and seed= say"
 
-INSTEAD = {
-    "batch_size": "give global_batch, the samples of all ranks together",
-    "batch_sampler": f"{DRAWS}; an order of your own is sampler=",
-    "generator": DRAWS,
-    "persistent_workers": "loading processes live on from epoch to epoch anyway, so leave it out",
-    "in_order": "batches come in order, so leave it out",
-    "pin_memory_device": "memory is pinned for the current CUDA device, so give pin_memory= alone",
-    "num_replicas": "give world_size, the number of ranks",
-    **dict.fromkeys(("lengths", "cost", "cap", "global_tokens", "padded"), "it is a part of costs=Costs(...)"),
-}
-"""Options of torch's loaders and samplers that this one has not, and what to do about it."""
-
 UNKNOWN = {
     "sampler": "epochs count up by themselves, and loader.set_epoch(epoch) chooses one",
     "batch_size": "this rank's changes from batch to batch, and loader.global_batch is that of all ranks",
@@ -75,11 +63,21 @@ def refuse(unknown: Iterable[str], callee: Callable[..., Any]) -> None:
     Traceback (most recent call last):
     TypeError: BalancedLoader has no option batch_size: give global_batch, the samples of all ranks together
     """
+    instead = {
+        "batch_size": "give global_batch, the samples of all ranks together",
+        "batch_sampler": f"{DRAWS}; an order of your own is sampler=",
+        "generator": DRAWS,
+        "persistent_workers": "loading processes live on from epoch to epoch anyway, so leave it out",
+        "in_order": "batches come in order, so leave it out",
+        "pin_memory_device": "memory is pinned for the current CUDA device, so give pin_memory= alone",
+        "num_replicas": "give world_size, the number of ranks",
+        **dict.fromkeys(("lengths", "cost", "cap", "global_tokens", "padded"), "it is a part of costs=Costs(...)"),
+    }
     for name in unknown:
         known = list(inspect.signature(callee).parameters)
         close = get_close_matches(name, known)
         otherwise = f"did you mean {close[0]}?" if close else f"it takes {', '.join(known[1:])}"
-        raise TypeError(f"BalancedLoader has no option {name}: {INSTEAD.get(name, otherwise)}")
+        raise TypeError(f"BalancedLoader has no option {name}: {instead.get(name, otherwise)}")
 
 
 def require_int(name: str, value: Any, minimum: int, unit: str = "") -> int:

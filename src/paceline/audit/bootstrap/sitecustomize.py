@@ -11,8 +11,6 @@ from importlib.abc import Loader, MetaPathFinder
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-
 
 class AfterTorch(MetaPathFinder):
     """Finds torch as it would be found, and begins the audit when it is loaded."""
@@ -57,7 +55,7 @@ def run_next() -> None:
     """Run the file of this name that would have been found without this one."""
     for folder in sys.path:
         found = Path(folder or ".").resolve() / "sitecustomize.py"
-        if found.parent != HERE and found.is_file():
+        if found.parent != Path(__file__).resolve().parent and found.is_file():
             spec = importlib.util.spec_from_file_location("sitecustomize", found)
             assert spec is not None
             assert spec.loader is not None

@@ -28,9 +28,6 @@ from paceline.torch.stream_loader import StreamLoader
 Collate = Callable[[list[Any]], Any]
 
 
-WITHOUT_PROCESSES = {"num_workers": 0, "prefetch_factor": None, "multiprocessing_context": None, "timeout": 0}
-
-
 class Restless:
     """A predictor to which the workers seem to have other speeds in every iteration, the same on every rank."""
 
@@ -170,7 +167,8 @@ def watch_balanced(patches: Patches) -> None:
         def init(loader: Any, dataset: Any, *arguments: Any, **options: Any) -> None:
             costs = options.get("costs")
             begun.update(accumulate=options.get("accumulate", 1), fixed=getattr(costs, "global_tokens", None) is None)
-            passed = {name: value for name, value in options.items() if name not in WITHOUT_PROCESSES}
+            of_processes = {"num_workers", "prefetch_factor", "multiprocessing_context", "timeout"}
+            passed = {name: value for name, value in options.items() if name not in of_processes}
             name = f"balanced loader {len(recorder.tape.facts.get('balanced', []))}"
             passed["collate_fn"] = delivering(recorder, name, options.get("collate_fn"))
             before(loader, dataset, *arguments, **passed)

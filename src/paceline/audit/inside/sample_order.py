@@ -17,7 +17,6 @@ import numpy as np
 import torch
 
 PICKLE = "pickle"
-PLAIN = (int, float, bool, str, type(None))
 
 
 class UnwritableError(TypeError):
@@ -34,7 +33,7 @@ def written(item: Any) -> Any:
         return item.detach().cpu().clone()  # not a view: torch writes the whole storage
     if isinstance(item, np.ndarray | np.generic) and item.dtype.kind in "fiub":
         return {"array": torch.from_numpy(np.ascontiguousarray(item))}
-    if type(item) in PLAIN:
+    if type(item) in (int, float, bool, str, type(None)):
         return item
     if type(item) is bytes:
         return {"bytes": list(item)}

@@ -26,9 +26,6 @@ from paceline.audit.inside.sample_order import (
 )
 from paceline.audit.tape import RANDINT, Sample, Tape, TapedStep
 
-LARGEST = 65536
-"""Values of a parameter that are compared one by one; a larger one is folded to so many sums with random signs."""
-
 
 class StepRecorder:
     """Recorder of the samples and steps of one rank in one run.
@@ -263,9 +260,10 @@ def folded(tensor: torch.Tensor) -> Array:
     if not values.is_floating_point() or values.dtype in (torch.float16, torch.bfloat16):
         values = values.float()
     flat: Array = values.numpy().copy()
-    if len(flat) <= LARGEST:
+    sums = 65536  # up to so many values are compared one by one
+    if len(flat) <= sums:
         return flat
     signs = np.random.default_rng(len(flat)).integers(0, 2, len(flat), dtype=np.int8) * 2 - 1
-    padded = np.zeros(-(-len(flat) // LARGEST) * LARGEST, flat.dtype)
+    padded = np.zeros(-(-len(flat) // sums) * sums, flat.dtype)
     padded[: len(flat)] = flat * signs
-    return np.asarray(padded.reshape(-1, LARGEST).sum(axis=0))
+    return np.asarray(padded.reshape(-1, sums).sum(axis=0))

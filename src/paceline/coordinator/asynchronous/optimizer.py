@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 Vector = NDArray[np.floating[Any]]
 """All parameters of a model, or a gradient of them, in one row, ``[P]``: float32 or float64."""
 
-BLOCK = 2**16
-"""Numbers that a step works on at a time: they stay in the cache of a core between its operations."""
 
 Rate = float | Callable[[int], float]
 """A learning rate, or what it is after that many applied samples."""
@@ -100,9 +98,10 @@ class SGD:
         rate = self.rate(applied) if callable(self.rate) else self.rate
         if self.momentum and self._momentum_P is None:
             self._momentum_P = np.zeros_like(parameters)
-        scratch = np.empty(min(BLOCK, len(parameters)), dtype=parameters.dtype)
-        for start in range(0, len(parameters), BLOCK):
-            block = slice(start, start + BLOCK)
+        size = 2**16  # numbers that stay in the cache of a core between the operations
+        scratch = np.empty(min(size, len(parameters)), dtype=parameters.dtype)
+        for start in range(0, len(parameters), size):
+            block = slice(start, start + size)
             self._step(parameters[block], gradient[block], block, rate, factor, scratch[: len(parameters[block])])
 
     def _step(

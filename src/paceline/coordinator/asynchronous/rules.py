@@ -15,9 +15,6 @@ from paceline.coordinator.asynchronous.workers import Member, Workers
 from paceline.predictors import Curves
 from paceline.solver import split
 
-PRICE = 0.05
-"""Share of the samples a second, of those with full batches, that smaller batches may cost: each pays for its wire."""
-
 
 @dataclass(frozen=True, eq=False)
 class Outlook:
@@ -162,7 +159,8 @@ def _affordable(slower_W: Array, full_W: Array, wire_W: Array) -> Array:
 
     Times are those of computing a full batch and on the wire, in seconds.
     """
-    needed = (1 - PRICE) * (1 / (wire_W + full_W)).sum()
+    # Smaller batches may cost 5% of the samples a second of full ones, as each pays for its wire.
+    needed = 0.95 * (1 / (wire_W + full_W)).sum()
 
     def divided(stretch: float) -> Array:
         return np.maximum(slower_W / stretch, 1.0)

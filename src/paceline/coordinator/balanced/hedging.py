@@ -21,11 +21,6 @@ A choice trusts all, half or none of the differences (none is equal batches), an
 by half or fully."""
 
 
-FIRST_C = np.where(np.arange(len(CHOICES_C2)) > 0, 0.1, 0.0)
-"""Added to the costs where they are compared: the forecast itself is followed until another choice would have saved a
-tenth of an iteration in the last 50 or so. Less is luck."""
-
-
 class Hedging:
     """Follows the choice whose sizes would recently have made the workers wait least.
 
@@ -134,7 +129,9 @@ class Hedging:
         wait_C = np.log(seconds_C / np.minimum.reduce(seconds_C))
         # the last 50 iterations count; one counts as at most 3 in log time, as a single stall is no evidence
         self._cost_C = 0.98 * self._cost_C + np.minimum(wait_C, 3.0)
-        self.choice = int(np.argmin(self._cost_C + FIRST_C))
+        # The forecast itself is followed until another choice would have saved a tenth of an iteration in the last 50
+        # or so. Less is luck.
+        self.choice = int(np.argmin(self._cost_C + np.where(np.arange(len(self._cost_C)) > 0, 0.1, 0.0)))
 
 
 def fluid_sizes(equal_CW: Array, start_W: Array | None, size: float) -> Array:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib would slow the start of every Python
 WATCHED = {"torch.nn.parallel.distributed": "watch_ddp", "torch.optim.optimizer": "watch_other_models"}
 """Modules of torch, and the function of ``paceline.recording.launch`` that is called once each was imported."""
 
@@ -57,7 +56,8 @@ def watch_if_possible(module: ModuleType) -> None:
 
 def run_the_other() -> None:
     """Run the next file of this name on the path, if there is one."""
-    others = [folder for folder in sys.path if os.path.abspath(folder) != HERE]  # noqa: PTH100
+    own = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib would slow the start of every Python
+    others = [folder for folder in sys.path if os.path.abspath(folder) != own]  # noqa: PTH100
     spec = PathFinder.find_spec("sitecustomize", others)
     if spec is not None and spec.loader is not None:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
