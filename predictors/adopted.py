@@ -70,31 +70,25 @@ class Adopted(FleetPredictor):
         return self
 
     def reset(self, workers: Sequence[str]) -> None:
-        """Start, or start again, with this fleet."""
         super().reset(workers)
         self.predictor.reset(self.workers)
 
     def join(self, worker: str) -> None:
-        """Add a worker at the end of the fleet."""
         super().join(worker)
         self.predictor.join(worker)
 
     def leave(self, worker: str) -> None:
-        """Remove a worker."""
         super().leave(worker)
         self.predictor.leave(worker)
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a worker."""
         super().rename(old, new)
         self.predictor.rename(old, new)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return the predictor's state, together with what this wrapper keeps about the fleet."""
         return super().state_dict() | {PREFIX + name: value for name, value in self.predictor.state_dict().items()}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume from what ``state_dict`` returned."""
         super().load_state_dict({name: value for name, value in state.items() if not name.startswith(PREFIX)})
         mine = {name.removeprefix(PREFIX): value for name, value in state.items() if name.startswith(PREFIX)}
         self.predictor.load_state_dict(mine)

@@ -134,28 +134,23 @@ class FixedPart:
         return self
 
     def reset(self, workers: Sequence[str]) -> None:
-        """Start, or start again, with this fleet and no memory of any iteration."""
         self.predictor.reset(workers)
         self._clear()
 
     def join(self, worker: str) -> None:
-        """Add a worker at the end of the fleet; the others keep their state."""
         self.predictor.join(worker)
         fresh = _fresh(1)
         self._take({name: np.concatenate([rows, fresh[name]]) for name, rows in self._rows.items()})
 
     def leave(self, worker: str) -> None:
-        """Remove a worker; the others keep their state."""
         stays_W = np.array([other != worker for other in self.workers])
         self.predictor.leave(worker)
         self._take({name: rows[stays_W] for name, rows in self._rows.items()})
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a worker; it keeps its place and its state."""
         self.predictor.rename(old, new)
 
     def observe(self, report: Report) -> None:
-        """Learn from the measurements of the iteration just finished."""
         size_W, speed_W = np.asarray(report.samples, dtype=np.float64), report.speed
         if len(speed_W) != len(self._rows["size"]):
             self.predictor.observe(report)  # which refuses it
@@ -187,7 +182,6 @@ class FixedPart:
         self._reference, self.latest = reference, at_reference
 
     def predict(self, *, covariates: ArrayLike | None = None, horizon: int = 1) -> Forecast:
-        """Forecast the iteration ``horizon`` ahead. Pure: a second call gives the same answer."""
         forecast = self.predictor.predict(covariates=covariates, horizon=horizon)
         size = self._reference or 1.0
         seconds_W = size / forecast.speed
@@ -197,7 +191,6 @@ class FixedPart:
         return replace(forecast, batch_time=curves)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return everything learnt and observed, by the inner predictor too, as arrays."""
         mine = {PREFIX + name: rows.copy() for name, rows in self._rows.items()}
         reference = np.array(np.nan if self._reference is None else self._reference)
         return {**self.predictor.state_dict(), **mine, f"{PREFIX}reference": reference}

@@ -68,26 +68,22 @@ class NestedPredictor(FleetPredictor):
         return self
 
     def reset(self, workers: Sequence[str]) -> None:
-        """Start, or start again, with this fleet and no memory of any iteration."""
         super().reset(workers)
         self._ahead = {}
         for inner in self._inner:
             inner.reset(self.workers)
 
     def join(self, worker: str) -> None:
-        """Add a worker at the end of the fleet; the others keep their state."""
         super().join(worker)
         for part in self._parts():
             part.join(worker)
 
     def leave(self, worker: str) -> None:
-        """Remove a worker; the others keep their state."""
         super().leave(worker)
         for part in self._parts():
             part.leave(worker)
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a worker; it keeps its place and its state."""
         super().rename(old, new)
         for part in self._parts():
             part.rename(old, new)
@@ -144,7 +140,6 @@ class NestedPredictor(FleetPredictor):
         return inner | {f"ahead{horizon}": ahead for horizon, ahead in self._ahead.items()}
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return everything learnt and observed, by the inner predictors too, as arrays."""
         state = super().state_dict()
         for part, predictor in self._named_parts().items():
             entries = {n: value for n, value in predictor.state_dict().items() if n != "workers"}
@@ -152,7 +147,6 @@ class NestedPredictor(FleetPredictor):
         return state
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume from what ``state_dict`` returned."""
         places = [name.split("/") for name in state]
         parts = {place[1] for place in places if len(place) > 2 and re.fullmatch("(inner|ahead)[0-9]+", place[1])}
         outer = {n: value for n, value in state.items() if n.split("/", 2)[1:2] not in [[part] for part in parts]}

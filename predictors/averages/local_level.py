@@ -56,7 +56,6 @@ class LocalLevel(FleetPredictor):
         self.smoothing = smoothing
 
     def join(self, worker: str) -> None:
-        """Add a worker at the end of the fleet; the others keep their state."""
         self.join_all([worker])
 
     def join_all(self, workers: Sequence[str]) -> None:

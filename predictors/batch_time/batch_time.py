@@ -172,7 +172,6 @@ class BatchTime(FleetPredictor):
     # -- the fleet, here and in the relative speed's predictor ---------------------------------------------------------
 
     def reset(self, workers: Sequence[str]) -> None:
-        """Start, or start again, with this fleet and no memory of any iteration."""
         self._require_devices(tuple(map(str, workers)))
         super().reset(workers)
         self._relative.reset(self.workers)
@@ -180,19 +179,16 @@ class BatchTime(FleetPredictor):
             self._set_start(w)
 
     def join(self, worker: str) -> None:
-        """Add a worker at the end of the fleet; the others keep their state."""
         self._require_devices((*self.workers, str(worker)))
         super().join(worker)
         self._relative.join(worker)
         self._set_start(len(self.workers) - 1)
 
     def leave(self, worker: str) -> None:
-        """Remove a worker; the others keep their state."""
         super().leave(worker)
         self._relative.leave(worker)
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a worker; it keeps its place and its state."""
         super().rename(old, new)
         self._relative.rename(old, new)
 
@@ -218,7 +214,6 @@ class BatchTime(FleetPredictor):
         self.state["information"][w] = FITTED_INFORMATION if fitted else UNKNOWN_INFORMATION
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return everything learnt and observed, by the relative speed's predictor too, as arrays."""
         # The fleet is saved once: the relative speed's predictor always has the same one.
         relative = {
             n.replace("/", "/relative/", 1): v for n, v in self._relative.state_dict().items() if n != "workers"
@@ -226,7 +221,6 @@ class BatchTime(FleetPredictor):
         return super().state_dict() | relative
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume from what ``state_dict`` returned."""
         mine = {name: value for name, value in state.items() if "/relative/" not in name}
         super().load_state_dict(mine)
         relative = {name.replace("/relative/", "/", 1): value for name, value in state.items() if "/relative/" in name}
