@@ -42,11 +42,11 @@ def _file(module: str) -> Path:
 
 
 def _is_documented(module: str, name: str) -> bool:
-    """Return whether a name is a class or a function: constants have no docstring of their own."""
+    """Return whether a name is a class or a function: constants have no docstring of their own, modules no entry."""
     for node in ast.parse(_file(module).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
             return True
-        if isinstance(node, ast.ImportFrom) and node.module:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module != module:
             for alias in node.names:
                 if (alias.asname or alias.name) == name:
                     return _is_documented(node.module, alias.name)

@@ -6,7 +6,7 @@ their library only when they are used.
 
 from paceline.recording.async_run_log import AsyncRun, AsyncRunReader, is_asynchronous, read_async_run
 from paceline.recording.control_group import ControlGroup
-from paceline.recording.covariates import Covariate, all_covariates, default_covariates
+from paceline.recording.covariates import Covariate, all_covariates, default_covariates, nvml_covariates
 from paceline.recording.json_lines import JsonLines
 from paceline.recording.merging import merge, phase_table
 from paceline.recording.recorder import Recorder
@@ -39,6 +39,7 @@ __all__ = [
     "lightning_callback",
     "merge",
     "newest",
+    "nvml_covariates",
     "phase_table",
     "read_async_run",
     "read_run",

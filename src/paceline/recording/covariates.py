@@ -312,8 +312,6 @@ def all_covariates(
     These are the seven of :func:`default_covariates`, the quota if there is one now, and those of the GPU if NVML sees
     one: see :func:`~paceline.recording.covariates.nvml_covariates` for ``device``.
     """
-    from paceline.recording.covariates import nvml_covariates
-
     has_quota = (group or ControlGroup.of_this_process(root)) is not None
     quota = [_OfGroup(group, root)(CPUQuota)] if has_quota else []
     return [*default_covariates(group, root), *quota, *nvml_covariates(device)]
