@@ -7,6 +7,7 @@ draws a tenth of them.
 import functools
 import gc
 import os
+import resource
 import signal
 from importlib.util import find_spec
 
@@ -114,3 +115,26 @@ def alone():
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
+
+
+@pytest.fixture
+def room(request):
+    """Return a function that lets files grow to so many bytes only; ``None`` takes the limit away."""
+    before, action = resource.getrlimit(resource.RLIMIT_FSIZE), signal.getsignal(signal.SIGXFSZ)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    def limit(size):
+        resource.setrlimit(resource.RLIMIT_FSIZE, before if size is None else (size, before[1]))
+
+    test = request.node.obj
+
+    @functools.wraps(test)
+    def limited(**arguments):
+        try:
+            test(**arguments)
+        finally:
+            limit(None)  # before pytest writes its report, which may go to a file too
+
+    request.node.obj = limited
+    yield limit
+    signal.signal(signal.SIGXFSZ, action)

@@ -13,8 +13,7 @@ import pytest
 from paceline.coordinator import LoadBalancer
 from paceline.datasets import read_traces, readers, recorded
 from paceline.eval import leaderboard
-from paceline.predictors import EWMA, LastValue, Report, checks, named, register
-from paceline.predictors.named import kinds
+from paceline.predictors import EWMA, LastValue, Report, checks
 from paceline.recording import Recorder, default_covariates, merge, sinks
 from paceline.recording.records import Iteration
 
@@ -52,11 +51,7 @@ def test_added_predictor_keeps_contract(made):
     assert len(checks.run(checks.fitted(geometric()))) == len(checks.CHECKS)
     (example,) = doctest.DocTestFinder().find(geometric, "Geometric", globs={"Geometric": geometric})
     assert doctest.DocTestRunner().run(example).failed == 0
-    register(geometric)
-    try:
-        model = named("geometric")
-    finally:
-        del kinds["geometric"]
+    model = geometric()
     model.reset(["a"])
     for seconds in (1.0, 4.0):
         model.observe(Report(samples=[100], seconds=[seconds]))

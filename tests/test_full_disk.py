@@ -4,14 +4,9 @@ The largest size of a file that the kernel allows a process stands for the disk:
 way, with a short write and then an error, and the test can give space back.
 """
 
-import errno
-import functools
 import json
-import logging
 import os
-import resource
 import shutil
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -21,33 +16,7 @@ import numpy as np
 import pytest
 from recorded_runs import iterations
 
-from paceline._lines import Lines
-from paceline.coordinator.asynchronous import SGD, EpochSampler, Server, scheme
-from paceline.parameter_server.service import Service
 from paceline.recording import JsonLines, Recorder, merge, read_run
-
-
-@pytest.fixture
-def room(request):
-    """Return a function that lets files grow to so many bytes only; ``None`` takes the limit away."""
-    before, action = resource.getrlimit(resource.RLIMIT_FSIZE), signal.getsignal(signal.SIGXFSZ)
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-
-    def limit(size):
-        resource.setrlimit(resource.RLIMIT_FSIZE, before if size is None else (size, before[1]))
-
-    test = request.node.obj
-
-    @functools.wraps(test)
-    def limited(**arguments):
-        try:
-            test(**arguments)
-        finally:
-            limit(None)  # before pytest writes its report, which may go to a file too
-
-    request.node.obj = limited
-    yield limit
-    signal.signal(signal.SIGXFSZ, action)
 
 
 def record(recorder, count):
@@ -129,56 +98,6 @@ def test_no_iteration_without_its_header(tmp_path, room):
     run = read_run(path)
     assert (len(run), run.skipped, run.lost) == (5, 0, 1)
     assert np.isfinite(run.sizes[2:]).all()
-
-
-def test_unfit_checkpoint_is_written_later(tmp_path, room, caplog):
-    path = tmp_path / "run.safetensors"
-    server = Server(np.zeros(2), SGD(0.1), scheme("asp", 1), EpochSampler(8, epochs=1), batch=4, workers="a")
-    service = Service(server, checkpoint=path, checkpoint_every=4)
-    for size in (64, None):
-        room(size)
-        service.push("a", service.pull("a").stamp, np.ones(2))
-        assert path.is_file() == (size is None)
-    assert caplog.text.count("no checkpoint could be written") == 1
-
-
-class Stubborn:
-    """A file on a disk so full that nothing can be taken back either, and that cannot be closed."""
-
-    def __init__(self, file):
-        self.file, self.full = file, True
-
-    def write(self, content):
-        if not self.full:
-            return self.file.write(content)
-        if len(content) > 3:
-            return self.file.write(content[:3])
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    def truncate(self, size):
-        if self.full:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return self.file.truncate(size)
-
-    def seek(self, *where):
-        return self.file.seek(*where)
-
-    def close(self):
-        self.file.close()
-        raise OSError(errno.EIO, "Input/output error")
-
-
-def test_partial_line_taken_back_later(tmp_path, caplog):
-    lines = Lines(tmp_path / "a.txt", logging.getLogger("paceline.test"))
-    assert lines.append("first")
-    lines.file = Stubborn(lines.file)
-    assert not lines.append("lost one")
-    assert not lines.append("lost two")
-    lines.file.full = False
-    assert lines.append("second")
-    lines.close()
-    assert (tmp_path / "a.txt").read_text("utf-8") == "first\nsecond\n"
-    assert "could not be closed" in caplog.text
 
 
 def test_a_device_that_is_always_full_ends_nothing(caplog):

@@ -118,3 +118,42 @@ def test_new_file_must_not_exist_text_is_escaped(tmp_path):
     null = Lines("/dev/null", LOG)  # no file that could be read back
     assert null.append("a")
     null.close()
+
+
+class Stubborn:
+    """A file on a disk so full that nothing can be taken back either, and that cannot be closed."""
+
+    def __init__(self, file):
+        self.file, self.full = file, True
+
+    def write(self, content):
+        if not self.full:
+            return self.file.write(content)
+        if len(content) > 3:
+            return self.file.write(content[:3])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def truncate(self, size):
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self.file.truncate(size)
+
+    def seek(self, *where):
+        return self.file.seek(*where)
+
+    def close(self):
+        self.file.close()
+        raise OSError(errno.EIO, "Input/output error")
+
+
+def test_partial_line_taken_back_later(tmp_path, caplog):
+    lines = Lines(tmp_path / "a.txt", LOG)
+    assert lines.append("first")
+    lines.file = Stubborn(lines.file)
+    assert not lines.append("lost one")
+    assert not lines.append("lost two")
+    lines.file.full = False
+    assert lines.append("second")
+    lines.close()
+    assert (tmp_path / "a.txt").read_text("utf-8") == "first\nsecond\n"
+    assert "could not be closed" in caplog.text

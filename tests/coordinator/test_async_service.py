@@ -161,3 +161,14 @@ def test_holder_of_the_last_samples_is_given_up(caplog):
     assert service.server.finished
     assert "gave up on c" in caplog.text
     assert service.server.ledger.steps(Outcome.ABANDONED) >= 1
+
+
+def test_unfit_checkpoint_is_written_later(tmp_path, room, caplog):
+    path = tmp_path / "run.safetensors"
+    server = Server(np.zeros(2), SGD(0.1), scheme("asp", 1), EpochSampler(8, epochs=1), batch=4, workers="a")
+    service = Service(server, checkpoint=path, checkpoint_every=4)
+    for size in (64, None):
+        room(size)
+        service.push("a", service.pull("a").stamp, np.ones(2))
+        assert path.is_file() == (size is None)
+    assert caplog.text.count("no checkpoint could be written") == 1
