@@ -4,8 +4,7 @@ import numpy as np
 
 from paceline.coordinator import LoadBalancer, Policy
 from paceline.predictors import EWMA, Report
-from paceline.recording import JsonLines
-from paceline.recording.records import Iteration
+from paceline.recording import Iteration, JsonLines, Round
 
 
 class Proportional(EWMA):
@@ -37,3 +36,37 @@ def written(path, records):
     for record in records:
         sink(record)
     return sink
+
+
+def rounds(count, workers=("fast", "slow", "worse")):
+    """Yield the records of an asynchronous run whose last worker is a straggler, one for each round."""
+    for index in range(count):
+        done = np.array([100.0, 50.0, 10.0]) * (index + 1)
+        yield Round(
+            index=index,
+            time=1.7e9 + index,
+            scheme="SaPS",
+            bound=2,
+            batch=8,
+            workers=workers,
+            sizes=np.array([8.0, 4.0, 1.0]),
+            pushes=np.array([12.0, 6.0, 1.0]),
+            staleness=np.array([1.5, 2.0, 7.0]),
+            expected=np.array([1.0, 2.0, 6.0]),
+            done=done,
+            wasted=done / 10,
+            waited=np.zeros(3),
+            version=20 * (index + 1),
+            applied=int(done.sum()),
+            dropped=0,
+            abandoned=int(done.sum() / 10),
+            refused=0,
+            largest=7,
+            wasted_share=1 / 11,
+            forecast=3.0,
+            actual=3.5,
+            covered=0.9,
+            stragglers=workers[-1:],
+            acted=index == 1,
+            why="worse is a straggler: its pushes are 7 versions stale." if index == 1 else "",
+        )

@@ -7,8 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from paceline.coordinator.asynchronous import SCHEMES, SGD, EpochSampler, Outcome, Server, scheme
-from paceline.parameter_server.service import Service
+from paceline.coordinator.asynchronous import SCHEMES, SGD, EpochSampler, Outcome, Server, saps, scheme
+from paceline.parameter_server.service import Rounds, Service
+from paceline.predictors import LastValue
+from paceline.recording import Sink, read_async_run, round_sinks
 
 SAMPLES, BATCH = 40, 5
 
@@ -172,3 +174,119 @@ def test_unfit_checkpoint_is_written_later(tmp_path, room, caplog):
         service.push("a", service.pull("a").stamp, np.ones(2))
         assert path.is_file() == (size is None)
     assert caplog.text.count("no checkpoint could be written") == 1
+
+
+# -- rounds, as metrics and records take them -------------------------------------------------------------------------
+
+WORKERS = ("fast", "slow", "worse")
+
+
+def trained(sinks, *arguments, **options):
+    server = trained_with(sinks, *arguments, **options)
+    for sink in sinks:
+        if isinstance(sink, Sink):
+            sink.close()
+    return server
+
+
+def trained_with(sinks, rules=None, samples=240, bad=0):
+    """Train with a worker that pushes once for eight steps of two others, and return the server."""
+    server = Server(
+        np.zeros(2),
+        SGD(0.1),
+        rules or scheme("asp", 3),
+        EpochSampler(samples, epochs=1),
+        batch=8,
+        workers=WORKERS,
+        predictor=LastValue(),
+    )
+    service = Service(server, patience=0.05)  # the slow one holds the last samples
+    Rounds(service, sinks, min_seconds=0.0)
+    held = service.pull("worse")
+    for turn in range(10**6):
+        for worker in ("fast", "slow"):
+            work = service.pull(worker)
+            if work.ended:
+                return server
+            gradient = np.full(2, np.nan if turn < bad else 1.0)
+            service.push(worker, work.stamp, gradient, seconds=len(work.assigned) / 100)
+        if turn % 8 == 7 or server.sampler.empty:
+            if not held.ended:
+                service.push("worse", held.stamp, np.ones(2), seconds=len(held.assigned) / 10)
+            held = service.pull("worse")
+    return server
+
+
+def test_sink_round_trip_with_ledger(tmp_path):
+    path, seen = tmp_path / "run.jsonl", []
+    server = trained([*round_sinks(str(path)), seen.append])
+    run = read_async_run(path)
+    assert (run.scheme, run.bound, run.batch, run.workers) == ("ASP", None, 8, WORKERS)
+    assert len(run) == len(seen)
+    np.testing.assert_array_equal(run.of_workers["staleness"], [one.staleness for one in seen])
+    assert run.of_fleet["applied"][-1] == server.sampler.applied == 240
+    assert run.of_workers["done"][-1].sum() == 240
+    assert run.of_workers["pushes"].sum() == server.version
+    assert run.of_fleet["largest"][-1] == server.ledger.largest_staleness
+    assert run.of_fleet["actual"][-1] == pytest.approx(server.calibration.actual)
+    assert run.stragglers[-1] == ("worse",)
+    assert "worse is a straggler: its" in " ".join(run.why)
+
+
+def test_wasted_samples_by_kind_and_reason(tmp_path):
+    path = tmp_path / "run.jsonl"
+    server = trained(round_sinks(str(path)), saps(3, bound=2), bad=1)
+    run = read_async_run(path)
+    accounts = server.ledger.accounts.values()
+    assert run.of_workers["wasted"][-1].sum() == sum(account.wasted for account in accounts)
+    assert run.of_fleet["refused"][-1] > 0
+    assert run.of_fleet["abandoned"][-1] > 0
+    assert run.wasted_share[-1] == pytest.approx(server.ledger.wasted_share, rel=1e-5)  # six digits are written
+    told = " ".join(run.why)
+    assert "Refused the push of fast: 2 of its 2 numbers are NaN" in told
+    assert "Steps given up at the bound: worse" in told
+
+
+def watched(workers="abc", name="asp", applied=0):
+    """Return a service that has applied so many samples before it was resumed, and the rounds that it will see."""
+    server = Server(np.zeros(1), SGD(0.1), scheme(name, 3), EpochSampler(400, epochs=1), batch=8, workers=workers)
+    if applied:
+        earlier = Server(
+            np.zeros(1), SGD(0.1), scheme(name, 3), EpochSampler(400, epochs=1), batch=applied, workers="a"
+        )
+        earlier.push("a", earlier.pull("a").stamp, np.ones(1))
+        server.load_state_dict(earlier.state_dict())
+    service, rounds = Service(server), []
+    Rounds(service, [rounds.append], min_seconds=0.0)
+    return service, rounds
+
+
+def push(service, *workers, value=1.0):
+    for worker in workers:
+        service.push(worker, service.pull(worker).stamp, np.full(1, value))
+
+
+def test_round_names_joins_and_leaves():
+    service, rounds = watched()
+    push(service, *"abc")
+    assert not rounds[-1].acted
+    service.pull("c")
+    service.leave("c")
+    push(service, *"ab")
+    assert rounds[-1].acted
+    assert rounds[-1].why == "Left: c. 8 samples of steps that were given up went back."
+    service.join("d")
+    push(service, *"abd")
+    assert rounds[-1].why == "Joined: d."
+    service.pull("a")
+    service.pull("a")  # it has lost its first step
+    push(service, *"abd")
+    assert rounds[-1].why == "16 samples of steps that were given up went back."
+
+
+def test_resumed_run_counts_waste_since():
+    service, rounds = watched(applied=300)
+    push(service, "a", value=np.nan)
+    push(service, *"bc")
+    assert rounds[-1].applied == 316
+    assert rounds[-1].wasted_share == service.server.ledger.wasted_share == pytest.approx(1 / 3)
