@@ -86,7 +86,7 @@ def run_pytest(root, tests):
 
 @pytest.mark.soak
 @pytest.mark.processes
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_tests_pass_without_faults(copy):
     code, output = run_pytest(copy, sorted({test for fault in FAULTS for test in fault["noticed_by"]}))
     assert code == 0, output
