@@ -1,7 +1,7 @@
 """Limits of what a loader takes: datasets, numbers of samples, states of other loaders, and what its names say."""
 
 import pytest
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from paceline.torch import BalancedLoader, Costs
 
@@ -10,11 +10,20 @@ def made(dataset=range(12), global_batch=6, rank=0, world_size=2, **options):
     return BalancedLoader(dataset, global_batch, rank=rank, world_size=world_size, **options)
 
 
+class Stream(IterableDataset):
+    def __iter__(self):
+        yield from range(40)
+
+    def __len__(self):
+        return 40
+
+
 @pytest.mark.parametrize(
     ("dataset", "error", "said"),
     [
         (iter(range(9)), TypeError, "dataset must be map-style, with __len__ and __getitem__, got range_iterator: "),
         ({1, 2}, TypeError, "dataset must be map-style"),
+        (Stream(), TypeError, "dataset must be map-style.*got Stream: samples are assigned"),
         (DataLoader(range(9)), TypeError, "dataset must be what a DataLoader loads, got the DataLoader: give its data"),
         ([], ValueError, "0 samples are too few for 2 ranks, as each needs at least one: use fewer ranks"),
         ([5], ValueError, "1 samples are too few for 2 ranks"),

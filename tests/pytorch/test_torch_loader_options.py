@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import get_worker_info
 
 from paceline.torch import BalancedLoader
 
@@ -73,27 +73,6 @@ def test_invalid_value_refused_by_name(options, error, told):
 def test_an_epoch_that_does_not_exist_is_refused():
     with pytest.raises(ValueError, match="epoch must be at least 0, got -1"):
         made().set_epoch(-1)
-
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        yield from range(40)
-
-    def __len__(self):
-        return 40
-
-
-@pytest.mark.parametrize("dataset", [Stream(), iter(range(40)), {1, 2, 3}])
-def test_a_dataset_without_numbered_samples_is_refused(dataset):
-    with pytest.raises(
-        TypeError, match=f"dataset must be map-style.*got {type(dataset).__name__}: samples are assigned"
-    ):
-        made(dataset)
-
-
-def test_data_loader_as_dataset_refused():
-    with pytest.raises(TypeError, match="got the DataLoader: give its dataset"):
-        made(DataLoader(range(40)))
 
 
 @pytest.mark.parametrize(
