@@ -58,7 +58,7 @@ class InCommon(Pooled):
     def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
         return super().forecast_log_speed(covariates_WD, horizon)[:, 1:]
 
-    def _alone(self, learnt: dict[str, Array], driven_WF: Array) -> None:
+    def _alone(self, learned: dict[str, Array], driven_WF: Array) -> None:
         return None
 
 

@@ -126,8 +126,8 @@ def _examples(parts: list[tuple[Array, NDArray[np.bool_], Array]]) -> tuple[Arra
 
 
 def _weights(inputs_NF: Array, target_N: Array, penalty: float) -> Array:
-    penalised_FF = inputs_NF.T @ inputs_NF + penalty * np.eye(inputs_NF.shape[1])
-    return np.asarray(np.linalg.solve(penalised_FF, inputs_NF.T @ target_N))
+    penalized_FF = inputs_NF.T @ inputs_NF + penalty * np.eye(inputs_NF.shape[1])
+    return np.asarray(np.linalg.solve(penalized_FF, inputs_NF.T @ target_N))
 
 
 def _inputs(one: Scaled, choice: Choice) -> Array:

@@ -69,9 +69,9 @@ def auto_ets(damped: bool | None) -> Forecaster:
         from statsforecast.models import AutoETS
 
         model = AutoETS(damped=damped)
-        centre = log_T[:start].mean() - 10.0  # its forms with multiplied errors need values above 0
-        model.fit(log_T[:start] - centre)
-        return np.asarray(model.forward(log_T - centre, h=1, fitted=True)["fitted"][start:]) + centre
+        center = log_T[:start].mean() - 10.0  # its forms with multiplied errors need values above 0
+        model.fit(log_T[:start] - center)
+        return np.asarray(model.forward(log_T - center, h=1, fitted=True)["fitted"][start:]) + center
 
     return forecast
 
@@ -146,8 +146,8 @@ def _attempt(forecast: Forecaster, log_T: Array, covariates_TD: Array, start: in
 
 def _online(model: object, log_T: Array, covariates_TD: Array, start: int) -> Array:
     """Learn one value after the other; before each, ask for the next."""
-    found, centre = [], float(log_T[0])
-    for k, value in enumerate(log_T - centre):
+    found, center = [], float(log_T[0])
+    for k, value in enumerate(log_T - center):
         now = {str(d): v for d, v in enumerate(covariates_TD[k])}
         if k >= start:
             try:
@@ -156,7 +156,7 @@ def _online(model: object, log_T: Array, covariates_TD: Array, start: int) -> Ar
                 ahead = np.nan
             found.append(ahead)
         model.learn_one(value, **({"x": now} if now else {}))  # type: ignore[attr-defined]  # any model of river
-    return np.array(found) + centre
+    return np.array(found) + center
 
 
 ARIMA = (auto_arima(False), auto_arima(True))

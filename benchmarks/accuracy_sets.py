@@ -142,7 +142,7 @@ def _from_the_first_step(folder: Path) -> Iterator[Set]:
         about = f"logged speeds of 32 jobs on {gpu.upper()} GPUs of a cloud from the first step on (CM-DARE)"
         yield Set(f"cmdare {gpu}", about, list(cm_dare(folder / "cmdare", gpu)), role)
     for runs, role in (("135", DEVELOPMENT), ("24", HELD_OUT)):
-        about = f"runs {', '.join(runs)} of each synchronisation scheme, every 100 steps (Sync-Switch)"
+        about = f"runs {', '.join(runs)} of each synchronization scheme, every 100 steps (Sync-Switch)"
         yield Set(f"syncswitch {runs}", about, list(sync_switch(folder / "syncswitch", runs)), role)
 
 

@@ -119,11 +119,11 @@ def figure(results: Results, path: Path) -> None:
     for place, (_, rows) in enumerate(results):
         by_name = {row.scheme: row for row in rows}
         rivals = {"ASP": by_name.get("asp"), "best rival": best_rival(rows)}
-        for shift, (name, rival), colour in zip((-0.12, 0.12), rivals.items(), ("#0072B2", "#D55E00"), strict=True):
+        for shift, (name, rival), color in zip((-0.12, 0.12), rivals.items(), ("#0072B2", "#D55E00"), strict=True):
             if rival is not None:
                 found = ratio(by_name["saps"], rival)
-                axes.plot([found.low, found.high], [place + shift] * 2, color=colour, linewidth=1.5)
-                axes.plot(found.mean, place + shift, "o", color=colour, label=name if not place else None)
+                axes.plot([found.low, found.high], [place + shift] * 2, color=color, linewidth=1.5)
+                axes.plot(found.mean, place + shift, "o", color=color, label=name if not place else None)
     axes.axvline(1.0, color="#767676", linewidth=1)
     axes.set_xscale("log")
     axes.minorticks_off()

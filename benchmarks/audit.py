@@ -26,7 +26,7 @@ LIKE = {
     "mingpt": "minGPT's distributed trainer",
     "nanogpt": "nanoGPT",
     "accelerate_text": "Accelerate's text example",
-    "trainer_lm": "the Trainer's language modelling example",
+    "trainer_lm": "the Trainer's language modeling example",
     "lightning_digits": "Lightning's first example",
 }
 IMPORT = "import torch\n", "import torch\nfrom paceline.torch import BalancedLoader, attach\n"

@@ -21,7 +21,7 @@ TIME_TARGET = 0.75
 SPREAD_TARGET = 1.15
 PLAN_TARGET = 20.0
 
-COLOURS = {
+COLORS = {
     "standard": "#000000",
     "balanced": "#0072B2",
     "adaptive-steps": "#009E73",
@@ -30,7 +30,7 @@ COLOURS = {
     "balanced-drop": "#56B4E9",
     "fedbuff": "#E69F00",
 }
-"""Told apart by colour-blind eyes too (Okabe and Ito's palette)."""
+"""Told apart by color-blind eyes too (Okabe and Ito's palette)."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def figure(path: Path, runs: Runs) -> None:
     drawing = Figure(figsize=(9.0, 3.6), dpi=120, layout="constrained")
     over_time, over_rounds = drawing.subplots(1, 2)
     for name, of_seeds in runs.items():
-        style: dict[str, Any] = {"color": COLOURS[name], "linewidth": 2.2 if name in ("standard", "balanced") else 1.2}
+        style: dict[str, Any] = {"color": COLORS[name], "linewidth": 2.2 if name in ("standard", "balanced") else 1.2}
         hours = np.mean([[moment.seconds / 3600 for moment in run] for run in of_seeds], axis=0)
         accuracy = np.mean([[moment.accuracy for moment in run] for run in of_seeds], axis=0)
         over_time.plot(hours, 100 * accuracy, label=name, **style)

@@ -265,7 +265,7 @@ to gain, and a K80 beside V100s gains more than the paper's K520, K80 and M60. T
 **Claim**: with workers under interference, 38.7% less time to accuracy than BSP, ahead of ASP, SSP and FlexRR.
 
 **Here**: a perceptron on digits, trained for real at the speeds of recorded jobs, {seeds} seeds, every scheme at its
-own best of four rates. Simulated seconds until 95% of held-out digits are recognised. *Shedding* is FlexRR's idea:
+own best of four rates. Simulated seconds until 95% of held-out digits are recognized. *Shedding* is FlexRR's idea:
 whoever is done takes over a twentieth of a batch from the worker that would end last. It is given perfect foresight
 within an iteration, and its message costs nothing, 2% or 5% of an equal iteration. LB-BSP forecasts by an EWMA here.
 

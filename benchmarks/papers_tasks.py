@@ -65,7 +65,7 @@ class Perceptron:
         return np.concatenate([(inputs.T @ back).ravel(), last.ravel()])
 
     def accuracy(self, parameters: Vector) -> float:
-        """Return the share of held-out digits that are recognised."""
+        """Return the share of held-out digits that are recognized."""
         layers = self._layers(parameters)
         predicted = (_hidden(self.held_inputs, layers) @ layers[-1]).argmax(axis=1)
         return float((predicted == self.held_labels).mean())

@@ -23,7 +23,7 @@ LATEST = 4_102_444_800.0
 """The first second of 2100."""
 
 LARGEST_ITERATION = 2**53
-"""Beyond this, neighbouring whole numbers are one float64, and a cast to int64 returns garbage from 2**63 on."""
+"""Beyond this, neighboring whole numbers are one float64, and a cast to int64 returns garbage from 2**63 on."""
 
 EMPTIEST, FREE_PLACES = 100, 10_000_000
 """A panel of more than ten million places, and of a hundred for each row, is refused: it would only fill memory."""
@@ -148,7 +148,7 @@ def _panels_with_gaps(
     frame: pd.DataFrame, iteration_N: NDArray[np.int64], column_N: NDArray[np.intp], workers: int
 ) -> tuple[Panel, str]:
     """Return the function for any other table, and in words how many iterations no worker reported."""
-    row_N = iteration_N - iteration_N.min()  # a number that is absent for all workers is a gap, not a neighbour
+    row_N = iteration_N - iteration_N.min()  # a number that is absent for all workers is a gap, not a neighbor
     iterations = int(row_N.max()) + 1
     require_dense(len(frame), iterations, workers)  # before pairs are numbered: a far row would overflow
     _check_unique(frame, row_N, column_N, workers)

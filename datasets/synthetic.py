@@ -136,7 +136,7 @@ def _walk(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
 
 
 def _cpu_share(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
-    """Return the share of the CPU that neighbours leave, in (0, 1]: constant levels with a little jitter."""
+    """Return the share of the CPU that neighbors leave, in (0, 1]: constant levels with a little jitter."""
     level_TW = np.array([1.0, 0.8, 0.5])[_held(rng, shape, 3, 0.03)]
     return np.clip(level_TW + rng.normal(0.0, 0.04, shape), 0.05, 1.0)
 

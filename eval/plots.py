@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paceline._atomic import atomic_write
-from paceline._figures import BLUE, GREY, VERMILION, plain
+from paceline._figures import BLUE, GRAY, VERMILION, plain
 from paceline._require import require
 from paceline.datasets.profiles import CURVE
 from paceline.predictors.batch_time.curve_fit import curve_seconds, fit_curve
@@ -66,9 +66,9 @@ def _draw(panel: Any, title: str, rows: pd.DataFrame) -> None:
     at = f"{100 * np.median(off):.1f}% off in the median, {worst}"
     panel.set_title(f"{plain(title)}\nt(x) = {text}\n{at}", loc="left", fontsize=10)
     if not fits.all():
-        panel.axvline(size[fits].max(), color=GREY, linestyle="--", linewidth=1)
+        panel.axvline(size[fits].max(), color=GRAY, linestyle="--", linewidth=1)
         where = (size[fits].max(), 0.02)
-        panel.annotate("memory limit ", where, xycoords=("data", "axes fraction"), ha="right", va="bottom", color=GREY)
+        panel.annotate("memory limit ", where, xycoords=("data", "axes fraction"), ha="right", va="bottom", color=GRAY)
     # Both logarithmic: sizes span decades, and what counts are ratios of times, which are distances here.
     panel.set_xscale("log", base=2)
     panel.set_yscale("log")
@@ -76,7 +76,7 @@ def _draw(panel: Any, title: str, rows: pd.DataFrame) -> None:
     panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     panel.yaxis.set_major_formatter("{x:g}")
     panel.yaxis.set_minor_formatter(NullFormatter())
-    panel.grid(which="major", color=GREY, alpha=0.25, linewidth=0.5)
+    panel.grid(which="major", color=GRAY, alpha=0.25, linewidth=0.5)
     panel.set_xlabel("batch, samples")
     panel.set_ylabel("time of a step, ms")
     panel.spines[["top", "right"]].set_visible(False)

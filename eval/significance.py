@@ -1,6 +1,6 @@
 """Significance of differences: Diebold-Mariano tests, block-bootstrap intervals, ranks.
 
-A ratio of two predictors' errors is a mean over iterations that resemble their neighbours. Its standard error comes
+A ratio of two predictors' errors is a mean over iterations that resemble their neighbors. Its standard error comes
 from the lowest frequencies of its contributions, with the few degrees of freedom that these have: E. Lazarus, D. Lewis,
 J. Stock and M. Watson, "HAR inference: recommendations for practice", JBES 36, 2018; for forecasts L. Coroneo and F.
 Iacone, "Comparing predictive accuracy in small samples using fixed-smoothing asymptotics", J. Appl. Econometrics 35,
@@ -36,7 +36,7 @@ class Estimate:
     def error(self, cosines: int | None = None) -> tuple[float, int]:
         """Return the standard error, and its degrees of freedom: the number of cosines whose squares it is made of.
 
-        Fewer ``cosines`` than usual are for contributions that resemble their neighbours for long.
+        Fewer ``cosines`` than usual are for contributions that resemble their neighbors for long.
         """
         from scipy.fft import dct
 

@@ -25,5 +25,5 @@ for inputs, targets in job:
 
 with torch.no_grad():
     right = (network(dataset.tensors[0]).argmax(1) == dataset.tensors[1]).float().mean()
-print(f"{right:.1%} of the digits are recognised")
+print(f"{right:.1%} of the digits are recognized")
 dist.destroy_process_group()

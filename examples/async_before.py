@@ -22,4 +22,4 @@ for _ in range(10):
 
 with torch.no_grad():
     right = (network(dataset.tensors[0]).argmax(1) == dataset.tensors[1]).float().mean()
-print(f"{right:.1%} of the digits are recognised")
+print(f"{right:.1%} of the digits are recognized")

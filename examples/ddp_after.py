@@ -31,5 +31,5 @@ for epoch in range(10):
 with torch.no_grad():
     right = (network(dataset.tensors[0]).argmax(1) == dataset.tensors[1]).float().mean()
 if dist.get_rank() == 0:
-    print(f"{right:.1%} of the digits are recognised")
+    print(f"{right:.1%} of the digits are recognized")
 dist.destroy_process_group()

@@ -32,7 +32,7 @@ def train():
     with torch.no_grad():
         right = (network(dataset.tensors[0]).argmax(1) == dataset.tensors[1]).float().mean()
     if ray.train.get_context().get_world_rank() == 0:
-        print(f"{right:.1%} of the digits are recognised")
+        print(f"{right:.1%} of the digits are recognized")
 
 
 scaling = ray.train.ScalingConfig(num_workers=2)

@@ -24,7 +24,7 @@ from paceline.predictors.report import Report
 if TYPE_CHECKING:
     from paceline.datasets import Trace
 
-PREFIX = "learnt/adopted/"
+PREFIX = "learned/adopted/"
 
 
 def adopted(predictor: str | Predictor) -> FleetPredictor:

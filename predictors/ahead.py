@@ -14,18 +14,18 @@ from paceline._arrays import Array
 from paceline.predictors.fleet import FleetPredictor
 
 MAX_HORIZONS, MAX_HORIZON = 3, 64
-"""Horizons above 1 that are learnt for at the same time, and the farthest: what is expected is kept until it passes."""
+"""Most horizons above 1 learned at the same time, and the farthest: what is expected is kept until it passes."""
 
 
 class LearnsAhead(Protocol):
     """A predictor that can learn for several horizons."""
 
     def _fresh_ahead(self, count: int) -> dict[str, Array]:
-        """Return what is learnt for one horizon about ``count`` new workers."""
+        """Return what is learned for one horizon about ``count`` new workers."""
         ...
 
     def _fresh_fleet_ahead(self) -> dict[str, Array]:
-        """Return what is learnt for one horizon about the whole fleet."""
+        """Return what is learned for one horizon about the whole fleet."""
         ...
 
     def _width_ahead(self) -> int:
@@ -34,7 +34,7 @@ class LearnsAhead(Protocol):
 
 
 class Ahead(FleetPredictor):
-    """State learnt for one horizon, and the forecasts at this horizon of iterations still to come.
+    """State learned for one horizon, and the forecasts at this horizon of iterations still to come.
 
     Parameters
     ----------
@@ -57,12 +57,12 @@ class Ahead(FleetPredictor):
 
     @property
     def rows(self) -> dict[str, Array]:
-        """Learnt state of each worker."""
+        """Learned state of each worker."""
         return self.state
 
     @property
     def fleet(self) -> dict[str, Array]:
-        """Learnt state of the whole fleet."""
+        """Learned state of the whole fleet."""
         return self.shared_state
 
     def start_as(self, rows: Mapping[str, Array]) -> None:

@@ -31,12 +31,12 @@ single one may be a stall."""
 
 
 class Auto(Calibrated):
-    """The library's default: averages, periods, and the shipped GatedNARX with corrections learnt while it serves.
+    """The library's default: averages, periods, and the shipped GatedNARX with corrections learned while it serves.
 
     It serves any fleet from the first report on, without fitting: the network was fitted to other jobs. One linear
-    correction of it is learnt from all workers together, another is learnt for each worker: what its covariates do to
+    correction of it is learned from all workers together, another is learned for each worker: what its covariates do to
     it alone. For each worker, the experts that forecast it best gain the trust, and quantiles are corrected online. All
-    this is learnt for each horizon that is asked for. Events that return after equal numbers of iterations, such as
+    this is learned for each horizon that is asked for. Events that return after equal numbers of iterations, such as
     evaluations, are foreseen and kept from the experts (:class:`PeriodicEvents`). A worker's first iterations are often
     slow for reasons that do not return, such as loading and compiling, or too fast, where a clock does not wait for the
     device: one that turns out more than 20% faster, or to have half the speed forecast, within five reports starts
@@ -64,7 +64,7 @@ class Auto(Calibrated):
     """
 
     opts_out: ClassVar[Mapping[str, str]] = {
-        "a_silent_worker_leaves_others_alone": "its correction of the network is learnt from all workers together"
+        "a_silent_worker_leaves_others_alone": "its correction of the network is learned from all workers together"
     }
 
     _plain: ClassVar[bool] = True
@@ -80,7 +80,7 @@ class Auto(Calibrated):
         return super().initial_state(count) | {"forgotten": np.zeros(count), "far": np.zeros(count)}
 
     def _track_error(self, error_W: Array) -> None:
-        """Forget, before this report is learnt, what was seen in a warm-up or before a jump; track the quantiles."""
+        """Forget, before this report is learned, what was seen in a warm-up or before a jump; track the quantiles."""
         if np.minimum.reduce(self.state["compared"]) < WARM_UP and anywhere(warming_W := self._warming(error_W)):
             self._forget(warming_W)
             error_W = np.where(warming_W, np.nan, error_W)

@@ -246,7 +246,7 @@ def leaving_leaves_others_alone(make: Factory) -> None:
     _require(bool(np.isinf(predictor.predict().spread[2])), "a worker that came back was not forgotten")
 
 
-def renaming_keeps_what_was_learnt(make: Factory) -> None:
+def renaming_keeps_what_was_learned(make: Factory) -> None:
     """A worker under another name keeps its place and its state, also when the state is saved and resumed."""
     renamed, resumed, untouched = _warm(make), make(), _warm(make)
     renamed.rename("b", "B")
@@ -395,7 +395,7 @@ CHECKS: Mapping[str, Callable[[Factory], None]] = {
         copies_and_pickles,
         joining_leaves_others_alone,
         leaving_leaves_others_alone,
-        renaming_keeps_what_was_learnt,
+        renaming_keeps_what_was_learned,
         silence_is_survived,
         a_silent_worker_leaves_others_alone,
         a_missing_report_changes_nothing,

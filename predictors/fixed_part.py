@@ -1,4 +1,4 @@
-"""FixedPart: the part of a worker's time that does not follow its batch, learnt in front of any predictor.
+"""FixedPart: the part of a worker's time that does not follow its batch, learned in front of any predictor.
 
 A worker's time is ``fixed + x / v``, and both parts move. While sizes stay the same nobody can tell the two apart; each
 change of sizes, as balancing makes them anyway, shows a little of it. Axes: W workers, H hypotheses.
@@ -161,7 +161,7 @@ class FixedPart:
             reference = float(np.nanmean(size_W))
         with np.errstate(all="ignore"):
             seconds_W = size_W / speed_W
-            rows, moved = self._learnt(report, size_W, seconds_W, reference or 1.0)
+            rows, moved = self._learned(report, size_W, seconds_W, reference or 1.0)
             before, weights = self._rows, self._weights_WH
             if moved:
                 self._take(rows)
@@ -224,7 +224,7 @@ class FixedPart:
         count = len(rows["size"])
         self._level = np.zeros(count), np.full(count, np.inf)
 
-    def _learnt(
+    def _learned(
         self, report: Report, size_W: Array, seconds_W: Array, reference: float
     ) -> tuple[dict[str, Array], bool]:
         """Return what is known of each worker after this report, and whether there is new evidence."""
@@ -374,7 +374,7 @@ def _weights(loss_WH: Array) -> Array:
     """Return the probability of each hypothesis, ``[W, H]``: of the evidence, and of what the whole fleet shows.
 
     The fleet's distribution counts each worker by how much is known of it, and the prior as one more worker
-    (expectation maximisation): workers that all show the same lend it to others, workers that differ do not.
+    (expectation maximization): workers that all show the same lend it to others, workers that differ do not.
     """
     likelihood_WH = np.exp(np.minimum.reduce(loss_WH, axis=1, keepdims=True) - loss_WH)
     known_W, fleet_H = 1.0 - likelihood_WH @ PRIOR_H, PRIOR_H

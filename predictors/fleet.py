@@ -142,7 +142,7 @@ class FleetPredictor(Params):
     @property
     def learns_from_traces(self) -> bool:
         """True if the predictor, or one inside it, holds anything that a fit changes."""
-        return any(name.startswith("learnt/") for name in self.state_dict())
+        return any(name.startswith("learned/") for name in self.state_dict())
 
     def fit(self, traces: Trace | Iterable[Trace]) -> Self:
         """Do nothing: this predictor learns only from what it observes."""
@@ -226,18 +226,18 @@ class FleetPredictor(Params):
             return self.make_forecast(covariates_WD, horizon)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return everything learnt and observed, as arrays."""
+        """Return everything learned and observed, as arrays."""
         rows = {f"rows/{name}": rows.copy() for name, rows in self.state.items()}
         rows |= {f"fleet/{name}": values.copy() for name, values in self.shared_state.items()}
-        learnt = {f"learnt/{name}": value.copy() for name, value in self.fitted_state().items()}
-        return {"workers": np.array(self.workers, dtype=np.str_), **rows, **learnt}
+        learned = {f"learned/{name}": value.copy() for name, value in self.fitted_state().items()}
+        return {"workers": np.array(self.workers, dtype=np.str_), **rows, **learned}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume from what ``state_dict`` returned."""
         # Fitted parameters first: the width of the rows that reset makes may depend on them, such as on the covariates.
-        learnt = {name[7:]: value for name, value in state.items() if name.startswith("learnt/")}
-        learnt.pop("reference", None)  # files of earlier versions hold the spread of the fitted data
-        self.load_fitted_state(learnt)
+        learned = {name.removeprefix("learned/"): value for name, value in state.items() if name.startswith("learned/")}
+        learned.pop("reference", None)  # files of earlier versions hold the spread of the fitted data
+        self.load_fitted_state(learned)
         self.reset([str(worker) for worker in state.get("workers", ())])
         self._require_rows({name[5:] for name in state if name.startswith("rows/")})
         self.state = {name: self._loaded(state, f"rows/{name}", rows) for name, rows in self.state.items()}
@@ -281,7 +281,7 @@ class FleetPredictor(Params):
         """Reset these workers to their initial state; the others keep theirs."""
         fresh = self._fresh_rows(int(forgotten_W.sum()))
         for name, rows in self.state.items():
-            # A new array, not a change in place: caches recognise the state that they belong to by its arrays.
+            # A new array, not a change in place: caches recognize the state that they belong to by its arrays.
             self.state[name] = rows.copy(order="F")
             self.state[name][forgotten_W] = fresh[name]
         self._calm = False

@@ -71,7 +71,7 @@ class Forecast:
 
 
 def _interpolated(score: float, scores: Array, log_speed: Array) -> Array:
-    """Return the log speed at a normal score, on the line through its neighbours, or through the last two outside."""
+    """Return the log speed at a normal score, on the line through its neighbors, or through the last two outside."""
     i = int(np.clip(np.searchsorted(scores, score), 1, len(scores) - 1))
     share = (score - scores[i - 1]) / (scores[i] - scores[i - 1])
     return np.asarray(log_speed[:, i - 1] + share * (log_speed[:, i] - log_speed[:, i - 1]))

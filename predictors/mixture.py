@@ -248,12 +248,12 @@ def _bounded(error: Array) -> Array:
 
 
 def _averages_together(experts: Sequence[FleetPredictor]) -> tuple[FleetPredictor, ...]:
-    """Return the experts with neighbouring plain averages merged: five of them then cost as much as one."""
+    """Return the experts with neighboring plain averages merged: five of them then cost as much as one."""
     together: list[FleetPredictor] = []
     for plain, group in groupby(experts, key=lambda expert: _smoothing_of(expert) is not None):
-        neighbours = list(group)
-        smoothings = [smoothing for expert in neighbours if (smoothing := _smoothing_of(expert))]
-        together += [Averages(smoothings)] if plain and len(neighbours) > 1 else neighbours
+        neighbors = list(group)
+        smoothings = [smoothing for expert in neighbors if (smoothing := _smoothing_of(expert))]
+        together += [Averages(smoothings)] if plain and len(neighbors) > 1 else neighbors
     return tuple(together)
 
 

@@ -28,7 +28,7 @@ class Params:
         return params
 
     def set_params(self, **params: Any) -> Self:
-        """Set arguments of the constructor and start again without state: all that was learnt is dropped.
+        """Set arguments of the constructor and start again without state: all that was learned is dropped.
 
         Raises
         ------

@@ -67,7 +67,7 @@ class Predictor(Protocol):
         ...
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return everything learnt and observed, as arrays: a predictor that loads them resumes exactly."""
+        """Return everything learned and observed, as arrays: a predictor that loads them resumes exactly."""
         ...
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:

@@ -18,7 +18,7 @@ from trainers import (
     MeanNet,
     OwnTokensNet,
     Samples,
-    SynchronisedNet,
+    SynchronizedNet,
     restless,
 )
 
@@ -290,7 +290,7 @@ def main(folder):
     return {
         "plain": trained(folder=folder),
         "accumulated": trained(accumulate=3, dataloader_config=assigning),
-        "scaled": trained(SynchronisedNet, count=lambda batch: len(batch["x"])),
+        "scaled": trained(SynchronizedNet, count=lambda batch: len(batch["x"])),
         "costs": trained(costs=Costs(lengths=LENGTHS, cap=60.0)),
         "costs and tokens": trained(
             OwnTokensNet,

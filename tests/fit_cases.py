@@ -41,6 +41,6 @@ def networks():
     ]
 
 
-def learnt(predictor):
-    """Return what a predictor learnt, as bytes by name."""
-    return {n: v.tobytes() for n, v in predictor.state_dict().items() if n.startswith("learnt/")}
+def learned(predictor):
+    """Return what a predictor learned, as bytes by name."""
+    return {n: v.tobytes() for n, v in predictor.state_dict().items() if n.startswith("learned/")}

@@ -14,7 +14,7 @@ from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 from torch.distributed.fsdp import fully_shard
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
 from torch.utils.data import DataLoader, default_collate
-from trainers import EPOCHS, GLOBAL_BATCH, NORM, RATE, SEED, MeanNet, Samples, SynchronisedNet, restless
+from trainers import EPOCHS, GLOBAL_BATCH, NORM, RATE, SEED, MeanNet, Samples, SynchronizedNet, restless
 
 from paceline.integrations.lightning import balance_callback
 from paceline.torch import BalancedLoader, Costs
@@ -198,18 +198,18 @@ class Layers(TorchSyncBatchNorm):
     """Puts layers that see all ranks' samples in place of others, as ``sync_batchnorm=True`` does on a GPU."""
 
     def apply(self, model):
-        model.net.layers.insert(1, trainers.Synchronised())
+        model.net.layers.insert(1, trainers.Synchronized())
         return model
 
     def revert(self, model):
         return model
 
 
-def synchronised(folder):
-    """Train with a Trainer that puts synchronised layers into the module."""
+def synchronized(folder):
+    """Train with a Trainer that puts synchronized layers into the module."""
     module = Module()
     trainer_of(folder, sync_batchnorm=True, plugins=[Layers()])[0].fit(module)
-    return trainers.compared(module.net, module.net.seen, SynchronisedNet)
+    return trainers.compared(module.net, module.net.seen, SynchronizedNet)
 
 
 def twice(folder):
@@ -299,7 +299,7 @@ def main(folder):
         )[0],
         "manual": trained(folder, Manual(), alone=thirds, clip=None)[0],
         "adversaries": adversaries(folder),
-        "synchronised": synchronised(folder),
+        "synchronized": synchronized(folder),
         "twice": twice(folder),
         "refusals": refusals(folder),
         "one rank": alone_in_the_world(),

@@ -60,7 +60,7 @@ def test_added_predictor_keeps_contract(made):
     assert set(board.overall["predictor"]) == {"geometric", "last-value"}
 
 
-def test_added_reader_recognised_and_counts(made, tmp_path, monkeypatch):
+def test_added_reader_recognized_and_counts(made, tmp_path, monkeypatch):
     reader = made("A reader").FORMAT
     monkeypatch.setitem(readers.FORMATS, reader.name, reader)
     (tmp_path / "job.steps").write_text("# steps\n0 0.5\n1 0.25\n2\n", encoding="utf-8")

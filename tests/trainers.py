@@ -120,8 +120,8 @@ class TokenNet(MeanNet):
         return {"loss": self.losses(x, labels, number).sum() / num_items_in_batch}
 
 
-class Synchronised(torch.nn.Module):
-    """Normalisation over the samples of all ranks, as synchronised batch normalisation, which needs a GPU, does it."""
+class Synchronized(torch.nn.Module):
+    """Normalization over the samples of all ranks, as synchronized batch normalization, which needs a GPU, does it."""
 
     def forward(self, rows):
         from torch.distributed.nn.functional import all_reduce
@@ -135,10 +135,10 @@ class Synchronised(torch.nn.Module):
         return (rows - mean) / (square - mean.square() + 1e-5).sqrt()
 
 
-class SynchronisedNet(MeanNet):
+class SynchronizedNet(MeanNet):
     def build(self):
         torch.manual_seed(0)
-        layers = [torch.nn.Linear(6, 8), Synchronised(), torch.nn.Tanh(), torch.nn.Linear(8, 4)]
+        layers = [torch.nn.Linear(6, 8), Synchronized(), torch.nn.Tanh(), torch.nn.Linear(8, 4)]
         return torch.nn.Sequential(*layers).double()
 
 

@@ -234,7 +234,7 @@ def _start_from(fitted: Predictor, start: Predictor) -> None:
     if other:
         different = ", ".join(f"{name}={theirs[name]!r}, not {mine[name]!r}" for name in other)
         raise ValueError(f"start must have the predictor's own arguments, but it has {different}")
-    fitted.load_state_dict({n: value for n, value in start.state_dict().items() if n.startswith("learnt/")})
+    fitted.load_state_dict({n: value for n, value in start.state_dict().items() if n.startswith("learned/")})
 
 
 def held_out_by(hold_out: float | Collection[str], seed: int) -> Callable[[str], bool]:

@@ -47,15 +47,17 @@ def save_model(predictor: FleetPredictor, path: str | Path, *, fitted_on: str = 
     """
     from safetensors.numpy import save
 
-    learnt = {n[7:]: value for n, value in predictor.state_dict().items() if n.startswith("learnt/")}
+    learned = {
+        n.removeprefix("learned/"): value for n, value in predictor.state_dict().items() if n.startswith("learned/")
+    }
     about = {
         "format_version": FORMAT_VERSION,
         "kind": type(predictor).__name__,
         "configuration": _plain(predictor.get_params(deep=False)),
         "fitted_on": fitted_on,
-        "text": {name: value.tolist() for name, value in learnt.items() if value.dtype.kind == "U"},
+        "text": {name: value.tolist() for name, value in learned.items() if value.dtype.kind == "U"},
     }
-    numbers = {name: np.ascontiguousarray(v) for name, v in learnt.items() if v.dtype.kind != "U"}
+    numbers = {name: np.ascontiguousarray(v) for name, v in learned.items() if v.dtype.kind != "U"}
     path = Path(path)
     with atomic_write(path) as temporary:
         temporary.write_bytes(save(numbers, metadata={"paceline": json.dumps(about)}))
@@ -93,7 +95,7 @@ def load_model(path: str | Path, *, kinds: Sequence[type[FleetPredictor]] = KIND
         kind = {kind.__name__: kind for kind in kinds}[about["kind"]]
         predictor = kind(**_arguments(about["kind"], about["configuration"]))
         text = {name: np.array(value, dtype=np.str_) for name, value in about["text"].items()}
-        predictor.load_state_dict({f"learnt/{n}": value for n, value in (numbers | text).items()})
+        predictor.load_state_dict({f"learned/{n}": value for n, value in (numbers | text).items()})
         _try(predictor)
     except Exception as error:  # anything may go wrong in a constructor that is given anything
         raise ValueError(

@@ -49,7 +49,7 @@ def profile(
     ----------
     make_step
         Called with a batch size and the device; returns a callable that runs one training step of that batch. A step
-        on CUDA need not synchronise.
+        on CUDA need not synchronize.
     sizes
         Batch sizes to measure, in samples.
     device

@@ -22,7 +22,7 @@ FIRST_SEED, FLEETS, WORKERS, ITERATIONS = 1000, 8, 25, 2000
 """Number of synthetic fleets of each kind, and their size."""
 
 NEW_WORKERS, FIRST_ITERATIONS = 400, 60
-"""Short fleets, so that the first iterations of a worker are learnt too."""
+"""Short fleets, so that the first iterations of a worker are learned too."""
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +53,9 @@ def varied(trace: Trace, rng: np.random.Generator) -> Trace:
     """
     thinned = trace.select(slice(None, None, int(rng.integers(1, 5))))
     log_speed_TW = np.log(thinned.speed)
-    centre_W = np.nanmedian(log_speed_TW, axis=0)
+    center_W = np.nanmedian(log_speed_TW, axis=0)
     amplitude_W = np.exp(rng.uniform(np.log(0.05), np.log(1.5), len(trace.workers)))
-    log_speed_TW = centre_W + amplitude_W * (log_speed_TW - centre_W)
+    log_speed_TW = center_W + amplitude_W * (log_speed_TW - center_W)
     held_TW = rng.random(log_speed_TW.shape) < 0.4 * (rng.random(len(trace.workers)) < 0.3)
     held_TW[0] = False
     since_TW = np.maximum.accumulate(np.where(held_TW, 0, np.arange(len(thinned))[:, None]), axis=0)

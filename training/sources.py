@@ -144,14 +144,14 @@ class Source:
             elif usable := self._usable[place]:
                 with_speed = (trace for trace in load() if _has_speed(trace))
                 for trace in islice(with_speed, usable):
-                    yield _labelled(trace, file)
+                    yield _labeled(trace, file)
 
     def _readable(self, file: str, load: Load) -> Iterator[Trace]:
         """Yield the traces of a file up to the first error; what is wrong is raised or noted."""
         try:
             for trace in load():
                 if _has_speed(trace):
-                    yield _labelled(trace, file)
+                    yield _labeled(trace, file)
                 else:
                     why = f"trace {trace.name!r} has no speed to fit: all its samples or seconds are missing or 0"
                     if not file:
@@ -232,7 +232,7 @@ def _bytes_of(trace: Trace) -> int:
     return sum(panel.nbytes for panel in panels if panel is not None)
 
 
-def _labelled(trace: Trace, file: str) -> Trace:
+def _labeled(trace: Trace, file: str) -> Trace:
     """Return the trace with its file in ``meta``, so that an error can name it."""
     return replace(trace, meta={**trace.meta, "file": file}) if file else trace
 

@@ -1,4 +1,4 @@
-"""A script as torch's ImageNet example has it: a residual network with batch normalisation, loading processes."""
+"""A script as torch's ImageNet example has it: a residual network with batch normalization, loading processes."""
 
 import torch
 import torch.distributed as dist
@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
 class Block(nn.Module):
-    """Two convolutions with batch normalisation, and the input beside them."""
+    """Two convolutions with batch normalization, and the input beside them."""
 
     def __init__(self, width):
         super().__init__()

@@ -1,4 +1,4 @@
-"""A script as the Trainer's language modelling example: a causal model, labels that are ignored, accumulation."""
+"""A script as the Trainer's language modeling example: a causal model, labels that are ignored, accumulation."""
 
 import tempfile
 

@@ -74,9 +74,9 @@ def mixture(clients: int, alpha: float | None, *, seed: int, samples: int = 40_0
     Its size follows ``samples``, so that a thousand clients have data too.
     """
     generator = np.random.default_rng(20)  # the set is the same for every seed, only its spreading differs
-    centres = generator.normal(0.0, 0.75, (10, 3, 32))
+    centers = generator.normal(0.0, 0.75, (10, 3, 32))
     labels = generator.integers(10, size=samples)
-    inputs = centres[labels, generator.integers(3, size=samples)] + generator.standard_normal((samples, 32))
+    inputs = centers[labels, generator.integers(3, size=samples)] + generator.standard_normal((samples, 32))
     return _shards("mixture", inputs, labels, clients, alpha, seed)
 
 

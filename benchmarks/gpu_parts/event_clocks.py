@@ -1,4 +1,4 @@
-"""Event clocks: against a busy loop of known length and synchronised wall time; without waits; two iterations ahead."""
+"""Event clocks: against a busy loop of known length and synchronized wall time; without waits; two iterations ahead."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ NEAR = 0.1
 
 
 def lengths(place: Place, found: Found) -> None:
-    """Time busy loops by the clock, and by synchronised wall time."""
-    rows = [["busy loop, ms", "by the clock, ms", "by synchronised wall time, ms"]]
+    """Time busy loops by the clock, and by synchronized wall time."""
+    rows = [["busy loop, ms", "by the clock, ms", "by synchronized wall time, ms"]]
     for seconds in LENGTHS:
         clock, told, walls = Clock(CUDAMarks(torch.device(place.device))), [], []
         for _ in range(STEPS):

@@ -86,7 +86,7 @@ class Place:
         torch.cuda._sleep(int(self._cycles * seconds))
 
     def _calibrated(self) -> float:
-        """Return the cycles of the busy loop in a second, from synchronised wall time."""
+        """Return the cycles of the busy loop in a second, from synchronized wall time."""
         cycles = 10**6
         while True:
             torch.cuda.synchronize()

@@ -83,7 +83,7 @@ def _rows_alibaba_2018(names: Sequence[str], covariates: list[str], path: Path, 
     columns = {names[0]: TEXT, "time_stamp": NUMBER, **dict.fromkeys(covariates, NUMBER)}
     for block in frames(path, columns, tally, names=names, skip=int(headed(path, names))):
         values_ND = block[covariates].to_numpy(copy=True)
-        # -1 and 101 mean "not measured", in percentages and normalised columns
+        # -1 and 101 mean "not measured", in percentages and normalized columns
         invalid_ND = np.isin(values_ND, (-1.0, 101.0))
         tally.cells("values of -1 or 101, which are invalid", invalid_ND.sum())
         values_ND[invalid_ND] = np.nan
@@ -614,10 +614,10 @@ FORMATS = (
                 {
                     "cpu_util_percent": "percent",
                     "mem_util_percent": "percent",
-                    "mem_gps": "memory bandwidth, normalised to [0, 100]",
+                    "mem_gps": "memory bandwidth, normalized to [0, 100]",
                     "mkpi": "cache misses per thousand instructions",
-                    "net_in": "incoming traffic, normalised to [0, 100]",
-                    "net_out": "outgoing traffic, normalised to [0, 100]",
+                    "net_in": "incoming traffic, normalized to [0, 100]",
+                    "net_out": "outgoing traffic, normalized to [0, 100]",
                     "disk_io_percent": "percent",
                 },
             ),
@@ -628,10 +628,10 @@ FORMATS = (
                     "cpu_util_percent": "percent",
                     "mem_util_percent": "percent",
                     "cpi": "cycles per instruction",
-                    "mem_gps": "memory bandwidth, normalised to [0, 100]",
+                    "mem_gps": "memory bandwidth, normalized to [0, 100]",
                     "mpki": "cache misses per thousand instructions",
-                    "net_in": "incoming traffic, normalised to [0, 100]",
-                    "net_out": "outgoing traffic, normalised to [0, 100]",
+                    "net_in": "incoming traffic, normalized to [0, 100]",
+                    "net_out": "outgoing traffic, normalized to [0, 100]",
                     "disk_io_percent": "percent",
                 },
             ),
@@ -662,13 +662,13 @@ FORMATS = (
         rows=_rows_google,
         matches=_is_google,
         covariates={
-            "average_usage.cpus": "normalised compute units",
-            "average_usage.memory": "normalised bytes",
-            "maximum_usage.cpus": "normalised compute units",
-            "maximum_usage.memory": "normalised bytes",
-            "random_sample_usage.cpus": "normalised compute units",
-            "assigned_memory": "normalised bytes",
-            "page_cache_memory": "normalised bytes",
+            "average_usage.cpus": "normalized compute units",
+            "average_usage.memory": "normalized bytes",
+            "maximum_usage.cpus": "normalized compute units",
+            "maximum_usage.memory": "normalized bytes",
+            "random_sample_usage.cpus": "normalized compute units",
+            "assigned_memory": "normalized bytes",
+            "page_cache_memory": "normalized bytes",
             "cycles_per_instruction": "cycles per instruction",
             "memory_accesses_per_instruction": "accesses per instruction",
             "sample_rate": "share of seconds that were sampled",

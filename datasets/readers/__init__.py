@@ -1,4 +1,4 @@
-"""Readers of traces recorded by others: every format by its name; unambiguous files are recognised.
+"""Readers of traces recorded by others: every format by its name; unambiguous files are recognized.
 
 Each file of this folder reads one family of formats. A reader yields :class:`~paceline.datasets.Trace` one after the
 other, so that files larger than memory can be read. The trace's ``meta`` counts the rows that it leaves out.

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from paceline.datasets.parquet import MAX_RATIO, max_bytes
 
 HEAD = 1 << 16
-"""Bytes at the start of a file that are used to recognise its format."""
+"""Bytes at the start of a file that are used to recognize its format."""
 
 
 @contextmanager

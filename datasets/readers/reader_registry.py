@@ -42,14 +42,14 @@ FORMATS: dict[str, Format] = {
 
 
 def read_traces(path: str | Path, format: str | None = None, **options: Any) -> list[Trace]:  # noqa: A002
-    r"""Return the traces of a file, or of all recognised files of a folder.
+    r"""Return the traces of a file, or of all recognized files of a folder.
 
     Parameters
     ----------
     path
         The file or the folder. Files of a folder that belong to one job are read as one trace.
     format
-        A name of :data:`FORMATS`; without it the format is recognised from the file's name and beginning.
+        A name of :data:`FORMATS`; without it the format is recognized from the file's name and beginning.
     options
         Options of the format: see docs/reference/formats.md.
 
@@ -64,7 +64,7 @@ def read_traces(path: str | Path, format: str | None = None, **options: Any) -> 
     FileNotFoundError
         If there is no such file.
     ValueError
-        If the format is not known or not recognised, an option is not one of the format's, or the file is not as
+        If the format is not known or not recognized, an option is not one of the format's, or the file is not as
         expected; the message names the file, the row and the column.
 
     Examples
@@ -195,7 +195,7 @@ def _jobs_in(
             job = ("", job_of(below)) if chosen.per_rank and rank_of(below) else (str(below.parent), chosen.job(file))
             jobs.setdefault((chosen.name, *job), []).append(file)
     if not jobs:
-        wanted = "a format that is recognised" if name is None else name
+        wanted = "a format that is recognized" if name is None else name
         raise ValueError(f"{folder}: holds no file of {wanted}{f': {why}' if why and name is None else ''}")
     for (chosen_name, _, _), files in jobs.items():
         yield FORMATS[chosen_name], files

@@ -17,7 +17,7 @@ import numpy as np
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower_after"
 CLIENTS, ROUNDS = 4, 6
-COLOURS = ("#0072B2", "#009E73", "#D55E00", "#CC79A7")
+COLORS = ("#0072B2", "#009E73", "#D55E00", "#CC79A7")
 
 
 def run(equal: bool, record: Path) -> None:
@@ -61,7 +61,7 @@ def draw(records: dict[str, Path], path: Path) -> None:
         for seconds_W, sizes_W in zip(of_run.seconds, of_run.sizes, strict=True):
             panel.axvline(begin, color="#999999", linewidth=0.8)
             for place, w in enumerate(slowest_first):
-                panel.barh(place, seconds_W[w], left=begin, color=COLOURS[place], height=0.7)
+                panel.barh(place, seconds_W[w], left=begin, color=COLORS[place], height=0.7)
                 panel.text(begin + 0.03, place, f"{sizes_W[w] / 10:.0f}", va="center", fontsize=7, color="white")
             begin += float(np.nanmax(seconds_W))
         panel.axvline(begin, color="#999999", linewidth=0.8)

@@ -21,7 +21,7 @@ mpl.use("svg")
 import matplotlib.pyplot as plt
 
 NEUTRAL, OWN, OTHER = "#808080", "#0f8276", "#d98324"
-"""Colours that can be told apart, and read on white and on black."""
+"""Colors that can be told apart, and read on white and on black."""
 
 STYLE = {
     "svg.hashsalt": "paceline",
@@ -73,10 +73,10 @@ def levels(path: Path) -> None:
     chosen = split(curves, BATCH)
     size_X = np.arange(1, 141)
     figure, panel = plt.subplots(figsize=(7, 3.4), layout="constrained")
-    for row, colour in enumerate((OWN, OTHER, NEUTRAL)):
+    for row, color in enumerate((OWN, OTHER, NEUTRAL)):
         seconds_X = np.maximum(curves.floor[row], curves.intercept[row] + curves.slope[row] * size_X)
-        panel.plot(size_X, seconds_X, color=colour, label=f"worker {row}: {chosen.sizes[row]} samples")
-        panel.plot(chosen.sizes[row], chosen.seconds[row], "o", color=colour)
+        panel.plot(size_X, seconds_X, color=color, label=f"worker {row}: {chosen.sizes[row]} samples")
+        panel.plot(chosen.sizes[row], chosen.seconds[row], "o", color=color)
     panel.axhline(chosen.makespan, color=NEUTRAL, linestyle=":")
     panel.set(xlabel="batch size (samples)", ylabel="time (s)", ylim=(0, 2.2), xlim=(0, 140))
     panel.legend(frameon=False, title=f"{BATCH} samples in {chosen.makespan:.2f} s")
@@ -89,13 +89,13 @@ def forecasts(path: Path) -> None:
     figure, panel = plt.subplots(figsize=(9, 3.2), layout="constrained")
     shown_T = np.arange(FROM, UNTIL)
     panel.plot(shown_T, trace.speed[FROM:UNTIL, 0], color=NEUTRAL, lw=1, label="measured")
-    for model, colour in ((LastValue(), OTHER), (Auto(), OWN)):
+    for model, color in ((LastValue(), OTHER), (Auto(), OWN)):
         steps = [step for step in iter_backtest(model, trace) if FROM <= step.iteration < UNTIL]
         forecast_T = [step.forecast.speed[0] for step in steps]
-        panel.plot([step.iteration for step in steps], forecast_T, color=colour, lw=1.2, label=type(model).__name__)
+        panel.plot([step.iteration for step in steps], forecast_T, color=color, lw=1.2, label=type(model).__name__)
         if isinstance(model, Auto):
             low_T, high_T = ([step.forecast.quantile(q)[0] for step in steps] for q in (0.05, 0.95))
-            panel.fill_between(shown_T, low_T, high_T, color=colour, alpha=0.2, lw=0)
+            panel.fill_between(shown_T, low_T, high_T, color=color, alpha=0.2, lw=0)
     panel.set(xlabel="iteration", ylabel="samples per second")
     panel.legend(frameon=False, ncols=3, loc="upper center")
     save(figure, path)

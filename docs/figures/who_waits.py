@@ -18,7 +18,7 @@ SPEEDS = {"rank 0": 1600.0, "rank 1": 1600.0, "rank 2, at half speed": 800.0, "r
 """Samples per second."""
 
 GLOBAL_BATCH, WARMUP, SHOWN = 256, 30, 4
-BLUE, GREY = "#0072B2", "#D9D9D9"
+BLUE, GRAY = "#0072B2", "#D9D9D9"
 
 
 def train(rank: int, folder: str) -> None:
@@ -72,7 +72,7 @@ def draw(record: Path, path: Path) -> None:
             end = float(seconds_W.max())
             for w, seconds in enumerate(seconds_W):
                 panel.barh(w, seconds, left=begin, color=BLUE, height=0.7)
-                panel.barh(w, end - seconds, left=begin + seconds, color=GREY, height=0.7)
+                panel.barh(w, end - seconds, left=begin + seconds, color=GRAY, height=0.7)
                 panel.text(begin + 0.002, w, f"{sizes_W[w]:.0f}", va="center", fontsize=8, color="white")
             begin += end
             panel.axvline(begin, color="black", linewidth=0.8)
@@ -82,7 +82,7 @@ def draw(record: Path, path: Path) -> None:
         panel.invert_yaxis()
         print(panel.get_title(loc="left"))
     panels[-1].set_xlabel("seconds; the number is the rank's batch")
-    figure.legend(handles=[Patch(color=BLUE, label="computes"), Patch(color=GREY, label="waits")], loc="outside right")
+    figure.legend(handles=[Patch(color=BLUE, label="computes"), Patch(color=GRAY, label="waits")], loc="outside right")
     figure.savefig(path)
 
 

@@ -223,7 +223,7 @@ class ARIMA(FleetPredictor):
                 ((0, 1, 0), (0, 1, 1)) if sparse else tuple((p, 1, q) for p in range(3) for q in range(3)),
             )
         differences = self.order_[1]
-        pooled, _ = fit_css(*_centred(value_TN, covariates_TND, differences), self.order_)
+        pooled, _ = fit_css(*_centered(value_TN, covariates_TND, differences), self.order_)
         self.coefficients_ = {POOLED: pooled}
         self.constants_ = {POOLED: 0.0 if differences else np.nan}
         self.ranges_ = {POOLED: _range(covariates_TND)}
@@ -259,7 +259,7 @@ class ARIMA(FleetPredictor):
             self.ranges_[name] = _range(covariates_TND[:, owned[name], :count])
 
     def _panel(self, traces: list[Trace]) -> tuple[list[str], Array, Array]:
-        """Return the workers, values and standardised covariates of all traces side by side; short ones end in gaps."""
+        """Return the workers, values and standardized covariates of all traces side by side; short ones end in gaps."""
         names = [worker for trace in traces for worker in trace.workers]
         longest = max(len(trace) for trace in traces)
         value_TN = np.full((longest, len(names)), np.nan)
@@ -378,7 +378,7 @@ def _chosen_order(value_TN: Array, covariates_TND: Array, orders: Sequence[Order
     return min(orders, key=criterion)
 
 
-def _centred(value_TN: Array, covariates_TND: Array, differences: int) -> tuple[Array, Array]:
+def _centered(value_TN: Array, covariates_TND: Array, differences: int) -> tuple[Array, Array]:
     """Subtract each series' own level unless differencing does: series share coefficients, but not a level."""
     if differences:
         return value_TN, covariates_TND

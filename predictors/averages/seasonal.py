@@ -59,7 +59,7 @@ class Seasonal(FleetPredictor):
         rows, workers = self.state, np.arange(len(self.workers))
         echoes_WP = rows["echoes"]
         best_W = 1 + echoes_WP[:, 1:-1].argmax(axis=1)
-        # After a jump all deviations have one sign, and neighbouring lags correlate as well: a period stands out.
+        # After a jump all deviations have one sign, and neighboring lags correlate as well: a period stands out.
         beside_W = echoes_WP[workers, best_W - 1] + echoes_WP[workers, best_W + 1]
         share_W = echoes_WP[workers, best_W] - np.maximum(beside_W / 2.0, 0.0)
         share_W /= np.maximum(rows["power"], 1e-9)

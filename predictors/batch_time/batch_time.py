@@ -241,7 +241,7 @@ class BatchTime(FleetPredictor):
 
     def initial_state(self, count: int) -> dict[str, Array]:
         rows = {name: np.full(count, value) for name, value in zip(FIELDS, PROPORTIONAL, strict=True)}
-        unseen = {name: np.full(count, np.nan) for name in ("last", "last_seconds", "centre")}
+        unseen = {name: np.full(count, np.nan) for name in ("last", "last_seconds", "center")}
         memory = {"worked": np.zeros(count), "failed": np.full(count, np.inf)}
         return rows | unseen | memory | {"information": np.full(count, UNKNOWN_INFORMATION), "noise": np.zeros(count)}
 
@@ -276,14 +276,14 @@ class BatchTime(FleetPredictor):
         surprise_W = self._ratio(size_W, seconds_W) - 1.0
         smoothed_W = rows["noise"] + 0.2 * (np.square(surprise_W) - rows["noise"])
         rows["noise"] = np.where(np.isfinite(smoothed_W), smoothed_W, rows["noise"])
-        centre_W = rows["centre"]
-        nearer_W = np.where(np.isnan(centre_W), size_W, centre_W + 0.2 * (size_W - centre_W))
-        rows["centre"] = np.where(np.isfinite(size_W), nearer_W, centre_W)
+        center_W = rows["center"]
+        nearer_W = np.where(np.isnan(center_W), size_W, center_W + 0.2 * (size_W - center_W))
+        rows["center"] = np.where(np.isfinite(size_W), nearer_W, center_W)
 
     def _turn(self, move_W: Array, size_W: Array, seconds_W: Array) -> None:
         """Turn each line about its point at the mean recent batch, whose time is known, by one step of RLS."""
-        rows, centre_W = self.state, self.state["centre"]
-        line_W, last_W, level_W = (rows["intercept"] + rows["slope"] * x for x in (size_W, rows["last"], centre_W))
+        rows, center_W = self.state, self.state["center"]
+        line_W, last_W, level_W = (rows["intercept"] + rows["slope"] * x for x in (size_W, rows["last"], center_W))
         # On the floor a time says nothing about the slope, so only moves on the rising part of the curve count.
         lowest_W = np.minimum(np.minimum(line_W, last_W), level_W)
         turned_W = (move_W != 0) & (lowest_W > 0) & (lowest_W >= rows["floor"])
@@ -292,8 +292,8 @@ class BatchTime(FleetPredictor):
         missed_W = (self._ratio(size_W, seconds_W) - 1.0) * line_W / np.maximum(size_W, rows["last"])
         slope_W = np.maximum(rows["slope"] + missed_W * move_W / rows["information"], 0.0)
         # A steeper slope than proportional would make the intercept negative.
-        slope_W = np.minimum(slope_W, np.maximum(level_W / centre_W, rows["slope"]))
-        rows["intercept"] = np.where(turned_W, level_W - slope_W * centre_W, rows["intercept"])
+        slope_W = np.minimum(slope_W, np.maximum(level_W / center_W, rows["slope"]))
+        rows["intercept"] = np.where(turned_W, level_W - slope_W * center_W, rows["intercept"])
         rows["slope"] = np.where(turned_W, slope_W, rows["slope"])
 
     def _ratio(self, size_W: Array, seconds_W: Array) -> Array:
@@ -358,8 +358,8 @@ class BatchTime(FleetPredictor):
     def _limit(self) -> Array:
         """Return the largest batch that worked below one that failed, but at least half of the failed one."""
         rows = self.state
-        learnt_W = np.maximum(rows["worked"], np.floor(rows["failed"] / 2.0))
-        return np.minimum(np.maximum(rows["most"], rows["worked"]), learnt_W)
+        learned_W = np.maximum(rows["worked"], np.floor(rows["failed"] / 2.0))
+        return np.minimum(np.maximum(rows["most"], rows["worked"]), learned_W)
 
 
 def _seconds(rows: Mapping[str, Array], size: Array) -> Array:

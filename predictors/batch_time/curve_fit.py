@@ -15,7 +15,7 @@ from paceline._arrays import Array
 Fit = tuple[float, float, float]
 
 MAX_POINTS = 24
-"""More measurements than this are first reduced to this many groups of neighbouring sizes: the search tries all pairs
+"""More measurements than this are first reduced to this many groups of neighboring sizes: the search tries all pairs
 of measurements with all floors, so its cost grows with the fourth power of their number."""
 
 LARGEST_TRUST = 0.2
@@ -243,7 +243,7 @@ def _checked(sizes: ArrayLike, seconds: ArrayLike, weights: ArrayLike | None) ->
 
 
 def _gathered(size_N: Array, seconds_N: Array, weight_N: Array) -> tuple[Array, Array, Array]:
-    """Return the medians of groups of neighbouring sizes; one size is never in two groups."""
+    """Return the medians of groups of neighboring sizes; one size is never in two groups."""
     distinct, place_N = np.unique(size_N, return_inverse=True)
     group_N = place_N * min(MAX_POINTS, len(distinct)) // len(distinct)
     groups = [group_N == g for g in range(group_N.max() + 1)]

@@ -90,7 +90,7 @@ class Fitting:
     survey
         What the traces hold, if that is known already; it saves a pass over them.
     warm
-        Start from what the predictor has learnt before, instead of starting from scratch.
+        Start from what the predictor has learned before, instead of starting from scratch.
     held_out
         Names of the workers whose speeds are never fitted, only used to decide when to stop; ``None`` holds out the
         end of every trace instead.

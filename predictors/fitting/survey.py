@@ -141,7 +141,8 @@ class Survey:
         constant = [name for name in names if self.covariates[name].count and self.covariates[name].constant]
         if constant:
             warnings.warn(
-                f"covariates {constant} never change in the traces to fit, so nothing is learnt from them", stacklevel=4
+                f"covariates {constant} never change in the traces to fit, so nothing is learned from them",
+                stacklevel=4,
             )
         return tuple(name for name in names if name not in unknown)
 

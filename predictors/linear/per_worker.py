@@ -1,4 +1,4 @@
-"""A worker's own linear correction: what covariates do to it alone, learnt while it serves.
+"""A worker's own linear correction: what covariates do to it alone, learned while it serves.
 
 Axes: W workers, D covariates, F inputs, G inputs that known covariates make.
 """

@@ -1,4 +1,4 @@
-"""Pooled: linear corrections of another predictor's forecasts, learnt online: one by the fleet, one by each worker.
+"""Pooled: linear corrections of another predictor's forecasts, learned online: one by the fleet, one by each worker.
 
 Axes: W workers, D covariates, F inputs, C forecasts per worker.
 """
@@ -44,7 +44,7 @@ class Pooled(NestedPredictor):
     within few iterations what a covariate does, and a worker that joins starts with it. The second is what they do to
     this worker beyond that, such as one whose samples come late: recursive least squares of what error is left. Errors
     and inputs far out count less. It is an expert for a mixture, which uses all columns. Further ahead than one
-    iteration, both corrections are learnt for the horizon that is asked for, from where those of the next one are.
+    iteration, both corrections are learned for the horizon that is asked for, from where those of the next one are.
 
     Parameters
     ----------
@@ -133,9 +133,9 @@ class Pooled(NestedPredictor):
         alone, reach_W = self._alone(rows, inputs_WF[:, REFERENCES + 1 :]), reach_of(inputs_WF)
         return _Answer(memory_WR, covariates_WD, known_WD, log_W, inputs_WF, scale_W, reach_W, step_W, alone)
 
-    def _alone(self, learnt: Rows, driven_WF: Array) -> WorkerWeights | None:
+    def _alone(self, learned: Rows, driven_WF: Array) -> WorkerWeights | None:
         """Return the part of each worker's own correction, ``None`` where no covariate is known."""
-        return WorkerWeights.of(learnt, self.state["covariate_mean"], driven_WF)
+        return WorkerWeights.of(learned, self.state["covariate_mean"], driven_WF)
 
     # -- learning ------------------------------------------------------------------------------------------------
 
@@ -192,8 +192,8 @@ class Pooled(NestedPredictor):
 def _ridge(products_FF: Array, prior_F: Array) -> Array:
     """Return the weights that solve these normal equations, whose last column is the right side."""
     # a squared weight costs as much as 20 examples of unit inputs
-    penalised_FF = products_FF[:, :-1] + 20.0 * np.eye(len(products_FF))
-    return np.asarray(np.linalg.solve(penalised_FF, products_FF[:, -1] + 20.0 * prior_F), dtype=np.float64)
+    penalized_FF = products_FF[:, :-1] + 20.0 * np.eye(len(products_FF))
+    return np.asarray(np.linalg.solve(penalized_FF, products_FF[:, -1] + 20.0 * prior_F), dtype=np.float64)
 
 
 @dataclass(eq=False)

@@ -40,14 +40,14 @@ def _step(
     largest_trace: float,
 ) -> None:
     seen_W = None
-    if not all_finite(error_W):  # of endless noise nothing is learnt
+    if not all_finite(error_W):  # of endless noise nothing is learned
         seen_W = np.isfinite(error_W)
         error_W, noise_W = np.where(seen_W, error_W, 0.0), np.where(seen_W, noise_W, np.inf)
     moved_WF = np.einsum("wfg,wg->wf", covariance_WFF, inputs_WF)
     total_W = noise_W + np.add.reduce(inputs_WF * moved_WF, axis=1)
     weights_WF += moved_WF * (error_W / total_W)[:, None]
-    learnt_WF = moved_WF * (1.0 / np.sqrt(total_W))[:, None]
-    covariance_WFF -= learnt_WF[:, :, None] * learnt_WF[:, None, :]
+    learned_WF = moved_WF * (1.0 / np.sqrt(total_W))[:, None]
+    covariance_WFF -= learned_WF[:, :, None] * learned_WF[:, None, :]
     trace_W = np.add.reduce(covariance_WFF.diagonal(0, 1, 2), axis=1)
     factor_W = np.minimum(1.0 / forgetting, largest_trace / np.maximum(trace_W, 1e-300))
     if seen_W is not None:

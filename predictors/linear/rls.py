@@ -1,4 +1,4 @@
-"""RLS: a linear autoregression with covariates per worker, learnt robustly while it serves.
+"""RLS: a linear autoregression with covariates per worker, learned robustly while it serves.
 
 Axes: W workers, D covariates, R references, F inputs, T iterations.
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 PRIOR_VARIANCE = 0.05
-"""Variance of each weight before anything is learnt. Weights start at zero, which forecasts the last value."""
+"""Variance of each weight before anything is learned. Weights start at zero, which forecasts the last value."""
 
 
 class RLS(FleetPredictor):
@@ -102,11 +102,11 @@ class RLS(FleetPredictor):
         if not fitting.warm:  # otherwise workers start from the earlier prior, and move it as far as they move
             self.covariate_names_ = survey.shared_covariates(self.covariates)
             self._set_zero_prior()
-        weights_WF = np.concatenate([self._learnt_weights(trace) for trace in fitting.without_held_out(traces)])
-        centre_F = np.median(weights_WF, axis=0)
+        weights_WF = np.concatenate([self._learned_weights(trace) for trace in fitting.without_held_out(traces)])
+        center_F = np.median(weights_WF, axis=0)
         # 1.4826 turns the median absolute deviation into the standard deviation of normal numbers.
-        variance_F = np.square(1.4826 * np.median(np.abs(weights_WF - centre_F), axis=0))
-        self.prior_weights_ = centre_F
+        variance_F = np.square(1.4826 * np.median(np.abs(weights_WF - center_F), axis=0))
+        self.prior_weights_ = center_F
         # at least 0.002 even where all fitted workers agree: a new worker may differ
         self.prior_variance_ = np.clip(variance_F, 0.002, PRIOR_VARIANCE)
         self.reset(self.workers)
@@ -117,7 +117,7 @@ class RLS(FleetPredictor):
         self.prior_weights_ = np.zeros(inputs)
         self.prior_variance_ = np.full(inputs, PRIOR_VARIANCE)
 
-    def _learnt_weights(self, trace: Trace) -> Array:
+    def _learned_weights(self, trace: Trace) -> Array:
         served = copy.copy(self)
         served.reset(trace.workers)
         covariates_TWD = trace.covariates_named(self.covariate_names_)
@@ -158,7 +158,7 @@ class RLS(FleetPredictor):
         return np.asarray(np.exp(rows["log_speed"][:, 0] + scale_W * step_W))
 
     def _inputs(self, covariates_WD: Array) -> tuple[Array, Array]:
-        """Return the inputs, and each worker's scale, cached from the forecast until its iteration is learnt."""
+        """Return the inputs, and each worker's scale, cached from the forecast until its iteration is learned."""
         cached, memory_WR = self._cached, self.state["log_speed"]
         if cached is None or cached[0] is not memory_WR or cached[1] is not covariates_WD:
             scale_W = scale_of(self.state)

@@ -37,7 +37,7 @@ def descend(
     augment: Callable[[Batch], Batch] = lambda batch: batch,
     weight: Callable[[Batch], float] = lambda batch: float(len(batch[0])),
 ) -> dict[str, Array]:
-    """Minimise ``loss(*batch)`` over the weights, and return those with the least loss on the windows that validate.
+    """Minimize ``loss(*batch)`` over the weights, and return those with the least loss on the windows that validate.
 
     Parameters
     ----------

@@ -188,5 +188,5 @@ def _shipped(name: str) -> dict[str, NDArray[Any]]:
     # Cached by the decorator: every Auto starts from these arrays, and `load_fitted_state` copies them.
     with safe_open(Path(__file__).parent / "fitted" / f"{name}.safetensors", framework="numpy") as file:
         about = json.loads((file.metadata() or {})["paceline"])
-        learnt: dict[str, NDArray[Any]] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    return learnt | {key: np.array(value, dtype=np.str_) for key, value in about["text"].items()}
+        learned: dict[str, NDArray[Any]] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    return learned | {key: np.array(value, dtype=np.str_) for key, value in about["text"].items()}

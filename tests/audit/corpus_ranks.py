@@ -23,7 +23,7 @@ def mean_of(model, window, place):
 
 @bug("rows", "Lightning-AI/pytorch-lightning#6789")
 def statistics_of_a_rank():
-    """Batch normalisation takes the statistics of each rank's rows."""
+    """Batch normalization takes the statistics of each rank's rows."""
     trained(mean_of, dataset=Points(), model=nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)))
 
 

@@ -126,12 +126,12 @@ def policy_loss_by_micro_batch():
 
 
 @fix(policy_loss_by_micro_batch)
-def policy_loss_by_normalised_advantages():
+def policy_loss_by_normalized_advantages():
     def loss_of(model, window, place):
         tokens, labels = window[place]
         chosen = log_softmax(model(tokens), -1).gather(-1, labels.clamp(min=0)[..., None])[..., 0]
-        normalised = advantages(labels) / total(sum(counted(batch) for batch in window)) * ranks()
-        return -(chosen * normalised * (labels != IGNORED)).sum()
+        normalized = advantages(labels) / total(sum(counted(batch) for batch in window)) * ranks()
+        return -(chosen * normalized * (labels != IGNORED)).sum()
 
     trained(loss_of, accumulate=2)
 

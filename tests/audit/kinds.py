@@ -462,25 +462,25 @@ kind(None, "a loss that grows, right")(lambda: plain(annealed(mean), Points()))
 kind("unknown", "a loss that grows, wrong")(lambda: plain(annealed(by_class), Points()))
 
 
-def centred(of_all):
-    """Train towards a centre of the outputs so far, of all ranks or of one."""
-    centre = torch.zeros(3)
+def centered(of_all):
+    """Train towards a center of the outputs so far, of all ranks or of one."""
+    center = torch.zeros(3)
 
     def loss_of(model, inputs, targets, classes):
         outputs = model(inputs)
-        mean = outputs.detach().mean(0).to(centre.dtype)
+        mean = outputs.detach().mean(0).to(center.dtype)
         if of_all:
             dist.all_reduce(mean)
             mean /= dist.get_world_size()
-        loss = functional.mse_loss(outputs - centre, targets)
-        centre.mul_(0.5).add_(0.5 * mean)
+        loss = functional.mse_loss(outputs - center, targets)
+        center.mul_(0.5).add_(0.5 * mean)
         return loss
 
     return loss_of
 
 
-kind("carried", "a centre of each rank")(lambda: plain(centred(False), Points()))
-kind(None, "a centre of all ranks")(lambda: plain(centred(True), Points()))
+kind("carried", "a center of each rank")(lambda: plain(centered(False), Points()))
+kind(None, "a center of all ranks")(lambda: plain(centered(True), Points()))
 
 
 def hooked(model):
@@ -490,7 +490,7 @@ def hooked(model):
 
 
 @kind("rows")
-def batch_normalisation_beside_a_hook_that_changes_nothing():
+def batch_normalization_beside_a_hook_that_changes_nothing():
     """A hook that only looks is not the cause."""
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
     plain(mean, Points(), hooked(model))

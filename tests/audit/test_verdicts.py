@@ -23,8 +23,8 @@ CHECKOUT = HERE.parent.parent
 UNSEEN = {name: case for name, case in unseen.CASES.items() if name.startswith("unseen.")}
 CORPUS = {name: case for name, case in corpus.CASES.items() if name.startswith("corpus_")}
 UNSURE = {name: case for name, case in unsure.CASES.items() if name.startswith("unsure.")}
-MIXES = "batch_normalisation_of_the_ranks_own_samples"
-"""Exact in ``tests/loops`` beside a run alone that normalises each rank's rows apart; an audit says that it does."""
+MIXES = "batch_normalization_of_the_ranks_own_samples"
+"""Exact in ``tests/loops`` beside a run alone that normalizes each rank's rows apart; an audit says that it does."""
 
 LOOPS = [name for name in balanced_loops.CASES if name != MIXES]
 RANKS = 2

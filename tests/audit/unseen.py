@@ -47,7 +47,7 @@ def a_loss_that_divides_by_class_weights():
 
 
 @bug("rows", HEADING)
-def batch_normalisation():
+def batch_normalization():
     """Statistics of a rank's own rows."""
     balanced(mean, model=nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)))
 
@@ -112,23 +112,23 @@ def gradients_that_nobody_sums():
 
 
 @bug("carried", HEADING)
-def a_centre_over_all_ranks():
-    """A running centre is a sum over all ranks divided by len(batch) * world_size."""
-    centre = torch.zeros(3)
+def a_center_over_all_ranks():
+    """A running center is a sum over all ranks divided by len(batch) * world_size."""
+    center = torch.zeros(3)
 
     def loss_of(model, inputs, targets, classes):
         outputs = model(inputs)
-        loss = functional.mse_loss(outputs - centre, targets)
+        loss = functional.mse_loss(outputs - center, targets)
         total = outputs.detach().sum(0).double()
         dist.all_reduce(total)
-        centre.mul_(0.5).add_(0.5 * total / (len(inputs) * ranks()))
+        center.mul_(0.5).add_(0.5 * total / (len(inputs) * ranks()))
         return loss
 
     balanced(loss_of)
 
 
 @bug("sum", HEADING)
-def a_loss_normalised_over_all_ranks():
+def a_loss_normalized_over_all_ranks():
     """A sum divided by the samples of all ranks, and weighted as if it were a mean."""
 
     def loss_of(model, inputs, targets, classes):

@@ -233,7 +233,7 @@ def test_unwritable_report_fails_before_work(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_named_columns_make_table_recognised(tmp_path):
+def test_named_columns_make_table_recognized(tmp_path):
     (tmp_path / "LOG.csv").write_text("rank,iteration,duration_ms\n0,0,500\n1,0,250\n0,1,500\n1,1,250\n")
     options = [f"--with={one}" for one in ("seconds=duration_ms", "unit=ms", "worker=rank", "samples=32")]
     for source in (tmp_path / "LOG.csv", tmp_path):

@@ -1,4 +1,4 @@
-"""Replies of federated clients: silence, lies, lack of memory, and what is learnt from them."""
+"""Replies of federated clients: silence, lies, lack of memory, and what is learned from them."""
 
 import logging
 

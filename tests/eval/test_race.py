@@ -62,10 +62,10 @@ def test_balanced_batches_end_together():
 
 
 def test_k_sync_cancels_and_backup_wastes():
-    cancelled = ran(SCHEMES["k-sync"](3, 2), fleet(1.0, 1.0, 10.0))
+    canceled = ran(SCHEMES["k-sync"](3, 2), fleet(1.0, 1.0, 10.0))
     late = ran(SCHEMES["backup"](3, 2), fleet(1.0, 1.0, 10.0))
-    assert cancelled.seconds[-1] == late.seconds[-1] == pytest.approx(32.0)
-    assert cancelled.server.ledger.wasted_share == pytest.approx(1 / 3, abs=0.02)
+    assert canceled.seconds[-1] == late.seconds[-1] == pytest.approx(32.0)
+    assert canceled.server.ledger.wasted_share == pytest.approx(1 / 3, abs=0.02)
     assert late.server.ledger.wasted_share == pytest.approx(3 / 67, abs=0.02)
 
 

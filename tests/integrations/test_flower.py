@@ -327,7 +327,7 @@ def test_truncated_state_refused(content, grid_of, tmp_path):
         run(BalancedStrategy(fedavg(), state=path), grid_of([Client(100.0)]))
 
 
-def test_late_reply_averaged_not_learnt(grid_of, caplog):
+def test_late_reply_averaged_not_learned(grid_of, caplog):
     grid = grid_of([Client(100.0), Client(50.0)])
     strategy = BalancedStrategy(fedavg())
     run(strategy, grid, rounds=1)

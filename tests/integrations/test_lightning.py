@@ -47,7 +47,7 @@ def test_two_optimizers_are_exact(outcomes):
 
 
 def test_synchronized_layers_are_exact(outcomes):
-    runs.assert_exact(outcomes["synchronised"])
+    runs.assert_exact(outcomes["synchronized"])
 
 
 def test_checkpoint_resumes_mid_epoch(outcomes):

@@ -341,7 +341,7 @@ class Composed:
         if parts["output"] == "loss" and parts["models"] != "apart":
             loss = self.models[number](inputs, labels)
         elif parts["beside"] and parts["models"] != "apart":
-            rows, others = self.models[number](inputs, beside=self.unlabelled(len(labels)))
+            rows, others = self.models[number](inputs, beside=self.unlabeled(len(labels)))
             loss = self.reduced_loss(rows, labels)
             if self.scaled:  # a mean over both
                 first, second = self.count(labels), len(others)
@@ -384,7 +384,7 @@ class Composed:
         self.counted = len(of)
         return mean(rows, labels[of])
 
-    def unlabelled(self, seed):
+    def unlabeled(self, seed):
         everybody = self.data.inputs[: 5 * dist.get_world_size()]
         return everybody if self.job.alone else everybody[5 * self.job.rank :][:5]
 

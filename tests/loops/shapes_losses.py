@@ -32,7 +32,7 @@ def summed(job):
 
 
 def per_token(job):
-    """Tokens normalised by hand: divided by those of all ranks, times the number of ranks."""
+    """Tokens normalized by hand: divided by those of all ranks, times the number of ranks."""
 
     def loss_of(model, inputs, targets):
         tokens = job.all_reduce(torch.tensor(float(targets.numel())))
@@ -65,12 +65,12 @@ def a_summed_loss_averaged_plainly(job):
 
 
 @warned("grow with its number of samples")
-def tokens_normalised_over_all_ranks(job):
+def tokens_normalized_over_all_ranks(job):
     trained(job, per_token(job), epochs=4)
 
 
 @exact
-def tokens_normalised_over_all_ranks_averaged_plainly(job):
+def tokens_normalized_over_all_ranks_averaged_plainly(job):
     trained(job, per_token(job), scaled=plainly)
 
 

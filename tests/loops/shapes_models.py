@@ -94,7 +94,7 @@ def a_teacher_and_its_student(job):
             optimizer.step()
 
 
-def unlabelled(job):
+def unlabeled(job):
     """Batches of 5 samples a rank from a plain loader; alone, of all ranks together."""
     samples = Samples()
     for begin in range(0, 100, 10):
@@ -107,7 +107,7 @@ def a_second_plain_loader_in_the_same_forward_pass(job):
     model, loader = job.ddp(job.network()), job.loader()
     job.attach(model, loader)
     optimizer = job.sgd(model)
-    for (inputs, targets, _), other in zip(loader, unlabelled(job), strict=False):
+    for (inputs, targets, _), other in zip(loader, unlabeled(job), strict=False):
         optimizer.zero_grad()
         outputs = model(torch.cat([inputs, other]))
         (mse(outputs[: len(inputs)], targets) + outputs[len(inputs) :].square().mean()).backward()
@@ -119,7 +119,7 @@ def a_second_plain_loader_in_the_same_backward_pass(job):
     model, loader = job.ddp(job.network()), job.loader()
     job.attach(model, loader)
     optimizer = job.sgd(model)
-    for (inputs, targets, _), other in zip(loader, unlabelled(job), strict=False):
+    for (inputs, targets, _), other in zip(loader, unlabeled(job), strict=False):
         optimizer.zero_grad()
         (mse(model(inputs), targets) + model(other).square().mean()).backward()
         optimizer.step()
@@ -130,7 +130,7 @@ def a_second_plain_loader_with_scaled_losses(job):
     """The mean over the rows of both."""
     model, loader = job.ddp(job.network()), job.loader()
     balance, optimizer = job.attach(model, loader), job.sgd(model)
-    for (inputs, targets, _), other in zip(loader, unlabelled(job), strict=False):
+    for (inputs, targets, _), other in zip(loader, unlabeled(job), strict=False):
         optimizer.zero_grad()
         own, others = mse(model(inputs), targets), model(other).square().mean()
         if job.alone:
@@ -145,7 +145,7 @@ def steps_on_a_second_plain_loader_in_turns(job):
     model, loader = job.ddp(job.network()), job.loader()
     job.attach(model, loader)
     optimizer = job.sgd(model)
-    for batch, other in zip(loader, unlabelled(job), strict=False):
+    for batch, other in zip(loader, unlabeled(job), strict=False):
         step(model, optimizer, batch)
         optimizer.zero_grad()
         model(other).square().mean().backward()
@@ -157,7 +157,7 @@ def steps_on_a_second_plain_loader_in_place_of_batches(job):
     model, loader = job.ddp(job.network()), job.loader()
     job.attach(model, loader)
     optimizer = job.sgd(model)
-    for number, (batch, other) in enumerate(zip(chain(loader, loader), unlabelled(job), strict=False)):
+    for number, (batch, other) in enumerate(zip(chain(loader, loader), unlabeled(job), strict=False)):
         if number < 5 or number % 2:
             step(model, optimizer, batch)
             continue

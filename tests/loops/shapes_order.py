@@ -260,7 +260,7 @@ def ranks_that_treat_the_last_batch_differently(job):
 
 @exact
 def training_goes_on_in_evaluation_mode(job):
-    """As in scripts that forget train() after validation, or keep what layers have learnt of the data."""
+    """As in scripts that forget train() after validation, or keep what layers have learned of the data."""
     model, loader, optimizer = begun(job)
     held_out = Samples()
     for _ in range(EPOCHS):

@@ -133,7 +133,7 @@ def an_average_of_the_model_beside_it(job):
 
 @exact
 def a_step_of_two_passes(job):
-    """The second where the loss of the first is largest nearby (sharpness-aware minimisation)."""
+    """The second where the loss of the first is largest nearby (sharpness-aware minimization)."""
     model, loader, optimizer = begun(job)
     for _ in range(EPOCHS):
         for inputs, targets, _ in loader:

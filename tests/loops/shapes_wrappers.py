@@ -183,19 +183,19 @@ def a_join_for_uneven_numbers_of_batches(job):
                 step(model, optimizer, batch)
 
 
-def normalised(job, kind):
+def normalized(job, kind):
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(6, 8), kind(8), torch.nn.Tanh(), torch.nn.Linear(8, 3)).double()
 
 
 @exact
-def batch_normalisation_of_the_ranks_own_samples(job):
-    """As without balancing: each rank normalises its own samples."""
-    trained(job, job.ddp(normalised(job, torch.nn.BatchNorm1d), apart=True))
+def batch_normalization_of_the_ranks_own_samples(job):
+    """As without balancing: each rank normalizes its own samples."""
+    trained(job, job.ddp(normalized(job, torch.nn.BatchNorm1d), apart=True))
 
 
-class Synchronised(torch.nn.Module):
-    """Batch normalisation over all ranks, as SyncBatchNorm, which needs a GPU, does it."""
+class Synchronized(torch.nn.Module):
+    """Batch normalization over all ranks, as SyncBatchNorm, which needs a GPU, does it."""
 
     def __init__(self, features, job):
         super().__init__()
@@ -213,18 +213,18 @@ class Synchronised(torch.nn.Module):
         return (rows - mean) / (second / count - mean.square() + 1e-5).sqrt()
 
 
-def synchronised(job):
-    return job.ddp(normalised(job, lambda features: Synchronised(features, job)))
+def synchronized(job):
+    return job.ddp(normalized(job, lambda features: Synchronized(features, job)))
 
 
 @exact(ranks=(2, 4))
-def batch_normalisation_over_all_ranks(job):
-    trained(job, synchronised(job))
+def batch_normalization_over_all_ranks(job):
+    trained(job, synchronized(job))
 
 
 @exact
-def batch_normalisation_over_all_ranks_and_a_scaled_loss(job):
-    trained(job, synchronised(job), scaled=True)
+def batch_normalization_over_all_ranks_and_a_scaled_loss(job):
+    trained(job, synchronized(job), scaled=True)
 
 
 def sharded(job, network, how="fully_shard"):

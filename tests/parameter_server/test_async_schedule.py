@@ -11,7 +11,7 @@ from test_async_torch import SAMPLES, loss_of, problem
 
 BATCH = 8
 
-OPTIMISERS = {
+OPTIMIZERS = {
     "SGD": {"lr": 0.05, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
     "Adam": {"lr": 0.05, "amsgrad": True},
     "AdamW": {"lr": 0.05, "weight_decay": 0.1},
@@ -95,13 +95,13 @@ def scheduler_of(kind, optim):
 def made(optimizer, kind, tick):
     from paceline.parameter_server import TorchOptimizer
 
-    model, optim, _ = problem(optimizer, **OPTIMISERS[optimizer])
+    model, optim, _ = problem(optimizer, **OPTIMIZERS[optimizer])
     scheduler = scheduler_of(kind, optim)
     return TorchOptimizer(model, optim, scheduler, tick), model, optim, scheduler
 
 
 @given(
-    optimizer=st.sampled_from(list(OPTIMISERS)),
+    optimizer=st.sampled_from(list(OPTIMIZERS)),
     kind=st.sampled_from(KINDS),
     every=st.integers(1, 3),
     restarts=st.lists(st.integers(0, 23), max_size=3),
@@ -232,7 +232,7 @@ def step_of(kind, scale):
 
     place = torch.zeros(1, 1, requires_grad=True)
     optimizer = getattr(torch.optim, kind)(
-        [place], **{name: value for name, value in OPTIMISERS[kind].items() if name != "weight_decay"}
+        [place], **{name: value for name, value in OPTIMIZERS[kind].items() if name != "weight_decay"}
     )
     for _ in range(20):
         before = place.item()
@@ -241,10 +241,10 @@ def step_of(kind, scale):
     return place.item() - before
 
 
-@pytest.mark.parametrize("kind", OPTIMISERS)
+@pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_linear_optimizers_recognized(kind):
     from paceline.parameter_server import TorchOptimizer
 
-    model, optimizer, _ = problem(kind, **OPTIMISERS[kind])
+    model, optimizer, _ = problem(kind, **OPTIMIZERS[kind])
     grows = step_of(kind, 4.0) == pytest.approx(4 * step_of(kind, 1.0))
     assert TorchOptimizer(model, optimizer).is_linear == grows

@@ -281,8 +281,8 @@ def test_hanging_worker_does_not_block_rank_0(scheme):
     assert any("rank1 did not come for the final parameters" in one for one in said), said
 
 
-def normalised(rank, samples, batch, scheme, slow):
-    """Train a model that normalises over batches; return the smallest step, and what was applied."""
+def normalized(rank, samples, batch, scheme, slow):
+    """Train a model that normalizes over batches; return the smallest step, and what was applied."""
     import torch
 
     from paceline.parameter_server import AsyncJob
@@ -306,7 +306,7 @@ def normalised(rank, samples, batch, scheme, slow):
 
 @pytest.mark.parametrize(("samples", "batch", "scheme"), [(67, 8, "saps"), (67, 10, "asp"), (35, 4, "bsp")])
 def test_batch_norm_never_gets_one_sample(samples, batch, scheme):
-    (least, done), (other, _) = run_ranks(2, normalised, samples, batch, scheme, 0.01)
+    (least, done), (other, _) = run_ranks(2, normalized, samples, batch, scheme, 0.01)
     assert min(least, other) >= 2
     assert done == 3 * samples
 
@@ -420,6 +420,6 @@ def test_example_learns_digits_on_every_rank():
     script = str(EXAMPLES / "async_after.py")
     ran = subprocess.run([*command, script], capture_output=True, text=True, timeout=200, env=environment)
     assert ran.returncode == 0, ran.stderr
-    found = re.findall(r"([\d.]+)% of the digits are recognised", ran.stdout)
+    found = re.findall(r"([\d.]+)% of the digits are recognized", ran.stdout)
     assert len(found) == 2, ran.stdout
     assert min(map(float, found)) > 93

@@ -1,4 +1,4 @@
-"""Horizons above 1: covariates, corrections, weights and quantiles are learnt for those that are asked for."""
+"""Horizons above 1: covariates, corrections, weights and quantiles are learned for those that are asked for."""
 
 import numpy as np
 import pytest
@@ -82,7 +82,7 @@ def test_interval_coverage_at_every_horizon(make):
 
 
 @pytest.mark.slow
-def test_mixture_weights_learnt_per_horizon():
+def test_mixture_weights_learned_per_horizon():
     """One expert is right about the next iteration, the other about the one after."""
     last, average = "last-value", "ewma:smoothing=0.05"
     log_TW = np.repeat(np.random.default_rng(4).normal(0.0, 0.2, (300, 2)), 2, axis=0)
@@ -120,7 +120,7 @@ def horizons_of(model):
 
 
 @pytest.mark.parametrize("make", [Calibrated, lambda: Mixture(["last-value", "ewma"])])
-def test_first_asked_horizons_are_learnt(make):
+def test_first_asked_horizons_are_learned(make):
     model = made(make())
     for horizon in (1, 65, 64, 2, 3, 4, 2):
         model.predict(horizon=horizon)

@@ -54,7 +54,7 @@ def test_its_intervals_hold_as_often_as_they_say(found):
 
 
 @pytest.mark.slow
-def test_unknown_covariate_is_learnt():
+def test_unknown_covariate_is_learned():
     rng = np.random.default_rng(1)
     heat_TW = rng.normal(0.0, 1.0, (300, 4))
     seconds = np.exp(0.3 * heat_TW + rng.normal(0.0, 0.02, heat_TW.shape))

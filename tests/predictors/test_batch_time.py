@@ -1,4 +1,4 @@
-"""Batch time curves learnt from traces, profiles and reports. Axes: T iterations, W workers."""
+"""Batch time curves learned from traces, profiles and reports. Axes: T iterations, W workers."""
 
 import numpy as np
 import pandas as pd
@@ -117,7 +117,7 @@ def test_constant_batch_curve_is_proportional():
 
 
 @pytest.mark.slow
-def test_slope_and_intercept_learnt_online():
+def test_slope_and_intercept_learned_online():
     model = BatchTime()
     model.reset(["a"])
     rng = np.random.default_rng(0)
@@ -163,7 +163,7 @@ def test_curve_sizes_beat_speed_sizes(fitted):
     assert late["curves"] < (0.01 if fitted else 0.25) * late["speeds"]
 
 
-def test_the_memory_limit_is_learnt_from_failures():
+def test_the_memory_limit_is_learned_from_failures():
     model = BatchTime()
     model.reset(["a", "b"])
     observe(model, [100, 100], [1.0, 1.0])

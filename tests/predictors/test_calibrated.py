@@ -76,7 +76,7 @@ def test_quantiles_interpolated_or_normal():
     assert known.quantile(0.1)[1] == pytest.approx(Forecast(np.array([50.0]), np.array([0.1])).quantile(0.1)[0])
 
 
-def test_unlearnt_horizon_widens_by_fourth_root():
+def test_unlearned_horizon_widens_by_fourth_root():
     model = Calibrated("last-value")
     model.reset(["a"])
     for k in range(100):

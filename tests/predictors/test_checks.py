@@ -223,7 +223,7 @@ SABOTEURS = {
     "copies_and_pickles": ForgetsWhenPickled,
     "joining_leaves_others_alone": RestartsOnChange,
     "leaving_leaves_others_alone": RestartsOnChange,
-    "renaming_keeps_what_was_learnt": ForgetsTheRenamed,
+    "renaming_keeps_what_was_learned": ForgetsTheRenamed,
     "silence_is_survived": GivesUpOnTheSilent,
     "a_silent_worker_leaves_others_alone": SlowsDownInSilence,
     "a_missing_report_changes_nothing": DriftsInSilence,
@@ -294,7 +294,7 @@ def test_an_opted_out_check_is_not_run():
     assert ran == ["predict_is_pure"]
 
 
-class LosesWhatItLearnt(EWMA):
+class LosesWhatItLearned(EWMA):
     """Learns a factor from traces that its state does not hold: a model file would come back without it."""
 
     factor_ = 1.0
@@ -307,6 +307,6 @@ class LosesWhatItLearnt(EWMA):
         return self.factor_ * super().forecast_speed(covariates_WD, horizon)
 
 
-def test_learnt_values_must_be_in_state():
+def test_learned_values_must_be_in_state():
     with pytest.raises(checks.ContractBrokenError, match="a loaded state forecasts differently"):
-        checks.run(checks.fitted(LosesWhatItLearnt()), ["state_resumes_exactly"])
+        checks.run(checks.fitted(LosesWhatItLearned()), ["state_resumes_exactly"])

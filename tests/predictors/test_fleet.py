@@ -152,7 +152,7 @@ def served(model=None):
             lambda: EWMA().load_state_dict(served(EWMA()).state_dict() | {"rows/level": np.zeros(2)}),
             r"state 'rows/level' must have the shape \(3,\), got \(2,\): it was saved by EWMA with another",
         ),
-        (lambda: LastValue().load_state_dict({"learnt/x": np.zeros(1)}), r"learns nothing from traces, .* \['x'\]"),
+        (lambda: LastValue().load_state_dict({"learned/x": np.zeros(1)}), r"learns nothing from traces, .* \['x'\]"),
         (lambda: Report([1, 2], [1]).speed, r"one entry per worker, got the shapes \(2,\) and \(1,\)"),
         (lambda: Report(1.0, 1.0).speed, r"one entry per worker, got the shapes \(\) and \(\)"),
         (lambda: LocalLevel(0.0), r"smoothing must lie in \(0, 1\], got 0.0"),

@@ -57,7 +57,7 @@ def test_without_reports_forecast_is_uncorrected():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
-def test_worker_effect_learnt_alone():
+def test_worker_effect_learned_alone():
     log_TW, heat_TW = hot(300, 6)
     log_TW[:, 3:] *= -1.0  # on half of the workers the covariate acts the other way round: none of it is in common
     common, own = (served(Pooled("last-value", ["heat"]), log_TW, heat_TW, column)[150:] for column in (FLEET, OWN))

@@ -78,7 +78,7 @@ def test_a_covariate_that_a_trace_lacks_is_named():
         RLS(covariates=("gpu",)).fit([synthetic_fleet("walk", workers=1, iterations=10)])
 
 
-def test_unlearnt_forecast_is_last_speed():
+def test_unlearned_forecast_is_last_speed():
     model = RLS()
     model.reset(["a"])
     for seconds in (1.0, 2.0):  # one change sets the scale of changes, and teaches no weight

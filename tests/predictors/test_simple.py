@@ -21,16 +21,16 @@ def noisy_trace(change, noise, seed=3):
     return Trace(samples=np.full((600, 8), 64.0), seconds=64.0 / np.exp(log_speed_TW))
 
 
-def test_learnt_smoothing_is_kalman_gain():
+def test_learned_smoothing_is_kalman_gain():
     change, noise = 0.02, 0.06
     ratio = (change / noise) ** 2
     gain = (np.sqrt(ratio**2 + 4 * ratio) - ratio) / 2  # steady state of the local level's Kalman filter
-    learnt = EWMA(smoothing=None).fit([noisy_trace(change, noise)]).smoothing_
-    assert learnt == pytest.approx(gain, abs=0.05)
+    learned = EWMA(smoothing=None).fit([noisy_trace(change, noise)]).smoothing_
+    assert learned == pytest.approx(gain, abs=0.05)
 
 
 @pytest.mark.slow
-def test_smoothing_is_learnt_over_all_traces():
+def test_smoothing_is_learned_over_all_traces():
     calm, moving = noisy_trace(0.0, 0.05), noisy_trace(0.5, 0.01)
     assert EWMA(None).fit([calm]).smoothing_ < 0.05
     assert EWMA(None).fit([calm, moving]).smoothing_ > 0.5

@@ -59,10 +59,10 @@ class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.layer = torch.nn.Linear(4, 2)
-        self.register_buffer("centre", torch.zeros(2))
+        self.register_buffer("center", torch.zeros(2))
 
     def forward(self, inputs):
-        return self.layer(inputs) - self.centre
+        return self.layer(inputs) - self.center
 
 
 @pytest.mark.slow

@@ -13,19 +13,19 @@ from paceline.coordinator import Policy
 from paceline.torch import BalancedLoader, attach
 
 
-class Centred(torch.nn.Module):
-    """A centre of the outputs of all ranks, as in DINO."""
+class Centered(torch.nn.Module):
+    """A center of the outputs of all ranks, as in DINO."""
 
     def __init__(self, divisor):
         super().__init__()
         self.layer, self.divisor = torch.nn.Linear(4, 3), divisor
-        self.register_buffer("centre", torch.zeros(3))
+        self.register_buffer("center", torch.zeros(3))
 
     def forward(self, inputs):
         outputs = self.layer(inputs)
         total = outputs.detach().sum(dim=0)
         dist.all_reduce(total)
-        self.centre = 0.9 * self.centre + 0.1 * total / self.divisor(inputs)
+        self.center = 0.9 * self.center + 0.1 * total / self.divisor(inputs)
         return outputs
 
 
@@ -37,7 +37,7 @@ def told(rank, by):
         "its own length": lambda inputs: len(inputs) * 2,
         "all lengths": lambda inputs: 12,
     }[by]
-    network = torch.nn.Sequential(Centred(divisor), torch.nn.BatchNorm1d(3))
+    network = torch.nn.Sequential(Centered(divisor), torch.nn.BatchNorm1d(3))
     model = DistributedDataParallel(network, broadcast_buffers=False)
     attach(model, loader, predictor=Restless(), policy=Policy(warmup=5, change_cost=0, risk=0, lower=2))
     with warnings.catch_warnings(record=True) as caught:
@@ -53,4 +53,4 @@ def told(rank, by):
 def test_local_center_division_warned_once(by, number):
     for sentences in run_ranks(2, told, by):
         assert len(sentences) == number
-        assert all("0.centre" in sentence for sentence in sentences)
+        assert all("0.center" in sentence for sentence in sentences)

@@ -23,7 +23,7 @@ def test_a_script_is_balanced_by_changing_few_lines(script, most):
 
 @pytest.mark.checkout
 def test_the_balanced_script_learns_to_read_digits():
-    assert float(said_by("ddp_after.py", r"([\d.]+)% of the digits are recognised")) > 85
+    assert float(said_by("ddp_after.py", r"([\d.]+)% of the digits are recognized")) > 85
 
 
 @pytest.mark.checkout
@@ -55,7 +55,7 @@ def test_the_script_on_ray_train_learns_to_read_digits():
     command = [*start, str(EXAMPLES / "ray_after.py")]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=500, env=environment)
     assert ran.returncode == 0, ran.stderr
-    assert float(re.search(r"([\d.]+)% of the digits are recognised", ran.stdout)[1]) > 85
+    assert float(re.search(r"([\d.]+)% of the digits are recognized", ran.stdout)[1]) > 85
 
 
 def said_by(script, pattern):

@@ -1,4 +1,4 @@
-"""A job resumes from its checkpoint exactly, and with other ranks what was learnt follows the workers' names."""
+"""A job resumes from its checkpoint exactly, and with other ranks what was learned follows the workers' names."""
 
 import io
 from itertools import chain, islice

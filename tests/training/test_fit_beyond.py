@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from fit_cases import folder_of, learnt, networks, wavy
+from fit_cases import folder_of, learned, networks, wavy
 from ranks import run_script
 
 from paceline.eval import leaderboard
@@ -35,7 +35,7 @@ def test_two_processes_fit_what_one_does(tmp_path):
     for n, predictor in enumerate(networks()):
         alone = fit(predictor, folder)
         first, second = (load_model(two / f"model{n}-rank{rank}.safetensors") for rank in (0, 1))
-        assert learnt(first) == learnt(second)
+        assert learned(first) == learned(second)
         for name, weight in alone.weights_.items():
             np.testing.assert_allclose(first.weights_[name].reshape(weight.shape), weight, atol=2e-4)
 
@@ -55,7 +55,7 @@ def results():
     arima = fit(ARIMA(order=(1, 0, 0), method="likelihood", covariates=()), traces)
     board = leaderboard({"ewma": EWMA(), "rls": RLS(covariates=()), "arima": arima}, traces, warmup=10)
     frames = board.workers.to_json(double_precision=15), board.jobs.drop(columns="microseconds").to_json()
-    return learnt(arima), frames
+    return learned(arima), frames
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from fit_cases import QUICK, folder_of, learnt, networks, wavy
+from fit_cases import QUICK, folder_of, learned, networks, wavy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,10 +18,10 @@ NETWORKS = pytest.mark.parametrize("predictor", networks(), ids=lambda p: type(p
 def test_sources_give_the_same_weights(tmp_path, predictor):
     folder = folder_of(tmp_path / "jobs", 3)
     traces = [wavy(seed) for seed in range(3)]
-    from_memory = learnt(fit(predictor, traces))
-    assert learnt(fit(predictor, folder)) == from_memory
-    assert learnt(fit(predictor, (trace for trace in traces))) == from_memory
-    assert learnt(fit(predictor, sorted(folder.iterdir()))) == from_memory
+    from_memory = learned(fit(predictor, traces))
+    assert learned(fit(predictor, folder)) == from_memory
+    assert learned(fit(predictor, (trace for trace in traces))) == from_memory
+    assert learned(fit(predictor, sorted(folder.iterdir()))) == from_memory
 
 
 @pytest.mark.slow
@@ -70,8 +70,8 @@ def test_held_out_workers_are_not_fitted(predictor):
     trace = wavy(0)
     others = fit(predictor, [trace.select(workers=[name for name in trace.workers if name != "b"])])
     held_out, all_of_them = fit(predictor, [trace], hold_out=["b"]), fit(predictor, [trace])
-    assert learnt(held_out) == learnt(others)
-    assert learnt(held_out) != learnt(all_of_them)
+    assert learned(held_out) == learned(others)
+    assert learned(held_out) != learned(all_of_them)
 
 
 def test_the_same_names_are_held_out_on_every_day():
@@ -95,7 +95,7 @@ def test_ignored_options_are_warned_about():
 
 
 def test_one_trace_is_a_list_of_one():
-    assert learnt(fit(EWMA(None), wavy(0))) == learnt(fit(EWMA(None), [wavy(0)]))
+    assert learned(fit(EWMA(None), wavy(0))) == learned(fit(EWMA(None), [wavy(0)]))
 
 
 @pytest.mark.parametrize("wrap", [lambda frame: frame, lambda frame: [frame], lambda frame: 7])
@@ -140,9 +140,9 @@ def test_a_refit_starts_from_the_earlier_model(tmp_path, predictor):
     yesterday = fit(predictor, [wavy(0)])
     model = save_model(yesterday, tmp_path / "yesterday.safetensors")
     today, afresh = (fit(predictor, [wavy(1)], start=start) for start in (model, None))
-    assert learnt(today) != learnt(afresh)
-    assert learnt(today) == learnt(fit(predictor, [wavy(1)], start=yesterday))
-    assert learnt(yesterday) != learnt(today)
+    assert learned(today) != learned(afresh)
+    assert learned(today) == learned(fit(predictor, [wavy(1)], start=yesterday))
+    assert learned(yesterday) != learned(today)
 
 
 @pytest.mark.slow
@@ -190,14 +190,14 @@ def test_subclass_fit_is_used():
 @pytest.mark.slow
 def test_unreadable_files_named(tmp_path):
     folder = folder_of(tmp_path / "jobs", 3)
-    good = learnt(fit(EWMA(smoothing=None), folder))
+    good = learned(fit(EWMA(smoothing=None), folder))
     whole = (folder / "job00.parquet").read_bytes()
     (folder / "cut.parquet").write_bytes(whole[: len(whole) // 2])
     (folder / "empty.parquet").touch()
     Trace([[8.0]], [[0.0]]).save(folder / "silent.parquet")
     source = Source(folder)
     with pytest.warns(UserWarning, match="3 files were left out of the fit"):
-        assert learnt(fit(EWMA(smoothing=None), source)) == good
+        assert learned(fit(EWMA(smoothing=None), source)) == good
     said = {left.file.rsplit("/", 1)[1]: left.why for left in source.left_out}
     assert "not a complete Parquet file" in said["cut.parquet"]
     assert "empty" in said["empty.parquet"]

@@ -119,9 +119,9 @@ def test_wrong_array_shape_refused(tmp_path, fitted, kind):
     path = save_model(fitted[kind], tmp_path / "good.safetensors")
     about, arrays = describe_model(path), fitted[kind].state_dict()
     numbers = {
-        name[7:]: np.ascontiguousarray(value)
+        name.removeprefix("learned/"): np.ascontiguousarray(value)
         for name, value in arrays.items()
-        if name.startswith("learnt/") and value.dtype.kind != "U"
+        if name.startswith("learned/") and value.dtype.kind != "U"
     }
     load_model(path)
     load_model(model_file(tmp_path, about, **numbers))
@@ -145,7 +145,11 @@ def test_wrong_array_shape_refused(tmp_path, fitted, kind):
 def test_number_out_of_range_refused(tmp_path, fitted, kind, name, value):
     path = save_model(fitted[kind], tmp_path / "good.safetensors")
     about, arrays = describe_model(path), fitted[kind].state_dict()
-    numbers = {n[7:]: np.array(v) for n, v in arrays.items() if n.startswith("learnt/") and v.dtype.kind != "U"}
+    numbers = {
+        n.removeprefix("learned/"): np.array(v)
+        for n, v in arrays.items()
+        if n.startswith("learned/") and v.dtype.kind != "U"
+    }
     numbers[name] = np.full_like(numbers[name], value)
     refused(model_file(tmp_path, about, **numbers), "does not fit")
 

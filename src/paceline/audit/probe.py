@@ -2,7 +2,7 @@
 
 Let G(x) be the gradient of a step whose batches hold nothing but copies of the sample x, and G(x, y) that of a step
 whose batches hold x and y in equal parts. Where rows do not see each other, G(x, y) is a sum of multiples of G(x) and
-G(y); what is left over (the residual) shows batch normalisation, negatives within the batch, mixup. The factors show
+G(y); what is left over (the residual) shows batch normalization, negatives within the batch, mixup. The factors show
 the rest: a mean over samples has 1/2 and 1/2, a mean over tokens the shares of x and y in the tokens. Where one rank
 gets x and all others y, the factor of G(x) is how much that rank counts, and so for micro-batches.
 """

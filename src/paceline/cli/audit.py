@@ -60,8 +60,8 @@ def audit(
     if as_json:
         print(verdict.to_json())
     else:
-        colour = {"EXACT": "green", "NOT_EXACT": "red", "COULD_NOT_TELL": "yellow"}[verdict.status.name]
-        out.print(f"[bold {colour}]{escape(verdict.sentence)}[/]", soft_wrap=True, highlight=False)
+        color = {"EXACT": "green", "NOT_EXACT": "red", "COULD_NOT_TELL": "yellow"}[verdict.status.name]
+        out.print(f"[bold {color}]{escape(verdict.sentence)}[/]", soft_wrap=True, highlight=False)
         if verdict.remedy:
             out.print(escape(verdict.remedy), soft_wrap=True, highlight=False)
         for note in verdict.notes:

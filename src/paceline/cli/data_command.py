@@ -25,7 +25,7 @@ data_app = typer.Typer(help="List, describe and read traces, and write them as P
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
 FileFormat = Annotated[
-    str | None, typer.Option("--format", help="A name from [cyan]paceline data list formats[/]. [default: recognised]")
+    str | None, typer.Option("--format", help="A name from [cyan]paceline data list formats[/]. [default: recognized]")
 ]
 Options = Annotated[
     list[str] | None,

@@ -109,7 +109,7 @@ def _live_section(outcome: ExperimentOutcome) -> dict[str, Any]:
     chart_lines = [ChartLine(name, loss[:last], 5 if name == EQUAL else 1) for name, loss in losses.items()]
     chart = lines(
         "Loss after as many samples",
-        "The lines coincide: sizes change who computes what, and not what is learnt.",
+        "The lines coincide: sizes change who computes what, and not what is learned.",
         np.arange(1, last + 1) * outcome.setting.global_batch / 1000,
         chart_lines,
         x="thousand samples",

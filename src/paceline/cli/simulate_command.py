@@ -36,7 +36,7 @@ def simulate(
     noise: Annotated[
         float, typer.Option(help="Spread of speeds between iterations, where only usual speeds are known.")
     ] = 0.05,
-    file_format: Annotated[str | None, typer.Option("--format", help="The format, if it is not recognised.")] = None,
+    file_format: Annotated[str | None, typer.Option("--format", help="The format, if it is not recognized.")] = None,
     options: Options = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:

@@ -32,7 +32,7 @@ among few bars, that percentile is an outlier itself."""
 
 
 def bars(values: Array, width: int = 60) -> str:
-    """Return numbers as a row of bars from 0 to :func:`bars_top`, neighbours averaged if there are too many.
+    """Return numbers as a row of bars from 0 to :func:`bars_top`, neighbors averaged if there are too many.
 
     Values above the top have their own mark.
 

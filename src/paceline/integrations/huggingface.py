@@ -35,7 +35,7 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
     ``per_device_train_batch_size`` becomes a mean: the global batch is that times the number of ranks, and a step
     equals that of one process on the global batch. Gradients are weighed by samples, or averaged plainly if the
     Trainer divides the loss by the number of tokens of all ranks. With a single rank, the Trainer is unchanged.
-    Checkpoints hold the balancer's state and the place in the data, and resume exactly. Options that cannot be honoured
+    Checkpoints hold the balancer's state and the place in the data, and resume exactly. Options that cannot be honored
     are refused.
 
     Parameters
@@ -59,7 +59,7 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
     ------
     ValueError
         When training begins, if the Trainer's options assign samples, or shard the model, in a way that balanced
-        batches cannot honour.
+        batches cannot honor.
 
     Examples
     --------
@@ -85,7 +85,7 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
         self._made_of: Any = None
         self._made_for: tuple[int, ...] = ()
         self._attached_to: tuple[Any, ...] = ()
-        self._labelled, self._kind = False, "mean"
+        self._labeled, self._kind = False, "mean"
         self._batches_left: int | None = None
         super().__init__(*arguments, **options)
 
@@ -177,7 +177,7 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
     def _attach_on_first_batch(self, sizes_W: Any, batch: Any) -> None:
         """Attach the balancer when the first batch has arrived, and pass it this batch."""
         assert self._feed is not None
-        self._labelled = has_labels(batch)
+        self._labeled = has_labels(batch)
         self._attach(loss_of(self, batch))
         assert self._feed.loader.after_batch is not None
         self._feed.loader.after_batch(sizes_W, batch)  # attach has replaced it with the balance's callback
@@ -199,7 +199,7 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
 
     def _require_kind(self, num_items_in_batch: Any) -> None:
         """Refuse a batch whose loss is of a different kind from that of the first batch."""
-        if takes_count(self) and (num_items_in_batch is not None) != self._labelled:
+        if takes_count(self) and (num_items_in_batch is not None) != self._labeled:
             raise RuntimeError(
                 "some batches have labels and some have none, so their losses need different weighting: the first "
                 "batch of every rank must be like all others"
@@ -212,7 +212,7 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
         if self.balance is None:
             return
         state = self.balance.state_dict()  # on every rank, because it receives pending reports from all of them
-        kind = {"loss": self._kind, "labelled": self._labelled}
+        kind = {"loss": self._kind, "labeled": self._labeled}
         if self.args.should_save:
             torch.save({**state, **kind}, Path(output_dir) / FILE)
 
@@ -231,7 +231,7 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
             self._attach(state["loss"])
         assert self.balance is not None
         self.balance.load_state_dict(state)
-        self._labelled = state["labelled"]
+        self._labeled = state["labeled"]
         self._note_rest(self._feed.loader)
 
     def _note_rest(self, loader: BalancedLoader) -> None:

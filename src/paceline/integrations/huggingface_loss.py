@@ -60,7 +60,7 @@ def has_labels(batch: Any) -> bool:
 def _ratio(trainer: Any, batch: Any) -> float:
     """Return the ratio of the losses with twice the number of tokens and with the number itself, over all ranks."""
     training = trainer.model.training
-    trainer.model.eval()  # no dropout, and no update of batch normalisation's running statistics
+    trainer.model.eval()  # no dropout, and no update of batch normalization's running statistics
     try:
         # a loss divided by the number of tokens halves with twice the number
         losses = torch.stack([_loss(trainer, batch, count) for count in (64.0, 2 * 64.0)]).nan_to_num()

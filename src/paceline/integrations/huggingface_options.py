@@ -1,4 +1,4 @@
-"""Options of Hugging Face's Trainer that balanced batches honour, and the errors for those they cannot."""
+"""Options of Hugging Face's Trainer that balanced batches honor, and the errors for those they cannot."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def costs_for(dataset: Any, costs: Costs | None) -> Costs | None:
     Raises
     ------
     ValueError
-        If the Trainer cannot honour them.
+        If the Trainer cannot honor them.
     """
     if costs is None:
         return None
@@ -117,7 +117,7 @@ def _owner(trainer: Any, name: str, mixin: type) -> type:
 
 
 def _of_arguments(arguments: Any) -> Iterator[str]:
-    """Yield errors for arguments about training data that cannot be honoured."""
+    """Yield errors for arguments about training data that cannot be honored."""
     way = "group_by_length" if getattr(arguments, "group_by_length", False) else None
     way = way or getattr(arguments, "train_sampling_strategy", "random")
     if way not in SHUFFLES:

@@ -81,7 +81,7 @@ class AsyncJob:
         Applied samples for which that scheduler is stepped once, ``batch`` unless given; for one made for epochs
         ``len(dataset)``.
     min_batch
-        The fewest samples of a step. Unless given 2 where the model normalises over batches, as that is what it needs,
+        The fewest samples of a step. Unless given 2 where the model normalizes over batches, as that is what it needs,
         and 1 elsewhere.
     collate
         Makes a batch of a list of samples.
@@ -165,7 +165,7 @@ class AsyncJob:
         require_followed(optimizer, schedule)  # on every rank, so that all end with the sentence
         if any(True for _ in model.buffers()):
             warnings.warn(
-                "the model has buffers, such as the running means of batch normalisation: each worker keeps its own, "
+                "the model has buffers, such as the running means of batch normalization: each worker keeps its own, "
                 "and rank 0's are those of the trained model",
                 stacklevel=2,
             )

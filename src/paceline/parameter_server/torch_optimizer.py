@@ -25,7 +25,7 @@ FRONT = 128
 class FlatModel:
     """Makes a model's parameters, and their gradients, views of two flat rows: nothing is copied piece by piece.
 
-    The model is changed in place and works on as before. Buffers, such as the running means of batch normalisation, are
+    The model is changed in place and works on as before. Buffers, such as the running means of batch normalization, are
     not parameters: each worker keeps its own.
 
     Parameters

@@ -215,7 +215,7 @@ def _calibration(below: Array, inside: float, best: str) -> dict[str, Any]:
     levels = 100 * np.array(LEVELS)
     chart = lines(
         "How often speeds lay below a quantile",
-        "A calibrated predictor runs along the grey line.",
+        "A calibrated predictor runs along the gray line.",
         levels,
         [ChartLine("as it should be", levels, -1), ChartLine(best, 100 * below, 0)],
         x="quantile, %",

@@ -65,13 +65,13 @@ class ChartLine:
         Its name in the legend.
     values
         Its values along the chart, ``[T]``; NaN leaves a gap.
-    colour
-        Its colour, 0 to 5; -1 is grey. Each colour has a pattern of dashes, for those who do not see it.
+    color
+        Its color, 0 to 5; -1 is gray. Each color has a pattern of dashes, for those who do not see it.
     """
 
     name: str
     values: ArrayLike
-    colour: int
+    color: int
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class ChartBand:
     name: str
     low: ArrayLike
     high: ArrayLike
-    colour: int = -1
+    color: int = -1
 
 
 def lines(
@@ -94,7 +94,7 @@ def lines(
     unit: str,
     bands: Sequence[ChartBand] = (),
 ) -> dict[str, Any]:
-    """Return a chart of lines over ``along``, ``[T]``; of many iterations, means of neighbours.
+    """Return a chart of lines over ``along``, ``[T]``; of many iterations, means of neighbors.
 
     Parameters
     ----------
@@ -108,16 +108,16 @@ def lines(
         What runs along the chart, and the unit of the values.
     """
     each = -(-len(along) // POINTS)
-    thinned = f" Each point is the mean of {each} neighbours." if each > 1 else ""
+    thinned = f" Each point is the mean of {each} neighbors." if each > 1 else ""
     return {
         "block": "lines",
         "title": title,
         "about": about + thinned,
         "x": {"name": x, "values": _thin(along)},
         "unit": unit,
-        "lines": [{"name": one.name, "colour": one.colour, "values": _thin(one.values)} for one in chart_lines],
+        "lines": [{"name": one.name, "color": one.color, "values": _thin(one.values)} for one in chart_lines],
         "bands": [
-            {"name": one.name, "colour": one.colour, "low": _thin(one.low), "high": _thin(one.high)} for one in bands
+            {"name": one.name, "color": one.color, "low": _thin(one.low), "high": _thin(one.high)} for one in bands
         ],
     }
 
@@ -133,7 +133,7 @@ def of_fleet(values_TW: Array, workers: Sequence[str], first: Sequence[int]) -> 
     # six workers have a line of their own; the others are a band
     chosen = list(first)[:6]
     others = [w for w in range(len(workers)) if w not in chosen]
-    chart_lines = [ChartLine(named(workers[w]), values_TW[:, w], colour) for colour, w in enumerate(chosen)]
+    chart_lines = [ChartLine(named(workers[w]), values_TW[:, w], color) for color, w in enumerate(chosen)]
     if not others:
         return chart_lines, []
     share = "90% of " if len(others) >= 20 else ""

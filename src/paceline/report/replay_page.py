@@ -204,7 +204,7 @@ def _job(replay: Replay, trace: Trace, scheme: str) -> dict[str, Any]:
             "Iteration times",
             "Means of 25 iterations.",
             np.array([one.number for one in equal]),
-            [ChartLine(name, 1e3 * smooth(replay.seconds(name)), colour) for name, colour in _figures_of(scheme)],
+            [ChartLine(name, 1e3 * smooth(replay.seconds(name)), color) for name, color in _figures_of(scheme)],
             x="iteration",
             unit="ms",
         ),

@@ -81,7 +81,7 @@ def split(
 ) -> Split:
     """Split a global batch so that the last worker ends as early as possible: the exact optimum, in whole samples.
 
-    Minimises ``max_i t_i(x_i) + comm_i`` where ``sum_i x_i`` is the global batch, ``lower_i <= x_i <= upper_i``
+    Minimizes ``max_i t_i(x_i) + comm_i`` where ``sum_i x_i`` is the global batch, ``lower_i <= x_i <= upper_i``
     and ``x_i`` is a multiple of ``batch_multiple``. No split ends earlier, not even by one float64.
 
     Several splits may end equally early, because times tie or curves are flat. Then workers with equal curves get the

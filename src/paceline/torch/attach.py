@@ -251,10 +251,10 @@ def _policy_for(model: torch.nn.Module, loader: Loader, policy: Policy | None, s
         raise ValueError(
             f"policy.lower must be at least 1 sample, as an empty batch has no mean loss, got {wanted.lower}"
         )
-    # _BatchNorm is private, but it is the only base class that all batch normalisations share.
-    normalises = any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in model.modules())
-    if normalises and wanted.lower == 1 and loader.global_batch >= 2 * loader.world_size:
-        return replace(wanted, lower=2)  # batch normalisation needs two samples for a variance
+    # _BatchNorm is private, but it is the only base class that all batch normalizations share.
+    normalizes = any(isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in model.modules())
+    if normalizes and wanted.lower == 1 and loader.global_batch >= 2 * loader.world_size:
+        return replace(wanted, lower=2)  # batch normalization needs two samples for a variance
     return wanted
 
 

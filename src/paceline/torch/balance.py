@@ -216,7 +216,7 @@ class Balance(Scaling):
         self._covariates.close()  # this object may wait long for the garbage collector
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
-        """Return everything learnt and decided, and where the data stands: the same on every rank, save it once."""
+        """Return everything learned and decided, and where the data stands: the same on every rank, save it once."""
         self._steps.finish()
         records = {"index": self._steps.index}
         return {**self._planning.state_dict(), "loader": self._loader.state_dict(), "records": records}
@@ -224,7 +224,7 @@ class Balance(Scaling):
     def load_state_dict(self, state: Mapping[str, Mapping[str, Any]], *, skip_rest: bool = False) -> None:
         """Resume, on every rank, from what ``state_dict`` returned, also with other ranks than were saved.
 
-        What was learnt of a worker follows its name; workers without a saved state start again. ``skip_rest`` leaves
+        What was learned of a worker follows its name; workers without a saved state start again. ``skip_rest`` leaves
         out what remains of the saved epoch, where that is too little for these ranks.
 
         Raises

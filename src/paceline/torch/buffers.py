@@ -1,4 +1,4 @@
-"""Buffers that all ranks share, such as the centre of a loss, and that part once batches differ. Axis: W ranks."""
+"""Buffers that all ranks share, such as the center of a loss, and that part once batches differ. Axis: W ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FIRST, THEN = 8, 16
 
 
 class Buffers:
-    """Buffers of the attached models but those of batch normalisation, which are each rank's own.
+    """Buffers of the attached models but those of batch normalization, which are each rank's own.
 
     Attributes
     ----------

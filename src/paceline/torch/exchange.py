@@ -51,7 +51,7 @@ class Exchange:
         ranks = dist.get_process_group_ranks(group)
         limit = None if timeout is None else timedelta(seconds=timeout)
         # Always gloo: reports are in main memory, and must not queue behind gradients on the GPU's backend.
-        # Local synchronisation is needed if only part of the world trains together, because the other ranks make no
+        # Local synchronization is needed if only part of the world trains together, because the other ranks make no
         # such call. It is avoided otherwise: torch then names a group by its ranks and by the number of groups, so a
         # name can repeat after a group was destroyed, and a rank would find the old group's addresses under it.
         part = len(ranks) < dist.get_world_size()

@@ -92,7 +92,7 @@ class GlobalBatch:
         count = self.count(remaining)
         if count == self.samples:
             return sizes_W
-        # Batch normalisation needs two samples, and sizes of at least two may be bounded because of it.
+        # Batch normalization needs two samples, and sizes of at least two may be bounded because of it.
         min_left = 2 if sizes_W.min() >= 2 and count >= 2 * self.world_size else 1
         return _in_proportion(sizes_W, count, min_left)
 

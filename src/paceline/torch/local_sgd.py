@@ -166,7 +166,7 @@ class LocalSGD:
         if self._outer is not None:
             self._step_outer(self._outer)
         self.rounds += 1
-        # an epoch's last round is not learnt from if it is much smaller: its time says too little
+        # an epoch's last round is not learned from if it is much smaller: its time says too little
         if rows_WF[:, 0].sum() >= MIN_BATCH_SHARE * self.loader.global_batch:
             plan = self.balancer.step(Report(samples=rows_WF[:, 0], seconds=rows_WF[:, 1]))
             # Other hardware may round otherwise, and ranks of different plans would lose samples.

@@ -83,12 +83,12 @@ class Planning:
         self._begin()
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
-        """Return everything learnt and decided."""
+        """Return everything learned and decided."""
         work = {} if self.work is None else {"work": to_lists(self.work.state_dict())}
         return {"balancer": to_lists(self.balancer.state_dict()), **work}
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Any]]) -> None:
-        """Resume; what was learnt of a worker follows its name."""
+        """Resume; what was learned of a worker follows its name."""
         if self.work is not None and "work" in state:
             self.work.load_state_dict(from_lists(state["work"]))
         self.balancer.load_state_dict(from_lists(state["balancer"]))

@@ -98,7 +98,7 @@ class RankLoader:
 
     @property
     def min_samples(self) -> int:
-        """Fewest samples of a rank where samples have costs: 2 for models with batch normalisation."""
+        """Fewest samples of a rank where samples have costs: 2 for models with batch normalization."""
         return self._assigner.min_samples
 
     @min_samples.setter

@@ -32,13 +32,13 @@ COLUMNS = (
 """The columns of a row; the covariates follow."""
 
 MIN_BATCH_SHARE = 0.5
-"""An epoch's last batch is not learnt from if it is smaller than this share of a full one: its time says too little."""
+"""An epoch's last batch teaches nothing if it is smaller than this share of a full one: its time says too little."""
 
 
 _AT = {name: place for place, name in enumerate(COLUMNS)}
 _PLAN, _PLACE = _AT["checksum"], slice(_AT["epoch"], _AT["assigned"] + 1)
 _TOGETHER = slice(_PLAN, _AT["assigned"] + 1)
-"""Neighbouring columns: the plan in use and the place in the data, which all ranks share."""
+"""Neighboring columns: the plan in use and the place in the data, which all ranks share."""
 
 _SAMPLES, _PARTS, _STEPS, _SECONDS = (_AT[name] for name in ("samples", "micro_batches", "steps", "seconds"))
 _RAN_OUT, _COMM = _AT["out_of_memory"], _AT["comm_seconds"]

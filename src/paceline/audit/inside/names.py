@@ -52,7 +52,7 @@ class Names:
 
     def that_mix(self) -> list[str]:
         """Return the kinds of layers in training that compute statistics of their own rank's rows."""
-        mixing = torch.nn.modules.batchnorm._BatchNorm  # private, but the only base of all batch normalisations
+        mixing = torch.nn.modules.batchnorm._BatchNorm  # private, but the only base of all batch normalizations
         return sorted(
             {
                 type(layer).__name__

@@ -1,4 +1,4 @@
-"""Asynchronous training that limits staleness without waiting (SaPS), and its neighbours.
+"""Asynchronous training that limits staleness without waiting (SaPS), and its neighbors.
 
 The server is pure: no threads, files or clock. Schemes are the same server with other rules: see
 :mod:`paceline.coordinator.asynchronous.schemes`.

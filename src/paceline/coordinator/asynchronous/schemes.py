@@ -1,4 +1,4 @@
-"""Schemes: SaPS and its neighbours, as the same server with other rules.
+"""Schemes: SaPS and its neighbors, as the same server with other rules.
 
 A scheme is named in :data:`SCHEMES` with what it is in a fleet of W workers.
 """
@@ -181,7 +181,7 @@ def dc_asgd_a(workers: int) -> Scheme:
 
 
 def k_sync(workers: int, pushes: int | None = None) -> Scheme:
-    """Return K-sync SGD: the mean of the first K of a version, the rest is cancelled (Dutta et al., AISTATS 2018).
+    """Return K-sync SGD: the mean of the first K of a version, the rest is canceled (Dutta et al., AISTATS 2018).
 
     K is three quarters of the fleet unless given.
     """
@@ -196,7 +196,7 @@ def backup(workers: int, pushes: int | None = None) -> Scheme:
 
 
 def k_async(workers: int, pushes: int | None = None) -> Scheme:
-    """Return K-async SGD: a mean of K different workers, nothing is cancelled (Dutta et al., AISTATS 2018)."""
+    """Return K-async SGD: a mean of K different workers, nothing is canceled (Dutta et al., AISTATS 2018)."""
     return Scheme(name="K-async", gathering=Mean(pushes or _half(workers)), gate=Fresh())
 
 

@@ -236,7 +236,7 @@ class Server:
         What holds the parameters instead of this process, such as :class:`ShardedStore`; ``parameters`` and
         ``optimizer`` are not read then.
     min_batch
-        The fewest samples of a step: 2 for a model that normalises over batches.
+        The fewest samples of a step: 2 for a model that normalizes over batches.
 
     Attributes
     ----------
@@ -382,7 +382,7 @@ class Server:
         if member is None or member.step is None or member.step.stamp != stamp:
             stale = member.stale(stamp) if member is not None else None
             if stale is not None and not miscounted(count := stale.count(samples), len(stale.assigned)):
-                # Its time is learnt all the same: a worker whose steps are given up needs the forecast most.
+                # Its time is learned all the same: a worker whose steps are given up needs the forecast most.
                 self.report(worker, count, seconds, comm_seconds)
             return self._stray(worker, stamp)
         count = member.step.count(samples)

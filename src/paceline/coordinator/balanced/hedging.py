@@ -79,7 +79,7 @@ class Hedging:
         return np.asarray(planned_W / equal_W * together)
 
     def start(self) -> None:
-        """Drop the plans not yet judged, because the fleet has changed; the learnt costs stay."""
+        """Drop the plans not yet judged, because the fleet has changed; the learned costs stay."""
         self._planned = []
 
     def state_dict(self) -> dict[str, NDArray[Any]]:

@@ -108,7 +108,7 @@ class LoadBalancer:
     predictor
         Any predictor, fitted if it needs fitting, or the name of one such as ``"auto"``. The balancer resets it with
         this fleet and owns it from then on. It needs to know nothing of batch sizes: how much of a worker's time does
-        not follow its batch is learnt in front of it (:class:`paceline.predictors.fixed_part.FixedPart`).
+        not follow its batch is learned in front of it (:class:`paceline.predictors.fixed_part.FixedPart`).
     workers
         Names or ranks of the workers, in the order of every array: a list, a tuple or ``range(4)``.
     global_batch
@@ -212,9 +212,9 @@ class LoadBalancer:
         Raises
         ------
         ValueError
-            If the report or the covariates do not have the size of this fleet. Nothing is learnt then.
+            If the report or the covariates do not have the size of this fleet. Nothing is learned then.
         """
-        # Everything is checked before anything is learnt, so that a refused report changes nothing.
+        # Everything is checked before anything is learned, so that a refused report changes nothing.
         if covariates_now is not None:
             require_covariates("covariates_now", covariates_now, self.predictor)
         self.observe(report)
@@ -233,7 +233,7 @@ class LoadBalancer:
         Raises
         ------
         ValueError
-            If the report does not have the size of this fleet. Nothing is learnt then.
+            If the report does not have the size of this fleet. Nothing is learned then.
         """
         require_fleet(report, len(self._sizes))
         _require_owner(self.predictor, self._owner)
@@ -284,7 +284,7 @@ class LoadBalancer:
         return self._resplit(limits, f"{name} left")
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return all that was learnt and decided, with the predictor's state; loading it resumes exactly."""
+        """Return all that was learned and decided, with the predictor's state; loading it resumes exactly."""
         predictor = {f"predictor/{name}": value for name, value in self._served.state_dict().items()}
         return {
             "workers": np.array(self.workers, dtype=np.str_),

@@ -120,7 +120,7 @@ class WorkModel:
         return changed
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return everything learnt."""
+        """Return everything learned."""
         workers = len(self._past[-1]) if self._past else 0
         past = np.stack(self._past) if self._past else np.zeros((0, workers, len(self.coefficients) + 1))
         return {
@@ -258,7 +258,7 @@ def not_negative(design_RF: Array, target_R: Array, prior_F: Array) -> Array:
     """
     size = len(prior_F)
     gram = design_RF.T @ design_RF
-    # Each feature is doubted in its own unit, so that none is favoured.
+    # Each feature is doubted in its own unit, so that none is favored.
     # Weight of the prior, relative to that of all times.
     doubt = np.diag(1e-3 * np.maximum(gram.diagonal(), 1e-12))
     gram, right = gram + doubt, design_RF.T @ target_R + doubt @ prior_F

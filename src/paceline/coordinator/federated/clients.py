@@ -49,10 +49,10 @@ COLUMNS: dict[str, tuple[type, float]] = {
 }
 """Columns that are kept of each client, with the value for a new one.
 
-``data`` and ``memory`` as it says, and what ``fits`` as learnt when it ran out of memory, in samples; ``seen`` the
+``data`` and ``memory`` as it says, and what ``fits`` as learned when it ran out of memory, in samples; ``seen`` the
 round in which it joined or last replied; ``planned`` and ``replied`` rounds; ``silent``, ``left_out`` and
 ``rejected`` rounds in a row; ``samples`` processed; ``weight`` summed over rounds; ``computed`` and
-``communicated`` reports from which a predictor learnt; ``ceiling`` the largest speed that its silence allows, in
+``communicated`` reports from which a predictor learned; ``ceiling`` the largest speed that its silence allows, in
 samples/s; the rest is that of `Following`.
 """
 
@@ -487,7 +487,7 @@ class Known:
         if new:
             self.clients.join(new, round_index=round_index)
             for part, predictor in self.predictors.items():
-                self._extend(predictor, new, anything_learnt=bool(self.clients.column(PARTS[part][0]).any()))
+                self._extend(predictor, new, anything_learned=bool(self.clients.column(PARTS[part][0]).any()))
         return self.clients.rows(names)
 
     def leave(self, names: Sequence[str]) -> None:
@@ -514,7 +514,7 @@ class Known:
     def expected(self, part: str, rows: Rows, device_W: Sizes, ceiling_W: Array | float = np.inf) -> Expected:
         """Return the forecast for these rows, -1 for a client that is not known; its device type may be.
 
-        ``ceiling_W`` is the most that is forecast of those that did not answer in time. What was learnt of them stays
+        ``ceiling_W`` is the most that is forecast of those that did not answer in time. What was learned of them stays
         as it is, for they may as well have been switched off.
         """
         counted, prior = PARTS[part]
@@ -578,8 +578,8 @@ class Known:
 
     # -- what it is made of --------------------------------------------------------------------------------------
 
-    def _extend(self, predictor: Predictor, new: Sequence[str], *, anything_learnt: bool) -> None:
-        if not anything_learnt:  # at once, as there is nothing to keep
+    def _extend(self, predictor: Predictor, new: Sequence[str], *, anything_learned: bool) -> None:
+        if not anything_learned:  # at once, as there is nothing to keep
             predictor.reset(self.clients.names)
         elif isinstance(predictor, Resizes):
             predictor.join_all(new)

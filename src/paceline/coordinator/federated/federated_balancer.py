@@ -287,7 +287,7 @@ class FederatedBalancer:
         Raises
         ------
         ValueError
-            If a client replied that was not asked. Nothing is learnt then.
+            If a client replied that was not asked. Nothing is learned then.
         """
         place = np.array([plan.place.get(name, -1) for name in report.names], dtype=np.intp)
         strangers = [name for name, i in zip(report.names, place, strict=True) if i < 0 or not plan.participating[i]]
@@ -315,7 +315,7 @@ class FederatedBalancer:
     # -- saved and resumed ---------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return everything learnt, as arrays with a row a client: loading it resumes exactly."""
+        """Return everything learned, as arrays with a row a client: loading it resumes exactly."""
         counts = {"rounds": np.array(self.rounds), "unanswered": np.array(self._unanswered)}
         return {**counts, **self._known.state_dict()}
 

@@ -40,9 +40,9 @@ class BalancedStrategy:
     local_steps
         Local steps of a round; unless given, ``train_config["local-steps"]``.
     state
-        A file to keep what was learnt in, ``.npz``: written after each round, read when a server starts again.
+        A file to keep what was learned in, ``.npz``: written after each round, read when a server starts again.
     communication
-        Whether the time between sending a message and having its reply, less the training, is learnt as the time to
+        Whether the time between sending a message and having its reply, less the training, is learned as the time to
         communicate. ``None`` does so in deployments, and not in simulations, where clients wait for the machine's
         cores.
     batch_key, steps_key
@@ -212,7 +212,7 @@ class BalancedStrategy:
             self._save(balancer, self.state)
 
     def _save(self, balancer: FederatedBalancer, path: Path) -> None:
-        """Keep what was learnt; a disk that is full must not end a training that goes well."""
+        """Keep what was learned; a disk that is full must not end a training that goes well."""
         try:
             with atomic_write(path) as temporary, temporary.open("wb") as file:
                 np.savez(file, allow_pickle=False, **balancer.state_dict())

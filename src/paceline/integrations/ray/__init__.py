@@ -1,6 +1,6 @@
 """Asynchronous training on Ray: workers join, leave, die and come back; the server restarts from its checkpoint.
 
-Ray serialises what goes between its processes by pickling: use it among machines that trust each other. Arrays are put
+Ray serializes what goes between its processes by pickling: use it among machines that trust each other. Arrays are put
 into its shared memory and read there without a copy by workers on the same host.
 """
 

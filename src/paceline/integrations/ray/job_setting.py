@@ -55,7 +55,7 @@ class RayPlan:
     comebacks
         How often a worker that dies is started again.
     min_batch
-        The fewest samples of a step: 2 where the model normalises over batches, which cannot be seen from here.
+        The fewest samples of a step: 2 where the model normalizes over batches, which cannot be seen from here.
     patience
         Seconds for which nothing else happens, after which a worker that holds the last samples is given up, and
         :meth:`RayJob.run` ends without one that has not ended; more where steps take long.

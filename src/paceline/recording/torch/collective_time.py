@@ -1,6 +1,6 @@
 """Detection of waits for other processes: a process waits while it is inside a collective.
 
-The calls that wait cannot be listed one by one: a broadcast of buffers, synchronised batch normalisation, tensor
+The calls that wait cannot be listed one by one: a broadcast of buffers, synchronized batch normalization, tensor
 parallelism and gathered losses all wait somewhere inside the forward or backward pass. All of them end in a few
 functions of torch, which are wrapped while there is a listener.
 """

@@ -1,4 +1,4 @@
-"""Files are recognised or refused, in a sentence that says what, where and what to do; tables are read."""
+"""Files are recognized or refused, in a sentence that says what, where and what to do; tables are read."""
 
 import gzip
 
@@ -136,7 +136,7 @@ def test_hidden_folders_hold_no_data(tmp_path):
         ("azure_vm_cpu", "timestamp,vmid,mincpu,maxcpu,avgcpu"),
     ],
 )
-def test_headerless_set_recognised_with_header(made, name, columns):
+def test_headerless_set_recognized_with_header(made, name, columns):
     trace = only(made("mine.csv", columns + "\n" + ",".join("7" for _ in columns.split(",")) + "\n"))
     assert trace.meta["format"] == name
     assert np.isfinite(trace.covariates).all()
