@@ -291,7 +291,7 @@ def kind_of(sentence: str, workers: Sequence[str]) -> str:
     for worker in sorted(workers, key=len, reverse=True):  # a number is left out below anyway
         if worker in sentence:
             sentence = re.sub(rf"(?<!\w){re.escape(worker)}(?!\w)", "a worker", sentence)
-    return re.sub(r"\d[\d.]*(?: (?:%|ms|us|s)(?!\w))?", "…", sentence.rstrip(".").replace("at most ", ""))
+    return re.sub(r"\d[\d.]*(?:%| (?:ms|us|s)(?!\w))?", "…", sentence.rstrip(".").replace("at most ", ""))
 
 
 WINDOW = 8
