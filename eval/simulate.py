@@ -123,7 +123,12 @@ class Simulation:
         ends = f"{_rounded(self.low)} to {percent(self.high)}"
         what = f"Balancing would save {percent(self.saving)} of the time (90% interval: {ends})"
         if not self.pays:
-            what += ", too little to be sure of" if self.high >= MIN_SAVING else ", next to nothing"
+            if self.high >= MIN_SAVING:
+                what += ", too little to be sure of"
+            elif self.saving < -MIN_SAVING / 4:
+                what += ", as it takes about a millisecond of each iteration itself"
+            else:
+                what += ", next to nothing"
         more = f"; mostly for {_named(self.slowest)}" if self.slowest and self.hindsight >= MIN_SAVING else ""
         bound = f"With all speeds known in advance it would save {percent(self.hindsight)}{more}."
         return (f"{what}.", bound, *self._pauses(), *self.assumed)
@@ -186,7 +191,7 @@ def simulate(
     >>> seconds = [0.1, 0.1, 0.1, 0.2] * rng.uniform(0.98, 1.02, (300, 4))
     >>> found = simulate(Trace(np.full((300, 4), 64), seconds, workers=["a", "b", "c", "d"]))
     >>> print(found.gain[0])
-    Balancing would save 0 to 42% of the time, depending on how much of d's extra time follows its batch.
+    Balancing would save 0 to 41% of the time, depending on how much of d's extra time follows its batch.
 
     Half-size batches in between tell that a quarter of a step is fixed:
 
