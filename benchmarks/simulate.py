@@ -326,8 +326,8 @@ rank 0 evaluates for 150 ms every 50 steps. {real} of {len(found)} do real work 
 sleep.
 
 - **The interval held what came in {held} of {len(found)} trials** ({100 * held / len(found):.0f}%). The mean error of
-  the promise is {100 * float(np.mean(errors)):.1f} points. The 0.4 to 2 ms that `simulate` subtracts for balancing itself were chosen
-  after an earlier run of the same trials, whose intervals left them out and held in 14 of 32.
+  the promise is {100 * float(np.mean(errors)):.1f} points. The 0.4 to 2 ms that `simulate` subtracts for
+  balancing itself were chosen after an earlier run of these trials, whose intervals left them out and held in 14 of 32.
 - Of {len(idle)} jobs that even the best sizes would not make faster by 2%, {false} were promised more than 5%.
 
 *Best* is the saving of the best sizes if nothing varied. Bold: outside of the interval.
