@@ -421,8 +421,8 @@ def _recorded(job: Trace, global_batch: int | None, curves: Curves | None) -> Si
 def _attached(found: Simulation, seconds_TW: Array) -> Simulation:
     """Return what is saved once the time that balancing takes in every iteration is subtracted."""
     least, usual, most = (seconds / float(seconds_TW.max(axis=1).mean()) for seconds in ATTACHED_SECONDS)
-    saved = {"saving": found.saving - usual, "max_saving": found.max_saving - usual}
-    return replace(found, **saved, low=found.low - most, high=found.high - least)
+    saving, most_saved = found.saving - usual, found.max_saving - usual
+    return replace(found, saving=saving, max_saving=most_saved, low=found.low - most, high=found.high - least)
 
 
 def _median_seconds(share: FixedShare, job: Trace, busy_TW: Array, fixed_W: Array) -> Array:
