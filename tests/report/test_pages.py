@@ -172,7 +172,7 @@ def test_verdict_facts_match_sentences(kind, pages):
         words = f"{answer['headline']} {answer['text']}"
         for value in answer["facts"].values():
             assert kind == "audit" or any(shown(value, how) in words for how in WAYS if how != "range")
-        stated = re.findall(r"(?<![\w.])\d[\d.,]*\d(?=%| (?:min|h|s)\b)", words)
+        stated = re.findall(r"(?<![\w.])\d[\d.,]*\d(?= (?:min|h|s)\b)", words)
         told = {
             shown(value, how)
             for value in answer["facts"].values()
