@@ -162,7 +162,7 @@ def converted(name, folder):
     shutil.copytree(SCRIPTS[name].parent, folder, dirs_exist_ok=True)
     (folder / f"{name}.py").write_text(after)
     difference = [line[:1] for line in difflib.ndiff(before.splitlines(), after.splitlines())]
-    return folder / f"{name}.py", f"{difference.count('-')} lines removed, {difference.count('+')} added"
+    return folder / f"{name}.py", f"-{difference.count('-')} +{difference.count('+')} lines"
 
 
 def report_on(script):

@@ -1,4 +1,4 @@
-"""Savings that `paceline simulate` promises from a probe, beside those that `attach` then realises by the clock.
+"""Savings that `paceline simulate` promises from a probe, beside those that `attach` then realizes by the clock.
 
 python benchmarks/simulate.py              # about 10 minutes on two idle cores; writes simulate.md
 python benchmarks/simulate.py 0 8 -o FILE  # these trials only, added to the file; --page FILE writes the page of it

@@ -43,7 +43,7 @@ MAX_ITERATIONS, MAX_REPORTS = 1000, 500_000
 """Number of last iterations that are replayed, and of reports of all workers together, which bounds time and memory."""
 
 ATTACHED_SECONDS = 0.0004, 0.001, 0.002
-"""What balancing itself takes of an iteration on two processors: least, usual and most (``benchmarks/imposed.md``)."""
+"""Seconds that balancing adds to an iteration: least, usual and most (``benchmarks/simulate.md``)."""
 
 WARMUP = 50
 """Iterations before the scored ones, at most a quarter of all, so that forecasts have a start."""
@@ -53,8 +53,8 @@ WARMUP = 50
 class Simulation:
     """The saving from balancing; ``str`` of it is a text to read.
 
-    Savings are shares of the time with equal batches, with the exchange of gradients where it was recorded. The time
-    that balancing itself takes is subtracted: about a millisecond of each iteration.
+    Savings are shares of the time with equal batches, with the exchange of gradients where it was recorded. For jobs of
+    20 recorded iterations or more, the millisecond or so that balancing adds to each iteration is subtracted.
 
     Parameters
     ----------

@@ -50,7 +50,7 @@ class Mixture(NestedPredictor):
     Notes
     -----
     Wintenberger, Optimal learning with Bernstein online aggregation, Machine Learning 106, 2017. The losses are
-    linearised (the gradient trick), so that the mixture competes with the best weighted mean of the experts. A model
+    linearized (the gradient trick), so that the mixture competes with the best weighted mean of the experts. A model
     file can only hold experts that were given by name.
 
     Examples

@@ -80,7 +80,14 @@ def test_next_write_replaces_what_a_kill_left(tmp_path):
     assert (tmp_path / "a.json").read_text("utf-8") == "whole"
 
 
-def test_writers_of_one_file_take_turns(tmp_path):
+def no_locks(*_):
+    raise OSError(37, "No locks available")
+
+
+@pytest.mark.parametrize("locks", [True, False])
+def test_writers_of_one_file_do_not_mix(tmp_path, monkeypatch, locks):
+    if not locks:
+        monkeypatch.setattr("fcntl.flock", no_locks)
     before = handles()
 
     def write(number):
@@ -95,16 +102,6 @@ def test_writers_of_one_file_take_turns(tmp_path):
     assert (tmp_path / "a").read_text("utf-8").count("\n") == 50
     assert names(tmp_path) == ["a"]
     assert handles() == before
-
-
-def test_file_written_without_locking(tmp_path, monkeypatch):
-    def refused(*_):
-        raise OSError(37, "No locks available")
-
-    monkeypatch.setattr("fcntl.flock", refused)
-    with atomic_write(tmp_path / "a.txt") as temporary:
-        temporary.write_text("whole")
-    assert (tmp_path / "a.txt").read_text("utf-8") == "whole"
 
 
 def test_link_in_place_of_temporary_file_is_refused(tmp_path):

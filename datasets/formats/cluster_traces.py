@@ -764,7 +764,7 @@ FORMATS = (
     ),
     _usage(
         "supercloud_gpu",
-        "utilisation, memory, temperature and power of a job's GPUs every 0.1 s (MIT Supercloud)",
+        "utilization, memory, temperature and power of a job's GPUs every 0.1 s (MIT Supercloud)",
         "CSV with a header: timestamp, gpu_index, utilization_gpu_pct, ...",
         rows=_gpu_rows,
         matches=lambda path, head: {"timestamp", "gpu_index", "utilization_gpu_pct"} <= set(header_of(head)),

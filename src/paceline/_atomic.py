@@ -7,8 +7,9 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 
 @contextmanager
@@ -98,13 +99,19 @@ def _umask() -> int:
 
 @contextmanager
 def _begun(path: Path) -> Iterator[Path]:
-    """Yield the temporary file of a path, which this process holds locked: another that writes it waits."""
+    """Yield the temporary file of a path. This process holds it locked, and another that writes the path waits."""
     # In the same folder, because a rename is atomic only within one file system.
     temporary = path.with_name(f".{path.name}.paceline-tmp")
     while True:
         handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        with suppress(OSError):  # some network file systems have no locks
+        try:
             fcntl.flock(handle, fcntl.LOCK_EX)
+        except OSError:  # some network file systems have no locks: no other writer has a random name
+            os.close(handle)
+            temporary.unlink(missing_ok=True)
+            temporary = path.with_name(f".{path.name}.paceline-{uuid4().hex}")
+            handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            break
         if _is_at(handle, temporary):
             break
         os.close(handle)  # whoever held it has renamed or removed it

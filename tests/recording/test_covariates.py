@@ -136,7 +136,7 @@ def test_quota_in_both_group_versions(tmp_path, files, cores):
 
 
 class FakeNVML:
-    """A machine with two GPUs, of which the first cannot tell its utilisation."""
+    """A machine with two GPUs, of which the first cannot tell its utilization."""
 
     NVMLError, NVML_CLOCK_SM = type("NVMLError", (Exception,), {}), 1
 

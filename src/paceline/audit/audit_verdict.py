@@ -79,8 +79,8 @@ class Cause(Enum):
         "same-data",
     )
     DIFFERENT_DATA = (
-        "the ranks have different data, and samples change ranks",
-        "give every rank the same dataset: seed what makes it before it is made, and leave out Subset or shard by rank",
+        "the ranks have different datasets, and balanced batches move samples from rank to rank",
+        "give every rank the same dataset: set the seed before the dataset is created, and do not split it by rank",
         "same-data",
     )
     ORDER = (

@@ -51,7 +51,7 @@ class BalancedLoader(GlobalLoader):
         processes = state.AcceleratorState()
         world_size = processes.num_processes
         total = None if batch_size is None else require_int("batch_size", batch_size, 1, "sample") * world_size
-        self._process_batch = batch_size
+        self._process_batch = batch_size  # first: len() may be asked for in the call below
         super().__init__(dataset, total, rank=processes.process_index, world_size=world_size, **options)
 
     def __len__(self) -> int:

@@ -163,7 +163,7 @@ class Planning:
         iteration = max((one for one in seconds if one == one), default=math.inf)
         usual = self._usual_seconds if self._usual_seconds == self._usual_seconds else iteration
         self._usual_seconds = usual + 0.1 * (iteration - usual) if iteration < math.inf else math.nan
-        if iteration > 1.5 * usual:  # a worker has become slow
+        if iteration > 1.5 * usual:  # a worker has become slow: earlier reports would hide it
             self._unplanned.clear()
             return True
         # planning takes at most 1% of this process's time, and at most 32 iterations are planned at once
@@ -180,7 +180,7 @@ class Planning:
             self.balancer.step(rows.report(None), None)
         before_W = self._sizes_W
         self._take_plan()
-        # a few samples to and fro are noise
+        # a few samples back and forth are noise
         moved = np.abs(self._sizes_W - before_W).sum() > 0.1 * before_W.sum()
         self._steady_plans = 0 if moved else self._steady_plans + 1
         self._timed.append(time.thread_time() - began)
@@ -233,7 +233,7 @@ class Planning:
         self._rank_order = np.array([workers.index(worker) for worker in self.workers])
         self.in_order = self._rank_order.tolist() == list(range(len(workers)))
         self._last_W = None
-        self._steady_plans = 0
+        self._steady_plans, self._usual_seconds = 0, math.nan
         self._take_plan()
         self.hand_over()
 
