@@ -190,7 +190,7 @@ def _mean_batch(
 ) -> int:
     """Return the samples of a global batch: those given, or as many as a budget of tokens holds in the mean."""
     if costs is None or table is None or costs.global_tokens is None:
-        return require_int("global_batch", global_batch, ranks, "samples, one for each rank")
+        return require_int("global_batch", global_batch, ranks, f"sample{'s' * (ranks > 1)}, one for each rank")
     if global_batch is not None:
         raise ValueError("global_batch and global_tokens exclude each other: give one of them")
     if drop_last:
