@@ -75,7 +75,9 @@ class StreamLoader(RankLoader):
         key: Callable[[Any], Any] | None = None,
     ) -> None:
         rank, world_size = place(rank, world_size)
-        global_batch = require_int("global_batch", global_batch, world_size, f"sample{'s' * (world_size > 1)}, one for each rank")
+        global_batch = require_int(
+            "global_batch", global_batch, world_size, f"sample{'s' * (world_size > 1)}, one for each rank"
+        )
         if costs is not None:
             costs.require_functions()
         rule = GlobalBatch(global_batch, world_size)
