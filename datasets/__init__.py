@@ -8,7 +8,7 @@ from paceline.datasets.profiles import read_profiles
 from paceline.datasets.readers import iter_traces, read_traces
 from paceline.datasets.synthetic import synthetic_fleet
 from paceline.datasets.trace import Trace
-from paceline.datasets.usage_speed import speed_from_usage
+from paceline.datasets.usage import speed_from_usage
 
 from_frame, load, save, to_frame = Trace.from_frame, Trace.load, Trace.save, Trace.to_frame
 

@@ -1,51 +1,374 @@
-"""The measured columns of a trace, in memory and in files, and the units of time that files give them."""
+"""Columns of tables that others wrote: guess what they hold by their names, and bring them to those of a trace."""
 
 from __future__ import annotations
 
-COLUMNS = ("samples", "seconds", "comm_seconds", "wait_seconds", "start")
-"""The measured columns, in the order of storage; the last three are optional."""
+import json
+import re
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-WORK = "work"
-"""A further optional one: what a worker's samples cost."""
+import numpy as np
 
-MEASURED = (*COLUMNS, WORK)
+from paceline.datasets.frame import MEASURED, REQUIRED, TIMES, in_seconds, numbers_in, renamed, seconds_of
+from paceline.datasets.io import Tally, delimiter_of, header_of, seconds_since_1970
 
-LARGEST = 1e15
-"""Largest measured value (in seconds 30 million years): what is larger is an error, and no sum of it overflows."""
-
-UNITS = {
-    "samples": "samples",
-    "seconds": "s",
-    "comm_seconds": "s",
-    "wait_seconds": "s",
-    "start": "s since 1970-01-01 UTC",
-    WORK: "any, the same for all workers",
-}
-
-TIMES = {
-    **dict.fromkeys(("ns", "nsec", "nanoseconds"), 1e-9),
-    **dict.fromkeys(("us", "usec", "microseconds"), 1e-6),
-    **dict.fromkeys(("ms", "msec", "milliseconds"), 1e-3),
-    **dict.fromkeys(("s", "sec", "seconds"), 1.0),
-    **dict.fromkeys(("min", "minutes"), 60.0),
-    **dict.fromkeys(("h", "hours"), 3600.0),
-}
-"""Seconds of each unit."""
+if TYPE_CHECKING:
+    import pandas as pd
 
 
-def seconds_of(unit: str) -> float:
-    """Return how many seconds one of this unit is.
+WORKER = {"worker", "rank", "node", "host", "hostname", "gpu", "device", "client", "machine", "instance", "pod"}
+ITERATION = {"iteration", "iter", "step", "round"}
+SAMPLES = {"samples", "batch", "tokens", "examples", "images"}
+SPANS = {"time", "duration", "latency", "elapsed", "seconds"}
 
-    Raises
-    ------
-    ValueError
-        If it is not a unit of time.
 
-    Examples
-    --------
-    >>> seconds_of("ms")
-    0.001
+RATE = re.compile(
+    r"(samples?|tokens?|examples?|images?|imgs?|its?|iters?|steps?)_?(/|per)_?s(ec(ond)?)?|throughput|speed"
+)
+
+STEP_TIME = {"step", "iter", "iteration", "batch", "compute", "busy", "train", "training", "own", "work"}
+"""Words of a column that holds the time of a whole iteration."""
+
+
+def advice(names: Sequence[str]) -> str:
+    """Return the end of an error: the options that read a table with these columns; empty if none is known.
+
+    >>> advice(["step", "rank", "duration_ms", "loss"])
+    '; its columns suggest --with worker=rank --with iteration=step --with seconds=duration_ms --with unit=ms --with
+    samples=1 (samples=1 counts iterations: give the batch size if you know it)'
+    >>> advice(["a", "b"])
+    ''
     """
-    if unit not in TIMES:
-        raise ValueError(f"unit must be one of {list(TIMES)}, got {unit!r}")
-    return TIMES[unit]
+    options = suggested(names)
+    if not options:
+        return ""
+    counted = " (samples=1 counts iterations: give the batch size if you know it)"
+    chosen = options.get("seconds")
+    others = [name for name in compute_times(names) if name != chosen] if chosen else []
+    also = (
+        f"; other columns of times are {others}: name the one of a rank's own time, without waiting" if others else ""
+    )
+    return f"; its columns suggest {as_options(options)}{counted * (options.get('samples') == '1')}{also}"
+
+
+def as_options(options: Mapping[str, str]) -> str:
+    """Return options as a command line takes them.
+
+    >>> as_options({"worker": "rank", "seconds": "step time"})
+    "--with worker=rank --with 'seconds=step time'"
+    """
+    return " ".join(f"--with {shlex.quote(f'{name}={value}')}" for name, value in options.items())
+
+
+def unambiguous(names: Sequence[str]) -> dict[str, str]:
+    """Return the options of a table of which each column can mean one thing only; empty for any other table.
+
+    Its workers, its iterations and the time of an iteration each have exactly one column; no other column holds times
+    of a rank's own.
+
+    >>> unambiguous(["step", "rank", "step_time_ms", "loss"])
+    {'worker': 'rank', 'iteration': 'step', 'seconds': 'step_time_ms', 'unit': 'ms', 'samples': '1'}
+    >>> unambiguous(["step", "rank", "wait_time_ms", "step_time_ms"])["seconds"]
+    'step_time_ms'
+    >>> [unambiguous(["step", "rank", *more]) for more in (["duration"], ["step_time", "iter_time"], ["eval_time"])]
+    [{}, {}, {}]
+    """
+    options = suggested(names)
+    times = compute_times(names)
+    one_of_each = all(sum(_is(name, meant) for name in names) == 1 for meant in (WORKER, ITERATION))
+    clear = one_of_each and len(times) == 1 and bool(STEP_TIME & set(_words(times[0])))
+    samples = sum(_is(name, SAMPLES) for name in names) <= 1
+    return options if clear and samples and {"worker", "seconds"} <= options.keys() else {}
+
+
+def compute_times(names: Sequence[str]) -> list[str]:
+    """Return the columns that may hold a rank's own time of an iteration, whole iterations first.
+
+    >>> compute_times(["data_time", "duration_ms", "step_time", "elapsed_time", "eval_seconds", "forward_ms"])
+    ['step_time', 'duration_ms']
+    """
+    # Times that are no rank's own time of an iteration: waiting, communication, loading, evaluation, cumulative times,
+    # parts of an iteration, and the time on the wall, which is the same on all ranks.
+    others = {
+        *("wait", "waiting", "waited", "idle", "stall", "stalled", "queue", "blocked"),
+        *("barrier", "sync", "synchronization"),
+        *("comm", "communication", "nccl", "allreduce", "reduce", "gather", "allgather", "broadcast", "send", "recv"),
+        *("data", "dataloader", "dataloading", "dataload", "load", "loader", "loading", "input", "fetch", "io", "read"),
+        *("eval", "evaluation", "val", "valid", "validation", "test", "infer", "inference"),
+        *("save", "checkpoint", "ckpt", "checkpointing", "log", "logging", "compile", "init", "startup", "warmup"),
+        *("total", "cumulative", "cum", "elapsed", "since", "remaining", "left", "eta", "uptime", "runtime", "epoch"),
+        *("forward", "fwd", "backward", "bwd", "optimizer", "optim", "opt", "loss", "h2d"),
+        *("wall", "walltime", "real", "user", "sys"),
+    }
+    times = [name for name in names if span_unit(name) is not None and not others & set(_words(name))]
+    return sorted(dict.fromkeys(times), key=lambda name: not STEP_TIME & set(_words(name)))
+
+
+def suggested(names: Sequence[str]) -> dict[str, str]:
+    """Return the options that read a table with these columns, by the words in their names; empty if these say nothing.
+
+    >>> suggested(["timestamp", "host", "tokens_per_sec"])
+    {'worker': 'host', 'start': 'timestamp', 'period': '60', 'rate': 'tokens_per_sec'}
+    >>> suggested(["step", "rank0", "rank1"])
+    {'iteration': 'step', 'values': 'seconds', 'samples': '1'}
+    >>> suggested(["step", "rank", "wait_time_ms", "step_time_ms"])["seconds"]
+    'step_time_ms'
+    >>> suggested(["a", "b"])
+    {}
+    """
+    left = list(dict.fromkeys(names))
+
+    def take(role: Callable[[str], bool]) -> str | None:
+        found = next((name for name in left if role(name)), None)
+        if found is not None:
+            left.remove(found)
+        return found
+
+    rate = take(lambda name: RATE.fullmatch(name.strip().lower().replace(" ", "_")) is not None)
+    iteration = take(lambda name: _is(name, ITERATION))
+    start = take(lambda name: _is(name, {"timestamp", "time", "datetime", "date", "ts", "start"}))
+    times = [] if rate else compute_times(left)
+    span = times[0] if times else None
+    left = [name for name in left if name != span]
+    if not (rate or span) and start and not iteration and _is(start, {"time"}):
+        return {}  # a lone `time` may be a moment or a duration
+    worker = take(lambda name: _is(name, WORKER))
+    samples = None if rate else take(lambda name: _is(name, SAMPLES))
+    options: dict[str, str | None] = {"worker": worker, "iteration": iteration}
+    if not iteration and start:
+        # suggest minutes where rows have only a time
+        options |= {"start": start, "period": "60"}
+    if rate:
+        options["rate"] = rate
+    elif span:
+        unit = span_unit(span)
+        options |= {"seconds": span, "unit": None if unit == "s" else unit, "samples": samples or "1"}
+    elif len(left) > 1 and all(map(_is_one_worker, left)) and not (worker or samples):
+        options |= {"values": "seconds", "samples": "1"}
+    else:
+        return {}
+    known = {name: value for name, value in options.items() if value is not None and name != value}
+    return known if iteration or start or "values" in known else {}
+
+
+def _words(name: str) -> list[str]:
+    return [word for word in re.split(r"[^a-z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()) if word]
+
+
+def _is(name: str, meant: set[str]) -> bool:
+    """Return whether a name has at least one word of ``meant``, and beside these only filling words."""
+    words = _words(name)
+    filling = {"id", "global", "local", "idx", "index", "number", "num", "n", "size", "name", "start", "event", "wall"}
+    return any(word in meant for word in words) and all(word in meant | filling for word in words)
+
+
+def span_unit(name: str) -> str | None:
+    """Return the unit of a column of durations, ``s`` if it names none; ``None`` for any other column.
+
+    >>> span_unit("step_time_ms"), span_unit("duration"), span_unit("timestamp"), span_unit("iteration seconds")
+    ('ms', 's', None, 's')
+    """
+    words = _words(name)
+    if not words or "per" in words:
+        return None
+    clear = len(words[-1]) > 1 and words[-1] != "min"  # `loss_min` is no time
+    if words[-1] in TIMES and (clear or (SPANS | STEP_TIME) & set(words[:-1])):
+        return "s" if TIMES[words[-1]] == 1.0 else words[-1]
+    return "s" if words[-1] in SPANS and name.lower() != "time" else None
+
+
+def _is_one_worker(name: str) -> bool:
+    r"""Return whether a column is named after one worker: ``rank0``, ``gpu 1``, ``7``."""
+    return re.fullmatch(rf"({'|'.join(sorted(WORKER))})?s?[ _:.-]?\d+", name.strip().lower()) is not None
+
+
+def names_in(text: str) -> list[str]:
+    """Return the keys of JSON, or the names in the first line of a table, whatever separates them.
+
+    >>> names_in('[{"jobid": "a", "attempts": []}]'), names_in("# hostname;interval;timestamp")
+    (['jobid', 'attempts'], ['hostname', 'interval', 'timestamp'])
+    """
+    if text.lstrip()[:1] in ("{", "["):
+        return list(dict.fromkeys(map(_unquoted, re.findall(r'("(?:[^"\\]|\\.){1,60}")\s*:', text))))
+    first = text.lstrip("# ")
+    return header_of(first, delimiter_of(first))
+
+
+def _unquoted(key: str) -> str:
+    try:
+        return str(json.loads(key))
+    except ValueError:
+        return key.strip('"')
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrangement:
+    """Rules that turn the columns of a table into a trace.
+
+    Parameters
+    ----------
+    columns
+        The table's name for each of a trace's columns that has another, or a number for all rows.
+    rate
+        The column of samples per second, instead of samples and seconds; per ``unit`` if that is another.
+    values
+        For a table with a column per worker: what its cells are, ``"seconds"``, ``"rate"`` or ``"usage"``.
+    workers
+        Those columns; ``None`` takes all that hold numbers.
+    period
+        Seconds of an iteration, for rows that have a time and no iteration; rows within one are averaged.
+    unit, start_unit
+        Units of durations, and of ``start``.
+    """
+
+    columns: Mapping[str, str | float] = field(default_factory=dict)
+    rate: str | None = None
+    values: str | None = None
+    workers: Sequence[str] | None = None
+    period: float | None = None
+    unit: str = "s"
+    start_unit: str = "s"
+
+    def __post_init__(self) -> None:
+        if self.values not in (None, "seconds", "rate", "usage"):
+            raise ValueError(f"values must be one of ['seconds', 'rate', 'usage'], got {self.values!r}")
+        if self.values is None and self.workers is not None:
+            raise ValueError("workers are columns of a table with a column per worker: say what they hold with values=")
+        if self.period is not None and not (np.isfinite(self.period) and self.period > 0):
+            raise ValueError(f"period must be a positive number of seconds, got {self.period}")
+        if self.rate is not None and (self.values or {"samples", "seconds"} & set(self.columns)):
+            raise ValueError("rate stands for samples and seconds, and values for all three: name one of them")
+
+    @property
+    def speaks(self) -> bool:
+        """True if it says what the columns are, so that a single worker may go without a column."""
+        return bool(self.rate or self.values or self.columns)
+
+    def applied(self, path: Path, table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
+        """Return the tidy rows of a table, in the units of this arrangement; what is changed or dropped is counted.
+
+        Raises
+        ------
+        ValueError
+            If columns are missing; the message says how they could be named.
+        """
+        import pandas as pd
+
+        names = list(map(str, table.columns))
+        if self.values == "usage" and "worker" in self.columns:
+            table = table.assign(samples=np.nan, seconds=np.nan)  # a row for each worker already
+        elif self.values is not None:
+            table = self._long(table)
+        table = renamed(table, self.columns)
+        if self.rate is not None:
+            table = _rated(table, self.rate, tally)
+        elif self.values == "rate":
+            table = _rated(table, "rate", tally)
+        if "worker" not in table and self.speaks:
+            table = table.assign(worker="0")
+        if "start" in table and not pd.api.types.is_numeric_dtype(table["start"]):
+            table["start"] = seconds_since_1970(path, table["start"], "start")
+        if self.values is None and self.speaks:
+            table = _measured(self._to_numeric(table), tally)
+        if self.period is not None:
+            table = self._gridded(table, self.period, tally)
+        if missing := [name for name in REQUIRED if name not in table]:
+            raise ValueError(
+                f"columns {missing} are missing; a trace needs {list(REQUIRED)}, got {names}{advice(names)}"
+            )
+        return table
+
+    def _to_numeric(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Return the table with numbers in its measured columns; an error names the columns as the file does."""
+        import pandas as pd
+
+        for name in MEASURED:
+            if name in table and not pd.api.types.is_numeric_dtype(table[name]) and table[name].dtype.kind not in "mM":
+                written = str(self.columns.get(name, name))
+                table[name] = numbers_in(table.rename(columns={name: written}), written)
+        return table
+
+    def _long(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Return a row for each cell of the workers' columns."""
+        assert self.values is not None, "only a table with a column per worker is long"
+        identifying = [name for name in ("iteration", "start") if self.columns.get(name, name) in table]
+        identifying = [str(self.columns.get(name, name)) for name in identifying]
+        others = [name for name in table.columns if name not in identifying]
+        workers = [name for name in others if holds_numbers(table[name])] if self.workers is None else self.workers
+        lacking = [name for name in workers if name not in others]
+        if lacking or not workers:
+            raise ValueError(f"there must be a column for each worker, but {lacking or 'none'} is none of {others}")
+        if self.columns.get("iteration", "iteration") not in table and self.period is None:
+            table = table.assign(iteration=np.arange(len(table)))
+            identifying.append("iteration")
+        long = table.melt(identifying, list(workers), "worker", self.values)
+        return long.assign(samples=np.nan, seconds=np.nan) if self.values == "usage" else long
+
+    def _gridded(self, table: pd.DataFrame, period: float, tally: Tally) -> pd.DataFrame:
+        """Return the table with iterations of a period each; rows of a worker within one are averaged."""
+        if "start" not in table or "iteration" in table:
+            raise ValueError(
+                "period= needs a column of times, start=..., and replaces the column of iterations: leave that out"
+            )
+        in_seconds(table[["start"]], start_unit=self.start_unit)  # refuses times after 2100, by the rows of the file
+        time_N = table["start"].to_numpy(dtype=np.float64) * seconds_of(self.start_unit)
+        timed_N = np.isfinite(time_N)
+        tally.rows("rows without a time", (~timed_N).sum())
+        table, time_N = table[timed_N], time_N[timed_N]
+        if not len(table):
+            raise ValueError("no row has a time")
+        # A clock that is a thousandth of a period late stays in its own.
+        table = table.assign(iteration=np.floor((time_N - time_N.min()) / period + 1e-3))
+        key = ["worker", "iteration"]
+        tally.notes("rows were averaged with others of their period", table.duplicated(key).sum())
+        numbers = [name for name in table.columns if name in (*key, *MEASURED) or holds_numbers(table[name])]
+        values = {name: numbers_in(table, name) for name in numbers if name != "worker"}
+        return table[["worker"]].assign(**values).groupby(key, as_index=False, observed=True).mean()
+
+
+def _measured(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
+    """Drop the rows of other kinds that loggers write between: without an iteration, or of one that nobody timed."""
+    if "iteration" in table:
+        known = table["iteration"].notna()
+        tally.rows("rows without an iteration", (~known).sum())
+        table = table[known]
+        if "seconds" in table and table["seconds"].notna().any():
+            timed = table["seconds"].notna().groupby(table["iteration"]).transform("any")
+            tally.rows("rows of iterations without a time", (~timed).sum())
+            table = table[timed]
+    return table
+
+
+def without_texts(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Return the table without further columns in which no cell is a number, and their names."""
+    texts = [n for n in table.columns if n not in (*REQUIRED, *MEASURED) and not holds_numbers(table[n])]
+    return table.drop(columns=texts), list(map(str, texts))
+
+
+def holds_numbers(column: pd.Series) -> bool:
+    """Return whether a column holds a number, or nothing at all: any other is text.
+
+    >>> import pandas as pd
+    >>> [holds_numbers(pd.Series(cells)) for cells in (["a", "2"], ["a", "b"], [None, None])]
+    [True, False, True]
+    """
+    import pandas as pd
+
+    if pd.api.types.is_numeric_dtype(column):
+        return True
+    return bool(column.isna().all() or pd.to_numeric(column, errors="coerce").notna().any())
+
+
+def _rated(table: pd.DataFrame, name: str, tally: Tally) -> pd.DataFrame:
+    """Return the table with the samples of one second, from a column of rates."""
+    import pandas as pd
+
+    if name not in table:
+        raise ValueError(f"columns {[name]} are missing; there are {list(table.columns)}")
+    rate = pd.Series(numbers_in(table, name), index=table.index)
+    bad = (rate <= 0) | rate.isin([np.inf])
+    tally.cells("rates that are not positive and finite", bad.sum())
+    return table.drop(columns=name).assign(samples=rate.mask(bad), seconds=1.0)

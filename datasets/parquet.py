@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline._atomic import atomic_write
-from paceline.datasets.columns import UNITS
+from paceline.datasets.frame import UNITS
 
 if TYPE_CHECKING:
     import pandas as pd

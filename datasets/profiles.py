@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paceline._atomic import atomic_write
-from paceline.datasets.readers.csv_rows import csv_fault
-from paceline.datasets.readers.files import json_of
+from paceline.datasets.io import csv_fault, json_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from paceline._arrays import Array
 from paceline.datasets import frame as tidy
 from paceline.datasets import parquet
-from paceline.datasets.columns import LARGEST, MEASURED
+from paceline.datasets.frame import LARGEST, MEASURED
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,8 +17,8 @@ from typing import Any, Self
 import numpy as np
 
 from paceline.datasets import Trace
-from paceline.datasets.columns import MEASURED
-from paceline.datasets.readers.reader_registry import jobs_of, read_job
+from paceline.datasets.frame import MEASURED
+from paceline.datasets.readers import jobs_of, read_job
 from paceline.predictors.fitting.survey import Survey, Surveying
 
 Load = Callable[[], Iterator[Trace]]

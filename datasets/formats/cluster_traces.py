@@ -11,18 +11,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paceline.datasets.columns import TIMES
-from paceline.datasets.frame import require_dense
+from paceline.datasets.formats import MADE, Format, real
+from paceline.datasets.frame import TIMES, require_dense
+from paceline.datasets.io import (
+    NUMBER,
+    TEXT,
+    Tally,
+    frame,
+    frames,
+    head,
+    headed,
+    header_of,
+    json_of,
+    numbered_lines,
+    opened,
+    seconds_since_1970,
+)
+from paceline.datasets.io import head as head_of
 from paceline.datasets.parquet import read_table
-from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frame, frames, headed, header_of
-from paceline.datasets.readers.files import head, json_of, numbered_lines, opened
-from paceline.datasets.readers.files import head as head_of
-from paceline.datasets.readers.format import MADE, Format, real
-from paceline.datasets.readers.panel import Layout, Rows, usage_traces
-from paceline.datasets.readers.restarts import continued, runs_of_rows
-from paceline.datasets.readers.tally import Tally
-from paceline.datasets.readers.timestamps import seconds_since_1970
+from paceline.datasets.restarts import continued, runs_of_rows
 from paceline.datasets.trace import Trace
+from paceline.datasets.usage import Layout, Rows, usage_traces
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,20 +1,31 @@
-"""Output of monitors of one machine: ``dstat --output`` and ``sadf -d`` (sar). Axes: N rows, D covariates."""
+"""Output of monitors of a machine: ``dstat --output``, ``sadf -d`` (sar), nvidia-smi, Prometheus.
+
+Axes: N rows, D covariates.
+
+"""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from paceline._arrays import Array
-from paceline.datasets.readers.files import numbered_lines
-from paceline.datasets.readers.format import QUOTED, Format
-from paceline.datasets.readers.panel import Layout, Rows, usage_traces
-from paceline.datasets.readers.tally import Tally
-from paceline.datasets.readers.timestamps import seconds_since_1970
+from paceline.datasets.columns import Arrangement, names_in
+from paceline.datasets.formats import MADE, QUOTED, Format
+from paceline.datasets.formats.tables import require_values, traces_of
+from paceline.datasets.frame import numbers_in
+from paceline.datasets.io import TEXT, Tally, frame, head, header_of, json_of, numbered_lines, seconds_since_1970
 from paceline.datasets.trace import Trace
+from paceline.datasets.usage import Layout, Rows, usage_traces
+
+if TYPE_CHECKING:
+    import pandas as pd
+
 
 Numbered = tuple[int, list[str]]
 
@@ -197,6 +208,159 @@ def _numbers(path: Path, names: Sequence[str], rows: Sequence[Numbered]) -> Arra
     return np.where(np.isinf(values_ND), np.nan, values_ND)
 
 
+GPU = ("index", "pci.bus_id", "gpu_bus_id", "uuid", "gpu_uuid", "gpu_serial", "serial")
+"""Columns that name a GPU, the first that is there names the worker."""
+
+UNIT = re.compile(r"\s*\[([^\]]*)\]$")
+MISSING = ("[N/A]", "N/A", "[Not Supported]", "[Unknown Error]", "[GPU is lost]", "ERR!", "[Insufficient Permissions]")
+
+
+def read_nvidia_smi(
+    paths: Sequence[Path], *, period: float | None = None, workers: Sequence[str] | None = None
+) -> Iterator[Trace]:
+    """Yield the usage of the GPUs of each file; a period is an iteration, by default the median between two rows."""
+    for path in paths:
+        tally = Tally()
+        names = header_of(head(path))
+        table = frame(
+            path, dict.fromkeys(names, TEXT), tally, missing=["", *(f" {word}" for word in MISSING), *MISSING]
+        )
+        table = table[(table["timestamp"] != "timestamp").to_numpy()]  # a log that was appended to has another header
+        found = next((name for name in GPU if name in names), None)
+        found_W = table[found].str.strip() if found else "0"
+        times = seconds_since_1970(path, table["timestamp"], "timestamp")
+        units = {UNIT.sub("", name): match[1] for name in names if (match := UNIT.search(name))}
+        values = _values(path, table.drop(columns=["timestamp", *([found] if found else [])]))
+        rows = values.assign(worker=found_W, start=times, samples=np.nan, seconds=np.nan)
+        if workers is not None:
+            rows = rows[rows["worker"].isin(list(workers))]
+        if rows.empty:
+            raise ValueError(f"{path}: has no row{' of these workers' if workers is not None else ''}")
+        arrangement = Arrangement(period=period or _period(rows))
+        meta = {"units": "; ".join(f"{name}: {unit}" for name, unit in units.items())}
+        yield from traces_of(path, rows, arrangement, tally, "nvidia_smi", meta=meta)
+
+
+def _values(path: Path, table: pd.DataFrame) -> pd.DataFrame:
+    """Return the columns of numbers, without the units in their cells."""
+    found = {}
+    for name in table:
+        cells = table[name].str.extract(r"^\s*(-?[0-9]+(?:\.[0-9]+)?)\s*(?:%|MiB|W|MHz|C|KB/s|MB/s)?\s*$")[0]
+        if cells.isna().all():
+            continue
+        found[UNIT.sub("", str(name))] = cells.where(cells.notna(), table[name])
+    values = table.iloc[:, :0].assign(**found)
+    values.index = values.index + 2  # as an editor counts rows, from the header
+    try:
+        return values.assign(**{name: numbers_in(values, name) for name in found}).set_index(table.index)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def _period(rows: pd.DataFrame) -> float:
+    between = rows.sort_values("start").groupby("worker")["start"].diff()
+    between = between[between > 0]
+    return max(round(float(between.median()), 2), 0.01) if len(between) else 1.0
+
+
+def _is_nvidia_smi(path: Path, text: str) -> bool:
+    names = header_of(text)
+    queried = re.compile(r"(utilization|memory|temperature|power|clocks|fan|pcie|encoder|ecc)\.[.\w]+( \[.*\])?")
+    return "timestamp" in names and any(map(queried.fullmatch, names))
+
+
+# --- The answer to a range query of Prometheus.
+
+
+def read_prometheus(
+    paths: Sequence[Path],
+    *,
+    values: str | None = None,
+    samples: str | float = 1.0,
+    unit: str = "s",
+    period: float | None = None,
+) -> Iterator[Trace]:
+    """Yield the trace of each file: a series is a worker, a step of the query an iteration."""
+    for path in paths:
+        require_values(path, values)
+        tally = Tally()
+        table = _prometheus_table(path, tally)
+        steps = np.diff(np.unique(table["start"].to_numpy(dtype=np.float64)))
+        if values == "usage":
+            table = table.assign(samples=np.nan, seconds=np.nan)  # the values stay as a covariate
+        arrangement = Arrangement(
+            columns={"seconds": "value", "samples": samples} if values == "seconds" else {},
+            rate="value" if values == "rate" else None,
+            unit=unit,
+            period=period or (float(steps.min()) if len(steps) else 1.0),
+        )
+        yield from traces_of(path, table, arrangement, tally, "prometheus")
+
+
+def _prometheus_table(path: Path, tally: Tally) -> pd.DataFrame:
+    """Return rows of ``worker``, named by the labels in which series differ, ``start`` and ``value``."""
+    import pandas as pd
+
+    series = _series(path)
+    differing = _differing([one["metric"] for one in series])
+    rows: dict[str, list[Any]] = {"worker": [], "start": [], "value": []}
+    names = [_named(one["metric"], differing) for one in series]
+    if len(set(names)) < len(names):
+        raise ValueError(f"{path}: series must differ in their labels, got {names!r:.200}")
+    for name, one in zip(names, series, strict=True):
+        for pair in one["values"]:
+            try:
+                start, value = map(float, pair)  # a number is text in the answer: "NaN" and "+Inf" are some
+            except (TypeError, ValueError):
+                raise ValueError(f"{path}: a value must be a pair of time and number, got {pair!r:.100}") from None
+            for column, cell in zip(rows.values(), (name, start, value), strict=True):
+                column.append(cell)
+    table = pd.DataFrame(rows)
+    if not len(table):
+        raise ValueError(f"{path}: has no rows")
+    tally.read(len(table))
+    return table
+
+
+def _series(path: Path) -> list[dict[str, Any]]:
+    answer = json_of(path, 1 << 29, "query a shorter range")
+    data = answer.get("data", answer) if isinstance(answer, dict) else {}
+    if not isinstance(data, dict) or data.get("resultType") != "matrix" or not isinstance(data.get("result"), list):
+        raise ValueError(
+            f"{path}: must be the answer to a range query (resultType matrix), which api/v1/query_range gives"
+        )
+    series: list[dict[str, Any]] = data["result"]
+    for one in series:
+        if (
+            not isinstance(one, dict)
+            or not isinstance(one.get("metric"), dict)
+            or not isinstance(one.get("values"), list)
+        ):
+            raise ValueError(f"{path}: a series must hold its metric and its values, got {one!r:.100}")
+    return series
+
+
+def _differing(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the labels in which series differ."""
+    labels = dict.fromkeys(label for metric in metrics for label in metric)
+    return [label for label in labels if len({str(metric.get(label)) for metric in metrics}) > 1]
+
+
+def _named(metric: Mapping[str, Any], differing: Sequence[str]) -> str:
+    """Return a series' name: its value of the one label in which they differ, or all of these with their labels.
+
+    >>> _named({"job": "a", "instance": "h1:9"}, ["instance"]), _named({"gpu": "0", "node": "b"}, ["gpu", "node"])
+    ('h1:9', 'gpu=0,node=b')
+    """
+    if len(differing) == 1:
+        return str(metric.get(differing[0], ""))
+    return ",".join(f"{label}={metric.get(label, '')}" for label in differing) or "0"
+
+
+def _is_prometheus(path: Path, text: str) -> bool:
+    return text.lstrip().startswith("{") and {"resultType", "metric", "values"} <= set(names_in(text))
+
+
 FORMATS = (
     Format(
         name="dstat",
@@ -215,5 +379,23 @@ FORMATS = (
         seen=QUOTED,
         read=read_sar,
         matches=lambda path, head: "# hostname;interval;timestamp" in head[:1000],
+    ),
+    Format(
+        name="nvidia_smi",
+        about="usage of the GPUs of a machine (nvidia-smi --query-gpu=timestamp,index,... --format=csv -l 1)",
+        files="CSV with the columns timestamp, index and any of those that nvidia-smi lists, with or without units",
+        gives="usage",
+        seen=QUOTED,
+        read=read_nvidia_smi,
+        matches=_is_nvidia_smi,
+    ),
+    Format(
+        name="prometheus",
+        about="the answer to a range query of Prometheus",
+        files="JSON of /api/v1/query_range, with resultType matrix",
+        gives="speed or usage",
+        seen=MADE,
+        read=read_prometheus,
+        matches=_is_prometheus,
     ),
 )

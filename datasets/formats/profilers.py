@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from paceline._arrays import Array
+from paceline.datasets.formats import MADE, QUOTED, Format
 from paceline.datasets.frame import require_dense
-from paceline.datasets.readers.files import json_of, numbered_lines
-from paceline.datasets.readers.format import MADE, QUOTED, Format
-from paceline.datasets.readers.tally import Tally
+from paceline.datasets.io import Tally, json_of, numbered_lines
 from paceline.datasets.trace import Trace
 
 # --- Timers of every rank in Megatron-LM's log. Axes: T blocks of the log, W ranks.

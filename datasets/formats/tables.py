@@ -1,65 +1,293 @@
-"""Tables of public tools and sets whose columns are known: a chart of Weights & Biases, a Prometheus range, ..."""
+"""Paceline's own Parquet files, and tables of CSV, JSON or Parquet with a row per iteration and worker."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import csv
+import io
+import json
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from paceline.datasets.readers.arrangement import Arrangement
-from paceline.datasets.readers.csv_rows import NUMBER, frame, header_of
-from paceline.datasets.readers.files import head
-from paceline.datasets.readers.format import MADE, QUOTED, Format
-from paceline.datasets.readers.hint import names_in
-from paceline.datasets.readers.json_tables import prometheus_table
-from paceline.datasets.readers.tally import Tally
-from paceline.datasets.readers.tidy import traces_of
+from paceline._arrays import Array, Sizes
+from paceline._atomic import atomic_write
+from paceline.datasets.columns import Arrangement, as_options, names_in, unambiguous, without_texts
+from paceline.datasets.formats import NATIVE, Format
+from paceline.datasets.frame import MEASURED, REQUIRED, in_seconds
+from paceline.datasets.io import (
+    HEAD,
+    Tally,
+    csv_fault,
+    delimiter_of,
+    head,
+    header_of,
+    is_json,
+    json_of,
+    numbered_lines,
+    opened,
+)
+from paceline.datasets.parquet import MAX_COLUMNS, read_frame
+from paceline.datasets.ranks import are_ranks, joined, joined_meta, name_of, rank_of
+from paceline.datasets.restarts import continued, runs_of_rows
 from paceline.datasets.trace import Trace
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def read_chart(
+def json_table(path: Path, tally: Tally) -> pd.DataFrame:
+    """Return the table in a JSON file. Incomplete lines, such as the last of a killed job, are counted.
+
+    Raises
+    ------
+    ValueError
+        If the file holds no table.
+    """
+    import pandas as pd
+
+    if _is_lines(head(path)):
+        return _of_rows(path, _objects_in_lines(path, tally), tally)
+    # a file that is no lines of JSON is read into memory at once
+    found = json_of(path, 1 << 29, "write one object a line instead, or CSV")
+    if isinstance(found, list):
+        return _of_rows(path, found, tally)
+    if not isinstance(found, dict) or not found or not all(isinstance(column, list) for column in found.values()):
+        raise ValueError(
+            f"{path}: must hold lines of objects, a list of objects, or an object of lists, one per column"
+        )
+    lengths = {name: len(column) for name, column in found.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"{path}: columns must have one length, got {lengths!r:.200}")
+    table = pd.DataFrame({name: list(map(_cell, column)) for name, column in found.items()})
+    tally.read(len(table))
+    return _checked(path, table)
+
+
+def _is_lines(text: str) -> bool:
+    """Return whether JSON holds an object in each line: the first line is an object, and not the whole table."""
+    first, _, more = text.lstrip().partition("\n")
+    try:
+        return isinstance(json.loads(first), dict) and (bool(more.strip()) or not _is_columns(json.loads(first)))
+    except (ValueError, RecursionError):
+        return False
+
+
+def _is_columns(found: dict[str, Any]) -> bool:
+    return bool(found) and all(isinstance(column, list) for column in found.values())
+
+
+def _objects_in_lines(path: Path, tally: Tally) -> Iterator[dict[str, Any]]:
+    for _, line in numbered_lines(path):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            found = None
+        if isinstance(found, dict):
+            yield found
+        else:
+            tally.read(1)
+            tally.rows("lines that hold no complete JSON object", 1)
+
+
+def _of_rows(path: Path, rows: Iterable[Any], tally: Tally) -> pd.DataFrame:
+    import pandas as pd
+
+    columns: dict[str, list[Any]] = {}
+    count = 0
+    for row in rows:
+        if not isinstance(row, dict):
+            raise ValueError(f"{path}: a row must be a JSON object, got {row!r:.100}")
+        for name, value in row.items():
+            if name not in columns:
+                columns[name] = [None] * count
+                if len(columns) > MAX_COLUMNS:
+                    raise ValueError(f"{path}: has more than {MAX_COLUMNS} columns; at most these are read")
+            columns[name].append(_cell(value))
+        count += 1
+        for column in columns.values():
+            if len(column) < count:
+                column.append(None)
+    tally.read(count)
+    return _checked(path, pd.DataFrame(columns))
+
+
+def _checked(path: Path, table: pd.DataFrame) -> pd.DataFrame:
+    if not len(table):
+        raise ValueError(f"{path}: has no rows")
+    if len(table.columns) > MAX_COLUMNS:
+        raise ValueError(f"{path}: has {len(table.columns)} columns; at most {MAX_COLUMNS} are read")
+    return table
+
+
+def _cell(value: Any) -> Any:
+    """Return a number, a text or nothing as it is; a list or an object, and a number beyond float64, as text."""
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int | float):
+        return value if abs(value) < 1e300 or value != value else str(value)
+    return value if isinstance(value, str) else json.dumps(value)[:1000]
+
+
+log = logging.getLogger("paceline.datasets.readers")
+
+
+def read_csv(
     paths: Sequence[Path],
     *,
+    worker: str | None = None,
+    iteration: str | None = None,
+    samples: str | float | None = None,
+    seconds: str | None = None,
+    comm_seconds: str | None = None,
+    wait_seconds: str | None = None,
+    start: str | None = None,
+    rate: str | None = None,
     values: str | None = None,
-    samples: str | float = 1.0,
-    unit: str = "s",
     workers: Sequence[str] | None = None,
-) -> Iterator[Trace]:
-    """Yield the trace of each file: a run is a worker, a row an iteration."""
-    for path in paths:
-        _require_values(path, values)
-        tally = Tally()
-        names = header_of(head(path))
-        lines = [name for name in names if f"{name}__MIN" in names]
-        table = frame(path, dict.fromkeys(lines, NUMBER), tally).rename(columns=_runs(lines))
-        yield from traces_of(path, table, _wide(values, samples, unit, workers), tally, "wandb_chart")
-
-
-def read_prometheus(
-    paths: Sequence[Path],
-    *,
-    values: str | None = None,
-    samples: str | float = 1.0,
-    unit: str = "s",
     period: float | None = None,
+    unit: str = "s",
+    start_unit: str = "s",
 ) -> Iterator[Trace]:
-    """Yield the trace of each file: a series is a worker, a step of the query an iteration."""
+    """Yield the trace of each file of CSV, JSON or Parquet, whose columns are arranged as these options say.
+
+    A ``start`` that is written as a date, such as ``2024-05-01T12:00:00+02:00``, is UTC unless it names its zone.
+    """
+    named = {"worker": worker, "iteration": iteration, "samples": samples, "seconds": seconds}
+    named |= {"comm_seconds": comm_seconds, "wait_seconds": wait_seconds, "start": start}
+    columns = {name: column for name, column in named.items() if column is not None}
+    chosen = _not_default(rate=rate, values=values, workers=workers, period=period, unit=unit, start_unit=start_unit)
+    if not (columns or chosen) and all(map(_is_paceline_parquet, paths)):
+        traces = [_loaded(path) for path in paths]
+        yield from [joined(traces, paths)] if are_ranks([one.workers for one in traces]) else traces
+        return
+    found: list[Arranged] = []
     for path in paths:
-        _require_values(path, values)
         tally = Tally()
-        table = prometheus_table(path, tally)
-        steps = np.diff(np.unique(table["start"].to_numpy(dtype=np.float64)))
-        step = period or (float(steps.min()) if len(steps) else 1.0)
-        arrangement = Arrangement(columns=_named(values, samples), rate=_rate(values), unit=unit, period=step)
-        yield from traces_of(path, _used(table, values), arrangement, tally, "prometheus")
+        guess = guessed(columns_of(path, head(path)), {**columns, **chosen})
+        with _about(path):
+            arrangement = Arrangement(
+                columns={**{name: _number(text) for name, text in guess.items() if name != "unit"}, **columns},
+                rate=rate,
+                values=values,
+                workers=workers,
+                period=period,
+                unit=guess.get("unit", unit),
+                start_unit=start_unit,
+            )
+            table = _table(path, str(arrangement.columns.get("worker", "worker")), tally)
+        if guess:
+            log.warning("%s: is read as %s", path, as_options(guess))
+        meta = {"read_as": as_options(guess)} if guess else {}
+        if len(paths) == 1:
+            yield from traces_of(path, table, arrangement, tally, meta=meta)
+            return
+        found.append(_arranged(path, table, arrangement, tally, meta))
+    if are_ranks([one.workers for one in found]):
+        yield _joined(found)
+    else:
+        yield from (_finished(one) for one in found)
 
 
-def _require_values(path: Path, values: str | None) -> None:
+class Arranged(NamedTuple):
+    """A file's tidy rows, before they are put in order."""
+
+    path: Path
+    rows: pd.DataFrame
+    arrangement: Arrangement
+    tally: Tally
+    meta: dict[str, str]
+
+    @property
+    def workers(self) -> list[str]:
+        """The names of its workers; none if it has no such column, as ``from_frame`` then says."""
+        return list(map(str, self.rows["worker"].unique())) if "worker" in self.rows else []
+
+
+def _arranged(
+    path: Path, table: pd.DataFrame, arrangement: Arrangement, tally: Tally, meta: Mapping[str, str]
+) -> Arranged:
+    with _about(path):
+        rows, texts = without_texts(arrangement.applied(path, table, tally))
+    dropped = {"columns_dropped": f"{', '.join(texts)}: no numbers"} if texts else {}
+    about = {
+        "job": re.split(r"\.(?:csv|jsonl|ndjson|json|parquet)(?=\.|$)", path.name)[0],
+        "source": path.name,
+        **meta,
+        **dropped,
+    }
+    return Arranged(path, rows, arrangement, tally, about)
+
+
+def _finished(one: Arranged) -> Trace:
+    with _about(one.path):
+        rows = _in_order(one.rows, one.tally)
+        meta = {**one.meta, **one.tally.meta(), **_stored_meta(one.path)}
+        if altered := one.tally.sentence():
+            log.warning("%s: %s", one.path, altered)
+        return Trace.from_frame(rows, unit=one.arrangement.unit, start_unit=one.arrangement.start_unit, meta=meta)
+
+
+def _joined(found: Sequence[Arranged]) -> Trace:
+    """Return the trace of files of one rank each, by their iterations."""
+    import pandas as pd
+
+    paths = [one.path for one in found]
+    names = [one.workers[0] for one in found]
+    if len(set(names)) < len(names):
+        names = [rank_of(path) for path in paths]
+    tally = Tally()
+    for one in found:
+        tally.add(one.tally)
+    rows = [one.rows.assign(worker=name) for one, name in zip(found, names, strict=True)]
+    meta = {**found[0].meta, "job": name_of(paths), **joined_meta(paths)}
+    with _about(paths[0].parent):
+        return _finished(
+            Arranged(paths[0].parent, pd.concat(rows, ignore_index=True), found[0].arrangement, tally, meta)
+        )
+
+
+def guessed(names: Sequence[str], options: Mapping[str, object]) -> dict[str, str]:
+    """Return the options that are clear from a table's own columns, where ``options`` leave them open."""
+    if {"seconds", "rate", "values", "period", "unit"} & options.keys():
+        return {}
+    if set(REQUIRED) <= {str(name) for name in (*names, *options)}:
+        return {}
+    return {name: value for name, value in unambiguous(names).items() if name not in options}
+
+
+def _not_default(**options: object) -> dict[str, object]:
+    return {name: value for name, value in options.items() if value not in (None, "s")}
+
+
+def _number(text: str) -> str | float:
+    return float(text) if text.isdecimal() else text
+
+
+def traces_of(
+    path: Path,
+    table: pd.DataFrame,
+    arrangement: Arrangement,
+    tally: Tally,
+    format_name: str | None = None,
+    meta: Mapping[str, str] | None = None,
+) -> Iterator[Trace]:
+    """Yield the trace of a file's table."""
+    meta = {**(meta or {}), **({"format": format_name} if format_name else {})}
+    yield _finished(_arranged(path, table, arrangement, tally, meta))
+
+
+def require_values(path: Path, values: str | None) -> None:
+    """Raise an error unless the user named what the values of a file are."""
     if values is None:
         raise ValueError(
             f"{path}: does not say what its values are: give values=seconds (and unit=ms, if so), values=rate or "
@@ -67,72 +295,309 @@ def _require_values(path: Path, values: str | None) -> None:
         )
 
 
-def _wide(values: str | None, samples: str | float, unit: str, workers: Sequence[str] | None) -> Arrangement:
-    columns = {"samples": samples} if values == "seconds" else {}
-    return Arrangement(columns=columns, values=values, unit=unit, workers=workers)
+@contextmanager
+def _about(path: Path) -> Iterator[None]:
+    """Name the file in whatever is wrong with it."""
+    try:
+        yield
+    except (ValueError, TypeError, OverflowError, MemoryError, RecursionError) as error:
+        raise ValueError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
 
 
-def _named(values: str | None, samples: str | float) -> dict[str, str | float]:
-    return {"seconds": "value", "samples": samples} if values == "seconds" else {}
+def _table(path: Path, worker: str, tally: Tally) -> pd.DataFrame:
+    """Return the table in a file of CSV or JSON, and count its rows."""
+    import pandas as pd
+
+    if is_json(head(path)):
+        return json_table(path, tally)
+    if is_parquet(head(path)):
+        return _parquet_table(path, tally)
+    delimiter = delimiter_of(head(path))
+    header = _checked_header(path, delimiter)
+    found = None
+    if delimiter == ",":
+        with opened(path) as file:
+            found = _plain_table(file, header, worker)
+    if found is None:
+        found = _read_csv(path, delimiter)
+    if marked := [name for name in found if _marks_off(str(name)) != name]:
+        found = found.rename(columns={name: _marks_off(str(name)) for name in marked})
+    if worker in found and not pd.api.types.is_numeric_dtype(found[worker]):
+        names = pd.Series(found[worker].unique()).dropna().astype(str)
+        if names.str.startswith("'").any():
+            found[worker] = found[worker].astype(object).map(lambda name: _marks_off(str(name)), na_action="ignore")
+    found.index = pd.RangeIndex(2, len(found) + 2)  # rows are counted as an editor does, from the header
+    tally.read(len(found))
+    return found
 
 
-def _rate(values: str | None) -> str | None:
-    return "value" if values == "rate" else None
+def _plain_table(file: BinaryIO, header: Sequence[str], worker: str) -> pd.DataFrame | None:
+    """Return what pandas reads, in a fraction of its time, if all cells but the workers' names are plain numbers.
 
-
-def _used(table: pd.DataFrame, values: str | None) -> pd.DataFrame:
-    """Return the table without speeds, if its values are usage: they stay as a covariate."""
-    return table.assign(samples=np.nan, seconds=np.nan) if values == "usage" else table
-
-
-def _runs(lines: Sequence[str]) -> dict[str, str]:
-    """Return a name for each line of a chart: its run, or run and metric where metrics differ.
-
-    >>> _runs(["fast - step_time", "slow - step_time"])
-    {'fast - step_time': 'fast', 'slow - step_time': 'slow'}
-    >>> _runs(["fast - a", "fast - b"])
-    {'fast - a': 'fast - a', 'fast - b': 'fast - b'}
+    It is ``None`` for any other table: pandas then reads it, or says what is wrong with it.
     """
-    one_metric = len({line.rpartition(" - ")[2] for line in lines}) == 1
-    return {line: line.rpartition(" - ")[0] if one_metric and " - " in line else line for line in lines}
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    if len(set(header)) < len(header) or worker not in header or not all(header):
+        return None
+    # Whole numbers are read as floats too: as integers, 0x1F would be one.
+    kinds = dict.fromkeys(header, pa.float64()) | {worker: pa.dictionary(pa.int32(), pa.string())}
+    convert = arrow_csv.ConvertOptions(column_types=kinds, null_values=[""], strings_can_be_null=True)
+    try:
+        table = arrow_csv.read_csv(file, arrow_csv.ReadOptions(use_threads=False), convert_options=convert)
+    except (pa.ArrowException, UnicodeDecodeError):
+        return None
+    if table.column_names != list(header) or not table.num_rows or table[worker].null_count:
+        return None
+    table = table.unify_dictionaries()
+    names = [str(name) for name in table[worker].chunk(0).dictionary.to_pylist()]
+    return table.to_pandas(split_blocks=True, self_destruct=True) if _as_pandas_reads(names) else None
 
 
-def _is_chart(path: Path, text: str) -> bool:
-    names = header_of(text)
-    return any(f"{name}__MIN" in names and f"{name}__MAX" in names for name in names)
+def _as_pandas_reads(names: Sequence[str]) -> bool:
+    """Return whether pandas leaves these names as they are: it takes 01 for a number, and NA for a missing value.
+
+    >>> [_as_pandas_reads(names) for names in (["7", "8"], ["a", "b, c"], ["01"], ["NA"])]
+    [True, True, False, False]
+    """
+    import pandas as pd
+
+    text = io.StringIO()
+    csv.writer(text).writerows([[name, ""] for name in names])
+    text.seek(0)
+    found = pd.read_csv(text, header=None)[0]
+    return not found.isna().any() and [str(name) for name in found] == list(names)
 
 
-def _is_range(path: Path, text: str) -> bool:
-    return text.lstrip().startswith("{") and {"resultType", "metric", "values"} <= set(names_in(text))
+def _read_csv(path: Path, delimiter: str) -> pd.DataFrame:
+    """Return what pandas reads; its complaints are translated."""
+    import pandas as pd
+
+    # A decimal comma stands only where commas separate nothing else.
+    lines = head(path).partition("\n")[2]
+    decimal = "," if delimiter == ";" and re.search(r"\d,\d", lines) and not re.search(r"\d\.\d", lines) else "."
+    try:
+        with opened(path) as file:
+            return pd.read_csv(file, sep=delimiter, decimal=decimal, skipinitialspace=True, index_col=False)
+    except (pd.errors.EmptyDataError, pd.errors.ParserError) as error:
+        raise ValueError(csv_fault(error)) from None
 
 
-def _format(name: str, about: str, files: str, seen: str, read: Any, matches: Any) -> Format:
-    return Format(
-        name=name,
-        about=about,
-        files=files,
-        gives="speed or usage",
-        seen=seen,
-        read=read,
-        matches=matches,
+def columns_of(path: Path, first: str) -> list[str]:
+    """Return the names of a table's columns, or of its keys; ``first`` is the beginning of the file."""
+    import pyarrow.parquet as pq
+
+    if not is_parquet(first):
+        return names_in(first)
+    try:
+        return [str(name) for name in pq.read_schema(path).names]
+    except Exception:  # pyarrow raises many kinds on damaged files; reading it says what is broken
+        return list(REQUIRED)
+
+
+def is_table_with(names: Sequence[str], options: Mapping[str, object]) -> bool:
+    """Return whether columns of these names are a plain table once these options say what they are.
+
+    Where they say what was measured, workers and iterations may go without columns.
+
+    >>> named = {"worker": "rank", "seconds": "duration_ms", "samples": 32}
+    >>> is_table_with(["rank", "iteration", "duration_ms"], named), is_table_with(["rank", "lr"], named)
+    (True, False)
+    >>> is_table_with(["iteration", "ms"], {"seconds": "ms", "samples": 32, "unit": "ms"})
+    True
+    """
+    if guessed(names, options) and {one for one in options.values() if isinstance(one, str)} <= set(names):
+        return True
+    if {options.get(name, name) for name in ("worker", "iteration")} <= set(names):
+        return True
+    columns = {one for name in (*REQUIRED, *MEASURED, "rate") if isinstance(one := options.get(name), str)}
+    measured = "seconds" in names or any(name in options for name in ("seconds", "rate", "values"))
+    return bool(options) and columns <= set(names) and measured
+
+
+def about(path: Path) -> Path:
+    """Return the file beside a CSV that keeps what its table cannot hold: licence, units, source, ..."""
+    return path.with_name(f"{path.name}.meta.json")
+
+
+def write_csv(trace: Trace, path: Path) -> None:
+    """Write a trace as tidy CSV, and its ``meta`` beside it: :func:`read_csv` reads both."""
+    with atomic_write(about(path)) as temporary:
+        temporary.write_text(json.dumps(dict(trace.meta), indent=2) + "\n", encoding="utf-8")
+    with atomic_write(path) as temporary:
+        table = trace.to_frame().rename(columns=_as_text)
+        table["worker"] = table["worker"].map(_as_text)
+        table.to_csv(temporary, index=False)
+
+
+FORMULA = re.compile(r"'*[=+\-@\t\r]")
+"""Beginning of a text that a spreadsheet would run, with the marks that were put before it."""
+
+
+def _as_text(name: str) -> str:
+    """Return a name as a spreadsheet shows it and does not run it: with a mark before it.
+
+    >>> _as_text("=cmd()"), _as_text("gpu0"), _marks_off(_as_text("'=a"))
+    ("'=cmd()", 'gpu0', "'=a")
+    """
+    return f"'{name}" if FORMULA.match(name) else name
+
+
+def _marks_off(name: str) -> str:
+    return name[1:] if name.startswith("'") and FORMULA.match(name) else name
+
+
+def _stored_meta(path: Path) -> dict[str, str]:
+    """Return the ``meta`` kept beside a CSV, if there is any."""
+    beside = about(path)
+    if not beside.is_file():
+        return {}
+    found = json_of(beside, 1 << 20, "it is not what paceline wrote")
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise ValueError(f"{beside}: must hold a JSON object of texts")
+    return found
+
+
+def _in_order(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
+    """Drop rows that were written twice, and let a job that was started again go on after its first run."""
+    import pandas as pd
+
+    key = ["worker", "iteration"]
+    if not set(key) <= set(table) or not pd.api.types.is_numeric_dtype(table["iteration"]):
+        return table  # from_frame says what is wrong with it
+    step_N = table["iteration"].to_numpy(dtype=np.float64)
+    if not np.isfinite(step_N).all():
+        return table
+    code_N = pd.factorize(table["worker"])[0]  # names would be wider than numbers
+    if _is_dense(code_N, step_N):
+        return table
+    again_N = table.duplicated(key).to_numpy()
+    if again_N.any():
+        run_N = runs_of_rows(code_N, step_N)
+        twice_N = table.duplicated().to_numpy(copy=True)
+        if not run_N.any() or 2 * twice_N.sum() > again_N.sum():
+            tally.rows("rows that repeat another one exactly", twice_N.sum())
+            twice_N |= _without_time(table[~twice_N], key, tally).reindex(table.index, fill_value=False).to_numpy()
+            table, step_N, code_N = table[~twice_N], step_N[~twice_N], code_N[~twice_N]
+            run_N = runs_of_rows(code_N, step_N)
+        if run_N.any():
+            _count_runs(table, run_N, tally)
+            return table.assign(iteration=continued(step_N, run_N))
+    written_N = np.argsort(code_N, kind="stable")
+    back_N = (np.diff(code_N[written_N]) == 0) & (np.diff(step_N[written_N]) < 0)
+    tally.notes("rows were out of order and were sorted by iteration", back_N.sum())
+    return table
+
+
+def _is_dense(code_N: NDArray[np.intp], step_N: Array) -> bool:
+    """Return whether each iteration has a row of every worker, in one order, and iterations rise: as most files are."""
+    workers = int(code_N.max(initial=0)) + 1
+    if len(code_N) % workers:
+        return False
+    code_TW, step_TW = code_N.reshape(-1, workers), step_N.reshape(-1, workers)
+    return bool(
+        (code_TW == np.arange(workers)).all()  # numbered as they appear
+        and (step_TW == step_TW[:, :1]).all()
+        and (np.diff(step_TW[:, 0]) > 0).all()
     )
 
 
+def _without_time(table: pd.DataFrame, key: list[str], tally: Tally) -> pd.Series[bool]:
+    """Return the rows without a time beside another of the same worker and iteration, as loggers write several."""
+    if "seconds" not in table:
+        return table.duplicated(key) & False
+    timed = table["seconds"].notna()
+    beside = ~timed & timed.groupby([table[name] for name in key], observed=True).transform("any")
+    tally.rows("rows without a time beside one of the same worker and iteration", beside.sum())
+    return beside
+
+
+def _count_runs(table: pd.DataFrame, run_N: Sizes, tally: Tally) -> None:
+    """Count restarts; where an epoch goes on, its iterations are only counted again."""
+    import pandas as pd
+
+    if "epoch" in table and pd.api.types.is_numeric_dtype(table["epoch"]):
+        epochs = table["epoch"].groupby(run_N).agg(["min", "max"])
+        if (epochs["min"].to_numpy()[1:] > epochs["max"].to_numpy()[:-1]).all():
+            tally.notes("epochs count their iterations from the start and were put one after the other", len(epochs))
+            return
+    tally.restarts(run_N.max())
+
+
+def _checked_header(path: Path, delimiter: str) -> list[str]:
+    """Refuse a first line that is not a header (each column costs a millisecond), or that repeats a column."""
+    first = head(path)
+    header = header_of(first, delimiter)
+    if (columns := len(header)) > MAX_COLUMNS or (len(first) >= HEAD and not {"\n", "\r"} & set(first)):
+        raise ValueError(f"the header has {columns} columns or more; at most {MAX_COLUMNS}, within 64 kB, are read")
+    if twice := sorted(name for name, times in Counter(header).items() if name and times > 1):
+        raise ValueError(f"columns {twice} appear more than once; give each column a name of its own")
+    return header
+
+
+def is_parquet(first: str) -> bool:
+    """Return whether a file begins as Parquet does."""
+    return first.startswith("PAR1")
+
+
+def _is_paceline_parquet(path: Path) -> bool:
+    """Return whether ``Trace.save`` wrote a file: then it says itself what it holds."""
+    import pyarrow.parquet as pq
+
+    try:
+        return path.suffix == ".parquet" and b"paceline" in (pq.read_schema(path).metadata or {})
+    except Exception:  # pyarrow raises many kinds on damaged files
+        return True  # so that loading it says what is broken
+
+
+def _loaded(path: Path) -> Trace:
+    """Return the trace of a file; one without a recorded job is named after its file, as a CSV is."""
+    trace = Trace.load(path)
+    return replace(trace, meta={"job": path.name.removesuffix(".parquet"), **trace.meta})
+
+
+def _parquet_table(path: Path, tally: Tally) -> pd.DataFrame:
+    """Return a Parquet table that others wrote, with dates as seconds since 1970."""
+    frame = read_frame(path)[0]
+    frame = frame[[name for name in frame if not re.fullmatch(r"__index_level_\d+__", str(name))]]  # of pandas
+    dates = [name for name in frame if frame[name].dtype.kind == "M" or "datetime" in str(frame[name].dtype)]
+    frame = frame.assign(**in_seconds(frame[dates]))
+    tally.read(len(frame))
+    return frame
+
+
 FORMATS = (
-    _format(
-        "wandb_chart",
-        "a chart exported from Weights & Biases: a line per run",
-        'CSV with the columns "Step", "<run> - <metric>", "<run> - <metric>__MIN", "<run> - <metric>__MAX"',
-        QUOTED,
-        read_chart,
-        _is_chart,
+    Format(
+        name="parquet",
+        per_rank=True,
+        about="a trace written by paceline, or a tidy table",
+        files="Parquet with the columns worker, iteration, samples, seconds and any covariates",
+        gives="all that a trace holds",
+        seen=NATIVE,
+        read=read_csv,
+        matches=lambda path, first: is_parquet(first) and is_table_with(columns_of(path, first), {}),
     ),
-    _format(
-        "prometheus",
-        "the answer to a range query of Prometheus",
-        "JSON of /api/v1/query_range, with resultType matrix",
-        MADE,
-        read_prometheus,
-        _is_range,
+    Format(
+        name="csv",
+        per_rank=True,
+        about="a tidy table, one row per iteration and worker",
+        files="CSV with the columns worker, iteration, samples, seconds and any covariates",
+        gives="all that a trace holds",
+        seen=NATIVE,
+        read=read_csv,
+        matches=lambda path, first: (
+            not (is_json(first) or is_parquet(first)) and is_table_with(columns_of(path, first), {})
+        ),
+    ),
+    Format(
+        name="json",
+        per_rank=True,
+        about="a tidy table in JSON, one object per iteration and worker, or an object of columns",
+        files="JSON lines, a list of objects or an object of lists, with the keys worker, iteration, samples, seconds",
+        gives="all that a trace holds",
+        seen=NATIVE,
+        read=read_csv,
+        matches=lambda path, first: is_json(first) and is_table_with(columns_of(path, first), {}),
     ),
 )

@@ -12,15 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
-from paceline.datasets.columns import seconds_of
-from paceline.datasets.frame import require_dense
-from paceline.datasets.readers.csv_rows import NUMBER, TEXT, frame, header_of
-from paceline.datasets.readers.files import head as head_of
-from paceline.datasets.readers.files import numbered_lines
-from paceline.datasets.readers.format import QUOTED, Format, real
-from paceline.datasets.readers.hint import span_unit
-from paceline.datasets.readers.restarts import continued, increments, runs_of
-from paceline.datasets.readers.tally import Tally
+from paceline.datasets.columns import Arrangement, span_unit
+from paceline.datasets.formats import QUOTED, Format, real
+from paceline.datasets.formats.tables import require_values, traces_of
+from paceline.datasets.frame import require_dense, seconds_of
+from paceline.datasets.io import NUMBER, TEXT, Tally, frame, header_of, numbered_lines
+from paceline.datasets.io import head as head_of
+from paceline.datasets.restarts import continued, increments, runs_of
 from paceline.datasets.trace import Trace
 
 if TYPE_CHECKING:
@@ -246,6 +244,46 @@ def _covariate_panel(table: pd.DataFrame, names: list[str]) -> dict[str, Any]:
 def _is_wandb(path: Path, head: str) -> bool:
     names = set(header_of(head))
     return set(WANDB_COLUMNS) <= names and not any(name.startswith(("02_timing/", "04_peers/")) for name in names)
+
+
+# --- A chart exported from Weights & Biases: a line per run.
+
+
+def read_chart(
+    paths: Sequence[Path],
+    *,
+    values: str | None = None,
+    samples: str | float = 1.0,
+    unit: str = "s",
+    workers: Sequence[str] | None = None,
+) -> Iterator[Trace]:
+    """Yield the trace of each file: a run is a worker, a row an iteration."""
+    for path in paths:
+        require_values(path, values)
+        tally = Tally()
+        names = header_of(head_of(path))
+        lines = [name for name in names if f"{name}__MIN" in names]
+        table = frame(path, dict.fromkeys(lines, NUMBER), tally).rename(columns=_runs_of_chart(lines))
+        columns = {"samples": samples} if values == "seconds" else {}
+        arrangement = Arrangement(columns=columns, values=values, unit=unit, workers=workers)
+        yield from traces_of(path, table, arrangement, tally, "wandb_chart")
+
+
+def _runs_of_chart(lines: Sequence[str]) -> dict[str, str]:
+    """Return a name for each line of a chart: its run, or run and metric where metrics differ.
+
+    >>> _runs_of_chart(["fast - step_time", "slow - step_time"])
+    {'fast - step_time': 'fast', 'slow - step_time': 'slow'}
+    >>> _runs_of_chart(["fast - a", "fast - b"])
+    {'fast - a': 'fast - a', 'fast - b': 'fast - b'}
+    """
+    one_metric = len({line.rpartition(" - ")[2] for line in lines}) == 1
+    return {line: line.rpartition(" - ")[0] if one_metric and " - " in line else line for line in lines}
+
+
+def _is_chart(path: Path, head: str) -> bool:
+    names = header_of(head)
+    return any(f"{name}__MIN" in names and f"{name}__MAX" in names for name in names)
 
 
 # --- Training steps of workers in several clouds: the W&B exports of cirquit/hivemind-multi-cloud.
@@ -500,6 +538,15 @@ FORMATS = (
         seen=real("cirquit/hivemind-multi-cloud"),
         read=read_wandb,
         matches=_is_wandb,
+    ),
+    Format(
+        name="wandb_chart",
+        about="a chart exported from Weights & Biases: a line per run",
+        files='CSV with the columns "Step", "<run> - <metric>", "<run> - <metric>__MIN", "<run> - <metric>__MAX"',
+        gives="speed or usage",
+        seen=QUOTED,
+        read=read_chart,
+        matches=_is_chart,
     ),
     Format(
         name="hivemind",

@@ -152,7 +152,7 @@ def _readable(key: str, value: Any) -> str:
 def _written(trace: Trace, path: Path) -> None:
     import numpy as np
 
-    from paceline.datasets.readers.tidy import write_csv
+    from paceline.datasets.formats.tables import write_csv
 
     if path.suffix == ".csv":
         write_csv(trace, path)

@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline.cli.user_predictors import is_user_class, user_predictor
 from paceline.datasets import Trace, readers, recorded
-from paceline.datasets.readers.reader_registry import jobs_of, read_job
+from paceline.datasets.readers import jobs_of, read_job
 from paceline.predictors import FleetPredictor, named
 from paceline.training import Source, load_model
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.datasets.columns import COLUMNS, MEASURED, WORK
+from paceline.datasets.frame import COLUMNS, MEASURED, WORK
 from paceline.datasets.trace import Trace
 from paceline.recording.recorder import SCHEMA_VERSION
 

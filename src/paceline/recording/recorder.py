@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from paceline._lines import Lines
-from paceline.datasets.columns import MEASURED, UNITS
+from paceline.datasets.frame import MEASURED, UNITS
 from paceline.recording.covariates import Covariate
 
 SCHEMA_VERSION = 1

@@ -27,7 +27,7 @@ from paceline._printable import printable
 from paceline._require import require
 from paceline._version import __version__
 from paceline._wording import count
-from paceline.datasets.readers.files import json_of
+from paceline.datasets.io import json_of
 from paceline.report import drawing
 from paceline.report.drawing import shown
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from paceline._arrays import Array
-from paceline.datasets.columns import MEASURED
+from paceline.datasets.frame import MEASURED
 from paceline.datasets.trace import Trace
 
 RANK = re.compile(

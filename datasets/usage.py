@@ -1,15 +1,18 @@
-"""Convert rows of (worker, time, values), in any order, to panels on a regular grid, in bounded memory.
+"""Resource usage: rows of (worker, time, values) to panels on a regular grid, and a model that makes speeds of usage.
 
-Rows are first distributed to buckets by their worker, on disk where the file is large, so that a worker's rows end up
-together; then each bucket is made into traces of as many workers as fit. Axes: N rows, T iterations, W workers,
-D covariates, G groups (rows of one worker and one iteration).
+Rows may come in any order, and are read in bounded memory: they are first distributed to buckets by their worker, on
+disk where the file is large, so that a worker's rows end up together; then each bucket is made into traces of as many
+workers as fit.
+
+Axes: N rows, T iterations, W workers, D covariates, G groups (rows of one worker and one iteration).
+
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,11 +22,73 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array
 from paceline.datasets.frame import LATEST
-from paceline.datasets.readers.tally import Tally
+from paceline.datasets.io import Tally
 from paceline.datasets.trace import Trace
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+def speed_from_usage(
+    trace: Trace,
+    covariate: str,
+    *,
+    capacity: float = 100.0,
+    needed: float = 50.0,
+    minimum: float = 5.0,
+    full_speed: float = 100.0,
+    batch: float = 64.0,
+) -> Trace:
+    """Return the trace with the speeds that a training worker would have under this usage.
+
+    The worker needs ``needed`` of the machine. The others leave it ``capacity - usage``, but at least ``minimum``,
+    because schedulers starve no process. Its speed is ``full_speed`` times the share of its need that it gets.
+
+    Parameters
+    ----------
+    trace
+        A trace without speeds.
+    covariate
+        The covariate that measures what others use, such as ``cpu_util_percent``.
+    capacity, needed, minimum
+        Capacity of the machine, in the covariate's unit; ``0 < minimum <= needed <= capacity``.
+    full_speed
+        Speed of a worker that gets everything it needs, in samples/s.
+    batch
+        Samples of each iteration.
+
+    Raises
+    ------
+    ValueError
+        If the trace has measured speeds or lacks the covariate, or a number is out of its range.
+
+    Examples
+    --------
+    >>> none = [[float("nan")]] * 3
+    >>> usage = Trace(none, none, covariates=[[[20.0]], [[80.0]], [[100.0]]], covariate_names=["cpu"])
+    >>> derived = speed_from_usage(usage, "cpu", needed=50, minimum=5, full_speed=100)
+    >>> derived.speed.ravel()
+    array([100.,  40.,  10.])
+    >>> derived.meta["derived"]
+    'speed = 100 samples/s x min(1, max(100 - cpu, 5) / 50)'
+    """
+    if np.isfinite(trace.speed).any():
+        raise ValueError(f"trace {trace.name!r} has measured speeds, which are not replaced")
+    if covariate not in trace.covariate_names or trace.covariates is None:
+        raise ValueError(f"trace {trace.name!r} has no covariate {covariate!r}; it has {list(trace.covariate_names)}")
+    if not 0 < minimum <= needed <= capacity < np.inf:
+        raise ValueError(f"0 < minimum <= needed <= capacity must hold, got {minimum}, {needed} and {capacity}")
+    if not (0 < full_speed < np.inf and 0 < batch < np.inf):
+        raise ValueError(f"full_speed and batch must be positive, got {full_speed} and {batch}")
+    usage_TW = trace.covariates[:, :, list(trace.covariate_names).index(covariate)]
+    speed_TW = full_speed * np.minimum(1.0, np.maximum(capacity - usage_TW, minimum) / needed)
+    model = f"speed = {full_speed:g} samples/s x min(1, max({capacity:g} - {covariate}, {minimum:g}) / {needed:g})"
+    return replace(
+        trace,
+        samples=np.where(np.isnan(speed_TW), np.nan, batch),
+        seconds=batch / speed_TW,
+        meta={**trace.meta, "derived": model},
+    )
 
 
 LONGEST, LONGEST_TO_ROWS = 1_000_000, 4

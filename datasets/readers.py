@@ -1,4 +1,11 @@
-"""All formats by their names, and the one call that reads any of them."""
+"""Readers of traces recorded by others: every format by its name; unambiguous files are recognized.
+
+Each file of :mod:`paceline.datasets.formats` reads one family of formats. A reader yields one trace after the other, so
+that files larger than memory can be read. The trace's ``meta`` counts the rows that it leaves out.
+
+Axes: T iterations, W workers, D covariates, R runs of equal rows.
+
+"""
 
 from __future__ import annotations
 
@@ -9,17 +16,67 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from paceline.datasets.formats import cluster_traces, gpu_logs, monitoring, profilers, tables, training_logs
+import numpy as np
+
+from paceline._arrays import Array, Sizes
+from paceline.datasets.columns import advice
+from paceline.datasets.formats import NATIVE, Format, cluster_traces, monitoring, profilers, tables, training_logs
 from paceline.datasets.frame import REQUIRED
-from paceline.datasets.readers import tidy
-from paceline.datasets.readers.csv_rows import delimiter_of, header_of
-from paceline.datasets.readers.files import head
-from paceline.datasets.readers.format import NATIVE, Format
-from paceline.datasets.readers.frozen import frozen, frozen_sentence
-from paceline.datasets.readers.hint import advice
-from paceline.datasets.readers.json_tables import is_json
-from paceline.datasets.readers.per_rank import are_ranks, job_of, joined, rank_of
+from paceline.datasets.io import delimiter_of, head, header_of, is_json
+from paceline.datasets.ranks import are_ranks, job_of, joined, rank_of
 from paceline.datasets.trace import Trace
+
+
+def frozen(trace: Trace) -> dict[str, int]:
+    """Return for how many iterations all covariates of a worker stand still; other workers are left out.
+
+    A single covariate that rests, such as used memory, is nothing unusual while others move. A worker whose covariates
+    never change has no frozen stretch.
+
+    Examples
+    --------
+    A load that is measured for 50 iterations, and stays at its last value for 30 more:
+
+    >>> load_T = np.append(np.sin(np.arange(50)), np.full(30, np.sin(49)))
+    >>> ones = np.ones((80, 1))
+    >>> frozen(Trace(ones, ones, workers=["a"], covariates=load_T[:, None, None], covariate_names=["load"]))
+    {'a': 31}
+    """
+    if trace.covariates is None or len(trace) <= 20:
+        return {}
+    rows_W = _frozen_rows(trace.covariates)
+    return {name: int(rows) for name, rows in zip(trace.workers, rows_W, strict=True) if rows}
+
+
+def frozen_sentence(rows: dict[str, int]) -> str:
+    """Return the counts of :func:`frozen` in words.
+
+    >>> frozen_sentence({"a": 31, "b": 20})
+    'all covariates stand still for 31 iterations of a, 20 iterations of b'
+    """
+    named = [f"{count} iterations of {name}" for name, count in rows.items()]
+    more = [f"and others of {len(named) - 5} more workers"] if len(named) > 5 else []
+    return "all covariates stand still for " + ", ".join([*named[:5], *more])
+
+
+def _frozen_rows(covariates_TWD: Array) -> Sizes:
+    iterations, workers, _ = covariates_TWD.shape
+    known_TWD = np.isfinite(covariates_TWD)
+    equal_TWD = (covariates_TWD[1:] == covariates_TWD[:-1]) | ~(known_TWD[1:] | known_TWD[:-1])
+    new_TW = np.ones((iterations, workers), dtype=bool)
+    new_TW[1:] = ~equal_TWD.all(axis=2)
+    start_R = np.flatnonzero(new_TW.T)  # the workers' rows end to end
+    length_R = np.diff(start_R, append=iterations * workers)
+    known_run_R = known_TWD.any(axis=2).T.ravel()[start_R]
+    worker_R, length_R = start_R[known_run_R] // iterations, length_R[known_run_R]
+    runs_W = np.bincount(worker_R, minlength=workers)
+    longest_W = np.zeros(workers, dtype=np.int64)
+    np.maximum.at(longest_W, worker_R, length_R)
+    others_W = np.bincount(worker_R, weights=length_R, minlength=workers) - longest_W
+    minimum_W = np.maximum(20, 10.0 * others_W / np.maximum(runs_W - 1, 1))
+    frozen_R = (length_R >= minimum_W[worker_R]) & (runs_W[worker_R] > 1)
+    return np.bincount(worker_R[frozen_R], weights=length_R[frozen_R], minlength=workers).astype(np.int64)
+
 
 __all__ = [
     "FORMATS",
@@ -34,9 +91,7 @@ __all__ = [
 log = logging.getLogger("paceline.datasets.readers")
 
 FORMATS: dict[str, Format] = {
-    one.name: one
-    for module in (tidy, cluster_traces, training_logs, monitoring, gpu_logs, tables, profilers)
-    for one in module.FORMATS
+    one.name: one for module in (tables, cluster_traces, training_logs, monitoring, profilers) for one in module.FORMATS
 }
 """Every format by its name."""
 
@@ -104,7 +159,7 @@ def read_job(chosen: Format, files: Sequence[Path], **options: Any) -> Iterator[
 
 
 def _read(chosen: Format, files: Sequence[Path], options: dict[str, Any]) -> Iterator[Trace]:
-    if not chosen.per_rank or len(files) == 1 or chosen.read is tidy.read_csv:
+    if not chosen.per_rank or len(files) == 1 or chosen.read is tables.read_csv:
         yield from chosen.read(files, **options)
         return
     of_files = [list(chosen.read([file], **options)) for file in files]
@@ -136,12 +191,12 @@ def detect_format(path: str | Path, options: Mapping[str, object] | None = None)
     text = head(path)
     if set(REQUIRED) <= set(header_of(text, delimiter_of(text))):
         return FORMATS["csv"]  # the library's own names: no other format has them all
-    names = tidy.columns_of(path, text)
+    names = tables.columns_of(path, text)
     fitting = [one for one in FORMATS.values() if one.matches(path, text)]
     if options and fitting and not any(set(options) <= set(_options_of(one)) for one in fitting):
-        fitting = [one for one in fitting if not tidy.is_table_with(names, options)]  # they describe a plain table
-    if not fitting and tidy.is_table_with(names, options or {}):
-        return FORMATS["json" if is_json(text) else "parquet" if tidy.is_parquet(text) else "csv"]
+        fitting = [one for one in fitting if not tables.is_table_with(names, options)]  # they describe a plain table
+    if not fitting and tables.is_table_with(names, options or {}):
+        return FORMATS["json" if is_json(text) else "parquet" if tables.is_parquet(text) else "csv"]
     if len(fitting) > 1:
         raise ValueError(f"{path}: could be {[one.name for one in fitting]}; name the format")
     if not fitting and (advice_text := profilers.instead(text)):

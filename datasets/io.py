@@ -1,0 +1,442 @@
+"""Read files from others: compressed or not, text, JSON and strict CSV; never a pickle or a decompression bomb."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.datasets.parquet import MAX_RATIO, max_bytes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Tally:
+    """Counts, by reason, of rows and single values that a reader dropped, and of rows that it changed.
+
+    Examples
+    --------
+    >>> tally = Tally()
+    >>> tally.read(10)
+    >>> tally.rows("repeated rows", 2)
+    >>> tally.cells("values of -1 or 101", 0)
+    >>> tally.meta()
+    {'rows_read': '10', 'rows_dropped': '2', 'dropped': '2 repeated rows'}
+    """
+
+    def __init__(self) -> None:
+        self._read = 0
+        self._restarts = 0
+        self._rows: Counter[str] = Counter()
+        self._cells: Counter[str] = Counter()
+        self._notes: Counter[str] = Counter()
+
+    def add(self, other: Tally) -> None:
+        """Count what another file's tally counted."""
+        self._read += other._read
+        self._restarts += other._restarts
+        for mine, its in ((self._rows, other._rows), (self._cells, other._cells), (self._notes, other._notes)):
+            mine.update(its)
+
+    def read(self, count: float) -> None:
+        """Count rows of the file."""
+        self._read += int(count)
+
+    def rows(self, reason: str, count: float) -> None:
+        """Count dropped rows."""
+        self._rows[reason] += int(count)
+
+    def cells(self, reason: str, count: float) -> None:
+        """Count dropped single values; their rows stay, with NaN."""
+        self._cells[reason] += int(count)
+
+    def notes(self, what: str, count: float) -> None:
+        """Count rows that were sorted or merged."""
+        self._notes[what] += int(count)
+
+    def restarts(self, count: float) -> None:
+        """Count how often the job, or what recorded it, was started again."""
+        self._restarts += int(count)
+
+    def meta(self) -> dict[str, str]:
+        """Return the entries for a trace's ``meta``, for everything read so far."""
+        changed = _sentence(self._notes)
+        return {
+            "rows_read": str(self._read),
+            "rows_dropped": str(sum(self._rows.values())),
+            "dropped": _sentence(self._rows + self._cells) or "nothing",
+            **({"changed": changed} if changed else {}),
+            **({"restarts": str(self._restarts)} if self._restarts else {}),
+        }
+
+    def sentence(self) -> str:
+        """Return what was dropped and changed, for a person who did not ask; empty if nothing was."""
+        dropped, changed = _sentence(self._rows + self._cells), _sentence(self._notes)
+        again = f"the job was started again {self._restarts} times" if self._restarts else ""
+        return "; ".join(text for text in (dropped and f"dropped: {dropped}", changed, again) if text)
+
+
+def _sentence(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in counts.items() if count)
+
+
+HEAD = 1 << 16
+"""Bytes at the start of a file that are used to recognize its format."""
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to read bytes, through gzip if it is compressed.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If the file is empty, a pickle or an archive, is truncated within its compression, or grows too large.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    with path.open("rb") as plain:
+        compressed = plain.peek().startswith(b"\x1f\x8b")
+        file = io.BufferedReader(Unzipped(path, plain), HEAD) if compressed else plain
+        try:
+            _refuse(path, file.peek())
+            yield file
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise ValueError(f"{path}: the compressed file is truncated or damaged: {error}") from error
+
+
+def is_json(text: str) -> bool:
+    """Return whether a text begins like a JSON object or list."""
+    return text.lstrip()[:1] in ("{", "[")
+
+
+def head(path: Path) -> str:
+    """Return the start of a file as text; bytes that are not text are replaced."""
+    with opened(path) as file:
+        return file.read(HEAD).decode("utf-8-sig", errors="replace")
+
+
+def json_of(path: Path, limit: int, advice: str) -> Any:
+    """Return the content of a JSON file.
+
+    Raises
+    ------
+    ValueError
+        If it is larger than ``limit`` (the message then ends with ``advice``), or not a complete JSON file.
+    """
+    with opened(path) as file:
+        text = file.read(limit + 1)
+    if len(text) > limit:
+        raise ValueError(f"{path}: is larger than {limit} bytes; {advice}")
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{path}: is not a complete JSON file: it is damaged or truncated at line {error.lineno}, column "
+            f"{error.colno}"
+        ) from None
+    except (ValueError, RecursionError):
+        raise ValueError(f"{path}: is not a complete JSON file: it is not UTF-8 text, or nested too deeply") from None
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield each line of a text file with its number, from 1; a carriage return ends a line too.
+
+    Raises
+    ------
+    ValueError
+        If a line is longer than 16 MB or is not UTF-8 text.
+    """
+    number = 0
+    with opened(path) as file:
+        for raw in _bounded_lines(path, file):
+            for piece in raw.replace(b"\r\n", b"\n").rstrip(b"\n").split(b"\r"):
+                number += 1
+                try:
+                    yield number, piece.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    raise ValueError(f"{path}, line {number}: must be UTF-8 text, but {error}") from error
+
+
+def _bounded_lines(path: Path, file: BinaryIO, limit: int = 1 << 24) -> Iterator[bytes]:
+    while raw := file.readline(limit):
+        if len(raw) == limit:
+            raise ValueError(f"{path}: a line is longer than {limit} bytes; this is not a text file with lines")
+        yield raw
+
+
+def _refuse(path: Path, first: bytes) -> None:
+    if not first:
+        raise ValueError(f"{path}: the file is empty")
+    # the text that stands for a file in a clone without Git LFS
+    if first.startswith(b"version https://git-lfs.github.com/spec"):
+        raise ValueError(f"{path}: is a Git LFS pointer and not the file itself; fetch it with `git lfs pull`")
+    # Pickles of every protocol; older protocols are text: a module's name on a line, then that of a member.
+    # Headers such as ``cost`` and ``cnt`` begin like a module, and numbers follow.
+    pickled = (
+        rb"\x80[\x00-\x05]|\(dp\d|\(lp\d"
+        rb"|c(__builtin__|builtins|copy_reg|copyreg|os|posix|nt|subprocess|numpy|pandas)(\.\w+)*\n[A-Za-z_][\w.]*\n"
+    )
+    if re.match(pickled, first) or path.suffix in (".pkl", ".pickle"):
+        raise ValueError(
+            f"{path}: is a pickle, which can run any program when opened; it was not opened. Export it as JSON or CSV"
+        )
+    binary = {
+        b"PK\x03\x04": "a zip archive",
+        b"\x93NUMPY": "a numpy array",
+        b"\x89HDF": "an HDF5 file",
+        b"BZh": "bzip2",
+    }
+    for magic, name in binary.items():
+        if first.startswith(magic):
+            raise ValueError(f"{path}: is {name}, which no reader takes; unpack it or export it as CSV first")
+
+
+class Unzipped(io.RawIOBase):
+    """The content of a gzip file, up to a largest size."""
+
+    def __init__(self, path: Path, plain: BinaryIO) -> None:
+        self._path = path
+        self._file = gzip.GzipFile(fileobj=plain)
+        self._limit = max_bytes(path)
+        self._grown = 0
+
+    def readable(self) -> bool:
+        """Return True: this file can be read."""
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fill the buffer, and return the number of bytes read."""
+        data = self._file.read(len(buffer))
+        self._grown += len(data)
+        if self._grown > self._limit:
+            raise ValueError(
+                f"{self._path}: grows to more than {self._limit} bytes when it is decompressed, over "
+                f"{MAX_RATIO} times its size; if this is intended, decompress it yourself first"
+            )
+        buffer[: len(data)] = data
+        return len(data)
+
+
+OFFSET = re.compile(r"([+-])(\d\d)(?::?([0-5]\d))?")
+ZONES = {"": 0, "Z": 0, "UTC": 0, "GMT": 0, "PDT": -7, "PST": -8}
+"""Hours that a zone's clock is ahead of UTC; a time without a zone is taken as UTC."""
+
+
+def seconds_since_1970(path: Path, texts: pd.Series, column: str, first_row: int = 2) -> NDArray[np.float64]:
+    """Return the seconds since 1970 of times such as ``2017-10-03 00:08:00 PDT``; NaN where the cell is empty.
+
+    A zone may be an offset as well, as ``datetime.isoformat`` writes it: ``2017-10-03T00:08:00.5-07:00``.
+
+    Raises
+    ------
+    ValueError
+        If a cell holds no such time; the message names file, row (``first_row`` is the first row's) and column.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> seconds_since_1970(Path("x"), pd.Series(["1970-01-01 00:00:01.5", "1970-01-01 00:00:00 PDT"]), "time").tolist()
+    [1.5, 25200.0]
+    >>> seconds_since_1970(Path("x"), pd.Series(["1970-01-01T02:00:01+02:00"]), "time").tolist()
+    [1.0]
+    """
+    import pandas as pd
+
+    time = r"\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d([.,]\d{1,9})?"
+    parts = texts.astype("str").str.extract(rf"^\s*({time})\s*([A-Z]*|{OFFSET.pattern})\s*$")
+    hours = parts[2].map({zone: _hours(zone) for zone in parts[2].dropna().unique()})
+    written = parts[0].str.replace(",", ".").str.replace("T", " ").str.replace("/", "-")
+    times = pd.to_datetime(written, format="ISO8601", errors="coerce")
+    bad = (texts.notna() & (times.isna() | hours.isna())).to_numpy(dtype=bool)
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise ValueError(
+            f"{path}: row {first_row + row}, column {column!r}: must be a time like 2017-10-03 00:08:00 with a zone of "
+            f"{[zone for zone in ZONES if zone]}, an offset like +02:00, or none, got {texts.iloc[row]!r}"
+        )
+    microseconds = times.to_numpy(dtype="datetime64[us]")
+    seconds = np.where(np.isnat(microseconds), np.nan, microseconds.astype(np.int64) * 1e-6)
+    return np.asarray(seconds - 3600.0 * hours.to_numpy(dtype=np.float64), dtype=np.float64)
+
+
+def _hours(zone: str) -> float:
+    """Return the hours that a zone is ahead of UTC; NaN if it is not known.
+
+    >>> _hours("PDT"), _hours("+0530"), _hours("-08"), _hours("CET")
+    (-7.0, 5.5, -8.0, nan)
+    """
+    if offset := OFFSET.fullmatch(zone):
+        hours = int(offset[2]) + int(offset[3] or 0) / 60.0
+        return -hours if offset[1] == "-" else hours
+    return float(ZONES.get(zone, np.nan))
+
+
+NUMBER, TEXT = "number", "text"
+"""Kinds of columns."""
+
+
+def header_of(text: str, delimiter: str = ",") -> list[str]:
+    r"""Return the column names in the first line of a text.
+
+    >>> header_of("Timestamp [ms];\tCPU cores\n1;\t2\n", ";")
+    ['Timestamp [ms]', 'CPU cores']
+    """
+    lines = text.splitlines()[:1]
+    try:
+        return [name.strip() for row in csv.reader(lines, delimiter=delimiter) for name in row]
+    except csv.Error:
+        return []
+
+
+def delimiter_of(text: str) -> str:
+    r"""Return what separates the cells of a table's first line: a semicolon or a tab where it holds no comma.
+
+    >>> [delimiter_of(line) for line in ("a,b;c", "a;b", "a\tb", "a")]
+    [',', ';', '\t', ',']
+    """
+    first = text.splitlines()[0] if text else ""
+    return next((delimiter for delimiter in ",;\t" if delimiter in first), ",")
+
+
+def headed(path: Path, names: Sequence[str]) -> bool:
+    """Return whether a file of a set without headers was given one: its first line begins with the first name."""
+    return header_of(head(path))[:1] == list(names[:1])
+
+
+def frames(
+    path: Path,
+    columns: Mapping[str, str],
+    tally: Tally,
+    *,
+    names: Sequence[str] = (),
+    optional: Sequence[str] = (),
+    missing: Sequence[str] = (),
+    delimiter: str = ",",
+    skip: int = 0,
+) -> Iterator[pd.DataFrame]:
+    """Yield the columns of a CSV file block by block; infinite numbers become NaN and are counted.
+
+    Parameters
+    ----------
+    path, tally
+        The file, compressed or not, and where its rows are counted.
+    columns
+        The columns wanted, each :data:`NUMBER` or :data:`TEXT`.
+    names
+        All column names in their order, for a file without a header.
+    optional
+        Columns of ``columns`` that the file may lack.
+    missing
+        Words that mean "no value", in addition to the empty cell.
+    skip
+        Lines to skip before the header, or before the first row where ``names`` are given.
+
+    Raises
+    ------
+    ValueError
+        If columns are missing or repeated, a row is truncated, or a cell holds no number; the message names file, row
+        and column.
+    """
+    import pyarrow as pa
+    from pyarrow import csv as arrow_csv
+
+    found = list(names) or _header(path, delimiter, skip)
+    lacking = [name for name in columns if name not in found]
+    if needed := [name for name in lacking if name not in optional]:
+        raise ValueError(f"{path}: columns {needed} are missing; it has {found}")
+    wanted = {name: kind for name, kind in columns.items() if name not in lacking}
+    if repeated := sorted({name for name in wanted if found.count(name) > 1}):
+        raise ValueError(f"{path}: the header repeats the columns {repeated}")
+    skipped = skip + (0 if names else 1)
+    convert = arrow_csv.ConvertOptions(
+        column_types={name: pa.float64() if kind == NUMBER else pa.string() for name, kind in wanted.items()},
+        include_columns=list(wanted),
+        null_values=["", *missing],
+        strings_can_be_null=True,
+    )
+    # the parser takes about fifty times as much memory as the block that it parses
+    read = arrow_csv.ReadOptions(column_names=found, skip_rows=skipped, block_size=1 << 20, use_threads=False)
+    try:
+        with opened(path) as file:
+            parse = arrow_csv.ParseOptions(delimiter=delimiter)
+            for batch in arrow_csv.open_csv(file, read_options=read, parse_options=parse, convert_options=convert):
+                yield _checked(batch.to_pandas(), wanted, tally)
+    except pa.ArrowException as error:
+        raise ValueError(f"{path}: {_describe(str(error), found)}") from error
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path}: must be UTF-8 text, but {error}") from error
+
+
+def frame(path: Path, columns: Mapping[str, str], tally: Tally, **options: Any) -> pd.DataFrame:
+    """Return the columns of a CSV file that fits into memory: see :func:`frames`.
+
+    Raises
+    ------
+    ValueError
+        If the file has no rows, or for the reasons of :func:`frames`.
+    """
+    import pandas as pd
+
+    blocks = [block for block in frames(path, columns, tally, **options) if len(block)]
+    if not blocks:
+        raise ValueError(f"{path}: has no rows")
+    return pd.concat(blocks, ignore_index=True)
+
+
+def _header(path: Path, delimiter: str, skip: int) -> list[str]:
+    return header_of("\n".join(head(path).splitlines()[skip:]), delimiter)
+
+
+def _checked(block: pd.DataFrame, wanted: Mapping[str, str], tally: Tally) -> pd.DataFrame:
+    tally.read(len(block))
+    for name, kind in wanted.items():
+        if kind == NUMBER and (infinite := np.isinf(block[name].to_numpy())).any():
+            block.loc[infinite, name] = np.nan
+            tally.cells(f"infinite values of {name}", infinite.sum())
+    return block
+
+
+def _describe(sentence: str, names: Sequence[str]) -> str:
+    """Translate the parser's error: rows numbered like lines in an editor, columns by their names."""
+    named = re.sub(
+        r"In CSV column #(\d+): Row #(\d+): CSV conversion error to \w+: invalid value '(.*)'",
+        lambda found: f"row {found[2]}, column {names[int(found[1])]!r}: must hold a number, got {found[3]!r}",
+        sentence,
+        flags=re.DOTALL,
+    )
+    named = re.sub(
+        r"CSV parse error: Row #(\d+): Expected (\d+) columns, got (\d+)", r"row \1: must have \2 cells, got \3", named
+    )
+    if "straddl" in named or "out of sync" in named:
+        named = "a row is longer than 1 MB, or a quotation mark is not closed"
+    return named if len(named) < 400 else named[:400] + " ..."
+
+
+def csv_fault(error: Exception) -> str:
+    """Return what is wrong with a CSV file, from what pandas raised about it.
+
+    >>> csv_fault(ValueError("Error tokenizing data. C error: Expected 2 fields in line 3, saw 4"))
+    'row 3: must have 2 cells as the header has, got 4'
+    """
+    if isinstance(error, UnicodeDecodeError):
+        return "must be UTF-8 text"
+    if uneven := re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error)):
+        return f"row {uneven[2]}: must have {uneven[1]} cells as the header has, got {uneven[3]}"
+    if "No columns" in str(error):
+        return "has no header and no rows"
+    return f"is no CSV table: a quotation mark may not be closed ({str(error).rpartition(': ')[2]})"
