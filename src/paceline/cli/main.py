@@ -239,7 +239,7 @@ def main() -> None:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            app()
+            app(_one_option_each(sys.argv[1:]))
     except Exception as error:
         place = user_location(error)
         if not place and not isinstance(error, ValueError | OSError | ImportError | RuntimeError):
@@ -248,6 +248,18 @@ def main() -> None:
         lines = "\n".join(map(printable, text.split("\n")))  # an example in an error keeps its lines
         err.print(f"[bold red]error:[/] {escape(lines)}", soft_wrap=True, highlight=False)
         sys.exit(2)
+
+
+def _one_option_each(words: list[str]) -> list[str]:
+    """Return the words of a command line with ``--with a=1 b=2`` written as ``--with a=1 --with b=2``."""
+    written: list[str] = []
+    for place, word in enumerate(words):
+        if word == "--":  # what follows is another command
+            return written + words[place:]
+        if len(written) > 1 and written[-2] == "--with" and re.match(r"[A-Za-z_]\w*=", word):
+            written.append("--with")
+        written.append(word)
+    return written
 
 
 def _show_warning(message: Warning | str, *where: object, **more: object) -> None:
