@@ -22,12 +22,13 @@ import numpy as np
 import pandas as pd
 from machine import machine
 from numpy.typing import NDArray
+from published_profiles import read_published
 from scipy.stats import theilslopes
 from sklearn.isotonic import IsotonicRegression
 
 from paceline.coordinator import LoadBalancer
 from paceline.datasets import recorded
-from paceline.datasets.profiles import CURVE, read_profiles
+from paceline.datasets.profiles import CURVE
 from paceline.predictors import EWMA, BatchTime, Curves, FleetPredictor, Report
 from paceline.predictors.batch_time import curve_fit
 from paceline.predictors.batch_time.curve_fit import curve_seconds, fit_curve, nearness
@@ -428,7 +429,7 @@ def step_microseconds(predictor: FleetPredictor, workers: int, moving: bool) -> 
 
 def load_curves() -> list[Curve]:
     frames = [
-        read_profiles(path, source)
+        read_published(path, source)
         for source in SOURCES
         for path in sorted((DATA / source).iterdir())
         if path.suffix in {".csv", ".json"}

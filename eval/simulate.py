@@ -19,7 +19,7 @@ from paceline._curves import Curves
 from paceline._printable import printable
 from paceline.coordinator.balanced.policy import Policy, default_batch_multiple
 from paceline.datasets import Trace
-from paceline.datasets.profiles import load_profile
+from paceline.datasets.profiles import read_profiles
 from paceline.datasets.waiting_time import (
     NEARLY_SAME,
     Waiting,
@@ -259,7 +259,7 @@ def from_profiles(profiles: Mapping[str | Path, int], *, global_batch: int, nois
     """
     import pandas as pd
 
-    loaded = {Path(path): load_profile(path) for path in profiles}
+    loaded = {Path(path): read_profiles(path) for path in profiles}
     devices: dict[str, str] = {}
     for (path, rows), count in zip(loaded.items(), profiles.values(), strict=True):
         rows["device"] = str(path)

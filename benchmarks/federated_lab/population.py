@@ -13,9 +13,10 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+from published_profiles import read_published
 
 from paceline._arrays import Array, Sizes
-from paceline.datasets import Trace, read_profiles
+from paceline.datasets import Trace
 
 UNIT_SPREAD = 0.4
 """Log deviation of the speed of two units of one phone model: age, heat and what else runs. Our assumption."""
@@ -168,7 +169,7 @@ def slowdown_of(traces: Sequence[Trace]) -> Array:
 
 def _curve(file: Path) -> tuple[float, float]:
     """Return intercept and slope of a phone: the line through the times of its full-size layer."""
-    profile = read_profiles(file, "flash")
+    profile = read_published(file, "flash")
     full = profile[profile["held"] == FULL_SIZE]
     if len(full) < 2:
         raise ValueError(f"{file}: holds no curve of the full-size layer {FULL_SIZE!r}")

@@ -145,7 +145,7 @@ class BatchTime(FleetPredictor):
         return self
 
     def fit_profiles(self, profiles: pd.DataFrame) -> Self:
-        """Fit the curve of each device to measured profiles: see :func:`paceline.datasets.profiles.load_profile`.
+        """Fit the curve of each device to measured profiles: see :func:`paceline.datasets.read_profiles`.
 
         Raises
         ------
