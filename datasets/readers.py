@@ -22,7 +22,7 @@ from paceline._arrays import Array, Sizes
 from paceline.datasets.columns import advice
 from paceline.datasets.formats import NATIVE, Format, cluster_traces, monitoring, profilers, tables, training_logs
 from paceline.datasets.frame import REQUIRED
-from paceline.datasets.io import delimiter_of, head, header_of, is_json
+from paceline.datasets.io import delimiter_of, head, header_of
 from paceline.datasets.ranks import are_ranks, job_of, joined, rank_of
 from paceline.datasets.trace import Trace
 
@@ -196,7 +196,7 @@ def detect_format(path: str | Path, options: Mapping[str, object] | None = None)
     if options and fitting and not any(set(options) <= set(_options_of(one)) for one in fitting):
         fitting = [one for one in fitting if not tables.is_table_with(names, options)]  # they describe a plain table
     if not fitting and tables.is_table_with(names, options or {}):
-        return FORMATS["json" if is_json(text) else "parquet" if tables.is_parquet(text) else "csv"]
+        return FORMATS[tables.kind_of(text)]
     if len(fitting) > 1:
         raise ValueError(f"{path}: could be {[one.name for one in fitting]}; name the format")
     if not fitting and (advice_text := profilers.instead(text)):

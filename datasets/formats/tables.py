@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import logging
 import re
@@ -11,13 +9,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline._arrays import Array, Sizes
+from paceline._arrays import Array
 from paceline._atomic import atomic_write
 from paceline.datasets.columns import Arrangement, as_options, names_in, unambiguous, without_texts
 from paceline.datasets.formats import NATIVE, Format
@@ -41,102 +40,6 @@ from paceline.datasets.trace import Trace
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-def json_table(path: Path, tally: Tally) -> pd.DataFrame:
-    """Return the table in a JSON file. Incomplete lines, such as the last of a killed job, are counted.
-
-    Raises
-    ------
-    ValueError
-        If the file holds no table.
-    """
-    import pandas as pd
-
-    if _is_lines(head(path)):
-        return _of_rows(path, _objects_in_lines(path, tally), tally)
-    # a file that is no lines of JSON is read into memory at once
-    found = json_of(path, 1 << 29, "write one object a line instead, or CSV")
-    if isinstance(found, list):
-        return _of_rows(path, found, tally)
-    if not isinstance(found, dict) or not found or not all(isinstance(column, list) for column in found.values()):
-        raise ValueError(
-            f"{path}: must hold lines of objects, a list of objects, or an object of lists, one per column"
-        )
-    lengths = {name: len(column) for name, column in found.items()}
-    if len(set(lengths.values())) > 1:
-        raise ValueError(f"{path}: columns must have one length, got {lengths!r:.200}")
-    table = pd.DataFrame({name: list(map(_cell, column)) for name, column in found.items()})
-    tally.read(len(table))
-    return _checked(path, table)
-
-
-def _is_lines(text: str) -> bool:
-    """Return whether JSON holds an object in each line: the first line is an object, and not the whole table."""
-    first, _, more = text.lstrip().partition("\n")
-    try:
-        return isinstance(json.loads(first), dict) and (bool(more.strip()) or not _is_columns(json.loads(first)))
-    except (ValueError, RecursionError):
-        return False
-
-
-def _is_columns(found: dict[str, Any]) -> bool:
-    return bool(found) and all(isinstance(column, list) for column in found.values())
-
-
-def _objects_in_lines(path: Path, tally: Tally) -> Iterator[dict[str, Any]]:
-    for _, line in numbered_lines(path):
-        if not line.strip():
-            continue
-        try:
-            found = json.loads(line)
-        except (ValueError, RecursionError):
-            found = None
-        if isinstance(found, dict):
-            yield found
-        else:
-            tally.read(1)
-            tally.rows("lines that hold no complete JSON object", 1)
-
-
-def _of_rows(path: Path, rows: Iterable[Any], tally: Tally) -> pd.DataFrame:
-    import pandas as pd
-
-    columns: dict[str, list[Any]] = {}
-    count = 0
-    for row in rows:
-        if not isinstance(row, dict):
-            raise ValueError(f"{path}: a row must be a JSON object, got {row!r:.100}")
-        for name, value in row.items():
-            if name not in columns:
-                columns[name] = [None] * count
-                if len(columns) > MAX_COLUMNS:
-                    raise ValueError(f"{path}: has more than {MAX_COLUMNS} columns; at most these are read")
-            columns[name].append(_cell(value))
-        count += 1
-        for column in columns.values():
-            if len(column) < count:
-                column.append(None)
-    tally.read(count)
-    return _checked(path, pd.DataFrame(columns))
-
-
-def _checked(path: Path, table: pd.DataFrame) -> pd.DataFrame:
-    if not len(table):
-        raise ValueError(f"{path}: has no rows")
-    if len(table.columns) > MAX_COLUMNS:
-        raise ValueError(f"{path}: has {len(table.columns)} columns; at most {MAX_COLUMNS} are read")
-    return table
-
-
-def _cell(value: Any) -> Any:
-    """Return a number, a text or nothing as it is; a list or an object, and a number beyond float64, as text."""
-    if isinstance(value, bool) or value is None:
-        return value
-    if isinstance(value, int | float):
-        return value if abs(value) < 1e300 or value != value else str(value)
-    return value if isinstance(value, str) else json.dumps(value)[:1000]
-
 
 log = logging.getLogger("paceline.datasets.readers")
 
@@ -165,7 +68,9 @@ def read_csv(
     named = {"worker": worker, "iteration": iteration, "samples": samples, "seconds": seconds}
     named |= {"comm_seconds": comm_seconds, "wait_seconds": wait_seconds, "start": start}
     columns = {name: column for name, column in named.items() if column is not None}
-    chosen = _not_default(rate=rate, values=values, workers=workers, period=period, unit=unit, start_unit=start_unit)
+    others = {"rate": rate, "values": values, "workers": workers, "period": period}
+    others |= {"unit": unit, "start_unit": start_unit}
+    chosen = {name: value for name, value in others.items() if value not in (None, "s")}
     if not (columns or chosen) and all(map(_is_paceline_parquet, paths)):
         traces = [_loaded(path) for path in paths]
         yield from [joined(traces, paths)] if are_ranks([one.workers for one in traces]) else traces
@@ -174,9 +79,10 @@ def read_csv(
     for path in paths:
         tally = Tally()
         guess = guessed(columns_of(path, head(path)), {**columns, **chosen})
+        of_guess = {n: float(text) if text.isdecimal() else text for n, text in guess.items() if n != "unit"}
         with _about(path):
             arrangement = Arrangement(
-                columns={**{name: _number(text) for name, text in guess.items() if name != "unit"}, **columns},
+                columns={**of_guess, **columns},
                 rate=rate,
                 values=values,
                 workers=workers,
@@ -184,18 +90,15 @@ def read_csv(
                 unit=guess.get("unit", unit),
                 start_unit=start_unit,
             )
-            table = _table(path, str(arrangement.columns.get("worker", "worker")), tally)
+            table = _table(path, tally)
         if guess:
             log.warning("%s: is read as %s", path, as_options(guess))
         meta = {"read_as": as_options(guess)} if guess else {}
-        if len(paths) == 1:
-            yield from traces_of(path, table, arrangement, tally, meta=meta)
-            return
         found.append(_arranged(path, table, arrangement, tally, meta))
     if are_ranks([one.workers for one in found]):
         yield _joined(found)
     else:
-        yield from (_finished(one) for one in found)
+        yield from map(_finished, found)
 
 
 class Arranged(NamedTuple):
@@ -213,18 +116,27 @@ class Arranged(NamedTuple):
         return list(map(str, self.rows["worker"].unique())) if "worker" in self.rows else []
 
 
+def traces_of(
+    path: Path,
+    table: pd.DataFrame,
+    arrangement: Arrangement,
+    tally: Tally,
+    format_name: str,
+    meta: Mapping[str, str] | None = None,
+) -> Iterator[Trace]:
+    """Yield the trace of a file's table."""
+    yield _finished(_arranged(path, table, arrangement, tally, {**(meta or {}), "format": format_name}))
+
+
 def _arranged(
     path: Path, table: pd.DataFrame, arrangement: Arrangement, tally: Tally, meta: Mapping[str, str]
 ) -> Arranged:
     with _about(path):
         rows, texts = without_texts(arrangement.applied(path, table, tally))
-    dropped = {"columns_dropped": f"{', '.join(texts)}: no numbers"} if texts else {}
-    about = {
-        "job": re.split(r"\.(?:csv|jsonl|ndjson|json|parquet)(?=\.|$)", path.name)[0],
-        "source": path.name,
-        **meta,
-        **dropped,
-    }
+    job = re.split(r"\.(?:csv|jsonl|ndjson|json|parquet)(?=\.|$)", path.name)[0]
+    about = {"job": job, "source": path.name, **meta}
+    if texts:
+        about["columns_dropped"] = f"{', '.join(texts)}: no numbers"
     return Arranged(path, rows, arrangement, tally, about)
 
 
@@ -248,42 +160,11 @@ def _joined(found: Sequence[Arranged]) -> Trace:
     tally = Tally()
     for one in found:
         tally.add(one.tally)
-    rows = [one.rows.assign(worker=name) for one, name in zip(found, names, strict=True)]
-    meta = {**found[0].meta, "job": name_of(paths), **joined_meta(paths)}
     with _about(paths[0].parent):
-        return _finished(
-            Arranged(paths[0].parent, pd.concat(rows, ignore_index=True), found[0].arrangement, tally, meta)
-        )
-
-
-def guessed(names: Sequence[str], options: Mapping[str, object]) -> dict[str, str]:
-    """Return the options that are clear from a table's own columns, where ``options`` leave them open."""
-    if {"seconds", "rate", "values", "period", "unit"} & options.keys():
-        return {}
-    if set(REQUIRED) <= {str(name) for name in (*names, *options)}:
-        return {}
-    return {name: value for name, value in unambiguous(names).items() if name not in options}
-
-
-def _not_default(**options: object) -> dict[str, object]:
-    return {name: value for name, value in options.items() if value not in (None, "s")}
-
-
-def _number(text: str) -> str | float:
-    return float(text) if text.isdecimal() else text
-
-
-def traces_of(
-    path: Path,
-    table: pd.DataFrame,
-    arrangement: Arrangement,
-    tally: Tally,
-    format_name: str | None = None,
-    meta: Mapping[str, str] | None = None,
-) -> Iterator[Trace]:
-    """Yield the trace of a file's table."""
-    meta = {**(meta or {}), **({"format": format_name} if format_name else {})}
-    yield _finished(_arranged(path, table, arrangement, tally, meta))
+        rows = pd.concat([one.rows.assign(worker=name) for one, name in zip(found, names, strict=True)])
+        meta = {**found[0].meta, "job": name_of(paths), **joined_meta(paths)}
+        rows = rows.reset_index(drop=True)
+        return _finished(Arranged(paths[0].parent, rows, found[0].arrangement, tally, meta))
 
 
 def require_values(path: Path, values: str | None) -> None:
@@ -304,96 +185,33 @@ def _about(path: Path) -> Iterator[None]:
         raise ValueError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
 
 
-def _table(path: Path, worker: str, tally: Tally) -> pd.DataFrame:
-    """Return the table in a file of CSV or JSON, and count its rows."""
-    import pandas as pd
-
-    if is_json(head(path)):
-        return json_table(path, tally)
-    if is_parquet(head(path)):
-        return _parquet_table(path, tally)
-    delimiter = delimiter_of(head(path))
-    header = _checked_header(path, delimiter)
-    found = None
-    if delimiter == ",":
-        with opened(path) as file:
-            found = _plain_table(file, header, worker)
-    if found is None:
-        found = _read_csv(path, delimiter)
-    if marked := [name for name in found if _marks_off(str(name)) != name]:
-        found = found.rename(columns={name: _marks_off(str(name)) for name in marked})
-    if worker in found and not pd.api.types.is_numeric_dtype(found[worker]):
-        names = pd.Series(found[worker].unique()).dropna().astype(str)
-        if names.str.startswith("'").any():
-            found[worker] = found[worker].astype(object).map(lambda name: _marks_off(str(name)), na_action="ignore")
-    found.index = pd.RangeIndex(2, len(found) + 2)  # rows are counted as an editor does, from the header
-    tally.read(len(found))
-    return found
+# --- What kind of table a file holds, and what its columns mean.
 
 
-def _plain_table(file: BinaryIO, header: Sequence[str], worker: str) -> pd.DataFrame | None:
-    """Return what pandas reads, in a fraction of its time, if all cells but the workers' names are plain numbers.
-
-    It is ``None`` for any other table: pandas then reads it, or says what is wrong with it.
-    """
-    import pyarrow as pa
-    from pyarrow import csv as arrow_csv
-
-    if len(set(header)) < len(header) or worker not in header or not all(header):
-        return None
-    # Whole numbers are read as floats too: as integers, 0x1F would be one.
-    kinds = dict.fromkeys(header, pa.float64()) | {worker: pa.dictionary(pa.int32(), pa.string())}
-    convert = arrow_csv.ConvertOptions(column_types=kinds, null_values=[""], strings_can_be_null=True)
-    try:
-        table = arrow_csv.read_csv(file, arrow_csv.ReadOptions(use_threads=False), convert_options=convert)
-    except (pa.ArrowException, UnicodeDecodeError):
-        return None
-    if table.column_names != list(header) or not table.num_rows or table[worker].null_count:
-        return None
-    table = table.unify_dictionaries()
-    names = [str(name) for name in table[worker].chunk(0).dictionary.to_pylist()]
-    return table.to_pandas(split_blocks=True, self_destruct=True) if _as_pandas_reads(names) else None
-
-
-def _as_pandas_reads(names: Sequence[str]) -> bool:
-    """Return whether pandas leaves these names as they are: it takes 01 for a number, and NA for a missing value.
-
-    >>> [_as_pandas_reads(names) for names in (["7", "8"], ["a", "b, c"], ["01"], ["NA"])]
-    [True, True, False, False]
-    """
-    import pandas as pd
-
-    text = io.StringIO()
-    csv.writer(text).writerows([[name, ""] for name in names])
-    text.seek(0)
-    found = pd.read_csv(text, header=None)[0]
-    return not found.isna().any() and [str(name) for name in found] == list(names)
-
-
-def _read_csv(path: Path, delimiter: str) -> pd.DataFrame:
-    """Return what pandas reads; its complaints are translated."""
-    import pandas as pd
-
-    # A decimal comma stands only where commas separate nothing else.
-    lines = head(path).partition("\n")[2]
-    decimal = "," if delimiter == ";" and re.search(r"\d,\d", lines) and not re.search(r"\d\.\d", lines) else "."
-    try:
-        with opened(path) as file:
-            return pd.read_csv(file, sep=delimiter, decimal=decimal, skipinitialspace=True, index_col=False)
-    except (pd.errors.EmptyDataError, pd.errors.ParserError) as error:
-        raise ValueError(csv_fault(error)) from None
+def kind_of(first: str) -> str:
+    """Return whether a file that begins so is "parquet", "json" or "csv"."""
+    return "parquet" if first.startswith("PAR1") else "json" if is_json(first) else "csv"
 
 
 def columns_of(path: Path, first: str) -> list[str]:
     """Return the names of a table's columns, or of its keys; ``first`` is the beginning of the file."""
     import pyarrow.parquet as pq
 
-    if not is_parquet(first):
+    if kind_of(first) != "parquet":
         return names_in(first)
     try:
         return [str(name) for name in pq.read_schema(path).names]
     except Exception:  # pyarrow raises many kinds on damaged files; reading it says what is broken
         return list(REQUIRED)
+
+
+def guessed(names: Sequence[str], options: Mapping[str, object]) -> dict[str, str]:
+    """Return the options that are clear from a table's own columns, where ``options`` leave them open."""
+    if {"seconds", "rate", "values", "period", "unit"} & options.keys():
+        return {}
+    if set(REQUIRED) <= {str(name) for name in (*names, *options)}:
+        return {}
+    return {name: value for name, value in unambiguous(names).items() if name not in options}
 
 
 def is_table_with(names: Sequence[str], options: Mapping[str, object]) -> bool:
@@ -416,47 +234,157 @@ def is_table_with(names: Sequence[str], options: Mapping[str, object]) -> bool:
     return bool(options) and columns <= set(names) and measured
 
 
-def about(path: Path) -> Path:
-    """Return the file beside a CSV that keeps what its table cannot hold: licence, units, source, ..."""
-    return path.with_name(f"{path.name}.meta.json")
+def _is_table(kind: str, path: Path, first: str) -> bool:
+    return kind_of(first) == kind and is_table_with(columns_of(path, first), {})
 
 
-def write_csv(trace: Trace, path: Path) -> None:
-    """Write a trace as tidy CSV, and its ``meta`` beside it: :func:`read_csv` reads both."""
-    with atomic_write(about(path)) as temporary:
-        temporary.write_text(json.dumps(dict(trace.meta), indent=2) + "\n", encoding="utf-8")
-    with atomic_write(path) as temporary:
-        table = trace.to_frame().rename(columns=_as_text)
-        table["worker"] = table["worker"].map(_as_text)
-        table.to_csv(temporary, index=False)
+def _is_paceline_parquet(path: Path) -> bool:
+    """Return whether ``Trace.save`` wrote a file: then it says itself what it holds."""
+    import pyarrow.parquet as pq
+
+    try:
+        return path.suffix == ".parquet" and b"paceline" in (pq.read_schema(path).metadata or {})
+    except Exception:  # pyarrow raises many kinds on damaged files
+        return True  # so that loading it says what is broken
 
 
-FORMULA = re.compile(r"'*[=+\-@\t\r]")
-"""Beginning of a text that a spreadsheet would run, with the marks that were put before it."""
+def _loaded(path: Path) -> Trace:
+    """Return the trace of a file; one without a recorded job is named after its file, as a CSV is."""
+    trace = Trace.load(path)
+    return replace(trace, meta={"job": path.name.removesuffix(".parquet"), **trace.meta})
 
 
-def _as_text(name: str) -> str:
-    """Return a name as a spreadsheet shows it and does not run it: with a mark before it.
-
-    >>> _as_text("=cmd()"), _as_text("gpu0"), _marks_off(_as_text("'=a"))
-    ("'=cmd()", 'gpu0', "'=a")
-    """
-    return f"'{name}" if FORMULA.match(name) else name
+# --- The table of a file.
 
 
-def _marks_off(name: str) -> str:
-    return name[1:] if name.startswith("'") and FORMULA.match(name) else name
+def _table(path: Path, tally: Tally) -> pd.DataFrame:
+    """Return the table in a file of CSV, JSON or Parquet, and count its rows."""
+    import pandas as pd
+
+    first = head(path)
+    kind = kind_of(first)
+    if kind == "json":
+        return _json_table(path, tally)
+    if kind == "parquet":
+        return _parquet_table(path, tally)
+    delimiter = delimiter_of(first)
+    _check_header(first, delimiter)
+    # A decimal comma stands only where commas separate nothing else.
+    lines = first.partition("\n")[2]
+    decimal = "," if delimiter == ";" and re.search(r"\d,\d", lines) and not re.search(r"\d\.\d", lines) else "."
+    try:
+        with opened(path) as file:
+            table = pd.read_csv(file, sep=delimiter, decimal=decimal, skipinitialspace=True, index_col=False)
+    except (pd.errors.EmptyDataError, pd.errors.ParserError) as error:
+        raise ValueError(csv_fault(error)) from None
+    table.index = pd.RangeIndex(2, len(table) + 2)  # rows are counted as an editor does, from the header
+    tally.read(len(table))
+    return table
 
 
-def _stored_meta(path: Path) -> dict[str, str]:
-    """Return the ``meta`` kept beside a CSV, if there is any."""
-    beside = about(path)
-    if not beside.is_file():
-        return {}
-    found = json_of(beside, 1 << 20, "it is not what paceline wrote")
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise ValueError(f"{beside}: must hold a JSON object of texts")
-    return found
+def _check_header(first: str, delimiter: str) -> None:
+    """Refuse a first line that is not a header (each column costs a millisecond), or that repeats a column."""
+    header = header_of(first, delimiter)
+    if (columns := len(header)) > MAX_COLUMNS or (len(first) >= HEAD and not {"\n", "\r"} & set(first)):
+        raise ValueError(f"the header has {columns} columns or more; at most {MAX_COLUMNS}, within 64 kB, are read")
+    if twice := sorted(name for name, times in Counter(header).items() if name and times > 1):
+        raise ValueError(f"columns {twice} appear more than once; give each column a name of its own")
+
+
+def _parquet_table(path: Path, tally: Tally) -> pd.DataFrame:
+    """Return a Parquet table that others wrote, with dates as seconds since 1970."""
+    frame = read_frame(path)[0]
+    frame = frame[[name for name in frame if not re.fullmatch(r"__index_level_\d+__", str(name))]]  # of pandas
+    dates = [name for name in frame if frame[name].dtype.kind == "M" or "datetime" in str(frame[name].dtype)]
+    frame = frame.assign(**in_seconds(frame[dates]))
+    tally.read(len(frame))
+    return frame
+
+
+def _json_table(path: Path, tally: Tally) -> pd.DataFrame:
+    """Return the table in a JSON file. Incomplete lines, such as the last of a killed job, are counted."""
+    import pandas as pd
+
+    if _is_lines(head(path)):
+        columns = _columns_of_rows(_objects_in_lines(path, tally))
+    else:  # is read into memory at once
+        found = json_of(path, 1 << 29, "write one object a line instead, or CSV")
+        if isinstance(found, list):
+            columns = _columns_of_rows(found)
+        elif isinstance(found, dict) and _is_columns(found):
+            columns = {name: list(map(_cell, column)) for name, column in found.items()}
+        else:
+            raise ValueError("must hold lines of objects, a list of objects, or an object of lists, one per column")
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"columns must have one length, got {lengths!r:.200}")
+    table = pd.DataFrame(columns)
+    tally.read(len(table))
+    if not len(table):
+        raise ValueError("has no rows")
+    if len(table.columns) > MAX_COLUMNS:
+        raise ValueError(f"has {len(table.columns)} columns; at most {MAX_COLUMNS} are read")
+    return table
+
+
+def _is_lines(text: str) -> bool:
+    """Return whether JSON holds an object in each line: the first line is an object, and not the whole table."""
+    first, _, more = text.lstrip().partition("\n")
+    try:
+        found = json.loads(first)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict) and (bool(more.strip()) or not _is_columns(found))
+
+
+def _is_columns(found: dict[str, Any]) -> bool:
+    return bool(found) and all(isinstance(column, list) for column in found.values())
+
+
+def _objects_in_lines(path: Path, tally: Tally) -> Iterator[dict[str, Any]]:
+    for _, line in numbered_lines(path):
+        if not line.strip():
+            continue
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            found = None
+        if isinstance(found, dict):
+            yield found
+        else:
+            tally.read(1)
+            tally.rows("lines that hold no complete JSON object", 1)
+
+
+def _columns_of_rows(rows: Iterable[Any]) -> dict[str, list[Any]]:
+    """Return the columns of objects; what an object lacks is None."""
+    columns: dict[str, list[Any]] = {}
+    count = 0
+    for row in rows:
+        if not isinstance(row, dict):
+            raise ValueError(f"a row must be a JSON object, got {row!r:.100}")
+        for name, value in row.items():
+            column = columns.setdefault(name, [])
+            column += [None] * (count - len(column))
+            column.append(_cell(value))
+        if len(columns) > MAX_COLUMNS:
+            raise ValueError(f"has more than {MAX_COLUMNS} columns; at most these are read")
+        count += 1
+    for column in columns.values():
+        column += [None] * (count - len(column))
+    return columns
+
+
+def _cell(value: Any) -> Any:
+    """Return a number, a text or nothing as it is; a list or an object, and a number beyond float64, as text."""
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int | float):
+        return value if abs(value) < 1e300 or value != value else str(value)
+    return value if isinstance(value, str) else json.dumps(value)[:1000]
+
+
+# --- Rows in order: without repetitions, and a job that was started again after its first run.
 
 
 def _in_order(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
@@ -482,12 +410,23 @@ def _in_order(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
             table, step_N, code_N = table[~twice_N], step_N[~twice_N], code_N[~twice_N]
             run_N = runs_of_rows(code_N, step_N)
         if run_N.any():
-            _count_runs(table, run_N, tally)
+            # where an epoch goes on, its iterations are only counted again
+            epochs = table.get("epoch")
+            if epochs is not None and pd.api.types.is_numeric_dtype(epochs) and _rise(epochs.groupby(run_N)):
+                text = "epochs count their iterations from the start and were put one after the other"
+                tally.notes(text, run_N.max() + 1)
+            else:
+                tally.restarts(run_N.max())
             return table.assign(iteration=continued(step_N, run_N))
     written_N = np.argsort(code_N, kind="stable")
     back_N = (np.diff(code_N[written_N]) == 0) & (np.diff(step_N[written_N]) < 0)
     tally.notes("rows were out of order and were sorted by iteration", back_N.sum())
     return table
+
+
+def _rise(epochs: Any) -> bool:
+    """Return whether the epochs of each run lie above those of the run before."""
+    return bool((epochs.min().to_numpy()[1:] > epochs.max().to_numpy()[:-1]).all())
 
 
 def _is_dense(code_N: NDArray[np.intp], step_N: Array) -> bool:
@@ -513,91 +452,59 @@ def _without_time(table: pd.DataFrame, key: list[str], tally: Tally) -> pd.Serie
     return beside
 
 
-def _count_runs(table: pd.DataFrame, run_N: Sizes, tally: Tally) -> None:
-    """Count restarts; where an epoch goes on, its iterations are only counted again."""
-    import pandas as pd
-
-    if "epoch" in table and pd.api.types.is_numeric_dtype(table["epoch"]):
-        epochs = table["epoch"].groupby(run_N).agg(["min", "max"])
-        if (epochs["min"].to_numpy()[1:] > epochs["max"].to_numpy()[:-1]).all():
-            tally.notes("epochs count their iterations from the start and were put one after the other", len(epochs))
-            return
-    tally.restarts(run_N.max())
+# --- Tidy CSV with what a table cannot hold beside it.
 
 
-def _checked_header(path: Path, delimiter: str) -> list[str]:
-    """Refuse a first line that is not a header (each column costs a millisecond), or that repeats a column."""
-    first = head(path)
-    header = header_of(first, delimiter)
-    if (columns := len(header)) > MAX_COLUMNS or (len(first) >= HEAD and not {"\n", "\r"} & set(first)):
-        raise ValueError(f"the header has {columns} columns or more; at most {MAX_COLUMNS}, within 64 kB, are read")
-    if twice := sorted(name for name, times in Counter(header).items() if name and times > 1):
-        raise ValueError(f"columns {twice} appear more than once; give each column a name of its own")
-    return header
+def about(path: Path) -> Path:
+    """Return the file beside a CSV that keeps what its table cannot hold: licence, units, source, ..."""
+    return path.with_name(f"{path.name}.meta.json")
 
 
-def is_parquet(first: str) -> bool:
-    """Return whether a file begins as Parquet does."""
-    return first.startswith("PAR1")
+def write_csv(trace: Trace, path: Path) -> None:
+    """Write a trace as tidy CSV, and its ``meta`` beside it: :func:`read_csv` reads both."""
+    with atomic_write(about(path)) as temporary:
+        temporary.write_text(json.dumps(dict(trace.meta), indent=2) + "\n", encoding="utf-8")
+    with atomic_write(path) as temporary:
+        trace.to_frame().to_csv(temporary, index=False)
 
 
-def _is_paceline_parquet(path: Path) -> bool:
-    """Return whether ``Trace.save`` wrote a file: then it says itself what it holds."""
-    import pyarrow.parquet as pq
-
-    try:
-        return path.suffix == ".parquet" and b"paceline" in (pq.read_schema(path).metadata or {})
-    except Exception:  # pyarrow raises many kinds on damaged files
-        return True  # so that loading it says what is broken
-
-
-def _loaded(path: Path) -> Trace:
-    """Return the trace of a file; one without a recorded job is named after its file, as a CSV is."""
-    trace = Trace.load(path)
-    return replace(trace, meta={"job": path.name.removesuffix(".parquet"), **trace.meta})
+def _stored_meta(path: Path) -> dict[str, str]:
+    """Return the ``meta`` kept beside a CSV, if there is any."""
+    beside = about(path)
+    if not beside.is_file():
+        return {}
+    found = json_of(beside, 1 << 20, "it is not what paceline wrote")
+    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
+        raise ValueError(f"{beside}: must hold a JSON object of texts")
+    return found
 
 
-def _parquet_table(path: Path, tally: Tally) -> pd.DataFrame:
-    """Return a Parquet table that others wrote, with dates as seconds since 1970."""
-    frame = read_frame(path)[0]
-    frame = frame[[name for name in frame if not re.fullmatch(r"__index_level_\d+__", str(name))]]  # of pandas
-    dates = [name for name in frame if frame[name].dtype.kind == "M" or "datetime" in str(frame[name].dtype)]
-    frame = frame.assign(**in_seconds(frame[dates]))
-    tally.read(len(frame))
-    return frame
-
-
-FORMATS = (
+FORMATS = tuple(
     Format(
-        name="parquet",
+        name=name,
         per_rank=True,
-        about="a trace written by paceline, or a tidy table",
-        files="Parquet with the columns worker, iteration, samples, seconds and any covariates",
+        about=about,
+        files=files,
         gives="all that a trace holds",
         seen=NATIVE,
         read=read_csv,
-        matches=lambda path, first: is_parquet(first) and is_table_with(columns_of(path, first), {}),
-    ),
-    Format(
-        name="csv",
-        per_rank=True,
-        about="a tidy table, one row per iteration and worker",
-        files="CSV with the columns worker, iteration, samples, seconds and any covariates",
-        gives="all that a trace holds",
-        seen=NATIVE,
-        read=read_csv,
-        matches=lambda path, first: (
-            not (is_json(first) or is_parquet(first)) and is_table_with(columns_of(path, first), {})
+        matches=partial(_is_table, name),
+    )
+    for name, about, files in (
+        (
+            "parquet",
+            "a trace written by paceline, or a tidy table",
+            "Parquet with the columns worker, iteration, samples, seconds and any covariates",
         ),
-    ),
-    Format(
-        name="json",
-        per_rank=True,
-        about="a tidy table in JSON, one object per iteration and worker, or an object of columns",
-        files="JSON lines, a list of objects or an object of lists, with the keys worker, iteration, samples, seconds",
-        gives="all that a trace holds",
-        seen=NATIVE,
-        read=read_csv,
-        matches=lambda path, first: is_json(first) and is_table_with(columns_of(path, first), {}),
-    ),
+        (
+            "csv",
+            "a tidy table, one row per iteration and worker",
+            "CSV with the columns worker, iteration, samples, seconds and any covariates",
+        ),
+        (
+            "json",
+            "a tidy table in JSON, one object per iteration and worker, or an object of columns",
+            "JSON lines, a list of objects or an object of lists, with the keys worker, iteration, samples, seconds",
+        ),
+    )
 )
