@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from paceline._arrays import Array
 from paceline._parallel import spread
 from paceline.datasets import Trace
-from paceline.eval.backtest import Backtest, backtest
+from paceline.eval.backtest import Backtest, backtest, by_name
 from paceline.eval.significance import ErrorFigures, Lead, absolute, critical_difference, lead, squared
-from paceline.eval.validation import by_name
 from paceline.predictors import LastValue, Predictor
 
 if TYPE_CHECKING:

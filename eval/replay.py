@@ -19,7 +19,7 @@ from paceline.coordinator.balanced.load_balancer import LoadBalancer
 from paceline.coordinator.balanced.policy import Policy
 from paceline.datasets import Trace
 from paceline.datasets.waiting_time import waiting
-from paceline.eval.validation import by_name, require_forecasts, require_warmup
+from paceline.eval.backtest import by_name, require_forecasts, require_warmup
 from paceline.predictors import Curves, Forecast, Predictor, Report
 from paceline.solver import split
 

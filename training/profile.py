@@ -6,22 +6,107 @@ of this batch size: :func:`example` is one.
 
 from __future__ import annotations
 
+import difflib
 import gc
+import importlib
 import logging
 import math
 import random
 import statistics
+import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from paceline._require import require
 from paceline.datasets.profiles import COLUMNS, UNCERTAINTY
-from paceline.training.make_step import CheckedStep, MakeStep, Step, StepError, failure
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+Step = Callable[[], object]
+MakeStep = Callable[[int, str], Step]
+
+
+class StepError(ValueError):
+    """The named object is not a ``make_step``; the message says why, and what is expected."""
+
+    def __init__(self, sentence: str) -> None:
+        expected = (
+            "expected is make_step(batch_size, device), which returns a function that runs a training step when "
+            "called:\n"
+            "    def make_step(batch_size, device):\n"
+            "        return lambda: train_once(images[:batch_size].to(device))"
+        )
+        super().__init__(f"{sentence}; {expected}")
+
+
+def load_make_step(text: str) -> MakeStep:
+    """Return the function that ``package.module:make_step`` names; the working folder is searched too.
+
+    Raises
+    ------
+    ValueError
+        If the text does not have this form, there is no such module or function, the module fails when it is imported,
+        or it is no function.
+    ModuleNotFoundError
+        If the module exists, but one that it imports does not.
+
+    Examples
+    --------
+    >>> load_make_step("paceline.training.profile:example").__name__
+    'example'
+    """
+    module_name, _, function = text.partition(":")
+    if not module_name or not function or module_name.startswith("."):
+        raise StepError(f"the model must be named like package.module:make_step, got {text!r}")
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    module = _imported(module_name, folder)
+    if not hasattr(module, function):
+        close = difflib.get_close_matches(function, vars(module), n=1)
+        hint = f", but it has {close[0]!r}" if close else ""
+        raise StepError(f"module {module_name!r} has no function {function!r}{hint}")
+    make_step: MakeStep = getattr(module, function)
+    if not callable(make_step):
+        raise StepError(f"{text} must be a function make_step(batch_size, device), got a {type(make_step).__name__}")
+    return make_step
+
+
+def failure(what: str, error: BaseException, make_step: object = None) -> str:
+    """Return what failed, with which error, and where in the file of ``make_step``, if known."""
+    frames = traceback.extract_tb(error.__traceback__)
+    file = getattr(getattr(make_step, "__code__", None), "co_filename", None)
+    in_file = [frame for frame in frames if frame.filename == file] or list(frames)
+    place = f" ({Path(in_file[-1].filename).name}, line {in_file[-1].lineno})" if in_file else ""
+    if isinstance(error, SyntaxError):  # its message says where it is
+        place = ""
+    message = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return f"{what} {message}{place}"
+
+
+def _imported(name: str, folder: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            hint = (
+                f"; give the module's name, not its file: {Path(name).stem}"
+                if name.endswith(".py") or "/" in name
+                else ""
+            )
+            raise StepError(f"there is no module {name!r}, neither installed nor in {folder}{hint}") from error
+        sentence = f"module {name!r} cannot be imported: {error}"  # the module exists, but one of its imports does not
+        raise ModuleNotFoundError(sentence, name=error.name) from error
+    except (Exception, SystemExit) as error:  # a script that parses its arguments exits when it is imported
+        raise StepError(failure(f"module {name!r} cannot be imported, it raised", error)) from error
+
 
 logger = logging.getLogger(__name__)
 
@@ -76,8 +161,8 @@ def profile(
     Raises
     ------
     ValueError
-        If an argument is out of range, not even the smallest size fits into memory, ``make_step`` does not return a
-        function without parameters, or that function does no work.
+        If an argument is out of range, not even the smallest size fits into memory, or ``make_step`` returns no
+        function.
     RuntimeError
         If one of these functions raises an error of its own.
 
@@ -181,12 +266,13 @@ def _median_seconds(make_step: MakeStep, size: int, device: str, warmup: int, re
     if device.startswith("cuda"):
         _require_cuda()
     try:
-        step = CheckedStep(make_step, size, device)
+        step = make_step(size, device)
+        if not callable(step):
+            returned = "None" if step is None else f"a {type(step).__name__}"
+            raise StepError(f"make_step({size}, {device!r}) returned {returned}, and must return a function")
         for _ in range(warmup):
             step()
-        seconds = (_cuda_seconds if device.startswith("cuda") else _cpu_seconds)(step, device, repeats)
-        step.require_work()
-        return statistics.median(seconds)
+        return statistics.median((_cuda_seconds if device.startswith("cuda") else _cpu_seconds)(step, device, repeats))
     except StepError:
         raise
     except (Exception, SystemExit) as error:

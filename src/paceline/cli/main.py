@@ -179,7 +179,7 @@ def replay(
 def _replayed(schemes: dict[str, SizeScheme], traces: list[Trace], batch: int | None, warmup: int) -> Replays:
     """Replay trace by trace, as :func:`paceline.eval.replay_all` does, and show how far it is."""
     from paceline.eval import Replays, replay
-    from paceline.eval.validation import by_name
+    from paceline.eval.backtest import by_name
 
     done: dict[str, Replay] = {}
     with working("replaying") as update:

@@ -40,7 +40,7 @@ def profile(
     """
     from paceline.datasets.profiles import save_profile
     from paceline.training import profile as profiling
-    from paceline.training.make_step import load_make_step
+    from paceline.training.profile import load_make_step
 
     chosen = _numbers(sizes)
     make_step = load_make_step(model)
