@@ -23,9 +23,9 @@ from machine import machine
 from paceline._arrays import Array, Mask
 from paceline.predictors import RLS, Auto, Calibrated, GatedNARX, LastValue, Mixture, Predictor, Report
 from paceline.predictors.auto import FADING, SMOOTHINGS, HeadStart
-from paceline.predictors.averages.seasonal import Seasonal
-from paceline.predictors.averages.smoothed import Averages
-from paceline.predictors.linear.pooled import Pooled
+from paceline.predictors.averages import Averages
+from paceline.predictors.pooled import Pooled
+from paceline.predictors.seasonal import Seasonal
 
 WORKERS, CALLS, SETTLED, ROUNDS = 32, 300, 60, 8
 """Workers and calls of the fleet that is timed, the calls before, in which every memory fills, and how often."""

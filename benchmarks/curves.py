@@ -29,9 +29,8 @@ from sklearn.isotonic import IsotonicRegression
 from paceline.coordinator import LoadBalancer
 from paceline.datasets import recorded
 from paceline.datasets.profiles import CURVE
-from paceline.predictors import EWMA, BatchTime, Curves, FleetPredictor, Report
-from paceline.predictors.batch_time import curve_fit
-from paceline.predictors.batch_time.curve_fit import curve_seconds, fit_curve, nearness
+from paceline.predictors import EWMA, BatchTime, Curves, FleetPredictor, Report, curve_fit
+from paceline.predictors.curve_fit import curve_seconds, fit_curve, nearness
 from paceline.solver import split
 from paceline.training.profile import uncertainty
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from paceline.datasets import Trace, recorded
 from paceline.datasets.synthetic import KINDS, synthetic_fleet
-from paceline.predictors.networks.gated import DEFAULT, GatedNARX
+from paceline.predictors.gated_narx import DEFAULT, GatedNARX
 from paceline.training.model_files import save_model
 
 FIRST_SEED, FLEETS, WORKERS, ITERATIONS = 1000, 8, 25, 2000
@@ -65,7 +65,7 @@ def varied(trace: Trace, rng: np.random.Generator) -> Trace:
 
 def main() -> None:
     """Fit the network and write its file."""
-    folder = Path(__file__).parent.parent / "predictors" / "networks" / "fitted"
+    folder = Path(__file__).parent.parent / "predictors" / "fitted"
     folder.mkdir(exist_ok=True)
     about = f"recorded jobs to fit and synthetic fleets, seeds {FIRST_SEED} and up, of paceline.training.shipped"
     chosen = traces()

@@ -9,7 +9,7 @@ import numpy as np
 
 from paceline.datasets import Trace
 from paceline.predictors import GatedNARX
-from paceline.predictors.networks.neural import Training
+from paceline.predictors.network import Training
 
 WORKERS, ITERATIONS, BATCH, STEPS = 100, 2000, 1024, 300
 

@@ -11,7 +11,7 @@ from paceline._atomic import atomic_write
 from paceline._figures import BLUE, GRAY, VERMILION, plain
 from paceline._require import require
 from paceline.datasets.profiles import CURVE
-from paceline.predictors.batch_time.curve_fit import curve_seconds, fit_curve
+from paceline.predictors.curve_fit import curve_seconds, fit_curve
 
 if TYPE_CHECKING:
     import pandas as pd

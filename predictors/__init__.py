@@ -15,13 +15,14 @@ from paceline.predictors.batch_time import BatchTime
 from paceline.predictors.calibrated import Calibrated
 from paceline.predictors.events import PeriodicEvents
 from paceline.predictors.fleet import FleetPredictor
-from paceline.predictors.forecast import Forecast
-from paceline.predictors.linear.rls import RLS
+from paceline.predictors.gated_narx import GatedNARX
+from paceline.predictors.linear import RLS
 from paceline.predictors.mixture import Mixture
 from paceline.predictors.named import name_of, named, register
-from paceline.predictors.networks import LSTM, NARX, GatedNARX, SimpleRNN, Training
-from paceline.predictors.protocol import OptsOut, Predictor, Probes
-from paceline.predictors.report import Report
+from paceline.predictors.narx import NARX
+from paceline.predictors.network import Training
+from paceline.predictors.protocol import Forecast, OptsOut, Predictor, Probes, Report
+from paceline.predictors.recurrent import LSTM, SimpleRNN
 from paceline.predictors.search import LeaderSearch
 
 KINDS: tuple[type[FleetPredictor], ...] = (

@@ -16,10 +16,8 @@ from numpy.typing import NDArray
 from paceline._arrays import Array
 from paceline.predictors.fitting import Fitting, as_traces, fit_with
 from paceline.predictors.fleet import FleetPredictor
-from paceline.predictors.forecast import Forecast
 from paceline.predictors.named import named
-from paceline.predictors.protocol import Predictor
-from paceline.predictors.report import Report
+from paceline.predictors.protocol import Forecast, Predictor, Report
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace

@@ -8,14 +8,14 @@ from typing import ClassVar, cast
 import numpy as np
 
 from paceline._arrays import Array, Mask, anywhere
-from paceline.predictors.averages.seasonal import Seasonal
-from paceline.predictors.averages.smoothed import Averages
+from paceline.predictors.averages import Averages
 from paceline.predictors.calibrated import Calibrated
 from paceline.predictors.events import PeriodicEvents
-from paceline.predictors.linear.pooled import Pooled
+from paceline.predictors.fleet import covariate_names
+from paceline.predictors.gated_narx import GatedNARX
 from paceline.predictors.mixture import Mixture
-from paceline.predictors.networks.gated import GatedNARX
-from paceline.predictors.ranges import covariate_names
+from paceline.predictors.pooled import Pooled
+from paceline.predictors.seasonal import Seasonal
 
 SMOOTHINGS, FADING = (1.0, 0.5, 0.1, 0.03), 2.0
 """Its averages, the first of which is the last value; their first weights grow linearly, as a worker warms up."""

@@ -16,10 +16,8 @@ from paceline.predictors.adopted import adopted
 from paceline.predictors.ahead import Ahead
 from paceline.predictors.events import PeriodicEvents
 from paceline.predictors.fleet import FleetPredictor, with_prior
-from paceline.predictors.forecast import Forecast
 from paceline.predictors.nested import NestedPredictor
-from paceline.predictors.protocol import Predictor
-from paceline.predictors.report import FASTEST, SLOWEST, Report
+from paceline.predictors.protocol import FASTEST, SLOWEST, Forecast, Predictor, Report
 
 LEVELS = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 """The quantiles that are tracked; those in between are interpolated."""

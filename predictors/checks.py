@@ -19,9 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
-from paceline.predictors.forecast import Forecast
-from paceline.predictors.protocol import OptsOut, Predictor
-from paceline.predictors.report import Report
+from paceline.predictors.protocol import Forecast, OptsOut, Predictor, Report
 
 Factory = Callable[[], Predictor]
 

@@ -11,10 +11,8 @@ from paceline._arrays import Array, Mask, all_finite, anywhere
 from paceline._curves import Curves
 from paceline.predictors.adopted import adopted
 from paceline.predictors.fleet import without
-from paceline.predictors.forecast import Forecast
 from paceline.predictors.nested import NestedPredictor
-from paceline.predictors.protocol import Predictor
-from paceline.predictors.report import FASTEST, SLOWEST, Report
+from paceline.predictors.protocol import FASTEST, SLOWEST, Forecast, Predictor, Report
 
 MIN_EFFECT, MIN_ERRORS = 0.15, 5.0
 """An event is a forecast error beyond this in log speed, and beyond so many usual errors."""

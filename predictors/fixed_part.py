@@ -15,9 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array, Mask, anywhere
 from paceline._curves import Curves
-from paceline.predictors.forecast import Forecast
-from paceline.predictors.protocol import Predictor
-from paceline.predictors.report import Report
+from paceline.predictors.protocol import Forecast, Predictor, Report
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace

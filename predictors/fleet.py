@@ -8,18 +8,115 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array, Mask, anywhere, everywhere
-from paceline.predictors.forecast import Forecast
-from paceline.predictors.params import Params
-from paceline.predictors.report import FASTEST, LARGEST, SLOWEST, Report
+from paceline.predictors.protocol import FASTEST, LARGEST, SLOWEST, Forecast, Report
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
+
+
+class Params:
+    """Base class of objects whose attributes are the arguments of their constructor.
+
+    Examples
+    --------
+    >>> from paceline.predictors import EWMA, Calibrated
+    >>> EWMA().set_params(smoothing=0.5)
+    EWMA(smoothing=0.5)
+    >>> Calibrated(EWMA(0.1)).get_params()
+    {'predictor': EWMA(smoothing=0.1), 'predictor__smoothing': 0.1}
+    """
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the constructor's arguments by name; ``deep`` adds those of predictors inside as ``inner__name``."""
+        params = {name: getattr(self, name) for name in signature(type(self)).parameters}
+        if deep:
+            for name, inner in list(params.items()):
+                if isinstance(inner, Params):
+                    params |= {f"{name}__{key}": value for key, value in inner.get_params().items()}
+        return params
+
+    def set_params(self, **params: Any) -> Self:
+        """Set arguments of the constructor and start again without state: all that was learned is dropped.
+
+        Raises
+        ------
+        ValueError
+            If there is no such parameter, or a value is out of range; the predictor is then unchanged.
+        """
+        if not params:
+            return self
+        mine = self.get_params(deep=False)
+        inner: dict[str, dict[str, Any]] = {}
+        for name, value in params.items():
+            outer, _, rest = name.partition("__")
+            if outer not in mine or (rest and not isinstance(mine[outer], Params)):
+                raise ValueError(f"{type(self).__name__} has no parameter {name!r}; it has {list(mine)}")
+            if rest:
+                inner.setdefault(outer, {})[rest] = value
+            else:
+                mine[outer] = value
+        for outer, values in inner.items():
+            mine[outer] = type(mine[outer])(**mine[outer].get_params(deep=False)).set_params(**values)
+        fresh = type(self)(**mine)
+        self.__dict__ = vars(fresh)
+        return self
+
+    def __repr__(self) -> str:
+        """Return the class and the arguments that differ from their defaults."""
+        params = signature(type(self)).parameters
+        changed = [f"{n}={v!r}" for n, v in self.get_params(deep=False).items() if repr(v) != repr(params[n].default)]
+        return f"{type(self).__name__}({', '.join(changed)})"
+
+
+def require_int(name: str, value: object, minimum: int, maximum: int = 10_000) -> int:
+    """Return a whole number within its range.
+
+    Raises
+    ------
+    ValueError
+        If it is not a whole number, or out of the range; the message names it.
+
+    Examples
+    --------
+    >>> require_int("window", 8, minimum=1)
+    8
+    >>> require_int("window", 10**10, minimum=1)
+    Traceback (most recent call last):
+    ValueError: window must be a whole number from 1 to 10000, got 10000000000
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not minimum <= value <= maximum:
+        raise ValueError(f"{name} must be a whole number from {minimum} to {maximum}, got {value!r}")
+    return int(value)
+
+
+def covariate_names(covariates: Sequence[str]) -> tuple[str, ...]:
+    """Return names of covariates; refuse one bare text, which would be taken for a name in each letter.
+
+    Raises
+    ------
+    ValueError
+        If it is a text, or holds anything other than texts.
+
+    Examples
+    --------
+    >>> covariate_names(["cpu_share"])
+    ('cpu_share',)
+    >>> covariate_names("cpu_share")
+    Traceback (most recent call last):
+    ValueError: covariates must be a list of names such as ['cpu_share'], got 'cpu_share'
+    """
+    names = tuple(covariates) if isinstance(covariates, Iterable) else (None,)
+    if isinstance(covariates, str) or not all(isinstance(name, str) for name in names):
+        example = [covariates] if isinstance(covariates, str) else ["cpu_share"]
+        raise ValueError(f"covariates must be a list of names such as {example}, got {covariates!r}")
+    return names
 
 
 DOUBTED = float(np.log(100.0))

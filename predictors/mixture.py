@@ -16,11 +16,10 @@ import numpy as np
 from paceline._arrays import Array, Mask, all_finite
 from paceline.predictors.adopted import adopted
 from paceline.predictors.ahead import Ahead
-from paceline.predictors.averages.smoothed import EWMA, Averages, LastValue
+from paceline.predictors.averages import EWMA, Averages, LastValue
 from paceline.predictors.fleet import FleetPredictor
 from paceline.predictors.nested import NestedPredictor
-from paceline.predictors.protocol import Predictor
-from paceline.predictors.report import Report
+from paceline.predictors.protocol import Predictor, Report
 
 DISCOUNT, SHARE = 0.998, 0.01
 """Factor by which the past fades in each iteration, and the part of the trust that all experts share equally."""

@@ -102,7 +102,7 @@ def built(kind: type[FleetPredictor], arguments: str) -> FleetPredictor:
 
 def _with_training(values: dict[str, Any], default: object, arguments: set[str]) -> dict[str, Any]:
     """Return the arguments with those of :class:`Training`, such as ``learning_rate``, gathered in ``training``."""
-    from paceline.predictors.networks.neural import Training
+    from paceline.predictors.network import Training
 
     inside = {name: value for name, value in values.items() if name in Training.__dataclass_fields__.keys() - arguments}
     if not inside:

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from paceline._arrays import Array, Mask
 from paceline.predictors.ahead import MAX_HORIZON, MAX_HORIZONS, Ahead
 from paceline.predictors.fitting import Fitting, as_traces, fit_with
-from paceline.predictors.fleet import FleetPredictor
-from paceline.predictors.ranges import require_int
+from paceline.predictors.fleet import FleetPredictor, require_int
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace

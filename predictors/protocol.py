@@ -1,17 +1,170 @@
-"""The one contract that every predictor keeps. Axes: W workers, D covariates."""
+"""The one contract that every predictor keeps: reports in, forecasts out. Axes: W workers, D covariates."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
+import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from paceline._arrays import Array, read_only
+from paceline._curves import Curves
 
 if TYPE_CHECKING:
     from paceline._arrays import Array, Sizes
     from paceline.datasets import Trace
-    from paceline.predictors.forecast import Forecast
-    from paceline.predictors.report import Report
+
+
+SLOWEST, FASTEST = 1e-9, 1e12
+"""Speeds outside this range, in samples/s, cannot be real and are clipped."""
+
+LARGEST = 1e18
+"""Samples. So many count as no report: below this, no division by a usable time overflows. A covariate this large is
+unknown."""
+
+SHORTEST = 1e-6
+"""Seconds. No worker computes a batch in less, whatever its clock says, so a shorter time counts as no report."""
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """One finished iteration, over the fleet. NaN where a worker did not report.
+
+    Parameters
+    ----------
+    samples
+        Samples each worker processed, ``[W]``.
+    seconds
+        Each worker's own compute time, waiting left out, ``[W]``, in seconds.
+    comm_seconds
+        Time each worker spent communicating, ``[W]``, in seconds.
+    covariates
+        The covariates sampled at the boundary before this iteration, ``[W, D]``.
+    out_of_memory
+        Which workers ran out of memory, ``[W]`` of bool.
+
+    Examples
+    --------
+    A time of zero, or of less than a microsecond, does not count as a report:
+
+    >>> Report(samples=[64, 64], seconds=[0.5, 0.0]).speed
+    array([128.,  nan])
+    """
+
+    samples: ArrayLike
+    seconds: ArrayLike
+    comm_seconds: ArrayLike | None = None
+    covariates: ArrayLike | None = None
+    out_of_memory: ArrayLike | None = None
+
+    @cached_property
+    def speed(self) -> Array:
+        """Samples per second, ``[W]``; NaN where there is no usable report. Computed once."""
+        speed_W, vars(self)["complete"] = self._speeds()  # asked a dozen times in a step: an attribute takes no call
+        return speed_W
+
+    @cached_property
+    def complete(self) -> bool:
+        """True if every worker has a usable report."""
+        return self._speeds()[1]
+
+    def _speeds(self) -> tuple[Array, bool]:
+        if isinstance(self.samples, Mapping) or isinstance(self.seconds, Mapping):
+            raise TypeError("samples and seconds must be lists or arrays in the order of workers, got a mapping")
+        samples = np.asarray(self.samples, dtype=np.float64)
+        seconds = np.asarray(self.seconds, dtype=np.float64)
+        if samples.ndim != 1 or samples.shape != seconds.shape:
+            raise ValueError(
+                f"samples and seconds must both have one entry per worker, "
+                f"got the shapes {samples.shape} and {seconds.shape}"
+            )
+        minimum, maximum = np.minimum.reduce, np.maximum.reduce
+        # Questions to all workers at once, and no floating point warnings to silence: the usual report.
+        bounded = maximum(samples, initial=0.0) < LARGEST and maximum(seconds, initial=0.0) < np.inf  # NaN is not
+        if bounded and minimum(seconds, initial=np.inf) >= SHORTEST:
+            speed = samples / seconds
+            if minimum(speed, initial=np.inf) >= SLOWEST and maximum(speed, initial=0.0) <= FASTEST:
+                return speed, self.out_of_memory is None
+        return _usable(samples, seconds), False
+
+
+@np.errstate(divide="ignore", invalid="ignore", over="ignore")
+def _usable(samples_W: Array, seconds_W: Array) -> Array:
+    """Return possible speeds, NaN where a worker has no usable report."""
+    speed_W = samples_W / seconds_W
+    # The speed is not above 0 if samples are not, or if seconds are infinite.
+    usable_W = (seconds_W >= SHORTEST) & (speed_W > 0) & (samples_W < LARGEST)
+    return np.where(usable_W, np.minimum(np.maximum(speed_W, SLOWEST), FASTEST), np.nan)
+
+
+@dataclass(frozen=True, eq=False)
+class Forecast:
+    """The next speeds, and how far they may be off. Its arrays are read-only.
+
+    Parameters
+    ----------
+    speed
+        Expected speed of each worker, ``[W]``, in samples/s: always positive and finite.
+    spread
+        Relative standard deviation of the forecast's error, ``[W]``; infinite before the first report.
+    batch_time
+        Batch time curves, if the predictor knows them.
+    levels, quantiles
+        Probabilities in rising order, and the speeds not exceeded with each of them, ``[W, levels]``, if the predictor
+        tracks them; NaN where they are not known yet.
+    """
+
+    speed: Array
+    spread: Array
+    batch_time: Curves | None = None
+    levels: tuple[float, ...] = ()
+    quantiles: Array | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("speed", "spread", "quantiles"):
+            if (values := getattr(self, name)) is not None:
+                object.__setattr__(self, name, read_only(values))
+        if (c := self.batch_time) is not None:
+            lines = map(read_only, (c.floor, c.slope, c.intercept, c.limit))
+            object.__setattr__(self, "batch_time", Curves(*lines))
+
+    def quantile(self, q: float) -> Array:
+        """Return the speed that is not exceeded with probability ``q``, ``[W]``, in samples/s.
+
+        Tracked quantiles are interpolated. Without any, the error is taken to be log-normal with the forecast's spread.
+        Where the spread is infinite nothing is known: the quantile is 0 below the median and infinite above it.
+
+        >>> forecast = Forecast(speed=np.array([100.0]), spread=np.array([0.1]))
+        >>> forecast.quantile(0.1).round(1), forecast.quantile(0.5)
+        (array([88.]), array([100.]))
+        """
+        from scipy.special import ndtri
+
+        if not 0.0 < q < 1.0:
+            raise ValueError(f"q must lie strictly between 0 and 1, got {q}")
+        z = float(ndtri(q))
+        sigma = np.sqrt(np.log1p(np.square(self.spread)))
+        # At the median z * sigma would be 0 * inf, which is NaN, where the spread is infinite.
+        normal = self.speed.copy() if z == 0.0 else self.speed * np.exp(z * sigma)
+        if self.quantiles is None:
+            return normal
+        tracked = _interpolated(z, ndtri(self.levels), np.log(self.quantiles))
+        return np.where(np.isnan(tracked), normal, np.exp(tracked))
+
+    @property
+    def curves(self) -> Curves:
+        """The batch time curves for the solver: those forecast, or time = samples / speed if there are none."""
+        return Curves.from_speed(self.speed) if self.batch_time is None else self.batch_time
+
+
+def _interpolated(score: float, scores: Array, log_speed: Array) -> Array:
+    """Return the log speed at a normal score, on the line through its neighbors, or through the last two outside."""
+    i = int(np.clip(np.searchsorted(scores, score), 1, len(scores) - 1))
+    share = (score - scores[i - 1]) / (scores[i] - scores[i - 1])
+    return np.asarray(log_speed[:, i - 1] + share * (log_speed[:, i] - log_speed[:, i - 1]))
 
 
 @runtime_checkable

@@ -12,7 +12,7 @@ import numpy as np
 
 from paceline._arrays import Array
 from paceline.predictors.fleet import FleetPredictor
-from paceline.predictors.report import Report
+from paceline.predictors.protocol import Report
 
 
 class LeaderSearch(FleetPredictor):

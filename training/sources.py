@@ -19,7 +19,7 @@ import numpy as np
 from paceline.datasets import Trace
 from paceline.datasets.frame import MEASURED
 from paceline.datasets.readers import jobs_of, read_job
-from paceline.predictors.fitting.survey import Survey, Surveying
+from paceline.predictors.fitting import Survey, Surveying
 
 Load = Callable[[], Iterator[Trace]]
 TraceSource = Iterable[Trace | str | Path] | Trace | str | Path

@@ -11,7 +11,7 @@ from paceline.datasets import Trace
 from paceline.datasets.synthetic import synthetic_fleet
 from paceline.eval import backtest
 from paceline.predictors import NARX, GatedNARX, LastValue, Predictor
-from paceline.predictors.networks.neural import Training
+from paceline.predictors.network import Training
 from paceline.training import fit
 
 NEAR = 0.02

@@ -14,7 +14,7 @@ from place import Found, Place, run
 from torch import nn
 
 from paceline.datasets.profiles import save_profile
-from paceline.predictors.batch_time.curve_fit import curve_seconds, fit_curve
+from paceline.predictors.curve_fit import curve_seconds, fit_curve
 from paceline.training.profile import example, profile
 
 WORSE, NEAR = 1.25, 0.05

@@ -5,8 +5,8 @@ import pytest
 
 from paceline.datasets import Trace
 from paceline.predictors import ARIMA, EWMA, Report, checks
-from paceline.predictors.arima.arima import POOLED
-from paceline.predictors.arima.estimate import Coefficients, fit_css, fit_css_groups
+from paceline.predictors.arima import POOLED
+from paceline.predictors.arima_fit import Coefficients, fit_css, fit_css_groups
 
 MODELS = {  # order: autoregression, moving average
     (1, 0, 0): ([0.6], []),

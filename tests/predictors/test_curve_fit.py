@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.predictors import Curves
-from paceline.predictors.batch_time.curve_fit import curve_seconds, fit_curve
+from paceline.predictors.curve_fit import curve_seconds, fit_curve
 from paceline.solver import split
 
 SIZES = np.array([8, 16, 32, 64, 128, 256, 512], dtype=float)

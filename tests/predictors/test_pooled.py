@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from paceline.predictors import Report
-from paceline.predictors.linear.pooled import Pooled
+from paceline.predictors.pooled import Pooled
 
 
 def hot(iterations, workers, seed=6):

@@ -75,7 +75,7 @@ def _numbers(sizes: str) -> list[int]:
 
 def _described(measured: pd.DataFrame) -> list[str]:
     """Return lines that describe the measurements and the fitted curve."""
-    from paceline.predictors.batch_time.curve_fit import certainty, fit_curve
+    from paceline.predictors.curve_fit import certainty, fit_curve
 
     fits = measured.dropna(subset=["seconds"])
     columns = (measured[name].to_numpy(dtype=float) for name in ("batch", "seconds", "uncertainty"))

@@ -10,7 +10,7 @@ import numpy as np
 from paceline._arrays import Array, Sizes
 from paceline.coordinator.balanced.plan import Plan
 from paceline.coordinator.federated.rounds import RoundPlan, RoundReport
-from paceline.predictors.report import Report
+from paceline.predictors.protocol import Report
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

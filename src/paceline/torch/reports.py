@@ -12,7 +12,7 @@ import numpy as np
 
 from paceline._arrays import Array
 from paceline.predictors import Report
-from paceline.predictors.report import LARGEST, SHORTEST
+from paceline.predictors.protocol import LARGEST, SHORTEST
 
 COLUMNS = (
     "samples",

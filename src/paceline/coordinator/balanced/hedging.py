@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array
 from paceline._curves import Curves, batch_seconds
-from paceline.predictors.forecast import Forecast
-from paceline.predictors.report import Report
+from paceline.predictors.protocol import Forecast, Report
 from paceline.solver.split import log_caution
 
 CHOICES_C2 = np.array([[1.0, 0.0], [1.0, -0.5], [1.0, -1.0], [0.5, 0.0], [0.5, -0.25], [0.5, -0.5], [0.0, 0.0]])

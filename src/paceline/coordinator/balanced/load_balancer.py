@@ -22,10 +22,8 @@ from paceline.coordinator.balanced.hedging import Hedging
 from paceline.coordinator.balanced.plan import Plan
 from paceline.coordinator.balanced.policy import Bounds, Limits, Policy, require_covariates, require_fleet
 from paceline.predictors.fixed_part import FixedPart
-from paceline.predictors.forecast import Forecast
 from paceline.predictors.named import named
-from paceline.predictors.protocol import Predictor, Probes, require_predictor
-from paceline.predictors.report import Report
+from paceline.predictors.protocol import Forecast, Predictor, Probes, Report, require_predictor
 from paceline.solver.split import Split, caution, evaluate, split
 
 EXTREME, MIN_EXTREME_GAIN = 0.75, 0.01

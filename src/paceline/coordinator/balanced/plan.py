@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from paceline._arrays import Array, Sizes
 from paceline.coordinator.balanced import reasons as why
-from paceline.predictors.forecast import Forecast
+from paceline.predictors.protocol import Forecast
 from paceline.solver.split import Split, Status
 
 

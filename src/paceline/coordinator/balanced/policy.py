@@ -16,9 +16,7 @@ from numpy.typing import ArrayLike
 
 from paceline._arrays import Array, Mask, Sizes
 from paceline._curves import Curves
-from paceline.predictors.forecast import Forecast
-from paceline.predictors.protocol import Predictor
-from paceline.predictors.report import Report
+from paceline.predictors.protocol import Forecast, Predictor, Report
 from paceline.solver.split import split
 
 

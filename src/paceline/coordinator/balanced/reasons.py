@@ -9,7 +9,7 @@ import numpy as np
 
 from paceline._arrays import Array, Mask, Sizes
 from paceline._wording import SHOWN, count, duration, listed, percent
-from paceline.predictors.forecast import Forecast
+from paceline.predictors.protocol import Forecast
 
 Reason: TypeAlias = tuple[Callable[..., str], tuple[Any, ...]]
 """A part of a sentence and the facts that it needs: a plan holds these, and its words are made when they are read."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from paceline._arrays import Array, all_finite, anywhere
-from paceline.predictors.averages.smoothed import speed_of_log
+from paceline.predictors.averages import speed_of_log
 from paceline.predictors.fleet import FleetPredictor
 
 SHORTEST, LONGEST = 2, 40
@@ -31,7 +31,7 @@ class Seasonal(FleetPredictor):
     Every seventh iteration takes three times as long, and the next one will:
 
     >>> from paceline.predictors import Report
-    >>> from paceline.predictors.averages.seasonal import Seasonal
+    >>> from paceline.predictors.seasonal import Seasonal
     >>> model = Seasonal()
     >>> model.reset(["a"])
     >>> for k in range(140):

@@ -1,41 +1,150 @@
 """Batch time curves: the predictor for devices whose time is not proportional to the batch.
 
-Axes: W workers, D covariates, F fields.
-
 A GPU's step takes ``t(x) = max(floor, intercept + slope * x)``: flat until the device is saturated, then a line whose
 intercept makes proportional shares wrong. The curve changes slowly; disturbances from one iteration to the next
 multiply it: ``t = curve(x) / relative speed``. Any other predictor forecasts the relative speed, as if it were a speed.
+
+Axes: W workers, D covariates, F fields, N measurements.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline._arrays import Array, Sizes
+from paceline._arrays import Array, Mask, Sizes
 from paceline._curves import Curves
-from paceline.predictors.batch_time.device_curves import (
-    FIELDS,
-    PROPORTIONAL,
-    curves_of_profiles,
-    curves_of_traces,
-    median_curve,
-)
-from paceline.predictors.batch_time.probing import probed
+from paceline.predictors.curve_fit import certainty, fit_curve, nearness
 from paceline.predictors.fitting import Fitting, as_traces, fit_with
 from paceline.predictors.fleet import FleetPredictor, shortened
-from paceline.predictors.forecast import Forecast
 from paceline.predictors.named import named
-from paceline.predictors.report import FASTEST, SLOWEST, Report
+from paceline.predictors.protocol import FASTEST, SLOWEST, Forecast, Report
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from paceline.datasets import Trace
+
+
+FIELDS = ("floor", "slope", "intercept", "most", "size")
+"""The fields of a device's row: floor, slope, intercept, the memory limit, and a batch size it was measured at."""
+
+PROPORTIONAL = np.array([0.0, 1.0, 0.0, np.inf, 1.0])
+"""The curve of an unknown device: its relative speed then equals its speed in samples/s."""
+
+
+def curves_of_traces(
+    traces: Iterable[Trace], device_of: Callable[[str], str], *, near: float | None = None
+) -> dict[str, Array]:
+    """Fit one curve to each device type whose batch size varied, ``[F]`` each; the others get none.
+
+    A curve can only come from a job in which the device's batch size varied. If the size is constant within each job
+    and differs between jobs, the times differ because the jobs train different models. Traces with varying sizes are
+    taken to be jobs of one model.
+
+    Examples
+    --------
+    >>> from paceline.datasets import Trace
+    >>> trace = Trace(samples=[[8, 8], [16, 8]], seconds=[[0.3, 1.0], [0.5, 1.0]], workers=["a", "b"])
+    >>> curves_of_traces([trace], str)["a"].round(3)
+    array([ 0.   ,  0.025,  0.1  ,    inf, 12.   ])
+    """
+    telling: dict[str, list[Array]] = {}
+    for trace in traces:
+        for device, points in _measured(trace, device_of).items():
+            if _determines_line(points[0]):
+                telling.setdefault(device, []).append(points)
+    pooled = {device: np.concatenate(parts, axis=1) for device, parts in telling.items()}
+    return {device: _curve(points[0], points[1], near) for device, points in pooled.items()}
+
+
+def _measured(trace: Trace, device_of: Callable[[str], str]) -> dict[str, Array]:
+    """Return the measured sizes and seconds of each device in one trace, ``[2, N]``."""
+    parts: dict[str, list[Array]] = {}
+    for w, worker in enumerate(trace.workers):
+        seen = np.isfinite(trace.speed[:, w])
+        parts.setdefault(device_of(worker), []).append(np.stack([trace.samples[seen, w], trace.seconds[seen, w]]))
+    return {device: np.concatenate(points, axis=1) for device, points in parts.items()}
+
+
+def curves_of_profiles(profiles: pd.DataFrame, *, near: float | None = None) -> dict[str, Array]:
+    """Fit one curve to each device of a tidy profile, ``[F]`` each; a batch with NaN seconds did not fit into memory.
+
+    Raises
+    ------
+    ValueError
+        If the profile holds more than one curve for a device, or too few sizes.
+    """
+    curves = {}
+    for device, rows in profiles.groupby("device"):
+        if len(rows[["source", "model", "held"]].drop_duplicates()) > 1:
+            raise ValueError(
+                f"profiles must hold one curve for each device, but {device!r} has several: "
+                "select one source, model and held first"
+            )
+        size_N, seconds_N = (rows[name].to_numpy(dtype=np.float64) for name in ("batch", "seconds"))
+        fits_N = np.isfinite(seconds_N)
+        if not _determines_line(size_N[fits_N]):
+            raise ValueError(f"profiles of {device!r} must hold two or more different batches, got {size_N[fits_N]}")
+        weight_N = certainty(rows["uncertainty"])[fits_N] if "uncertainty" in rows else None
+        curve = _curve(size_N[fits_N], seconds_N[fits_N], near, weight_N)
+        if size_N[fits_N].max() < size_N.max():
+            curve[FIELDS.index("most")] = size_N[fits_N].max()
+        curves[str(device)] = curve
+    return curves
+
+
+def median_curve(curves: Mapping[str, Array]) -> Array:
+    """Return the curve to expect of a device that was not fitted, ``[F]``: the median of those that were."""
+    if not curves:
+        return PROPORTIONAL
+    median = np.median(np.stack(list(curves.values())), axis=0)
+    median[FIELDS.index("most")] = np.inf  # other devices' memory says nothing about this one's
+    return median
+
+
+def _determines_line(size_N: Array) -> bool:
+    # sizes must differ by 20% to determine both slope and intercept
+    return len(size_N) > 0 and float(size_N.max()) >= 1.2 * float(size_N.min())
+
+
+def _curve(size_N: Array, seconds_N: Array, near: float | None, weight_N: Array | None = None) -> Array:
+    """Return the fitted curve as a row; each size counts once, with its median time, no matter how often measured."""
+    sizes, place_N = np.unique(size_N, return_inverse=True)
+    seconds = [float(np.median(seconds_N[place_N == i])) for i in range(len(sizes))]
+    weights = np.ones(len(sizes)) if near is None else nearness(sizes, near)
+    if weight_N is not None:
+        weights *= [weight_N[place_N == i].max() for i in range(len(sizes))]
+    return np.array([*fit_curve(sizes, seconds, weights), np.inf, np.median(sizes)])
+
+
+def probed(
+    sizes: Sizes, wanted: Mask, low: Array, high: Array, *, amount: float, batch_multiple: int, iteration: int
+) -> Sizes:
+    """Return sizes in which random pairs of workers exchange a few samples; sum and bounds are kept.
+
+    >>> sizes, no_limit = np.array([100, 100, 100]), np.full(3, np.inf)
+    >>> probed(sizes, np.array([True, True, False]), np.ones(3), no_limit, amount=0.05, batch_multiple=1, iteration=9)
+    array([ 95, 105, 100])
+    """
+    # Seeded by the iteration, not by global state: every rank must draw the same pairs.
+    chance = np.random.default_rng((0, iteration))
+    order = chance.permutation(np.flatnonzero(wanted))
+    if len(order) % 2:
+        others = np.delete(np.arange(len(sizes)), order[-1])
+        order = np.append(order, chance.choice(others)) if len(others) else order[:-1]
+    result = sizes.copy()
+    for give, take in chance.permuted(order.reshape(-1, 2), axis=1):  # one by one: a worker may be in two pairs
+        wish = max(amount * min(sizes[give], sizes[take]), batch_multiple)
+        room = min(wish, result[give] - low[give], high[take] - result[take])
+        moved = int(max(room, 0) // batch_multiple * batch_multiple)
+        result[give] -= moved
+        result[take] += moved
+    return result
 
 
 UNKNOWN_INFORMATION, FITTED_INFORMATION, MAX_INFORMATION = 0.01, 4.0, 10.0

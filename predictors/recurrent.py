@@ -14,10 +14,8 @@ import numpy as np
 
 from paceline._arrays import Array
 from paceline.predictors.fitting import Fitting, Survey
-from paceline.predictors.networks.network import LOG_SPEEDS, Network, Rows, scale_of
-from paceline.predictors.networks.neural import Sequences, Training
-from paceline.predictors.networks.training_windows import collected
-from paceline.predictors.ranges import require_int
+from paceline.predictors.fleet import require_int
+from paceline.predictors.network import LOG_SPEEDS, Network, Rows, Sequences, Training, collected, scale_of
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -98,7 +96,7 @@ class RecurrentPredictor(Network):
     # -- fitting -------------------------------------------------------------------------------------------------
 
     def _fit_weights(self, traces: Iterable[Trace], survey: Survey, fitting: Fitting) -> None:
-        from paceline.predictors.networks.torch_recurrent import fit_recurrent
+        from paceline.predictors.torch_fit import fit_recurrent
 
         # Without weights the serving code only collects inputs; the state is what training computes.
         start, self.weights_ = self.weights_, {}

@@ -1,6 +1,6 @@
-"""Pooled: linear corrections of another predictor's forecasts, learned online: one by the fleet, one by each worker.
+"""Linear corrections of a predictor: one that the fleet shares, and each worker's own, learned while they serve.
 
-Axes: W workers, D covariates, F inputs, C forecasts per worker.
+Axes: W workers, D covariates, R references, F inputs, G inputs that known covariates make, C columns.
 """
 
 from __future__ import annotations
@@ -13,24 +13,81 @@ import numpy as np
 from paceline._arrays import Array, all_finite, anywhere, everywhere
 from paceline.predictors.adopted import adopted
 from paceline.predictors.ahead import Ahead
-from paceline.predictors.linear import inputs
-from paceline.predictors.linear import per_worker as own
-from paceline.predictors.linear.inputs import (
+from paceline.predictors.fleet import covariate_names
+from paceline.predictors.linear import (
     REFERENCES,
     Rows,
     bounded,
     doubt_of,
     farness,
+    fresh_inputs,
     inputs_of,
+    learn,
+    move_inputs,
     reach_of,
     scale_of,
     target_of,
 )
-from paceline.predictors.linear.per_worker import WorkerWeights
 from paceline.predictors.nested import NestedPredictor
-from paceline.predictors.protocol import Predictor
-from paceline.predictors.ranges import covariate_names
-from paceline.predictors.report import Report
+from paceline.predictors.protocol import Predictor, Report
+
+VARIANCE = 0.05
+"""Variance of a worker's weights before it has reported: a covariate may do to it what it does to no other."""
+
+
+def fresh_weights(count: int, covariates: int) -> Rows:
+    """Return the weights of ``count`` workers that have not reported: of each covariate's level and move."""
+    return {
+        "own": np.zeros((count, 2 * covariates)),
+        "covariance": np.tile(VARIANCE * np.eye(2 * covariates), (count, 1, 1)),
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class WorkerWeights:
+    """The workers' own weights and covariances, which are changed in place, and the inputs of this iteration."""
+
+    weights_WG: Array
+    covariance_WGG: Array
+    inputs_WG: Array
+    step_W: Array
+    """Each worker's own correction, in scales."""
+
+    @classmethod
+    def of(cls, rows: Rows, mean_WD: Array, driven_WF: Array) -> WorkerWeights | None:
+        """Return the part for known covariates, those with a mean; ``None`` where all their inputs are 0."""
+        covariates = driven_WF.shape[1] // 2
+        if not covariates or not anywhere(driven_WF):
+            return None
+        first, end = _known(mean_WD)
+        inputs_WG = np.empty((len(driven_WF), 2 * (end - first)), order="F")
+        inputs_WG[:, 0::2], inputs_WG[:, 1::2] = (
+            driven_WF[:, first:end],
+            driven_WF[:, covariates + first : covariates + end],
+        )
+        places = slice(2 * first, 2 * end)
+        weights_WG = rows["own"][:, places]
+        step_W = np.add.reduce(inputs_WG * weights_WG, axis=1)
+        return cls(weights_WG, rows["covariance"][:, places, places], inputs_WG, step_W)
+
+    def learn(self, error_W: Array, far_W: Array, forgetting: float) -> None:
+        """Learn from the remaining error, ``[W]`` in scales; examples count less the farther out they are, ``[W]``."""
+        largest = VARIANCE * self.inputs_WG.shape[1]
+        learn(
+            self.weights_WG, self.covariance_WGG, self.inputs_WG, error_W, doubt_of(error_W, far_W), forgetting, largest
+        )
+
+
+def _known(mean_WD: Array) -> tuple[int, int]:
+    """Return the first and the end of the covariates that are known.
+
+    A fleet reports few of the covariates that could be read, and cost grows with the square of their number. A
+    covariate counts as known once any worker has reported it: its weights go on together with those that they correlate
+    with.
+    """
+    places = np.logical_or.reduce(np.isfinite(mean_WD)).nonzero()[0]
+    return (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)
+
 
 SOLVED_EVERY, SOLVED_ALWAYS = 8, 64
 """After so many iterations the weights move slowly, and are solved for only every few."""
@@ -68,7 +125,7 @@ class Pooled(NestedPredictor):
 
     def initial_state(self, count: int) -> dict[str, Array]:
         covariates = len(self.covariate_names)
-        return inputs.fresh(count, covariates) | own.fresh(count, covariates)
+        return fresh_inputs(count, covariates) | fresh_weights(count, covariates)
 
     def initial_shared_state(self) -> dict[str, Array]:
         # the predictor's forecast is among the inputs, after past speeds and averages, and before the covariates
@@ -83,7 +140,7 @@ class Pooled(NestedPredictor):
     # -- horizons above 1 ----------------------------------------------------------------------------------------
 
     def _fresh_ahead(self, count: int) -> dict[str, Array]:
-        return own.fresh(count, len(self.covariate_names))
+        return fresh_weights(count, len(self.covariate_names))
 
     def _fresh_fleet_ahead(self) -> dict[str, Array]:
         return self.initial_shared_state()
@@ -148,7 +205,7 @@ class Pooled(NestedPredictor):
         self._answers.clear()
         (inner, mine_WD) = self._with_covariates(covariates_WD)[0]
         inner.update_from_report(report, speed_W, mine_WD)
-        inputs.move(self.state, log_speed_W, answer.known_WD, answer.scale_W)
+        move_inputs(self.state, log_speed_W, answer.known_WD, answer.scale_W)
 
     def _learn_ahead(self, ahead: Ahead, answer: _Answer, log_speed_W: Array) -> None:
         """Learn from the forecast made ``horizon`` iterations ago, with the present weights."""

@@ -13,10 +13,18 @@ import numpy as np
 
 from paceline._arrays import Array
 from paceline.predictors.fitting import Fitting, Survey
-from paceline.predictors.networks.network import LOG_SPEEDS, Network, Rows, scale_of
-from paceline.predictors.networks.neural import Examples, Training, residual_layer
-from paceline.predictors.networks.training_windows import Windows, collected
-from paceline.predictors.ranges import require_int
+from paceline.predictors.fleet import require_int
+from paceline.predictors.network import (
+    LOG_SPEEDS,
+    Examples,
+    Network,
+    Rows,
+    Training,
+    Windows,
+    collected,
+    residual_layer,
+    scale_of,
+)
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -97,7 +105,7 @@ class NARX(Network):
         self.training = training
 
     def _fit_weights(self, traces: Iterable[Trace], survey: Survey, fitting: Fitting) -> None:
-        from paceline.predictors.networks.torch_fit import fit_residual
+        from paceline.predictors.torch_fit import fit_residual
 
         windows = collected(traces, survey, fitting, partial(self._examples, fitting), f"{self.lags} lags")
         fitted = partial(fit_residual, windows, self.lags - 1, self.hidden, self.training, fitting)

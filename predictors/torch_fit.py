@@ -1,6 +1,8 @@
-"""The one training loop of all networks: batches from shuffled windows, early stopping, several processes.
+"""Torch trains, numpy serves: fit networks by gradient descent, in one process or several.
 
-Imported only when a network is fitted. Axis: N windows.
+No file that serves imports torch at its top; this one is imported only when a network is fitted.
+
+Axes: N windows or sequences, F inputs, H hidden units, R references, G gates of a cell times H.
 """
 
 from __future__ import annotations
@@ -12,13 +14,45 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
 from paceline.predictors.fitting import FitProgress, Fitting
-from paceline.predictors.networks import processes
-from paceline.predictors.networks.neural import Training
-from paceline.predictors.networks.training_windows import Windows
+from paceline.predictors.network import Training, Windows, residual_layer
+
+
+def rank() -> int:
+    """Return this process's number in the default group; 0 without one."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def share(batch: tuple[torch.Tensor, ...], distributed: bool) -> tuple[torch.Tensor, ...]:
+    """Return the rows of a batch that this process fits: all of them, if it is alone."""
+    return tuple(part[rank() :: dist.get_world_size()] for part in batch) if distributed else batch
+
+
+def agreed(value: float) -> float:
+    """Return the first process's value: on machines of two kinds, sums may differ in their last bit."""
+    # NCCL sends only what lies on a device.
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    held = torch.tensor([value], dtype=torch.float64, device=device)
+    dist.broadcast(held, src=0)
+    return float(held)
+
+
+def add_up(weights: Mapping[str, torch.Tensor], loss: float) -> float:
+    """Add up the gradients of all processes in place, and return the sum of their losses."""
+    flat = [torch.zeros_like(w) if w.grad is None else w.grad for w in weights.values()]
+    # One exchange for all: networks this small wait for the start of a message, not for its length.
+    device = flat[0].device
+    sums = torch.cat([torch.tensor([loss], device=device), *(gradient.reshape(-1) for gradient in flat)])
+    dist.all_reduce(sums)
+    parts = sums[1:].split([gradient.numel() for gradient in flat])
+    for weight, part in zip(weights.values(), parts, strict=True):
+        weight.grad = part.reshape(weight.shape).clone()
+    return float(sums[0])
+
 
 Weights = dict[str, torch.Tensor]
 Batch = tuple[torch.Tensor, ...]
@@ -167,7 +201,7 @@ class Descent:
     def _backward(self, batch: Batch, source_N: Sources) -> None:
         # All processes draw for the whole batch, and each takes its share: together they do what one would.
         full = self.augment(batch)
-        mine = processes.share(full, self.fitting.distributed)
+        mine = share(full, self.fitting.distributed)
         value = float("nan")
         if len(mine[0]):
             part = self.weight(mine) / self.weight(full) if self.fitting.distributed else 1.0
@@ -175,7 +209,7 @@ class Descent:
             loss.backward()
             value = float(loss.detach())
         if self.fitting.distributed:
-            value = processes.add_up(self.weights, 0.0 if not len(mine[0]) else value)
+            value = add_up(self.weights, 0.0 if not len(mine[0]) else value)
         if not np.isfinite(value):
             raise ValueError(self._not_finite(batch, source_N))
         self._report(len(source_N), value)
@@ -198,7 +232,7 @@ class Descent:
 
     def _agreed_loss(self) -> float:
         loss = self._held_out_loss()
-        return processes.agreed(loss) if self.fitting.distributed else loss
+        return agreed(loss) if self.fitting.distributed else loss
 
     def _held_out_loss(self) -> float:
         """Return the mean loss over all windows that validate."""
@@ -252,3 +286,146 @@ def tensor(values: Array) -> torch.Tensor:
 def numbers(weights: Mapping[str, torch.Tensor]) -> dict[str, Array]:
     """Return the weights as float64 arrays, which is what numpy serves."""
     return {name: weight.detach().cpu().numpy().astype(np.float64) for name, weight in weights.items()}
+
+
+huber = torch.nn.functional.huber_loss
+
+
+def fit_residual(
+    windows: Windows,
+    past: int,
+    hidden: int,
+    training: Training,
+    fitting: Fitting,
+    linear: Array,
+    start: Mapping[str, Array] | None = None,
+) -> dict[str, Array]:
+    """Fit the weights of :func:`residual_layer` to windows of :class:`Examples` under Huber loss.
+
+    The output layer and the direct path start at zero, so that an untrained network leaves the linear forecast as it
+    is. Returns ``linear [L]`` as given, ``w1 [F, H]``, ``b1 [H]``, ``w2 [H]``, ``b2 []``, ``direct [F]``.
+    """
+    generator = torch.Generator().manual_seed(training.seed)
+    width = 2 * (past + 1) + windows.width("inputs") - len(linear)
+    weights = {
+        "w1": torch.randn(width, hidden, generator=generator) / width**0.5,
+        "b1": torch.zeros(hidden),
+        "w2": torch.zeros(hidden),
+        "b2": torch.zeros(()),
+        "direct": torch.zeros(width),
+    }
+    weights |= {name: tensor(value) for name, value in (start or {}).items() if name != "linear"}
+    path = tensor(linear)
+
+    def loss(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return huber(residual_layer(torch, weights | {"linear": path.to(inputs.device)}, past, inputs), targets)
+
+    return {"linear": linear} | descend(weights, loss, ("inputs", "targets"), windows, training, fitting, generator)
+
+
+def fit_gates(
+    windows: Windows,
+    covariate_columns: Array,
+    hidden: int,
+    training: Training,
+    fitting: Fitting,
+    start: Mapping[str, Array] | None = None,
+) -> dict[str, Array]:
+    """Fit the weights of :func:`gated_layer` to windows of :class:`GateExamples` under Huber loss, hiding covariates.
+
+    A hidden covariate looks like one that was never sampled, so that the network learns to do without it. Returns
+    ``w1 [F, H]``, ``b1 [H]``, ``w2 [H, R + 2]``, ``b2 [R + 2]``.
+    """
+    generator = torch.Generator().manual_seed(training.seed)
+    weights = (
+        {name: tensor(value) for name, value in start.items()} if start else _new_gates(windows, hidden, generator)
+    )
+    hides = _hider(tensor(covariate_columns), generator)
+
+    def loss(inputs: torch.Tensor, references: torch.Tensor, units: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        # errors beyond 2 running scales count linearly
+        return huber(gated_change(weights, inputs, references, units), target, delta=2.0)
+
+    columns = ("inputs", "references", "unit", "targets")
+    return descend(weights, loss, columns, windows, training, fitting, generator, hides)
+
+
+HIDDEN_ALL, HIDDEN_EACH = 0.15, 0.1
+"""Probability that an example hides all of its covariates, and that it hides any single one."""
+
+
+def gated_change(weights: Weights, inputs: torch.Tensor, references: torch.Tensor, unit: torch.Tensor) -> torch.Tensor:
+    """Return the same as :func:`paceline.predictors.network.gated_layer`, in torch, to be differentiated."""
+    output = torch.tanh(inputs @ weights["w1"] + weights["b1"]) @ weights["w2"] + weights["b2"]
+    gates = torch.softmax(torch.nn.functional.pad(output[:, :-2], (1, 0)), dim=1)[:, 1:]
+    return (gates * references).sum(dim=1) + output[:, -2] + unit * output[:, -1]
+
+
+def _new_gates(windows: Windows, hidden: int, generator: torch.Generator) -> Weights:
+    width, outputs = windows.width("inputs"), windows.width("references") + 2
+    return {
+        "w1": torch.randn(width, hidden, generator=generator) / width**0.5,
+        "b1": torch.zeros(hidden),
+        "w2": torch.zeros(hidden, outputs),
+        "b2": torch.zeros(outputs),
+    }
+
+
+def _hider(covariate_columns_DF: torch.Tensor, generator: torch.Generator) -> Callable[[Batch], Batch]:
+    """Return a function that hides covariates: it sets all inputs derived from one to zero, as if it were unknown."""
+    covariates = len(covariate_columns_DF)
+
+    def hide(batch: Batch) -> Batch:
+        inputs, *others = batch
+        if not covariates:
+            return batch
+        hidden = torch.rand(*inputs.shape[:-1], covariates, generator=generator) < HIDDEN_EACH
+        hidden |= torch.rand(*inputs.shape[:-1], 1, generator=generator) < HIDDEN_ALL
+        return (inputs * (1.0 - hidden.float() @ covariate_columns_DF), *others)
+
+    return hide
+
+
+def fit_recurrent(
+    kind: str,
+    windows: Windows,
+    hidden: int,
+    training: Training,
+    fitting: Fitting,
+    start: Mapping[str, Array] | None = None,
+) -> dict[str, Array]:
+    """Fit a recurrent layer of torch and a linear output to windows of :class:`Sequences` under Huber loss.
+
+    Every sequence starts from a zero state. Returns the layer's weights, transposed for numpy: ``weight_ih [F, G]``,
+    ``weight_hh [H, G]``, ``bias_ih [G]``, ``bias_hh [G]``, and ``out [H]``, ``out_bias []``.
+    """
+    generator = torch.Generator().manual_seed(training.seed)
+    # torch draws the layer's first weights from its global generator. They are replaced below, and fork_rng restores
+    # the generator, because fitting must not touch global random state.
+    with torch.random.fork_rng():
+        layer = {"SimpleRNN": torch.nn.RNN, "LSTM": torch.nn.LSTM}[kind](
+            windows.width("inputs"), hidden, batch_first=True
+        )
+    with torch.no_grad():
+        for weight in layer.parameters():
+            weight.uniform_(-(hidden**-0.5), hidden**-0.5, generator=generator)
+    weights = {name.removesuffix("_l0"): weight for name, weight in layer.named_parameters()}
+    weights |= {"out": torch.zeros(hidden), "out_bias": torch.zeros(())}
+    if start:
+        with torch.no_grad():
+            for name, weight in weights.items():
+                weight.copy_(tensor(start[name].T).reshape(weight.shape))
+
+    def loss(inputs: torch.Tensor, gaps: torch.Tensor) -> torch.Tensor:
+        known, targets = torch.isfinite(gaps).float(), torch.nan_to_num(gaps)
+        forecasts = layer(inputs)[0] @ weights["out"] + weights["out_bias"]
+        # errors beyond 2 running scales count linearly
+        errors = torch.nn.functional.huber_loss(forecasts, targets, reduction="none", delta=2.0)
+        return (errors * known).sum() / known.sum().clamp(min=1.0)
+
+    def known(batch: Batch) -> float:
+        return float(torch.isfinite(batch[1]).sum())
+
+    fitted = descend(weights, loss, ("inputs", "targets"), windows, training, fitting, generator, weight=known)
+    # ascontiguousarray would give the single number of out_bias an axis.
+    return {name: np.array(weight.T, order="C") for name, weight in fitted.items()}

@@ -1,0 +1,349 @@
+"""Linear models of the next change in log speed that learn while they serve: their inputs, and RLS.
+
+Inputs are past speeds, averages and covariates, in a worker's scales.
+
+Axes: W workers, D covariates, R remembered log speeds or references, F inputs, T iterations.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline._arrays import Array, Mask, all_finite
+from paceline.predictors.averages import smoothed
+from paceline.predictors.fitting import Fitting, as_traces
+from paceline.predictors.fleet import FleetPredictor, covariate_names
+
+if TYPE_CHECKING:
+    from paceline.datasets import Trace
+
+
+Rows = dict[str, Array]
+
+LAGS, SMOOTHINGS = 6, np.array([0.5, 0.2, 0.05])
+"""Number of past log speeds, and smoothings of the averages of log speed, that serve as inputs."""
+
+REFERENCES = LAGS - 1 + len(SMOOTHINGS)
+"""Inputs made of these: all but the last log speed, from which the others are measured."""
+
+
+SCALE_SMOOTHING, SMALLEST_SCALE = 0.05, 1e-3
+"""Weight of the newest change in a worker's running scale, and the least scale in log speed."""
+
+
+HUBER = 2.0
+"""Errors beyond this many scales count linearly, and inputs beyond it get less weight."""
+
+
+def fresh_inputs(count: int, covariates: int) -> Rows:
+    """Return the memory of ``count`` workers that have not reported."""
+    return {
+        "log_speed": np.full((count, LAGS), np.nan),
+        "averages": np.full((count, len(SMOOTHINGS)), np.nan),
+        "scale": np.full(count, np.nan),
+        "seen": np.zeros(count),
+        "last_covariates": np.full((count, covariates), np.nan),
+        "covariate_mean": np.full((count, covariates), np.nan),
+        "covariate_spread": np.zeros((count, covariates)),
+    }
+
+
+def inputs_of(rows: Rows, covariates_WD: Array, scale_W: Array, more: int = 0) -> Array:
+    """Return how far references are from the last speed, then covariates from their mean and last value, in scales.
+
+    ``more`` columns between the two are left for the caller to fill.
+    """
+    covariates, last_W1 = covariates_WD.shape[1], rows["log_speed"][:, :1]
+    begin = REFERENCES + more
+    inputs_WF = np.empty((len(last_W1), begin + 2 * covariates), order="F")
+    if more:
+        inputs_WF[:, REFERENCES:begin] = 0.0
+    np.subtract(rows["log_speed"][:, 1:], last_W1, out=inputs_WF[:, : LAGS - 1])
+    np.subtract(rows["averages"], last_W1, out=inputs_WF[:, LAGS - 1 : REFERENCES])
+    inputs_WF[:, :REFERENCES] /= scale_W[:, None]
+    if covariates:
+        # Relative to the mean, so that the unit of a covariate does not matter.
+        floor_WD = 1e-9 * np.abs(rows["covariate_mean"]) + 1e-150
+        spread_WD = np.maximum(np.sqrt(rows["covariate_spread"]), floor_WD)
+        driven_WF = inputs_WF[:, begin:]
+        np.divide(covariates_WD - rows["covariate_mean"], spread_WD, out=driven_WF[:, :covariates])
+        np.divide(covariates_WD - rows["last_covariates"], spread_WD, out=driven_WF[:, covariates:])
+        # covariates count as at most 4 deviations from their mean, or from their last value
+        np.minimum(np.maximum(driven_WF, -4.0), 4.0, out=driven_WF)
+    if not all_finite(inputs_WF):
+        inputs_WF[np.isnan(inputs_WF)] = 0.0  # an unknown input adds nothing to the forecast
+    return inputs_WF
+
+
+def target_of(rows: Rows, log_speed_W: Array, scale_W: Array) -> Array:
+    """Return the change to this log speed in scales, NaN for a worker without any change before to scale by."""
+    target_W = (log_speed_W - rows["log_speed"][:, 0]) / scale_W
+    if not all_finite(rows["scale"]):
+        target_W[np.isnan(rows["scale"])] = np.nan
+    return np.asarray(target_W)
+
+
+def reach_of(inputs_WF: Array) -> Array:
+    """Return the farthest that a step may go: as far as the worker has moved lately, and a little more."""
+    return np.asarray(np.maximum.reduce(np.abs(inputs_WF[:, :REFERENCES]), axis=1) + HUBER)
+
+
+def bounded(step: Array, reach_W: Array) -> Array:
+    """Return steps no farther than their reach: weights that have gone astray do bounded harm."""
+    return np.asarray(np.minimum(np.maximum(step, -reach_W), reach_W))
+
+
+def farness(inputs_WF: Array, inputs: int) -> Array:
+    """Return the factor by which an example counts less for its inputs: their mean square over Huber's, or 1.
+
+    ``inputs`` is the number of all inputs, those that are 0 throughout and left out included.
+    """
+    square_W = np.add.reduce(np.square(inputs_WF), axis=1)
+    return np.asarray(np.maximum(square_W / (HUBER**2 * inputs), 1.0))
+
+
+def doubt_of(error_W: Array, far_W: Array) -> Array:
+    """Return the factor by which an example counts less, 1 for a usual one: Huber's weights times ``farness``."""
+    return np.asarray(np.maximum(np.abs(error_W) / HUBER, 1.0) * far_W)
+
+
+def move_inputs(rows: Rows, log_speed_W: Array, covariates_WD: Array, scale_W: Array) -> None:
+    """Move the delay line, averages, scale and covariates on; a worker that did not report keeps its own.
+
+    Without columns no covariate is known, and none moves.
+    """
+    change_W = np.abs(log_speed_W - rows["log_speed"][:, 0])
+    moved_WR = np.empty_like(rows["log_speed"])
+    moved_WR[:, 0], moved_WR[:, 1:] = log_speed_W, rows["log_speed"][:, :-1]
+    bounded_W = np.minimum(change_W, 5.0 * scale_W)
+    later_W = rows["scale"] + SCALE_SMOOTHING * (bounded_W - rows["scale"])
+    seen_W: Mask | float = 1.0
+    if all_finite(later_W):  # without gaps there is a shorter way
+        rows["log_speed"], rows["scale"] = moved_WR, later_W
+        rows["averages"] = rows["averages"] + SMOOTHINGS * (log_speed_W[:, None] - rows["averages"])
+    else:
+        seen_W = np.isfinite(log_speed_W)
+        scale_W = np.where(np.isnan(rows["scale"]), change_W, later_W)
+        rows["scale"] = np.where(np.isfinite(change_W), scale_W, rows["scale"])
+        rows["log_speed"] = np.where(seen_W[:, None], moved_WR, rows["log_speed"])
+        rows["averages"] = smoothed(rows["averages"], log_speed_W[:, None], SMOOTHINGS)
+    if covariates_WD.shape[1]:
+        _move_covariates(rows, covariates_WD)
+    rows["seen"] = rows["seen"] + seen_W
+
+
+def _move_covariates(rows: Rows, covariates_WD: Array) -> None:
+    off_WD = covariates_WD - rows["covariate_mean"]
+    # plain means of the first 50 values, then running ones
+    rate_W1 = np.maximum(0.02, 1.0 / (rows["seen"] + 1.0))[:, None]
+    mean_WD = rows["covariate_mean"] + rate_W1 * off_WD
+    spread_WD = rows["covariate_spread"] + rate_W1 * (np.square(off_WD) - rows["covariate_spread"])
+    if not all_finite(mean_WD):  # a first sample becomes the mean, and a missing one changes nothing
+        unknown_WD, first_WD = np.isnan(covariates_WD), np.isnan(rows["covariate_mean"])
+        mean_WD = np.where(unknown_WD, rows["covariate_mean"], np.where(first_WD, covariates_WD, mean_WD))
+        spread_WD = np.where(unknown_WD | first_WD, rows["covariate_spread"], spread_WD)
+        covariates_WD = np.where(unknown_WD, rows["last_covariates"], covariates_WD)
+    rows["covariate_spread"], rows["covariate_mean"], rows["last_covariates"] = spread_WD, mean_WD, covariates_WD
+
+
+def scale_of(rows: Rows) -> Array:
+    """Return the running scale of each worker's changes in log speed, ``[W]``, never zero."""
+    return np.asarray(np.fmax(rows["scale"], SMALLEST_SCALE))
+
+
+def learn(
+    weights_WF: Array,
+    covariance_WFF: Array,
+    inputs_WF: Array,
+    error_W: Array,
+    doubt_W: Array,
+    forgetting: float,
+    largest_trace: float,
+) -> None:
+    """Take one weighted step in place, against the error of each worker's forecast.
+
+    Without an error (NaN) a worker learns nothing. ``doubt_W``, at least 1, is by how much an example counts less.
+    ``forgetting`` is the factor by which the past shrinks in each step. It inflates the covariance, without end where
+    inputs stay zero, so the trace of the covariance is bounded by ``largest_trace``.
+    """
+    # Blocks, so that the largest fleets need no temporary arrays of their size; smaller ones are slower, although they
+    # fit into the cache.
+    for first in range(0, len(error_W), 4096):
+        of = slice(first, first + 4096)
+        noise_W = forgetting * doubt_W[of]
+        _step(weights_WF[of], covariance_WFF[of], inputs_WF[of], error_W[of], noise_W, forgetting, largest_trace)
+
+
+def _step(
+    weights_WF: Array,
+    covariance_WFF: Array,
+    inputs_WF: Array,
+    error_W: Array,
+    noise_W: Array,
+    forgetting: float,
+    largest_trace: float,
+) -> None:
+    seen_W = None
+    if not all_finite(error_W):  # of endless noise nothing is learned
+        seen_W = np.isfinite(error_W)
+        error_W, noise_W = np.where(seen_W, error_W, 0.0), np.where(seen_W, noise_W, np.inf)
+    moved_WF = np.einsum("wfg,wg->wf", covariance_WFF, inputs_WF)
+    total_W = noise_W + np.add.reduce(inputs_WF * moved_WF, axis=1)
+    weights_WF += moved_WF * (error_W / total_W)[:, None]
+    learned_WF = moved_WF * (1.0 / np.sqrt(total_W))[:, None]
+    covariance_WFF -= learned_WF[:, :, None] * learned_WF[:, None, :]
+    trace_W = np.add.reduce(covariance_WFF.diagonal(0, 1, 2), axis=1)
+    factor_W = np.minimum(1.0 / forgetting, largest_trace / np.maximum(trace_W, 1e-300))
+    if seen_W is not None:
+        factor_W = np.where(seen_W, factor_W, 1.0)
+    covariance_WFF *= factor_W[:, None, None]
+
+
+PRIOR_VARIANCE = 0.05
+"""Variance of each weight before anything is learned. Weights start at zero, which forecasts the last value."""
+
+
+class RLS(FleetPredictor):
+    """Robust recursive least squares: a linear ARX model of each worker that never stops learning.
+
+    It forecasts the next log speed as a difference from the last one, in units of the worker's running scale, from past
+    speeds, averages and covariates. With all weights at zero it forecasts the last value. Errors get Huber's weights,
+    and the covariance is bounded, so that neither an outlier nor a long constant stretch makes it diverge.
+
+    Parameters
+    ----------
+    covariates
+        Names of the covariates to use; ``None`` takes all that the fitted traces share (none before that), ``()`` none.
+    forgetting
+        Factor by which the weight of the past shrinks in each iteration, in (0.9, 1]. With 0.998 an iteration counts
+        half after 350; where the way that covariates act changes for good, 0.99 follows sooner and is noisier before.
+
+    Raises
+    ------
+    ValueError
+        If the forgetting is out of range, or the traces to fit lack a covariate.
+
+    Notes
+    -----
+    Fitting is optional. It learns where a new worker's weights start: at the median of the fitted workers, with a
+    variance that is smaller the better those agree.
+
+    Examples
+    --------
+    A worker alternates between 100 and 50 samples/s; after a while the forecast alternates too:
+
+    >>> from paceline.predictors import RLS, Report
+    >>> model = RLS()
+    >>> model.reset(["a"])
+    >>> for k in range(101):
+    ...     model.observe(Report(samples=[100], seconds=[1 + k % 2]))
+    >>> bool(model.predict().speed[0] < 55)
+    True
+    """
+
+    def __init__(self, covariates: Sequence[str] | None = None, forgetting: float = 0.998) -> None:
+        if not 0.9 < forgetting <= 1.0:
+            raise ValueError(f"forgetting must lie in (0.9, 1], got {forgetting}")
+        super().__init__()
+        self.covariates = None if covariates is None else covariate_names(covariates)
+        self.forgetting = forgetting
+        self.covariate_names_: tuple[str, ...] = self.covariates or ()
+        self._cached: tuple[Array, Array, Array, Array] | None = None
+        self._set_zero_prior()
+
+    @property
+    def covariate_names(self) -> tuple[str, ...]:
+        """The covariates it reads: those chosen, or those it was fitted with."""
+        return self.covariate_names_
+
+    # -- the prior that fitting learns ---------------------------------------------------------------------------
+
+    def fit(self, traces: Trace | Iterable[Trace]) -> Self:
+        """Learn where the weights of a new worker start, from these traces. A fleet being served is reset."""
+        return self.fit_streamed(as_traces(traces), Fitting())
+
+    def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
+        """Learn from traces that may be read more than once and never all at once."""
+        survey = fitting.surveyed(traces)
+        if not fitting.warm:  # otherwise workers start from the earlier prior, and move it as far as they move
+            self.covariate_names_ = survey.shared_covariates(self.covariates)
+            self._set_zero_prior()
+        weights_WF = np.concatenate([self._learned_weights(trace) for trace in fitting.without_held_out(traces)])
+        center_F = np.median(weights_WF, axis=0)
+        # 1.4826 turns the median absolute deviation into the standard deviation of normal numbers.
+        variance_F = np.square(1.4826 * np.median(np.abs(weights_WF - center_F), axis=0))
+        self.prior_weights_ = center_F
+        # at least 0.002 even where all fitted workers agree: a new worker may differ
+        self.prior_variance_ = np.clip(variance_F, 0.002, PRIOR_VARIANCE)
+        self.reset(self.workers)
+        return self
+
+    def _set_zero_prior(self) -> None:
+        inputs = REFERENCES + 2 * len(self.covariate_names_)
+        self.prior_weights_ = np.zeros(inputs)
+        self.prior_variance_ = np.full(inputs, PRIOR_VARIANCE)
+
+    def _learned_weights(self, trace: Trace) -> Array:
+        served = copy.copy(self)
+        served.reset(trace.workers)
+        covariates_TWD = trace.covariates_named(self.covariate_names_)
+        for k, speed_W in enumerate(trace.speed):
+            served.update(speed_W, served._covariate_rows(None if covariates_TWD is None else covariates_TWD[k]))
+        return served.state["weights"]
+
+    def fitted_state(self) -> dict[str, NDArray[Any]]:
+        return {
+            "covariate_names": np.array(self.covariate_names_, dtype=np.str_),
+            "prior_weights": self.prior_weights_,
+            "prior_variance": self.prior_variance_,
+        }
+
+    def load_fitted_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        self.covariate_names_ = tuple(map(str, state.get("covariate_names", self.covariate_names_)))
+        self._set_zero_prior()
+        self.prior_weights_ = np.array(state.get("prior_weights", self.prior_weights_))
+        self.prior_variance_ = np.array(state.get("prior_variance", self.prior_variance_))
+        inputs = (REFERENCES + 2 * len(self.covariate_names_),)
+        for name, values in (("prior_weights", self.prior_weights_), ("prior_variance", self.prior_variance_)):
+            if values.shape != inputs or not np.isfinite(values).all():
+                raise ValueError(f"{name} must hold {inputs[0]} finite numbers, got the shape {values.shape}")
+        if not (self.prior_variance_ > 0).all():
+            raise ValueError("prior_variance must be above 0")
+
+    # -- serving -------------------------------------------------------------------------------------------------
+
+    def initial_state(self, count: int) -> dict[str, Array]:
+        return fresh_inputs(count, len(self.covariate_names_)) | {
+            "weights": np.tile(self.prior_weights_, (count, 1)),
+            "covariance": np.tile(np.diag(self.prior_variance_), (count, 1, 1)),
+        }
+
+    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        rows, (inputs_WF, scale_W) = self.state, self._inputs(covariates_WD)
+        step_W = bounded(np.add.reduce(inputs_WF * rows["weights"], axis=1), reach_of(inputs_WF))
+        return np.asarray(np.exp(rows["log_speed"][:, 0] + scale_W * step_W))
+
+    def _inputs(self, covariates_WD: Array) -> tuple[Array, Array]:
+        """Return the inputs, and each worker's scale, cached from the forecast until its iteration is learned."""
+        cached, memory_WR = self._cached, self.state["log_speed"]
+        if cached is None or cached[0] is not memory_WR or cached[1] is not covariates_WD:
+            scale_W = scale_of(self.state)
+            cached = self._cached = (memory_WR, covariates_WD, inputs_of(self.state, covariates_WD, scale_W), scale_W)
+        return cached[2], cached[3]
+
+    # -- learning ------------------------------------------------------------------------------------------------
+
+    def update(self, speed_W: Array, covariates_WD: Array) -> None:
+        log_speed_W, (inputs_WF, scale_W) = np.log(speed_W), self._inputs(covariates_WD)
+        target_W = target_of(self.state, log_speed_W, scale_W)
+        weights_WF, covariance_WFF = self.state["weights"], self.state["covariance"]
+        error_W = target_W - np.add.reduce(inputs_WF * weights_WF, axis=1)
+        doubt_W, largest = doubt_of(error_W, farness(inputs_WF, inputs_WF.shape[1])), float(self.prior_variance_.sum())
+        learn(weights_WF, covariance_WFF, inputs_WF, error_W, doubt_W, self.forgetting, largest)
+        self._cached = None
+        move_inputs(self.state, log_speed_W, covariates_WD, scale_W)

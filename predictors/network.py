@@ -1,0 +1,381 @@
+"""What networks share: training options, training windows, the layers that serve, and the base class. Without torch.
+
+Axes: N examples or windows, F inputs of the network, H hidden units, R references, T iterations, W workers,
+D covariates.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline._arrays import Array
+from paceline._require import require
+from paceline.predictors.fitting import FitProgress, Fitting, Survey, as_traces
+from paceline.predictors.fleet import FleetPredictor, covariate_names
+from paceline.predictors.protocol import FASTEST, SLOWEST
+
+if TYPE_CHECKING:
+    from paceline.datasets import Trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Options of a network's training.
+
+    Parameters
+    ----------
+    epochs
+        Most passes over the examples.
+    patience
+        Training stops after this many passes without a better validation loss, and the best weights are kept.
+    batch_size
+        Examples per optimizer step. ``None`` makes about a thousand steps a pass, of 256 to 4,096 examples: more steps
+        would take longer and find nothing better.
+    learning_rate, weight_decay
+        Options of AdamW; the learning rate falls to zero along a half cosine.
+    validation
+        Share of each trace, at its end, that is held out to decide when to stop, in (0, 1).
+    seed
+        Seed of the initial weights and of the order of examples. The global random state is never touched.
+    """
+
+    epochs: int = 60
+    patience: int = 10
+    batch_size: int | None = None
+    learning_rate: float = 4e-3
+    weight_decay: float = 0.3
+    validation: float = 0.2
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "patience", "batch_size"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if not 0.0 < self.validation < 1.0:
+            raise ValueError(f"validation must lie in (0, 1), got {self.validation}")
+
+    def batch_of(self, examples: int) -> int:
+        """Return the examples in a step, given the examples in a pass.
+
+        >>> Training().batch_of(1_400_000), Training(batch_size=64).batch_of(1_400_000)
+        (1400, 64)
+        """
+        return self.batch_size or min(max(examples // 1000, 256), 4096)
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Training examples of a network: inputs ``[N, F]``, targets ``[N]``, and which rows validate, ``[N]`` of bool."""
+
+    inputs: Array
+    targets: Array
+    validates: NDArray[np.bool_]
+
+    @classmethod
+    def chosen(cls, rows: NDArray[np.bool_], *columns: NDArray[Any]) -> Self:
+        """Return examples of these columns, in the order of the fields, where ``rows`` is true."""
+        return cls(*(columns if rows.all() else (column[rows] for column in columns)))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Return the examples of all parts, one after the other."""
+        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
+
+
+@dataclass(frozen=True, eq=False)
+class GateExamples(Examples):
+    """Examples of a gated network: also its references ``[N, R]`` and the unit of its second head ``[N]``.
+
+    References, units and targets are differences from the last log speed, in running scales.
+    """
+
+    references: Array
+    unit: Array
+
+
+STEPS = 64
+"""Length of the sequences that recurrent networks are trained on."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sequences:
+    """Training sequences of a recurrent network: inputs ``[N, STEPS, F]``, targets ``[N, STEPS]``, and which validate.
+
+    A missing target is NaN; such a step only advances the state.
+    """
+
+    inputs: Array
+    targets: Array
+    validates: NDArray[np.bool_]
+
+    @classmethod
+    def cut(cls, inputs: Array, targets: Array, validation: float) -> Self:
+        """Cut one worker's inputs ``[T, F]`` and targets ``[T]`` into sequences; the last share of them validates."""
+        first = int((1.0 - validation) * len(targets))
+        parts = [(begin, min(begin + STEPS, first), False) for begin in range(0, first, STEPS)]
+        parts += [(begin, begin + STEPS, True) for begin in range(first, len(targets), STEPS)]
+        cut_inputs = np.zeros((len(parts), STEPS, inputs.shape[1]))
+        cut_targets = np.full((len(parts), STEPS), np.nan)
+        for n, (begin, end, _) in enumerate(parts):
+            length = len(targets[begin:end])
+            cut_inputs[n, :length], cut_targets[n, :length] = inputs[begin:end], targets[begin:end]
+        return cls(cut_inputs, cut_targets, np.array([validates for _, _, validates in parts], dtype=bool))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """Return the sequences of all parts, one after the other."""
+        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
+
+
+def residual_layer(xp: Any, weights: Mapping[str, Any], past: int, inputs: Any) -> Any:
+    """Return a linear forecast plus a network's correction of it, ``[N]``, with the functions of numpy or of torch.
+
+    The linear path sees the first inputs, as many as it has weights. The network sees its forecast and the first
+    ``past`` inputs, each as it is and by its arcsinh, which keeps small changes apart where one is large, and what
+    the linear path does not see.
+    """
+    linear = weights["linear"]
+    expected = inputs[:, : len(linear)] @ linear
+    inputs_and_forecast = xp.concatenate([inputs[:, :past], expected[:, None]], axis=1)
+    seen = xp.concatenate([inputs_and_forecast, xp.arcsinh(inputs_and_forecast), inputs[:, len(linear) :]], axis=1)
+    hidden = xp.tanh(seen @ weights["w1"] + weights["b1"])
+    return expected + seen @ weights["direct"] + hidden @ weights["w2"] + weights["b2"]
+
+
+def gated_layer(weights: Mapping[str, Array], inputs: Array, references: Array, unit: Array) -> Array:
+    """Return the change that a gated network expects, ``[N]``, in the unit of the references.
+
+    Gates and heads are outputs of one tanh layer; inputs at the end that are left out count as 0. The change is
+    ``sum_r softmax_r(gates) * reference_r + head_1 + unit * head_2``; the softmax has one more gate, fixed at zero,
+    whose reference is no change.
+    """
+    hidden = inputs @ weights["w1"][: inputs.shape[1]]
+    hidden += weights["b1"]
+    output = np.tanh(hidden, out=hidden) @ weights["w2"]
+    output += weights["b2"]
+    # No maximum is subtracted, as a softmax usually does: outputs of a tanh layer are bounded.
+    gates = np.exp(output[:, :-2])
+    chosen = np.add.reduce(gates * references, axis=1) / (1.0 + np.add.reduce(gates, axis=1))
+    return np.asarray(chosen + output[:, -2] + unit * output[:, -1])
+
+
+Part = Examples | Sequences
+Records = NDArray[np.void]
+"""Windows as records: a field for each column of the examples in single precision, and ``source``, their trace."""
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """Training windows of many traces.
+
+    Parameters
+    ----------
+    records
+        The windows, in the order of the traces.
+    names
+        The traces that they come from, by ``source``.
+    """
+
+    records: Records
+    names: Sequence[str]
+
+    def width(self, column: str) -> int:
+        """Return the length of the last axis of a column."""
+        return int(self.records.dtype[column].shape[-1])
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @property
+    def validating(self) -> int:
+        """Windows in all that validate."""
+        return int(self.records["validates"].sum()) if len(self) else 0
+
+
+def collected(
+    traces: Iterable[Trace],
+    survey: Survey,
+    fitting: Fitting,
+    parts_of: Callable[[Trace], Iterable[Part]],
+    needs: str = "",
+) -> Windows:
+    """Return the windows of all traces, of very many a random sample: those of two million speeds.
+
+    Parameters
+    ----------
+    traces, survey, fitting
+        What to fit to.
+    parts_of
+        Yields a trace's windows part by part.
+    needs
+        What a trace may be too short for, for the error.
+
+    Raises
+    ------
+    ValueError
+        If there are no windows to fit, or none that validate.
+    """
+    # Two million take at most a gigabyte, and more no longer change what a network of some thousand weights learns.
+    share = 2_000_000 / max(survey.speeds, 1)
+    rng = np.random.default_rng(0)
+    names: list[str] = []
+    blocks: list[Records] = []
+    kind: np.dtype[np.void] | None = None
+    total, began = len(survey.lengths), time.perf_counter()
+    for done, trace in enumerate(traces, 1):
+        names.append(trace.meta.get("file", trace.name))
+        for part in parts_of(trace):
+            kind = kind or _kind(part)
+            records = np.empty(len(part.validates), dtype=kind)
+            for name in (kind.names or ())[:-1]:
+                records[name] = getattr(part, name)
+            records["source"] = done - 1
+            blocks.append(records if share >= 1.0 else records[rng.random(len(records)) < share])
+        fitting.progress(FitProgress("windows", done, total, done / (time.perf_counter() - began)))
+    windows = Windows(np.concatenate(blocks) if blocks else np.empty(0, dtype=[]), names)
+    if windows.validating in (0, len(windows)):
+        raise ValueError(_too_few(fitting, survey, needs))
+    return windows
+
+
+def _kind(part: Part) -> np.dtype[np.void]:
+    columns: list[tuple[Any, ...]] = [
+        (field.name, np.bool_ if field.name == "validates" else np.float32, getattr(part, field.name).shape[1:])
+        for field in fields(part)
+    ]
+    # Aligned: numpy copies numbers that are not several times as slowly.
+    return np.dtype([*columns, ("source", np.int32)], align=True)
+
+
+def _too_few(fitting: Fitting, survey: Survey, needs: str) -> str:
+    if fitting.held_out is not None and max(survey.lengths) > 10:
+        return (
+            f"of {len(survey.workers)} workers {len(fitting.held_out)} are held out, and one part has no window: "
+            "hold out another share, or give longer traces"
+        )
+    lengths = list(survey.lengths[:10])
+    shown = f"{lengths}" if len(survey.lengths) <= 10 else f"{lengths[:-1]}, ..."
+    return f"traces of {shown} iterations are too short to fit {needs}".rstrip()
+
+
+Rows = dict[str, Array]
+
+LOG_SPEEDS = (np.log(SLOWEST), np.log(FASTEST))
+"""The least and the greatest log speed that a network forecasts."""
+
+
+class Network(FleetPredictor):
+    """A predictor with weights that torch fits; its inputs hold covariates in deviations from their mean.
+
+    Parameters
+    ----------
+    covariates
+        Names of the covariates to use; ``None`` leaves the choice to the fit.
+    """
+
+    def __init__(self, covariates: Sequence[str] | None) -> None:
+        super().__init__()
+        self.covariates = None if covariates is None else covariate_names(covariates)
+        self.weights_: dict[str, Array] = {}
+        self.covariate_names_: tuple[str, ...] = self.covariates or ()
+        self.covariate_mean_ = np.zeros(len(self.covariate_names_))
+        self.covariate_scale_ = np.ones(len(self.covariate_names_))
+
+    @property
+    def covariate_names(self) -> tuple[str, ...]:
+        """The covariates it reads: those chosen, or those it was fitted with."""
+        return self.covariate_names_
+
+    def fit(self, traces: Trace | Iterable[Trace]) -> Self:
+        """Fit the network to these traces, on inputs as in serving. Needs torch. A fleet being served is reset."""
+        return self.fit_streamed(as_traces(traces), Fitting())
+
+    def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
+        """Fit the network to traces that may be read more than once and never all at once. Needs torch."""
+        require("torch", needed_by=f"{type(self).__name__}.fit", extra="torch")
+        survey = fitting.surveyed(traces)
+        if not fitting.warm:
+            self.covariate_names_ = self._chosen_covariates(survey)
+            self.covariate_mean_, self.covariate_scale_ = survey.mean_and_scale(self.covariate_names_)
+            self.weights_ = {}
+        self._fit_weights(traces, survey, fitting)
+        self.reset(self.workers)
+        return self
+
+    def _chosen_covariates(self, survey: Survey) -> tuple[str, ...]:
+        return survey.shared_covariates(self.covariates)
+
+    @abstractmethod
+    def _fit_weights(self, traces: Iterable[Trace], survey: Survey, fitting: Fitting) -> None:
+        """Collect windows, and fit the weights to them, beginning with those that there are."""
+
+    def situations(self, trace: Trace) -> Iterator[tuple[int, Rows, Array, Array]]:
+        """Yield every iteration in which it would have forecast this trace, on inputs as it sees them in serving.
+
+        Each comes with the workers' state before it, the covariates at its start, and its measured log speeds.
+        """
+        served = copy.copy(self)
+        served.reset(trace.workers)
+        covariates_TWD = trace.covariates_named(served.covariate_names)
+        for k, log_speed_W in enumerate(np.log(trace.speed)):
+            covariates_WD = served._covariate_rows(None if covariates_TWD is None else covariates_TWD[k])
+            rows = served.state
+            yield k, rows, covariates_WD, log_speed_W
+            served.state = rows | served._moved(rows, log_speed_W, covariates_WD)
+
+    # -- serving -------------------------------------------------------------------------------------------------
+
+    def update(self, speed_W: Array, covariates_WD: Array) -> None:
+        self.state = self._moved(self.state, np.log(speed_W), covariates_WD)
+
+    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        return np.exp(self._log_speed_ahead(covariates_WD, horizon))
+
+    def _log_speed_ahead(self, covariates_WD: Array, horizon: int) -> Array:
+        rows = self.state
+        for _ in range(horizon - 1):  # further ahead, its own forecast is fed back and the covariates stay
+            rows = self._moved(rows, self._next_log_speed(rows, covariates_WD), covariates_WD)
+        return self._next_log_speed(rows, covariates_WD)
+
+    @abstractmethod
+    def _next_log_speed(self, rows: Rows, covariates_WD: Array) -> Array:
+        """Return the log of the next speed."""
+
+    @abstractmethod
+    def _moved(self, rows: Rows, log_speed_W: Array, covariates_WD: Array) -> Rows:
+        """Return the state one iteration later, after these log speeds (NaN where there is none)."""
+
+    # -- saving --------------------------------------------------------------------------------------------------
+
+    def fitted_state(self) -> dict[str, NDArray[Any]]:
+        return {
+            **self.weights_,
+            "covariate_names": np.array(self.covariate_names_, dtype=np.str_),
+            "covariate_mean": self.covariate_mean_,
+            "covariate_scale": self.covariate_scale_,
+        }
+
+    def load_fitted_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        state = dict(state)
+        self.covariate_names_ = tuple(map(str, state.pop("covariate_names", self.covariate_names_)))
+        self.covariate_mean_ = np.array(state.pop("covariate_mean", self.covariate_mean_))
+        self.covariate_scale_ = np.array(state.pop("covariate_scale", self.covariate_scale_))
+        for name, values in (("covariate_mean", self.covariate_mean_), ("covariate_scale", self.covariate_scale_)):
+            if values.shape != (len(self.covariate_names_),) or not np.isfinite(values).all():
+                raise ValueError(f"{name} must hold a finite number for each of the covariates {self.covariate_names_}")
+        self.weights_ = {name: np.array(value) for name, value in state.items()}
+        if odd := [name for name, value in self.weights_.items() if not np.isfinite(value).all()]:
+            raise ValueError(f"weights must be finite, but {odd} are not")
+
+
+def scale_of(rows: Rows) -> Array:
+    """Return the running scale of each worker's changes in log speed, ``[W]``, never zero."""
+    return np.asarray(np.fmax(rows["scale"], 1e-3))  # fmax ignores NaN, which is unknown
