@@ -37,18 +37,16 @@ class Tally:
     """
 
     def __init__(self) -> None:
-        self._read = 0
-        self._restarts = 0
-        self._rows: Counter[str] = Counter()
-        self._cells: Counter[str] = Counter()
-        self._notes: Counter[str] = Counter()
+        self._read = self._restarts = 0
+        self._rows, self._cells, self._notes = Counter[str](), Counter[str](), Counter[str]()
 
     def add(self, other: Tally) -> None:
         """Count what another file's tally counted."""
         self._read += other._read
         self._restarts += other._restarts
-        for mine, its in ((self._rows, other._rows), (self._cells, other._cells), (self._notes, other._notes)):
-            mine.update(its)
+        self._rows += other._rows
+        self._cells += other._cells
+        self._notes += other._notes
 
     def read(self, count: float) -> None:
         """Count rows of the file."""
@@ -98,15 +96,7 @@ HEAD = 1 << 16
 
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to read bytes, through gzip if it is compressed.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file.
-    ValueError
-        If the file is empty, a pickle or an archive, is truncated within its compression, or grows too large.
-    """
+    """Open a file to read bytes, through gzip; refuse an empty one, a pickle, an archive, and what grows too large."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}")
     with path.open("rb") as plain:
@@ -131,13 +121,7 @@ def head(path: Path) -> str:
 
 
 def json_of(path: Path, limit: int, advice: str) -> Any:
-    """Return the content of a JSON file.
-
-    Raises
-    ------
-    ValueError
-        If it is larger than ``limit`` (the message then ends with ``advice``), or not a complete JSON file.
-    """
+    """Return the content of a JSON file of at most ``limit`` bytes; for a larger one the error ends with ``advice``."""
     with opened(path) as file:
         text = file.read(limit + 1)
     if len(text) > limit:
@@ -154,29 +138,18 @@ def json_of(path: Path, limit: int, advice: str) -> Any:
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield each line of a text file with its number, from 1; a carriage return ends a line too.
-
-    Raises
-    ------
-    ValueError
-        If a line is longer than 16 MB or is not UTF-8 text.
-    """
-    number = 0
+    """Yield each line of a UTF-8 text file with its number, from 1; a carriage return ends a line too."""
+    number, limit = 0, 1 << 24
     with opened(path) as file:
-        for raw in _bounded_lines(path, file):
+        while raw := file.readline(limit):
+            if len(raw) == limit:
+                raise ValueError(f"{path}: a line is longer than {limit} bytes; this is not a text file with lines")
             for piece in raw.replace(b"\r\n", b"\n").rstrip(b"\n").split(b"\r"):
                 number += 1
                 try:
                     yield number, piece.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:
                     raise ValueError(f"{path}, line {number}: must be UTF-8 text, but {error}") from error
-
-
-def _bounded_lines(path: Path, file: BinaryIO, limit: int = 1 << 24) -> Iterator[bytes]:
-    while raw := file.readline(limit):
-        if len(raw) == limit:
-            raise ValueError(f"{path}: a line is longer than {limit} bytes; this is not a text file with lines")
-        yield raw
 
 
 def _refuse(path: Path, first: bytes) -> None:
@@ -216,7 +189,7 @@ class Unzipped(io.RawIOBase):
         self._grown = 0
 
     def readable(self) -> bool:
-        """Return True: this file can be read."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any, /) -> int:
@@ -240,15 +213,9 @@ ZONES = {"": 0, "Z": 0, "UTC": 0, "GMT": 0, "PDT": -7, "PST": -8}
 def seconds_since_1970(path: Path, texts: pd.Series, column: str, first_row: int = 2) -> NDArray[np.float64]:
     """Return the seconds since 1970 of times such as ``2017-10-03 00:08:00 PDT``; NaN where the cell is empty.
 
-    A zone may be an offset as well, as ``datetime.isoformat`` writes it: ``2017-10-03T00:08:00.5-07:00``.
+    A zone may be an offset as well, as ``datetime.isoformat`` writes it: ``2017-10-03T00:08:00.5-07:00``. The error for
+    another text names file, row (``first_row`` is the first row's) and column.
 
-    Raises
-    ------
-    ValueError
-        If a cell holds no such time; the message names file, row (``first_row`` is the first row's) and column.
-
-    Examples
-    --------
     >>> import pandas as pd
     >>> seconds_since_1970(Path("x"), pd.Series(["1970-01-01 00:00:01.5", "1970-01-01 00:00:00 PDT"]), "time").tolist()
     [1.5, 25200.0]
@@ -355,7 +322,7 @@ def frames(
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    found = list(names) or _header(path, delimiter, skip)
+    found = list(names) or header_of("\n".join(head(path).splitlines()[skip:]), delimiter)
     lacking = [name for name in columns if name not in found]
     if needed := [name for name in lacking if name not in optional]:
         raise ValueError(f"{path}: columns {needed} are missing; it has {found}")
@@ -375,7 +342,13 @@ def frames(
         with opened(path) as file:
             parse = arrow_csv.ParseOptions(delimiter=delimiter)
             for batch in arrow_csv.open_csv(file, read_options=read, parse_options=parse, convert_options=convert):
-                yield _checked(batch.to_pandas(), wanted, tally)
+                block = batch.to_pandas()
+                tally.read(len(block))
+                for name in (name for name, kind in wanted.items() if kind == NUMBER):
+                    if (infinite := np.isinf(block[name].to_numpy())).any():
+                        block.loc[infinite, name] = np.nan
+                        tally.cells(f"infinite values of {name}", infinite.sum())
+                yield block
     except pa.ArrowException as error:
         raise ValueError(f"{path}: {_describe(str(error), found)}") from error
     except UnicodeDecodeError as error:
@@ -383,32 +356,13 @@ def frames(
 
 
 def frame(path: Path, columns: Mapping[str, str], tally: Tally, **options: Any) -> pd.DataFrame:
-    """Return the columns of a CSV file that fits into memory: see :func:`frames`.
-
-    Raises
-    ------
-    ValueError
-        If the file has no rows, or for the reasons of :func:`frames`.
-    """
+    """Return the columns of a CSV file that fits into memory: see :func:`frames`."""
     import pandas as pd
 
     blocks = [block for block in frames(path, columns, tally, **options) if len(block)]
     if not blocks:
         raise ValueError(f"{path}: has no rows")
     return pd.concat(blocks, ignore_index=True)
-
-
-def _header(path: Path, delimiter: str, skip: int) -> list[str]:
-    return header_of("\n".join(head(path).splitlines()[skip:]), delimiter)
-
-
-def _checked(block: pd.DataFrame, wanted: Mapping[str, str], tally: Tally) -> pd.DataFrame:
-    tally.read(len(block))
-    for name, kind in wanted.items():
-        if kind == NUMBER and (infinite := np.isinf(block[name].to_numpy())).any():
-            block.loc[infinite, name] = np.nan
-            tally.cells(f"infinite values of {name}", infinite.sum())
-    return block
 
 
 def _describe(sentence: str, names: Sequence[str]) -> str:

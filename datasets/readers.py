@@ -4,7 +4,6 @@ Each file of :mod:`paceline.datasets.formats` reads one family of formats. A rea
 that files larger than memory can be read. The trace's ``meta`` counts the rows that it leaves out.
 
 Axes: T iterations, W workers, D covariates, R runs of equal rows.
-
 """
 
 from __future__ import annotations
@@ -146,7 +145,9 @@ def iter_traces(path: str | Path, format: str | None = None, **options: Any) -> 
 
 def read_job(chosen: Format, files: Sequence[Path], **options: Any) -> Iterator[Trace]:
     """Yield the traces of files of one job, as :func:`jobs_of` puts them together."""
-    _check_options(chosen, options)
+    known = _options_of(chosen)
+    if unknown := sorted(set(options) - set(known)):
+        raise ValueError(f"format {chosen.name!r} has no option {unknown}; it has {known}")
     try:
         for trace in _read(chosen, files, options):
             yield _with_origin(trace, chosen)
@@ -210,35 +211,24 @@ def detect_format(path: str | Path, options: Mapping[str, object] | None = None)
     return fitting[0]
 
 
-def _logged(file: Path, why: ValueError) -> None:
-    log.info("left out: %s", why)
-
-
 def jobs_of(
     path: Path,
     name: str | None = None,
-    left_out: Callable[[Path, ValueError], None] = _logged,
+    left_out: Callable[[Path, ValueError], None] = lambda file, why: log.info("left out: %s", why),
     options: Mapping[str, object] | None = None,
 ) -> Iterator[tuple[Format, list[Path]]]:
     """Yield the jobs of a file or a folder, each with its format; ``left_out`` is called for files of none.
 
     ``options`` are those to read with: see :func:`detect_format`.
     """
-    if path.is_dir():
-        yield from _jobs_in(path, name, left_out, options)
-    else:
-        yield (detect_format(path, options) if name is None else _named(name)), [path]
-
-
-def _jobs_in(
-    folder: Path,
-    name: str | None,
-    left_out: Callable[[Path, ValueError], None],
-    options: Mapping[str, object] | None,
-) -> Iterator[tuple[Format, list[Path]]]:
+    if not path.is_dir():
+        if name is not None and name not in FORMATS:
+            raise ValueError(f"there is no format {name!r}; there are {list(FORMATS)}")
+        yield (detect_format(path, options) if name is None else FORMATS[name]), [path]
+        return
     jobs: dict[tuple[str, str, str], list[Path]] = {}
     why: ValueError | None = None
-    for file in _files_below(folder):
+    for file in _files_below(path):
         try:
             chosen = detect_format(file, options)
         except ValueError as error:
@@ -246,12 +236,12 @@ def _jobs_in(
             why = why or error
             continue
         if name in (None, chosen.name):
-            below = file.relative_to(folder)
+            below = file.relative_to(path)
             job = ("", job_of(below)) if chosen.per_rank and rank_of(below) else (str(below.parent), chosen.job(file))
             jobs.setdefault((chosen.name, *job), []).append(file)
     if not jobs:
         wanted = "a format that is recognized" if name is None else name
-        raise ValueError(f"{folder}: holds no file of {wanted}{f': {why}' if why and name is None else ''}")
+        raise ValueError(f"{path}: holds no file of {wanted}{f': {why}' if why and name is None else ''}")
     for (chosen_name, _, _), files in jobs.items():
         yield FORMATS[chosen_name], files
 
@@ -262,17 +252,5 @@ def _files_below(folder: Path) -> list[Path]:
     return sorted(file for file, folders in below if not any(name.startswith(".") for name in folders))
 
 
-def _named(name: str) -> Format:
-    if name not in FORMATS:
-        raise ValueError(f"there is no format {name!r}; there are {list(FORMATS)}")
-    return FORMATS[name]
-
-
 def _options_of(chosen: Format) -> list[str]:
     return [name for name, one in inspect.signature(chosen.read).parameters.items() if one.kind is one.KEYWORD_ONLY]
-
-
-def _check_options(chosen: Format, options: dict[str, Any]) -> None:
-    known = _options_of(chosen)
-    if unknown := sorted(set(options) - set(known)):
-        raise ValueError(f"format {chosen.name!r} has no option {unknown}; it has {known}")

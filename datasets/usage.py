@@ -5,7 +5,6 @@ disk where the file is large, so that a worker's rows end up together; then each
 workers as fit.
 
 Axes: N rows, T iterations, W workers, D covariates, G groups (rows of one worker and one iteration).
-
 """
 
 from __future__ import annotations

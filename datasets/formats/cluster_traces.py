@@ -6,11 +6,13 @@ import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from paceline._arrays import Array
 from paceline.datasets.formats import MADE, Format, real
 from paceline.datasets.frame import TIMES, require_dense
 from paceline.datasets.io import (
@@ -27,7 +29,6 @@ from paceline.datasets.io import (
     opened,
     seconds_since_1970,
 )
-from paceline.datasets.io import head as head_of
 from paceline.datasets.parquet import read_table
 from paceline.datasets.restarts import continued, runs_of_rows
 from paceline.datasets.trace import Trace
@@ -112,7 +113,10 @@ def read_pai_minibatch(paths: Sequence[Path]) -> Iterator[Trace]:
         complete = table[["worker", "time"]].notna().all(axis=1)
         tally.rows("rows without worker or time", (~complete).sum())
         table = table[complete]
-        table = _in_one_run_pai_minibatch(table, tally)
+        run_N = runs_of_rows(table["worker"].to_numpy(), table["time"].to_numpy())
+        tally.restarts(run_N.max(initial=0))
+        if run_N.any():  # times of a restarted job go on after its first run
+            table = table.assign(time=continued(table["time"].to_numpy(), run_N))
         repeated = table.duplicated(["worker", "time"])
         tally.rows("repeated rows of a worker and time, of which the first counts", repeated.sum())
         table = table[~repeated]
@@ -137,13 +141,6 @@ def read_pai_minibatch(paths: Sequence[Path]) -> Iterator[Trace]:
                 **tally.meta(),
             },
         )
-
-
-def _in_one_run_pai_minibatch(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
-    """Continue the times of a restarted job after its first run."""
-    run_N = runs_of_rows(table["worker"].to_numpy(), table["time"].to_numpy())
-    tally.restarts(run_N.max(initial=0))
-    return table.assign(time=continued(table["time"].to_numpy(), run_N)) if run_N.any() else table
 
 
 def read_variation(paths: Sequence[Path]) -> Iterator[Trace]:
@@ -178,83 +175,54 @@ def read_variation(paths: Sequence[Path]) -> Iterator[Trace]:
 
 def _rows_google(covariates: list[str], path: Path, tally: Tally) -> Iterator[Rows]:
     """Yield the usage of instances; a worker is ``<collection_id>/<instance_index>``."""
-    yield from (_json_rows if ".json" in path.name else _csv_rows)(covariates, path, tally)
+    blocks = _google_json if ".json" in path.name else _google_csv
+    for rows in blocks(covariates, path, tally):
+        # 0 and 2**63 - 1 mean before the start and after the end of the trace
+        outside_N = (rows.time <= 0) | (rows.time >= float(2**63 - 1))
+        tally.rows("rows before or after the trace's time", outside_N.sum())
+        yield Rows(rows.worker[~outside_N], rows.time[~outside_N] * 1e-6, rows.values[~outside_N])
 
 
-def _csv_rows(covariates: list[str], path: Path, tally: Tally) -> Iterator[Rows]:
-    columns = {
-        "start_time": NUMBER,
-        "collection_id": TEXT,
-        "instance_index": TEXT,
-        **dict.fromkeys(covariates, NUMBER),
-    }
-    for block in frames(path, columns, tally, optional=covariates):
+def _google_csv(covariates: list[str], path: Path, tally: Tally) -> Iterator[Rows]:
+    columns = {"start_time": NUMBER, "collection_id": TEXT, "instance_index": TEXT}
+    for block in frames(path, {**columns, **dict.fromkeys(covariates, NUMBER)}, tally, optional=covariates):
         values_ND = block.reindex(columns=covariates).to_numpy(dtype=np.float64)
-        worker = block["collection_id"] + "/" + block["instance_index"]
-        yield _within_the_trace(Rows(worker, block["start_time"].to_numpy(), values_ND), tally)
+        yield Rows(block["collection_id"] + "/" + block["instance_index"], block["start_time"].to_numpy(), values_ND)
 
 
-def _json_rows(covariates: list[str], path: Path, tally: Tally) -> Iterator[Rows]:
+def _google_json(covariates: list[str], path: Path, tally: Tally) -> Iterator[Rows]:
     import pandas as pd
 
-    rows: list[tuple[str | None, float, list[float]]] = []
-
-    def block() -> Rows:
-        tally.read(len(rows))
-        worker, time, values = zip(*rows, strict=True)
-        return _within_the_trace(Rows(pd.Series(worker, dtype="str"), np.array(time), np.array(values)), tally)
-
-    for line, one in _objects(path):
-        values = [_float(path, line, name, _nested(one, name)) for name in covariates]
-        known = one.get("collection_id") is not None and one.get("instance_index") is not None
-        worker = f"{one['collection_id']}/{one['instance_index']}" if known else None
-        rows.append((worker, _float(path, line, "start_time", one.get("start_time")), values))
-        if len(rows) == 50_000:
-            yield block()
-            rows = []
-    if rows:
-        yield block()
-
-
-def _within_the_trace(rows: Rows, tally: Tally) -> Rows:
-    """Return the rows of the trace's clock, in seconds."""
-    # 0 and 2**63 - 1 mean before the start and after the end of the trace
-    outside_N = (rows.time <= 0) | (rows.time >= float(2**63 - 1))
-    tally.rows("rows before or after the trace's time", outside_N.sum())
-    return Rows(rows.worker[~outside_N], rows.time[~outside_N] * 1e-6, rows.values[~outside_N])
+    lines = (numbered for numbered in numbered_lines(path) if numbered[1].strip())
+    while block := list(islice(lines, 50_000)):
+        workers, times, values = [], [], []
+        for number, line in block:
+            try:
+                one = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"{path}: line {number}: must be one JSON object, but {error}") from error
+            if not isinstance(one, dict):
+                raise ValueError(f"{path}: line {number}: must be one JSON object, got a {type(one).__name__}")
+            known = one.get("collection_id") is not None and one.get("instance_index") is not None
+            workers.append(f"{one['collection_id']}/{one['instance_index']}" if known else None)
+            times.append(_float(path, number, one, "start_time"))
+            values.append([_float(path, number, one, name) for name in covariates])
+        tally.read(len(block))
+        yield Rows(pd.Series(workers, dtype="str"), np.array(times), np.array(values))
 
 
-def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in numbered_lines(path):
-        if not line.strip():
-            continue
-        try:
-            one = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{path}: line {number}: must be one JSON object, but {error}") from error
-        if not isinstance(one, dict):
-            raise ValueError(f"{path}: line {number}: must be one JSON object, got a {type(one).__name__}")
-        yield number, one
-
-
-def _nested(one: dict[str, Any], name: str) -> Any:
-    """Return a value by its dotted name, nested or flat; ``None`` where it is missing."""
+def _float(path: Path, line: int, one: dict[str, Any], name: str) -> float:
+    """Return a number by its dotted name, nested or flat, NaN where it is missing; 64-bit integers may be strings."""
     outer, _, inner = name.partition(".")
-    if not inner or name in one:
-        return one.get(name)
-    return held.get(inner) if isinstance(held := one.get(outer), dict) else None
-
-
-def _float(path: Path, line: int, name: str, value: Any) -> float:
-    """Return a number, or NaN for a missing one; 64-bit integers may be strings."""
+    value = one.get(name)
+    if inner and name not in one and isinstance(nested := one.get(outer), dict):
+        value = nested.get(inner)
     if value is None or value == "":
         return float("nan")
     try:
-        number = float(value) if isinstance(value, (int, float, str)) else None
-    except (ValueError, OverflowError):
-        number = None
-    if number is None:
-        raise ValueError(f"{path}: line {line}, field {name!r}: must be a number, got {value!r:.100}")
+        number = float(value)
+    except (ValueError, OverflowError, TypeError):
+        raise ValueError(f"{path}: line {line}, field {name!r}: must be a number, got {value!r:.100}") from None
     return number if np.isfinite(number) else float("nan")
 
 
@@ -297,8 +265,27 @@ def read_azure_noise(paths: Sequence[Path], *, min_measurements: int = 2) -> Ite
                 stacklevel=2,
             )
             tally.rows("rows of machines with too few measurements", short.sum())
+        job, unit = named(path)
+        scale = seconds_per(unit)
         for machine, rows in table[~short].groupby("VM_id"):
-            yield _machine(path, str(machine), rows, tally)
+            value_T = rows[["value"]].to_numpy()
+            one_T = np.ones_like(value_T)
+            yield Trace(
+                samples=value_T if scale is None else one_T,
+                seconds=one_T if scale is None else value_T * scale,
+                start=rows[["start"]].to_numpy(),
+                workers=[f"vm {machine}"],
+                meta={
+                    "source": "github.com/Azure/AzurePublicDataset, vm-noise-data",
+                    "licence": "CC BY 4.0",
+                    "job": f"{job}-vm{machine}",
+                    "format": "azure_vm_noise",
+                    "units": f"samples: {unit} in one second"
+                    if scale is None
+                    else f"samples: events; seconds: from {unit}",
+                    **tally.meta(),
+                },
+            )
 
 
 def _in_order(path: Path, table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
@@ -313,27 +300,6 @@ def _in_order(path: Path, table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
     if not len(table):
         raise ValueError(f"{path}: has no row with a machine and a positive value")
     return table[~repeated]
-
-
-def _machine(path: Path, machine: str, rows: pd.DataFrame, tally: Tally) -> Trace:
-    job, unit = named(path)
-    scale = seconds_per(unit)
-    value_T = rows[["value"]].to_numpy()
-    one_T = np.ones_like(value_T)
-    return Trace(
-        samples=value_T if scale is None else one_T,
-        seconds=one_T if scale is None else value_T * scale,
-        start=rows[["start"]].to_numpy(),
-        workers=[f"vm {machine}"],
-        meta={
-            "source": "github.com/Azure/AzurePublicDataset, vm-noise-data",
-            "licence": "CC BY 4.0",
-            "job": f"{job}-vm{machine}",
-            "format": "azure_vm_noise",
-            "units": f"samples: {unit} in one second" if scale is None else f"samples: events; seconds: from {unit}",
-            **tally.meta(),
-        },
-    )
 
 
 def named(path: Path) -> tuple[str, str]:
@@ -382,10 +348,10 @@ def _rows_bitbrains(covariates: list[str], path: Path, tally: Tally) -> Iterator
 def _rows_philly(machine: str, covariates: list[str], path: Path, tally: Tally) -> Iterator[Rows]:
     """Yield blocks of rows; the header may be missing, and rows may end with a comma."""
     names = ("time", machine, *covariates)
-    headed = _headed(head_of(path), names)
+    headed = _headed(head(path), names)
     columns = {"time": TEXT, machine: TEXT, **dict.fromkeys(covariates, NUMBER)}
     first_row = 2 if headed else 1
-    found = [*names, *(["after the last comma"] if _ends_with_comma(head_of(path), names, headed) else [])]
+    found = [*names, *(["after the last comma"] if _ends_with_comma(head(path), names, headed) else [])]
     for block in frames(path, columns, tally, names=found, skip=int(headed), missing=["NA"]):
         seconds = seconds_since_1970(path, block["time"], "time", first_row)
         first_row += len(block)
@@ -441,11 +407,34 @@ def read_bytedance(paths: Sequence[Path], *, micro_batches: bool = False) -> Ite
     """
     for path in paths:
         tally = Tally()
-        table = _operations(path, tally)
-        for stage, rows in table.groupby("stage"):
-            for window, part in enumerate(_windows(rows)):
-                seconds = _micro_batches(part) if micro_batches else _steps(part)
-                yield _trace(path, int(str(stage)), window, seconds, sorted(part["step"].unique()), tally)
+        for stage, rows in _operations(path, tally).groupby("stage"):
+            steps = np.sort(rows["step"].unique())
+            # recorded steps come in windows, with gaps of more than 100 steps between them
+            window_of = dict(zip(steps, np.cumsum(np.diff(steps, prepend=steps[0]) > 100), strict=True))
+            for window, (_, part) in enumerate(rows.groupby(rows["step"].map(window_of))):
+                in_window = sorted(part["step"].unique())
+                if micro_batches:
+                    part = part[part["optype"].astype(str) == "forward-compute"]
+                    part = part.assign(order=part.groupby(["rank", "step"]).cumcount())
+                    seconds = part.pivot_table(index=["step", "order"], columns="rank", values="duration")
+                else:
+                    seconds = part.pivot_table(index="step", columns="rank", values="duration", aggfunc="sum")
+                seconds_TW = seconds.to_numpy(dtype=np.float64)
+                job = path.name.split(".")[0].removeprefix("trace-")
+                yield Trace(
+                    samples=np.where(np.isnan(seconds_TW), np.nan, 1.0),
+                    seconds=seconds_TW,
+                    workers=[f"rank {rank}" for rank in seconds.columns],
+                    meta={
+                        "source": "github.com/ByteDance-Seed/StragglerAnalysis",
+                        "licence": "Apache-2.0",
+                        "job": f"bytedance-{job}-stage{int(str(stage))}-window{window}",
+                        "format": "bytedance_llm",
+                        "units": "samples: one step or micro-batch; seconds: its forward and backward computing",
+                        "steps": f"{len(in_window)} recorded of {in_window[0]} to {in_window[-1]}",
+                        **tally.meta(),
+                    },
+                )
 
 
 def _operations(path: Path, tally: Tally) -> pd.DataFrame:
@@ -471,63 +460,15 @@ def _operations(path: Path, tally: Tally) -> pd.DataFrame:
     used: pd.DataFrame = table[computing & ~bad].dropna()
     if used.empty:
         raise ValueError(f"{path}: holds no forward or backward computation")
-    used = _in_one_run_bytedance(used, tally)
-    require_dense(len(used), used["step"].nunique(), used["rank"].nunique())
-    in_order: pd.DataFrame = used.sort_values(["step", "seq_id"], kind="stable")
-    return in_order
-
-
-def _in_one_run_bytedance(rows: pd.DataFrame, tally: Tally) -> pd.DataFrame:
-    """Continue the steps of a restarted job after its first run: summed, they would count twice."""
-    operation = rows["rank"].astype(str) + "/" + rows["optype"].astype(str) + "/" + rows["seq_id"].astype(str)
-    run_N = runs_of_rows(operation.to_numpy(dtype=str), rows["step"].to_numpy(dtype=np.float64))
+    # steps of a restarted job go on after its first run: summed, they would count twice
+    operation = used["rank"].astype(str) + "/" + used["optype"].astype(str) + "/" + used["seq_id"].astype(str)
+    step_N = used["step"].to_numpy(dtype=np.float64)
+    run_N = runs_of_rows(operation.to_numpy(dtype=str), step_N)
     tally.restarts(run_N.max(initial=0))
-    if not run_N.any():
-        return rows
-    return rows.assign(step=continued(rows["step"].to_numpy(dtype=np.float64), run_N).astype(np.int64))
-
-
-def _windows(rows: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    steps = np.sort(rows["step"].unique())
-    # recorded steps come in windows, with gaps of more than 100 steps between them
-    window_of = dict(zip(steps, np.cumsum(np.diff(steps, prepend=steps[0]) > 100), strict=True))
-    for _, part in rows.groupby(rows["step"].map(window_of)):
-        yield part
-
-
-def _steps(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the seconds of all computing of a step, one column per rank."""
-    seconds: pd.DataFrame = rows.pivot_table(index="step", columns="rank", values="duration", aggfunc="sum")
-    return seconds
-
-
-def _micro_batches(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the seconds of each forward micro-batch in the order of steps, one column per rank."""
-    forward = rows[rows["optype"].astype(str) == "forward-compute"]
-    order = forward.groupby(["rank", "step"]).cumcount()
-    seconds: pd.DataFrame = forward.assign(order=order).pivot_table(
-        index=["step", "order"], columns="rank", values="duration"
-    )
-    return seconds
-
-
-def _trace(path: Path, stage: int, window: int, seconds: pd.DataFrame, steps: Sequence[int], tally: Tally) -> Trace:
-    seconds_TW = seconds.to_numpy(dtype=np.float64)
-    job = path.name.split(".")[0].removeprefix("trace-")
-    return Trace(
-        samples=np.where(np.isnan(seconds_TW), np.nan, 1.0),
-        seconds=seconds_TW,
-        workers=[f"rank {rank}" for rank in seconds.columns],
-        meta={
-            "source": "github.com/ByteDance-Seed/StragglerAnalysis",
-            "licence": "Apache-2.0",
-            "job": f"bytedance-{job}-stage{stage}-window{window}",
-            "format": "bytedance_llm",
-            "units": "samples: one step or micro-batch; seconds: its forward and backward computing",
-            "steps": f"{len(steps)} recorded of {steps[0]} to {steps[-1]}",
-            **tally.meta(),
-        },
-    )
+    if run_N.any():
+        used = used.assign(step=continued(step_N, run_N).astype(np.int64))
+    require_dense(len(used), used["step"].nunique(), used["rank"].nunique())
+    return used.sort_values(["step", "seq_id"], kind="stable")
 
 
 def _is_bytedance(path: Path, head: str) -> bool:
@@ -548,7 +489,7 @@ def read_fedscale(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield one iteration of all clients: one sample each, the time for it, and their bandwidth."""
     for path in paths:
         tally = Tally()
-        clients, milliseconds_W, kbps_W = _json(path, tally) if path.suffix == ".json" else _csv(path, tally)
+        clients, milliseconds_W, kbps_W = (_fedscale_json if path.suffix == ".json" else _fedscale_csv)(path, tally)
         bad_W = ~(milliseconds_W > 0)
         tally.cells("clients whose computation is not positive", bad_W.sum())
         yield Trace(
@@ -568,7 +509,7 @@ def read_fedscale(paths: Sequence[Path]) -> Iterator[Trace]:
         )
 
 
-def _csv(path: Path, tally: Tally) -> tuple[list[str], np.ndarray, np.ndarray]:
+def _fedscale_csv(path: Path, tally: Tally) -> tuple[list[str], Array, Array]:
     table = frame(path, {"client": TEXT, "computation": NUMBER, "communication": NUMBER}, tally)
     named = table["client"].notna()
     tally.rows("rows without a client", (~named).sum())
@@ -580,23 +521,20 @@ def _csv(path: Path, tally: Tally) -> tuple[list[str], np.ndarray, np.ndarray]:
     return table["client"].tolist(), table["computation"].to_numpy(), table["communication"].to_numpy()
 
 
-def _json(path: Path, tally: Tally) -> tuple[list[str], np.ndarray, np.ndarray]:
+def _fedscale_json(path: Path, tally: Tally) -> tuple[list[str], Array, Array]:
     # JSON is read into memory at once
     clients = json_of(path, 1 << 29, "export it as CSV")
     if not isinstance(clients, dict) or not clients:
         raise ValueError(f"{path}: must hold a JSON object with a client in each field")
     tally.read(len(clients))
-    columns = [
-        [_number(path, name, one, key) for name, one in clients.items()] for key in ("computation", "communication")
-    ]
-    return list(clients), np.array(columns[0]), np.array(columns[1])
-
-
-def _number(path: Path, client: str, one: object, key: str) -> float:
-    value = one.get(key) if isinstance(one, Mapping) else None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e300:
-        raise ValueError(f"{path}: client {client!r}: {key!r} must be a number, got {value!r:.100}")
-    return float(value)
+    columns: dict[str, list[float]] = {"computation": [], "communication": []}
+    for client, one in clients.items():
+        for key, column in columns.items():
+            value = one.get(key) if isinstance(one, Mapping) else None
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e300:
+                raise ValueError(f"{path}: client {client!r}: {key!r} must be a number, got {value!r:.100}")
+            column.append(float(value))
+    return list(clients), np.array(columns["computation"]), np.array(columns["communication"])
 
 
 def _is_fedscale(path: Path, head: str) -> bool:

@@ -1,7 +1,6 @@
 """Output of monitors of a machine: ``dstat --output``, ``sadf -d`` (sar), nvidia-smi, Prometheus.
 
 Axes: N rows, D covariates.
-
 """
 
 from __future__ import annotations
