@@ -5,15 +5,41 @@ import importlib
 import json
 import traceback
 import warnings
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from paceline.audit import Audit
-from paceline.audit.inquiry import AuditRun
-from paceline.audit.inside.begin import recorded
-from paceline.audit.tape import load_all
+from paceline.audit.inside.balanced import watch_balanced
+from paceline.audit.inside.patches import Patches
+from paceline.audit.inside.step_recorder import StepRecorder
+from paceline.audit.run import AuditRun, load_all
+
+
+class Ended(BaseException):
+    """The audited function has taken its steps."""
+
+
+@contextmanager
+def recorded(plan, folder, rank):
+    """Record what runs inside; it ends with :class:`Ended` after its last step, which is not seen outside."""
+
+    def end(folder, ranks):
+        raise Ended
+
+    recorder = StepRecorder(plan, folder, end)
+    patches = Patches(recorder)
+    patches.apply(20 + rank)
+    watch_balanced(patches)
+    try:
+        yield recorder
+        recorder.finish()
+    except Ended:
+        pass
+    finally:
+        patches.undo()
 
 
 class Together:

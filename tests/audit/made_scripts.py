@@ -6,8 +6,7 @@ from functools import cache
 
 import numpy as np
 
-from paceline.audit.inquiry import AuditRun
-from paceline.audit.tape import Sample, Tape, TapedStep
+from paceline.audit.run import AuditRun, RankRecord, Sample, StepRecord
 
 VALUES = 6
 
@@ -51,28 +50,30 @@ class Made:
         start = {"first": np.ones(VALUES - 2), "last": np.ones(2)}
         kind = [{"step": self.balanced, "ranks": ranks, "batches": 50, "candidates": self.candidates()}]
         facts = self.facts | ({"balanced": kind} if self.balanced else {})
-        tapes = [Tape(rank, ranks, {}, dict(start), [], {"dtypes": [plan.precision], **facts}) for rank in range(ranks)]
+        records = [
+            RankRecord(rank, ranks, {}, dict(start), [], {"dtypes": [plan.precision], **facts}) for rank in range(ranks)
+        ]
         state, moved = {}, [np.zeros(VALUES) for _ in range(ranks)]
         for step in range(plan.steps):
-            batches = self.of_loader(plan, step, ranks) if self.balanced else self.of_step(plan, step, ranks, tapes)
+            batches = self.of_loader(plan, step, ranks) if self.balanced else self.of_step(plan, step, ranks, records)
             gradient = self.rule([[list(map(self.sample, refs)) for refs in row] for row in batches], state)
             each = gradient if isinstance(gradient, list) else [gradient] * ranks
-            for rank, tape in enumerate(tapes):
+            for rank, record in enumerate(records):
                 moved[rank] = moved[rank] - (0.0 if plan.frozen else 0.1) * each[rank]
                 said = {**self.step_facts, "sizes": [[len(refs) for refs in batches[0]]]}
                 delivered = {"balanced loader 0": step + 1} if self.balanced else {self.stream: (step + 1) * self.micro}
-                tape.steps.append(TapedStep(delivered, apart(each[rank]), added(start, moved[rank]), said))
-        return AuditRun(tapes, folder="here")
+                record.steps.append(StepRecord(delivered, apart(each[rank]), added(start, moved[rank]), said))
+        return AuditRun(records, folder="here")
 
-    def of_step(self, plan, step, ranks, tapes):
-        """The samples of a step's micro-batches, which are noted on the tapes."""
+    def of_step(self, plan, step, ranks, records):
+        """The samples of a step's micro-batches, which are noted on the records."""
         given, found = (plan.arranged or {}).get(self.stream, []), []
         for number in range(step * self.micro, (step + 1) * self.micro):
             own = [[(rank, number, place) for place in range(self.size)] for rank in range(ranks)]
             found.append(given[number] if number < len(given) else own)
-            for tape, refs in zip(tapes, found[-1], strict=True):
+            for record, refs in zip(records, found[-1], strict=True):
                 known = [Sample(zlib.crc32(repr(ref).encode()), self.sample(ref)["counts"]) for ref in refs]
-                tape.streams.setdefault(self.stream, []).append(known)
+                record.streams.setdefault(self.stream, []).append(known)
         return found
 
     def of_loader(self, plan, step, ranks):

@@ -128,16 +128,16 @@ def each(change):
 
 def test_failing_script_is_unknown():
     def fails(run, plan, alone, found):
-        return replace(found, tapes=[], error="no data")
+        return replace(found, records=[], error="no data")
 
     def takes_no_step(run, plan, alone, found):
-        return replace(found, tapes=[])
+        return replace(found, records=[])
 
     def single(run, plan, alone, found):
-        return found if plan.precision == "float32" else replace(found, tapes=[], error="no doubles")
+        return found if plan.precision == "float32" else replace(found, records=[], error="no doubles")
 
     def later(run, plan, alone, found):
-        return found if run == 1 else replace(found, tapes=[], error="no more")
+        return found if run == 1 else replace(found, records=[], error="no more")
 
     assert told(verdict(each(fails))) == ("COULD_NOT_TELL", "FAILED", "no data")
     assert told(verdict(each(takes_no_step))) == ("COULD_NOT_TELL", "NO_STEPS", "")
@@ -152,8 +152,8 @@ def test_failing_script_is_unknown():
 @pytest.mark.parametrize(("noise", "known"), [(1e-12, True), (0.02, True), (0.2, False)])
 def test_noise_widens_tolerance_until_unknown(noise, known):
     def noisy(run, plan, alone, found):
-        for tape in found.tapes:
-            for step in tape.steps:
+        for record in found.records:
+            for step in record.steps:
                 step.gradients = {k: v * (1 + noise * (run == 2)) for k, v in step.gradients.items()}
         return found
 
@@ -168,12 +168,12 @@ def test_noise_widens_tolerance_until_unknown(noise, known):
 def test_random_order_replaced_by_first_run():
     def shuffled(run, plan, alone, found):
         if plan.arranged is None:
-            for tape in found.tapes:
-                tape.streams = {
+            for record in found.records:
+                record.streams = {
                     k: [[replace(one, digest=one.digest + run) for one in b] for b in v]
-                    for k, v in tape.streams.items()
+                    for k, v in record.streams.items()
                 }
-                for step in tape.steps:
+                for step in record.steps:
                     step.gradients = {k: v * run for k, v in step.gradients.items()}
         return found
 
@@ -186,9 +186,9 @@ def on_rank_one(of_step, start=None):
     """Change what the second rank has: its parameters at the start, and each of its steps."""
 
     def change(run, plan, alone, found):
-        for tape in found.tapes[1:]:
-            tape.start = start(tape.start) if start else tape.start
-            for step in tape.steps:
+        for record in found.records[1:]:
+            record.start = start(record.start) if start else record.start
+            for step in record.steps:
                 of_step(step)
         return found
 
@@ -237,8 +237,8 @@ def test_ranks_must_begin_and_step_alike(change, cause):
 
 def test_nonfinite_gradients_are_located():
     def spoilt(run, plan, alone, found):
-        for tape in found.tapes:
-            tape.steps[1].gradients["last"][0] = np.nan
+        for record in found.records:
+            record.steps[1].gradients["last"][0] = np.nan
         return found
 
     found = verdict(each(spoilt))
@@ -258,8 +258,8 @@ def test_nonfinite_gradients_are_located():
 )
 def test_samplers_of_one_order_are_asked_for(said, detail):
     def change(run, plan, alone, found):
-        for tape in found.tapes:
-            tape.facts["samplers"] = {"data": said[tape.rank]}
+        for record in found.records:
+            record.facts["samplers"] = {"data": said[record.rank]}
         return found
 
     assert told(verdict(each(change))) == (("NOT_EXACT", "ORDER", detail) if detail else ("EXACT", None, ""))
@@ -267,9 +267,9 @@ def test_samplers_of_one_order_are_asked_for(said, detail):
 
 def test_same_samples_on_ranks_are_told():
     def change(run, plan, alone, found):
-        for tape in found.tapes[1:]:
-            first = found.tapes[0].streams["data"]
-            tape.streams["data"] = [batch[::-1] for batch in first]
+        for record in found.records[1:]:
+            first = found.records[0].streams["data"]
+            record.streams["data"] = [batch[::-1] for batch in first]
         return found
 
     same = "every rank got the same ones in these steps"
@@ -302,8 +302,8 @@ def test_single_process_failures_are_said():
     assert found.notes[-1] == "It was not compared with one process: it does not run as one."
 
     def short(run, plan, alone, found):
-        for tape in found.tapes:
-            del tape.steps[2:]
+        for record in found.records:
+            del record.steps[2:]
         return found
 
     found = verdict(each(short))
@@ -370,13 +370,13 @@ def test_balanced_job_uneven_or_stateful(seed, first):
 
 def test_balanced_job_of_fixed_sizes_or_failing():
     def fails(run, plan, alone, found):
-        return replace(found, tapes=[], error="sizes differ") if plan.balanced else found
+        return replace(found, records=[], error="sizes differ") if plan.balanced else found
 
     assert told(verdict(balanced(mean, spoilt=fails))) == ("NOT_EXACT", "UNEVEN", "sizes differ")
 
     def alike(run, plan, alone, found):
-        for tape in found.tapes:
-            for step in tape.steps:
+        for record in found.records:
+            for step in record.steps:
                 step.facts["sizes"] = [[6, 6]]
         return found
 
@@ -386,7 +386,7 @@ def test_balanced_job_of_fixed_sizes_or_failing():
 
     def not_numbers(run, plan, alone, found):
         if plan.balanced:
-            found.tapes[0].steps[2].gradients["first"][1] = np.inf
+            found.records[0].steps[2].gradients["first"][1] = np.inf
         return found
 
     found = verdict(balanced(mean, spoilt=not_numbers))

@@ -85,12 +85,3 @@ def test_every_cause_is_documented():
     titles = re.findall(r"^### (.*)$", (CHECKOUT / "docs" / "howto" / "audit.md").read_text("utf-8"), re.MULTILINE)
     headings = {title.lower().replace(" ", "-") for title in titles}
     assert {cause.anchor for cause in Cause} == headings
-
-
-@pytest.mark.slow
-@pytest.mark.checkout
-def test_the_example_in_the_documentation_runs():
-    (example,) = re.findall(
-        r"```python\n(.*?)```", (CHECKOUT / "docs" / "howto" / "audit.md").read_text("utf-8"), re.DOTALL
-    )
-    exec(example, {})

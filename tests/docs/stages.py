@@ -149,7 +149,6 @@ FILLED = {
 
 ELSEWHERE = {
     ("howto/asynchronous.md", 2): "tests/parameter_server/test_async_ray.py",
-    ("howto/audit.md", 1): "tests/audit/test_verdicts.py",
     ("howto/embedding.md", 1): "tests/recording/test_run_files.py",
     ("howto/embedding.md", 2): "tests/recording/test_run_files.py",
     ("howto/federated.md", 1): "tests/integrations/test_flower.py",

@@ -1,8 +1,7 @@
 """A verdict on any training script: whether a sample counts the same on whichever rank it lands.
 
-``paceline audit -- torchrun ...`` runs a script by its own command; :func:`audit` looks at a loss in a notebook. Both
-ask the same questions: :mod:`paceline.audit.examine` says which, and :mod:`paceline.audit.probe` how causes are told
-apart.
+``paceline audit -- torchrun ...`` runs a script by its own command. :mod:`paceline.audit.audit` says which runs it
+makes, and :mod:`paceline.audit.causes` how causes are told apart.
 
 **How a script is run unedited.** Its own command starts its own processes, with a folder first on ``PYTHONPATH`` that
 holds a ``sitecustomize.py``: Python imports that by itself in every process, whatever starts it (torchrun, ``accelerate
@@ -11,9 +10,8 @@ loaders note every sample and hand out others in its place, optimizers note grad
 ends the process. Ranks and runs exchange samples and records through files in a temporary folder.
 """
 
-from paceline.audit.audit_verdict import AuditStatus, AuditVerdict, Cause
-from paceline.audit.examine import Audit
+from paceline.audit.audit import Audit
 from paceline.audit.launch import Launcher
-from paceline.audit.notebook import audit
+from paceline.audit.verdict import AuditStatus, AuditVerdict, Cause
 
-__all__ = ["Audit", "AuditStatus", "AuditVerdict", "Cause", "Launcher", "audit"]
+__all__ = ["Audit", "AuditStatus", "AuditVerdict", "Cause", "Launcher"]

@@ -7,18 +7,17 @@ from itertools import pairwise
 
 import numpy as np
 
-from paceline.audit.comparisons import Arranged, Ref
-from paceline.audit.tape import RANDINT, Tape, TapedStep
+from paceline.audit.run import RANDINT, Arranged, RankRecord, Ref, StepRecord
 
 
-def borders(tape: Tape, stream: str) -> list[int]:
+def borders(record: RankRecord, stream: str) -> list[int]:
     """Return how many batches of a stream belong to the steps so far, for every step that has some.
 
     A loop may fetch a batch or two ahead. As it does so in every step, the first has as many more than the others; but
     those at an epoch's end may have fewer.
     Where a loop has fetched all before its first step, nobody knows: then every batch stands for itself.
     """
-    counts = [step.delivered.get(stream, 0) for step in tape.steps]
+    counts = [step.delivered.get(stream, 0) for step in record.steps]
     grown = [count for number, count in enumerate(counts) if count > (counts[number - 1] if number else 0)]
     if not grown:
         return []
@@ -29,17 +28,17 @@ def borders(tape: Tape, stream: str) -> list[int]:
     return [count - ahead for count in grown]
 
 
-def groups(tape: Tape, stream: str) -> list[range]:
+def groups(record: RankRecord, stream: str) -> list[range]:
     """Return the batches of a stream that belong to each step."""
-    ends = borders(tape, stream)
+    ends = borders(record, stream)
     return [range(first, end) for first, end in pairwise([0, *ends])]
 
 
-def grouped(tape: Tape) -> list[list[TapedStep]]:
+def grouped(record: RankRecord) -> list[list[StepRecord]]:
     """Return the optimizers' steps that belong to the same batches, as where two models take turns."""
-    found: list[list[TapedStep]] = []
+    found: list[list[StepRecord]] = []
     seen: dict[str, int] | None = None
-    for step in tape.steps:
+    for step in record.steps:
         if step.delivered != seen:
             found.append([])
         found[-1].append(step)
@@ -51,32 +50,32 @@ Placement = Callable[[str, range, list[list[int]]], list[list[list[Ref]]]]
 """Function that places a step's samples: from a stream, its batches, and their sizes on every rank."""
 
 
-def arranged(tapes: Sequence[Tape], place: Placement) -> Arranged:
+def arranged(records: Sequence[RankRecord], place: Placement) -> Arranged:
     """Return every step's samples as ``place`` assigns them."""
     found: Arranged = {}
-    for stream in shared(tapes):
+    for stream in shared(records):
         batches: list[list[list[Ref]]] = []
-        for group in groups(tapes[0], stream):
-            if all(group.stop <= len(tape.streams[stream]) for tape in tapes):
-                batches += place(stream, group, sizes_of(tapes, stream, group))
+        for group in groups(records[0], stream):
+            if all(group.stop <= len(record.streams[stream]) for record in records):
+                batches += place(stream, group, sizes_of(records, stream, group))
         found[stream] = batches
     return found
 
 
-def shared(tapes: Sequence[Tape]) -> list[str]:
+def shared(records: Sequence[RankRecord]) -> list[str]:
     """Return the streams of samples that every rank has.
 
     Without a loader, numbers that the script draws in every step count as numbers of samples.
     """
-    known = [stream for stream in tapes[0].streams if all(stream in tape.streams for tape in tapes)]
+    known = [stream for stream in records[0].streams if all(stream in record.streams for record in records)]
     loaded = [stream for stream in known if not stream.startswith(RANDINT)]
-    counts = {stream: [step.delivered.get(stream, 0) for step in tapes[0].steps] for stream in known}
+    counts = {stream: [step.delivered.get(stream, 0) for step in records[0].steps] for stream in known}
     return loaded or [stream for stream in known if counts[stream] and counts[stream][-1] >= len(counts[stream])]
 
 
-def sizes_of(tapes: Sequence[Tape], stream: str, group: range) -> list[list[int]]:
+def sizes_of(records: Sequence[RankRecord], stream: str, group: range) -> list[list[int]]:
     """Return the samples of every batch of a step, of every rank."""
-    return [[len(tape.streams[stream][number]) for tape in tapes] for number in group]
+    return [[len(record.streams[stream][number]) for record in records] for number in group]
 
 
 def pool(group: range, sizes: list[list[int]]) -> list[Ref]:
@@ -100,7 +99,7 @@ def as_they_were(stream: str, group: range, sizes: list[list[int]]) -> list[list
     return assigned(pool(group, sizes), sizes)
 
 
-def mixed(tapes: Sequence[Tape], seed: int) -> Placement:
+def mixed(records: Sequence[RankRecord], seed: int) -> Placement:
     """Return a placement that mixes a step's samples over all ranks and micro-batches, in batches of the same sizes.
 
     In every other step it gives the smallest samples to the first batches and the largest to the last, so that a
@@ -120,7 +119,7 @@ def mixed(tapes: Sequence[Tape], seed: int) -> Placement:
     def ordered(samples: list[Ref], stream: str, group: range) -> list[Ref]:
         order = np.random.default_rng([seed, samples[0][1]]).permutation(len(samples)).tolist()
         if group.start // len(group) % 2 == 0:
-            known = [tapes[rank].streams[stream][number][place].counts for rank, number, place in samples]
+            known = [records[rank].streams[stream][number][place].counts for rank, number, place in samples]
             order.sort(key=lambda number: sum(known[number].values()))
         return [samples[number] for number in order]
 

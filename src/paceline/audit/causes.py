@@ -1,35 +1,234 @@
-"""Causes told apart, by the runs of :mod:`paceline.audit.probe` and by how gradients scale."""
+"""Causes told apart, by how gradients scale, and by one run in which every step starts from the same parameters.
+
+Let G(x) be the gradient of a step whose batches hold nothing but copies of the sample x, and G(x, y) that of a step
+whose batches hold x and y in equal parts. Where rows do not see each other, G(x, y) is a sum of multiples of G(x) and
+G(y); what is left over (the residual) shows batch normalization, negatives within the batch, mixup. The factors show
+the rest: a mean over samples has 1/2 and 1/2, a mean over tokens the shares of x and y in the tokens. Where one rank
+gets x and all others y, the factor of G(x) is how much that rank counts, and so for micro-batches.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from paceline._arrays import Array
-from paceline.audit import arrange, compare, probe
-from paceline.audit.audit_verdict import AuditVerdict, Cause
-from paceline.audit.comparisons import AuditPlan, BalancedRun
-from paceline.audit.inquiry import Inquiry
-from paceline.audit.tape import Tape
+from paceline.audit import arrange, compare
+from paceline.audit.arrange import as_they_were, grouped, groups, pool, shared, sizes_of
+from paceline.audit.compare import flat
+from paceline.audit.run import Arranged, AuditPlan, BalancedRun, RankRecord, Ref
+from paceline.audit.verdict import AuditVerdict, Cause
 
-Probes = tuple[probe.Probe | None, probe.Probe | None, bool]
+if TYPE_CHECKING:
+    from paceline.audit.audit import Audit
+
+STEPS = ("own", "x", "y", "z", "xy", "xz", "rank", "micro", "own again")
+"""Samples of each step of a probing run: those of the script, the sets x, y and z alone, and their mixtures."""
+
+SAME = ("own",) * len(STEPS)
+"""A run of as many steps that all hold the same."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Result of a probing run: how much samples, ranks and micro-batches count in its gradients.
+
+    Parameters
+    ----------
+    control
+        Relative deviation of two steps that hold the same.
+    residual
+        Part of the gradient of mixed x and y that neither explains, relative.
+    shares
+        The share of x in a mixture by its gradient, for the pairs x, y and x, z; NaN where it cannot be told.
+    expected
+        The share of x in the samples.
+    rank_weight, micro_weight
+        How much the first rank and the first micro-batch count, times their number: 1 if they count as all others.
+    extreme
+        Whether a sample counts nothing beside another although it has a gradient when alone.
+    counts
+        The sizes of x, y and z.
+    again
+        The gradient of the last step.
+    """
+
+    control: float
+    residual: float
+    shares: tuple[float, float]
+    expected: float
+    rank_weight: float
+    micro_weight: float
+    counts: tuple[dict[str, int], ...] = ()
+    extreme: bool = False
+    again: Array = field(default_factory=lambda: np.zeros(0), compare=False)
+
+
+def distinct(sizes: Sequence[dict[str, int]]) -> list[int]:
+    """Return three places: of the smallest, of the largest, and of one in between.
+
+    >>> distinct([{"a": 3}, {"a": 9}, {"a": 1}, {"a": 4}])
+    [2, 1, 3]
+    """
+    order = sorted(range(len(sizes)), key=lambda place: (sum(sizes[place].values()), place))
+    rest = [place for place in order if place not in (order[0], order[-1])]
+    return [order[0], order[-1], rest[len(rest) // 2] if rest else order[-1]]
+
+
+def fill(step: str, micro: int, rank: int, place: int) -> int:
+    """Return which of x, y and z (0, 1, 2) lies in this place of a probing step."""
+    if step in ("x", "y", "z"):
+        return "xyz".index(step)
+    if step in ("xy", "xz"):
+        return 0 if place % 2 == 0 else "xyz".index(step[1])
+    return 0 if (rank if step == "rank" else micro) == 0 else 1
+
+
+def probing(records: Sequence[RankRecord], steps: Sequence[str] = STEPS) -> tuple[Arranged, tuple[dict[str, int], ...]]:
+    """Return the samples of a probing run, and the sizes of x, y and z; the first step is repeated in all streams."""
+    streams = shared(records)
+    main = max(streams, key=lambda stream: len(pool(*_first(records, stream))))
+    refs = pool(*_first(records, main))
+    known = [records[rank].streams[main][number][place].counts for rank, number, place in refs]
+    chosen = [refs[place] for place in distinct(known)]
+    found: Arranged = {}
+    for stream in streams:
+        group, sizes = _first(records, stream)
+        base = as_they_were(stream, group, sizes)
+        found[stream] = []
+        for step in steps:
+            found[stream] += base if step.startswith("own") or stream != main else _filled(step, sizes, chosen)
+    return found, tuple(known[refs.index(ref)] for ref in chosen)
+
+
+def _first(records: Sequence[RankRecord], stream: str) -> tuple[range, list[list[int]]]:
+    group = groups(records[0], stream)[0]
+    return group, sizes_of(records, stream, group)
+
+
+def _filled(step: str, sizes: list[list[int]], chosen: Sequence[Ref]) -> list[list[list[Ref]]]:
+    return [
+        [[chosen[fill(step, micro, rank, place)] for place in range(size)] for rank, size in enumerate(row)]
+        for micro, row in enumerate(sizes)
+    ]
+
+
+def numbers_of(
+    step_size: int, ranks: int, chosen: Sequence[int], base: list[int], steps: Sequence[str] = STEPS
+) -> list[list[int]]:
+    """Return the numbers of the samples of a balanced loader's probing run; each rank's part is one after the other."""
+    return [
+        base
+        if step.startswith("own")
+        else [chosen[fill(step, 0, place * ranks // step_size, place)] for place in range(step_size)]
+        for step in steps
+    ]
+
+
+def probing_gradients(
+    record: RankRecord, names: Sequence[str], expected: dict[str, int], *, raw: bool = False
+) -> dict[str, Array] | None:
+    """Return the gradients of a probing run's steps; None if they did not take the batches that were meant for them."""
+    steps = grouped(record)[: len(names)]
+    aligned = all(
+        [after - before for before, after in pairwise(step[0].delivered[stream] for step in steps)]
+        == [batches] * (len(steps) - 1)
+        for stream, batches in expected.items()
+    )
+    if len(steps) < len(names) or not aligned:
+        return None
+    return {name: flat(steps[number], raw=raw) for number, name in enumerate(names)}
+
+
+def measured(vector: dict[str, Array], sizes: list[list[int]], counts: tuple[dict[str, int], ...]) -> Probe:
+    """Return what the gradients of the probing steps show."""
+    base = vector["own"]
+    control = float(np.abs(vector["own again"] - base).max(initial=0) / (np.abs(base).max(initial=0) or 1))
+    fits = [of_two(vector["x" + other], vector["x"], vector[other]) for other in "yz"]
+    batches = [size for row in sizes for size in row]
+    rank, micro = (of_two(vector[name], vector["x"], vector["y"]) for name in ("rank", "micro"))
+    return Probe(
+        control=control,
+        residual=max(fit[2] for fit in fits),
+        shares=(_share(fits[0]), _share(fits[1])),
+        expected=float(np.mean([(size + 1) // 2 / size for size in batches])) if min(batches) > 1 else float("nan"),
+        rank_weight=rank[0] * len(sizes[0]) if len(sizes[0]) > 1 else 1.0,
+        micro_weight=micro[0] * len(sizes) if len(sizes) > 1 else 1.0,
+        extreme=any(
+            abs(_share(fit) - 0.5) > 0.5 - 1e-9 and _both(vector["x"], vector[other])
+            for fit, other in zip(fits, "yz", strict=True)
+        ),
+        counts=counts,
+        again=vector["own again"],
+    )
+
+
+def _share(fit: tuple[float, float, float]) -> float:
+    return fit[0] / (fit[0] + fit[1]) if fit[0] + fit[1] else float("nan")
+
+
+def _both(one: Array, other: Array) -> bool:
+    """Return whether neither vector is nothing beside the other."""
+    lengths = np.linalg.norm(one), np.linalg.norm(other)
+    return bool(min(lengths) > 1e-9 * max(lengths))
+
+
+def of_two(mixture: Array, one: Array, other: Array) -> tuple[float, float, float]:
+    """Return the factors of two vectors in a third, and what is left over, relative.
+
+    If one of them is zero, its factor is what the other's lacks to 1: that of a mean.
+
+    >>> [round(part, 3) for part in of_two(np.array([3.0, 4.0, 1.0]), np.eye(3)[0], np.eye(3)[1])]
+    [3.0, 4.0, 0.196]
+    >>> of_two(np.array([0.0, 0.5]), np.zeros(2), np.array([0.0, 1.0]))
+    (0.5, 0.5, 0.0)
+    """
+    basis = np.stack([one, other], axis=1)
+    factors, *_ = np.linalg.lstsq(basis, mixture, rcond=1e-10)
+    rest = mixture - basis @ factors
+    if not _both(one, other) and max(np.linalg.norm(one), np.linalg.norm(other)) > 0:
+        zero = int(np.linalg.norm(one) > np.linalg.norm(other))
+        factors[zero] = 1 - factors[1 - zero]
+    return float(factors[0]), float(factors[1]), float(np.linalg.norm(rest) / (np.linalg.norm(mixture) or 1))
+
+
+def named(shown: Probe, tolerance: float) -> str:
+    """Return what of the samples has the ratio that the factors show, such as the labels that count."""
+    if any(abs(share - 0.5) > 0.5 - 1e-9 for share in shown.shares):
+        return "samples without any loss term leave the others the whole weight"
+    for share, other in zip(shown.shares, shown.counts[1:], strict=True):
+        if not 0 < share < 1 or abs(share - shown.expected) < tolerance:
+            continue
+        ratio = share / (1 - share) * (1 - shown.expected) / shown.expected
+        for part, size in sorted(shown.counts[0].items(), key=lambda item: len(item[0])):
+            for less in (0, 1):  # a token that predicts the next has one term less than it has tokens
+                rest = other.get(part, 0) - less
+                if rest > 0 and abs(ratio - (size - less) / rest) < tolerance * max(ratio, 1):
+                    what = "number" if " that " in part else "size"
+                    return f"it follows the {what} of {part}" + (", less one" if less else "")
+        return f"samples count {ratio:.3g} : 1"
+    return ""
+
+
+Probes = tuple[Probe | None, Probe | None, bool]
 """What the gradients show that optimizers use, and those that backward() left; and whether the latter are summed."""
 
 
-def find_cause(inquiry: Inquiry, found: compare.Difference, *, alone: bool = False) -> AuditVerdict:
+def find_cause(audit: Audit, found: compare.Difference, *, alone: bool = False) -> AuditVerdict:
     """Make the probing run, and return the verdict that it leads to."""
-    shown, raw, summed = _probed(inquiry, alone=alone)
-    if inquiry.random and (shown is None or shown.control > 100 * inquiry.tolerance):
-        return inquiry.unknown(Cause.CHANCE)
+    shown, raw, summed = _probed(audit, alone=alone)
+    if audit.random and (shown is None or shown.control > 100 * audit.tolerance):
+        return audit.unknown(Cause.CHANCE)
     if shown is None:
-        return inquiry.not_exact(Cause.UNKNOWN, found)
-    if shown.control > 100 * inquiry.tolerance:
-        return _carried(inquiry, found, shown)
-    facts = inquiry.base.tapes[0].facts
-    fine = 1e-5 if inquiry.precision == "float64" else 2e-2
+        return audit.not_exact(Cause.UNKNOWN, found)
+    if shown.control > 100 * audit.tolerance:
+        return _carried(audit, found, shown)
+    facts = audit.base.records[0].facts
+    fine = 1e-5 if audit.precision == "float64" else 2e-2
     rows, samples = facts.get("collated", (0, 0))
     filtered = f"collate_fn leaves {rows} of {samples} samples" if rows < samples else ""
     changed = shown.residual > fine and raw is not None and raw.residual <= fine
@@ -38,164 +237,158 @@ def find_cause(inquiry: Inquiry, found: compare.Difference, *, alone: bool = Fal
         shown = raw
     if shown.residual > fine or (shown.extreme and not filtered):
         if hooks := facts.get("hooks"):
-            without, _, _ = _probed(inquiry, alone=alone, hooks=False)
+            without, _, _ = _probed(audit, alone=alone, hooks=False)
             if without is None:
-                return inquiry.not_exact(Cause.UNKNOWN, found)
+                return audit.not_exact(Cause.UNKNOWN, found)
             if without.residual <= fine and not without.extreme:
                 more = " and others" if len(hooks) > 1 else ""
-                return inquiry.not_exact(Cause.HOOKS, found, f"by a hook on {hooks[0]}{more}")
+                return audit.not_exact(Cause.HOOKS, found, f"by a hook on {hooks[0]}{more}")
         detail = ", ".join(facts.get("mixing", [])) or "negatives within the batch, hard examples, mixup"
-        return inquiry.not_exact(Cause.ROWS, found, detail)
+        return audit.not_exact(Cause.ROWS, found, detail)
     if any(abs(share - shown.expected) > fine for share in shown.shares):
-        return inquiry.not_exact(Cause.TERMS, found, filtered or probe.named(shown, 10 * fine))
+        return audit.not_exact(Cause.TERMS, found, filtered or named(shown, 10 * fine))
     if abs(shown.micro_weight - 1) > fine:
-        return inquiry.not_exact(
-            Cause.MICRO_BATCHES, found, f"the first counts {shown.micro_weight:.3g} times its share"
-        )
+        return audit.not_exact(Cause.MICRO_BATCHES, found, f"the first counts {shown.micro_weight:.3g} times its share")
     if changed and not summed:
-        return inquiry.not_exact(Cause.HOOKS, found, "by the script, after backward()")
+        return audit.not_exact(Cause.HOOKS, found, "by the script, after backward()")
     if abs(shown.rank_weight - 1) > fine:
-        return inquiry.not_exact(Cause.RANKS, found, f"the first counts {shown.rank_weight:.3g} times its share")
-    return _not_shown(inquiry, found, filtered)
+        return audit.not_exact(Cause.RANKS, found, f"the first counts {shown.rank_weight:.3g} times its share")
+    return _not_shown(audit, found, filtered)
 
 
-def _carried(inquiry: Inquiry, found: compare.Difference, shown: probe.Probe) -> AuditVerdict:
+def _carried(audit: Audit, found: compare.Difference, shown: Probe) -> AuditVerdict:
     """Return the verdict on a script whose gradient of the same samples depends on the steps before."""
     first = max(found.steps[0].values(), default=0.0) if found.steps else 0.0
-    if first > inquiry.tolerance:  # before anything was carried
-        return inquiry.not_exact(Cause.UNKNOWN, found, "state that is carried from step to step hides it")
-    same, _, _ = _probed(inquiry, steps=probe.SAME)
+    if first > audit.tolerance:  # before anything was carried
+        return audit.not_exact(Cause.UNKNOWN, found, "state that is carried from step to step hides it")
+    same, _, _ = _probed(audit, steps=SAME)
     largest = np.abs(shown.again).max(initial=0)
-    if same is None or np.allclose(same.again, shown.again, rtol=0, atol=100 * inquiry.tolerance * largest):
-        return inquiry.not_exact(
-            Cause.UNKNOWN, found, "what changes from step to step hides it"
-        )  # whatever the batches
-    return inquiry.not_exact(Cause.CARRIED, found)
+    if same is None or np.allclose(same.again, shown.again, rtol=0, atol=100 * audit.tolerance * largest):
+        return audit.not_exact(Cause.UNKNOWN, found, "what changes from step to step hides it")  # whatever the batches
+    return audit.not_exact(Cause.CARRIED, found)
 
 
-def _not_shown(inquiry: Inquiry, found: compare.Difference, filtered: str) -> AuditVerdict:
+def _not_shown(audit: Audit, found: compare.Difference, filtered: str) -> AuditVerdict:
     """Return the verdict on a script of which the probing run shows nothing: by what it was seen to do."""
-    tapes, close = inquiry.base.tapes, 100 * inquiry.tolerance
-    clipped = [np.array([one for step in tape.steps for one in step.facts.get("clipped", [])]) for tape in tapes]
+    records, close = audit.base.records, 100 * audit.tolerance
+    clipped = [np.array([one for step in record.steps for one in step.facts.get("clipped", [])]) for record in records]
     if len({norms.shape for norms in clipped}) == 1 and clipped[0].size:
         differs = any(not np.allclose(clipped[0], norms, rtol=close) for norms in clipped)
         if differs and any((norms[:, 0] > norms[:, 1]).any() for norms in clipped):
-            return inquiry.not_exact(Cause.HOOKS, found, "by clip_grad_norm_")
-    for name, values in tapes[0].facts.get("not trained", {}).items():
-        others = [tape.facts.get("not trained", {}).get(name, values) for tape in tapes]
+            return audit.not_exact(Cause.HOOKS, found, "by clip_grad_norm_")
+    for name, values in records[0].facts.get("not trained", {}).items():
+        others = [record.facts.get("not trained", {}).get(name, values) for record in records]
         if any(len(other) == len(values) and not np.allclose(values, other, rtol=close) for other in others):
             kind = name.rpartition(" ")[0]
-            return inquiry.not_exact(Cause.RANKS, found, f"parameters of a {kind} that no optimizer has differ")
+            return audit.not_exact(Cause.RANKS, found, f"parameters of a {kind} that no optimizer has differ")
     if filtered:
-        return inquiry.not_exact(Cause.TERMS, found, filtered)
-    return inquiry.not_exact(Cause.UNKNOWN, found)
+        return audit.not_exact(Cause.TERMS, found, filtered)
+    return audit.not_exact(Cause.UNKNOWN, found)
 
 
-def unlike_one(inquiry: Inquiry, found: compare.Difference, one: Tape) -> AuditVerdict:
+def unlike_one(audit: Audit, found: compare.Difference, one: RankRecord) -> AuditVerdict:
     """Find why a step differs from that of one process although samples may be exchanged."""
-    ours, theirs = (compare.flat([tape.steps[0]]) for tape in (inquiry.base.tapes[0], one))
+    ours, theirs = (compare.flat([record.steps[0]]) for record in (audit.base.records[0], one))
     factor = float(ours @ theirs / (theirs @ theirs or 1))
-    ranks = len(inquiry.base.tapes)
-    if np.abs(ours - factor * theirs).max(initial=0) > 100 * inquiry.tolerance * np.abs(ours).max(initial=0):
-        return find_cause(inquiry, found, alone=True)
+    ranks = len(audit.base.records)
+    if np.abs(ours - factor * theirs).max(initial=0) > 100 * audit.tolerance * np.abs(ours).max(initial=0):
+        return find_cause(audit, found, alone=True)
     detail = f"{factor:.4g} times that of one process"
     if abs(factor - 1 / ranks) < 0.01 / ranks:
-        return inquiry.not_exact(Cause.SUM, found, detail)
-    return inquiry.not_exact(Cause.TIMES_RANKS if factor > 1 else Cause.UNKNOWN, found, detail)
+        return audit.not_exact(Cause.SUM, found, detail)
+    return audit.not_exact(Cause.TIMES_RANKS if factor > 1 else Cause.UNKNOWN, found, detail)
 
 
-def by_size(inquiry: Inquiry, found: compare.Difference) -> AuditVerdict:
+def by_size(audit: Audit, found: compare.Difference) -> AuditVerdict:
     """Distinguish sums from unweighted means, by how a rank's weight depends on its size."""
-    kind = inquiry.balanced[0]
-    if inquiry.streams:
-        return inquiry.not_exact(Cause.OTHER_DATA, found, ", ".join(inquiry.streams))
-    shown, _, _ = _probed(inquiry)
-    if shown is not None and shown.control > 100 * inquiry.tolerance:
-        return inquiry.unknown(Cause.CHANCE) if inquiry.random else _carried(inquiry, found, shown)
-    exponent = _size_exponent(inquiry, kind) if kind["candidates"] else None
+    kind = audit.balanced[0]
+    if audit.streams:
+        return audit.not_exact(Cause.OTHER_DATA, found, ", ".join(audit.streams))
+    shown, _, _ = _probed(audit)
+    if shown is not None and shown.control > 100 * audit.tolerance:
+        return audit.unknown(Cause.CHANCE) if audit.random else _carried(audit, found, shown)
+    exponent = _size_exponent(audit, kind) if kind["candidates"] else None
     if exponent == 2:
-        return inquiry.not_exact(Cause.SUM, found, "a rank's weight grows with the square of its batch")
+        return audit.not_exact(Cause.SUM, found, "a rank's weight grows with the square of its batch")
     if exponent == 0:
-        return inquiry.not_exact(Cause.NOT_WEIGHTED, found)
-    mixing = inquiry.base.tapes[0].facts.get("mixing", [])
-    return inquiry.not_exact(Cause.ROWS if mixing else Cause.UNKNOWN, found, ", ".join(mixing))
+        return audit.not_exact(Cause.NOT_WEIGHTED, found)
+    mixing = audit.base.records[0].facts.get("mixing", [])
+    return audit.not_exact(Cause.ROWS if mixing else Cause.UNKNOWN, found, ", ".join(mixing))
 
 
-def _probed(inquiry: Inquiry, *, alone: bool = False, hooks: bool = True, steps: Sequence[str] = probe.STEPS) -> Probes:
+def _probed(audit: Audit, *, alone: bool = False, hooks: bool = True, steps: Sequence[str] = STEPS) -> Probes:
     """Make all probing steps, as many in one run as an epoch has."""
-    of, each, epoch, sizes, counts = (_of_balanced if inquiry.balanced else _of_plain)(inquiry, alone, steps)
+    of, each, epoch, sizes, counts = (_of_balanced if audit.balanced else _of_plain)(audit, alone, steps)
     found: dict[str, Array] = {}
     raw: list[dict[str, Array]] = [{}, {}]  # of the first and the last rank
-    many = min(max(epoch, 1), len(probe.STEPS))
-    for first in range(0, len(probe.STEPS) if counts else 0, many):
-        part = range(first, min(first + many, len(probe.STEPS)))
-        run = inquiry.run(replace(of(part), hooks=hooks), alone)
-        names = [probe.STEPS[number] for number in part]
-        vectors = None if run.error or not run.tapes else probe.gradients(run.tapes[0], names, each)
+    many = min(max(epoch, 1), len(STEPS))
+    for first in range(0, len(STEPS) if counts else 0, many):
+        part = range(first, min(first + many, len(STEPS)))
+        run = audit.run(replace(of(part), hooks=hooks), alone)
+        names = [STEPS[number] for number in part]
+        vectors = None if run.error or not run.records else probing_gradients(run.records[0], names, each)
         if vectors is None or not all(np.isfinite(vector).all() for vector in vectors.values()):
             return None, None, True
         found |= vectors
-        for known, tape in zip(raw, (run.tapes[0], run.tapes[-1]), strict=True):
-            known |= probe.gradients(tape, names, each, raw=True) or {}
+        for known, record in zip(raw, (run.records[0], run.records[-1]), strict=True):
+            known |= probing_gradients(record, names, each, raw=True) or {}
     if not found:
         return None, None, True
-    shown = probe.shown(found, sizes, counts)
+    shown = measured(found, sizes, counts)
     if any(len(vector) != len(found["own"]) for vector in raw[0].values()):
         return shown, None, True
-    return shown, probe.shown(raw[0], sizes, counts), np.allclose(raw[0]["own"], raw[1].get("own", np.nan))
+    return shown, measured(raw[0], sizes, counts), np.allclose(raw[0]["own"], raw[1].get("own", np.nan))
 
 
 Probing = tuple[Callable[[range], AuditPlan], dict[str, int], int, list[list[int]], tuple[dict[str, int], ...]]
 """Plan of some probing steps, batches of each step on every stream, steps of an epoch, sizes, and counts of x, y, z."""
 
 
-def _of_plain(inquiry: Inquiry, alone: bool, steps: Sequence[str]) -> Probing:
-    assigned, counts = probe.probing(inquiry.base.tapes, steps)
-    each = {name: len(batches) // len(probe.STEPS) for name, batches in assigned.items()}
+def _of_plain(audit: Audit, alone: bool, steps: Sequence[str]) -> Probing:
+    assigned, counts = probing(audit.base.records, steps)
+    each = {name: len(batches) // len(STEPS) for name, batches in assigned.items()}
     main = max(assigned, key=lambda name: sum(len(refs) for row in assigned[name] for refs in row))
     if alone:
         assigned = {name: [[[ref for refs in row for ref in refs]] for row in rows] for name, rows in assigned.items()}
     sizes = [[len(refs) for refs in row] for row in assigned[main][: each[main]]]
-    lengths = inquiry.base.tapes[0].facts.get("lengths", {})
+    lengths = audit.base.records[0].facts.get("lengths", {})
     known = [lengths[name] // each[name] for name in assigned if lengths.get(name) and each[name]]
 
     def of(numbers: range) -> AuditPlan:
         part = {name: rows[numbers.start * each[name] : numbers.stop * each[name]] for name, rows in assigned.items()}
-        return inquiry.frozen(len(numbers), arranged=part)
+        return audit.frozen(len(numbers), arranged=part)
 
-    return of, each, min(known, default=len(probe.STEPS)), sizes, counts
+    return of, each, min(known, default=len(STEPS)), sizes, counts
 
 
-def _of_balanced(inquiry: Inquiry, alone: bool, steps: Sequence[str]) -> Probing:
-    kind = inquiry.balanced[0]
+def _of_balanced(audit: Audit, alone: bool, steps: Sequence[str]) -> Probing:
+    kind = audit.balanced[0]
     ranks = int(kind["ranks"])
     numbers, counts = zip(*kind["candidates"], strict=True) if kind["candidates"] else ((), ())
-    chosen = probe.distinct(counts) if len(counts) > 2 else []
+    chosen = distinct(counts) if len(counts) > 2 else []
     base = [numbers[place % len(numbers)] for place in range(kind["step"])] if chosen else []
-    assigned = (
-        probe.numbers_of(kind["step"], ranks, [numbers[place] for place in chosen], base, steps) if chosen else []
-    )
+    assigned = numbers_of(kind["step"], ranks, [numbers[place] for place in chosen], base, steps) if chosen else []
 
     def of(part: range) -> AuditPlan:
-        return inquiry.frozen(len(part), balanced=BalancedRun(numbers=assigned[part.start : part.stop]))
+        return audit.frozen(len(part), balanced=BalancedRun(numbers=assigned[part.start : part.stop]))
 
     sizes = [[kind["step"] // ranks] * ranks]
     return of, {}, kind["batches"], sizes, tuple(counts[place] for place in chosen)
 
 
-def _size_exponent(inquiry: Inquiry, kind: dict[str, Any]) -> float | None:
+def _size_exponent(audit: Audit, kind: dict[str, Any]) -> float | None:
     """Return the power of a rank's size that its weight follows: 1 if every sample counts the same."""
     one, other = (kind["candidates"][place][0] for place in (0, -1))
     numbers = [[one] * kind["step"], [other] * kind["step"], [one] * kind["step"], [one] * kind["step"]]
-    rows = _rows(inquiry, BalancedRun(uneven=True, numbers=numbers))
+    rows = _rows(audit, BalancedRun(uneven=True, numbers=numbers))
     if rows is None or len(rows[3][0]) != 2 or rows[3][0][0] == rows[3][0][1]:
         return None
     first = rows[3][0][0]  # in the last step, the first rank gets the one sample and the second the other
     numbers[3] = [one] * first + [other] * (kind["step"] - first)
-    mixed = _rows(inquiry, BalancedRun(uneven=True, numbers=numbers))
+    mixed = _rows(audit, BalancedRun(uneven=True, numbers=numbers))
     if mixed is None:
         return None
-    first_weight, rest, _ = probe.of_two(mixed[3][1], mixed[0][1], mixed[1][1])
+    first_weight, rest, _ = of_two(mixed[3][1], mixed[0][1], mixed[1][1])
     sizes = [np.array(row, float) for row, _ in mixed]
     for power in (0.0, 2.0):  # gradients of whole batches scale with their ranks' sizes too
         sums = [float((row**power).sum()) for row in sizes]
@@ -206,10 +399,10 @@ def _size_exponent(inquiry: Inquiry, kind: dict[str, Any]) -> float | None:
     return None
 
 
-def _rows(inquiry: Inquiry, balanced: BalancedRun) -> list[tuple[list[int], Array]] | None:
+def _rows(audit: Audit, balanced: BalancedRun) -> list[tuple[list[int], Array]] | None:
     """Return the ranks' sizes and the gradient of four steps from the same parameters."""
-    run = inquiry.run(inquiry.frozen(4, balanced=balanced), False)
-    steps = arrange.grouped(run.tapes[0])[:4] if run.tapes and not run.error else []
+    run = audit.run(audit.frozen(4, balanced=balanced), False)
+    steps = arrange.grouped(run.records[0])[:4] if run.records and not run.error else []
     if len(steps) < 4:
         return None
     return [(step[0].facts["sizes"][0], compare.flat(step)) for step in steps]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline._arrays import Array
-from paceline.audit.tape import Arrays, Tape, TapedStep
+from paceline.audit.run import Arrays, RankRecord, StepRecord
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Difference:
         return 0, ""
 
 
-def difference(expected: Sequence[Tape], found: Sequence[Tape]) -> Difference:
+def difference(expected: Sequence[RankRecord], found: Sequence[RankRecord]) -> Difference:
     """Compare two runs rank by rank, step by step."""
     steps: list[dict[str, float]] = []
-    for number in range(min(len(tape.steps) for tape in [*expected, *found])):
+    for number in range(min(len(record.steps) for record in [*expected, *found])):
         worst: dict[str, float] = {}
         for one, other in zip(expected, found, strict=True):
             amounts = of_step(one, one.steps[number], other.steps[number])
@@ -43,13 +43,13 @@ def difference(expected: Sequence[Tape], found: Sequence[Tape]) -> Difference:
     return Difference(tuple(steps))
 
 
-def of_step(tape: Tape, one: TapedStep, other: TapedStep) -> dict[str, float]:
+def of_step(record: RankRecord, one: StepRecord, other: StepRecord) -> dict[str, float]:
     """Return the relative deviations of one step: of gradients, and of how far parameters moved."""
     moved, others = (
         {
-            name: after - tape.start[name]
+            name: after - record.start[name]
             for name, after in step.parameters.items()
-            if name in tape.start and tape.start[name].shape == after.shape
+            if name in record.start and record.start[name].shape == after.shape
         }
         for step in (one, other)
     )
@@ -85,42 +85,44 @@ def distance(one: Array, other: Array) -> float:
     return largest
 
 
-def ranks_differ(tapes: Sequence[Tape]) -> Difference:
+def ranks_differ(records: Sequence[RankRecord]) -> Difference:
     """Return how far the ranks' gradients are from each other, relative to the first rank's."""
-    first = tapes[0]
+    first = records[0]
     steps = []
     for number, step in enumerate(first.steps):
         worst: dict[str, float] = {}
-        for tape in tapes[1:]:
-            found = relative(step.gradients, tape.steps[number].gradients) if number < len(tape.steps) else {}
+        for record in records[1:]:
+            found = relative(step.gradients, record.steps[number].gradients) if number < len(record.steps) else {}
             worst = {name: max(worst.get(name, 0.0), amount) for name, amount in found.items()}
         steps.append(worst)
     return Difference(tuple(steps))
 
 
-def starts_differ(tapes: Sequence[Tape]) -> float:
+def starts_differ(records: Sequence[RankRecord]) -> float:
     """Return how far the ranks' parameters are from each other before the first step."""
-    return max((max(relative(tapes[0].start, tape.start).values(), default=0.0) for tape in tapes[1:]), default=0.0)
-
-
-def ends_differ(tapes: Sequence[Tape]) -> float:
-    """Return how far the ranks' parameters are from each other after the last step."""
-    last = tapes[0].steps[-1].parameters
     return max(
-        (max(relative(last, tape.steps[-1].parameters).values(), default=0.0) for tape in tapes[1:]), default=0.0
+        (max(relative(records[0].start, record.start).values(), default=0.0) for record in records[1:]), default=0.0
     )
 
 
-def flat(steps: Sequence[TapedStep], *, raw: bool = False) -> Array:
+def ends_differ(records: Sequence[RankRecord]) -> float:
+    """Return how far the ranks' parameters are from each other after the last step."""
+    last = records[0].steps[-1].parameters
+    return max(
+        (max(relative(last, record.steps[-1].parameters).values(), default=0.0) for record in records[1:]), default=0.0
+    )
+
+
+def flat(steps: Sequence[StepRecord], *, raw: bool = False) -> Array:
     """Return the gradients of some steps as one vector."""
     arrays = [array.astype(np.float64) for step in steps for array in (step.raw if raw else step.gradients).values()]
     return np.concatenate(arrays) if arrays else np.zeros(0)
 
 
-def not_a_number(tapes: Sequence[Tape]) -> Difference | None:
+def not_a_number(records: Sequence[RankRecord]) -> Difference | None:
     """Return where gradients are not numbers; None if all are."""
     steps = [
         {name: float("inf") for name, array in step.gradients.items() if not np.isfinite(array).all()}
-        for step in tapes[0].steps
+        for step in records[0].steps
     ]
     return Difference(tuple(steps)) if any(steps) else None

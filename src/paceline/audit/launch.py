@@ -13,9 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from paceline import _version
-from paceline.audit.comparisons import AuditPlan
-from paceline.audit.inquiry import AuditRun
-from paceline.audit.tape import load_all
+from paceline.audit.run import AuditPlan, AuditRun, load_all
 
 
 class Launcher:

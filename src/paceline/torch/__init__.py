@@ -1,7 +1,5 @@
 """Balanced training on PyTorch: a loader whose batches follow each rank's speed, and one call to attach it."""
 
-from typing import Any
-
 from paceline._require import require
 
 require("torch", needed_by="paceline.torch", extra="torch")
@@ -31,14 +29,5 @@ __all__ = [
     "Scaling",
     "StreamLoader",
     "attach",
-    "audit",
     "gather_rows",
 ]
-
-
-def __getattr__(name: str) -> Any:  # the audit runs this package's own loops
-    if name == "audit":
-        from paceline.audit import audit
-
-        return audit
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -44,10 +44,10 @@ class BeginAudit(Loader):
         """Run the module, and then begin the audit."""
         self.loader.exec_module(module)
         try:
-            from paceline.audit.inside.begin import begin
+            from paceline.audit.inside import begin
         except ImportError:  # another environment than the one that the audit runs in
             sys.path.append(os.environ["PACELINE_AUDIT_PATH"])
-            from paceline.audit.inside.begin import begin
+            from paceline.audit.inside import begin
         begin()
 
 

@@ -1,1 +1,38 @@
-"""Inside the processes of a script under audit: what is recorded, exchanged and switched off there."""
+"""What runs inside an audited script's processes; :func:`begin` starts it."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Never
+
+from paceline.audit.inside.balanced import watch_balanced
+from paceline.audit.inside.patches import Patches
+from paceline.audit.inside.step_recorder import StepRecorder
+from paceline.audit.run import AuditPlan
+
+
+def begin() -> None:
+    """Begin in a process whose environment says what to do."""
+    plan = AuditPlan.from_json(Path(os.environ["PACELINE_AUDIT_PLAN"]).read_text(encoding="utf-8"))
+    recorder = StepRecorder(plan, Path(os.environ["PACELINE_AUDIT_FOLDER"]), end_process)
+    patches = Patches(recorder)
+    # what a script does not seed, differently on each rank
+    patches.apply(20 + int(os.environ.get("RANK", "0")))
+    watch_balanced(patches)
+    atexit.register(recorder.finish)
+
+
+def end_process(folder: Path, ranks: int) -> Never:
+    """End this process when all ranks have written their records: nothing of the script runs any more."""
+    # seconds to wait for the other ranks' records
+    until = time.monotonic() + 60.0
+    while len(list(folder.glob("*.json"))) < ranks and time.monotonic() < until:
+        time.sleep(0.01)
+    time.sleep(0.05)  # the others see it too before this process's connections close
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

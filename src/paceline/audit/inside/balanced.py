@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate
 
-from paceline.audit.comparisons import BalancedRun
 from paceline.audit.inside.patches import Patches, length_of, one_of
 from paceline.audit.inside.randomness import Seeded
-from paceline.audit.inside.sample_order import counts, digest, recorded
+from paceline.audit.inside.samples import counts, digest, recorded
+from paceline.audit.run import BalancedRun
 from paceline.coordinator.balanced.load_balancer import LoadBalancer
 from paceline.coordinator.balanced.policy import Policy
 from paceline.predictors import Forecast
@@ -169,7 +169,7 @@ def watch_balanced(patches: Patches) -> None:
             begun.update(accumulate=options.get("accumulate", 1), fixed=getattr(costs, "global_tokens", None) is None)
             of_processes = {"num_workers", "prefetch_factor", "multiprocessing_context", "timeout"}
             passed = {name: value for name, value in options.items() if name not in of_processes}
-            name = f"balanced loader {len(recorder.tape.facts.get('balanced', []))}"
+            name = f"balanced loader {len(recorder.record.facts.get('balanced', []))}"
             passed["collate_fn"] = delivering(recorder, name, options.get("collate_fn"))
             before(loader, dataset, *arguments, **passed)
             recorder.watch(loader)
@@ -178,7 +178,7 @@ def watch_balanced(patches: Patches) -> None:
                 kind = {"step": loader.global_batch * loader.accumulate, "candidates": numbers, "checksum": checksum}
             else:
                 kind = {"step": loader.global_batch, "candidates": []}
-            recorder.tape.facts.setdefault("balanced", []).append(
+            recorder.record.facts.setdefault("balanced", []).append(
                 kind | {"ranks": loader.world_size, "batches": length_of(loader) // loader.accumulate}
             )
 

@@ -10,8 +10,7 @@ import functools
 import inspect
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from torch.utils.hooks import RemovableHandle
 
 from paceline.audit.inside.randomness import LIBRARIES, seed_script
 from paceline.audit.inside.step_recorder import StepRecorder
-from paceline.audit.tape import RANDINT
+from paceline.audit.run import RANDINT
 
 CHUNKS_MODULE = "paceline.torch.chunks"
 """Module of what a balanced loader's own loading processes load: the balanced loader is looked at, not this."""
@@ -37,8 +36,8 @@ class Patches:
         The recorder that the changes report to.
     """
 
-    def __init__(self, recorder: StepRecorder | None) -> None:
-        self.recorder: Any = recorder
+    def __init__(self, recorder: StepRecorder) -> None:
+        self.recorder = recorder
         self._undo: list[Callable[[], object]] = []
         self._streams: dict[int, str] = {}
         self._alive: list[Any] = []
@@ -48,7 +47,7 @@ class Patches:
         seed_script(self, seed)
         self._loaders()
         self._steps()
-        self.no_dropout()
+        self._dropout()
         self._losses()
         self._clipping()
         if not self.recorder.plan.hooks:
@@ -73,7 +72,7 @@ class Patches:
 
     # -- random numbers --------------------------------------------------------------------------------------------
 
-    def no_dropout(self) -> None:
+    def _dropout(self) -> None:
         """Disable dropout: which values it drops depends on the sample's position."""
         functional: Any = torch.nn.functional
         for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"):
@@ -103,8 +102,8 @@ class Patches:
         if not torch.is_grad_enabled():  # an evaluation
             return type(fetcher).fetch(fetcher, index)
         self._note_order(loader)
-        if self._stream(loader) not in self.recorder.tape.streams:
-            self.recorder.tape.facts.setdefault("lengths", {})[self._stream(loader)] = length_of(loader)
+        if self._stream(loader) not in self.recorder.record.streams:
+            self.recorder.record.facts.setdefault("lengths", {})[self._stream(loader)] = length_of(loader)
         dataset, together = fetcher.dataset, fetcher.auto_collation
         collate = fetcher.collate_fn if together else lambda samples: fetcher.collate_fn(samples[0])
         numbers: list[Any] = list(index) if together else [index]
@@ -140,7 +139,7 @@ class Patches:
         sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", sampler)
         if isinstance(sampler, DistributedSampler):
             order = [sampler.num_replicas, sampler.rank, bool(sampler.shuffle), sampler.seed, sampler.epoch]
-            self.recorder.tape.facts.setdefault("samplers", {})[self._stream(loader)] = order
+            self.recorder.record.facts.setdefault("samplers", {})[self._stream(loader)] = order
 
     def _manual_samples(self, before: Any) -> Any:
         """Treat a row of whole numbers that a script draws to train on as numbers of samples."""
@@ -266,17 +265,6 @@ class Patches:
 
         self.replace(torch.nn.parallel.DistributedDataParallel, "__init__", begun)
         self.replace(torch.autocast, "__init__", never)
-
-
-@contextmanager
-def no_dropout() -> Iterator[None]:
-    """Disable dropout inside."""
-    patches = Patches(None)
-    patches.no_dropout()
-    try:
-        yield
-    finally:
-        patches.undo()
 
 
 def one_of(dataset: Any) -> Callable[[Any], Any]:

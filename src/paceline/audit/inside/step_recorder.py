@@ -1,21 +1,21 @@
-"""The recorder of one rank in one run: it notes samples and steps, hands out other samples, and ends the script."""
+"""Names of parameters, which an optimizer does not know: modules are noted when they are asked for their parameters."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
 from paceline._arrays import Array
-from paceline.audit.comparisons import AuditPlan
-from paceline.audit.inside.names import Names
 from paceline.audit.inside.randomness import Seeded, random_state, used_since
-from paceline.audit.inside.sample_order import (
+from paceline.audit.inside.samples import (
     Supplies,
     converted,
     counts,
@@ -24,7 +24,81 @@ from paceline.audit.inside.sample_order import (
     recorded,
     rows_of,
 )
-from paceline.audit.tape import RANDINT, Sample, Tape, TapedStep
+from paceline.audit.run import RANDINT, AuditPlan, RankRecord, Sample, StepRecord
+
+WRAPPERS = re.compile(r"(^|\.)(module|_orig_mod|_forward_module|_fsdp_wrapped_module)(?=\.)")
+"""Prefixes that wrappers put before a parameter's own name."""
+
+
+_nothing: tuple[Callable[[], Any], str] = (lambda: None, "")
+
+
+class Names:
+    """The modules of a script, and the names of their parameters."""
+
+    def __init__(self) -> None:
+        self._modules: list[ref[torch.nn.Module]] = []
+        self._known: dict[int, tuple[Callable[[], Any], str]] = {}
+
+    def note(self, module: torch.nn.Module) -> None:
+        """Remember a module."""
+        if not any(known() is module for known in self._modules):
+            self._modules.append(ref(module))
+
+    def modules(self) -> list[torch.nn.Module]:
+        """Return the modules that are still there."""
+        return [module for known in self._modules if (module := known()) is not None]
+
+    def of(self, parameters: Iterable[torch.Tensor], named_parameters: Any) -> dict[str, torch.Tensor]:
+        """Return the parameters by their names, those of the module that holds most of them; no two have the same."""
+        all_parameters = list(parameters)
+        if any(self._known.get(id(parameter), _nothing)[0]() is not parameter for parameter in all_parameters):
+            named = sorted((dict(named_parameters(module)) for module in self.modules()), key=len, reverse=True)
+            name_of = {id(parameter): name for names in reversed(named) for name, parameter in names.items()}
+            for number, parameter in enumerate(all_parameters):
+                self._name(parameter, WRAPPERS.sub("", f".{name_of.get(id(parameter), f'parameter {number}')}")[1:])
+        return {self._known[id(parameter)][1]: parameter for parameter in all_parameters}
+
+    def _name(self, parameter: torch.Tensor, name: str) -> None:
+        """Register a parameter under this name, numbered if another has it."""
+        if self._known.get(id(parameter), _nothing)[0]() is parameter:
+            return
+        used = {known for other, known in self._known.values() if other() is not None}
+        numbered = [name, *(f"{name} ({number})" for number in range(2, len(used) + 3))]
+        self._known[id(parameter)] = ref(parameter), next(one for one in numbered if one not in used)
+
+    def that_mix(self) -> list[str]:
+        """Return the kinds of layers in training that compute statistics of their own rank's rows."""
+        mixing = torch.nn.modules.batchnorm._BatchNorm  # private, but the only base of all batch normalizations
+        return sorted(
+            {
+                type(layer).__name__
+                for module in self.modules()
+                for layer in module.modules()
+                if isinstance(layer, mixing) and not isinstance(layer, torch.nn.SyncBatchNorm) and layer.training
+            }
+        )
+
+    def that_hook(self) -> list[str]:
+        """Return the parameters on which the script has hooks of its own."""
+        found = [
+            WRAPPERS.sub("", f".{name}")[1:]
+            for module in self.modules()
+            for name, parameter in module.named_parameters()
+            if parameter._backward_hooks  # torch's own, where register_hook() puts a hook
+        ]
+        return sorted(set(found))
+
+    def not_trained(self, trained: set[int], values: Callable[[torch.Tensor], Any]) -> dict[str, list[float]]:
+        """Return numbers that describe the parameters that no optimizer has, by the kind of their module."""
+        found: dict[str, list[float]] = {}
+        for module in self.modules():
+            others = [one for one in module.parameters() if id(one) not in trained and not hasattr(one, "full_tensor")]
+            if others:
+                kind = type(module).__name__
+                number = sum(name.startswith(f"{kind} ") for name in found)
+                found[f"{kind} {number}"] = [float(values(one).astype("float64").sum()) for one in others]
+        return found
 
 
 class StepRecorder:
@@ -43,7 +117,7 @@ class StepRecorder:
     def __init__(self, plan: AuditPlan, folder: Path, end: Callable[[Path, int], None]) -> None:
         self.plan, self.folder = plan, folder
         self.names = Names()
-        self.tape = Tape(0, 1)
+        self.record = RankRecord(0, 1)
         self.plain_named_parameters: Any = torch.nn.Module.named_parameters
         self._end = end
         self._supplies = Supplies(plan.supplies) if plan.supplies else None
@@ -67,7 +141,7 @@ class StepRecorder:
 
     def fetched(self, stream: str, dataset: Any, indices: list[Any], get: Callable[[Any], Any]) -> list[Any]:
         """Return the next samples of a stream: those of these indices, or others in their place."""
-        batches = self.tape.streams.setdefault(stream, [])
+        batches = self.record.streams.setdefault(stream, [])
         refs = self._arranged(stream, len(batches), self._rank())
         self._look_for_draws()
         if refs is None:
@@ -91,7 +165,7 @@ class StepRecorder:
             self._loaded_twice += 1
             with Seeded(f"{stream} {index}"):
                 if digest(recorded(get(index), index)) != digest(recorded(item, index)):
-                    self.tape.facts["random samples"] = True
+                    self.record.facts["random samples"] = True
         return item
 
     def _arranged(self, stream: str, number: int, rank: int) -> list[tuple[int, int, int]] | None:
@@ -102,7 +176,7 @@ class StepRecorder:
         """Return a batch that was made of so many samples, in the precision of the run."""
         rows = rows_of(batch)
         if rows is not None and rows != samples:
-            self.tape.facts.setdefault("collated", [rows, samples])
+            self.record.facts.setdefault("collated", [rows, samples])
         if self.plan.precision != "float64":
             return batch
         return converted(batch, lambda part: part.double() if part.is_floating_point() else part)
@@ -115,7 +189,7 @@ class StepRecorder:
     @property
     def draws_are_samples(self) -> bool:
         """True if numbers that the script draws now may be those of samples: no loader has yielded any."""
-        return all(stream.startswith(RANDINT) for stream in self.tape.streams)
+        return all(stream.startswith(RANDINT) for stream in self.record.streams)
 
     def look_beside(self) -> None:
         """Note whether something else was drawn since the last step: then a row may be more than its number."""
@@ -141,7 +215,7 @@ class StepRecorder:
         self._note_sizes()
         parameters = self._parameters(optimizer)
         for name, parameter in parameters.items():
-            self.tape.start.setdefault(name, folded(parameter))
+            self.record.start.setdefault(name, folded(parameter))
         self._gradients = None if closure else gradients(parameters)
         if self.plan.frozen:
             self._before = [(parameter, parameter.detach().clone()) for parameter in parameters.values()]
@@ -159,18 +233,18 @@ class StepRecorder:
         parameters = self._parameters(optimizer)
         found = gradients(parameters) if self._gradients is None else self._gradients
         self._dtypes |= {str(one.dtype).removeprefix("torch.") for one in parameters.values()}
-        delivered = {name: len(batches) for name, batches in self.tape.streams.items()} | self._batch_counts
+        delivered = {name: len(batches) for name, batches in self.record.streams.items()} | self._batch_counts
         with torch.no_grad():
             for parameter, before in self._before:
                 parameter.copy_(before)
         after = {name: folded(parameter) for name, parameter in parameters.items()}
         raw = {name: self._raw[id(one)] for name, one in parameters.items() if id(one) in self._raw}
-        self.tape.steps.append(
-            TapedStep(delivered, found, after, self._facts, raw if len(raw) == len(parameters) else {})
+        self.record.steps.append(
+            StepRecord(delivered, found, after, self._facts, raw if len(raw) == len(parameters) else {})
         )
         self._trained |= {id(one) for one in parameters.values()}
         self._facts, self._random, self._backward, self._at_step = {}, None, None, random_state()
-        if len(self.tape.steps) >= self.plan.steps:
+        if len(self.record.steps) >= self.plan.steps:
             self.finish()
 
     def after_backward(self) -> None:
@@ -213,19 +287,19 @@ class StepRecorder:
 
     def finish(self) -> None:
         """Write the record, once; then end the script."""
-        if self.done or not self.tape.steps:
+        if self.done or not self.record.steps:
             return
         self.done = True
-        self.tape.rank, self.tape.world_size = self._rank(), self._world_size()
-        self.tape.facts |= {
+        self.record.rank, self.record.world_size = self._rank(), self._world_size()
+        self.record.facts |= {
             "mixing": self.names.that_mix(),
             "hooks": self.names.that_hook(),
             "not trained": self.names.not_trained(self._trained, folded),
             "dtypes": sorted(self._dtypes),
         }
-        torch.save(self._samples, self.folder / f"{self.tape.rank}.samples")
-        self.tape.save(self.folder)
-        self._end(self.folder, self.tape.world_size)
+        torch.save(self._samples, self.folder / f"{self.record.rank}.samples")
+        self.record.save(self.folder)
+        self._end(self.folder, self.record.world_size)
 
     def _parameters(self, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
         stepped = [parameter for group in optimizer.param_groups for parameter in group["params"]]

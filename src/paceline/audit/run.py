@@ -1,15 +1,84 @@
-"""A rank's record of one run: which samples it was given, and gradients and parameters of every step."""
+"""One run of a script under audit: the plan by which it runs, and what its ranks recorded."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from paceline._arrays import Array
+
+Ref = tuple[int, int, int]
+"""A sample of the first run: the rank, the batch of that rank, and the place in it."""
+
+Arranged = dict[str, list[list[list[Ref]]]]
+"""For every stream of samples, and every batch of it: which samples each rank gets."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditPlan:
+    """One run of a script.
+
+    Parameters
+    ----------
+    steps
+        Optimizer steps after which the script ends.
+    precision
+        ``"float64"`` or ``"float32"``.
+    arranged
+        The samples of batches that do not get their own; None leaves all as they are.
+    supplies
+        Folder of the run whose samples these are.
+    frozen
+        Whether every step starts from the same parameters: steps then show gradients alone.
+    hooks
+        Whether hooks that the script puts on parameters run.
+    balanced
+        What a job with a balanced loader does; None leaves it alone.
+    """
+
+    steps: int = 4
+    precision: str = "float64"
+    arranged: Arranged | None = None
+    supplies: str = ""
+    frozen: bool = False
+    hooks: bool = True
+    balanced: BalancedRun | None = None
+
+    def to_json(self) -> str:
+        """Return the plan as JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> AuditPlan:
+        """Return the plan that :meth:`to_json` wrote."""
+        known: dict[str, Any] = json.loads(text)
+        balanced = known.pop("balanced")
+        return cls(**known, balanced=None if balanced is None else BalancedRun(**balanced))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BalancedRun:
+    """A job with a balanced loader: equal sizes or uneven ones, and another order within each global batch.
+
+    Parameters
+    ----------
+    uneven
+        Whether sizes differ from rank to rank and from step to step; else they are equal.
+    seed
+        Seed of the order within each global batch; 0 leaves it as it is.
+    numbers
+        The numbers of the samples of the first steps, in place of the order's.
+    """
+
+    uneven: bool = False
+    seed: int = 0
+    numbers: list[list[int]] = field(default_factory=list)
+
 
 Arrays = dict[str, Array]
 
@@ -26,7 +95,7 @@ class Sample:
 
 
 @dataclass
-class TapedStep:
+class StepRecord:
     """One optimizer step: batches delivered so far on every stream, averaged gradients, parameters afterwards.
 
     ``raw`` are the gradients that the last ``backward()`` left, where they were recorded.
@@ -40,13 +109,13 @@ class TapedStep:
 
 
 @dataclass
-class Tape:
+class RankRecord:
     """The record of one rank.
 
     Parameters
     ----------
     rank, world_size
-        The rank that the tape is of.
+        The rank that the record is of.
     streams
         The batches of every stream of samples.
     start
@@ -61,11 +130,11 @@ class Tape:
     world_size: int
     streams: dict[str, list[list[Sample]]] = field(default_factory=dict)
     start: Arrays = field(default_factory=dict)
-    steps: list[TapedStep] = field(default_factory=list)
+    steps: list[StepRecord] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
-        """Write the tape; its JSON file comes last, so that a folder with this file is complete."""
+        """Write the record; its JSON file comes last, so that a folder with this file is complete."""
         arrays = {f"start/{name}": array for name, array in self.start.items()}
         for number, step in enumerate(self.steps):
             arrays |= {f"gradients/{number}/{name}": array for name, array in step.gradients.items()}
@@ -88,8 +157,8 @@ class Tape:
         written.rename(folder / f"{self.rank}.json")
 
     @classmethod
-    def load(cls, path: Path) -> Tape:
-        """Read a tape that :meth:`save` wrote, by the path of its JSON file."""
+    def load(cls, path: Path) -> RankRecord:
+        """Read a record that :meth:`save` wrote, by the path of its JSON file."""
         known = json.loads(path.read_text(encoding="utf-8"))
         with np.load(path.with_suffix(".npz"), allow_pickle=False) as file:
             arrays = dict(file)
@@ -98,7 +167,7 @@ class Tape:
             for name, batches in known["streams"].items()
         }
         steps = [
-            TapedStep(
+            StepRecord(
                 stored["delivered"],
                 _under(arrays, f"gradients/{number}/"),
                 _under(arrays, f"parameters/{number}/"),
@@ -110,10 +179,23 @@ class Tape:
         return cls(known["rank"], known["world_size"], streams, _under(arrays, "start/"), steps, known["facts"])
 
 
-def load_all(folder: Path) -> list[Tape]:
-    """Return the tapes of all ranks of a run, in their order."""
-    return sorted((Tape.load(path) for path in folder.glob("*.json")), key=lambda tape: tape.rank)
+def load_all(folder: Path) -> list[RankRecord]:
+    """Return the records of all ranks of a run, in their order."""
+    return sorted((RankRecord.load(path) for path in folder.glob("*.json")), key=lambda record: record.rank)
 
 
 def _under(arrays: Arrays, prefix: str) -> Arrays:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+@dataclass(frozen=True)
+class AuditRun:
+    """Result of one run: the records of its ranks, the folder in which they lie, and the error if the run failed."""
+
+    records: list[RankRecord]
+    folder: str = ""
+    error: str = ""
+
+
+Runner = Callable[[AuditPlan, bool], AuditRun]
+"""Runs the script by a plan, with all its ranks, or as one process if the second argument is true."""

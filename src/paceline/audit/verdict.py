@@ -127,12 +127,12 @@ class Cause(Enum):
     )
     NO_SAMPLES = (
         "no samples of a DataLoader, a BalancedLoader or torch.randint could be exchanged",
-        "audit the loss in a notebook: paceline.torch.audit(step, batches)",
+        "load samples through a DataLoader in every step, on two ranks or more",
         "no-samples",
     )
     NO_STEPS = (
         "no step of a torch optimizer was seen",
-        "audit the loss in a notebook: paceline.torch.audit(step, batches)",
+        "audit a script that steps a torch optimizer; of a notebook, jupyter nbconvert --to script makes one",
         "no-samples",
     )
     FAILED = (

@@ -1,0 +1,295 @@
+"""The audit itself: which runs, in which order, and what follows from them.
+
+A script is run a few steps at a time, each time from the same start: twice alike, then with the same samples in every
+step on other ranks and in other micro-batches, in batches of the same sizes; a job with a balanced loader also with
+uneven sizes; and, where it can be, as one process. If a sample's weight depends on where it lands, gradients differ.
+A further run (:mod:`paceline.audit.causes`) tells causes apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from paceline.audit import arrange, causes, compare
+from paceline.audit.run import RANDINT, AuditPlan, AuditRun, BalancedRun, RankRecord, Runner
+from paceline.audit.verdict import AuditStatus, AuditVerdict, Cause
+
+
+@dataclass
+class Audit:
+    """The audit of a script: its runs, one after the other, until a verdict follows.
+
+    Parameters
+    ----------
+    run
+        Runs the script.
+    steps
+        Steps that are compared.
+    """
+
+    run: Runner
+    steps: int = 3
+    found: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    noise: float = 0.0
+    base: AuditRun = field(default_factory=lambda: AuditRun([]))
+    plan: AuditPlan = field(default_factory=AuditPlan)
+
+    def verdict(self) -> AuditVerdict:
+        """Run the script, and return the verdict."""
+        failed = self._begin()
+        if failed is not None:
+            return failed
+        return self._repeats() or self._ranks_agree() or self._moved() or self._divided() or self.exact()
+
+    # -- the first run ---------------------------------------------------------------------------------------------
+
+    def _begin(self) -> AuditVerdict | None:
+        """Run the script as it is, in double precision if it can."""
+        for precision in ("float64", "float32"):
+            self.plan = AuditPlan(steps=self.steps, precision=precision)
+            self.base = self.run(self.plan, False)
+            if self.base.records and not self.base.error:
+                break
+        else:
+            return self.unknown(Cause.FAILED if self.base.error else Cause.NO_STEPS, self.base.error)
+        self.plan = replace(self.plan, supplies=self.base.folder)
+        if not arrange.shared(self.base.records) and not self.balanced:
+            return self.unknown(Cause.NO_SAMPLES)
+        beside = any(step.facts.get("beside") or step.facts.get("draws") for step in self.base.records[0].steps)
+        if not self.balanced and beside and self.streams[0].startswith(RANDINT):
+            return self.unknown(Cause.NO_SAMPLES, "a step draws more than the numbers of its samples")
+        if not self.balanced:
+            self.notes.append(
+                "The script has no BalancedLoader, so its own sizes stay: the audit says whether a sample counts the "
+                "same on whichever rank and in whichever micro-batch it lands."
+            )
+        if len(self.base.records[0].steps) < self.steps:
+            self.notes.append(f"The script took {len(self.base.records[0].steps)} steps only.")
+        self.notes.append("Dropout and loading processes are off; what augments a sample is the same in every run.")
+        return None
+
+    # -- noise -----------------------------------------------------------------------------------------------------
+
+    def _repeats(self) -> AuditVerdict | None:
+        """Run the script a second time unchanged, which shows its noise; return a verdict if that settles it."""
+        again, run = self.compared("an equal run", self.plan)
+        if again is not None and _digests(run.records) != _digests(self.base.records):
+            self.notes.append("Two equal runs get different samples: the order is random, whatever is seeded.")
+            again, _ = self.compared(
+                "an equal run", replace(self.plan, arranged=arrange.arranged(self.base.records, arrange.as_they_were))
+            )
+        if again is None:
+            return self.unknown(Cause.FAILED, "an equal run did not get as far as the first")
+        self.noise = again.largest
+        # equal runs that differ by more than 10% cannot be compared
+        if self.noise > 0.1:
+            return self.unknown(Cause.NOISE, f"by {self.noise:.1e} of the gradient")
+        return None
+
+    # -- what one run shows ----------------------------------------------------------------------------------------
+
+    def _ranks_agree(self) -> AuditVerdict | None:
+        """Look whether the ranks begin alike, step alike, and have different samples."""
+        records = self.base.records
+        if (where := compare.not_a_number(records)) is not None:
+            return self.not_exact(Cause.NOT_A_NUMBER, where)
+        if len(records) < 2:
+            return None
+        difference = compare.ranks_differ(records)
+        if compare.starts_differ(records) > self.tolerance:
+            if any("flat_param" in name for name in records[0].start) or not _same_shapes(records):
+                return None  # of FSDP1: ranks hold different shards
+            if difference.largest > self.tolerance:
+                return (
+                    None if compare.ends_differ(records) < self.tolerance else self.not_exact(Cause.STARTS, difference)
+                )
+            return self.not_exact(Cause.STARTS, difference)
+        if difference.largest > self.tolerance and compare.ends_differ(records) > self.tolerance:
+            return self.not_exact(Cause.NOT_AVERAGED, difference)
+        return self._order(records)
+
+    def _order(self, records: Sequence[RankRecord]) -> AuditVerdict | None:
+        samplers = [record.facts.get("samplers", {}) for record in records]
+        for stream in samplers[0]:
+            orders = [known[stream] for known in samplers if stream in known]
+            if len({(seed, epoch, shuffle) for _, _, shuffle, seed, epoch in orders}) > 1:
+                seeds = ", ".join(f"rank {rank}: {one[3]}" for rank, one in enumerate(orders))
+                return self.not_exact(Cause.ORDER, None, f"seeds of the samplers: {seeds}")
+        for stream in arrange.shared(records):
+            digests = [[one.digest for batch in record.streams[stream] for one in batch] for record in records]
+            if all(sorted(digests[0]) == sorted(other) for other in digests[1:]) and len(set(digests[0])) > 1:
+                return self.not_exact(Cause.SAME_DATA, None, "every rank got the same ones in these steps")
+        return None
+
+    # -- the same samples elsewhere --------------------------------------------------------------------------------
+
+    def _moved(self) -> AuditVerdict | None:
+        return self._moved_balanced() if self.balanced else self._moved_plain()
+
+    def _moved_plain(self) -> AuditVerdict | None:
+        exchanged = arrange.arranged(self.base.records, arrange.mixed(self.base.records, 1))
+        if not arrange.moved(exchanged):
+            return self.unknown(Cause.NO_SAMPLES, "there was one rank, one micro-batch: nothing to exchange")
+        found, _ = self.compared("samples exchanged", replace(self.plan, arranged=exchanged))
+        if found is None:
+            return self.unknown(Cause.FAILED, "it did not run with its samples exchanged")
+        if found.largest > self.tolerance:
+            return causes.find_cause(self, found)
+        return self._alone()
+
+    def _moved_balanced(self) -> AuditVerdict | None:
+        uneven, run = self.compared("uneven sizes", replace(self.plan, balanced=BalancedRun(uneven=True, seed=1)))
+        if uneven is None:
+            return self.not_exact(Cause.UNEVEN, None, run.error)
+        if (where := compare.not_a_number(run.records)) is not None:
+            return self.not_exact(Cause.NOT_A_NUMBER, where)
+        sizes = [row for step in run.records[0].steps for row in step.facts.get("sizes", [])]
+        if all(len(set(row)) == 1 for row in sizes):
+            self.notes.append("Sizes did not differ: batches are too small, or steps too few.")
+        if uneven.largest <= self.tolerance:
+            return None
+        if different := [
+            number
+            for number, seen in enumerate(_checksums(self.base.records))
+            if None not in seen and len(set(seen)) > 1
+        ]:
+            return self.not_exact(Cause.DIFFERENT_DATA, None, f"seen in the first samples of loader {different[0]}")
+        equal, _ = self.compared("samples exchanged", replace(self.plan, balanced=BalancedRun(seed=1)))
+        if equal is None or equal.largest > self.tolerance:
+            return causes.find_cause(self, uneven)
+        return causes.by_size(self, uneven)
+
+    def _alone(self) -> AuditVerdict | None:
+        """Compare the first step with that of one process on all samples, where the script runs as one."""
+        records, found = self.base.records, None
+        if len(records) < 2:
+            return None
+        plan = replace(self.plan, steps=max(2, self.steps))
+        run = self.run(replace(plan, arranged=arrange.arranged(records, arrange.in_one_process(None))), True)
+        wanted = {stream: len(arrange.groups(records[0], stream)[0]) for stream in arrange.shared(records)}
+        if run.records and not run.error:
+            counts = {
+                stream: len(groups[0])
+                for stream in wanted
+                if stream in run.records[0].streams and (groups := arrange.groups(run.records[0], stream))
+            }
+            if counts and counts != wanted:  # one process takes more micro-batches a step, as nanoGPT does
+                number = max(counts.values())
+                exchanged = arrange.arranged(records, arrange.in_one_process(number))
+                run = self.run(replace(plan, arranged=exchanged), True)
+        if run.error or not run.records or run.records[0].world_size != 1:
+            self.notes.append("It was not compared with one process: it does not run as one.")
+            return None
+        found = compare.relative(run.records[0].steps[0].gradients, records[0].steps[0].gradients)
+        self.found["one process, first step"] = max(found.values(), default=0.0)
+        if self.found["one process, first step"] <= self.tolerance:
+            return None
+        return causes.unlike_one(self, compare.Difference((found,)), run.records[0])
+
+    # -- causes ----------------------------------------------------------------------------------------------------
+
+    def _divided(self) -> AuditVerdict | None:
+        """Check that the loop divides the losses of micro-batches; return a verdict if it does not."""
+        first = self.base.records[0]
+        number = max(
+            (len(group) for stream in arrange.shared([first]) for group in arrange.groups(first, stream)), default=1
+        )
+        for step in first.steps:
+            ratios, scale = step.facts.get("ratio", []), step.facts.get("kept", [1.0])[0]
+            undivided = len(ratios) == number and all(abs(ratio - 1) < 1e-6 for ratio in [*ratios, scale])
+            if number > 1 and undivided:
+                return self.not_exact(Cause.NOT_DIVIDED, None, f"a step's gradient is {number} times a mean's")
+        return None
+
+    # -- what is known, and verdicts ---------------------------------------------------------------------------------
+
+    @property
+    def balanced(self) -> list[dict[str, Any]]:
+        """Facts about the script's balanced loaders, as the first run recorded them."""
+        return list(self.base.records[0].facts.get("balanced", []))
+
+    @property
+    def precision(self) -> str:
+        """The coarsest precision of the parameters."""
+        known = self.base.records[0].facts.get("dtypes", ["float64"]) if self.base.records else ["float64"]
+        return max(known, key=_rounding)
+
+    @property
+    def tolerance(self) -> float:
+        """The largest relative deviation that rounding and noise explain."""
+        return max(_rounding(self.precision), 10 * self.noise)
+
+    def compared(self, name: str, plan: AuditPlan) -> tuple[compare.Difference | None, AuditRun]:
+        """Run a plan and compare it with the first run."""
+        run = self.run(plan, False)
+        if run.error or not run.records:
+            self.notes.append(f"The run with {name} failed: {run.error}")
+            return None, run
+        found = compare.difference(self.base.records, run.records)
+        self.found[name] = found.largest
+        return found, run
+
+    @property
+    def streams(self) -> list[str]:
+        """Return the names of the streams of samples of plain loaders."""
+        return arrange.shared(self.base.records)
+
+    @property
+    def random(self) -> bool:
+        """Whether random numbers were drawn that belong to no sample, or samples differ each time they are loaded."""
+        draws = any(step.facts.get("draws") for record in self.base.records for step in record.steps)
+        return draws or any(record.facts.get("random samples") for record in self.base.records)
+
+    def frozen(self, steps: int, **changes: Any) -> AuditPlan:
+        """Return a plan of so many steps from the same parameters; two models may take turns within a step."""
+        each = max(len(group) for group in arrange.grouped(self.base.records[0]))
+        return replace(self.plan, frozen=True, steps=steps * each, **changes)
+
+    def common(self) -> dict[str, Any]:
+        """Return the fields that all verdicts share."""
+        records = self.base.records
+        known = {"steps": len(records[0].steps), "ranks": len(records), "precision": self.precision} if records else {}
+        return known | {"noise": self.noise, "notes": tuple(self.notes), "runs": self.found}
+
+    def exact(self) -> AuditVerdict:
+        """Return the verdict that the script is exact."""
+        return AuditVerdict(status=AuditStatus.EXACT, deviation=max(self.found.values(), default=0.0), **self.common())
+
+    def unknown(self, cause: Cause, detail: str = "") -> AuditVerdict:
+        """Return an inconclusive verdict, with its cause."""
+        return AuditVerdict(status=AuditStatus.COULD_NOT_TELL, cause=cause, detail=detail, **self.common())
+
+    def not_exact(self, cause: Cause, found: compare.Difference | None, detail: str = "") -> AuditVerdict:
+        """Return the verdict that the script is not exact, with its cause; within the noise, an inconclusive one."""
+        step, name = found.begins(self.tolerance) if found else (0, "")
+        amount = found.largest if found else 0.0
+        if found and amount < 10 * self.tolerance and self.noise > 0:
+            return self.unknown(Cause.NOISE, f"by {self.noise:.1e}, where the deviation is {amount:.1e}")
+        where: dict[str, Any] = {"deviation": amount, "first_step": step, "parameter": name}
+        return AuditVerdict(status=AuditStatus.NOT_EXACT, cause=cause, detail=detail, **where, **self.common())
+
+
+def _rounding(precision: str) -> float:
+    """Return the relative deviation that rounding may cause."""
+    return {"float64": 1e-8, "float32": 1e-3}.get(precision, 3e-2)
+
+
+def _checksums(records: Sequence[RankRecord]) -> list[list[int | None]]:
+    """Return a checksum of each balanced loader's first samples on each rank; None where they change."""
+    loaders = [[one["checksum"] for one in record.facts.get("balanced", []) if "checksum" in one] for record in records]
+    return [list(ranks) for ranks in zip(*loaders, strict=False)]
+
+
+def _digests(records: Sequence[RankRecord]) -> list[dict[str, list[list[int]]]]:
+    return [
+        {name: [[one.digest for one in batch] for batch in batches] for name, batches in record.streams.items()}
+        for record in records
+    ]
+
+
+def _same_shapes(records: Sequence[RankRecord]) -> bool:
+    shapes = [{name: array.shape for name, array in record.start.items()} for record in records]
+    return all(other == shapes[0] for other in shapes[1:])
