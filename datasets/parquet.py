@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paceline._atomic import atomic_write
+from paceline._files import atomic_write
 from paceline.datasets.frame import UNITS
 
 if TYPE_CHECKING:

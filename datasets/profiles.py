@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paceline._atomic import atomic_write
+from paceline._files import atomic_write
 from paceline.datasets.io import csv_fault
 
 if TYPE_CHECKING:

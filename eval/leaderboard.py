@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
-from paceline._parallel import spread
+from paceline._runtime import spread
 from paceline.datasets import Trace
 from paceline.eval.backtest import Backtest, backtest, by_name
 from paceline.eval.significance import ErrorFigures, Lead, absolute, critical_difference, lead, squared

@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paceline._atomic import atomic_write
-from paceline._figures import BLUE, GRAY, VERMILION, plain
+from paceline._files import atomic_write
 from paceline._require import require
+from paceline._text import printable
 from paceline.datasets.profiles import CURVE
 from paceline.predictors.curve_fit import curve_seconds, fit_curve
 
 if TYPE_CHECKING:
     import pandas as pd
+
+GRAY, BLUE, VERMILION = "#767676", "#0072B2", "#D55E00"
+"""Colors that color-blind readers can distinguish as well (Okabe and Ito's palette)."""
 
 
 def curve_figure(profile: pd.DataFrame, path: str | Path) -> Path:
@@ -64,7 +67,8 @@ def _draw(panel: Any, title: str, rows: pd.DataFrame) -> None:
     text = f"max({1e3 * floor:.3g} ms, {line})" if floor > 0 else line
     worst = f"{100 * off.max():.0f}% at {size[fits][off.argmax()]:g} samples"
     at = f"{100 * np.median(off):.1f}% off in the median, {worst}"
-    panel.set_title(f"{plain(title)}\nt(x) = {text}\n{at}", loc="left", fontsize=10)
+    name = printable(title).replace("$", r"\$")  # which would start a formula of matplotlib's
+    panel.set_title(f"{name}\nt(x) = {text}\n{at}", loc="left", fontsize=10)
     if not fits.all():
         panel.axvline(size[fits].max(), color=GRAY, linestyle="--", linewidth=1)
         where = (size[fits].max(), 0.02)

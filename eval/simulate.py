@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from paceline._arrays import Array, Mask
 from paceline._curves import Curves
-from paceline._printable import printable
+from paceline._text import printable
 from paceline.coordinator.balanced.policy import Policy, default_batch_multiple
 from paceline.datasets import Trace
 from paceline.datasets.profiles import read_profiles

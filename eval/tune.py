@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paceline._parallel import spread
 from paceline._require import require
+from paceline._runtime import spread
 from paceline.eval.backtest import backtest
 from paceline.predictors import FleetPredictor, LastValue, Training, named
 from paceline.training.fit import fit, held_out_by, held_workers

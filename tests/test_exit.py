@@ -7,7 +7,7 @@ import pytest
 
 BUSY_THREAD = """
 import sys, threading, time
-from paceline._exit import wait_at_exit
+from paceline._runtime import wait_at_exit
 wait_at_exit()
 ends = threading.Event()
 def late():
@@ -20,7 +20,7 @@ ends.set()
 
 SHORT_JOB = """
 import torch, torch.distributed as dist
-from paceline._exit import wait_at_exit
+from paceline._runtime import wait_at_exit
 wait_at_exit()
 dist.init_process_group("gloo")
 weights = torch.ones(50, requires_grad=True)

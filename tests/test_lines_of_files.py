@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline._lines import Lines
+from paceline._files import Lines
 
 LOG = logging.getLogger("paceline.test")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline._atomic import atomic_write
+from paceline._files import atomic_write
 
 
 def names(folder):
@@ -56,7 +56,7 @@ def test_failing_block_keeps_old_file(tmp_path):
 
 WRITES = """
 import sys, time
-from paceline._atomic import atomic_write
+from paceline._files import atomic_write
 with atomic_write(sys.argv[1]) as temporary:
     temporary.write_bytes(b"half of it")
     print("written", flush=True)

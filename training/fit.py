@@ -17,9 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from paceline._exit import wait_at_exit
-from paceline._heartbeat import Heartbeat
 from paceline._require import require
+from paceline._runtime import Heartbeat, wait_at_exit
 from paceline.datasets import Trace
 from paceline.predictors import FleetPredictor, Predictor
 from paceline.predictors.fitting import FitProgress, Fitting, Survey, fit_with

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline._atomic import atomic_write
+from paceline._files import atomic_write
 from paceline.predictors import KINDS, FleetPredictor, Report, Training
 
 FORMAT_VERSION = 1

@@ -13,7 +13,7 @@ from paceline.training import fit
 
 @pytest.fixture
 def often(monkeypatch):
-    monkeypatch.setattr("paceline._heartbeat.INTERVAL", 0.001)
+    monkeypatch.setattr("paceline._runtime.INTERVAL", 0.001)
 
 
 class Waits(EWMA):

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_pages import Parsed, slowed_run, slowed_trace
 
-from paceline._printable import escape_surrogates, printable
+from paceline._text import escape_surrogates, printable
 from paceline.audit import AuditStatus, AuditVerdict, Cause
 from paceline.cli import main as cli
 from paceline.eval import Balanced, leaderboard, replay_all

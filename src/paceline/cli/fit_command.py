@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from paceline._atomic import require_writable
-from paceline._printable import printable
+from paceline._files import require_writable
+from paceline._text import printable
 from paceline.cli.data_command import Options
 from paceline.cli.show import err, out
 

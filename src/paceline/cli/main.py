@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from paceline._printable import printable
+from paceline._text import printable
 from paceline.cli.audit import audit
 from paceline.cli.data_command import Options, data_app
 from paceline.cli.fit_command import fit, tune

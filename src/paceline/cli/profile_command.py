@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from paceline._atomic import require_writable
+from paceline._files import require_writable
 from paceline.cli.show import out, working
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from paceline._printable import printable
-from paceline._wording import count
+from paceline._text import count, printable
 from paceline.cli.show import out
 
 if TYPE_CHECKING:

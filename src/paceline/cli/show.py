@@ -12,8 +12,8 @@ from rich.markup import escape
 from rich.segment import Segment
 from rich.table import Table
 
-from paceline._heartbeat import Heartbeat
-from paceline._printable import printable
+from paceline._runtime import Heartbeat
+from paceline._text import printable
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from paceline._printable import printable
+from paceline._text import printable
 from paceline.cli.data_command import Options
 from paceline.cli.show import out, working
 

@@ -14,8 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from paceline._arrays import Array, mean
-from paceline._printable import printable
-from paceline._wording import count
+from paceline._text import count, printable
 from paceline.cli.watch_view import (
     RECENT,
     SHOWN,

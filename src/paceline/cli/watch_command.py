@@ -11,8 +11,7 @@ from rich.console import RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from paceline._printable import printable
-from paceline._wording import count
+from paceline._text import count, printable
 from paceline.cli.show import out
 
 if TYPE_CHECKING:

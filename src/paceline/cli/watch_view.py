@@ -15,9 +15,9 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from paceline import _wording
+from paceline import _text
 from paceline._arrays import Array, median
-from paceline._printable import printable
+from paceline._text import printable
 
 if TYPE_CHECKING:
     from paceline.recording import AsyncRun, Run
@@ -79,7 +79,7 @@ def time(seconds: float) -> str:
     for unit, size in (("days", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.3g} {unit}"
-    return _wording.duration(seconds)
+    return _text.duration(seconds)
 
 
 def speed(samples_a_second: float) -> str:
@@ -112,7 +112,7 @@ def percent(share: float) -> str:
     """
     if not np.isfinite(share):
         return "-"
-    return _wording.percent(share) if share <= 10 else ">1000%"
+    return _text.percent(share) if share <= 10 else ">1000%"
 
 
 RECENT = 20
@@ -150,7 +150,7 @@ def view(run: Run, *, done: int, silent: float = 0.0) -> Panel:
         changes(run, "what the balancer did, and why"),
     ]
     alarm = is_silent(run, silent) or bool(run.silent_workers.any())
-    return framed(parts, run.name, f"{_wording.count(done, 'iteration')} recorded", alarm=alarm)
+    return framed(parts, run.name, f"{_text.count(done, 'iteration')} recorded", alarm=alarm)
 
 
 def framed(parts: list[RenderableType], name: str, count: str, *, alarm: bool) -> Panel:
@@ -189,14 +189,14 @@ def _alarms(run: Run, silent: float) -> Iterator[Text]:
     if missing:
         yield Text(f"No report from {_missing(run, missing)}.", style="bold red")
     if not run.agreed.all():
-        times = _wording.count(int(np.sum(~run.agreed)), "time")
+        times = _text.count(int(np.sum(~run.agreed)), "time")
         yield Text(f"The workers had different plans {times}.", style="bold red")
     if run.skipped:
         were = "was" if run.skipped == 1 else "were"
-        skipped = _wording.count(run.skipped, "line")
+        skipped = _text.count(run.skipped, "line")
         yield Text(f"{skipped} of the file could not be read and {were} skipped.", style="bold yellow")
     if run.lost:
-        lost = _wording.count(run.lost, "iteration")
+        lost = _text.count(run.lost, "iteration")
         yield Text(f"{lost} could not be written to the file: was the disk full?", style="bold yellow")
 
 
@@ -234,12 +234,11 @@ def _silence(run: Run, silent: float) -> Iterator[str]:
 
 def _missing(run: Run, missing: list[int]) -> str:
     if len(missing) == np.isfinite(run.sizes[-1]).sum():
-        return f"any worker for {_wording.count(int(run.silent_workers[missing[-1]]), 'iteration')}"
+        return f"any worker for {_text.count(int(run.silent_workers[missing[-1]]), 'iteration')}"
     named = [
-        f"{printable(run.workers[w])} for {_wording.count(int(run.silent_workers[w]), 'iteration')}"
-        for w in missing[:3]
+        f"{printable(run.workers[w])} for {_text.count(int(run.silent_workers[w]), 'iteration')}" for w in missing[:3]
     ]
-    return _wording.listed(named, max(len(missing) - 3, 0))
+    return _text.listed(named, max(len(missing) - 3, 0))
 
 
 # -- state -----------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import default_collate
 
-from paceline._exit import wait_at_exit
+from paceline._runtime import wait_at_exit
 from paceline.coordinator.asynchronous.epoch_sampler import EpochSampler
 from paceline.coordinator.asynchronous.schemes import Scheme
 from paceline.coordinator.asynchronous.schemes import scheme as scheme_named

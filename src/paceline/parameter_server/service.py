@@ -16,8 +16,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from paceline._atomic import atomic_write
-from paceline._wording import count, listed
+from paceline._files import atomic_write
+from paceline._text import count, listed
 from paceline.coordinator.asynchronous.epoch_sampler import SampleBatch
 from paceline.coordinator.asynchronous.optimizer import Vector
 from paceline.coordinator.asynchronous.server import WASTED, Account, Outcome, Server, Verdict

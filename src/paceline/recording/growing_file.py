@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
-from paceline._printable import printable
+from paceline._text import printable
 
 Record = TypeVar("Record")
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from paceline._lines import Lines
+from paceline._files import Lines
 from paceline._version import __version__
 from paceline.recording.growing_file import LONGEST, parsed
 from paceline.recording.records import Iteration, Round

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from paceline._lines import Lines
+from paceline._files import Lines
 from paceline.datasets.frame import MEASURED, UNITS
 from paceline.recording.covariates import Covariate
 

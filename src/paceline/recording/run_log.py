@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
-from paceline._printable import printable
+from paceline._text import printable
 from paceline.datasets import Trace
 from paceline.datasets.waiting_time import Waiting, waiting
 from paceline.recording.growing_file import GrowingFile, are_rows, is_number

@@ -13,9 +13,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from paceline._printable import escape_surrogates, printable
 from paceline._require import require
-from paceline._wording import count, duration, percent
+from paceline._text import count, duration, escape_surrogates, percent, printable
 from paceline.datasets.waiting_time import waiting
 from paceline.recording.records import Iteration, Round
 

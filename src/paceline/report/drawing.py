@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from paceline._wording import duration, percent
+from paceline._text import duration, percent
 
 UNKNOWN = "not known"
 MINUTE, HOUR = 60.0, 3600.0

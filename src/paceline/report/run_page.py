@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, mean, median
-from paceline._wording import listed
+from paceline._text import listed
 from paceline.recording import Run
 from paceline.report.drawing import answer, sentence, shown
 from paceline.report.page import ChartLine, Page, gantt, lines, named, of_fleet, page, section, table

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
-from paceline._exit import wait_at_exit
+from paceline._runtime import wait_at_exit
 from paceline.recording.torch.collective_time import unheard
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from paceline._arrays import Array, Mask, Sizes
-from paceline._wording import SHOWN, count, duration, listed, percent
+from paceline._text import SHOWN, count, duration, listed, percent
 from paceline.predictors.protocol import Forecast
 
 Reason: TypeAlias = tuple[Callable[..., str], tuple[Any, ...]]

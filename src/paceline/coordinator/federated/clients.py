@@ -13,9 +13,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline import _wording
+from paceline import _text
 from paceline._arrays import Array, Mask, Sizes
-from paceline._wording import SHOWN, listed
+from paceline._text import SHOWN, listed
 from paceline.coordinator.federated.rounds import LAST, ForecastSource, Reason, RoundPlan, RoundReport
 from paceline.predictors import Curves, Forecast, Predictor, Report
 
@@ -609,7 +609,7 @@ def summary_of(names: Sequence[str], size_W: Sizes, seconds_W: Array, source_W: 
     count = int(planned_W.sum())
     if not count:
         return "No client is asked: none could reply by the deadline, or has data or memory for a sample."
-    who = f"{_wording.count(count, 'client')} asked"
+    who = f"{_text.count(count, 'client')} asked"
     if count < len(size_W):
         who += f", {len(size_W) - count} left out"
     if np.any(source_W == ForecastSource.NOTHING):
@@ -622,7 +622,7 @@ def summary_of(names: Sequence[str], size_W: Sizes, seconds_W: Array, source_W: 
     last_text = f"; the last is {names[last]}{LAST.get(Reason(reason_W[last]), '')}" if end > 1.2 * typical else ""
     return (
         f"{who}{cold}, with {size_W[planned_W].min()} to {size_W.max()} samples a step: all replies are expected after "
-        f"{_wording.duration(end)}, the median after {_wording.duration(typical)}{last_text}."
+        f"{_text.duration(end)}, the median after {_text.duration(typical)}{last_text}."
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array, Mask
-from paceline._wording import SHOWN, listed
+from paceline._text import SHOWN, listed
 from paceline.coordinator.federated.clients import (
     Clients,
     Known,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from paceline._arrays import Array, Mask, Sizes
-from paceline._wording import count, duration, percent, without_period
+from paceline._text import count, duration, percent, without_period
 from paceline.coordinator.balanced.plan import Plan
 from paceline.predictors import Curves, Forecast
 from paceline.solver import evaluate, split

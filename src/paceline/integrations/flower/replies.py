@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline._wording import SHOWN, listed
+from paceline._text import SHOWN, listed
 from paceline.coordinator.federated.rounds import RoundPlan, RoundReport
 from paceline.integrations.flower.record import RECORD, Measured, measured_in
 

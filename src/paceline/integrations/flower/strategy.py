@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline._atomic import atomic_write
+from paceline._files import atomic_write
 from paceline._require import require
-from paceline._wording import SHOWN, count, listed
+from paceline._text import SHOWN, count, listed
 from paceline.coordinator.federated.federated_balancer import FederatedBalancer
 from paceline.coordinator.federated.rounds import RoundPlan, RoundReport
 from paceline.integrations.flower.grid import TimedGrid

@@ -1,7 +1,7 @@
 """Callbacks that torch's threads run when gradients are summed, and that must be gone before the interpreter is.
 
 A thread of gloo runs the callback and then lets go of it, for which it needs Python's lock. A process whose training
-ended just now may be closing its interpreter by then, which ends in a crash: see :mod:`paceline._exit`. Torch does the
+ended just now may be closing its interpreter by then, which ends in a crash: see :mod:`paceline._runtime`. Torch does the
 same with any Python communication hook: 2 of 12 short jobs on a busy machine, without a line of ours.
 
 A process that forks in that moment, to start a loading process, has the same problem: the thread may hold the lock of

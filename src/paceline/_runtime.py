@@ -1,0 +1,98 @@
+"""Things that a process does beside its work: wait at exit, spread calls over processes, write progress lines."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from functools import cache
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+
+@cache
+def wait_at_exit() -> None:
+    """Let torch's threads finish before the interpreter closes. A second call changes nothing.
+
+    A thread of gloo that has sent a message lets go of its tensors, for which it needs Python's lock. Python ends such
+    a thread in a closing interpreter, and C++ ends the process: "terminate called without an active exception", with
+    the work done and the exit status of a crash. ``destroy_process_group`` joins these threads only if nothing else
+    holds the group, and torch's own compiler, which optimizers import, does. Without the wait about one in eight of the
+    short jobs of ``tests/test_exit.py`` crashes on a busy machine; with it, none of 75.
+    """
+    # a thread that waits for Python's lock takes it as soon as the main thread sleeps
+    atexit.register(time.sleep, 0.05)
+
+
+R = TypeVar("R")
+
+
+def spread(function: Callable[..., R], calls: Iterable[tuple[Any, ...]]) -> list[R]:
+    """Return the result of each call, in order: in this process, unless ``joblib.parallel_config`` says otherwise.
+
+    Parameters
+    ----------
+    function
+        Called with each tuple of arguments.
+    calls
+        The arguments.
+
+    Examples
+    --------
+    >>> spread(pow, [(2, 3), (3, 2)])
+    [8, 9]
+    """
+    # Whoever configured joblib has imported it; nobody else needs it installed.
+    joblib = sys.modules.get("joblib")
+    if joblib is None:
+        return [function(*arguments) for arguments in calls]
+    results: list[R] = joblib.Parallel()(joblib.delayed(function)(*arguments) for arguments in calls)
+    return results
+
+
+INTERVAL = 10.0
+"""Seconds between two lines; shorter commands write none."""
+
+
+class Heartbeat:
+    """Writes a progress line every ten seconds, from a background thread.
+
+    Parameters
+    ----------
+    write
+        Called with the line.
+    doing
+        What is being done, until :meth:`update` changes it.
+
+    Examples
+    --------
+    >>> with Heartbeat(print, "scoring") as heartbeat:
+    ...     heartbeat.update("scoring, 3 of 9")
+    """
+
+    def __init__(self, write: Callable[[str], None], doing: str) -> None:
+        self._write = write
+        self._doing = doing
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="paceline-heartbeat", daemon=True)
+
+    def update(self, doing: str) -> None:
+        """Set the words of the next line."""
+        self._doing = doing
+
+    def __enter__(self) -> Self:
+        self._began = time.monotonic()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _beat(self) -> None:
+        while not self._over.wait(INTERVAL):
+            self._write(f"{self._doing} ({time.monotonic() - self._began:,.0f} s so far)")
