@@ -28,7 +28,7 @@ from torch.utils.tensorboard import SummaryWriter
 from paceline.lab.processes import places
 from paceline.recording import Recorder, merge, watch
 from paceline.recording.covariates import Covariate, all_covariates
-from paceline.recording.torch.stopwatch import Stopwatch
+from paceline.recording.torch.watch import Stopwatch
 
 QUICK = "--quick" in sys.argv
 ITERATIONS = 2_000 if QUICK else 20_000

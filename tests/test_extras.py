@@ -46,10 +46,8 @@ CALLS = {
     "tensorboard": [("metrics", "from paceline.recording import TensorBoard; TensorBoard('runs')")],
     "optuna": [("tune", "from paceline.eval.tune import *; tune('ewma:smoothing=None', [])")],
     "prometheus_client": [("metrics", "from paceline.recording import Prometheus; Prometheus(0)")],
-    "transformers": [("huggingface", "from paceline.recording import trainer_callback; trainer_callback(None)")],
     "accelerate": [("huggingface", "from paceline.integrations.accelerate import prepare; prepare(None)")],
     "lightning": [
-        ("lightning", "from paceline.recording import lightning_callback; lightning_callback(None)"),
         ("lightning", "from paceline.integrations.lightning import balance_callback; balance_callback()"),
     ],
 }

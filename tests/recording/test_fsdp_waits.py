@@ -6,7 +6,7 @@ import pytest
 import torch
 from ranks import run_ranks
 
-from paceline.recording.torch.fsdp_waits import FSDPWaits
+from paceline.recording.torch.waits import FSDPWaits
 
 FORWARD, BACKWARD = 0.02, 0.03
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from paceline.cli.main import app
 from paceline.datasets import load
-from paceline.recording import Recorder, lightning_callback, merge, phase_table, trainer_callback, watch
+from paceline.recording import Recorder, merge, phase_table, watch
 
 torch = pytest.importorskip("torch")
 
@@ -297,76 +297,3 @@ def test_other_sitecustomize_runs_too(tmp_path):
     os.environ["PYTHONPATH"] = os.pathsep.join([str(tmp_path / "site"), os.environ["PYTHONPATH"]])
     code = "import sys; sys.exit(0 if sys.theirs == 'ran' else 9)"
     assert "ended with status 0" in str(recorded(tmp_path, [sys.executable, "-c", code]).exception)
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.slow
-def test_a_lightning_trainer_is_recorded_by_a_callback(tmp_path):
-    lightning = pytest.importorskip("lightning.pytorch")
-
-    class Model(lightning.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.layer = torch.nn.Linear(4, 1)
-
-        def training_step(self, batch, batch_idx):
-            time.sleep(0.01)
-            return self.layer(batch[0]).sum()
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=0.1)
-
-    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(48, 4)), batch_size=8)
-    with Recorder(tmp_path / "0.jsonl", "0") as recorder:
-        trainer = lightning.Trainer(
-            max_epochs=1,
-            accumulate_grad_batches=2,
-            callbacks=[lightning_callback(recorder)],
-            accelerator="cpu",
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            default_root_dir=tmp_path,
-        )
-        trainer.fit(Model(), data)
-    trace, table = merge([tmp_path / "0.jsonl"]), phase_table([tmp_path / "0.jsonl"])
-    np.testing.assert_array_equal(trace.samples[:, 0], [16, 16, 16])
-    assert (table["forward_seconds"] >= 0.02).all()
-    assert (table["optimizer_seconds"] > 0).all()
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.slow
-def test_hugging_face_callback_records(tmp_path, monkeypatch):
-    transformers = pytest.importorskip("transformers")
-    pytest.importorskip("accelerate")
-    # From a checkout, its room `datasets` is taken for the library of that name.
-    monkeypatch.setattr("transformers.trainer.is_datasets_available", lambda: False)
-
-    class Model(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = torch.nn.Linear(4, 1)
-
-        def forward(self, x, labels=None):
-            output = self.layer(x)
-            return {"loss": (output - labels).square().mean(), "logits": output}
-
-    data = [{"x": torch.ones(4), "labels": torch.zeros(1)} for _ in range(48)]
-    settings = transformers.TrainingArguments(
-        output_dir=str(tmp_path / "out"),
-        per_device_train_batch_size=8,
-        gradient_accumulation_steps=2,
-        num_train_epochs=1,
-        use_cpu=True,
-        report_to=[],
-        save_strategy="no",
-        disable_tqdm=True,
-    )
-    with Recorder(tmp_path / "0.jsonl", "0") as recorder:
-        callbacks = [trainer_callback(recorder)]
-        transformers.Trainer(model=Model(), args=settings, train_dataset=data, callbacks=callbacks).train()
-    trace = merge([tmp_path / "0.jsonl"])
-    np.testing.assert_array_equal(trace.samples[:, 0], [16, 16, 16])
-    assert (trace.seconds > 0).all()

@@ -31,8 +31,8 @@ def record(
     how much of a step does not depend on the batch. Half of the samples of some batches are skipped, and the workers
     exit after 200 steps: do not let the command write a checkpoint that you keep.
     """
-    from paceline.recording.command import record_command
-    from paceline.recording.slow_worker import slow_worker
+    from paceline.recording.launch import record_command
+    from paceline.recording.merging import slow_worker
 
     if shutil.which(command[0]) is None:
         raise ValueError(

@@ -35,7 +35,7 @@ from paceline.parameter_server.torch_optimizer import (
 )
 from paceline.predictors import named
 from paceline.recording.records import Round
-from paceline.recording.sink import round_sinks
+from paceline.recording.sinks import round_sinks
 
 logger = logging.getLogger("paceline.asynchronous")
 

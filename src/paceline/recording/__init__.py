@@ -4,17 +4,33 @@
 their library only when they are used.
 """
 
-from paceline.recording.async_run_log import AsyncRun, AsyncRunReader, is_asynchronous, read_async_run
 from paceline.recording.control_group import ControlGroup
 from paceline.recording.covariates import Covariate, all_covariates, default_covariates, nvml_covariates
-from paceline.recording.json_lines import JsonLines
 from paceline.recording.merging import merge, phase_table
 from paceline.recording.recorder import Recorder
 from paceline.recording.records import Iteration, Round
-from paceline.recording.run_log import Run, RunReader, newest, read_run
-from paceline.recording.sink import Logging, Prometheus, Sink, Target, TensorBoard, round_sinks, sinks, summary
+from paceline.recording.run_log import (
+    AsyncRun,
+    AsyncRunReader,
+    Run,
+    RunReader,
+    is_asynchronous,
+    newest,
+    read_async_run,
+    read_run,
+)
+from paceline.recording.sinks import (
+    JsonLines,
+    Logging,
+    Prometheus,
+    Sink,
+    Target,
+    TensorBoard,
+    round_sinks,
+    sinks,
+    summary,
+)
 from paceline.recording.torch import Watch, watch
-from paceline.recording.trainer_callbacks import lightning_callback, trainer_callback
 
 __all__ = [
     "AsyncRun",
@@ -36,7 +52,6 @@ __all__ = [
     "all_covariates",
     "default_covariates",
     "is_asynchronous",
-    "lightning_callback",
     "merge",
     "newest",
     "nvml_covariates",
@@ -46,6 +61,5 @@ __all__ = [
     "round_sinks",
     "sinks",
     "summary",
-    "trainer_callback",
     "watch",
 ]

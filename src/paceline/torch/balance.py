@@ -16,8 +16,7 @@ from paceline.coordinator.balanced.work import WorkModel
 from paceline.recording.covariates import Covariate
 from paceline.recording.records import Iteration
 from paceline.recording.torch.busy_clock import Clock
-from paceline.recording.torch.collective_time import listen
-from paceline.recording.torch.fsdp_waits import FSDPWaits
+from paceline.recording.torch.waits import FSDPWaits, listen
 from paceline.torch.counting import is_attached
 from paceline.torch.equal_shapes import EqualShapes
 from paceline.torch.exchange import Exchange

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array
 from paceline._runtime import wait_at_exit
-from paceline.recording.torch.collective_time import unheard
+from paceline.recording.torch.waits import unheard
 
 T = TypeVar("T")
 

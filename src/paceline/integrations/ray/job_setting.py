@@ -15,7 +15,7 @@ from paceline.coordinator.asynchronous.store import Store
 from paceline.parameter_server.service import Rounds, Service
 from paceline.predictors import named
 from paceline.recording.records import Round
-from paceline.recording.sink import round_sinks
+from paceline.recording.sinks import round_sinks
 
 Gradient = Callable[[Vector, Sizes], Vector]
 """The mean gradient, ``[P]``, at these parameters, ``[P]``, over the samples of these rows."""

@@ -6,18 +6,283 @@ micro-batches of one accumulated gradient are one iteration.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import atexit
+import functools
+import math
+import os
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from paceline.recording.recorder import Recorder
-from paceline.recording.torch.forward_work import leading_size, work_of
-from paceline.recording.torch.marks import CPUMarks, marks_of
-from paceline.recording.torch.stopwatch import Hook, Stopwatch, sums_in_buckets
+from paceline.recording.recorder import Recorder, Step
+from paceline.recording.torch.marks import CPUMarks, Marks, marks_of
 
 if TYPE_CHECKING:
     import torch
 
-    from paceline.recording.torch.fsdp_waits import FSDPWaits
+    from paceline.recording.torch.waits import FSDPWaits
+
+_stated: list[float] = []
+"""Work that a loader stated for the forward pass that begins: one number, or none."""
+
+
+def state_work(work: float) -> None:
+    """State the cost of the samples of the forward pass that begins now, in this process, for the recorder."""
+    _stated[:] = [work]
+
+
+def work_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
+    """Return the work of a forward pass with these arguments: as the loader stated it, or their elements.
+
+    Examples
+    --------
+    >>> import torch
+    >>> state_work(3.5)
+    >>> work_of((torch.zeros(4, 100),), {}), work_of((torch.zeros(4, 100),), {})
+    (3.5, 400.0)
+    """
+    return _stated.pop() if _stated else elements_of(args, kwargs)
+
+
+def elements_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
+    """Return how many elements the tensors among these arguments have together; NaN if there is none.
+
+    They are a stand-in for cost: of text padded tokens, of images pixels, of graphs nodes and edges, each times what is
+    known of it.
+
+    >>> import torch
+    >>> elements_of((), {"tokens": torch.zeros(4, 100), "mask": torch.zeros(4, 100)})
+    800.0
+    """
+    sizes = [_elements(shape) for shape in shapes_in([*args, *kwargs.values()])]
+    return float(sum(sizes)) if sizes else float("nan")
+
+
+def _elements(shape: Sequence[int]) -> int:
+    count = 1
+    for length in shape:
+        count *= int(length)
+    return count
+
+
+def leading_size(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
+    """Return the length of the first tensor among the arguments, also inside lists, tuples and mappings.
+
+    NaN if there is none.
+
+    Examples
+    --------
+    >>> import torch
+    >>> leading_size((), {"batch": {"pixels": torch.zeros(16, 3), "label": torch.zeros(16)}})
+    16.0
+    """
+    shape = next(shapes_in([*args, *kwargs.values()]), None)
+    return float(shape[0]) if shape else float("nan")
+
+
+def shapes_in(values: Sequence[Any]) -> Iterator[Sequence[int]]:
+    """Yield the shapes of tensors, also inside lists, tuples and mappings; numbers have none."""
+    for value in values:
+        if isinstance(value, Mapping):
+            yield from shapes_in(list(value.values()))
+        elif isinstance(value, (list, tuple)):
+            yield from shapes_in(value)
+        elif hasattr(value, "shape") and len(value.shape):
+            yield value.shape
+
+
+PHASES = ("between_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds")
+"""Phases: since the last iteration (loading data, evaluating), forward pass, backward pass, and optimizer step."""
+
+Hook = Callable[[Any, Any], Any]
+"""A communication hook: takes a state and a bucket, returns a future."""
+
+
+def sums_in_buckets(model: Any) -> bool:
+    """Return whether a model is in DistributedDataParallel, which sums gradients in buckets."""
+    return hasattr(model, "require_backward_grad_sync")
+
+
+@dataclass
+class _Iteration:
+    # The marks of one iteration. An exchange is a mark for the last bucket being ready, then one per bucket done.
+    step: Step
+    begin: Any
+    samples: float = 0.0
+    work: float = 0.0
+    forward: list[tuple[Any, Any]] = field(default_factory=list)
+    exchanges: list[list[Any]] = field(default_factory=list)
+    waits_forward: list[list[Any]] = field(default_factory=list)
+    waits_after: list[list[Any]] = field(default_factory=list)
+    waits_between: list[list[Any]] = field(default_factory=list)
+    micro_batches: int = 0
+    stepping: Any = None
+    end: Any = None
+
+
+class Stopwatch:
+    """Times the iterations of one model from calls at every phase, in order, and writes them to the recorder.
+
+    Under DistributedDataParallel, a communication hook marks when the last bucket of gradients is ready and when it has
+    been exchanged. The time between is communication and waiting, as is every other collective inside the step; the
+    rest is the worker's own work. Other models, sharded ones among them, wait in collectives only. No other measurement
+    shows a straggler: the wall time of a step is the same for all workers, and a fast worker waits inside its passes.
+
+    Parameters
+    ----------
+    model
+        The model, or the DistributedDataParallel around it. Its device decides how time is marked.
+    recorder
+        An open recorder that has not recorded anything yet.
+    """
+
+    def __init__(self, model: torch.nn.Module, recorder: Recorder) -> None:
+        recorder.phases, recorder.wait_in_comm = PHASES, True
+        self.model, self.recorder = model, recorder
+        self._marks: Marks = marks_of(model)
+        self._now: _Iteration | None = None
+        self._forward: Any = None
+        self._ended: Any = None
+        self._pending: deque[tuple[_Iteration, Any]] = deque()
+        self._exchange: list[Any] | None = None
+        self._wait: list[Any] | None = None
+        self._depth = 0
+        self._waits_between: list[list[Any]] = []
+        self.times_exchanges = False
+        from paceline.recording.torch.waits import listen  # it needs torch, as the model does
+
+        self._stop_listening = listen(self)
+
+    def forward(self, samples: float, work: float = math.nan) -> None:
+        """Note that a forward pass over these samples begins; the first after a step starts an iteration."""
+        if self._now is None:
+            self._time_exchanges()
+            self._now = _Iteration(self.recorder.begin(), self._marks.mark(), waits_between=self._waits_between)
+            self._waits_between = []
+        self._now.samples += samples
+        # Micro-batches: passes under `no_sync`, or every pass, where nobody sees which gradients are summed.
+        self._now.micro_batches += not getattr(self.model, "require_backward_grad_sync", False)
+        self._now.work += work
+        self._forward = self._marks.mark()
+
+    def backward(self) -> None:
+        """Note that a forward pass is over."""
+        if self._now is not None and self._forward is not None:
+            self._now.forward.append((self._forward, self._marks.mark()))
+            self._forward = None
+
+    def wait_begins(self) -> None:
+        """Note that a collective begins to wait for other workers; a wait inside a wait is part of it."""
+        self._depth += 1
+        if self._depth > 1:
+            return
+        self._wait = [self._marks.mark()]
+        if self._now is None:
+            self._waits_between.append(self._wait)
+        else:
+            (self._now.waits_after if self._forward is None else self._now.waits_forward).append(self._wait)
+
+    def wait_ends(self) -> None:
+        """Note that the collective's wait is over."""
+        self._depth = max(self._depth - 1, 0)
+        if self._wait is not None and not self._depth:
+            self._wait.append(self._marks.mark())
+            self._wait = None
+
+    def stepping(self) -> None:
+        """Note that all gradients are ready and the optimizer begins its step."""
+        if self._now is not None and self._now.stepping is None:  # a step may call that of another class
+            self._now.stepping = self._marks.mark()
+
+    def stepped(self) -> None:
+        """Note that the optimizer's step, and with it the iteration, is over; write those whose times are known."""
+        if self._now is None:
+            return
+        iteration, self._now, self._exchange = self._now, None, None
+        iteration.end = self._marks.mark()
+        self._pending.append((iteration, self._ended))
+        self._ended = iteration.end
+        # In order, and only iterations that the device has passed: waiting for it would slow the training down.
+        while self._pending and self._marks.passed(self._pending[0][0].end):
+            self._write(*self._pending.popleft())
+
+    def close(self) -> None:
+        """Wait for the device to finish the complete iterations, and write them."""
+        self._stop_listening()
+        if self._pending:
+            self._marks.wait(self._pending[-1][0].end)
+        while self._pending:
+            self._write(*self._pending.popleft())
+
+    def timed(self, hook: Hook) -> Hook:
+        """Return the communication hook with marks; register it instead of the hook, before the first iteration."""
+        self.times_exchanges = True
+
+        @functools.wraps(hook)  # because torch checks the hook's signature
+        def timed_hook(state: Any, bucket: Any) -> Any:
+            if self._now is None:
+                return hook(state, bucket)
+            if self._exchange is None:
+                self._exchange = [None]
+                self._now.exchanges.append(self._exchange)
+            marked = self._exchange
+            if bucket.is_last():
+                marked[0], self._exchange = self._marks.mark(), None
+            return then(hook(state, bucket), functools.partial(self._done, marked))
+
+        return timed_hook
+
+    def _done(self, marked: list[Any], future: Any) -> Any:
+        result = future.value()
+        marked.append(self._marks.mark())
+        return result
+
+    def _time_exchanges(self) -> None:
+        # Only at the first forward pass, so that users can register their own hook, wrapped in `timed`, before.
+        model: Any = self.model
+        if self.times_exchanges or not sums_in_buckets(model):
+            return
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+        try:
+            model.register_comm_hook(model.process_group, self.timed(allreduce_hook))
+        except RuntimeError as error:
+            raise RuntimeError(
+                "this model already has a communication hook, so waiting cannot be separated from work: "
+                "register `watching.timed(hook)` instead of that hook"
+            ) from error
+
+    def _write(self, iteration: _Iteration, ended_before: Any) -> None:
+        seconds, step = self._marks.seconds, iteration.step
+        stepping = iteration.end if iteration.stepping is None else iteration.stepping
+        in_forward, after, in_between = (
+            # A wait without an end was still under way when the recording stopped.
+            sum(seconds(*wait) for wait in waits if len(wait) == 2)
+            for waits in (iteration.waits_forward, iteration.waits_after, iteration.waits_between)
+        )
+        exchanged = sum(
+            max(0.0, *(seconds(ready, each) for each in done)) for ready, *done in iteration.exchanges if done and ready
+        )
+        within = exchanged + in_forward + after
+        between = math.nan if ended_before is None else max(0.0, seconds(ended_before, iteration.begin) - in_between)
+        # Exchanges and waits are measured separately and may overlap, so the rest could come out negative.
+        computing = max(0.0, seconds(iteration.begin, iteration.end) - within)
+        # The time before a forward pass belongs to it: there its batch is loaded.
+        step.seconds = computing + (0.0 if ended_before is None else between)
+        step.comm_seconds = within + (0.0 if ended_before is None else in_between)
+        forward = sum(seconds(start, stop) for start, stop in iteration.forward) - in_forward
+        backward = max(0.0, seconds(iteration.begin, stepping) - within - forward)
+        step.phases = dict(zip(PHASES, (between, forward, backward, seconds(stepping, iteration.end)), strict=True))
+        micro_batches = iteration.micro_batches + (
+            max(len(iteration.exchanges), 1) if sums_in_buckets(self.model) else 0
+        )
+        if micro_batches > 1:
+            self.recorder.meta.setdefault("accumulate", str(micro_batches))
+        self.recorder.write(step, iteration.samples, iteration.work)
+
 
 Count = Callable[[Sequence[Any], Mapping[str, Any]], float]
 """Returns the samples, or the work, of a forward pass from its positional and keyword arguments."""
@@ -91,7 +356,7 @@ class Watch:
         self.stopwatch = Stopwatch(model, recorder)
         self._waits: FSDPWaits | None = None
         if not isinstance(marks_of(model), CPUMarks):
-            from paceline.recording.torch.fsdp_waits import FSDPWaits  # it needs torch, as the model does
+            from paceline.recording.torch.waits import FSDPWaits  # it needs torch, as the model does
 
             self._waits = FSDPWaits(model, self.stopwatch)
         self._samples, self._work, self._optimizer = samples, work, optimizer
@@ -156,3 +421,35 @@ def _step_hooks(optimizer: torch.optim.Optimizer | None) -> tuple[Callable[[Any]
     if optimizer is None:
         return register_optimizer_step_pre_hook, register_optimizer_step_post_hook
     return optimizer.register_step_pre_hook, optimizer.register_step_post_hook
+
+
+_callbacks: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
+"""Callbacks that torch's threads run when gradients are summed, and that must be gone before the interpreter is.
+
+A thread of gloo runs the callback and then lets go of it, for which it needs Python's lock. A process whose training
+ended just now may be closing its interpreter by then, which ends in a crash (:func:`paceline._runtime.wait_at_exit`).
+Torch does the same with any Python communication hook: 2 of 12 short jobs on a busy machine, without a line of ours.
+
+A process that forks in that moment, to start a loading process, has the same problem: the thread may hold the lock of
+CPython's list of threads, which nobody releases in the child. A test run hung there once.
+"""
+
+
+def then(
+    future: torch.futures.Future[Any], callback: Callable[[torch.futures.Future[Any]], torch.Tensor]
+) -> torch.futures.Future[torch.Tensor]:
+    """Return ``future.then(callback)``; the process waits for torch to drop the callback before it ends or forks."""
+    _callbacks.add(callback)
+    return future.then(callback)
+
+
+def let_go() -> None:
+    """Wait until torch's threads have dropped all callbacks."""
+    # a thread lets go within microseconds, or never where it waits for a lost rank
+    latest = time.monotonic() + 2.0
+    while len(_callbacks) and time.monotonic() < latest:
+        time.sleep(0.0005)  # gives Python's lock to whoever wants it
+
+
+atexit.register(let_go)  # runs before the interpreter begins to close
+os.register_at_fork(before=let_go)
