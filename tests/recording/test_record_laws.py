@@ -135,7 +135,7 @@ def test_round_numbers_round_trip(acts, every):
     found = [a_round(2 * k, act, ["a", "b", "c"][: 2 + k % 2], rng.random) for k, act in enumerate(acts)]
     lines, due, wanted, log = [], 0, [], Logging(every)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkey:
-        monkey.setattr("paceline.recording.sinks.logger.info", lambda text, *told: lines.append(text % told))
+        monkey.setattr("paceline.recording.sink.logger.info", lambda text, *told: lines.append(text % told))
         (sink,) = round_sinks(f"{folder}/run.jsonl")
         for record in found:
             sink(record)

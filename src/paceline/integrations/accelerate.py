@@ -77,7 +77,7 @@ def prepare(accelerator: Any, *things: Any, metrics: str | Iterable[Target] = ()
         The arguments of ``accelerator.prepare``; exactly one of them is a :class:`BalancedLoader`. With
         ``split_batches=True`` that is the one of :mod:`paceline.torch`, whose batches are split as well.
     metrics
-        Where to write metrics, as :func:`paceline.recording.sinks` takes it: ``"run.jsonl"``, or a list.
+        Where to write metrics, as :func:`paceline.recording.sink` takes it: ``"run.jsonl"``, or a list.
     **options
         Options of :func:`paceline.torch.attach`, such as ``predictor`` or ``policy``.
 

@@ -48,7 +48,7 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
         What samples cost, if they cost differently: a :class:`Costs`. Names of columns are those of ``train_dataset``,
         also of columns that the model does not take.
     metrics
-        Where to write metrics, as :func:`paceline.recording.sinks` takes it: ``"run.jsonl"``, or a list.
+        Where to write metrics, as :func:`paceline.recording.sink` takes it: ``"run.jsonl"``, or a list.
 
     Attributes
     ----------

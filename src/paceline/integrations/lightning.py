@@ -25,7 +25,7 @@ def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) ->
     Parameters
     ----------
     metrics
-        Where to write metrics, as :func:`paceline.recording.sinks` takes it: ``"run.jsonl"``, or a list.
+        Where to write metrics, as :func:`paceline.recording.sink` takes it: ``"run.jsonl"``, or a list.
     **options
         Options of :func:`paceline.torch.attach`, such as ``predictor`` or ``policy``. A training step whose loss is no
         mean over the rank's samples calls ``scale(loss, count)`` of the callback's ``balance``.

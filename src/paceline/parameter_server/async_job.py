@@ -35,7 +35,7 @@ from paceline.parameter_server.torch_optimizer import (
 )
 from paceline.predictors import named
 from paceline.recording.records import Round
-from paceline.recording.sinks import round_sinks
+from paceline.recording.sink import round_sinks
 
 logger = logging.getLogger("paceline.asynchronous")
 
@@ -94,7 +94,7 @@ class AsyncJob:
     servers
         1: parameters are split over several servers on Ray only.
     metrics
-        Sinks that rank 0 calls with every round: names as in :func:`paceline.recording.sinks`, such as
+        Sinks that rank 0 calls with every round: names as in :func:`paceline.recording.sink`, such as
         ``"run.jsonl"``, or functions of a :class:`paceline.recording.records.Round`.
     on_verdict
         Called on rank 0 with every :class:`Verdict`.

@@ -19,7 +19,7 @@ from paceline.recording.run_log import (
     read_async_run,
     read_run,
 )
-from paceline.recording.sinks import (
+from paceline.recording.sink import (
     JsonLines,
     Logging,
     Prometheus,

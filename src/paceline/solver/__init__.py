@@ -1,9 +1,8 @@
 """Forecasts in, batch sizes out, or samples of unequal cost assigned to ranks, or packed into their micro-batches."""
 
 from paceline.solver.assign import Assignment, AssignmentStatus, assign
-from paceline.solver.deadline import BatchTimeCurves
 from paceline.solver.pack import Packing, PackingStatus, TokenCost, pack
-from paceline.solver.split import Split, Status, caution, evaluate, split
+from paceline.solver.split import BatchTimeCurves, Split, Status, caution, evaluate, split
 
 __all__ = [
     "Assignment",

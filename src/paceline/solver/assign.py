@@ -5,15 +5,17 @@ Axes: N samples, W ranks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import product
+from math import prod
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from paceline._arrays import Array, Sizes
-from paceline.solver.deadline import BatchTimeCurves
+from paceline._arrays import Array, Mask, Sizes
 from paceline.solver.fleet import (
     Fleet,
     Samples,
@@ -24,9 +26,7 @@ from paceline.solver.fleet import (
     packed_bound,
     sums,
 )
-from paceline.solver.packed import packed
-from paceline.solver.padded import FINE, few_orders, order_bound
-from paceline.solver.padded import padded as padded_owners
+from paceline.solver.split import BatchTimeCurves
 
 
 class AssignmentStatus(Enum):
@@ -201,7 +201,7 @@ def assign(
         sorted_owner_N = padded_owners(samples, fleet, bound, steady)
     else:
         # stop within 0.2% of the bound: a speed's forecast errs by more
-        sorted_owner_N = packed(samples, fleet, bound * (1 + 0.002))
+        sorted_owner_N = packed_owners(samples, fleet, bound * (1 + 0.002))
     work_W, token_W = _loads(samples, sorted_owner_N, len(fleet), padded=padded)
     owner_N = np.empty_like(sorted_owner_N)
     owner_N[order] = sorted_owner_N
@@ -217,3 +217,406 @@ def _loads(samples: Samples, owner_N: Sizes, ranks: int, *, padded: bool) -> tup
     np.maximum.at(widest_W, owner_N, samples.tokens)
     count_W = np.bincount(owner_N, minlength=ranks)
     return count_W * longest_W, count_W * widest_W
+
+
+def packed_owners(samples: Samples, fleet: Fleet, enough: float) -> Sizes:
+    """Return the rank of each sample, ``[N]``; a makespan of ``enough`` seconds ends the search.
+
+    Raises
+    ------
+    ValueError
+        If no assignment under the cap is found.
+    """
+    owner_N = _longest_first(samples, fleet)
+    if samples.cap < np.inf and (sums(samples.tokens, owner_N, len(fleet)) > samples.cap).any():
+        owner_N = _under_cap(samples, fleet)
+    owner_N = _one_sample_each(samples, fleet, owner_N)
+    return _exchanged(samples, fleet, owner_N, enough)
+
+
+def _longest_first(samples: Samples, fleet: Fleet) -> Sizes:
+    """Assign the longest sample to the rank that would end it first, and so on; similar samples together."""
+    cost_N, ends_W = samples.costs, fleet.fixed.copy()
+    owner_N = np.empty(len(samples), dtype=np.int64)
+    rising, first = -cost_N, 0
+    while first < len(samples):
+        # samples are assigned together while the shortest costs at least 70% of the longest
+        alike = int(np.searchsorted(rising, 0.7 * rising[first], side="right"))
+        # At most two samples for each rank at once: more left ranks late.
+        end = max(first + 1, min(alike, first + 2 * len(fleet)))
+        mean = cost_N[first:end].cumsum()[-1] / (end - first)
+        owners = _slots(ends_W, mean * fleet.pace, end - first)
+        owner_N[first:end] = owners
+        ends_W += sums(cost_N[first:end], owners, len(fleet)) * fleet.pace
+        first = end
+    return owner_N
+
+
+def _slots(ends_W: Array, each_W: Array, count: int) -> Sizes:
+    """Return the rank of each of ``count`` like samples, the first to end first; ``each_W`` is a sample's time."""
+    if count == 1:
+        return np.array([np.argmin(ends_W + each_W)])
+    # One more a rank than a fluid would fill: rounding down then leaves enough slots.
+    until = _fluid(ends_W, each_W, count + len(ends_W))
+    slots_W = np.clip(np.floor((until - ends_W) / each_W), 0, count).astype(np.int64)
+    if slots_W.sum() < count:  # samples so short that they disappear beside the longest: any rank may take them all
+        slots_W += count
+    rank_S = np.repeat(np.arange(len(ends_W)), slots_W)
+    nth_S = np.arange(1, len(rank_S) + 1) - np.repeat(slots_W.cumsum() - slots_W, slots_W)
+    ends_S = ends_W[rank_S] + nth_S * each_W[rank_S]
+    owners: Sizes = rank_S[np.argsort(ends_S, kind="stable")[:count]]
+    return owners
+
+
+def _fluid(ends_W: Array, each_W: Array, count: int) -> float:
+    """Return when ``count`` equal samples would be done if they could be divided."""
+    order = np.argsort(ends_W, kind="stable")
+    end_W, rate_W = ends_W[order], 1 / each_W[order]
+    weighted_W, rate_W = (rate_W * end_W).cumsum(), rate_W.cumsum()
+    begun = int(np.searchsorted(end_W * rate_W - weighted_W, count, side="right")) - 1
+    return float((count + weighted_W[begun]) / rate_W[begun])
+
+
+def _under_cap(samples: Samples, fleet: Fleet) -> Sizes:
+    """Assign samples one by one where there is room: by cost, else by tokens, else as they fill ranks best."""
+    by_cost, by_tokens = np.arange(len(samples)), np.argsort(-samples.tokens, kind="stable")
+    for order, tight in ((by_cost, False), (by_tokens, False), (by_tokens, True)):
+        owner_N = _one_by_one(samples, fleet, order, tight=tight)
+        if owner_N is not None:
+            return owner_N
+    used = float(samples.tokens.cumsum()[-1]) / (samples.cap * len(fleet))
+    raise ValueError(
+        f"no assignment was found in which no rank exceeds the cap of {samples.cap:g} tokens: the samples take "
+        f"{used:.0%} of all caps together. Draw a smaller global batch, or raise the cap"
+    )
+
+
+def _one_by_one(samples: Samples, fleet: Fleet, order: Sizes, *, tight: bool) -> Sizes | None:
+    """Assign each sample to the rank with room that ends it first, or, if tight, to the one with least room."""
+    ends_W, room_W = fleet.fixed.copy(), np.full(len(fleet), samples.cap)
+    owner_N = np.empty(len(samples), dtype=np.int64)
+    for sample, cost, tokens in zip(
+        order.tolist(), samples.costs[order].tolist(), samples.tokens[order].tolist(), strict=True
+    ):
+        key_W = room_W if tight else ends_W + cost * fleet.pace
+        rank = int(np.where(room_W >= tokens, key_W, np.inf).argmin())
+        if room_W[rank] < tokens:
+            return None
+        owner_N[sample] = rank
+        ends_W[rank] += cost * fleet.pace[rank]
+        room_W[rank] -= tokens
+    return owner_N
+
+
+def _one_sample_each(samples: Samples, fleet: Fleet, owner_N: Sizes) -> Sizes:
+    """Move the shortest samples that others can spare to ranks with too few, the slowest rank first."""
+    counts_W = np.bincount(owner_N, minlength=len(fleet))
+    short_W = np.flatnonzero(counts_W < samples.lower)
+    for rank in short_W[np.argsort(-fleet.pace[short_W], kind="stable")].tolist():
+        while counts_W[rank] < samples.lower:
+            spare = int(np.flatnonzero(counts_W[owner_N] > samples.lower)[-1])
+            counts_W[owner_N[spare]] -= 1
+            counts_W[rank] += 1
+            owner_N[spare] = rank
+    return owner_N
+
+
+def _exchanged(samples: Samples, fleet: Fleet, owner_N: Sizes, enough: float) -> Sizes:
+    """Move a sample from the latest rank to an early one, or swap two, while that ends the iteration sooner."""
+    work_W = samples.works(owner_N, len(fleet))
+    # Exchanges after which the search ends. It rarely needs ten.
+    for _ in range(64):
+        ends_W = fleet.fixed + work_W * fleet.pace
+        latest = int(np.where(work_W > 0, ends_W, 0.0).argmax())  # who has nothing does not run
+        if ends_W[latest] <= enough:
+            break
+        exchange = _best_exchange(samples, fleet, owner_N, ends_W, latest)
+        if exchange is None:
+            break
+        sample, other, partner = exchange
+        owner_N[sample] = partner
+        if other >= 0:
+            owner_N[other] = latest
+        for rank in (latest, partner):  # summed again in the order of samples, so that rounding does not accumulate
+            work_W[rank] = samples.costs[owner_N == rank].cumsum()[-1] if (owner_N == rank).any() else 0.0
+    return owner_N
+
+
+def _best_exchange(
+    samples: Samples, fleet: Fleet, owner_N: Sizes, ends_W: Array, latest: int
+) -> tuple[int, int, int] | None:
+    """Return which sample the latest rank gives, for which (-1: for none), and to whom; None if nothing helps."""
+    mine = np.flatnonzero(owner_N == latest)
+    # Ranks with which the latest tries to exchange, the earliest first.
+    for partner in np.argsort(ends_W, kind="stable")[:4].tolist():
+        if ends_W[partner] >= ends_W[latest]:
+            break
+        theirs = np.append(np.flatnonzero(owner_N == partner), -1)  # falling in cost, and last: nothing, for nothing
+        cost_T = np.append(samples.costs[theirs[:-1]], 0.0)
+        # What should move is known; for each own sample the theirs that comes nearest is found by bisection.
+        ideal = (ends_W[latest] - ends_W[partner]) / (fleet.pace[latest] + fleet.pace[partner])
+        place_O = np.searchsorted(-cost_T, ideal - samples.costs[mine])
+        pairs = [(mine, np.clip(place_O + shift, 0, len(cost_T) - 1)) for shift in (-1, 0)]
+        gives, takes = np.concatenate([mine, mine]), np.concatenate([pair[1] for pair in pairs])
+        moved = samples.costs[gives] - cost_T[takes]
+        last = np.maximum(ends_W[latest] - moved * fleet.pace[latest], ends_W[partner] + moved * fleet.pace[partner])
+        last[~_allowed(samples, owner_N, (latest, partner), gives, theirs[takes])] = np.inf
+        best = int(last.argmin())
+        if last[best] < ends_W[latest]:
+            return int(gives[best]), int(theirs[takes[best]]), partner
+    return None
+
+
+def _allowed(samples: Samples, owner_N: Sizes, pair: tuple[int, int], gives: Sizes, takes: Sizes) -> Mask:
+    """Return which exchanges leave both ranks under the cap, and the giving rank with enough samples."""
+    fine: Mask = (takes >= 0) | (np.count_nonzero(owner_N == pair[0]) > samples.lower)
+    if samples.cap < np.inf:
+        held = [samples.tokens[owner_N == rank].cumsum()[-1:].sum() for rank in pair]
+        moved = samples.tokens[gives] - np.where(takes >= 0, samples.tokens[takes], 0.0)
+        fine = fine & (held[0] - moved <= samples.cap) & (held[1] + moved <= samples.cap)
+    return fine
+
+
+FINE = 1e-3
+"""Bisection ends at this relative width."""
+
+Layers = list[tuple[Sizes, NDArray[np.int64]]]
+"""States with as many served ranks, ``[S]``, and those before each of them, ``[S, K]``; -1 where there is none."""
+
+Cut = list[tuple[int, int]]
+"""Ranks in the order of falling lengths, with their numbers of samples."""
+
+
+def padded_owners(samples: Samples, fleet: Fleet, lower_bound: float, steady: float = 0.0) -> Sizes:
+    """Return the rank of each sample, ``[N]``; no assignment ends before ``lower_bound`` seconds.
+
+    The ranks' own order is taken where it ends at most by ``steady`` later, relatively, than the best that is found.
+
+    Raises
+    ------
+    ValueError
+        If no assignment under the cap is found.
+    """
+    cuts = Cuts(samples, fleet)
+    # The fastest at the long end: a slow rank has not the time for a long sample. Where all are alike it is exact.
+    fastest = np.argsort(fleet.pace, kind="stable").tolist()
+    deadline, cut = _upper(cuts, fastest, lower_bound)
+    if len(set(zip(cuts.pace, cuts.fixed, strict=True))) == 1:
+        pass  # all orders are alike
+    # exact for up to 512 partial orders of the ranks: always with 9 ranks
+    elif few_orders(fleet, 512):
+        order = best_order(samples, fleet, lower_bound, deadline, FINE)
+        cut, deadline = _better(lambda end: cuts.in_order(order, end), lower_bound, deadline, cut)
+    else:
+        cut, deadline = _better(lambda end: cuts.sparing(fastest, end), lower_bound, deadline, cut)
+    if steady and (in_order := cuts.in_order(range(len(fleet)), deadline * (1 + steady))) is not None:
+        cut, _ = _better(
+            lambda end: cuts.in_order(range(len(fleet)), end), lower_bound, deadline * (1 + steady), in_order
+        )
+    return np.repeat([rank for rank, _ in cut], [count for _, count in cut]).astype(np.int64)
+
+
+class Cuts:
+    """Cuts the sorted samples of padded batches contiguously, so that every rank ends by a given time.
+
+    A rank's work is its number of samples times its longest. For given counts such cuts are best: the longest sample's
+    group may as well hold the next longest, as all others only become shorter. So what is left to choose is the order
+    of ranks, and the counts. With an order, a makespan can be kept if and only if it can where every rank takes as many
+    samples as it ends in time.
+
+    Plain numbers in place of arrays: a cut asks for one after the other.
+
+    Examples
+    --------
+    >>> fleet = Fleet(np.array([0.5, 1.0]), np.zeros(2), np.zeros(2))
+    >>> cuts = Cuts(Samples(np.array([4.0, 4.0, 2.0]), np.ones(3), np.inf, lower=1), fleet)
+    >>> cuts.in_order([0, 1], deadline=4.0), cuts.in_order([0, 1], deadline=3.0)
+    ([(0, 2), (1, 1)], None)
+    """
+
+    def __init__(self, samples: Samples, fleet: Fleet) -> None:
+        self.longest = samples.costs.tolist()
+        # From here on down, whatever the order of tokens is: no group exceeds the cap.
+        self.tokens = np.maximum.accumulate(samples.tokens[::-1])[::-1].tolist()
+        self.cap, self.lower = samples.cap, samples.lower
+        self.pace, self.fixed = fleet.pace.tolist(), fleet.fixed.tolist()
+
+    def in_order(self, order: Sequence[int], deadline: float) -> Cut | None:
+        """Return the cut in this order of ranks; None if they do not end in time."""
+        cut, first, left = [], 0, len(order)
+        for rank in order:
+            left -= 1
+            count = self._count(rank, first, left, deadline)
+            if count < self.lower:
+                return None
+            cut.append((rank, count))
+            first += count
+        return cut if first == len(self.longest) else None
+
+    def sparing(self, order: Sequence[int], deadline: float) -> Cut | None:
+        """Return a cut that chooses each next rank, among a few in this order, by the least time left over."""
+        cut, first, rest = [], 0, list(order)
+        while rest:
+            # Ranks among which the next is chosen so that little of its time is left over: more took longer and gained
+            # nothing.
+            count, place = self._sparing(rest[:8], first, len(rest) - 1, deadline)
+            if count < self.lower:
+                return None
+            cut.append((rest.pop(place), count))
+            first += count
+        return cut if first == len(self.longest) else None
+
+    def _sparing(self, ranks: Sequence[int], first: int, left: int, deadline: float) -> tuple[int, int]:
+        longest = self.longest[min(first, len(self.longest) - 1)]
+        choices = []
+        for place, rank in enumerate(ranks):
+            count = self._count(rank, first, left, deadline)
+            room = (deadline - self.fixed[rank]) / (self.pace[rank] * longest)
+            wasted = (room - count) / room if count >= max(self.lower, 1) else 1.0
+            choices.append((wasted, place, count))
+        _, place, count = min(choices)
+        return count, place
+
+    def _count(self, rank: int, first: int, left: int, deadline: float) -> int:
+        """Return how many samples, from the first on, a rank ends in time; the others after it get their fewest."""
+        longest = len(self.longest) - first - left * self.lower
+        if longest <= 0 or deadline <= self.fixed[rank]:
+            return 0
+        room = min((deadline - self.fixed[rank]) / (self.pace[rank] * self.longest[first]), float(longest))
+        return int(min(room, self.cap // self.tokens[first])) if self.tokens[first] else int(room)
+
+
+def _upper(cuts: Cuts, order: Sequence[int], low: float) -> tuple[float, Cut]:
+    """Return a time in which ranks in this order can end, and the cut."""
+    deadline = low * (1 + FINE)
+    last = low + sum(cuts.longest) * max(cuts.pace) * len(cuts.longest) + max(cuts.fixed)
+    while (cut := cuts.in_order(order, deadline)) is None:
+        if deadline > last:  # time is not what is short
+            raise ValueError(
+                f"no padded assignment was found in which no rank exceeds the cap of {cuts.cap:g} tokens: draw a "
+                "smaller global batch, or raise the cap"
+            )
+        low, deadline = deadline, deadline * 1.3
+    cut, deadline = _better(lambda end: cuts.in_order(order, end), low, deadline, cut)
+    return deadline, cut
+
+
+def _better(cut_by: Callable[[float], Cut | None], low: float, high: float, best: Cut) -> tuple[Cut, float]:
+    """Return the cut of the earliest end that bisection finds, and that end."""
+    while high - low > FINE * low:
+        middle = (low + high) / 2
+        cut = cut_by(middle)
+        if cut is None:
+            low = middle
+        else:
+            best, high = cut, middle
+    return best, high
+
+
+def few_orders(fleet: Fleet, states: int) -> bool:
+    """Return whether the table over served ranks has at most ``states`` entries."""
+    counts = np.unique(_kinds(fleet), axis=0, return_counts=True)[1]
+    return prod(int(count) + 1 for count in counts) <= states
+
+
+def best_order(samples: Samples, fleet: Fleet, low: float, high: float, fine: float) -> list[int]:
+    """Return the order of ranks, the longest samples first, with which they end soonest; up to ``fine``, relatively."""
+    table = Table(samples, fleet)
+    _, high = _bisected(table, low, high, fine)
+    return table.order(high)
+
+
+def order_bound(samples: Samples, fleet: Fleet, low: float, high: float, fine: float) -> float:
+    """Return a time before which no padded assignment ends, just below the earliest that one ends."""
+    if (np.diff(samples.tokens) > 0).any():  # then contiguous cuts are not the best: the bound is that without a cap
+        samples = replace(samples, cap=np.inf)
+    return _bisected(Table(samples, fleet), low, high, fine)[0]
+
+
+def _bisected(table: Table, low: float, high: float, fine: float) -> tuple[float, float]:
+    while high - low > fine * low:
+        middle = (low + high) / 2
+        low, high = (low, middle) if table.is_feasible(middle) else (middle, high)
+    return low, high
+
+
+class Table:
+    """The most samples that any of the ranks served so far can cover, from the longest on.
+
+    Examples
+    --------
+    Samples of 4, 4 and 2, of which the fast rank ends two by 4 s, whether it is served first or last:
+
+    >>> fleet = Fleet(np.array([0.5, 1.0]), np.zeros(2), np.zeros(2))
+    >>> table = Table(Samples(np.array([4.0, 4.0, 2.0]), np.ones(3), np.inf, lower=1), fleet)
+    >>> table.is_feasible(4.0), table.is_feasible(3.9), table.order(4.0)
+    (True, False, [1, 0])
+    """
+
+    def __init__(self, samples: Samples, fleet: Fleet) -> None:
+        kinds_KP, kind_W, counts_K = np.unique(_kinds(fleet), axis=0, return_inverse=True, return_counts=True)
+        self.pace_K, self.fixed_K = kinds_KP.T
+        self.kind_W = kind_W.ravel()
+        self.layers = _layers(tuple(counts_K.tolist()))
+        self.count, self.lower = len(samples), samples.lower
+        longest = np.maximum.accumulate(samples.tokens[::-1])[::-1]
+        with np.errstate(divide="ignore"):
+            self.under_cap = np.append(np.floor(samples.cap / longest), np.inf)
+        self.longest = np.append(samples.costs, 1.0)
+
+    def is_feasible(self, deadline: float) -> bool:
+        """Return whether there is an order in which all samples end by this time."""
+        return bool(self._covered(deadline)[-1] >= self.count)
+
+    def order(self, deadline: float) -> list[int]:
+        """Return an order of ranks in which all samples end by this time."""
+        covered = self._covered(deadline)
+        state, kinds = len(covered) - 1, []
+        for states, before_SK in reversed(self.layers):
+            before_K = before_SK[np.searchsorted(states, state)]
+            kind = int(self._after(covered, before_K[None], deadline)[0].argmax())
+            kinds.append(kind)
+            state = int(before_K[kind])
+        return _of_kinds(kinds[::-1], self.kind_W)
+
+    def _covered(self, deadline: float) -> Sizes:
+        covered = np.full(1 + self.layers[-1][0][-1], -1, dtype=np.int64)
+        covered[0] = 0
+        for states, before_SK in self.layers:
+            covered[states] = self._after(covered, before_SK, deadline).max(axis=1)
+        return covered
+
+    def _after(self, covered: Sizes, before_SK: NDArray[np.int64], deadline: float) -> NDArray[np.int64]:
+        """Return what is covered after one more rank of each kind; -1 where it cannot take its fewest."""
+        first_SK = np.where(before_SK >= 0, covered[before_SK], -1)
+        room_SK = np.minimum(
+            (deadline - self.fixed_K) / (self.pace_K * self.longest[first_SK]), self.under_cap[first_SK]
+        )
+        room_SK = np.where(first_SK == self.count, np.inf, room_SK)  # all are covered: the others may share them
+        able = (first_SK >= 0) & (room_SK >= self.lower)
+        reached_SK = first_SK + np.floor(np.clip(room_SK, 0, self.count - first_SK)).astype(np.int64)
+        return np.where(able, reached_SK, -1)
+
+
+def _kinds(fleet: Fleet) -> Array:
+    return np.stack([fleet.pace, fleet.fixed], axis=1)
+
+
+def _of_kinds(kinds: Sequence[int], kind_W: Sizes) -> list[int]:
+    """Return the ranks in the order of these kinds."""
+    waiting = {kind: iter(np.flatnonzero(kind_W == kind).tolist()) for kind in set(kinds)}
+    return [next(waiting[kind]) for kind in kinds]
+
+
+@lru_cache(maxsize=8)
+def _layers(counts: tuple[int, ...]) -> Layers:
+    """Return the states of ``counts`` ranks of each kind, by the number of ranks served; the first layer left out."""
+    shape = [count + 1 for count in counts]
+    served_SK = np.array(list(product(*map(range, shape))), dtype=np.int64)
+    strides_K = np.array([prod(shape[kind + 1 :]) for kind in range(len(shape))], dtype=np.int64)
+    total_S = served_SK.sum(axis=1)
+    layers = []
+    for total in range(1, sum(counts) + 1):
+        states = np.flatnonzero(total_S == total)
+        layers.append((states, np.where(served_SK[states] > 0, states[:, None] - strides_K, -1)))
+    return layers

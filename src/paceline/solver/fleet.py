@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from paceline._arrays import Array, Sizes
-from paceline.solver.deadline import BatchTimeCurves
+from paceline.solver.split import BatchTimeCurves
 
 
 @dataclass(frozen=True, eq=False)

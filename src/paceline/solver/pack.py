@@ -5,6 +5,7 @@ Axes: N samples, W ranks, P phases, D caps.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -16,11 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from paceline._arrays import Array, Mask, Sizes
-from paceline.solver.deadline import BatchTimeCurves
-from paceline.solver.fleet import Fleet, checked_fleet, sums
-from paceline.solver.micro_batches import Bins, Problem, search
-from paceline.solver.packing_bounds import equal_bounds, fewest_of_all, packing_bound
-from paceline.solver.padded_micro_batches import padded_count, search_padded
+from paceline.solver.fleet import Fleet, Samples, checked_fleet, level, min_padded_cost, packed_bound, padded_cut, sums
+from paceline.solver.micro_batches import Bins, Problem, fill_empty, search
+from paceline.solver.split import BatchTimeCurves
 
 TOGETHER = 0.01
 """A time this close to the bound counts as balanced."""
@@ -495,3 +494,186 @@ def _in_input_order(packing: Packing, sample_N: Sizes, rank_W: Sizes) -> Packing
         columns[name] = np.empty_like(getattr(packing, name))
         columns[name][rank_W] = getattr(packing, name)
     return replace(packing, rank=owner_N, micro_batch=micro_N, **columns)
+
+
+def fewest_micro_batches(tokens_N: Array, cap: float) -> int:
+    """Return a number below which no packing under this cap comes.
+
+    The largest, over a threshold, of: samples too long to share a micro-batch with one of the threshold or longer, and
+    what the others take beyond the room beside long ones (Martello and Toth 1990, bound L2).
+
+    >>> fewest_micro_batches(np.array([6.0, 6.0, 6.0, 2.0]), 10.0)
+    3
+    """
+    rising = np.sort(tokens_N)
+    before = np.concatenate([[0.0], rising.cumsum()])
+    half = int(np.searchsorted(rising, cap / 2, side="right"))
+    limits = np.concatenate([[0.0], rising[:half]])
+    first = np.searchsorted(rising[:half], limits, side="left")
+    alone = np.maximum(np.searchsorted(rising, cap - limits, side="right"), half)
+    room = (alone - half) * cap - (before[alone] - before[half])
+    rest = np.maximum(before[half] - before[first] - room, 0)
+    return max(1, int((len(rising) - half + np.ceil(rest / cap * (1 - 1e-12))).max()))
+
+
+def fewest_of_all(problem: Problem) -> int:
+    """Return a number of micro-batches of all ranks below which no packing comes."""
+    return max(
+        fewest_micro_batches(tokens_N, cap) if cap < np.inf else 1
+        for tokens_N, cap in zip(problem.tokens.T, problem.caps.tolist(), strict=True)
+    )
+
+
+def packing_bound(problem: Problem, count: int | None, *, padded: bool = False) -> float:
+    """Return a time, in seconds, before which no packing ends, with ``count`` micro-batches on each rank if given."""
+    lower = int(len(problem) >= problem.ranks)
+    fewest = max(fewest_of_all(problem), lower * problem.ranks)
+    total = 0.0
+    for phase, fixed in enumerate(problem.fixed.tolist()):
+        cost_N = np.sort(problem.work[:, phase])[::-1]
+        # Each rank that runs has at least one micro-batch, or its count.
+        each = fixed * (count or 1)
+        fleet = replace(problem.fleet, fixed=problem.fleet.fixed + each * problem.fleet.pace)
+        samples = Samples(cost_N, cost_N, np.inf, lower if len(problem.fixed) == 1 else 0)
+        bound = packed_bound(samples, fleet)
+        work = float(cost_N.cumsum()[-1])
+        if count is None:
+            bound = max(bound, level(problem.fleet, work + fixed * fewest))
+        elif lower and len(problem.fixed) == 1:
+            bound = max(bound, _capped(problem, work, count))
+        if padded:
+            samples = replace(samples, tokens=problem.tokens[:, 0], cap=float(problem.caps[0]))
+            padded_cost = min_padded_cost(samples, fixed, count and count * problem.ranks)
+            bound = max(bound, level(fleet if count else problem.fleet, padded_cost))
+        total += bound
+    return total
+
+
+def equal_bounds(problem: Problem) -> list[tuple[float, int]]:
+    """Return equal numbers of micro-batches that may be the best, from the fewest on, each after its bound."""
+    bounds: list[tuple[float, int]] = []
+    fewest = -(-fewest_of_all(problem) // problem.ranks)
+    # the bound rises after a few
+    for count in range(fewest, fewest + 64):
+        bounds.append((packing_bound(problem, count), count))
+        if len(bounds) > 1 and bounds[-1][0] >= bounds[-2][0] > min(bounds)[0]:
+            break
+    return bounds
+
+
+def _capped(problem: Problem, work: float, count: int) -> float:
+    """Return a bound from what the fastest ranks can do at most within their caps: the densest samples they can hold.
+
+    What is left of the work must be done by the others.
+    """
+    fleet, bound = problem.fleet, 0.0
+    start_W = fleet.fixed / fleet.pace + count * float(problem.fixed[0])
+    speed_W = 1 / fleet.pace
+    for tokens_N, cap in zip(problem.tokens.T, problem.caps.tolist(), strict=True):
+        if cap == np.inf:
+            continue
+        with np.errstate(divide="ignore"):
+            dense = np.argsort(-(problem.work[:, 0] / tokens_N), kind="stable")
+        used = np.concatenate([[0.0], tokens_N[dense].cumsum()])
+        done = np.concatenate([[0.0], problem.work[dense, 0].cumsum()])
+        work_W = np.interp(np.arange(1, problem.ranks) * (count * cap), used, done)
+        rest = (work - work_W + start_W[::-1].cumsum()[::-1][1:]) / speed_W[::-1].cumsum()[::-1][1:]
+        bound = max(bound, float(rest.max(initial=0.0)))
+    return bound
+
+
+Cut = list[tuple[int, int]]
+"""Rank and size of each micro-batch, the longest samples first."""
+
+
+def search_padded(problem: Problem, count: int | None, low: float) -> Bins | None:
+    """Return padded micro-batches that end early, ``count`` for each rank or as many as it needs; None if none fit.
+
+    No packing ends before ``low`` seconds. The sorted samples are cut contiguously: the longest of a micro-batch may as
+    well hold the next longest. For a given end, each cut goes to the rank with most work left until then, which takes
+    as many samples as the cap and that work allow, and no more than where padding says to begin another. Bisection
+    finds the earliest end.
+    """
+    samples = Samples(problem.work[:, 0], problem.tokens[:, 0], float(problem.caps[0]), 0)
+    # padding is reduced among 90%; the others make ranks end together
+    fixed, groups = float(problem.fixed[0]), None if count is None else int(0.9 * count * problem.ranks)
+    best, end = None, np.inf
+    for starts in (padded_cut(samples, fixed, groups), np.zeros(1, dtype=np.int64)):
+        cut, found = _earliest(problem, count, low, starts)
+        if cut is not None and found < end:
+            best, end = cut, found
+    return None if best is None else _as_bins(problem, best, count)
+
+
+def padded_count(problem: Problem) -> int:
+    """Return how many micro-batches the fastest rank needs if padding and their fixed cost together are to be least."""
+    samples = Samples(problem.work[:, 0], problem.tokens[:, 0], float(problem.caps[0]), 0)
+    groups, speed_W = len(padded_cut(samples, float(problem.fixed[0]))), 1 / problem.fleet.pace
+    return int(np.ceil(groups * speed_W[0] / speed_W.cumsum()[-1]))
+
+
+def _earliest(problem: Problem, count: int | None, low: float, starts: Sizes) -> tuple[Cut | None, float]:
+    """Return the cut with the earliest end, and that end; no micro-batch holds samples before and after a start."""
+    next_N = np.append(starts, len(problem))[np.searchsorted(starts, np.arange(len(problem)), side="right")].tolist()
+    if _until(problem, count, np.inf, next_N) is None:  # it is not time that is short
+        return None, np.inf
+    high = low * 1.001
+    while (found := _until(problem, count, high, next_N)) is None:
+        low, high = high, high * 1.5
+    while high - low > 1e-3 * low:
+        middle = (low + high) / 2
+        cut = _until(problem, count, middle, next_N)
+        if cut is None:
+            low = middle
+        else:
+            high, found = middle, cut
+    return found, high
+
+
+def _until(problem: Problem, count: int | None, end: float, next_N: list[int]) -> Cut | None:
+    """Return the rank and size of each micro-batch, the longest samples first; None if ranks do not end in time."""
+    cost, tokens, cap = problem.work[:, 0].tolist(), problem.tokens[:, 0].tolist(), float(problem.caps[0])
+    fixed, fleet = float(problem.fixed[0]), problem.fleet
+    left_W = np.where(end >= fleet.floor, (end - fleet.fixed) / fleet.pace, 0.0) - fixed * (count or 0)
+    heap = [(-left, rank) for rank, left in enumerate(left_W.tolist())]
+    heapq.heapify(heap)
+    each = 0.0 if count else fixed
+    slots = [count or len(cost)] * problem.ranks
+    cut, first = [], 0
+    while first < len(cost):
+        if not heap:
+            return None
+        key, rank = heapq.heappop(heap)
+        size = int(min((-key - each) / cost[first] + 1e-9, cap / tokens[first], next_N[first] - first))
+        if size < 1:
+            return None
+        cut.append((rank, size))
+        slots[rank] -= 1
+        if slots[rank]:
+            heapq.heappush(heap, (key + size * cost[first] + each, rank))
+        first += size
+    return cut
+
+
+def _as_bins(problem: Problem, cut: Cut, count: int | None) -> Bins:
+    """Return these micro-batches; the largest of a rank are halved until it has ``count``."""
+    groups: list[list[range]] = [[] for _ in range(problem.ranks)]
+    first = 0
+    for rank, size in cut:
+        groups[rank].append(range(first, first + size))
+        first += size
+    for rank_groups in groups:
+        while len(rank_groups) < (count or 1):
+            largest = max(range(len(rank_groups)), key=lambda place: len(rank_groups[place]), default=None)
+            half = 0 if largest is None else len(rank_groups[largest]) // 2
+            rank_groups.append(
+                range(0) if largest is None else rank_groups[largest][len(rank_groups[largest]) - half :]
+            )
+            if largest is not None:
+                rank_groups[largest] = rank_groups[largest][: len(rank_groups[largest]) - half]
+    of_N = np.empty(len(problem), dtype=np.int64)
+    for place, group in enumerate(group for rank_groups in groups for group in rank_groups):
+        of_N[group] = place
+    bins = Bins(np.repeat(np.arange(problem.ranks), [len(rank_groups) for rank_groups in groups]), of_N)
+    fill_empty(problem, bins, count)
+    return bins

@@ -15,7 +15,7 @@ from paceline.coordinator.asynchronous.store import Store
 from paceline.parameter_server.service import Rounds, Service
 from paceline.predictors import named
 from paceline.recording.records import Round
-from paceline.recording.sinks import round_sinks
+from paceline.recording.sink import round_sinks
 
 Gradient = Callable[[Vector, Sizes], Vector]
 """The mean gradient, ``[P]``, at these parameters, ``[P]``, over the samples of these rows."""
@@ -50,7 +50,7 @@ class RayPlan:
         Over how many processes the parameters are split, where one has too little memory or is too slow for them. Rules
         and samples stay with one server, the lead; see :mod:`paceline.coordinator.asynchronous.store`.
     metrics
-        Sinks that the server's host calls with every round: a name as in :func:`paceline.recording.sinks`,
+        Sinks that the server's host calls with every round: a name as in :func:`paceline.recording.sink`,
         such as ``"run.jsonl"``, or several.
     comebacks
         How often a worker that dies is started again.
