@@ -32,7 +32,7 @@ def train(rank: int, way: str, seed: int) -> tuple[float, float, list[int]]:
     from sklearn.datasets import load_digits
     from torch.nn.parallel import DistributedDataParallel
 
-    from paceline.coordinator.balanced import Policy
+    from paceline.coordinator import Policy
     from paceline.torch import BalancedLoader, LocalSGD, attach
 
     digits = load_digits()

@@ -133,7 +133,7 @@ class Contestant:
         loader = BalancedLoader(self.data, GLOBAL_BATCH, collate_fn=collate, costs=costs)
         balance = None
         if scheme in ("speed", "both", "cost"):
-            from paceline.coordinator.balanced.policy import Policy
+            from paceline.coordinator.policy import Policy
 
             policy = Policy(warmup=2**40) if scheme == "cost" else None
             balance = attach(self.model, loader, predictor=Auto(), policy=policy)
@@ -166,7 +166,7 @@ class Contestant:
         """Return how far learned costs are from the profiled ones, in the mean, weighted by cost."""
         if self.scheme != "both":
             return None
-        from paceline.coordinator.balanced.work import sum_of_products
+        from paceline.coordinator.work import sum_of_products
 
         columns = np.stack([self.lengths, self.lengths**2, np.ones_like(self.lengths)], axis=1)
         cost = sum_of_products(columns / columns.mean(axis=0), self.balance.work.coefficients)

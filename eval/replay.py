@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array, Sizes
-from paceline.coordinator.balanced.load_balancer import LoadBalancer
-from paceline.coordinator.balanced.policy import Policy
+from paceline.coordinator.load_balancer import LoadBalancer
+from paceline.coordinator.policy import Policy
 from paceline.datasets import Trace
 from paceline.datasets.waiting_time import waiting
 from paceline.eval.backtest import by_name, require_forecasts, require_warmup

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from paceline._arrays import Array, Mask
 from paceline._curves import Curves
 from paceline._text import printable
-from paceline.coordinator.balanced.policy import Policy, default_batch_multiple
+from paceline.coordinator.policy import Policy, default_batch_multiple
 from paceline.datasets import Trace
 from paceline.datasets.profiles import read_profiles
 from paceline.datasets.waiting_time import (

@@ -34,10 +34,10 @@ def small(monkeypatch):
         for split, seeds in (("fit", [3]), ("held-out", [5, 6]))
     }
     monkeypatch.setattr("paceline.datasets.recorded.load_split", jobs.__getitem__)
-    monkeypatch.setattr("paceline.cli.demo_command.DEFAULT_PREDICTORS", KINDS)
-    monkeypatch.setattr("paceline.cli.demo_command.experiment", lambda setting: outcome())
+    monkeypatch.setattr("paceline.cli.demo.DEFAULT_PREDICTORS", KINDS)
+    monkeypatch.setattr("paceline.cli.demo.experiment", lambda setting: outcome())
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
-    monkeypatch.setattr("paceline.cli.demo_command.can_set_quotas", lambda: False)
+    monkeypatch.setattr("paceline.cli.demo.can_set_quotas", lambda: False)
     return monkeypatch
 
 
@@ -72,7 +72,7 @@ def test_demo_fits_compares_and_writes_one_page(small, tmp_path):
     ("speed_up", "half", "headline"), [(0.9, 0.3, "Not clear"), (1.4, 0.1, "1.40x"), (0.8, 0.1, "0.80x")]
 )
 def test_demo_reports_noise_as_no_gain(small, tmp_path, speed_up, half, headline):
-    small.setattr("paceline.cli.demo_command.experiment", lambda setting: outcome(speed_up, half))
+    small.setattr("paceline.cli.demo.experiment", lambda setting: outcome(speed_up, half))
     run(tmp_path)
     verdict = {one["asks"]: one for one in read_page(tmp_path / "report.json")["verdict"]}
     assert verdict["And for real?"]["headline"] == headline

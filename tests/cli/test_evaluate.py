@@ -53,7 +53,7 @@ def test_short_trace_names_the_warmup():
 @pytest.mark.parametrize("width", [40, 80])
 def test_tables_fit_the_terminal(folder, monkeypatch, width):
     console = Console(width=width, record=True, file=io.StringIO())
-    monkeypatch.setattr("paceline.cli.show.out", console)
+    monkeypatch.setattr("paceline.cli.output.out", console)
     run("evaluate", "ewma", "-t", "noisy.parquet")
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= width

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.coordinator.balanced.work import WorkModel, WorkStatus
+from paceline.coordinator.work import WorkModel, WorkStatus
 from paceline.solver import assign
 
 

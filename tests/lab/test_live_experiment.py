@@ -18,8 +18,8 @@ from standin import stand_in
 
 from paceline.lab import EQUAL, ExperimentOutcome, Setting, experiment
 from paceline.lab.disturbance import Bursts, Kernels, Quota
+from paceline.lab.experiment import IterationResult, RankResult, TurnResult
 from paceline.lab.experiment_worker import Contestant
-from paceline.lab.outcome import IterationResult, RankResult, TurnResult
 
 
 def made(pace, sizes, own, *, rounds=3, steps=20, acted=False):

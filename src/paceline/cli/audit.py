@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from paceline.cli.report_command import ToPage, sha256, typed
-from paceline.cli.show import err, out, working
+from paceline.cli.output import ToPage, err, out, require_page, typed, working, write_page
+from paceline.cli.report import sha256
 
 if TYPE_CHECKING:
     from paceline.audit import AuditVerdict
@@ -44,10 +44,7 @@ def audit(
     from paceline.audit import Audit, Launcher
     from paceline.audit.launch import found
 
-    if to_page is not None:
-        from paceline.report.page import require_page
-
-        require_page(to_page)
+    require_page(to_page)
     program = found(command)
     with ExitStack() as closing:
         folder = Path(closing.enter_context(TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True)))
@@ -72,9 +69,8 @@ def audit(
 
 
 def _write_page(verdict: AuditVerdict, command: list[str], path: Path) -> None:
-    from paceline.report import audit_page, write_page
+    from paceline.report import audit_page
 
     script = next((Path(word) for word in command if word.endswith(".py")), Path(command[-1]))
     digest = sha256(script) if script.is_file() else ""
-    page = audit_page(json.loads(verdict.to_json()), script=script.name, digest=digest, command=typed())
-    err.print(f"written to {escape(str(write_page(page, path)))}", soft_wrap=True)
+    write_page(audit_page(json.loads(verdict.to_json()), script=script.name, digest=digest, command=typed()), path)

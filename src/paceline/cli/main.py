@@ -18,17 +18,16 @@ from rich.markup import escape
 
 from paceline._text import printable
 from paceline.cli.audit import audit
-from paceline.cli.data_command import Options, data_app
-from paceline.cli.fit_command import fit, tune
-from paceline.cli.live_command import live
-from paceline.cli.named_sources import DEFAULT_PREDICTORS
-from paceline.cli.profile_command import profile
-from paceline.cli.record_command import record
-from paceline.cli.report_command import ToPage, report, typed
-from paceline.cli.show import err, out, print_frames, working
-from paceline.cli.simulate_command import simulate
-from paceline.cli.user_predictors import user_location
-from paceline.cli.watch_command import watch
+from paceline.cli.data import Options, data_app
+from paceline.cli.fit import fit, tune
+from paceline.cli.live import live
+from paceline.cli.options import DEFAULT_PREDICTORS, user_location
+from paceline.cli.output import ToPage, err, out, print_frames, require_page, typed, working, write_page
+from paceline.cli.profile import profile
+from paceline.cli.record import record
+from paceline.cli.report import report
+from paceline.cli.simulate import simulate
+from paceline.cli.watch import watch
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from paceline.eval import Replay, Replays
     from paceline.eval.replay import SizeScheme
     from paceline.predictors import FleetPredictor
-    from paceline.report.page import Page
     from paceline.training import FitProgress
 
 app = typer.Typer(
@@ -128,7 +126,7 @@ def evaluate(
     from paceline.eval import leaderboard
     from paceline.predictors import NAMES
 
-    _require_page(to_page)
+    require_page(to_page)
     scored, models, fit_seconds, skipped = _traces_and_models(predictors or list(NAMES), traces, fit_on, options)
     with working(f"scoring {len(models)} predictors on {len(scored)} traces"):
         board = leaderboard(models, scored, warmup=warmup, fit_seconds=fit_seconds)
@@ -143,7 +141,7 @@ def evaluate(
     tables = {"overall": board.overall, **leads, "per trace": board.per_trace}
     print_frames({**tables, "notes": board.notes, "skipped": skipped}, as_json)
     if to_page:
-        _write_page(page, to_page)
+        write_page(page, to_page)
 
 
 @app.command()
@@ -163,7 +161,7 @@ def replay(
     """
     from paceline.eval import Balanced
 
-    _require_page(to_page)
+    require_page(to_page)
     scored, models, _, skipped = _traces_and_models(predictors or list(DEFAULT_PREDICTORS), traces, fit_on, options)
     result = _replayed({name: Balanced(model) for name, model in models.items()}, scored, batch, warmup)
     for note in result.notes:
@@ -173,7 +171,7 @@ def replay(
         from paceline.report import replay_page
 
         settings = [("warm-up, not scored", f"{warmup} iterations"), *_fitted_on(traces, fit_on)]
-        _write_page(replay_page(result, scored, settings=settings, command=typed()), to_page)
+        write_page(replay_page(result, scored, settings=settings, command=typed()), to_page)
 
 
 def _replayed(schemes: dict[str, SizeScheme], traces: list[Trace], batch: int | None, warmup: int) -> Replays:
@@ -189,19 +187,6 @@ def _replayed(schemes: dict[str, SizeScheme], traces: list[Trace], batch: int | 
     return Replays(done)
 
 
-def _require_page(path: Path | None) -> None:
-    from paceline.report.page import require_page
-
-    if path is not None:
-        require_page(path)
-
-
-def _write_page(page: Page, path: Path) -> None:
-    from paceline.report import write_page
-
-    err.print(f"written to {escape(printable(str(write_page(page, path))))}", soft_wrap=True)
-
-
 def _fitted_on(traces: list[str] | None, fit_on: list[str] | None) -> list[tuple[str, str]]:
     """Return what was asked for, as a page's settings."""
     return [
@@ -215,7 +200,7 @@ def demo(
     folder: Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.")] = Path("demo-output"),
 ) -> None:
     """Run the demo on the recorded jobs: fit, compare, replay, and write one report."""
-    from paceline.cli.demo_command import run
+    from paceline.cli.demo import run
 
     run(folder, out)
 
@@ -276,7 +261,7 @@ def _traces_and_models(
     """Return the traces to score, the fitted predictors with their fitting seconds, and skipped ones with reasons."""
     import pandas as pd
 
-    from paceline.cli import named_sources as sources
+    from paceline.cli import options as sources
     from paceline.training import fit as fit_to
 
     scored, fitted_on = (

@@ -1,9 +1,7 @@
 """The live experiment: a real training on this machine, equal batches against balanced ones, in turns of one run."""
 
 from paceline.lab.disturbance import DISTURBANCES
-from paceline.lab.experiment import can_set_quotas, experiment
-from paceline.lab.outcome import ExperimentOutcome, Row
-from paceline.lab.setting import CONTROL, EQUAL, Setting
+from paceline.lab.experiment import CONTROL, EQUAL, ExperimentOutcome, Row, Setting, can_set_quotas, experiment
 from paceline.lab.tasks import TASKS
 
 __all__ = [

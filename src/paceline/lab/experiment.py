@@ -1,22 +1,387 @@
-"""Running a live experiment: two ranks, pinned to cores of their own, one of them disturbed."""
+"""Setting of a live experiment: the schemes it compares, and how one rank is disturbed meanwhile."""
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, Self
 
+import numpy as np
+
+from paceline._arrays import Array
 from paceline.lab.disturbance import DISTURBANCES
-from paceline.lab.outcome import ExperimentOutcome, RankResult
 from paceline.lab.processes import Process, places, require_alive
-from paceline.lab.setting import DISTURBED, Setting
-from paceline.lab.tasks import require_models
+from paceline.lab.tasks import TASKS, require_models
+from paceline.predictors import Curves, named
 from paceline.recording.launch import Place
+from paceline.recording.records import Iteration
+from paceline.solver import split
+
+EQUAL = "equal"
+"""Plain DistributedDataParallel with equal batches: what every scheme is compared with."""
+CONTROL = "control"
+"""Equal batches with measuring and forecasting: shows the overhead of balancing."""
+
+DISTURBED = 1
+"""The rank that is disturbed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One live experiment.
+
+    Parameters
+    ----------
+    contention
+        A key of ``DISTURBANCES``.
+    schemes
+        Predictors by name, such as ``"auto"`` or ``"ewma:smoothing=0.5"``, or ``"control"``.
+    model
+        Name of the task: a key of ``paceline.lab.TASKS``.
+    global_batch
+        Samples of all ranks in an iteration.
+    rounds
+        Turns of every scheme, each between two turns of equal batches.
+    seconds
+        Length of a turn.
+    seed
+        Seed of the model, of the order of the data, and of the bursts.
+    device
+        ``"cpu"``, or ``"cuda"``: a device that both ranks share.
+    precision
+        ``"single"``, or ``"mixed"``: autocast to bfloat16.
+
+    Raises
+    ------
+    ValueError
+        If there is no such contention, model or predictor, or a number is not above 0.
+    """
+
+    contention: str = "quota"
+    schemes: tuple[str, ...] = ("auto",)
+    model: str = "digits-cnn"
+    global_batch: int = 896
+    rounds: int = 4
+    seconds: float = 3.0
+    seed: int = 0
+    device: str = "cpu"
+    precision: str = "single"
+
+    def __post_init__(self) -> None:
+        if self.contention not in DISTURBANCES:
+            raise ValueError(f"contention must be one of {list(DISTURBANCES)}, got {self.contention!r}")
+        if self.model not in TASKS:
+            raise ValueError(f"model must be one of {list(TASKS)}, got {self.model!r}")
+        for scheme in self.schemes:
+            if scheme != CONTROL:
+                named(scheme)
+        for name in ("rounds", "seconds", "global_batch"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
+        if self.precision not in ("single", "mixed"):
+            raise ValueError(f"precision must be 'single' or 'mixed', got {self.precision!r}")
+        self._require_device()
+
+    def _require_device(self) -> None:
+        """Raise if there is no such device, or the contention needs another one."""
+        if self.device == "cpu":
+            if DISTURBANCES[self.contention].kernels:
+                raise ValueError(f"the contention {self.contention!r} needs a CUDA device: set device='cuda'")
+            return
+        require_models("a live experiment")
+        import torch
+
+        if self.device != "cuda" or not torch.cuda.is_available():
+            raise ValueError(f"device must be 'cpu', or 'cuda' where torch finds a device, got {self.device!r} here")
+
+    @property
+    def turns(self) -> list[tuple[str, int]]:
+        """Turns in order: the scheme that trains, and the seed of the bursts, the same for all turns of a round."""
+        order: list[tuple[str, int]] = []
+        for seed in range(self.rounds):
+            order.append((EQUAL, seed))
+            # Every other round runs backwards, so that the order favors no scheme.
+            for scheme in self.schemes[:: -1 if seed % 2 else 1]:
+                order += [(scheme, seed), (EQUAL, seed)]
+        return order
+
+
+@dataclass(frozen=True)
+class TurnResult:
+    """One turn of a scheme.
+
+    Parameters
+    ----------
+    scheme, seed
+        Name of the scheme, and seed of the bursts.
+    first
+        Number of the turn's first iteration, counted over all turns of the scheme.
+    seconds
+        Wall time of each iteration, in seconds.
+    machine, cpu_seconds
+        CPU seconds of the machine and of this rank during the turn.
+    """
+
+    scheme: str
+    seed: int
+    first: int
+    seconds: list[float]
+    machine: float
+    cpu_seconds: float
+
+
+@dataclass(frozen=True)
+class IterationResult:
+    """A balanced iteration: some fields of :class:`paceline.recording.records.Iteration`."""
+
+    index: int
+    sizes: list[int]
+    seconds: list[float]
+    forecast: list[float]
+    overhead: float
+    acted: bool
+    why: str
+
+    @classmethod
+    def of(cls, iteration: Iteration) -> Self:
+        """Copy the fields that the outcome is computed from."""
+        return cls(
+            index=iteration.index,
+            sizes=iteration.sizes.tolist(),
+            seconds=iteration.seconds.tolist(),
+            forecast=iteration.forecast_seconds.tolist(),
+            overhead=iteration.overhead_seconds,
+            acted=iteration.plan.acted,
+            why=iteration.plan.why,
+        )
+
+
+@dataclass(frozen=True)
+class RankResult:
+    """Results of one rank.
+
+    Parameters
+    ----------
+    turns
+        Its turns, in their order.
+    losses, weights
+        Mean loss of the rank's samples and their share of the global batch, for each iteration of each scheme.
+    records
+        Iterations of the balanced schemes.
+    """
+
+    turns: list[TurnResult]
+    losses: dict[str, list[float]]
+    weights: dict[str, list[float]]
+    records: dict[str, list[IterationResult]]
+
+    def write(self, path: Path) -> None:
+        """Write the results as JSON."""
+        path.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read what :meth:`write` wrote."""
+        plain: dict[str, Any] = json.loads(path.read_text())
+        records = {
+            scheme: [IterationResult(**one) for one in iterations]
+            for scheme, iterations in plain.pop("records").items()
+        }
+        return cls(turns=[TurnResult(**turn) for turn in plain.pop("turns")], records=records, **plain)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Results of one scheme.
+
+    Parameters
+    ----------
+    scheme
+        Its name.
+    speed_up
+        Over equal batches, geometric mean over pairs of turns, and the half-width of its 95% confidence interval.
+    waiting
+        Share of the ranks' time, up to the slowest's end, that was spent waiting.
+    oracle
+        Speed-up over equal batches that the solver reaches on the same iterations when it knows their speeds.
+    reached
+        Time of the oracle over that of the scheme.
+    overhead
+        Median seconds that balancing adds to an iteration on the critical path.
+    changes
+        Changes of sizes in 100 iterations.
+    loss_gap
+        Largest difference to the loss of equal batches after the same number of samples, relative to the first loss.
+    """
+
+    scheme: str
+    speed_up: float
+    half_width: float
+    waiting: float
+    oracle: float
+    reached: float
+    overhead: float
+    changes: float
+    loss_gap: float
+
+
+@dataclass(frozen=True)
+class ExperimentOutcome:
+    """Outcome of an experiment, from the records of all ranks.
+
+    Parameters
+    ----------
+    setting
+        What was compared.
+    results
+        Results of each rank.
+    """
+
+    setting: Setting
+    results: list[RankResult]
+
+    @property
+    def turns(self) -> list[TurnResult]:
+        """The turns as measured by the first rank."""
+        return self.results[0].turns
+
+    @property
+    def foreign_cores(self) -> float:
+        """Mean number of cores busy with other processes, the competitors of the experiment included."""
+        spent = sum(sum(turn.seconds) for turn in self.turns)
+        cpu_seconds = sum(turn.cpu_seconds for result in self.results for turn in result.turns)
+        return float((sum(turn.machine for turn in self.turns) - cpu_seconds) / spent)
+
+    def pairs(self, scheme: str) -> Array:
+        """Return the speed-up over equal batches in each turn of a scheme, against the two turns beside it."""
+        rates = [_rate(turn.seconds) for turn in self.turns]
+        here = [index for index, turn in enumerate(self.turns) if turn.scheme == scheme]
+        return np.array([rates[index] / ((rates[index - 1] + rates[index + 1]) / 2) for index in here])
+
+    def losses(self, scheme: str) -> Array:
+        """Return the mean loss over the samples of every iteration, ``[K]``."""
+        parts = [np.array(r.losses[scheme]) * np.array(r.weights[scheme]) for r in self.results]
+        total: Array = np.sum(parts, axis=0)
+        return total
+
+    def seconds(self, scheme: str) -> Array:
+        """Return the training time until the end of every counted iteration, ``[K]``, without pauses."""
+        return np.cumsum(np.concatenate([turn.seconds for turn in self.turns if turn.scheme == scheme]))
+
+    @property
+    def rows(self) -> list[Row]:
+        """Results of every scheme, in the order of the setting."""
+        return [self.row(scheme) for scheme in self.setting.schemes]
+
+    def row(self, scheme: str) -> Row:
+        """Return the results of one scheme."""
+        logs = np.log(self.pairs(scheme))
+        speed_up = float(np.exp(logs.mean()))
+        walls_K, sizes_KW, busy_KW = self._measured(scheme)
+        fixed_W = self._fixed_seconds(busy_KW.shape[1])
+        slope_KW = np.maximum(busy_KW - fixed_W, 1e-6) / sizes_KW
+        total = int(sizes_KW[0].sum())
+        rest_K = np.maximum(walls_K - busy_KW.max(axis=1), 0.0)
+        equal = (fixed_W + total / sizes_KW.shape[1] * slope_KW).max(axis=1) + rest_K
+        best = np.array([split(_lines(fixed_W, slope_W), total, lower=1).makespan for slope_W in slope_KW]) + rest_K
+        records = self.results[0].records[scheme]
+        ours, theirs = self.losses(scheme), self.losses(EQUAL)
+        count = min(len(ours), len(theirs))
+        return Row(
+            scheme,
+            speed_up,
+            _half_width(logs) * speed_up,
+            float(1 - (busy_KW / busy_KW.max(axis=1, keepdims=True)).mean()),
+            float(equal.sum() / best.sum()),
+            float(best.sum() / walls_K.sum()),
+            _median_overhead(records),
+            100 * sum(now.sizes != before.sizes for before, now in pairwise(records)) / len(ours),
+            float(np.abs(ours[:count] - theirs[:count]).max() / theirs[0]),
+        )
+
+    def paired(self, scheme: str, other: str) -> tuple[float, float]:
+        """Return how much faster one scheme was than another in the same rounds, and the half-width of that."""
+        logs = np.log(self.pairs(scheme) / self.pairs(other))
+        ratio = float(np.exp(logs.mean()))
+        return ratio, _half_width(logs) * ratio
+
+    def slowdown_of_others(self, scheme: str) -> float:
+        """Return how much longer the other ranks take for a sample while the disturbed one is slow.
+
+        Above 1, the cores share hardware, and balancing gains less than the speed of the disturbed rank alone suggests.
+        NaN if the disturbed rank is never clearly slower than at other times.
+        """
+        _, sizes_KW, busy_KW = self._measured(scheme)
+        each_KW = busy_KW / sizes_KW
+        fast, slow = np.quantile(each_KW[:, DISTURBED], (0.1, 0.9))
+        slow_K = each_KW[:, DISTURBED] > np.sqrt(fast * slow)
+        if slow < 1.5 * fast:  # the slowest tenth hardly differs from the fastest
+            return float("nan")
+        others_KW = np.delete(each_KW, DISTURBED, axis=1)
+        return float(np.median(others_KW[slow_K]) / np.median(others_KW[~slow_K]))
+
+    def _fixed_seconds(self, ranks: int) -> Array:
+        """Return the part of each rank's busy time that no split moves, ``[W]``."""
+        fixed_W = np.zeros(ranks)
+        fixed_W[DISTURBED] = DISTURBANCES[self.setting.contention].between
+        return fixed_W
+
+    def _measured(self, scheme: str) -> tuple[Array, Array, Array]:
+        """Return wall seconds ``[K]``, sizes and busy time ``[K, W]`` of the recorded iterations that count."""
+        begun = [(turn.first, turn.seconds) for turn in self.turns if turn.scheme == scheme]
+        walls = {first + k: seconds[k] for first, seconds in begun for k in range(settled(seconds), len(seconds))}
+        # The times of the last iterations on a device may still be unknown.
+        known = [record for record in self.results[0].records[scheme] if np.isfinite(record.seconds).all()]
+        chosen = [record for record in known if record.index in walls]
+        if not chosen:
+            raise RuntimeError(
+                f"no iteration of {scheme!r} was reported in turns of {self.setting.seconds:g} s, {len(walls)} "
+                "iterations in all: take longer turns, or a machine that is less busy"
+            )
+        walls_K = np.array([walls[record.index] for record in chosen])
+        sizes_KW = np.array([record.sizes for record in chosen], dtype=float)
+        return walls_K, sizes_KW, np.array([record.seconds for record in chosen], dtype=float)
+
+
+def _median_overhead(records: Sequence[IterationResult]) -> float:
+    """Return the median over iterations: a record stands for all since the one before."""
+    numbers = [-1, *(record.index for record in records)]
+    return float(np.median(np.repeat([record.overhead for record in records], np.diff(numbers))))
+
+
+def _lines(fixed_W: Array, slope_W: Array) -> Curves:
+    return Curves(np.zeros_like(slope_W), slope_W, fixed_W, np.full(len(slope_W), np.inf))
+
+
+def settled(seconds: list[float]) -> int:
+    """Return the first iteration of a turn that counts: at least the last one does, however slow the machine.
+
+    >>> settled([0.1] * 20), settled([1.5, 1.5])
+    (3, 1)
+    """
+    return min(3, len(seconds) - 1)
+
+
+def _rate(seconds: list[float]) -> float:
+    counted = seconds[settled(seconds) :]
+    return len(counted) / sum(counted)
+
+
+def _half_width(logs: Array) -> float:
+    """Return the half-width of the 95% confidence interval of the mean."""
+    from scipy.stats import t
+
+    if len(logs) < 2:
+        return float("nan")
+    return float(t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / np.sqrt(len(logs)))
 
 
 def can_set_quotas() -> bool:

@@ -21,11 +21,10 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
-from paceline.coordinator.balanced.policy import Policy
+from paceline.coordinator.policy import Policy
 from paceline.lab.disturbance import DISTURBANCES, Bursts, Hogs, Kernels, Quota, Switch
-from paceline.lab.outcome import IterationResult, RankResult, TurnResult
+from paceline.lab.experiment import CONTROL, EQUAL, IterationResult, RankResult, Setting, TurnResult
 from paceline.lab.processes import die_with_parent
-from paceline.lab.setting import CONTROL, EQUAL, Setting
 from paceline.lab.tasks import TASKS
 from paceline.predictors import LastValue, named
 from paceline.recording.launch import Place

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline._arrays import Array, Sizes
-from paceline.coordinator.balanced.plan import Plan
 from paceline.coordinator.federated.rounds import RoundPlan, RoundReport
 from paceline.predictors.protocol import Report
 

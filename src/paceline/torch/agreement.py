@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from paceline._version import __version__
-from paceline.coordinator.balanced.policy import Policy
+from paceline.coordinator.policy import Policy
 from paceline.predictors import Predictor
 from paceline.torch.exchange import Exchange
 from paceline.torch.loader_protocol import Loader

@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary, ref
 import torch
 import torch.distributed as dist
 
-from paceline.coordinator.balanced.load_balancer import LoadBalancer
-from paceline.coordinator.balanced.policy import Policy, default_batch_multiple
+from paceline.coordinator.load_balancer import LoadBalancer
+from paceline.coordinator.policy import Policy, default_batch_multiple
 from paceline.predictors import Auto, Predictor
 from paceline.predictors.protocol import require_predictor
 from paceline.recording.allowance import Allowance

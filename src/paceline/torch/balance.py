@@ -10,9 +10,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from paceline.coordinator.balanced.load_balancer import LoadBalancer
-from paceline.coordinator.balanced.plan import Plan
-from paceline.coordinator.balanced.work import WorkModel
+from paceline.coordinator.load_balancer import LoadBalancer
+from paceline.coordinator.plan import Plan
+from paceline.coordinator.work import WorkModel
 from paceline.recording.covariates import Covariate
 from paceline.recording.records import Iteration
 from paceline.recording.torch.busy_clock import Clock

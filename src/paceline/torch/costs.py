@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from paceline._arrays import Array, Sizes
-from paceline.coordinator.balanced.work import sum_of_products
+from paceline.coordinator.work import sum_of_products
 from paceline.solver import Assignment, Packing, assign, pack
 from paceline.torch.cost_column import Numbers, numbers_of, require_in_range
 

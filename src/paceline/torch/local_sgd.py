@@ -12,9 +12,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from paceline.coordinator.balanced.load_balancer import LoadBalancer
-from paceline.coordinator.balanced.plan import Plan
-from paceline.coordinator.balanced.policy import Policy
+from paceline.coordinator.load_balancer import LoadBalancer
+from paceline.coordinator.plan import Plan
+from paceline.coordinator.policy import Policy
 from paceline.predictors import Auto, Predictor, Report
 from paceline.torch.loader import BalancedLoader
 from paceline.torch.reports import MIN_BATCH_SHARE

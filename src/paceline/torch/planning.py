@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from paceline._arrays import Array, Sizes
-from paceline.coordinator.balanced.load_balancer import LoadBalancer
-from paceline.coordinator.balanced.work import WorkModel
+from paceline.coordinator.load_balancer import LoadBalancer
+from paceline.coordinator.work import WorkModel
 from paceline.predictors import Report
 from paceline.torch.exchange import Exchange
 from paceline.torch.loader_protocol import Loader

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from paceline._arrays import Sizes
-from paceline.coordinator.balanced.plan import Plan
-from paceline.coordinator.balanced.work import WorkModel
+from paceline.coordinator.plan import Plan
+from paceline.coordinator.work import WorkModel
 from paceline.recording.records import Iteration
 from paceline.torch.reports import RankReports
 

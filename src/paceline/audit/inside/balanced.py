@@ -16,8 +16,8 @@ from paceline.audit.inside.patches import Patches, length_of, one_of
 from paceline.audit.inside.randomness import Seeded
 from paceline.audit.inside.samples import counts, digest, recorded
 from paceline.audit.run import BalancedRun
-from paceline.coordinator.balanced.load_balancer import LoadBalancer
-from paceline.coordinator.balanced.policy import Policy
+from paceline.coordinator.load_balancer import LoadBalancer
+from paceline.coordinator.policy import Policy
 from paceline.predictors import Forecast
 from paceline.torch.assigner import EpochAssigner
 from paceline.torch.chunks import Chunks

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from paceline._arrays import Array, Mask, Sizes
 from paceline._text import count, duration, percent, without_period
-from paceline.coordinator.balanced.plan import Plan
+from paceline.coordinator.plan import Plan
 from paceline.predictors import Curves, Forecast
 from paceline.solver import evaluate, split
 

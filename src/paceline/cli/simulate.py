@@ -10,8 +10,8 @@ import typer
 from rich.markup import escape
 
 from paceline._text import printable
-from paceline.cli.data_command import Options
-from paceline.cli.show import out, working
+from paceline.cli.data import Options
+from paceline.cli.output import out, working
 
 if TYPE_CHECKING:
     from paceline.eval.simulate import Simulation
@@ -72,7 +72,7 @@ def simulate(
 def _of_traces(
     source: str, file_format: str | None, options: list[str], batch: int | None, noise: float
 ) -> list[tuple[str, Simulation]]:
-    from paceline.cli.named_sources import find_traces, options_of
+    from paceline.cli.options import find_traces, options_of
     from paceline.eval.simulate import simulate as simulated
 
     traces = find_traces(source, file_format, **options_of(options))

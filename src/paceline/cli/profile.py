@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from paceline._files import require_writable
-from paceline.cli.show import out, working
+from paceline.cli.output import out, working
 
 if TYPE_CHECKING:
     import pandas as pd

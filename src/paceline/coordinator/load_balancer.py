@@ -17,10 +17,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array, Sizes
 from paceline._curves import Curves
-from paceline.coordinator.balanced import reasons as why
-from paceline.coordinator.balanced.hedging import Hedging
-from paceline.coordinator.balanced.plan import Plan
-from paceline.coordinator.balanced.policy import Bounds, Limits, Policy, require_covariates, require_fleet
+from paceline.coordinator import reasons as why
+from paceline.coordinator.hedging import Hedging
+from paceline.coordinator.plan import Plan
+from paceline.coordinator.policy import Bounds, Limits, Policy, require_covariates, require_fleet
 from paceline.predictors.fixed_part import FixedPart
 from paceline.predictors.named import named
 from paceline.predictors.protocol import Forecast, Predictor, Probes, Report, require_predictor

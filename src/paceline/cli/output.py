@@ -1,12 +1,16 @@
-"""Tables on a terminal, or JSON for machines."""
+"""Tables on a terminal, JSON for machines, and pages."""
 
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.console import Console, ConsoleDimensions, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
@@ -17,6 +21,8 @@ from paceline._text import printable
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from paceline.report.page import Page
 
 
 class SafeConsole(Console):
@@ -54,6 +60,10 @@ class SafeConsole(Console):
 
 out = SafeConsole()
 err = SafeConsole(stderr=True)
+
+ToPage = Annotated[
+    Path | None, typer.Option("--report", help="The .html page to write, with its numbers as .json beside it.")
+]
 
 
 @contextmanager
@@ -128,3 +138,23 @@ def _cell(value: Any) -> str:
 
 def _shown(value: Any) -> Any:
     return printable(value) if isinstance(value, str) else value
+
+
+def typed() -> str:
+    """Return the command as it was typed."""
+    return shlex.join(["paceline", *sys.argv[1:]])
+
+
+def require_page(path: Path | None) -> None:
+    """Refuse, before long work, a page that was asked for and cannot be written."""
+    from paceline.report.page import require_page
+
+    if path is not None:
+        require_page(path)
+
+
+def write_page(page: Page, path: Path) -> None:
+    """Write a page, and say where it is."""
+    from paceline.report import write_page
+
+    err.print(f"written to {escape(printable(str(write_page(page, path))))}", soft_wrap=True)

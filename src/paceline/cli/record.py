@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from paceline.cli.show import err
+from paceline.cli.output import err
 
 
 def record(

@@ -1,26 +1,115 @@
-"""The picture of a run in a terminal: whether it is alive, which workers are slow or wait, what was done and why.
-
-Axes: T iterations, W workers.
-"""
+"""The command ``paceline watch``: a run while it goes on."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from pathlib import PurePath
-from typing import TYPE_CHECKING
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
+import typer
 from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
 from paceline import _text
-from paceline._arrays import Array, median
+from paceline._arrays import Array, mean, median
 from paceline._text import printable
+from paceline.cli.output import out
 
 if TYPE_CHECKING:
-    from paceline.recording import AsyncRun, Run
+    from paceline.recording import AsyncRun, AsyncRunReader, Run, RunReader
+
+Source = Annotated[
+    Path, typer.Argument(help="A run's .jsonl file, or a folder of them, from which the one written to last is taken.")
+]
+
+
+def watch(
+    source: Source,
+    once: Annotated[bool, typer.Option("--once", help="Print one picture and stop.")] = False,
+    every: Annotated[float, typer.Option(help="Seconds between two reads of the file.")] = 0.5,
+) -> None:
+    """Watch a run: which workers are slow, which wait, what the balancer did and why.
+
+    Follows the file as it grows, until Ctrl-C; you may start it before the run. If the output is not a terminal, one
+    picture is printed, as with [cyan]--once[/].
+    """
+    if every <= 0:
+        raise ValueError(f"--every must be above 0 seconds, got {every:g}")
+    watched = Watched(source)
+    if once or not out.on_terminal:
+        picture = watched.picture()
+        if isinstance(picture, Panel):
+            picture.expand = out.on_terminal  # a file has no width to fill
+        out.print(picture)
+        return
+    from rich.live import Live
+
+    try:
+        with Live(console=out, auto_refresh=False) as live:
+            while True:
+                try:
+                    live.update(watched.picture(), refresh=True)
+                except FileNotFoundError:
+                    live.update(Text(f"waiting for {printable(str(source))} ..."), refresh=True)
+                time.sleep(every)
+    except KeyboardInterrupt:
+        return
+
+
+class Watched:
+    """The watched run: the given file, or the file of a folder that was written to last."""
+
+    def __init__(self, source: Path) -> None:
+        self._source = source
+        self._reader: RunReader | AsyncRunReader | None = None
+        self._arrived: float | None = None
+
+    def picture(self) -> RenderableType:
+        """Return the picture of the run now.
+
+        Raises
+        ------
+        FileNotFoundError
+            If there is no file yet.
+        """
+        from paceline.recording import AsyncRun
+
+        reader = self._read()
+        if not len(reader):
+            skipped = f"; {_text.count(reader.skipped, 'line')} could not be read" if reader.skipped else ""
+            return Text(f"{printable(str(reader.path))} holds no iteration yet{skipped}")
+        run = reader.run()
+        silent = 0.0 if reader.ended else self._silent(run.of_fleet["time"][-1])
+        shown = async_view if isinstance(run, AsyncRun) else view
+        picture = shown(run, done=len(reader), silent=silent)  # type: ignore[arg-type]  # each has the run of its kind
+        if reader.ended and isinstance(picture.subtitle, Text):
+            picture.subtitle.append(", ended")
+        return picture
+
+    def _read(self) -> RunReader | AsyncRunReader:
+        from paceline.recording import AsyncRunReader, RunReader, is_asynchronous, newest
+
+        path = newest(self._source)
+        # Each time again: the file may have been empty so far, or a run of the other kind was written over it.
+        kind = AsyncRunReader if path.is_file() and is_asynchronous(path) else RunReader
+        if self._reader is None or self._reader.path != path or not isinstance(self._reader, kind):
+            self._reader, self._arrived = kind(path, keep=2000), None
+            self._reader.poll()
+        elif self._reader.poll():
+            self._arrived = time.monotonic()
+        return self._reader
+
+    def _silent(self, last: float) -> float:
+        """Return the seconds since the last line.
+
+        Once this process has seen a line arrive, it uses its own clock. Until then it relies on the writer's clock,
+        which on another host may be ahead or behind.
+        """
+        return max(time.time() - last, 0.0) if self._arrived is None else time.monotonic() - self._arrived
 
 
 LEVELS = "▁▂▃▄▅▆▇"
@@ -68,10 +157,10 @@ def _top(means_B: list[float]) -> float:
     return min(max(known), HEADROOM * high, MAX_MEDIANS * float(np.median(known))) or 1.0
 
 
-def time(seconds: float) -> str:
+def time_text(seconds: float) -> str:
     """Return a time with its unit.
 
-    >>> time(0.0414), time(95), time(700), time(90_000), time(float("nan"))
+    >>> time_text(0.0414), time_text(95), time_text(700), time_text(90_000), time_text(float("nan"))
     ('41.4 ms', '95 s', '11.7 min', '25 h', '-')
     """
     if not np.isfinite(seconds):
@@ -82,10 +171,10 @@ def time(seconds: float) -> str:
     return _text.duration(seconds)
 
 
-def speed(samples_a_second: float) -> str:
+def speed_text(samples_a_second: float) -> str:
     """Return a speed.
 
-    >>> speed(4.25), speed(24_144), speed(12_345_678), speed(float("nan"))
+    >>> speed_text(4.25), speed_text(24_144), speed_text(12_345_678), speed_text(float("nan"))
     ('4.25/s', '24,144/s', '12.3 M/s', '-')
     """
     if not np.isfinite(samples_a_second):
@@ -95,19 +184,19 @@ def speed(samples_a_second: float) -> str:
     return f"{samples_a_second:,.0f}/s" if samples_a_second >= 100 else f"{samples_a_second:.3g}/s"
 
 
-def samples(number: float) -> str:
+def samples_text(number: float) -> str:
     """Return a number of samples.
 
-    >>> samples(64.0), samples(123_456_789)
+    >>> samples_text(64.0), samples_text(123_456_789)
     ('64', '123 M')
     """
     return f"{number:.0f}" if number < 1e7 else f"{number / 1e6:.0f} M"
 
 
-def percent(share: float) -> str:
+def percent_text(share: float) -> str:
     """Return a share in percent; shares above 1000% are not shown exactly.
 
-    >>> percent(0.034), percent(123.4), percent(float("nan"))
+    >>> percent_text(0.034), percent_text(123.4), percent_text(float("nan"))
     ('3.4%', '>1000%', '-')
     """
     if not np.isfinite(share):
@@ -225,8 +314,8 @@ def typical_seconds(run: Run) -> float:
 
 def _silence(run: Run, silent: float) -> Iterator[str]:
     typical = typical_seconds(run)
-    before = f": one usually comes every {time(typical)}" if typical > 0 else ""
-    yield f"No iteration has been reported for {time(silent)}{before}."
+    before = f": one usually comes every {time_text(typical)}" if typical > 0 else ""
+    yield f"No iteration has been reported for {time_text(silent)}{before}."
     known = run.slowest[-RECENT:][run.slowest[-RECENT:] >= 0]
     if len(known) and len(run.workers) > 1:
         yield f"The slowest until then was {printable(run.workers[int(np.bincount(known).argmax())])}."
@@ -252,13 +341,13 @@ def _headline(run: Run) -> Text:
     saved = 1.0 - made[known].sum() / equal[known].sum() if known.any() else 0.0
     # Medians, because one checkpoint among the iterations would dominate a mean.
     text = Text.assemble((f"iteration {run.of_fleet['index'][-1]:.0f}", "bold"))
-    text.append(f"  {time(median(wall))} each, {time(median(made))} of it computing on the slowest\n")
+    text.append(f"  {time_text(median(wall))} each, {time_text(median(made))} of it computing on the slowest\n")
     waits = run.waiting(last=RECENT)
-    text.append(f"waiting {percent(waits.share)} of the computing time")
-    text.append(f", {'saves' if saved >= 0 else 'costs'} about {percent(abs(saved))} against equal batches")
+    text.append(f"waiting {percent_text(waits.share)} of the computing time")
+    text.append(f", {'saves' if saved >= 0 else 'costs'} about {percent_text(abs(saved))} against equal batches")
     if waits.known:
-        text.append(f"\nit would be {percent(waits.from_workers)} with equal work (uneven workers), ")
-        text.append(f"{percent(waits.from_work)} with equal speeds (uneven samples)")
+        text.append(f"\nit would be {percent_text(waits.from_workers)} with equal work (uneven workers), ")
+        text.append(f"{percent_text(waits.from_work)} with equal speeds (uneven samples)")
     return text
 
 
@@ -268,9 +357,9 @@ def _times(run: Run) -> Iterator[Text]:
     seconds = np.where(np.isfinite(wall), wall, run.makespan)
     top, longest = bars_top(seconds), float(np.fmax.reduce(seconds))
     text_bars = bars(seconds)
-    label = f"iteration time: bars end at {time(top)}"
+    label = f"iteration time: bars end at {time_text(top)}"
     label += f", {ABOVE} is longer" if ABOVE in text_bars else ""
-    yield Text(label + (f"; longest {time(longest)}" if longest > top else ""))
+    yield Text(label + (f"; longest {time_text(longest)}" if longest > top else ""))
     yield Text(text_bars, style="cyan")
 
 
@@ -283,12 +372,12 @@ def _workers(run: Run) -> Iterator[RenderableType]:
         missing = bool(silent_W[w])
         table.add_row(
             Text(printable(run.workers[w]), style="bold red" if missing else ""),
-            samples(sizes_W[w]) if np.isfinite(run.sizes[-1, w]) else "gone",
-            Text("missing", style="bold red") if missing else time(seconds_W[w]),
-            time(forecast_W[w]),
-            percent(error_W[w]),
-            speed(sizes_W[w] / seconds_W[w]) if seconds_W[w] > 0 else "-",
-            percent(waits_W[w]),
+            samples_text(sizes_W[w]) if np.isfinite(run.sizes[-1, w]) else "gone",
+            Text("missing", style="bold red") if missing else time_text(seconds_W[w]),
+            time_text(forecast_W[w]),
+            percent_text(error_W[w]),
+            speed_text(sizes_W[w] / seconds_W[w]) if seconds_W[w] > 0 else "-",
+            percent_text(waits_W[w]),
             _slowest(run, w),
         )
     yield table
@@ -323,7 +412,7 @@ def _rows(run: Run) -> tuple[Array, ...]:
 def _slowest(run: Run, w: int) -> Text:
     """Return how often the others waited for this worker; in red if it was mostly this one of several."""
     share = float(np.mean(run.slowest[-RECENT:] == w))
-    return Text(percent(share), style="bold red" if share > 0.5 and len(run.workers) > 2 else "")
+    return Text(percent_text(share), style="bold red" if share > 0.5 and len(run.workers) > 2 else "")
 
 
 def changes(run: Run | AsyncRun, heading: str) -> Table:
@@ -341,3 +430,91 @@ def changes(run: Run | AsyncRun, heading: str) -> Table:
 def _recent(rows_TW: Array) -> Array:
     """Return the median of each column's last known values, ``[W]``: the first forecasts are far off."""
     return np.array([median(column) for column in rows_TW[-RECENT:].T])
+
+
+def async_view(run: AsyncRun, *, done: int, silent: float = 0.0) -> Panel:
+    """Return the picture of an asynchronous run's last rounds.
+
+    Parameters
+    ----------
+    run
+        The run's last rounds, at least one.
+    done
+        Total number of rounds recorded.
+    silent
+        Seconds since the last record.
+    """
+    alarms = _async_alarms(run, silent)
+    parts: list[RenderableType] = [
+        *alarms,
+        _async_headline(run),
+        Text(),
+        _async_workers(run),
+        Text(),
+        changes(run, "what happened, and why"),
+    ]
+    return framed(parts, run.name, f"{_text.count(done, 'round')} recorded", alarm=bool(alarms))
+
+
+def _async_alarms(run: AsyncRun, silent: float) -> list[Text]:
+    alarms, between = [], np.diff(run.seconds[-RECENT - 1 :])
+    if is_long(silent, typical=float(np.median(between)) if len(between) else 0.0):
+        alarms.append(f"No round has been reported for {time_text(silent)}.")
+    if run.of_fleet["refused"][-1]:
+        alarms.append(f"{_text.count(int(run.of_fleet['refused'][-1]), 'sample')} of refused pushes: see the log.")
+    if run.skipped:
+        alarms.append(f"{_text.count(run.skipped, 'line')} of the file could not be read.")
+    if run.lost:
+        alarms.append(f"{_text.count(run.lost, 'round')} could not be written to the file: was the disk full?")
+    return [Text(sentence, style="bold red") for sentence in alarms]
+
+
+def _async_headline(run: AsyncRun) -> Text:
+    last = {name: values[-1] for name, values in run.of_fleet.items()}
+    bound = "no bound" if run.bound is None else f"bound {run.bound}"
+    text = Text.assemble((f"{printable(run.scheme)}, version {last['version']:.0f}", "bold"))
+    text.append(f"  {last['applied']:,.0f} samples applied, {speed_text(run.samples_per_second)}\n")
+    text.append(
+        f"largest staleness applied {last['largest']:.0f}, {bound}; wasted {percent_text(run.wasted_share[-1])}"
+    )
+    text.append(f" (dropped {last['dropped']:,.0f}, given up {last['abandoned']:,.0f}, refused {last['refused']:,.0f})")
+    if np.isfinite(last["forecast"]):
+        text.append(f"\nstaleness forecast {last['forecast']:.1f}, seen {last['actual']:.1f}; ")
+        text.append(f"{percent_text(last['covered'])} of the pushes within the limit of the forecast")
+    return text
+
+
+def _async_workers(run: AsyncRun) -> Table:
+    table = worker_table("next", "staleness", "expected", "applied", "wasted", "waited", "straggler")
+    rows, names = run.of_workers, set(run.stragglers[-1])
+    stale_W = np.array([mean(column) for column in rows["staleness"][-RECENT:].T])
+    order = np.argsort(-np.nan_to_num(stale_W, nan=-1.0), kind="stable")
+    for w in order[:SHOWN].tolist():
+        worker, there = run.workers[w], bool(np.isfinite(rows["sizes"][-1, w]))
+        table.add_row(
+            Text(printable(worker), style="bold red" if worker in names else ""),
+            samples_text(rows["sizes"][-1, w]) if there else "gone",
+            _versions(float(stale_W[w])),
+            _versions(float(rows["expected"][-1, w])),
+            samples_text(last_known(rows["done"][:, w])),
+            samples_text(last_known(rows["wasted"][:, w])),
+            time_text(last_known(rows["waited"][:, w])),
+            percent_text(float(np.mean([worker in one for one in run.stragglers[-RECENT:]]))),
+        )
+    if len(order) > SHOWN:
+        table.add_row(Text(f"{len(order) - SHOWN} others are fresher", style="dim"))
+    return table
+
+
+def last_known(values_R: Array) -> float:
+    """Return the last known value; 0 if there is none.
+
+    >>> last_known(np.array([1.0, 2.0, np.nan]))
+    2.0
+    """
+    known = values_R[np.isfinite(values_R)]
+    return float(known[-1]) if len(known) else 0.0
+
+
+def _versions(staleness: float) -> str:
+    return f"{staleness:.1f}" if np.isfinite(staleness) else "-"

@@ -15,13 +15,12 @@ from rich.markup import escape
 
 from paceline._files import require_writable
 from paceline._text import printable
-from paceline.cli.data_command import Options
-from paceline.cli.show import err, out
+from paceline.cli.data import Options
+from paceline.cli.output import err, out
 
 if TYPE_CHECKING:
     from paceline.predictors import FleetPredictor
     from paceline.training import Source
-
 
 FitTraces = Annotated[
     list[str] | None,
@@ -51,7 +50,7 @@ def fit(
 
     Example: [cyan]paceline fit narx -f traces/ --out narx.safetensors[/]
     """
-    from paceline.cli import named_sources as sources
+    from paceline.cli import options as sources
     from paceline.training import Bar, fit, save_model
 
     _require_output(model)
@@ -143,8 +142,8 @@ def tune(
     Example: [cyan]paceline tune narx -f traces/ --trials 30 --jobs 2[/]
     """
     from paceline._require import require
-    from paceline.cli import named_sources as sources
-    from paceline.cli.show import print_frames
+    from paceline.cli import options as sources
+    from paceline.cli.output import print_frames
     from paceline.eval.tune import tune
     from paceline.predictors import Training
 

@@ -9,10 +9,10 @@ import typer
 from rich.progress import Progress
 from rich.table import Table
 
+from paceline.cli.output import err, out
+
 if TYPE_CHECKING:
     from paceline.lab import ExperimentOutcome, Setting
-
-from paceline.cli.show import err, out
 
 
 def live(

@@ -15,7 +15,7 @@ from rich.markup import escape
 
 from paceline._files import require_writable
 from paceline._text import printable
-from paceline.cli.show import out
+from paceline.cli.output import out
 
 if TYPE_CHECKING:
     from paceline._arrays import Array, Mask
@@ -46,7 +46,7 @@ def data_list(
     as_json: AsJson = False,
 ) -> None:
     """List the traces that come with the library, or the formats it reads."""
-    from paceline.cli.show import print_rows
+    from paceline.cli.output import print_rows
 
     listed = {"shipped": _shipped, "formats": _formats}
     if what not in listed:
@@ -128,7 +128,7 @@ def data_load(
 
 
 def _traces(name: str, file_format: str | None, options: list[str] | None) -> Iterator[Trace]:
-    from paceline.cli import named_sources as sources
+    from paceline.cli import options as sources
 
     return sources.find_traces(name, file_format, **sources.options_of(options))
 

@@ -1,11 +1,9 @@
-"""The command ``paceline report``, and what the other commands need to write the same pages."""
+"""The command ``paceline report``."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import shlex
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,15 +12,10 @@ import typer
 from rich.markup import escape
 
 from paceline._text import count, printable
-from paceline.cli.show import out
+from paceline.cli.output import out, typed
 
 if TYPE_CHECKING:
     from paceline.report.page import Page
-
-
-ToPage = Annotated[
-    Path | None, typer.Option("--report", help="The .html page to write, with its numbers as .json beside it.")
-]
 
 
 def report(
@@ -51,11 +44,6 @@ def report(
         page, holds = _of_json(path, target)
     write_page(page, target)
     out.print(f"written to {escape(printable(str(target)))}: {holds}", soft_wrap=True)
-
-
-def typed() -> str:
-    """Return the command as it was typed."""
-    return shlex.join(["paceline", *sys.argv[1:]])
 
 
 def sha256(path: Path) -> str:

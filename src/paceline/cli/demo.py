@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.console import Console
 
-from paceline.cli.live_command import outcome_table
-from paceline.cli.named_sources import DEFAULT_PREDICTORS
-from paceline.cli.show import print_frames
+from paceline.cli.live import outcome_table
+from paceline.cli.options import DEFAULT_PREDICTORS
+from paceline.cli.output import print_frames
 from paceline.datasets import Trace, recorded
 from paceline.eval import Balanced, leaderboard, replay_all
 from paceline.lab import DISTURBANCES, EQUAL, ExperimentOutcome, Setting, can_set_quotas, experiment
