@@ -1,4 +1,4 @@
-"""Federated clients come and go; shares, metrics, and arguments that are refused."""
+"""Federated clients come and go; metrics, and arguments that are refused."""
 
 import numpy as np
 import pytest
@@ -27,22 +27,6 @@ def test_memory_stays_bounded():
         played(balancer, np.full(50, 10.0), np.zeros(50), names=[f"r{k}c{i}" for i in range(50)])
     assert len(balancer) <= 200
     assert len(balancer.state_dict()["speed/rows/level"]) <= 200
-
-
-def test_shares_show_unused_data():
-    balancer = balancer_of()
-    balancer.join(["a", "b"], data=[100, 300])
-    for k in range(6):
-        plan = balancer.plan(["a", "b"])
-        report = RoundReport(
-            clients=["a", "b"], samples=[160, 160], seconds=[1.0, np.nan if k else 1.0], failed=[False, k > 0]
-        )
-        balancer.observe(plan, report)
-    shares = balancer.shares()
-    assert shares.data.tolist() == [0.25, 0.75]
-    assert shares.weight == pytest.approx([5.25 / 6, 0.75 / 6])
-    assert shares.used.tolist() == [6, 1]
-    assert shares.starved.tolist() == [False, True]
 
 
 @pytest.mark.parametrize(

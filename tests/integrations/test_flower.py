@@ -179,7 +179,6 @@ def test_reply_errors_are_no_reports(grid_of):
     strategy = BalancedStrategy(fedavg())
     result = run(strategy, grid)
     assert len(result.train_metrics_clientapp) == 3
-    assert strategy.balancer.shares(["11", "13"]).used.tolist() == [3, 0]
     assert grid.sizes(11)[-1] > grid.sizes(12)[-1]
 
 

@@ -32,13 +32,9 @@ COLUMNS: dict[str, tuple[type, float]] = {
     "fits": (np.float64, np.inf),
     "device": (np.int64, 0),
     "seen": (np.int64, -1),
-    "planned": (np.int64, 0),
-    "replied": (np.int64, 0),
     "silent": (np.int64, 0),
     "left_out": (np.int64, 0),
     "rejected": (np.int64, 0),
-    "samples": (np.float64, 0.0),
-    "weight": (np.float64, 0.0),
     "computed": (np.int64, 0),
     "communicated": (np.int64, 0),
     "ceiling": (np.float64, np.inf),
@@ -50,8 +46,7 @@ COLUMNS: dict[str, tuple[type, float]] = {
 """Columns that are kept of each client, with the value for a new one.
 
 ``data`` and ``memory`` as it says, and what ``fits`` as learned when it ran out of memory, in samples; ``seen`` the
-round in which it joined or last replied; ``planned`` and ``replied`` rounds; ``silent``, ``left_out`` and
-``rejected`` rounds in a row; ``samples`` processed; ``weight`` summed over rounds; ``computed`` and
+round in which it joined or last replied; ``silent``, ``left_out`` and ``rejected`` rounds in a row; ``computed`` and
 ``communicated`` reports from which a predictor learned; ``ceiling`` the largest speed that its silence allows, in
 samples/s; the rest is that of `Following`.
 """
@@ -192,59 +187,14 @@ def prior_of(log_M: Array, device_M: Sizes, device_W: Sizes, prior: float) -> tu
     return mean_W, np.sqrt(variance_W), np.where(typed_W, ForecastSource.DEVICE, ForecastSource.FLEET)
 
 
-@dataclass(frozen=True, eq=False)
-class Shares:
-    """Use of each client's data over the rounds.
-
-    Parameters
-    ----------
-    clients
-        Ids of the clients, in the order of every array.
-    data
-        Its share of the data of all clients listed, ``[W]``; an unknown amount counts as the mean of the known.
-    weight
-        Its share of the aggregates so far, weighted by data as they should be, ``[W]``; 0 before any round.
-    samples
-        Samples that it processed, ``[W]``.
-    chosen, used
-        Rounds for which it was chosen, and rounds whose aggregate its reply entered, ``[W]``.
-
-    Examples
-    --------
-    >>> shares = Shares(("a", "b"), np.array([0.5, 0.5]), np.array([0.9, 0.1]), np.array([900.0, 100.0]),
-    ...                 np.array([10, 10]), np.array([9, 1]))
-    >>> [client for client, starved in zip(shares.clients, shares.starved) if starved]
-    ['b']
-    """
-
-    clients: tuple[str, ...]
-    data: Array
-    weight: Array
-    samples: Array
-    chosen: Sizes
-    used: Sizes
-
-    @property
-    def starved(self) -> Mask:
-        """Mask of the clients whose data were used in less than half of the rounds they were chosen for, ``[W]``."""
-        # used in less than half of at least 5 rounds for which it was chosen
-        starved: Mask = (self.chosen >= 5) & (self.used < 0.5 * self.chosen)
-        return starved
-
-    @property
-    def use(self) -> Array:
-        """Share of the rounds for which it was chosen that used it, ``[W]``; NaN for one that never was chosen."""
-        return np.where(self.chosen > 0, self.used / np.maximum(self.chosen, 1), np.nan)
-
-
-def enter(clients: Clients, plan: RoundPlan, report: RoundReport, rows: Rows, place: Rows) -> Mask:
+def enter(clients: Clients, plan: RoundPlan, rows: Rows, place: Rows) -> Mask:
     """Record a round, and return a mask of the clients that were asked and did not reply, ``[W]``.
 
     Parameters
     ----------
     clients
         Known clients; the history is kept in their columns.
-    plan, report
+    plan
         Of the round.
     rows
         The row of each client of the plan, ``[W]``.
@@ -252,48 +202,13 @@ def enter(clients: Clients, plan: RoundPlan, report: RoundReport, rows: Rows, pl
         Index in the plan of each client that replied.
     """
     column = clients.column
-    column("planned")[rows] += 1
     column("left_out")[rows] = np.where(plan.participating, 0, column("left_out")[rows] + 1)
     replied_W = np.zeros(len(rows), dtype=np.bool_)
     replied_W[place] = True
     column("seen")[rows[replied_W]] = plan.round_index
     silent_W: Mask = plan.participating & ~replied_W
     column("silent")[rows] = np.where(silent_W, column("silent")[rows] + 1, 0)
-    _enter_used(clients, rows[place[report.used]], report.processed[report.used])
     return silent_W
-
-
-def shares_of(clients: Clients, names: Sequence[str]) -> Shares:
-    """Return what became of the data of these clients."""
-    rows = clients.rows(names)
-    weight_W, data_W = clients.values("weight", rows), _filled(clients.values("data", rows))
-    return Shares(
-        tuple(names),
-        _share(data_W),
-        _share(weight_W),
-        clients.values("samples", rows),
-        clients.values("planned", rows).astype(np.int64),
-        clients.values("replied", rows).astype(np.int64),
-    )
-
-
-def _enter_used(clients: Clients, rows: Rows, samples: Array) -> None:
-    """Record the clients whose update enters the aggregate, with the weight that their data should give it."""
-    clients.column("replied")[rows] += 1
-    clients.column("samples")[rows] += np.where(np.isfinite(samples) & (samples > 0), samples, 0.0)
-    clients.column("weight")[rows] += _share(_filled(clients.values("data", rows)))
-
-
-def _share(amounts_W: Array) -> Array:
-    total = amounts_W.sum()
-    share_W: Array = amounts_W / total if total > 0 else np.zeros(len(amounts_W))
-    return share_W
-
-
-def _filled(data_W: Array) -> Array:
-    """Return amounts of data in which an unknown one is the mean of the known, or 1 if none is known."""
-    known_W = np.isfinite(data_W)
-    return np.where(known_W, data_W, data_W[known_W].mean() if known_W.any() else 1.0)
 
 
 FOLLOWS, SUSPECT = 0.1, 0.5

@@ -19,9 +19,7 @@ from paceline.coordinator.federated.clients import (
     Known,
     RoundLearning,
     Rows,
-    Shares,
     enter,
-    shares_of,
     summary_of,
 )
 from paceline.coordinator.federated.rounds import (
@@ -200,7 +198,7 @@ class FederatedBalancer:
             self._clients.column("device")[rows] = self._clients.device_indices([str(device) for device in devices])
 
     def leave(self, client: object) -> None:
-        """Forget a client, its reports and its shares.
+        """Forget a client and its reports.
 
         Raises
         ------
@@ -301,16 +299,12 @@ class FederatedBalancer:
         learning.learn(self._known, plan, report, rows, place)
         # An answer in time, even without a time of its own, shows that it is not as slow as its silence did.
         self._clients.column("ceiling")[rows[place[report.used]]] = np.inf
-        silent_W = enter(self._clients, plan, report, rows, place)
+        silent_W = enter(self._clients, plan, rows, place)
         if plan.participating.any():
             self._unanswered = 0 if len(place) else self._unanswered + 1
         if report.waited > 0:
             learning.slow_down(self._known, plan, report.waited, rows, silent_W)
         self.rounds += 1
-
-    def shares(self, clients: Sequence[object] | None = None) -> Shares:
-        """Return the use of these clients' data over the rounds, or of all known clients'."""
-        return shares_of(self._clients, self.clients if clients is None else [str(client) for client in clients])
 
     # -- saved and resumed ---------------------------------------------------------------------------------------
 

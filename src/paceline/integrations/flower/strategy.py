@@ -53,7 +53,7 @@ class BalancedStrategy:
     Attributes
     ----------
     balancer
-        The decision core, from the first round on: ``balancer.shares()`` says whose data were used.
+        The decision core, from the first round on.
     plan
         The latest plan: ``plan.why(node_id)`` says why a client computes with its batch.
     on_iteration
