@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
-from paceline._atomic import atomic_write
+from paceline._files import atomic_write
 from paceline.datasets.columns import Arrangement, as_options, names_in, unambiguous, without_texts
 from paceline.datasets.formats import NATIVE, Format
 from paceline.datasets.frame import MEASURED, REQUIRED, in_seconds

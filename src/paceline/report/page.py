@@ -23,10 +23,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array, mean
 from paceline._files import atomic_write, require_writable
-from paceline._text import printable
 from paceline._require import require
+from paceline._text import count, printable
 from paceline._version import __version__
-from paceline._text import count
 from paceline.datasets.io import json_of
 from paceline.report import drawing
 from paceline.report.drawing import shown
