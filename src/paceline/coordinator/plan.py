@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from paceline._arrays import Array, Sizes
-from paceline.coordinator.balanced import reasons as why
+from paceline.coordinator import reasons as why
 from paceline.predictors.protocol import Forecast
 from paceline.solver.split import Split, Status
 

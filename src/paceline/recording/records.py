@@ -9,6 +9,7 @@ import numpy as np
 
 from paceline._arrays import Array, Sizes
 from paceline.coordinator.federated.rounds import RoundPlan, RoundReport
+from paceline.coordinator.plan import Plan
 from paceline.predictors.protocol import Report
 
 
