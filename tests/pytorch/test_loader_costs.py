@@ -184,7 +184,7 @@ COLUMNS = """
 import os
 os.environ["HF_HOME"] = os.getcwd()
 import datasets
-from paceline.torch.cost_column import numbers_of
+from paceline.torch.costs import numbers_of
 from paceline.torch.agreement import checksum_of
 
 class Unread(datasets.Dataset):

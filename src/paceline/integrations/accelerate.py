@@ -13,7 +13,7 @@ from paceline.recording import Target, sinks
 from paceline.torch import Balance, StreamLoader, attach
 from paceline.torch import BalancedLoader as GlobalLoader
 from paceline.torch.global_batch import GlobalBatch
-from paceline.torch.options import require_int
+from paceline.torch.loader_options import require_int
 
 
 class BalancedLoader(GlobalLoader):

@@ -10,10 +10,10 @@ from paceline.torch.balance import Balance, Scaling  # noqa: E402
 from paceline.torch.costs import Costs  # noqa: E402
 from paceline.torch.counting import BalanceWarning, LoopError  # noqa: E402
 from paceline.torch.exchange import LostRankError  # noqa: E402
-from paceline.torch.flatten import Flatten  # noqa: E402
 from paceline.torch.gather import gather_rows  # noqa: E402
 from paceline.torch.loader import BalancedLoader  # noqa: E402
 from paceline.torch.local_sgd import LocalSGD  # noqa: E402
+from paceline.torch.packed_collate import Flatten  # noqa: E402
 from paceline.torch.stream_loader import StreamLoader  # noqa: E402
 
 __all__ = [

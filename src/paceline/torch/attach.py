@@ -23,10 +23,10 @@ from paceline.recording.torch.marks import CPUMarks, marks_of
 from paceline.torch.agreement import agree, different, facts_of
 from paceline.torch.balance import Balance, Scaling
 from paceline.torch.counting import BalanceWarning
+from paceline.torch.covariates import covariates_for
 from paceline.torch.exchange import Exchange
 from paceline.torch.loader_protocol import Loader
 from paceline.torch.optimizers import OptimizerChecks
-from paceline.torch.sampled import covariates_for
 from paceline.torch.sharded import gathers_parameters, group_of, replicas_of
 from paceline.torch.weighting import Weighting
 

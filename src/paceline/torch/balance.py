@@ -18,12 +18,12 @@ from paceline.recording.records import Iteration
 from paceline.recording.torch.busy_clock import Clock
 from paceline.recording.torch.waits import FSDPWaits, listen
 from paceline.torch.counting import is_attached
+from paceline.torch.covariates import Sampled
 from paceline.torch.equal_shapes import EqualShapes
 from paceline.torch.exchange import Exchange
 from paceline.torch.loader_protocol import Loader
 from paceline.torch.optimizers import OptimizerChecks
 from paceline.torch.planning import Planning
-from paceline.torch.sampled import Sampled
 from paceline.torch.sharded import sum_gradients
 from paceline.torch.steps import Steps
 from paceline.torch.weighting import Model, Weighting

@@ -6,19 +6,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Never
 
-from paceline.torch.assigner import EpochAssigner
-from paceline.torch.buffered import BufferAssigner
-from paceline.torch.by_cost import CostAssigner
-from paceline.torch.by_pack import Pack, PackAssigner
+from paceline.torch.assigner import BufferAssigner, EpochAssigner, Order, Sampler, SliceAssigner
+from paceline.torch.cost_assigner import CostAssigner, Pack, PackAssigner
 from paceline.torch.costs import Costs, SampleCosts
-from paceline.torch.flatten import Flatten
 from paceline.torch.global_batch import GlobalBatch
-from paceline.torch.micro import Pieces, borders
-from paceline.torch.options import Loading, place, refuse, require_int, require_samples
-from paceline.torch.order import Order, Sampler
-from paceline.torch.rank_loader import RankLoader
-from paceline.torch.sliced import SliceAssigner
-from paceline.torch.source import source
+from paceline.torch.loader_options import Loading, place, refuse, require_int, require_samples
+from paceline.torch.loading import source
+from paceline.torch.packed_collate import Flatten
+from paceline.torch.rank_loader import Pieces, RankLoader, borders
 
 
 class BalancedLoader(RankLoader):

@@ -1,9 +1,12 @@
-"""The part of a loader that all kinds share: its sizes, its loops, its place in the data. Axis: W ranks."""
+"""What all loaders share: sizes, loops, micro-batches, the place in the data. Axis: W ranks."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Never
 from weakref import ref
 
@@ -11,14 +14,193 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
-from paceline.torch.assigner import Assigner
-from paceline.torch.epoch_position import Progress
+from paceline.torch.assigner import Assigner, Samples, State
 from paceline.torch.global_batch import GlobalBatch, RankBatch
-from paceline.torch.loop import Loop
-from paceline.torch.micro import Borders, micro_batches
-from paceline.torch.options import UNKNOWN, require_int
-from paceline.torch.source import BatchSource
+from paceline.torch.loader_options import UNKNOWN, require_int
+from paceline.torch.loading import BatchSource, Collate, cut
 from paceline.torch.state import from_lists, to_lists
+
+Borders = Callable[[int], list[tuple[int, int]]]
+"""Returns where each micro-batch begins and ends among so many samples."""
+
+
+class Collated(list[Any]):
+    """Micro-batches that a user's collate function has made."""
+
+
+class Pieces:
+    """Collates a list of samples into a list of micro-batches.
+
+    >>> Pieces(sum, lambda rows: borders(rows, size=2))([1, 2, 3, 4, 5])
+    [3, 7, 5]
+    """
+
+    def __init__(self, collate: Collate, borders: Borders) -> None:
+        self.collate = collate
+        self.borders = borders
+
+    def __call__(self, samples: list[Any]) -> Collated:
+        """Return the micro-batches of these samples."""
+        return Collated(self.collate(samples[first:end]) for first, end in self.borders(len(samples)))
+
+
+def micro_batches(
+    assigner: Assigner, rank_batch: RankBatch, samples: Samples, batch: Any, places: list[tuple[int, int]]
+) -> list[tuple[RankBatch, Any]]:
+    """Return the micro-batches of a rank that has these samples, each with its facts.
+
+    Each counts its own rows of the whole global batch: a step is the mean over all samples, whatever the number of
+    micro-batches.
+    """
+    parts = []
+    for number, (first, end) in enumerate(places):
+        features = assigner.features(samples[first:end])
+        known = replace(rank_batch, features=features, rows=end - first, last=number == len(places) - 1)
+        parts.append((known, batch[number] if isinstance(batch, Collated) else cut(batch, slice(first, end))))
+    return parts
+
+
+def borders(rows: int, size: int) -> list[tuple[int, int]]:
+    """Return where micro-batches of this size begin and end; the last one may be smaller."""
+    return list(pairwise([*range(0, rows, size), rows]))
+
+
+class Progress:
+    """Counts epochs, and lets the rest of a resumed one come in place of the whole.
+
+    Epochs count up by themselves. One that was resumed begins where it was resumed, and again there after no more
+    than a peek: what came before belongs to a job that is over. If nothing is left of it, the next one comes; where
+    the script sets the resumed epoch nevertheless, as ``for epoch in range(saved_epoch, epochs)`` does, its loop is
+    empty.
+
+    Attributes
+    ----------
+    assigner
+        Assigns the samples of the epoch under way.
+    next_epoch
+        The epoch that the next loop begins.
+    """
+
+    def __init__(self, assigner: Assigner) -> None:
+        self.assigner = assigner
+        self.next_epoch = 0
+        self._rest: State | None = None
+        self._left = ""
+
+    def start(self) -> None:
+        """Begin the next epoch, or the rest of it if it was resumed."""
+        epoch = self.next_epoch
+        if self._rest is not None and epoch == self._rest["epoch"]:
+            self.assigner.load_state_dict(self._rest)
+        else:
+            self._warn_of_rest(epoch)
+            self.assigner.start(epoch)
+        self.next_epoch = epoch + 1
+
+    def finish(self) -> None:
+        """Note that the epoch is over: if a resumed epoch is set again, all of it comes."""
+        self._rest = None
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return the place in the data."""
+        return {**self.assigner.state_dict(), "next_epoch": np.array(self.next_epoch)}
+
+    def resume(self, state: State, *, skip_rest: bool = False) -> None:
+        """Continue with the rest of the interrupted epoch, or skip it with a warning."""
+        self.assigner.check(state, with_rest=not skip_rest)
+        self.assigner.load_state_dict(state)
+        self.next_epoch, epoch, self._left = int(state["next_epoch"]), self.assigner.epoch, ""
+        if not self.assigner.over:
+            left = self.assigner.remaining
+            self._left = f"{'some' if left is None else left} samples"
+            if skip_rest:
+                warnings.warn(f"{self._left} of epoch {epoch} are skipped, as skip_rest=True requests", stacklevel=3)
+                self.assigner.end()
+                self.next_epoch, self._left = max(self.next_epoch, epoch + 1), ""
+            else:
+                self.next_epoch = epoch
+        begun = self._left or self.assigner.batches
+        self._rest = self.assigner.state_dict() if begun else None
+
+    def adopt(self, state: State) -> None:
+        """Move to the place of another rank, in the middle of a loop."""
+        self.assigner.adopt(state)
+        self.next_epoch = int(state["next_epoch"])
+
+    def _warn_of_rest(self, epoch: int) -> None:
+        """Warn if an epoch was resumed, and another one begins before more than a peek was taken of its rest."""
+        if self._rest is None or not self._left:
+            return
+        resumed, rest, self._rest = int(self._rest["epoch"]), int(self._rest["batches"]), None
+        if self.assigner.batches <= rest + 1:
+            warnings.warn(
+                f"epoch {epoch} begins, but the loader was resumed in epoch {resumed}, of which {self._left} are left "
+                f"out now: to go on with them, call set_epoch({resumed}) before the loop",
+                stacklevel=6,  # the loop itself
+            )
+
+
+class Loop:
+    """Iterator over the batches of one loop: after its end it stays ended, after an error it raises that again.
+
+    A generator that has failed ends, when it is asked again, as if all were well: a loop that goes on after an error
+    would leave out the rest of the epoch on this rank alone.
+
+    Parameters
+    ----------
+    loader
+        The loader; it knows its newest loop.
+    """
+
+    def __init__(self, loader: RankLoader) -> None:
+        self._loader = loader
+        self._parts: list[tuple[RankBatch, Any]] = []
+        self._begun = self._over = False
+        self._error = ""  # as text: the error itself would hold this loop, and so the loading processes
+
+    def __iter__(self) -> Loop:
+        """Return itself."""
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next batch, or micro-batch, after a balance has seen it."""
+        loader = self._loader
+        try:
+            if loader.newest_loop() is not self:
+                self._begin()
+            if not self._parts and not self._over:
+                self._parts = loader.next_parts()
+            if self._parts:
+                rank_batch, batch = self._parts.pop(0)
+                loader.rank_batch, loader.step_ends = rank_batch, rank_batch.last
+                if loader.after_batch:
+                    loader.after_batch(rank_batch.sizes, batch)
+                return batch
+        except BaseException as error:
+            self._error = self._error or f"{type(error).__name__}: {error}"
+            loader.end(self)
+            if isinstance(error, StopIteration):  # a dataset's own: the epoch is not over
+                raise RuntimeError(f"StopIteration was raised while a batch was loaded: {error}") from error
+            raise
+        self._over = True
+        loader.end(self)
+        raise StopIteration
+
+    def _begin(self) -> None:
+        """Become the loader's newest loop, or raise the reason why this loop cannot continue."""
+        if self._error:
+            raise RuntimeError(
+                f"this loop ended with an error ({self._error}): start a new one, or resume at the batch that "
+                "failed, in a new loop after loader.load_state_dict(loader.state_dict())"
+            )
+        if self._begun and not self._over:
+            raise RuntimeError(
+                "this loop over the loader has ended, because another loop began or load_state_dict was called: "
+                "start a new one. Nested loops need a loader each"
+            )
+        if not self._begun:
+            self._begun = True
+            self._loader.begin(self)
 
 
 class RankLoader:

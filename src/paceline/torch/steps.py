@@ -22,15 +22,14 @@ from paceline.recording.torch.busy_clock import Clock
 from paceline.recording.torch.watch import state_work
 from paceline.torch.buffers import Buffers
 from paceline.torch.counting import Pass
+from paceline.torch.covariates import Sampled
 from paceline.torch.equal_shapes import SumsToCome
 from paceline.torch.exchange import Exchange
 from paceline.torch.global_batch import RankBatch
 from paceline.torch.loader_protocol import Loader
 from paceline.torch.loss_kind import LossKind
 from paceline.torch.planning import Planning
-from paceline.torch.records import record
-from paceline.torch.reports import MIN_BATCH_SHARE, RankReports
-from paceline.torch.sampled import Sampled
+from paceline.torch.reports import MIN_BATCH_SHARE, RankReports, record
 from paceline.torch.weighting import Model, Weighting
 
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from paceline.torch.costs import Costs
-from paceline.torch.drawn import StreamAssigner
 from paceline.torch.global_batch import GlobalBatch
-from paceline.torch.options import place, require_int
+from paceline.torch.loader_options import place, require_int
+from paceline.torch.loading import OnDemand
 from paceline.torch.rank_loader import RankLoader
-from paceline.torch.source import OnDemand
+from paceline.torch.stream_assigner import StreamAssigner
 
 
 class StreamLoader(RankLoader):

@@ -20,9 +20,9 @@ from paceline.coordinator.load_balancer import LoadBalancer
 from paceline.coordinator.policy import Policy
 from paceline.predictors import Forecast
 from paceline.torch.assigner import EpochAssigner
-from paceline.torch.chunks import Chunks
-from paceline.torch.drawn import StreamAssigner
 from paceline.torch.loader import BalancedLoader
+from paceline.torch.loading import Chunks
+from paceline.torch.stream_assigner import StreamAssigner
 from paceline.torch.stream_loader import StreamLoader
 
 Collate = Callable[[list[Any]], Any]

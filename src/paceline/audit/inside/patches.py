@@ -23,7 +23,7 @@ from paceline.audit.inside.randomness import LIBRARIES, seed_script
 from paceline.audit.inside.step_recorder import StepRecorder
 from paceline.audit.run import RANDINT
 
-CHUNKS_MODULE = "paceline.torch.chunks"
+CHUNKS_MODULE = "paceline.torch.loading"
 """Module of what a balanced loader's own loading processes load: the balanced loader is looked at, not this."""
 
 

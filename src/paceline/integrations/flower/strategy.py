@@ -1,11 +1,13 @@
-"""A Flower strategy that sizes the batches of whatever strategy it wraps. It decides nothing itself."""
+"""The server's side of balanced federated rounds in Flower: a strategy, and a grid that measures when replies come."""
 
 from __future__ import annotations
 
 import logging
+import math
 import time
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,134 @@ from paceline._require import require
 from paceline._text import SHOWN, count, listed
 from paceline.coordinator.federated.federated_balancer import FederatedBalancer
 from paceline.coordinator.federated.rounds import RoundPlan, RoundReport
-from paceline.integrations.flower.grid import TimedGrid
-from paceline.integrations.flower.record import BATCH, RECORD, STEPS, integer_in
-from paceline.integrations.flower.replies import Reply, replies_to, report_of, weight_by_data
+from paceline.integrations.flower.record import BATCH, RECORD, STEPS, Measured, integer_in, measured_in
 from paceline.recording.records import Iteration, iteration_of
+
+CLOCK = time.monotonic
+
+
+class TimedGrid:
+    """A Flower grid that also measures how long each client took to reply to the latest training messages.
+
+    Parameters
+    ----------
+    grid
+        Flower's own.
+    deadline
+        Seconds after which training replies are not waited for any longer; ``None`` waits as long as the strategy says.
+    """
+
+    def __init__(self, grid: Any, deadline: float | None = None) -> None:
+        self._grid = grid
+        self._deadline = deadline
+        self.elapsed: dict[int, float] = {}
+        self.waited = float("nan")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
+
+    def send_and_receive(self, messages: Iterable[Any], *, timeout: float | None = None) -> list[Any]:
+        """Send messages and return the replies that come within the timeout, as Flower's grid does."""
+        sent = list(messages)
+        training = bool(sent) and str(sent[0].metadata.message_type).startswith("train")
+        limits = [limit for limit in (timeout, self._deadline if training else None) if limit is not None]
+        elapsed, replies, waited = self._exchange(sent, min(limits, default=None))
+        if training:
+            self.elapsed, self.waited = elapsed, waited
+        return replies
+
+    def _exchange(self, sent: list[Any], limit: float | None) -> tuple[dict[int, float], list[Any], float]:
+        begin = CLOCK()
+        waiting = {each for each in self._grid.push_messages(sent) if each is not None}
+        elapsed: dict[int, float] = {}
+        replies: list[Any] = []
+        while waiting:
+            came = list(self._grid.pull_messages(waiting))
+            now = CLOCK() - begin
+            replies += came
+            for reply in came:
+                elapsed[reply.metadata.src_node_id] = now
+                waiting.discard(reply.metadata.reply_to_message_id)
+            if not waiting or (limit is not None and now >= limit):
+                break
+            # Flower's own grid polls every 3 s, which would be most of a short round
+            time.sleep(0.2 if limit is None else min(0.2, limit - now))
+        return elapsed, replies, CLOCK() - begin
+
+
+logger = logging.getLogger("paceline.federated")
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One client's reply: whose it is, what it measured, and whether it is an error."""
+
+    client: str
+    node: int
+    measured: Measured
+    failed: bool
+    out_of_memory: bool
+
+
+def replies_to(plan: RoundPlan, messages: Sequence[Any]) -> list[Reply]:
+    """Return the first reply of each client that was asked; other replies are logged and left out."""
+    found: dict[str, Reply] = {}
+    strangers = []
+    for message in messages:
+        reply = _reply(message)
+        place = plan.place.get(reply.client)
+        if place is None or not plan.participating[place] or reply.client in found:
+            strangers.append(reply.client)
+        else:
+            found[reply.client] = reply
+    if strangers:
+        named = listed(strangers[:SHOWN], max(len(strangers) - SHOWN, 0))
+        logger.warning(
+            "replies of %s are left out of the forecasts: not asked in this round, or replied already", named
+        )
+    return list(found.values())
+
+
+def report_of(replies: Sequence[Reply], elapsed: Mapping[int, float] | None, waited: float) -> RoundReport:
+    """Return the report of a round; ``elapsed`` maps node ids to the seconds from a message to its reply."""
+    return RoundReport(
+        clients=[reply.client for reply in replies],
+        samples=[reply.measured.samples for reply in replies],
+        seconds=[reply.measured.seconds for reply in replies],
+        elapsed=None if elapsed is None else [elapsed.get(reply.node, math.nan) for reply in replies],
+        failed=[reply.failed for reply in replies],
+        out_of_memory=[reply.out_of_memory for reply in replies],
+        waited=waited,
+    )
+
+
+def weight_by_data(messages: Sequence[Any], key: str) -> list[str]:
+    """Put right the weights of replies that count samples processed instead of samples held; return whose they were.
+
+    A client whose weight is the number of samples of its local steps would count the more, the larger its batch: the
+    average would lean towards the data of fast clients. Any other weight is the user's own affair.
+    """
+    corrected = []
+    for message in messages:
+        if message.has_error():
+            continue
+        measured = measured_in(message.content.get(RECORD))
+        for record in message.content.metric_records.values():
+            weight = record.get(key)
+            if weight == measured.samples and measured.data >= 1 and weight != measured.data:
+                record[key] = measured.data
+                corrected.append(str(message.metadata.src_node_id))
+    return corrected
+
+
+def _reply(message: Any) -> Reply:
+    node = message.metadata.src_node_id
+    if message.has_error():
+        # as torch and others word it; Flower passes on the text of a client's exception
+        ran_out = "out of memory" in str(message.error.reason).lower()
+        return Reply(str(node), node, Measured(), failed=True, out_of_memory=ran_out)
+    return Reply(str(node), node, measured_in(message.content.get(RECORD)), failed=False, out_of_memory=False)
+
 
 logger = logging.getLogger("paceline.federated")
 

@@ -4,8 +4,7 @@ Ray serializes what goes between its processes by pickling: use it among machine
 into its shared memory and read there without a copy by workers on the same host.
 """
 
-from paceline.integrations.ray.actors import RayServer, RayWorker
-from paceline.integrations.ray.job_setting import Gradient, RayPlan
-from paceline.integrations.ray.ray_job import RayJob
+from paceline.integrations.ray.actors import Gradient, RayPlan, RayServer, RayWorker
+from paceline.integrations.ray.job import RayJob
 
 __all__ = ["Gradient", "RayJob", "RayPlan", "RayServer", "RayWorker"]

@@ -9,8 +9,7 @@ from typing import Any
 
 from paceline._require import require
 from paceline.coordinator.asynchronous.optimizer import Vector
-from paceline.integrations.ray.actors import RayServer, RayWorker
-from paceline.integrations.ray.job_setting import RayPlan
+from paceline.integrations.ray.actors import RayPlan, RayServer, RayWorker
 
 logger = logging.getLogger("paceline.asynchronous")
 

@@ -1,0 +1,335 @@
+"""Load batches: when they are asked for, or ahead of time in other processes."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from copy import copy
+from dataclasses import replace
+from itertools import groupby
+from typing import Any, Protocol
+from weakref import WeakMethod
+
+import numpy as np
+import torch
+from torch._utils import ExceptionWrapper
+from torch.utils.data import DataLoader, Dataset, default_collate, get_worker_info
+from torch.utils.data._utils.pin_memory import pin_memory as pinned
+
+from paceline.torch.assigner import EpochAssigner, Samples
+from paceline.torch.loader_options import Loading
+
+
+def runs(places: Sequence[tuple[Any, int]]) -> list[tuple[Any, slice]]:
+    """Return the chunks that these rows lie in, with the slice of each.
+
+    >>> first, second = ["a", "b", "c"], ["d", "e"]
+    >>> runs([(first, 1), (first, 2), (second, 0)])
+    [(['a', 'b', 'c'], slice(1, 3, None)), (['d', 'e'], slice(0, 1, None))]
+    """
+    numbered = [(chunk, row, row - index) for index, (chunk, row) in enumerate(places)]
+    groups = [list(group) for _, group in groupby(numbered, key=lambda place: (id(place[0]), place[2]))]
+    return [(group[0][0], slice(group[0][1], group[-1][1] + 1)) for group in groups]
+
+
+def cut(batch: Any, rows: slice) -> Any:
+    """Return these rows of a batch.
+
+    >>> cut({"image": torch.arange(4), "name": ["a", "b", "c", "d"]}, slice(1, 3))
+    {'image': tensor([1, 2]), 'name': ['b', 'c']}
+    """
+    if isinstance(batch, torch.Tensor) or _is_text(batch):
+        return batch[rows]
+    if isinstance(batch, Mapping):
+        return _mapping_like(batch, {key: cut(value, rows) for key, value in batch.items()})
+    return _sequence_like(batch, [cut(value, rows) for value in batch])
+
+
+def joined(batches: Sequence[Any]) -> Any:
+    """Join batches.
+
+    >>> joined([[torch.tensor([1]), ["a"]], [torch.tensor([2, 3]), ["b", "c"]]])
+    [tensor([1, 2, 3]), ['a', 'b', 'c']]
+    """
+    first = batches[0]
+    if len(batches) == 1:
+        return first
+    if isinstance(first, torch.Tensor):
+        return torch.cat(list(batches))
+    if _is_text(first):
+        return type(first)([text for batch in batches for text in batch])
+    if isinstance(first, Mapping):
+        return _mapping_like(first, {key: joined([batch[key] for batch in batches]) for key in first})
+    return _sequence_like(first, [joined(parts) for parts in zip(*batches, strict=True)])
+
+
+def _is_text(batch: Any) -> bool:
+    """Texts are not stacked: a batch of them is a list."""
+    return isinstance(batch, Sequence) and len(batch) > 0 and isinstance(batch[0], str | bytes)
+
+
+def _mapping_like(original: Mapping[Any, Any], parts: dict[Any, Any]) -> Any:
+    """Return the parts in a mapping of the original's kind, with whatever else that holds, as torch does."""
+    if type(original) is dict:
+        return parts
+    if not isinstance(original, MutableMapping):
+        return type(original)(parts)  # type: ignore[call-arg]  # made of a dict, as torch made it
+    alike = copy(original)
+    alike.update(parts)
+    return alike
+
+
+def _sequence_like(original: Any, parts: list[Any]) -> Any:
+    """Return the parts in a sequence of the original's kind; a named tuple wants them one by one."""
+    kind = type(original)
+    return kind(*parts) if hasattr(original, "_fields") else kind(parts)
+
+
+Collate = Callable[[list[Any]], Any]
+Request = tuple[int, Samples]
+"""Request to a loading process: the generation that asks, and its samples."""
+
+
+class Chunks(Dataset[Any]):
+    """A dataset whose samples are chunks of another's samples."""
+
+    def __init__(self, dataset: Any, collate: Collate) -> None:
+        self.dataset = dataset
+        self.collate = collate
+
+    def __getitem__(self, request: Request) -> tuple[int, Samples, Any, float]:
+        """Load what is asked for, and say how long it took.
+
+        An error travels like a chunk, so that only the generation that asked meets it.
+        """
+        generation, samples = request
+        began = time.perf_counter()
+        try:
+            chunk = self.load(samples) if len(samples) else None
+        except Exception:
+            chunk = ExceptionWrapper(where="in a loading process")
+        return generation, samples, chunk, time.perf_counter() - began
+
+    def load(self, samples: Samples) -> Any:
+        """Load these samples and make a chunk of them."""
+        if hasattr(self.dataset, "__getitems__"):
+            return self.collate(self.dataset.__getitems__(samples.tolist()))
+        return self.collate([self.dataset[sample] for sample in samples.tolist()])
+
+
+class Begin:
+    """First act of a loading process: torch's ``get_worker_info`` is made to show the dataset that the user gave."""
+
+    def __init__(self, worker_init_fn: Callable[[int], None] | None) -> None:
+        self.worker_init_fn = worker_init_fn
+
+    def __call__(self, number: int) -> None:
+        """Begin the loading process of this number."""
+        info: Any = get_worker_info()
+        object.__setattr__(info, "dataset", info.dataset.dataset)  # torch protects its attributes
+        if self.worker_init_fn is not None:
+            self.worker_init_fn(number)
+
+
+class Prefetcher:
+    """Lets other processes load the samples that this rank is expected to take, and makes batches of what has arrived.
+
+    Samples are asked for in chunks that are batches if sizes stay as they are: then nothing is copied. If sizes change,
+    batches are cut out of the chunks already loaded, this process loads what nobody was asked for, and what others
+    take is dropped. What a batch holds does not depend on what was loaded.
+
+    When samples come that do not follow those before, a new generation begins, which has asked for nothing. Requests
+    and what arrives carry their generation; what an older one asked for is dropped when it arrives.
+
+    Parameters
+    ----------
+    dataset, collate
+        The dataset, and the function that makes a batch of samples; None stacks them as torch does.
+    assigner
+        Says which samples this rank is expected to take.
+    loading
+        The processes that load.
+
+    Attributes
+    ----------
+    ahead
+        Seconds that the last batch was waited for, and that the processes took for it, divided by their number.
+    """
+
+    def __init__(self, dataset: Any, assigner: EpochAssigner, collate: Collate | None, loading: Loading) -> None:
+        self.assigner = assigner
+        self.collate = collate
+        self.generation = self._requested = 0
+        self._under_way: set[int] = set()
+        self._stock: dict[int, tuple[Any, int]] = {}
+        self._seconds: dict[int, float] = {}
+        self._processes = loading.num_workers
+        self._waited, self.ahead = 0.0, (0.0, 0.0)
+        self._here = Chunks(dataset, default_collate if collate is None else list)
+        self._loader = DataLoader(
+            self._here,
+            batch_size=None,
+            sampler=Requests(WeakMethod(self._next_request)),
+            collate_fn=_identity,
+            num_workers=loading.num_workers,
+            prefetch_factor=loading.prefetch_factor,
+            # Single samples are copied once more, by the collate_fn: pinning them would be of no use.
+            pin_memory=loading.pin_memory and collate is None,
+            worker_init_fn=Begin(loading.worker_init_fn),
+            timeout=loading.timeout,
+            multiprocessing_context=loading.multiprocessing_context,
+        )
+        self._arrivals: Iterator[Any] | None = None
+
+    def restart(self) -> None:
+        """Begin a new generation."""
+        self.generation += 1
+        self._requested, self._under_way, self._stock, self._seconds = 0, set(), {}, {}
+
+    def take(self, samples: Samples) -> Any:
+        """Return a batch of these samples; wait for those not yet there."""
+        wanted, self._waited = samples.tolist(), 0.0
+        if self._arrivals is None:
+            self._arrivals = iter(self._loader)
+        while self.assigner.asks_for_next(self._requested) and not self._under_way.issuperset(wanted):
+            self._receive()
+        if missing := [sample for sample in wanted if sample not in self._under_way]:
+            self._under_way.update(missing)
+            self._store(missing, self._here.load(np.array(missing)), 0.0)
+        for sample in wanted:
+            while sample not in self._stock:
+                self._receive()
+        self.ahead = self._waited, sum(self._seconds[sample] for sample in wanted) / self._processes
+        batch = self._gathered([self._stock[sample] for sample in wanted])
+        for sample in self.assigner.settled().tolist():
+            self._under_way.discard(sample)
+            self._stock.pop(sample, None)
+            self._seconds.pop(sample, None)
+        return batch
+
+    def _gathered(self, places: list[tuple[Any, int]]) -> Any:
+        """Return the batch of the samples that lie in these rows of these chunks."""
+        if self.collate is not None:
+            return self.collate([chunk[row] for chunk, row in places])
+        return joined([cut(chunk, rows) for chunk, rows in runs(places)])
+
+    def _receive(self) -> None:
+        """Keep the chunk that arrives next; a request for another takes its place."""
+        began = time.perf_counter()
+        try:
+            assert self._arrivals is not None
+            generation, samples, chunk, seconds = next(self._arrivals)
+        except BaseException:
+            self._arrivals = None  # a process died or did not answer in time: the next loop starts new ones
+            raise
+        self._waited += time.perf_counter() - began
+        if generation != self.generation:
+            return
+        if isinstance(chunk, ExceptionWrapper):
+            raise_in(chunk)
+        self._store(samples.tolist(), chunk, seconds)
+
+    def _store(self, samples: list[int], chunk: Any, seconds: float) -> None:
+        """Keep the samples of a chunk that are still wanted, and what each took to load."""
+        rows = ((sample, (chunk, row)) for row, sample in enumerate(samples))
+        self._stock.update((sample, known) for sample, known in rows if sample in self._under_way)
+        self._seconds.update((sample, seconds / len(samples)) for sample in samples if sample in self._stock)
+
+    def _next_request(self) -> Request:
+        """Return the samples to ask for next; there may be none."""
+        expected, self._requested = self.assigner.expected(self._requested)
+        # What another rank was given near the end of the epoch can come back: it has been asked for already.
+        samples = [sample for sample in expected.tolist() if sample not in self._under_way]
+        self._under_way.update(samples)
+        return self.generation, np.array(samples, dtype=expected.dtype)
+
+
+class Requests:
+    """Requests to the loading processes, one after the other, as long as the object that makes them exists.
+
+    That object is referenced weakly: it owns the processes, which end at once only if it is not part of a cycle.
+    """
+
+    def __init__(self, next_request: WeakMethod[Callable[[], Request]]) -> None:
+        self.next_request = next_request
+
+    def __iter__(self) -> Iterator[Request]:
+        """Ask for a chunk whenever one is taken away."""
+        while (ask := self.next_request()) is not None:
+            request = ask()
+            del ask
+            yield request
+
+
+def raise_in(failed: ExceptionWrapper) -> None:
+    """Raise the error of another process.
+
+    The frame that raises it first holds the error, which holds the frame: a cycle that would keep the loader, and so
+    its processes, until some later collection of garbage.
+    """
+    try:
+        failed.reraise()
+    except Exception as error:
+        raise error.with_traceback(None)  # noqa: B904 - it is the same error
+
+
+def _identity(arrival: Any) -> Any:
+    return arrival
+
+
+class BatchSource(Protocol):
+    """Source of the batches of one rank."""
+
+    @property
+    def ahead(self) -> tuple[float, float]:
+        """Seconds that the last batch was waited for, and that loading processes took for it, by their number."""
+        ...
+
+    def restart(self) -> None:
+        """Begin a new generation: other samples come from now on, and what was loaded ahead is of no use."""
+        ...
+
+    def take(self, samples: Any) -> Any:
+        """Return a batch of these samples, the next of the rank."""
+        ...
+
+
+def source(dataset: Any, assigner: EpochAssigner, collate: Collate | None, loading: Loading) -> BatchSource:
+    """Return the source of a rank's batches for these options of loading."""
+    pin = loading.pin_memory and torch.cuda.is_available()
+    if loading.pin_memory and not pin:
+        warnings.warn("pin_memory: no CUDA device is available, so batches are not pinned", stacklevel=3)
+    batches: BatchSource = OnDemand(dataset, collate)
+    if loading.num_workers:
+        batches = Prefetcher(dataset, assigner, collate, replace(loading, pin_memory=pin))
+    return Pinned(batches) if pin else batches
+
+
+class OnDemand:
+    """Loads a batch in this process, when it is asked for; without a dataset, samples come as they are."""
+
+    ahead = (0.0, 0.0)
+
+    def __init__(self, dataset: Any, collate: Collate | None) -> None:
+        collate = collate or default_collate
+        self.take = collate if dataset is None else Chunks(dataset, collate).load
+
+    def restart(self) -> None:
+        """Do nothing: no samples were loaded ahead."""
+
+
+class Pinned:
+    """Pins the batches of another source, but for those that lie in pinned memory already."""
+
+    def __init__(self, batches: BatchSource) -> None:
+        self.batches, self.restart = batches, batches.restart
+
+    @property
+    def ahead(self) -> tuple[float, float]:
+        """Those of the other source."""
+        return self.batches.ahead
+
+    def take(self, samples: Any) -> Any:
+        """Return a batch in pinned memory."""
+        return pinned(self.batches.take(samples))
