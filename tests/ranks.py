@@ -58,6 +58,15 @@ def outcomes_of(world_size, work, *args, within=60, joined=True):
         return [_outcome(process, answer, began, within) for process, answer in zip(processes, answers, strict=True)]
 
 
+def started(work, *args):
+    """Return a started process that runs ``work(*args)``, for a test that kills it."""
+    _context.set_forkserver_preload(_preload)
+    process = _context.Process(target=work, args=args, daemon=True)
+    with _in_utf8():
+        process.start()
+    return process
+
+
 @contextlib.contextmanager
 def _in_utf8():
     """Start the server of ranks in UTF-8: torch.compile reads torch's own sources in the encoding of the locale."""

@@ -46,6 +46,7 @@ CALLS = {
     "tensorboard": [("metrics", "from paceline.recording import TensorBoard; TensorBoard('runs')")],
     "optuna": [("tune", "from paceline.eval.tune import *; tune('ewma:smoothing=None', [])")],
     "prometheus_client": [("metrics", "from paceline.recording import Prometheus; Prometheus(0)")],
+    "torchft": [("torchft", "import paceline.integrations.torchft")],
     "accelerate": [("huggingface", "from paceline.integrations.accelerate import prepare; prepare(None)")],
     "lightning": [
         ("lightning", "from paceline.integrations.lightning import balance_callback; balance_callback()"),
@@ -102,7 +103,13 @@ def test_named_extras_install_what_is_missing():
 def test_every_extra_of_a_user_is_among_all():
     extras = tomllib.loads(PYPROJECT.read_text("utf-8"))["project"]["optional-dependencies"]
     named = set(re.findall(r"[\w-]+", extras["all"][0].partition("[")[2]))
-    assert named == set(extras) - {"all", "dev", "peers", "flower"}  # flower pins versions that others cannot share
+    assert named == set(extras) - {
+        "all",
+        "dev",
+        "peers",
+        "flower",
+        "torchft",
+    }  # the last two are not for every environment
 
 
 @pytest.mark.checkout

@@ -161,6 +161,7 @@ ELSEWHERE = {
     ("howto/packing.md", 5): "tests/solver/test_pack.py",
     ("howto/profiling.md", 1): "tests/datasets/test_profiles.py",
     ("howto/recording.md", 1): "tests/recording/test_recorder.py",
+    ("howto/replicas.md", 1): "tests/integrations/test_torchft.py",
     ("howto/trainers.md", 1): "tests/integrations/test_accelerate.py",
     ("howto/trainers.md", 2): "tests/integrations/test_huggingface.py",
     ("howto/trainers.md", 3): "tests/integrations/test_lightning.py",

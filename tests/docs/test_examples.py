@@ -13,7 +13,11 @@ from stages import ELSEWHERE, FILLED, STAGES, UNTESTED
 
 CHECKOUT = Path(__file__).parents[2]
 DOCS = CHECKOUT / "docs"
-NEEDS = {"paceline.integrations.flower": "flwr", "paceline.integrations.ray": "ray"}
+NEEDS = {
+    "paceline.integrations.flower": "flwr",
+    "paceline.integrations.ray": "ray",
+    "paceline.integrations.torchft": "torchft",
+}
 """Modules that only another environment may have."""
 
 pytestmark = pytest.mark.checkout
