@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
 from paceline._require import require
-from paceline.coordinator.balanced.load_balancer import LoadBalancer
-from paceline.coordinator.balanced.plan import Plan
-from paceline.coordinator.balanced.policy import Policy
+from paceline.coordinator.load_balancer import LoadBalancer
+from paceline.coordinator.plan import Plan
+from paceline.coordinator.policy import Policy
 from paceline.predictors import Auto, Curves, Predictor, Report
 from paceline.recording.torch.busy_clock import Clock
 from paceline.recording.torch.marks import CPUMarks, CUDAMarks
