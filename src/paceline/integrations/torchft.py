@@ -21,10 +21,10 @@ from paceline.predictors import Auto, Curves, Predictor, Report
 from paceline.recording.torch.busy_clock import Clock
 from paceline.recording.torch.marks import CPUMarks, CUDAMarks
 from paceline.solver import split
-from paceline.torch.options import require_int
-from paceline.torch.order import Order
+from paceline.torch.assigner import Order
+from paceline.torch.loader_options import require_int
+from paceline.torch.loading import BatchSource, OnDemand
 from paceline.torch.reports import MIN_BATCH_SHARE
-from paceline.torch.source import BatchSource, OnDemand
 from paceline.torch.state import from_lists, to_lists
 
 require("torchft", needed_by="paceline.integrations.torchft", extra="torchft")
