@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
@@ -47,24 +47,20 @@ class Outlook:
     spread: Array
 
 
-class Sizing(Protocol):
-    """Chooses the sizes of the steps to come, after every round: as many pushes as there are workers."""
+@dataclass(frozen=True)
+class Sizing:
+    """Chooses the sizes of the steps to come, after every round: as many pushes as there are workers.
+
+    By this rule everybody takes a full batch.
+    """
 
     def sizes(self, outlook: Outlook) -> Sizes:
         """Return the samples of each worker's next step, ``[W]``, at least 1."""
-        ...
-
-
-@dataclass(frozen=True)
-class Full:
-    """Everybody takes a full batch."""
-
-    def sizes(self, outlook: Outlook) -> Sizes:
         return np.full(len(outlook.sizes), outlook.batch, dtype=np.int64)
 
 
 @dataclass(frozen=True)
-class ByForecast:
+class ByForecast(Sizing):
     """Slow workers take less, so that all compute equally long, as far as forecast and wire allow: ours.
 
     The fastest takes a full batch. Nobody else is to compute longer, but for what the forecast's spread leaves open: a
@@ -107,7 +103,7 @@ class ByForecast:
 
 
 @dataclass(frozen=True)
-class ByVersions:
+class ByVersions(Sizing):
     """Stragglers take less by the staleness that they have shown: the same aim, without a forecast.
 
     >>> staleness, speed = np.array([0.5, 2.0]), np.ones(2)
@@ -119,7 +115,7 @@ class ByVersions:
     def sizes(self, outlook: Outlook) -> Sizes:
         allowed = len(outlook.sizes) - 1
         if not allowed:  # nobody else pushes: nothing is stale
-            return Full().sizes(outlook)
+            return Sizing().sizes(outlook)
         # Versions. The smoothed staleness of a worker that pushes alone fades towards 0; below this it counts as this.
         ratio_W = np.where(outlook.staleness > 0, allowed / np.maximum(outlook.staleness, 1e-6), 1.0)
         # Half the way in the logarithm: a smoothed staleness answers late, and the full way would swing.
@@ -131,7 +127,7 @@ class ByVersions:
 
 
 @dataclass(frozen=True)
-class BalancedBatches:
+class BalancedBatches(Sizing):
     """Batches that end together and add up to W full ones: LB-BSP (Chen et al., SoCC 2020), under a barrier.
 
     >>> speed = np.array([20.0, 10.0])
@@ -179,36 +175,30 @@ def _affordable(slower_W: Array, full_W: Array, wire_W: Array) -> Array:
     return divided(float(np.exp(high)))
 
 
-class Compensation(Protocol):
-    """Corrects a gradient for the change of the parameters since it was pulled."""
+class Compensation:
+    """Corrects a gradient for the change of the parameters since it was pulled; without a state, unless overridden."""
 
-    def start(self) -> Compensator:
-        """Return a compensator with a state of its own, for one server."""
-        ...
-
-
-class Compensator(Protocol):
-    """A compensation at work on one server."""
+    def start(self) -> Compensation:
+        """Return a compensation with a state of its own, for one server."""
+        return self
 
     def compensated(self, worker: str, gradient: Vector, parameters: Vector, pulled: Vector) -> Vector:
         """Return the gradient to apply at ``parameters``, ``[P]``, for one computed at ``pulled``."""
-        ...
+        raise TypeError(f"{type(self).__name__} must define compensated")
 
     def undo(self) -> None:
         """Undo the effect of the last gradient on the state, because it will not be applied."""
-        ...
 
     def state_dict(self) -> dict[str, Vector]:
-        """Return the compensator's state, arrays of ``[P]``."""
-        ...
+        """Return the state, arrays of ``[P]``."""
+        return {}
 
     def load_state_dict(self, state: Mapping[str, Vector]) -> None:
         """Resume from what ``state_dict`` returned."""
-        ...
 
 
 @dataclass(frozen=True)
-class Constant:
+class Constant(Compensation):
     """g + strength g * g * (w - w_pulled) (DC-ASGD-c; Zheng et al., ICML 2017, equation 10).
 
     g * g stands for the diagonal of the Hessian.
@@ -224,25 +214,13 @@ class Constant:
         if not self.strength >= 0:
             raise ValueError(f"strength must be 0 or more, got {self.strength}")
 
-    def start(self) -> Constant:
-        return self
-
     def compensated(self, worker: str, gradient: Vector, parameters: Vector, pulled: Vector) -> Vector:
         change_P: Vector = self.strength * gradient * gradient * (parameters - pulled)
         return gradient + change_P
 
-    def undo(self) -> None:
-        pass
-
-    def state_dict(self) -> dict[str, Vector]:
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Vector]) -> None:
-        pass
-
 
 @dataclass(frozen=True)
-class Adaptive:
+class Adaptive(Compensation):
     """As `Constant`, with strength / sqrt(ms + 1e-10), ms a running mean of g * g (DC-ASGD-a; ICML 2017, equation 14).
 
     Parameters
@@ -273,7 +251,7 @@ class Adaptive:
 
 
 @dataclass(eq=False)
-class AdaptiveCompensator:
+class AdaptiveCompensator(Compensation):
     """DC-ASGD-a at work: it remembers the mean square of each worker's gradients, ``[P]``."""
 
     rule: Adaptive
@@ -348,42 +326,28 @@ class Polynomial:
         return float((1 + staleness) ** -self.power)
 
 
-class Gate(Protocol):
-    """Decides whether a worker may start a step; asked again after every push until it may."""
+@dataclass(frozen=True)
+class Gate:
+    """Decides whether a worker may start a step, and again after every push until it may. By this one nobody waits."""
 
     def pushed(self, member: Member, fleet: Workers) -> None:
         """Note that a worker pushed."""
-        ...
 
     def may_start(self, member: Member, fleet: Workers) -> bool:
         """Return whether a worker may start its next step now."""
-        ...
-
-
-@dataclass(frozen=True)
-class Open:
-    """Nobody waits."""
-
-    def pushed(self, member: Member, fleet: Workers) -> None:
-        pass
-
-    def may_start(self, member: Member, fleet: Workers) -> bool:
         return True
 
 
 @dataclass(frozen=True)
-class Fresh:
+class Fresh(Gate):
     """Nobody starts twice from the same version: the barrier of BSP, and of K-sync."""
-
-    def pushed(self, member: Member, fleet: Workers) -> None:
-        pass
 
     def may_start(self, member: Member, fleet: Workers) -> bool:
         return member.worked_on < fleet.version
 
 
 @dataclass(frozen=True)
-class Bounded:
+class Bounded(Gate):
     """At clock c a worker may start while c <= min c + slack (SSP; Ho et al., NIPS 2013, section 2).
 
     >>> fleet = Workers(members={"fast": Member("fast", clock=3), "slow": Member("slow", clock=1)})
@@ -397,15 +361,12 @@ class Bounded:
         if self.slack < 0:
             raise ValueError(f"slack must be 0 steps or more, got {self.slack}")
 
-    def pushed(self, member: Member, fleet: Workers) -> None:
-        pass
-
     def may_start(self, member: Member, fleet: Workers) -> bool:
         return member.clock <= fleet.slowest.clock + self.slack
 
 
 @dataclass(frozen=True)
-class Ranged:
+class Ranged(Gate):
     """A slack between two bounds, chosen so that the fastest waits least (DSSP; Zhao et al., ICDCS 2019, algorithm 2).
 
     A worker that passes the lower bound as the fastest gets the number of extra steps after which, by the last two
@@ -462,31 +423,20 @@ class Ranged:
         return min(range(self.high - self.low + 1), key=wait)
 
 
-class Gathering(Protocol):
-    """Decides when the pushes gathered so far become an update."""
+@dataclass(frozen=True)
+class Gathering:
+    """Decides when the pushes gathered so far become an update. By this rule every push is one."""
 
-    @property
-    def mean(self) -> bool:
-        """True if the update is the mean of the pushes, weighted by samples; False if it is their sum."""
-        ...
+    mean: ClassVar[bool] = False
+    """Whether the update is the mean of the pushes, weighted by samples; otherwise it is their sum."""
 
     def ready(self, pushes: int, fleet: Workers, bound: int | None) -> bool:
         """Return whether the gathered pushes, at least one, are to be applied now."""
-        ...
-
-
-@dataclass(frozen=True)
-class Each:
-    """Every push is an update."""
-
-    mean: bool = False
-
-    def ready(self, pushes: int, fleet: Workers, bound: int | None) -> bool:
         return True
 
 
 @dataclass(frozen=True)
-class Mean:
+class Mean(Gathering):
     """The mean of a number of pushes is an update.
 
     Parameters
@@ -504,7 +454,7 @@ class Mean:
     """
 
     pushes: int
-    mean: bool = True
+    mean: ClassVar[bool] = True
 
     def ready(self, pushes: int, fleet: Workers, bound: int | None) -> bool:
         wanted = self.pushes if self.pushes > 0 else len(fleet) + self.pushes
@@ -512,7 +462,7 @@ class Mean:
 
 
 @dataclass(frozen=True)
-class Paced:
+class Paced(Gathering):
     """Every push is an update, unless that would carry a step under way past the bound: then it is gathered. Ours.
 
     A version is admitted only while no worker at a step would become staler than the bound. Until it has pushed, the
@@ -521,8 +471,6 @@ class Paced:
     step is given up, unless too much has been lost like that: then it is the samples, and not the worker, that take
     long, and whoever drew them next would be given up as well.
     """
-
-    mean: bool = False
 
     def ready(self, pushes: int, fleet: Workers, bound: int | None) -> bool:
         # Nothing more is given up while this share of all steps has been lost like that.

@@ -17,13 +17,10 @@ from paceline.coordinator.asynchronous.rules import (
     Compensation,
     Constant,
     Damping,
-    Each,
     Fresh,
-    Full,
     Gate,
     Gathering,
     Mean,
-    Open,
     Paced,
     Polynomial,
     Ranged,
@@ -34,7 +31,8 @@ from paceline.coordinator.asynchronous.rules import (
     undamped,
 )
 
-EACH, OPEN, FULL = Each(), Open(), Full()
+EACH, OPEN, FULL = Gathering(), Gate(), Sizing()
+"""Every push is an update, no worker waits, and all take full batches."""
 
 
 @dataclass(frozen=True, kw_only=True)

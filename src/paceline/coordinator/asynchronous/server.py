@@ -18,7 +18,7 @@ from paceline._arrays import Array, Sizes
 from paceline._text import count
 from paceline.coordinator.asynchronous.epoch_sampler import EpochSampler, SampleBatch
 from paceline.coordinator.asynchronous.optimizer import Optimizer, Vector, miscounted
-from paceline.coordinator.asynchronous.rules import Open
+from paceline.coordinator.asynchronous.rules import Gate
 from paceline.coordinator.asynchronous.schemes import Scheme
 from paceline.coordinator.asynchronous.staleness import Calibration, Lookahead, StalenessReport, staleness_reports
 from paceline.coordinator.asynchronous.store import Gathered, LocalStore, Push, Store, part
@@ -497,7 +497,7 @@ class Server:
         expected = member.step.expected
         # The forecast counts pushes of workers that do not wait; it does not hold where workers wait or pushes are
         # gathered.
-        if math.isfinite(expected) and isinstance(self.scheme.gate, Open) and not self.scheme.gathering.mean:
+        if math.isfinite(expected) and type(self.scheme.gate) is Gate and not self.scheme.gathering.mean:
             self.calibration.note(expected, staleness)
         member.note(staleness, now)
         self.fleet.pushes += 1
