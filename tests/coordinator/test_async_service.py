@@ -10,7 +10,7 @@ import pytest
 from paceline.coordinator.asynchronous import SCHEMES, SGD, EpochSampler, Outcome, Server, saps, scheme
 from paceline.parameter_server.service import Rounds, Service
 from paceline.predictors import LastValue
-from paceline.recording import Sink, read_async_run, round_sinks
+from paceline.recording import Sink, read_async_run, sinks
 
 SAMPLES, BATCH = 40, 5
 
@@ -219,7 +219,7 @@ def trained_with(sinks, rules=None, samples=240, bad=0):
 
 def test_sink_round_trip_with_ledger(tmp_path):
     path, seen = tmp_path / "run.jsonl", []
-    server = trained([*round_sinks(str(path)), seen.append])
+    server = trained([*sinks(str(path)), seen.append])
     run = read_async_run(path)
     assert (run.scheme, run.bound, run.batch, run.workers) == ("ASP", None, 8, WORKERS)
     assert len(run) == len(seen)
@@ -235,7 +235,7 @@ def test_sink_round_trip_with_ledger(tmp_path):
 
 def test_wasted_samples_by_kind_and_reason(tmp_path):
     path = tmp_path / "run.jsonl"
-    server = trained(round_sinks(str(path)), saps(3, bound=2), bad=1)
+    server = trained(sinks(str(path)), saps(3, bound=2), bad=1)
     run = read_async_run(path)
     accounts = server.ledger.accounts.values()
     assert run.of_workers["wasted"][-1].sum() == sum(account.wasted for account in accounts)

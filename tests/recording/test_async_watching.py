@@ -7,12 +7,12 @@ from recorded_runs import rounds
 from typer.testing import CliRunner
 
 from paceline.cli import main as cli
-from paceline.recording import Logging, Prometheus, Sink, TensorBoard, round_sinks
+from paceline.recording import Logging, Prometheus, Sink, TensorBoard, sinks
 
 
 def written(path):
     """Write the file of a run of three rounds."""
-    (sink,) = round_sinks(str(path))
+    (sink,) = sinks(str(path))
     for record in rounds(3):
         sink(record)
     sink.close()

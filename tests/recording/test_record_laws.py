@@ -23,7 +23,7 @@ from paceline.recording import (
     Round,
     read_async_run,
     read_run,
-    round_sinks,
+    sinks,
     summary,
 )
 
@@ -136,7 +136,7 @@ def test_round_numbers_round_trip(acts, every):
     lines, due, wanted, log = [], 0, [], Logging(every)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as monkey:
         monkey.setattr("paceline.recording.sink.logger.info", lambda text, *told: lines.append(text % told))
-        (sink,) = round_sinks(f"{folder}/run.jsonl")
+        (sink,) = sinks(f"{folder}/run.jsonl")
         for record in found:
             sink(record)
             log(record)
@@ -190,7 +190,7 @@ SPOILT += [{"version": None}, {"version": "1"}, {"covered": "1"}, {"sizes": 5}]
 @pytest.mark.parametrize("spoilt", SPOILT, ids=str)
 def test_a_round_that_lacks_something_is_skipped(tmp_path, spoilt):
     path = tmp_path / "run.jsonl"
-    (sink,) = round_sinks(str(path))
+    (sink,) = sinks(str(path))
     for k in range(2):
         sink(a_round(k, True, ["a", "b"], lambda: 0.0))
     sink.close()
@@ -210,7 +210,7 @@ def test_a_round_that_lacks_something_is_skipped(tmp_path, spoilt):
 @FEW
 def test_throughput_between_continuing_rounds(found):
     with tempfile.TemporaryDirectory() as folder:
-        (sink,) = round_sinks(f"{folder}/run.jsonl")
+        (sink,) = sinks(f"{folder}/run.jsonl")
         times = np.cumsum([seconds for _, seconds in found]).tolist()
         for k, ((applied, _), when) in enumerate(zip(found, times, strict=True)):
             sink(replace(a_round(k, False, ["a"], lambda: 0.0), applied=applied, time=float(when)))

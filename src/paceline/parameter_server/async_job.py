@@ -35,7 +35,7 @@ from paceline.parameter_server.torch_optimizer import (
 )
 from paceline.predictors import named
 from paceline.recording.records import Round
-from paceline.recording.sink import round_sinks
+from paceline.recording.sink import sinks
 
 logger = logging.getLogger("paceline.asynchronous")
 
@@ -191,7 +191,7 @@ class AsyncJob:
                 server, patience, checkpoint=path, checkpoint_every=checkpoint_every, on_verdict=list(on_verdict)
             )
             self.service.resume()
-            if targets := round_sinks(*([metrics] if isinstance(metrics, str) else metrics)):
+            if targets := sinks(*([metrics] if isinstance(metrics, str) else metrics)):
                 Rounds(self.service, targets)
         self.flat = FlatModel(model)
         self._optimizer, self._settings = optimizer, settings_of(optimizer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import astuple, dataclass
 from enum import IntEnum
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -120,33 +120,11 @@ class LostServerError(RuntimeError):
     """The process that holds the server does not answer."""
 
 
-class Link(Protocol):
-    """A worker's link to the server."""
-
-    def pull(self) -> Work:
-        """Start a step, and return it."""
-        ...
-
-    def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
-        """Send a gradient; its outcome is known after the next pull."""
-        ...
-
-    def is_given_up(self, stamp: Stamp) -> bool:
-        """Return whether the server has given up a step."""
-        ...
-
-    def leave(self) -> None:
-        """Leave the job: the server gives this worker's samples to others."""
-        ...
-
-    @property
-    def outcome(self) -> Outcome | None:
-        """Outcome of the push before the last pull; ``None`` if there was none."""
-        ...
-
-
 class LocalLink:
-    """A link to a server in the same process; parameters are put into ``row``, ``[P]``."""
+    """A worker's link to a server in the same process; parameters are put into ``row``, ``[P]``.
+
+    ``outcome`` is that of the push before the last pull; ``None`` if there was none.
+    """
 
     def __init__(self, service: Service, worker: str, row: torch.Tensor) -> None:
         self.service, self.worker, self._row = service, worker, row.numpy()
@@ -154,23 +132,27 @@ class LocalLink:
         self._pushed: Outcome | None = None
 
     def pull(self) -> Work:
+        """Start a step, and return it."""
         self.outcome, self._pushed = self._pushed, None
         return self.service.pull(self.worker, into=self._row)
 
     def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
+        """Send a gradient; its outcome is known after the next pull."""
         row = gradient.float().numpy()
         verdict = self.service.push(self.worker, stamp, row, samples, seconds=seconds, comm_seconds=comm_seconds)
         self._pushed = verdict.outcome
 
     def is_given_up(self, stamp: Stamp) -> bool:
+        """Return whether the server has given up a step."""
         return self.service.is_given_up(self.worker, stamp)
 
     def leave(self) -> None:
+        """Leave the job: the server gives this worker's samples to others."""
         self.service.leave(self.worker)
 
 
 class GlooLink:
-    """A link to a server in another process.
+    """A link to a server in another process, with the methods of :class:`LocalLink`.
 
     Parameters
     ----------
@@ -248,6 +230,9 @@ class GlooLink:
                 f"the model of this rank has {self.numbers} parameters and that of rank {SERVER} {numbers}: build the "
                 "same model on every rank"
             )
+
+
+Link = LocalLink | GlooLink
 
 
 def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, numbers: int) -> None:

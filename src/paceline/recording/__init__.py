@@ -26,7 +26,6 @@ from paceline.recording.sink import (
     Sink,
     Target,
     TensorBoard,
-    round_sinks,
     sinks,
     summary,
 )
@@ -58,7 +57,6 @@ __all__ = [
     "phase_table",
     "read_async_run",
     "read_run",
-    "round_sinks",
     "sinks",
     "summary",
     "watch",

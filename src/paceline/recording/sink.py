@@ -459,12 +459,12 @@ ASYNCHRONOUS = Family(
     counted={"rounds": "Rounds recorded.", "changes": "Rounds in which something happened."},
 )
 
-Target = str | Callable[[Iteration], None]
-"""The name of a sink, or a sink."""
+Target = str | Callable[[Any], None]
+"""The name of a sink, or a sink: any function of an iteration, or of a round of asynchronous training."""
 
 
-def sinks(*targets: Target) -> list[Callable[[Iteration], None]]:
-    """Return the sinks for these names; a sink, or any function of an iteration, is returned unchanged.
+def sinks(*targets: Target) -> list[Callable[[Any], None]]:
+    """Return the sinks for these names; a sink, or any function of an iteration or a round, is returned unchanged.
 
     Parameters
     ----------
@@ -487,15 +487,6 @@ def sinks(*targets: Target) -> list[Callable[[Iteration], None]]:
     Traceback (most recent call last):
     ValueError: metrics must be "log", "tensorboard:FOLDER", "prometheus:PORT", "prometheus:HOST:PORT" or a file that
     ends in .jsonl, got 'run.csv'
-    """
-    return [_named(target) if isinstance(target, str) else target for target in targets]
-
-
-def round_sinks(*targets: str | Callable[[Round], None]) -> list[Callable[[Round], None]]:
-    """Return the sinks for these names, for asynchronous training; the names are those of :func:`sinks`.
-
-    >>> [type(sink).__name__ for sink in round_sinks("log", "run.jsonl")]
-    ['Logging', 'JsonLines']
     """
     return [_named(target) if isinstance(target, str) else target for target in targets]
 

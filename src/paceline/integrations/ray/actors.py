@@ -22,7 +22,7 @@ from paceline.coordinator.asynchronous.store import Everywhere, Shard, ShardedSt
 from paceline.parameter_server.service import Rounds, Service, Work, nothing_to_do
 from paceline.predictors import named
 from paceline.recording.records import Round
-from paceline.recording.sink import round_sinks
+from paceline.recording.sink import sinks
 
 Gradient = Callable[[Vector, Sizes], Vector]
 """The mean gradient, ``[P]``, at these parameters, ``[P]``, over the samples of these rows."""
@@ -136,7 +136,7 @@ class RayPlan:
         return Service(server, self.patience, checkpoint=path, checkpoint_every=self.checkpoint_every)
 
     def _sinks(self) -> list[Callable[[Round], None]]:
-        return round_sinks(*([self.metrics] if isinstance(self.metrics, str) else self.metrics))
+        return sinks(*([self.metrics] if isinstance(self.metrics, str) else self.metrics))
 
 
 def remote_shards(plan: RayPlan) -> list[Any]:

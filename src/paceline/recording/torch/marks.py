@@ -7,34 +7,14 @@ device's queue does. It is read once the device has passed it, so nothing ever w
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
 
 
-class Marks(Protocol):
-    """A clock whose moments may still lie in the future when they are marked."""
-
-    def mark(self) -> Any:
-        """Mark the moment at which all work launched so far is done."""
-        ...
-
-    def passed(self, mark: Any) -> bool:
-        """Return whether the marked moment has come."""
-        ...
-
-    def wait(self, mark: Any) -> None:
-        """Wait until that moment has come. Only for the end of a recording, never inside a loop."""
-        ...
-
-    def seconds(self, start: Any, stop: Any) -> float:
-        """Return the time between two moments that have come."""
-        ...
-
-
 class CPUMarks:
-    """Moments on the CPU, whose work is done as soon as its call returns.
+    """Moments at which all work launched so far is done: on the CPU, whose work is done as soon as its call returns.
 
     >>> marks = CPUMarks()
     >>> first, second = marks.mark(), marks.mark()
@@ -45,11 +25,11 @@ class CPUMarks:
     mark = staticmethod(time.perf_counter)
 
     def passed(self, mark: float) -> bool:
-        """Return True: on the CPU, a marked moment has already come."""
+        """Return whether a marked moment has come."""
         return True
 
     def wait(self, mark: float) -> None:
-        """Return at once."""
+        """Wait until a marked moment has come. Only for the end of a recording, never inside a loop."""
 
     seconds = staticmethod(float.__rsub__)
     """``seconds(start, stop)``: the time between two moments. A function of C, as every step asks several times."""
@@ -87,6 +67,10 @@ class CUDAMarks:
     def seconds(self, start: torch.cuda.Event, stop: torch.cuda.Event) -> float:
         """Return the time between two events that the device has passed."""
         return float(start.elapsed_time(stop)) / 1000
+
+
+Marks = CPUMarks | CUDAMarks
+"""A clock whose moments may still lie in the future when they are marked."""
 
 
 def marks_of(model: torch.nn.Module) -> Marks:
