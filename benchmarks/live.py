@@ -27,8 +27,6 @@ SETTINGS = [
     Setting(contention="bursty", schemes=BOTH, rounds=8, seconds=6.0),
     Setting(contention="bursty-hogs", schemes=BOTH, rounds=8, seconds=6.0),
     Setting(contention="between", schemes=BOTH, rounds=8, seconds=2.0),
-    Setting(contention="quota", model="digits-batch-norm", schemes=BOTH, rounds=8, seconds=2.0),
-    Setting(contention="quota", model="digits-sync-batch-norm", schemes=BOTH, rounds=8, seconds=2.0),
     Setting(contention="quota", model="digits-contrastive", schemes=BOTH, rounds=8, seconds=2.0),
 ]
 SHOWN = SETTINGS[1]

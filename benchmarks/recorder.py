@@ -25,7 +25,7 @@ import torch
 from machine import machine
 from torch.utils.tensorboard import SummaryWriter
 
-from paceline.lab.processes import places
+from paceline.lab.processes import quota_place
 from paceline.recording import Recorder, merge, watch
 from paceline.recording.covariates import Covariate, all_covariates
 from paceline.recording.torch.watch import Stopwatch
@@ -152,8 +152,8 @@ def sample(covariates: list[Covariate]) -> list[float]:
 def under_a_quota() -> Iterator[str]:
     """Move this process into a control group with a quota while the block runs; say whether it could be."""
     own = Path("/sys/fs/cgroup/cpu/cgroup.procs")
-    with places(1, QUOTA) as (place,):
-        if not place.folders:
+    with quota_place(QUOTA) as place:
+        if place is None:
             yield "in no control group"
             return
         place.enter()

@@ -105,7 +105,7 @@ def rates_of(results: list[list[dict[str, Any]]]) -> dict[str, np.ndarray]:
 def run(name: str) -> list[list[dict[str, Any]]]:
     """Let two ranks train under one disturbance; return the turns that each saw."""
     from paceline.lab.disturbance import DISTURBANCES
-    from paceline.lab.processes import Process, places, wait
+    from paceline.lab.processes import Process, quota_place, wait
 
     cores = sorted(os.sched_getaffinity(0))[:2]
     if len(cores) < 2:
@@ -119,8 +119,8 @@ def run(name: str) -> list[list[dict[str, Any]]]:
     with tempfile.TemporaryDirectory(prefix="paceline-") as folder, ExitStack() as running:
         place = None
         if DISTURBANCES[name].quota is not None:
-            (place,) = running.enter_context(places(1, 1.0))
-            if not place.folders:
+            place = running.enter_context(quota_place(1.0))
+            if place is None:
                 raise RuntimeError(
                     f"{name} needs control groups that can be written, which this machine does not let us"
                 )

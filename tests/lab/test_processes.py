@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from paceline.lab.processes import Process, places, remove_stale, wait
+from paceline.lab.processes import Process, quota_place, remove_stale, wait
 
 PERIOD = 5000  # microseconds
 
@@ -19,10 +19,9 @@ def children():
     return Path(f"/proc/self/task/{os.getpid()}/children").read_text("utf-8").split()
 
 
-def test_places_without_control_groups_pin_to_cores(tmp_path):
-    cores = sorted(os.sched_getaffinity(0))
-    with places(len(cores) + 1, 0.4, root=tmp_path) as pinned:
-        assert [place.cores for place in pinned] == [(core,) for core in [*cores, cores[0]]]
+def test_no_control_groups_no_place(tmp_path):
+    with quota_place(0.4, root=tmp_path) as place:
+        assert place is None
 
 
 def mount(folder, mounts):
@@ -42,9 +41,9 @@ def mount(folder, mounts):
         ("cgroup2 /groups cgroup2 rw 0 0\n", {"groups/cpu.max": f"{0.4 * PERIOD:.0f} {PERIOD}"}),
     ],
 )
-def test_places_set_quotas_in_both_cgroup_versions(tmp_path, mounts, expected):
+def test_quota_is_set_in_both_cgroup_versions(tmp_path, mounts, expected):
     mount(tmp_path, mounts)
-    with places(1, 0.4, root=tmp_path) as (place,):
+    with quota_place(0.4, root=tmp_path) as place:
         assert len(place.folders) == len(mounts.splitlines())
         for name, value in expected.items():
             folder, _, setting = name.partition("/")
@@ -54,18 +53,12 @@ def test_places_set_quotas_in_both_cgroup_versions(tmp_path, mounts, expected):
     assert not list(tmp_path.glob("*/paceline-*"))
 
 
-def test_places_remove_groups_after_a_failure(tmp_path):
-    mount(tmp_path, "cgroup2 /groups cgroup2 rw 0 0\n")
-    (tmp_path / "groups" / f"paceline-{os.getpid()}-1").mkdir()
-    (tmp_path / "groups" / f"paceline-{os.getpid()}-0").write_text("a file where a group should be")
-    with places(2, 0.4, root=tmp_path) as pinned:
-        assert all(place.cores for place in pinned)
-
-
-def test_places_refuse_quotas_beyond_the_cores():
-    cores = len(os.sched_getaffinity(0))
-    with pytest.raises(ValueError, match=f"all workers on {cores} cores"), places(1, cores + 0.5):
-        pass
+def test_groups_are_removed_after_a_failure(tmp_path):
+    mount(tmp_path, "cgroup /cpu cgroup rw,cpu 0 0\ncgroup /cpuacct cgroup rw,cpuacct 0 0\n")
+    (tmp_path / "cpuacct" / f"paceline-{os.getpid()}-0").write_text("a file where a group should be")
+    with quota_place(0.4, root=tmp_path) as place:
+        assert place is None
+    assert not list(tmp_path.glob("cpu/paceline-*"))
 
 
 def test_remove_stale_removes_groups_of_dead_processes(tmp_path):

@@ -32,10 +32,7 @@ def live(
     ] = None,
     model: Annotated[
         str,
-        typer.Option(
-            help="The model to train: digits-cnn, digits-batch-norm, or one whose ranks wait inside a step: "
-            "digits-sync-batch-norm or digits-contrastive."
-        ),
+        typer.Option(help="The model to train: digits-cnn, or digits-contrastive, whose ranks wait inside a step."),
     ] = "digits-cnn",
     global_batch: Annotated[int, typer.Option(help="Samples per iteration over both ranks.")] = 896,
     rounds: Annotated[int, typer.Option(help="Turns of every scheme.")] = 4,

@@ -18,7 +18,7 @@ import numpy as np
 
 from paceline._arrays import Array
 from paceline.lab.disturbance import DISTURBANCES
-from paceline.lab.processes import Process, places, require_alive
+from paceline.lab.processes import Process, quota_place, require_alive
 from paceline.lab.tasks import TASKS, require_models
 from paceline.predictors import Curves, named
 from paceline.recording.launch import Place
@@ -386,8 +386,8 @@ def _half_width(logs: Array) -> float:
 
 def can_set_quotas() -> bool:
     """Return whether this machine lets us limit the CPU of a process."""
-    with places(1, 1.0) as (place,):
-        return bool(place.folders)
+    with quota_place(1.0) as place:
+        return place is not None
 
 
 def experiment(setting: Setting, *, progress: Callable[[float], None] | None = None) -> ExperimentOutcome:
@@ -441,8 +441,8 @@ def _run_ranks(setting: Setting, progress: Callable[[float], None]) -> list[Rank
 def _place(setting: Setting, stack: ExitStack) -> Place | None:
     if DISTURBANCES[setting.contention].quota is None:
         return None
-    (place,) = stack.enter_context(places(1, 1.0))
-    if not place.folders:
+    place = stack.enter_context(quota_place(1.0))
+    if place is None:
         raise RuntimeError(
             f"the contention {setting.contention!r} needs writable control groups, which this machine does "
             "not have: use 'hogs' or 'bursty-hogs'"

@@ -105,32 +105,24 @@ def require_alive(processes: Sequence[Process]) -> None:
 
 
 @contextmanager
-def places(workers: int, quota: float, root: str | Path = "/") -> Iterator[list[Place]]:
-    """Make a place for each worker; control groups are removed at the end.
+def quota_place(quota: float, root: str | Path = "/") -> Iterator[Place | None]:
+    """Make a control group with a quota for a worker and its competitors; None where this machine lets us make none.
 
     Parameters
     ----------
-    workers
-        Number of places.
     quota
-        Cores that a worker and its competitors may use together.
+        Cores that they may use together.
     root
         The folder that contains ``proc`` and ``sys``.
-
-    Raises
-    ------
-    ValueError
-        If the quotas sum to more than the cores of this machine, because workers would then disturb each other.
     """
-    _check(workers, quota)
     remove_stale(root)
     with ExitStack() as stack:
         try:
-            found = [_group(f"paceline-{os.getpid()}-{w}", quota, root, stack) for w in range(workers)]
+            place = _group(f"paceline-{os.getpid()}-0", quota, root, stack)
         except OSError:
             stack.close()
-            found = _pinned(workers)
-        yield found
+            place = None
+        yield place
 
 
 def remove_stale(root: str | Path = "/") -> list[Path]:
@@ -147,20 +139,6 @@ def remove_stale(root: str | Path = "/") -> list[Path]:
                     folder.rmdir()
                     removed.append(folder)
     return removed
-
-
-def _check(workers: int, quota: float) -> None:
-    cores = len(os.sched_getaffinity(0))
-    if workers * quota > cores:
-        raise ValueError(
-            f"quota must leave room for all workers on {cores} cores, got {workers} workers with {quota:g} cores each; "
-            f"choose at most {cores / workers:g}, or fewer workers"
-        )
-
-
-def _pinned(workers: int) -> list[Place]:
-    cores = sorted(os.sched_getaffinity(0))
-    return [Place(cores=(cores[w % len(cores)],)) for w in range(workers)]
 
 
 def _group(name: str, quota: float, root: str | Path, made: ExitStack) -> Place:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,16 +42,6 @@ def digits_cnn() -> Task:
     return Task(model, pixels, digit, nn.functional.cross_entropy)
 
 
-def _batch_norm() -> Task:
-    from torch import nn
-
-    return _convolutional(nn.BatchNorm2d)
-
-
-def _sync_batch_norm() -> Task:
-    return _convolutional(_synchronized)
-
-
 def _contrastive() -> Task:
     """CLIP's loss: find the upper half of an image that belongs to a lower half, among those of all ranks."""
     import torch
@@ -82,37 +72,6 @@ def _contrastive() -> Task:
     return Task(Halves(), pixels, torch.arange(len(pixels)), loss)
 
 
-def _convolutional(norm: Callable[[int], torch.nn.Module]) -> Task:
-    """Return the convolutional task, with a normalization behind every convolution."""
-    from torch import nn
-
-    task = digits_cnn()
-    layers: list[torch.nn.Module] = []
-    for layer in task.model.children():
-        layers.append(layer)
-        if isinstance(layer, nn.Conv2d):
-            layers.append(norm(layer.out_channels))
-    return replace(task, model=nn.Sequential(*layers))
-
-
-def _synchronized(channels: int) -> torch.nn.Module:
-    """Return batch normalization over all ranks, in training: torch's own runs on GPUs only."""
-    import torch
-    from torch.distributed.nn.functional import all_reduce
-
-    class SyncBatchNorm(torch.nn.Module):
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            count = images.new_full((1,), images.numel() / images.shape[1])
-            sums = torch.cat([count, images.sum((0, 2, 3)), images.square().sum((0, 2, 3))])
-            total: torch.Tensor = all_reduce(sums)
-            mean, square = total[1 : 1 + channels] / total[0], total[1 + channels :] / total[0]
-            scale = (square - mean.square() + 1e-5).rsqrt()
-            normal: torch.Tensor = (images - mean[:, None, None]) * scale[:, None, None]
-            return normal
-
-    return SyncBatchNorm()
-
-
 def _digits() -> tuple[torch.Tensor, torch.Tensor]:
     """Return the images as rows of 64 pixels, and the digits that they show."""
     import torch
@@ -125,8 +84,6 @@ def _digits() -> tuple[torch.Tensor, torch.Tensor]:
 
 TASKS: dict[str, Callable[[], Task]] = {
     "digits-cnn": digits_cnn,
-    "digits-batch-norm": _batch_norm,
-    "digits-sync-batch-norm": _sync_batch_norm,
     "digits-contrastive": _contrastive,
 }
 """The tasks by name."""
