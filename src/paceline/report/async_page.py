@@ -189,5 +189,4 @@ def _held(values_RW: Array) -> Array:
 def _over_time(
     run: AsyncRun, title: str, about: str, chart_lines: list[ChartLine], unit: str, bands: Any = ()
 ) -> dict[str, Any]:
-    seconds: Array = run.seconds
-    return lines(title, about, seconds, chart_lines, x="seconds", unit=unit, bands=bands)
+    return lines(title, about, run.seconds, chart_lines, x="seconds", unit=unit, bands=bands)

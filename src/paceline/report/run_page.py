@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,8 @@ def slow_workers(speed_TW: Array) -> list[Slowness]:
     pieces = np.array_split(np.arange(len(speed_TW)), min(400, len(speed_TW)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # nobody may have reported
-        relative_TW = speed_TW / _reference_speed(speed_TW)
+        two = speed_TW.shape[1] == 2
+        relative_TW = speed_TW / (speed_TW[:, ::-1] if two else np.nanmedian(speed_TW, axis=1, keepdims=True))
         # more than half of 9 iterations must be slow: fewer are a stray value
         relative_PW = _smooth(_medians(relative_TW, len(pieces)), -(-9 // len(pieces[0])))
     starts = [int(piece[0]) for piece in pieces] + [len(speed_TW)]
@@ -113,12 +114,6 @@ def who_is_slow(speed_TW: Array, workers: Sequence[str], index_T: Sequence[int] 
     return answer(asks, named(workers[worst.worker]), detail, too)
 
 
-def _reference_speed(speed_TW: Array) -> Array:
-    if speed_TW.shape[1] == 2:
-        return speed_TW[:, ::-1]
-    return np.asarray(np.nanmedian(speed_TW, axis=1, keepdims=True))
-
-
 def _medians(values_TW: Array, count: int) -> Array:
     """Return the medians of pieces, ``[P, W]``, as ``numpy.array_split`` cuts them: those longer by one come first.
 
@@ -158,11 +153,6 @@ def _longest(worker: int, relative_P: Array, starts: Sequence[int]) -> Slowness 
 
 RECENT = 100
 """Last iterations on which the next step rests."""
-
-
-def run_verdict(run: Run) -> list[dict[str, Any]]:
-    """Return the answers to what readers ask first."""
-    return [who_is_slow(speed_of(run), run.workers, run.of_fleet["index"]), _cost(run), _saved(run), _next(run)]
 
 
 def speed_of(run: Run) -> Array:
@@ -210,72 +200,30 @@ def _saved(run: Run) -> dict[str, Any]:
 
 
 def _next(run: Run) -> dict[str, Any]:
-    headline, detail = next(
-        advice
-        for step in (
-            _look_for_the_silent,
-            _leave_it,
-            _balance_samples,
-            _forecast_better,
-            _replay,
-        )
-        if (advice := step(run)) is not None
-    )
-    return answer("What next?", headline, detail)
-
-
-Advice = tuple[str, dict[str, Any]]
-
-
-def _look_for_the_silent(run: Run) -> Advice | None:
-    silent_W = run.silent_workers
-    if not silent_W.any():
-        return None
-    w = int(np.argmax(silent_W))
-    detail = sentence(
-        "{worker} sent no report in its last {count} iterations.",
-        worker=(named(run.workers[w]), "text"),
-        count=(int(silent_W[w]), "count"),
-    )
-    return "Look for the silent", detail
-
-
-def _leave_it(run: Run) -> Advice | None:
-    share = run.waiting(RECENT).share
-    if np.isnan(share):
-        return "Nothing", sentence("Nobody waits where fewer than two workers report.")
-    if share > 0.05:
-        return None
-    return "Nothing", sentence("Workers waited {recent} of their time recently.", recent=(share, "percent"))
-
-
-def _balance_samples(run: Run) -> Advice | None:
-    waits = run.waiting(RECENT)
-    if not waits.known or not waits.from_work > waits.from_workers:
-        return None
-    text = "{work} of the time would be waited even if all had one speed: divide samples by what they cost (Costs)."
-    return "Even out the samples", sentence(text, work=(waits.from_work, "percent"))
-
-
-def _forecast_better(run: Run) -> Advice | None:
+    asks, silent_W, waits = "What next?", run.silent_workers, run.waiting(RECENT)
+    if silent_W.any():
+        w = int(np.argmax(silent_W))
+        facts = {"worker": (named(run.workers[w]), "text"), "count": (int(silent_W[w]), "count")}
+        text = "{worker} sent no report in its last {count} iterations."
+        return answer(asks, "Look for the silent", sentence(text, **facts))
+    if np.isnan(waits.share):
+        return answer(asks, "Nothing", sentence("Nobody waits where fewer than two workers report."))
+    recent = (waits.share, "percent")
+    if waits.share <= 0.05:
+        return answer(asks, "Nothing", sentence("Workers waited {recent} of their time recently.", recent=recent))
+    if waits.known and waits.from_work > waits.from_workers:
+        text = "{work} of the time would be waited even if all had one speed: divide samples by what they cost (Costs)."
+        return answer(asks, "Even out the samples", sentence(text, work=(waits.from_work, "percent")))
     off = median(np.abs(run.forecast_error[-RECENT:]))
-    if not off > 0.2:
-        return None
-    text = "Forecasts are off by {off} in the median: compare predictors with paceline evaluate on this run's trace."
-    return "Forecast better", sentence(text, off=(off, "percent"))
-
-
-def _replay(run: Run) -> Advice:
-    share = run.waiting(RECENT).share
+    if off > 0.2:
+        text = (
+            "Forecasts are off by {off} in the median: compare predictors with paceline evaluate on this run's trace."
+        )
+        return answer(asks, "Forecast better", sentence(text, off=(off, "percent")))
     text = (
         "Workers still waited {recent} of their time recently: paceline replay says what forecasts could reach at best."
     )
-    return "Replay it", sentence(text, recent=(share, "percent"))
-
-
-def reasons(why: Iterable[str], workers: Sequence[str]) -> Counter[str]:
-    """Count reasons, without their numbers and workers' names."""
-    return Counter(kind_of(sentence, workers) for sentence in why)
+    return answer(asks, "Replay it", sentence(text, recent=recent))
 
 
 def kind_of(sentence: str, workers: Sequence[str]) -> str:
@@ -316,7 +264,7 @@ def run_page(run: Run, *, digest: str = "", command: str = "") -> Page:
     return page(
         "run",
         name.stem,
-        run_verdict(run),
+        [who_is_slow(speed_of(run), run.workers, run.of_fleet["index"]), _cost(run), _saved(run), _next(run)],
         [
             _waits(run, first),
             _times(run),
@@ -325,7 +273,10 @@ def run_page(run: Run, *, digest: str = "", command: str = "") -> Page:
             _workers(run, first),
             _reasons(run),
         ],
-        settings=_settings(run),
+        settings=[
+            ("workers", f"{len(run.workers)}"),
+            ("global batch", f"{np.nansum(run.of_workers['planned'][-1]):.0f}"),
+        ],
         data=[(name.name, holds, digest)],
         command=command,
     )
@@ -369,7 +320,8 @@ def _windows(run: Run) -> Iterator[tuple[str, str, slice]]:
     gain_T = np.where(run.acted, np.nan_to_num(run.of_fleet["gain"]), -1.0)
     t = int(np.argmax(gain_T))
     if not run.acted.any() or t + 1 >= len(run):
-        t = _worst_iteration(run)
+        waits_T = np.nan_to_num(run.waiting_share)
+        t = int(np.argmax(np.convolve(waits_T, np.ones(WINDOW))[: len(waits_T)]))  # the last of those that waited most
         shown = slice(max(t - WINDOW + 1, 0), t + 1)
         yield "The iterations that waited most", _which(run, shown) + " Sizes were not changed.", shown
         return
@@ -381,13 +333,6 @@ def _windows(run: Run) -> Iterator[tuple[str, str, slice]]:
 def _which(run: Run, rows: slice) -> str:
     index = run.of_fleet["index"][rows]
     return f"Iterations {index[0]:.0f} to {index[-1]:.0f}."
-
-
-def _worst_iteration(run: Run) -> int:
-    """Return the last of the iterations in a row that waited most."""
-    waits_T = np.nan_to_num(run.waiting_share)
-    sums_T = np.convolve(waits_T, np.ones(WINDOW))[: len(waits_T)]
-    return int(np.argmax(sums_T))
 
 
 # -- times and forecasts -----------------------------------------------------------------------------------------
@@ -511,14 +456,11 @@ def _workers(run: Run, first: list[int]) -> dict[str, Any]:
 
 def _reasons(run: Run) -> dict[str, Any]:
     counts = table(
-        "How often", (("reason", "text"), ("iterations", "count")), reasons(run.why, run.workers).most_common()
+        "How often",
+        (("reason", "text"), ("iterations", "count")),
+        Counter(kind_of(why, run.workers) for why in run.why).most_common(),
     )
     acted = np.flatnonzero(run.acted)[-20:]
     rows = [(f"{run.of_fleet['index'][t]:.0f}", run.why[t]) for t in acted]
     changes = table("The last changes of sizes", (("iteration", "text"), ("reason", "text")), rows)
     return section("What the balancer did, and why", "", counts, changes)
-
-
-def _settings(run: Run) -> list[tuple[str, str]]:
-    planned = np.nansum(run.of_workers["planned"], axis=1)
-    return [("workers", f"{len(run.workers)}"), ("global batch", f"{planned[-1]:.0f}")]
