@@ -1,6 +1,7 @@
 """Loops composed at random, trained on balanced batches and alone: benchmarks/loops.md says what became of them.
 
     nice .venv/bin/python benchmarks/loops.py --ranks 2 --loops 3000 --out runs/loops.jsonl
+    nice .venv/bin/python benchmarks/loops.py --ranks 4 --loops 60 --fixed wrapper=HSDP accumulate=micro-batches
     .venv/bin/python benchmarks/loops.py --page runs/loops.jsonl [more.jsonl ...]
 
 Many loops run in one start of the ranks. One that hangs or ends a process is noted, and the next begins with new ranks.
@@ -27,7 +28,7 @@ SECONDS = 8
 """After which a collective that waits for a rank ends with an error."""
 
 
-def ranks(out: Path, first: int, last: int, rate: float) -> None:
+def ranks(out: Path, first: int, last: int, rate: float, fixed: dict[str, str] | None = None) -> None:
     """Run loops of these seeds, one after the other, on every rank; the first writes what became of each."""
     import faulthandler
     import gc
@@ -41,7 +42,7 @@ def ranks(out: Path, first: int, last: int, rate: float) -> None:
     torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL = 0.2
     for seed in range(first, last):
         faulthandler.dump_traceback_later(6 * SECONDS, exit=True)
-        parts = composition(seed, rate)
+        parts = composition(seed, rate, fixed)
         found = verdict_of(parts)
         if seed == first:
             gc.collect()
@@ -135,24 +136,24 @@ def shrunk(parts):
     return differs(parts)
 
 
-def start(world_size: int, out: Path, first: int, last: int, rate: float) -> int:
+def start(world_size: int, out: Path, first: int, last: int, rate: float, fixed: list[str]) -> int:
     """Start the ranks; return their exit status."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}"]
     return subprocess.run(
-        [*command, __file__, "--inside", str(out), str(first), str(last), str(rate)],
+        [*command, __file__, "--inside", str(out), str(first), str(last), str(rate), *fixed],
         env=environment,
         stderr=subprocess.DEVNULL,
         check=False,
     ).returncode
 
 
-def search(world_size: int, loops: int, seed: int, chunk: int, rate: float, out: Path) -> None:
+def search(world_size: int, loops: int, seed: int, chunk: int, rate: float, out: Path, fixed: list[str]) -> None:
     """Run loops in chunks, each in one start of the ranks, until so many are written."""
     first, last = seed, seed + loops
     while first < last:
         end = min(first + chunk, last)
-        start(world_size, out, first, end, rate)
+        start(world_size, out, first, end, rate, fixed)
         done = [json.loads(line)["seed"] for line in out.read_text().splitlines()] if out.exists() else []
         reached = max([one for one in done if seed <= one < last], default=first - 1) + 1
         if reached < end and (not done or reached == first or done[-1] != reached - 1 or not _hung(out)):
@@ -183,9 +184,9 @@ def main() -> None:
     if sys.argv[1:2] == ["--inside"]:
         import torch.distributed as dist
 
-        out, first, last, rate = sys.argv[2:]
+        out, first, last, rate, *fixed = sys.argv[2:]
         dist.init_process_group("gloo", timeout=timedelta(seconds=SECONDS))
-        ranks(Path(out), int(first), int(last), float(rate))
+        ranks(Path(out), int(first), int(last), float(rate), dict(part.split("=") for part in fixed))
         os._exit(0)  # hundreds of groups lie about: their threads may end the process as the interpreter closes
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--page", type=Path, nargs="+")
@@ -194,6 +195,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--chunk", type=int, default=100)
     parser.add_argument("--rate", type=float, default=0.2)
+    parser.add_argument("--fixed", nargs="*", default=[], metavar="PART=VALUE", help="parts that every loop has")
     parser.add_argument("--out", type=Path, default=Path("loops.jsonl"))
     arguments = parser.parse_args()
     if arguments.page:
@@ -201,7 +203,15 @@ def main() -> None:
 
         (HERE / "loops.md").write_text(page([found for path in arguments.page for found in read(path)]))
         return
-    search(arguments.ranks, arguments.loops, arguments.seed, arguments.chunk, arguments.rate, arguments.out)
+    search(
+        arguments.ranks,
+        arguments.loops,
+        arguments.seed,
+        arguments.chunk,
+        arguments.rate,
+        arguments.out,
+        arguments.fixed,
+    )
 
 
 if __name__ == "__main__":

@@ -82,8 +82,8 @@ def mended(parts, error):
     return None
 
 
-def composition(seed, rate=0.3):
-    """Return the parts of a loop: most are plain."""
+def composition(seed, rate=0.3, fixed=None):
+    """Return the parts of a loop: most are plain, and some may be fixed."""
     chance = random.Random(seed)
     parts = {
         name: chance.choice(values[1:] or values) if chance.random() < rate else values[0]
@@ -92,13 +92,15 @@ def composition(seed, rate=0.3):
     if chance.random() < 0.5:  # kinds of losses, rows and engines matter most
         name = chance.choice(("kind", "rows", "wrapper"))
         parts[name] = chance.choice(PARTS[name])
+    parts |= fixed or {}
     if parts["kind"] == "own loader":
         parts |= {name: PLAIN[name] for name in ("sizes", "workers", "peek")}
         parts["accumulate"] = 2 if parts["accumulate"] == "micro-batches" else parts["accumulate"]
         parts |= {"models": "one", "gathers": "nothing"}
     if parts["wrapper"] in (*ENGINES, "sparse"):
         parts |= {name: PLAIN[name] for name in ("models", "by hand", "beside", "kept in the model", "dropped")}
-        parts["accumulate"] = 2 if parts["accumulate"] == "micro-batches" else parts["accumulate"]
+        if parts["accumulate"] == "micro-batches" and parts["wrapper"] != "HSDP":  # whose replicas gather apart
+            parts["accumulate"] = 2
         parts["optimizer"] = "sgd"
         parts["rows"] = PLAIN["rows"] if parts["wrapper"] == "sparse" else parts["rows"]
         parts["penalty"] = "none" if parts["wrapper"] == "sparse" else parts["penalty"]
@@ -282,7 +284,9 @@ class Composed:
         if self.kind == "own loader":
             return job.own_loader(data), job.scaling(self.models[0])
         settings = {"num_workers": parts["workers"], "global_batch": 24}
-        if parts["accumulate"] == "micro-batches":
+        if parts["accumulate"] == "micro-batches" and parts["wrapper"] == "HSDP":
+            settings |= {"global_batch": 44, "micro_batch": 2, "drop_last": True}  # ranks of a replica take as many
+        elif parts["accumulate"] == "micro-batches":
             settings |= {"micro_batch": 4}
         elif parts["accumulation is said"]:
             settings |= {"accumulate": self.every}

@@ -239,6 +239,23 @@ def test_collective_in_gradient_wait_is_one_wait():
     assert told(clock.report())[3] == 10, "what came but once may be a pause"
 
 
+def test_collectives_in_gradient_wait_are_one_wait(marks):
+    """HSDP on CPUs: several collectives wait, one after the other, before the gradients of all replicas are summed."""
+    clock, own = Clock(marks), []
+    for _ in range(4):
+        clock.forward(8)
+        marks.now += 10
+        gradients = clock.ready()
+        own.append(clock.report().seconds)
+        for seconds in (2, 30):
+            clock.wait_begins()
+            marks.now += seconds
+            clock.wait_ends()
+        marks.now += 1
+        clock.summed(gradients)
+    assert own == [10] * 4
+
+
 def test_given_seconds_replace_measured_once():
     marks = Lagging()
     marks.reached = -1

@@ -324,10 +324,10 @@ class Clock:
         before_fetch, before_forward = lap.waits_before
         span = self._marks.seconds
         loads = [self._between(load.begin, load.end) for load in lap.loads]
-        total = span(lap.begin, lap.end) - self._waited(lap.waits) - sum(loads)
-        between = span(lap.begin, lap.forward) - self._waited(lap.waits[:before_forward])
+        total = span(lap.begin, lap.end) - self._waited(lap.begin, lap.waits) - sum(loads)
+        between = span(lap.begin, lap.forward) - self._waited(lap.begin, lap.waits[:before_forward])
         between = max(between - sum(loads[: lap.loads_before]), 0.0)
-        end = self._between(lap.begin, lap.fetch) - self._waited(lap.waits[:before_fetch])
+        end = self._between(lap.begin, lap.fetch) - self._waited(lap.begin, lap.waits[:before_fetch])
         local = 0.0
         for load in lap.batches:
             local += (took := self._between(load.begin, load.end)) - min(took, load.waited)
@@ -377,9 +377,19 @@ class Clock:
             return 0.0
         return self._marks.seconds(begin, end)
 
-    def _waited(self, waits: Iterable[_Wait]) -> float:
-        """Return the time of those of these waits that are over."""
-        return sum(self._between(wait.begin, wait.end) for wait in waits)
+    def _waited(self, begin: Any, waits: Iterable[_Wait]) -> float:
+        """Return the time that those of these waits cover that are over.
+
+        They may overlap: gradients of HSDP are awaited while further collectives of the backward pass are.
+        """
+        total, covered = 0.0, -math.inf
+        for wait in waits:  # in the order in which they began
+            if wait.end is None or (self.delay and not self._marks.passed(wait.end)):
+                continue
+            start, stop = self._marks.seconds(begin, wait.begin), self._marks.seconds(begin, wait.end)
+            total += max(stop - max(start, covered), 0.0)
+            covered = max(covered, stop)
+        return total
 
     def _newest(self, exchanges: Iterable[_Wait | None]) -> float:
         """Return how long the newest exchange took that is over: on a CPU, that of the previous step."""
