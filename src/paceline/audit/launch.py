@@ -29,20 +29,12 @@ class Launcher:
         Seconds for one run.
     report
         Told before every run which one it is.
-    patience
-        Seconds that each later run has at least; it has ten times those of the longest before, up to the timeout.
     """
 
     def __init__(
-        self,
-        command: Sequence[str],
-        folder: Path,
-        timeout: float,
-        report: Callable[[str], object] = str,
-        patience: float = 60.0,
+        self, command: Sequence[str], folder: Path, timeout: float, report: Callable[[str], object] = str
     ) -> None:
         self.command, self.folder, self.timeout, self.report = list(command), folder, timeout, report
-        self.patience = patience
         self.runs, self.longest = 0, 0.0
 
     def __call__(self, plan: AuditPlan, alone: bool) -> AuditRun:
@@ -61,7 +53,8 @@ class Launcher:
     def _started(self, command: list[str], folder: Path) -> str:
         """Run a command; return what it said last if it failed."""
         began = time.monotonic()
-        limit = min(self.timeout, max(self.patience, 10 * self.longest)) if self.longest else self.timeout
+        # A later run has ten times the seconds of the longest before, and at least a minute.
+        limit = min(self.timeout, max(60.0, 10 * self.longest)) if self.longest else self.timeout
         with (folder / "log").open("w+", encoding="utf-8", errors="replace") as log:
             process = subprocess.Popen(
                 command, stdout=log, stderr=subprocess.STDOUT, env=environment(folder), start_new_session=True

@@ -32,10 +32,6 @@ class SafeConsole(Console):
     a text on; only what rich itself adds for colors reaches the terminal from here.
     """
 
-    def __init__(self, *, width: int | None = None, **options: Any) -> None:
-        super().__init__(width=width, **options)
-        self._fixed_width = width is not None
-
     @property
     def on_terminal(self) -> bool:
         """Whether a terminal shows the output; FORCE_COLOR makes ``is_terminal`` true for a pipe as well."""
@@ -44,7 +40,7 @@ class SafeConsole(Console):
     @property  # type: ignore[misc] # nobody sets it
     def size(self) -> ConsoleDimensions:
         """Return the size of the terminal; a file or a pipe has no width at which lines wrap."""
-        if self._fixed_width or self.on_terminal:
+        if self.on_terminal:
             return super().size
         return ConsoleDimensions(100_000, 25)
 

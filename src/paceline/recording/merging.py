@@ -252,18 +252,16 @@ def _parse(path: Path, at: int, line: str) -> Any:
         raise ValueError(f"{path}, line {at}: not a complete line of a record ({error}): {line[:80]!r}") from error
 
 
-def slow_worker(paths: Iterable[str | Path], *, minimum: float = 0.05) -> str:
+def slow_worker(paths: Iterable[str | Path]) -> str:
     """Report which workers are slow, by how much and in which phase, or that none is.
 
     A worker is slow if the median of its time without waits exceeds that of the slowest of the faster half by more than
-    ``minimum`` and by more than twice the uncertainty of the difference.
+    5%, and by more than twice the uncertainty of the difference.
 
     Parameters
     ----------
     paths
         The files of all workers, as ``paceline record`` writes them.
-    minimum
-        Smallest difference that counts, as a share of that time.
 
     Raises
     ------
@@ -282,7 +280,7 @@ def slow_worker(paths: Iterable[str | Path], *, minimum: float = 0.05) -> str:
     slow = [
         int(place)
         for place in np.argsort(-median_W)
-        if (excess := _excess(seconds_TW[:, place], seconds_TW[:, middle]))[0] > max(minimum, 2 * excess[1])
+        if (excess := _excess(seconds_TW[:, place], seconds_TW[:, middle]))[0] > max(0.05, 2 * excess[1])
     ]
     if not slow:
         communication = np.nanmedian(np.asarray(trace.comm_seconds))

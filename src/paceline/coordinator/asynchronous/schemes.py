@@ -118,96 +118,6 @@ def saps(workers: int, *, bound: int | None = None, forecast: bool = True) -> Sc
     )
 
 
-def saps_measured(workers: int, *, bound: int | None = None) -> Scheme:
-    """Return SaPS without a forecast: stragglers shrink by the staleness that they have shown."""
-    return saps(workers, bound=bound, forecast=False)
-
-
-def saps_compensated(workers: int, *, bound: int | None = None) -> Scheme:
-    """Return SaPS with the delay compensation of DC-ASGD-a; the server keeps two more rows of parameters a worker."""
-    return replace(saps(workers, bound=bound), name="SaPS, compensated", compensation=Adaptive(2.0, 0.95))
-
-
-def asp(workers: int) -> Scheme:
-    """Return asynchronous parallel: every push is applied as it is, no worker waits (Recht et al., NIPS 2011)."""
-    return Scheme(name="ASP")
-
-
-def bsp(workers: int) -> Scheme:
-    """Return bulk-synchronous parallel: equal batches, one update of everybody's mean, a barrier."""
-    return Scheme(name="BSP", gathering=Mean(0), gate=Fresh(), bound=0)
-
-
-def lb_bsp(workers: int) -> Scheme:
-    """Return load-balanced BSP: batches that end together, under a barrier (Chen et al., SoCC 2020)."""
-    return replace(bsp(workers), name="LB-BSP", sizing=BalancedBatches())
-
-
-def ssp(workers: int, slack: int = 3) -> Scheme:
-    """Return stale-synchronous parallel: no worker is more than ``slack`` steps ahead (Ho et al., NIPS 2013)."""
-    return Scheme(name="SSP", gate=Bounded(slack))
-
-
-def dssp(workers: int, low: int = 3, high: int = 15) -> Scheme:
-    """Return dynamic SSP: the slack is chosen between two bounds, by the last push times (Zhao et al., ICDCS 2019)."""
-    return Scheme(name="DSSP", gate=Ranged(low, high))
-
-
-def con_sgd(workers: int) -> Scheme:
-    """Return ConSGD: every update scaled by 1 / W (Jiang et al., SIGMOD 2017), under the slack of SSP."""
-    return Scheme(name="ConSGD", damping=equal_share, gate=Bounded(3))
-
-
-def dyn_sgd(workers: int) -> Scheme:
-    """Return DynSGD: updates scaled by 1 / (tau + 1) (Jiang et al., SIGMOD 2017), under the slack of SSP."""
-    return Scheme(name="DynSGD", damping=inverse_next, gate=Bounded(3))
-
-
-def sa_asgd(workers: int) -> Scheme:
-    """Return staleness-aware ASGD: the learning rate over tau (Zhang et al., IJCAI 2016)."""
-    return Scheme(name="SA-ASGD", damping=inverse)
-
-
-def dc_asgd_c(workers: int) -> Scheme:
-    """Return delay-compensated ASGD with a constant strength, 0.04 as in the paper (Zheng et al., ICML 2017)."""
-    return Scheme(name="DC-ASGD-c", compensation=Constant(0.04))
-
-
-def dc_asgd_a(workers: int) -> Scheme:
-    """Return delay-compensated ASGD with adaptive strength, 2 and memory 0.95 (Zheng et al., ICML 2017)."""
-    return Scheme(name="DC-ASGD-a", compensation=Adaptive(2.0, 0.95))
-
-
-def k_sync(workers: int, pushes: int | None = None) -> Scheme:
-    """Return K-sync SGD: the mean of the first K of a version, the rest is canceled (Dutta et al., AISTATS 2018).
-
-    K is three quarters of the fleet unless given.
-    """
-    return Scheme(
-        name="K-sync", gathering=Mean(pushes or _three_quarters(workers)), gate=Fresh(), bound=0, refresh=True
-    )
-
-
-def backup(workers: int, pushes: int | None = None) -> Scheme:
-    """Return BSP with backup workers: the first K of a version count, late ones are dropped (Chen et al., 2016)."""
-    return Scheme(name="backup workers", gathering=Mean(pushes or _three_quarters(workers)), gate=Fresh(), bound=0)
-
-
-def k_async(workers: int, pushes: int | None = None) -> Scheme:
-    """Return K-async SGD: a mean of K different workers, nothing is canceled (Dutta et al., AISTATS 2018)."""
-    return Scheme(name="K-async", gathering=Mean(pushes or _half(workers)), gate=Fresh())
-
-
-def k_batch_async(workers: int, pushes: int | None = None) -> Scheme:
-    """Return K-batch-async SGD: a mean of K pushes of any workers, no worker waits (Dutta et al., AISTATS 2018)."""
-    return Scheme(name="K-batch-async", gathering=Mean(pushes or _half(workers)))
-
-
-def fed_buff(workers: int, pushes: int | None = None) -> Scheme:
-    """Return FedBuff: a mean of K pushes, each scaled by (1 + tau) ** -0.5 (Nguyen et al., AISTATS 2022)."""
-    return Scheme(name="FedBuff", gathering=Mean(pushes or _half(workers)), damping=Polynomial(0.5))
-
-
 def _three_quarters(workers: int) -> int:
     return max(3 * workers // 4, 1)
 
@@ -218,23 +128,44 @@ def _half(workers: int) -> int:
 
 SCHEMES: dict[str, Callable[[int], Scheme]] = {
     "saps": saps,
-    "saps-measured": saps_measured,
-    "saps-dc": saps_compensated,
-    "asp": asp,
-    "bsp": bsp,
-    "lb-bsp": lb_bsp,
-    "ssp": ssp,
-    "dssp": dssp,
-    "con-sgd": con_sgd,
-    "dyn-sgd": dyn_sgd,
-    "sa-asgd": sa_asgd,
-    "dc-asgd-c": dc_asgd_c,
-    "dc-asgd-a": dc_asgd_a,
-    "k-sync": k_sync,
-    "backup": backup,
-    "k-async": k_async,
-    "k-batch-async": k_batch_async,
-    "fed-buff": fed_buff,
+    # Stragglers shrink by the staleness that they have shown.
+    "saps-measured": lambda workers: saps(workers, forecast=False),
+    # With the delay compensation of DC-ASGD-a; the server keeps two more rows of parameters a worker.
+    "saps-dc": lambda workers: replace(saps(workers), name="SaPS, compensated", compensation=Adaptive(2.0, 0.95)),
+    # Asynchronous parallel: every push is applied as it is, no worker waits (Recht et al., NIPS 2011).
+    "asp": lambda workers: Scheme(name="ASP"),
+    # Bulk-synchronous parallel: equal batches, one update of everybody's mean, a barrier.
+    "bsp": lambda workers: Scheme(name="BSP", gathering=Mean(0), gate=Fresh(), bound=0),
+    # Load-balanced BSP: batches that end together, under a barrier (Chen et al., SoCC 2020).
+    "lb-bsp": lambda workers: Scheme(name="LB-BSP", gathering=Mean(0), gate=Fresh(), bound=0, sizing=BalancedBatches()),
+    # Stale-synchronous parallel: no worker is more than three steps ahead (Ho et al., NIPS 2013).
+    "ssp": lambda workers: Scheme(name="SSP", gate=Bounded(3)),
+    # Dynamic SSP: the slack is chosen between two bounds, by the last push times (Zhao et al., ICDCS 2019).
+    "dssp": lambda workers: Scheme(name="DSSP", gate=Ranged(3, 15)),
+    # Every update scaled by 1 / W (Jiang et al., SIGMOD 2017), under the slack of SSP.
+    "con-sgd": lambda workers: Scheme(name="ConSGD", damping=equal_share, gate=Bounded(3)),
+    # Updates scaled by 1 / (tau + 1) (Jiang et al., SIGMOD 2017), under the slack of SSP.
+    "dyn-sgd": lambda workers: Scheme(name="DynSGD", damping=inverse_next, gate=Bounded(3)),
+    # Staleness-aware ASGD: the learning rate over tau (Zhang et al., IJCAI 2016).
+    "sa-asgd": lambda workers: Scheme(name="SA-ASGD", damping=inverse),
+    # Delay-compensated ASGD: a constant strength, 0.04 as in the paper; an adaptive one, 2 and memory 0.95 (Zheng et
+    # al., ICML 2017).
+    "dc-asgd-c": lambda workers: Scheme(name="DC-ASGD-c", compensation=Constant(0.04)),
+    "dc-asgd-a": lambda workers: Scheme(name="DC-ASGD-a", compensation=Adaptive(2.0, 0.95)),
+    # K-sync SGD: the mean of the first K of a version, the rest is canceled (Dutta et al., AISTATS 2018).
+    "k-sync": lambda workers: Scheme(
+        name="K-sync", gathering=Mean(_three_quarters(workers)), gate=Fresh(), bound=0, refresh=True
+    ),
+    # BSP with backup workers: the first K of a version count, late ones are dropped (Chen et al., 2016).
+    "backup": lambda workers: Scheme(
+        name="backup workers", gathering=Mean(_three_quarters(workers)), gate=Fresh(), bound=0
+    ),
+    # K-async SGD: a mean of K different workers, nothing is canceled (Dutta et al., AISTATS 2018).
+    "k-async": lambda workers: Scheme(name="K-async", gathering=Mean(_half(workers)), gate=Fresh()),
+    # K-batch-async SGD: a mean of K pushes of any workers, no worker waits (Dutta et al., AISTATS 2018).
+    "k-batch-async": lambda workers: Scheme(name="K-batch-async", gathering=Mean(_half(workers))),
+    # FedBuff: a mean of K pushes, each scaled by (1 + tau) ** -0.5 (Nguyen et al., AISTATS 2022).
+    "fed-buff": lambda workers: Scheme(name="FedBuff", gathering=Mean(_half(workers)), damping=Polynomial(0.5)),
 }
 """Every scheme by its name, with the number of workers for its argument."""
 
