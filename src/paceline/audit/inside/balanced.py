@@ -18,7 +18,7 @@ from paceline.audit.inside.samples import counts, digest, recorded
 from paceline.audit.run import BalancedRun
 from paceline.coordinator.load_balancer import LoadBalancer
 from paceline.coordinator.policy import Policy
-from paceline.predictors import Forecast
+from paceline.predictors import Forecast, LastValue, Report
 from paceline.torch.assigner import EpochAssigner
 from paceline.torch.loader import BalancedLoader
 from paceline.torch.loading import Chunks
@@ -28,29 +28,14 @@ from paceline.torch.stream_loader import StreamLoader
 Collate = Callable[[list[Any]], Any]
 
 
-class Restless:
+class Restless(LastValue):
     """A predictor to which the workers seem to have other speeds in every iteration, the same on every rank."""
 
-    covariate_names = ()
+    seen = 0
 
-    def __init__(self) -> None:
-        self.seen = 0
-        self.workers: tuple[str, ...] = ()
-
-    def reset(self, workers: Any) -> None:
-        """Start with these workers."""
-        self.seen, self.workers = 0, tuple(workers)
-
-    def join(self, worker: str) -> None:
-        """Add a worker."""
-        self.workers = (*self.workers, worker)
-
-    def leave(self, worker: str) -> None:
-        """Take a worker away."""
-        self.workers = tuple(other for other in self.workers if other != worker)
-
-    def observe(self, report: Any) -> None:
+    def observe(self, report: Report) -> None:
         """Count a report."""
+        super().observe(report)
         self.seen += 1
 
     def predict(self, *, covariates: Any = None, horizon: int = 1) -> Forecast:
@@ -59,12 +44,13 @@ class Restless:
         return Forecast(np.random.default_rng(self.seen).uniform(1, 3, count), np.full(count, 1e-3))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was counted."""
-        return {"seen": np.array(self.seen)}
+        """Return what was counted too."""
+        return {**super().state_dict(), "seen": np.array(self.seen)}
 
     def load_state_dict(self, state: Any) -> None:
         """Go on from what was counted."""
         self.seen = int(state["seen"])
+        super().load_state_dict({name: value for name, value in state.items() if name != "seen"})
 
 
 class Mixed:
