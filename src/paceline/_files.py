@@ -195,7 +195,9 @@ class Lines:
             self._log_lost(error)
             return False
         self._break = b""
-        self._log_found()
+        if self._failing:
+            self._log.warning("%s: lines are written again; %d were lost", self.path, self.lost)
+        self._failing = False
         return True
 
     def close(self) -> None:
@@ -236,11 +238,6 @@ class Lines:
         self._failing = True
         with suppress(OSError):  # tried again before the next line
             self._take_back()
-
-    def _log_found(self) -> None:
-        if self._failing:
-            self._log.warning("%s: lines are written again; %d were lost", self.path, self.lost)
-        self._failing = False
 
 
 def _lock(file: FileIO) -> None:

@@ -100,7 +100,8 @@ class Audit:
             return None
         difference = compare.ranks_differ(records)
         if compare.starts_differ(records) > self.tolerance:
-            if any("flat_param" in name for name in records[0].start) or not _same_shapes(records):
+            shapes = [{name: array.shape for name, array in record.start.items()} for record in records]
+            if any("flat_param" in name for name in shapes[0]) or any(other != shapes[0] for other in shapes[1:]):
                 return None  # of FSDP1: ranks hold different shards
             if difference.largest > self.tolerance:
                 return (
@@ -288,8 +289,3 @@ def _digests(records: Sequence[RankRecord]) -> list[dict[str, list[list[int]]]]:
         {name: [[one.digest for one in batch] for batch in batches] for name, batches in record.streams.items()}
         for record in records
     ]
-
-
-def _same_shapes(records: Sequence[RankRecord]) -> bool:
-    shapes = [{name: array.shape for name, array in record.start.items()} for record in records]
-    return all(other == shapes[0] for other in shapes[1:])

@@ -183,7 +183,8 @@ def user_predictor(text: str) -> FleetPredictor:
         return built(kind, arguments)
     made = kind()
     if arguments or not isinstance(made, Predictor):
-        missing = [name for name in _of_contract() if not hasattr(made, name)]
+        contract = [name for name in (*vars(Predictor), "workers") if not name.startswith("_")]
+        missing = [name for name in contract if not hasattr(made, name)]
         lacks = f"it lacks {missing}" if missing else "only classes that inherit from FleetPredictor take arguments"
         raise ValueError(f"{text} must implement paceline.predictors.Predictor: {lacks}")
     return adopted(made)
@@ -228,7 +229,3 @@ def _run(file: Path) -> ModuleType:
     sys.modules[name] = module  # its classes are copied and pickled by this name
     spec.loader.exec_module(module)
     return module
-
-
-def _of_contract() -> list[str]:
-    return [name for name in (*vars(Predictor), "workers") if not name.startswith("_")]

@@ -40,7 +40,8 @@ def record(
             "or give the path of its file, as in: paceline record -- torchrun --nproc-per-node 2 train.py"
         )
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # clean up workers as after Ctrl-C
-    name = name or _script_name(command) + "-probe" * probe
+    script = next((word for word in command if word.endswith(".py")), command[0])
+    name = name or Path(script).stem + "-probe" * probe
     path = folder / f"{name}.parquet"
     recorded = record_command(command, path, probe_steps=iterations if probe else 0)
     for sentence in recorded.missing:
@@ -63,8 +64,3 @@ def record(
             )
         err.print(f"paceline simulate {path}")
     raise typer.Exit(recorded.status)
-
-
-def _script_name(command: list[str]) -> str:
-    scripts = [Path(word).stem for word in command if word.endswith(".py")]
-    return scripts[0] if scripts else Path(command[0]).stem

@@ -262,7 +262,8 @@ class ExperimentOutcome:
 
     def pairs(self, scheme: str) -> Array:
         """Return the speed-up over equal batches in each turn of a scheme, against the two turns beside it."""
-        rates = [_rate(turn.seconds) for turn in self.turns]
+        counted = [turn.seconds[settled(turn.seconds) :] for turn in self.turns]
+        rates = [len(seconds) / sum(seconds) for seconds in counted]
         here = [index for index, turn in enumerate(self.turns) if turn.scheme == scheme]
         return np.array([rates[index] / ((rates[index - 1] + rates[index + 1]) / 2) for index in here])
 
@@ -368,11 +369,6 @@ def settled(seconds: list[float]) -> int:
     (3, 1)
     """
     return min(3, len(seconds) - 1)
-
-
-def _rate(seconds: list[float]) -> float:
-    counted = seconds[settled(seconds) :]
-    return len(counted) / sum(counted)
 
 
 def _half_width(logs: Array) -> float:

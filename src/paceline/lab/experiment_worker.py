@@ -158,7 +158,9 @@ def train_turn(
     begin = now = time.perf_counter()
     while len(contestant.losses) < finish.iteration:
         contestant.step()
-        work_for(between)
+        until = time.perf_counter() + between
+        while time.perf_counter() < until:  # something unrelated
+            pass
         previous, now = now, time.perf_counter()
         walls.append(now - previous)
         if rank == 0 and now - begin > seconds and finish.iteration == NO_END:
@@ -168,13 +170,6 @@ def train_turn(
     if bursts:
         bursts.stop()
     return TurnResult(scheme, seed, first, walls, busy_seconds() - machine, time.process_time() - rank_cpu)
-
-
-def work_for(seconds: float) -> None:
-    """Compute something unrelated for this many seconds."""
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        pass
 
 
 def busy_seconds() -> float:

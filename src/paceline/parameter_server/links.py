@@ -176,7 +176,11 @@ class GlooLink:
             self._answer_comes = False
             dist.recv(self._down, SERVER, group=self.group)
             head = Head.read(self._down)
-            self._require_same_model(head.numbers)
+            if head.numbers != self.numbers:
+                raise ValueError(
+                    f"the model of this rank has {self.numbers} parameters and that of rank {SERVER} {head.numbers}: "
+                    "build the same model on every rank"
+                )
             more = received(max(head.samples - FIRST, 0), torch.int64, SERVER, self.group)
         except RuntimeError as error:
             raise _lost(error) from error
@@ -223,13 +227,6 @@ class GlooLink:
         message = torch.zeros(FRONT)
         head.write(message)
         sent(message, SERVER, self.group)
-
-    def _require_same_model(self, numbers: int) -> None:
-        if numbers != self.numbers:
-            raise ValueError(
-                f"the model of this rank has {self.numbers} parameters and that of rank {SERVER} {numbers}: build the "
-                "same model on every rank"
-            )
 
 
 Link = LocalLink | GlooLink

@@ -430,11 +430,9 @@ class Runnable:
         if not members:
             return math.nan
         others = {pid for pid in members if int(pid) != os.getpid()}
-        self._stats = {pid: self._stats.get(pid) or self._stat(pid) for pid in others}
+        folder = self._root / "proc"
+        self._stats = {pid: self._stats.get(pid) or File(folder / pid.decode() / "stat") for pid in others}
         return float(sum(b") R" in stat.text() for stat in self._stats.values()))
-
-    def _stat(self, pid: bytes) -> File:
-        return File(self._root / "proc" / pid.decode() / "stat")
 
 
 class MemoryAvailable:

@@ -187,11 +187,6 @@ def _watched(model: Any, folder: Path, optimizer: Any = None) -> list[Watch]:
     return [watching]
 
 
-def startup_folder() -> Path:
-    """Return the folder that, if first on Python's path, makes Python record a distributed training."""
-    return Path(__file__).parent / "startup"
-
-
 @dataclass(frozen=True)
 class Place:
     """Place of one worker and its competitors: in the control group of these folders, or on these cores."""
@@ -292,7 +287,7 @@ def record_command(command: Sequence[str], path: str | Path, *, probe_steps: int
 
 
 def _run(command: Sequence[str], folder: Path, probe_steps: int) -> int:
-    startup = str(startup_folder())
+    startup = str(Path(__file__).parent / "startup")  # first on Python's path, it makes Python record the training
     environment = {
         "PACELINE_RECORD": str(folder.resolve()),
         "PACELINE_HOME": str(Path(_version.__file__).parent.parent),

@@ -344,7 +344,8 @@ class Prometheus(Sink):
     ) -> _Metrics:
         metrics = self._metrics = self._metrics or self._registered(family)
         if workers != self._workers:
-            metrics.forget_workers()
+            for gauge in metrics.of_workers.values():  # of workers that left
+                gauge.clear()
             self._workers = workers
         for name, value in numbers.items():
             metrics.gauges[name].set(value)
@@ -354,14 +355,20 @@ class Prometheus(Sink):
         return metrics
 
     def _registered(self, family: Family) -> _Metrics:
-        from prometheus_client import REGISTRY, start_http_server
+        from prometheus_client import REGISTRY, Counter, Gauge, start_http_server
 
         registry = REGISTRY if self.registry is None else self.registry
         if self.port is not None:  # first, because a port that is taken must leave no metrics behind
             self.server = start_http_server(self.port, addr=self.address, registry=registry)
         registered = _OF_REGISTRY.setdefault(registry, {})
         if family.prefix not in registered:
-            registered[family.prefix] = _Metrics.registered_with(registry, family)
+            registered[family.prefix] = made = _Metrics()
+            for name, about in family.fleet.items():
+                made.gauges[name] = Gauge(f"{family.prefix}_{name}", about, registry=registry)
+            for name, about in family.worker.items():
+                made.of_workers[name] = Gauge(f"{family.prefix}_worker_{name}", about, ["worker"], registry=registry)
+            for name, about in family.counted.items():
+                made.counters[name] = Counter(f"{family.prefix}_{name}", about, registry=registry)
         return registered[family.prefix]
 
 
@@ -382,24 +389,6 @@ class _Metrics:
     gauges: dict[str, Any] = field(default_factory=dict)
     of_workers: dict[str, Any] = field(default_factory=dict)
     counters: dict[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def registered_with(cls, registry: Any, family: Family) -> _Metrics:
-        from prometheus_client import Counter, Gauge
-
-        made, prefix = cls(), family.prefix
-        for name, about in family.fleet.items():
-            made.gauges[name] = Gauge(f"{prefix}_{name}", about, registry=registry)
-        for name, about in family.worker.items():
-            made.of_workers[name] = Gauge(f"{prefix}_worker_{name}", about, ["worker"], registry=registry)
-        for name, about in family.counted.items():
-            made.counters[name] = Counter(f"{prefix}_{name}", about, registry=registry)
-        return made
-
-    def forget_workers(self) -> None:
-        """Remove the gauges of workers that left."""
-        for gauge in self.of_workers.values():
-            gauge.clear()
 
 
 _OF_REGISTRY: WeakKeyDictionary[Any, dict[str, _Metrics]] = WeakKeyDictionary()
@@ -615,7 +604,8 @@ class JsonLines(Sink):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._lines, self._process = self._opened(), os.getpid()
             atexit.register(self._end)
-        if fleet != self._fleet and self._line({**header, "run": self._run, "process": self._about_process()}):
+        process = {"pid": os.getpid(), "host": socket.gethostname(), "started": self._started}
+        if fleet != self._fleet and self._line({**header, "run": self._run, "process": process}):
             self._fleet = fleet
         # Without its header a record would be read as one of the fleet before: it is lost with it.
         lost = {"lost_before": self._lost_since} if self._lost_since else {}
@@ -637,9 +627,6 @@ class JsonLines(Sink):
                 f"{writer.get('host', 'a machine of yours')}, which started {writer.get('started', 'before')}; give "
                 "each job a file of its own"
             ) from None
-
-    def _about_process(self) -> dict[str, Any]:
-        return {"pid": os.getpid(), "host": socket.gethostname(), "started": self._started}
 
     def close(self) -> None:
         """Write that the run has ended, and close the file; a further iteration opens it again."""

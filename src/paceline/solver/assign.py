@@ -577,7 +577,8 @@ class Table:
             kind = int(self._after(covered, before_K[None], deadline)[0].argmax())
             kinds.append(kind)
             state = int(before_K[kind])
-        return _of_kinds(kinds[::-1], self.kind_W)
+        waiting = {kind: iter(np.flatnonzero(self.kind_W == kind).tolist()) for kind in set(kinds)}
+        return [next(waiting[kind]) for kind in reversed(kinds)]
 
     def _covered(self, deadline: float) -> Sizes:
         covered = np.full(1 + self.layers[-1][0][-1], -1, dtype=np.int64)
@@ -600,12 +601,6 @@ class Table:
 
 def _kinds(fleet: Fleet) -> Array:
     return np.stack([fleet.pace, fleet.fixed], axis=1)
-
-
-def _of_kinds(kinds: Sequence[int], kind_W: Sizes) -> list[int]:
-    """Return the ranks in the order of these kinds."""
-    waiting = {kind: iter(np.flatnonzero(kind_W == kind).tolist()) for kind in set(kinds)}
-    return [next(waiting[kind]) for kind in kinds]
 
 
 @lru_cache(maxsize=8)

@@ -212,7 +212,8 @@ class StepRecorder:
         self._look_for_draws()
         if self._backward is not None:
             self.note(kept=self._norm() / (self._backward or float("nan")))
-        self._note_sizes()
+        for loader in self._balanced:
+            self.note(sizes=[int(size) for size in loader.batch_sizes])
         parameters = self._parameters(optimizer)
         for name, parameter in parameters.items():
             self.record.start.setdefault(name, folded(parameter))
@@ -275,10 +276,6 @@ class StepRecorder:
     def watch(self, loader: Any) -> None:
         """Note the sizes of a balanced loader's batches in every step."""
         self._balanced.append(loader)
-
-    def _note_sizes(self) -> None:
-        for loader in self._balanced:
-            self.note(sizes=[int(size) for size in loader.batch_sizes])
 
     def note(self, **facts: Any) -> None:
         """Note facts about the step under way."""

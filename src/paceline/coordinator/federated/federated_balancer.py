@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from paceline._arrays import Array, Mask
+from paceline._arrays import Array
 from paceline._text import SHOWN, listed
 from paceline.coordinator.federated.clients import (
     Clients,
@@ -239,7 +239,9 @@ class FederatedBalancer:
         comm_W = comm.curves.busy_seconds(np.ones(len(rows)))
         flat_W, following = self._known.following.seconds(rows), self._known.following
         is_flat_W = np.isfinite(flat_W)
-        curves = _of_all_steps(speed.curves, steps, is_flat_W)
+        # Of all local steps together; next to nothing a sample where the time does not follow the samples.
+        times_W, one = np.where(is_flat_W, 1e-12, float(steps)), speed.curves
+        curves = Curves(one.floor * times_W, one.slope * times_W, one.intercept * times_W, one.limit)
         now = RoundBounds(
             curves=curves,
             # The time of those that do not follow their batch is like one to communicate: it is there whatever they do.
@@ -366,13 +368,6 @@ class FederatedBalancer:
         if not np.isfinite(data_W).any():
             raise ValueError("local_epochs needs to know how many samples clients hold: give data= to join")
         return max(round(self.local_epochs * float(np.nanmean(data_W)) / self.batch), 1)
-
-
-def _of_all_steps(curves: Curves, steps: int, is_flat_W: Mask) -> Curves:
-    """Return the curves of all local steps together; next to nothing where the time does not follow the samples."""
-    # Seconds of a sample for a client whose time does not follow its samples.
-    times_W = np.where(is_flat_W, 1e-12, float(steps))
-    return Curves(curves.floor * times_W, curves.slope * times_W, curves.intercept * times_W, curves.limit)
 
 
 def _amounts(name: str, values: ArrayLike | None, count: int) -> Array | None:

@@ -395,7 +395,9 @@ def sized(now: RoundBounds, rules: Rules) -> tuple[Sizes, Sizes, Array, Array]:
     reason_W = np.where(upper_W < 1, Reason.NO_ROOM, Reason.BALANCED)
     if rules.deadline is not None:
         margin_W = np.exp(np.minimum(now.spread, MAX_SPREAD))
-        in_time_W = _in_time(now.curves, (rules.deadline - now.comm) / margin_W)
+        left_W = (rules.deadline - now.comm) / margin_W
+        most_W = np.floor((left_W - now.curves.intercept) / now.curves.slope)
+        in_time_W = np.where(now.curves.floor <= left_W, most_W, -1.0)
         misses_W = (in_time_W < minimum_W) & (upper_W >= 1)
         reason_W = np.where(misses_W, np.where(now.due, Reason.TRIED_AGAIN, Reason.LEFT_OUT), reason_W)
         shorter_W = ~misses_W & (in_time_W < upper_W)
@@ -467,12 +469,6 @@ def _bounds(now: RoundBounds, rules: Rules) -> tuple[Array, Sizes]:
     )
     held_by = np.array([Reason.LARGEST, Reason.DATA, Reason.MEMORY])[np.argmin(bounds, axis=0)]
     return np.maximum(bounds.min(axis=0), 0.0), held_by
-
-
-def _in_time(curves: Curves, left_W: Array) -> Array:
-    """Return the most samples that take no longer than the time left, ``[W]``."""
-    size_W: Array = np.floor((left_W - curves.intercept) / curves.slope)
-    return np.where(curves.floor <= left_W, size_W, -1.0)
 
 
 def _split(now: RoundBounds, planned_W: Mask, lower_W: Array, upper_W: Array, caution_W: Array, batch: int) -> Sizes:
