@@ -1,11 +1,13 @@
 """Every scheme's rule against steps worked out by hand: two or three workers, parameters of one or two numbers."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from paceline.coordinator.asynchronous import SCHEMES, SGD, EpochSampler, Outcome, Server, scheme
+from paceline.coordinator.asynchronous import SCHEMES, SGD, EpochSampler, Outcome, Server, saps, scheme
+from paceline.coordinator.asynchronous.rules import Bounded, Mean, Ranged
 
 
 def server_of(rules, workers="abc", start=(1.0,), rate=0.1, batch=10, samples=10_000):
@@ -105,7 +107,7 @@ def test_lb_bsp_balances_batches():
 
 
 def test_ssp_stops_beyond_the_slack():
-    server = server_of(SCHEMES["ssp"](2, 1), workers="ab")
+    server = server_of(replace(scheme("ssp", 2), gate=Bounded(1)), workers="ab")
     b = server.pull("b")
     for _ in range(2):
         push(server, "a", server.pull("a"), 0.0)
@@ -115,7 +117,7 @@ def test_ssp_stops_beyond_the_slack():
 
 
 def test_dssp_runs_until_the_slowest_is_due():
-    server = server_of(SCHEMES["dssp"](2, low=2, high=5), workers="ab")
+    server = server_of(replace(scheme("dssp", 2), gate=Ranged(2, 5)), workers="ab")
     for now in (4.0, 8.0):
         push(server, "b", server.pull("b"), 0.0, now=now)
     slow, starts = server.pull("b"), 0
@@ -133,7 +135,7 @@ def test_dssp_runs_until_the_slowest_is_due():
 
 
 def test_dssp_grants_extra_steps():
-    server = server_of(SCHEMES["dssp"](2, low=1, high=5), workers="ab")
+    server = server_of(replace(scheme("dssp", 2), gate=Ranged(1, 5)), workers="ab")
     for now in (0.0, 4.0):
         push(server, "b", server.pull("b"), 0.0, now=now)
     for now in (3.0, 4.0, 5.0, 6.0):  # at 6 s it is two ahead, beyond the bound of 1; the slow one is due at 8 s
@@ -145,7 +147,7 @@ def test_dssp_grants_extra_steps():
 
 
 def test_k_sync_cancels_the_others():
-    server = server_of(SCHEMES["k-sync"](3, 2))
+    server = server_of(replace(scheme("k-sync", 3), gathering=Mean(2)))
     pulled = {worker: server.pull(worker) for worker in "abc"}
     push(server, "a", pulled["a"], 1.0)
     verdict = push(server, "b", pulled["b"], 3.0)
@@ -157,7 +159,7 @@ def test_k_sync_cancels_the_others():
 
 
 def test_backup_workers_drop_late_pushes():
-    server = server_of(SCHEMES["backup"](3, 2))
+    server = server_of(replace(scheme("backup", 3), gathering=Mean(2)))
     pulled = {worker: server.pull(worker) for worker in "abc"}
     push(server, "a", pulled["a"], 1.0)
     push(server, "b", pulled["b"], 3.0)
@@ -168,7 +170,7 @@ def test_backup_workers_drop_late_pushes():
 
 def test_k_batch_async_and_k_async():
     for name, waits in (("k-batch-async", False), ("k-async", True)):
-        server = server_of(SCHEMES[name](3, 2))
+        server = server_of(replace(scheme(name, 3), gathering=Mean(2)))
         push(server, "a", server.pull("a"), 1.0)
         again = server.pull("a")
         assert (again is None) == waits
@@ -178,7 +180,7 @@ def test_k_batch_async_and_k_async():
 
 
 def test_fed_buff_scales_by_staleness():
-    server = server_of(SCHEMES["fed-buff"](3, 2))
+    server = server_of(replace(scheme("fed-buff", 3), gathering=Mean(2)))
     a, b, c = (server.pull(worker) for worker in "abc")
     push(server, "a", a, 1.0)
     push(server, "b", b, 3.0)
@@ -189,7 +191,7 @@ def test_fed_buff_scales_by_staleness():
 
 
 def test_saps_gathers_at_the_bound():
-    server = server_of(SCHEMES["saps"](3, bound=1))
+    server = server_of(saps(3, bound=1))
     straggler = server.pull("c")
     assert push(server, "a", server.pull("a"), 1.0).outcome is Outcome.APPLIED
     held = push(server, "a", server.pull("a"), 1.0, samples=5)
@@ -201,7 +203,7 @@ def test_saps_gathers_at_the_bound():
 
 
 def test_saps_gives_up_a_straggler():
-    server = server_of(SCHEMES["saps"](3, bound=1))
+    server = server_of(saps(3, bound=1))
     straggler = server.pull("c")
     push(server, "a", server.pull("a"), 0.0)
     verdicts = [push(server, "b", server.pull("b"), 1.0) for _ in range(3)]

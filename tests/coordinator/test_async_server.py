@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,7 +22,8 @@ class Watched:
     """A server among workers that do as they are told, with an account of its own of everything that happens."""
 
     def __init__(self, name, bound=None, epochs=None, predictor=None, min_batch=1):
-        rules = SCHEMES[name](len(WORKERS), bound=bound) if bound is not None else scheme(name, len(WORKERS))
+        rules = scheme(name, len(WORKERS))
+        rules = rules if bound is None else replace(rules, bound=bound)
         self.sampler = EpochSampler(SAMPLES, seed=3, epochs=epochs)
         self.server = Server(
             np.zeros(2),

@@ -3,11 +3,12 @@
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from paceline.coordinator.asynchronous import SCHEMES, SGD, EpochSampler, Outcome, Server, saps, scheme
+from paceline.coordinator.asynchronous import SGD, EpochSampler, Outcome, Server, saps, scheme
 from paceline.parameter_server.service import Rounds, Service
 from paceline.predictors import LastValue
 from paceline.recording import Sink, read_async_run, sinks
@@ -16,7 +17,8 @@ SAMPLES, BATCH = 40, 5
 
 
 def service_of(name="asp", workers="ab", rate=0.1, epochs=1, bound=None, **options):
-    rules = scheme(name, len(workers)) if bound is None else SCHEMES[name](len(workers), bound=bound)
+    rules = scheme(name, len(workers))
+    rules = rules if bound is None else replace(rules, bound=bound)
     sampler = EpochSampler(SAMPLES, epochs=epochs)
     return Service(Server(np.zeros(2), SGD(rate), rules, sampler, batch=BATCH, workers=workers), **options)
 

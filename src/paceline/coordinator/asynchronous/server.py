@@ -20,7 +20,7 @@ from paceline.coordinator.asynchronous.epoch_sampler import EpochSampler, Sample
 from paceline.coordinator.asynchronous.optimizer import Optimizer, Vector, miscounted
 from paceline.coordinator.asynchronous.rules import Gate
 from paceline.coordinator.asynchronous.schemes import Scheme
-from paceline.coordinator.asynchronous.staleness import Calibration, Lookahead, StalenessReport, staleness_reports
+from paceline.coordinator.asynchronous.staleness import Calibration, Lookahead, StalenessReport, straggler_bound
 from paceline.coordinator.asynchronous.store import Gathered, LocalStore, Push, Store, part
 from paceline.coordinator.asynchronous.workers import Member, Stamp, Workers, WorkerStep
 from paceline.predictors import Predictor
@@ -455,7 +455,13 @@ class Server:
 
     def staleness_reports(self) -> list[StalenessReport]:
         """Return every worker's staleness, seen and forecast, and whether it is a straggler."""
-        return staleness_reports(self.workers, self.sizes, self.batch, self.staleness, self.expected_staleness)
+        staleness_W, expected_W = self.staleness, self.expected_staleness
+        bounds = {"bound": straggler_bound(staleness_W), "expected_bound": straggler_bound(expected_W)}
+        rows = zip(self.workers, self.sizes.tolist(), staleness_W.tolist(), expected_W.tolist(), strict=True)
+        return [
+            StalenessReport(worker=worker, size=size, batch=self.batch, staleness=seen, expected=expected, **bounds)
+            for worker, size, seen, expected in rows
+        ]
 
     # -- checkpoints ---------------------------------------------------------------------------------------------
 

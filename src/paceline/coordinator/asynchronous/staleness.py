@@ -6,7 +6,6 @@ Axis: W workers.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -174,130 +173,11 @@ class StalenessReport:
         return f"{kind}: {'; '.join(parts)}"
 
 
-def staleness_reports(
-    workers: Sequence[str], sizes: Sizes, batch: int, staleness: Array, expected: Array
-) -> list[StalenessReport]:
-    """Return the staleness report of every worker; sizes, smoothed and forecast staleness are ``[W]``.
-
-    >>> seen = staleness_reports(["a", "b"], np.array([8, 8]), 8, np.array([0.5, 4.0]), np.array([np.nan, np.nan]))
-    >>> [one.is_straggler for one in seen]
-    [False, True]
-    """
-    bound, expected_bound = straggler_bound(staleness), straggler_bound(expected)
-    rows = zip(workers, sizes.tolist(), staleness.tolist(), expected.tolist(), strict=True)
-    return [
-        StalenessReport(
-            worker=worker,
-            size=size,
-            batch=batch,
-            staleness=seen,
-            expected=forecast,
-            bound=bound,
-            expected_bound=expected_bound,
-        )
-        for worker, size, seen, forecast in rows
-    ]
-
-
-class Speeds:
-    """Turns pushes, which come one by one, into the iterations that predictors learn from.
+class Lookahead:
+    """Plans the steps to come whenever a round of pushes has been seen, or the fleet has changed.
 
     Predictors look at a fleet iteration by iteration. An iteration here is a round: as many pushes as there are
     workers. A worker that pushed several times in it reports their sum, one that did not push reports nothing.
-
-    Parameters
-    ----------
-    predictor
-        Any predictor, from now on this object's own; ``None`` forecasts that all are alike.
-
-    Examples
-    --------
-    >>> from paceline.predictors import LastValue
-    >>> speeds = Speeds(LastValue())
-    >>> speeds.reset(["a", "b"])
-    >>> [speeds.report(who, 32, seconds, 0.0) for who, seconds in (("a", 0.5), ("a", 0.5))]
-    [False, True]
-    >>> speeds.report("b", 32, 2.0, 0.1), speeds.report("a", 32, 1.0, 0.1)
-    (False, True)
-    >>> speeds.forecast()[0]
-    array([32., 16.])
-    """
-
-    def __init__(self, predictor: Predictor | None) -> None:
-        self.predictor = predictor
-        self.reset(())
-
-    def reset(self, workers: Sequence[str]) -> None:
-        """Start with this fleet."""
-        self._rows = {worker: row for row, worker in enumerate(workers)}
-        self._overhead_W = np.zeros(len(self._rows))
-        self._known_W = np.zeros(len(self._rows), dtype=bool)
-        self._new_round()
-        if self.predictor is not None:
-            self.predictor.reset(list(workers))
-
-    def join(self, worker: str) -> None:
-        """Add a worker at the end; the round under way starts again."""
-        self._rows[worker] = len(self._rows)
-        self._overhead_W = np.append(self._overhead_W, 0.0)
-        self._known_W = np.append(self._known_W, False)
-        self._new_round()
-        if self.predictor is not None:
-            self.predictor.join(worker)
-
-    def leave(self, worker: str) -> None:
-        """Remove a worker; the round under way starts again."""
-        row = self._rows.pop(worker)
-        self._overhead_W, self._known_W = np.delete(self._overhead_W, row), np.delete(self._known_W, row)
-        self._rows = {name: row for row, name in enumerate(self._rows)}
-        self._new_round()
-        if self.predictor is not None:
-            self.predictor.leave(worker)
-
-    def report(self, worker: str, samples: int, seconds: float, comm_seconds: float) -> bool:
-        """Take in a push; return whether it ended a round. Times that are not known, or invalid, are left out."""
-        row = self._rows[worker]
-        self._pushes += 1
-        if 0 < seconds < math.inf:
-            self._samples_W[row] += samples
-            self._seconds_W[row] += seconds
-        if 0 <= comm_seconds < math.inf:
-            # Weight of the newest overhead in a worker's average.
-            self._overhead_W[row] += 0.2 * (comm_seconds - self._overhead_W[row])
-        if self._pushes < len(self._rows):
-            return False
-        if self.predictor is not None:
-            reported_W = self._seconds_W > 0
-            samples_W, seconds_W = (np.where(reported_W, sum_W, np.nan) for sum_W in (self._samples_W, self._seconds_W))
-            self.predictor.observe(Report(samples=samples_W, seconds=seconds_W))
-            self._known_W |= reported_W
-        self._new_round()
-        return True
-
-    def forecast(self) -> tuple[Array, Array]:
-        """Return the forecast of each worker's speed in samples/s, and its spread, ``[W]``."""
-        if self.predictor is None:
-            return np.ones(len(self._rows)), np.zeros(len(self._rows))
-        forecast = self.predictor.predict()
-        return forecast.speed, forecast.spread
-
-    @property
-    def known(self) -> Mask:
-        """Mask of the workers whose speed the predictor has seen, ``[W]``; the forecasts of others are guesses."""
-        return self._known_W if self.predictor is not None else np.ones(len(self._rows), dtype=bool)
-
-    @property
-    def overhead(self) -> Array:
-        """Smoothed time of a step besides computing, ``[W]``, in seconds."""
-        return self._overhead_W
-
-    def _new_round(self) -> None:
-        self._pushes = 0
-        self._samples_W, self._seconds_W = np.zeros(len(self._rows)), np.zeros(len(self._rows))
-
-
-class Lookahead:
-    """Plans the steps to come whenever a round of pushes has been seen, or the fleet has changed.
 
     Parameters
     ----------
@@ -308,7 +188,8 @@ class Lookahead:
     batch
         Samples of a full batch.
     predictor
-        Forecasts speeds; ``None`` takes all workers for equally fast, and forecasts no staleness.
+        Forecasts speeds, from now on this object's own; ``None`` takes all workers for equally fast, and forecasts no
+        staleness.
     min_batch
         The fewest samples of a step.
 
@@ -318,36 +199,72 @@ class Lookahead:
         Samples of each worker's next step, ``[W]``.
     staleness
         Staleness forecast for it, ``[W]``; NaN without a predictor.
+
+    Examples
+    --------
+    >>> from paceline.coordinator.asynchronous.rules import ByForecast
+    >>> from paceline.coordinator.asynchronous.workers import Member
+    >>> from paceline.predictors import LastValue
+    >>> fleet = Workers()
+    >>> ahead = Lookahead(fleet, ByForecast(), 32, LastValue())
+    >>> for worker in "ab":
+    ...     fleet.members[worker] = Member(worker)
+    ...     ahead.join(worker)
+    >>> ahead.report("a", 32, 1.0, 0.0)
+    >>> ahead.report("b", 32, 2.0, 0.0)
+    >>> ahead.sizes
+    array([32, 16])
     """
 
     def __init__(
         self, fleet: Workers, sizing: Sizing, batch: int, predictor: Predictor | None, min_batch: int = 1
     ) -> None:
-        self.fleet = fleet
-        self.sizing = sizing
-        self.batch = batch
-        self.min_batch = min_batch
-        self._speeds = Speeds(predictor)
+        self.fleet, self.sizing, self.batch, self.min_batch = fleet, sizing, batch, min_batch
+        self.predictor = predictor
+        if predictor is not None:
+            predictor.reset([])
         self._rows: dict[str, int] = {}
+        self._overhead_W, self._known_W = np.zeros(0), np.zeros(0, dtype=bool)
         self.sizes: Sizes = np.empty(0, np.int64)
         self.staleness: Array = np.empty(0)
+        self._new_round()
 
     def join(self, worker: str) -> None:
-        """Add a worker, which the fleet has already, at the end."""
-        self._speeds.join(worker)
+        """Add a worker, which the fleet has already, at the end; the round under way starts again."""
+        if self.predictor is not None:
+            self.predictor.join(worker)
+        self._overhead_W, self._known_W = np.append(self._overhead_W, 0.0), np.append(self._known_W, False)
         self.sizes = np.append(self.sizes, self.batch)
-        self._plan()
+        self._new_fleet()
 
     def leave(self, worker: str) -> None:
-        """Remove a worker, which the fleet has no more."""
-        self._speeds.leave(worker)
-        self.sizes = np.delete(self.sizes, self._rows[worker])
-        self._plan()
+        """Remove a worker, which the fleet has no more; the round under way starts again."""
+        if self.predictor is not None:
+            self.predictor.leave(worker)
+        row = self._rows[worker]
+        self._overhead_W, self._known_W = np.delete(self._overhead_W, row), np.delete(self._known_W, row)
+        self.sizes = np.delete(self.sizes, row)
+        self._new_fleet()
 
     def report(self, worker: str, samples: int, seconds: float, comm_seconds: float) -> None:
-        """Learn what a step took, in seconds."""
-        if self._speeds.report(worker, samples, seconds, comm_seconds):
-            self._plan()
+        """Learn what a step took, in seconds. Times that are not known, or invalid, are left out."""
+        row = self._rows[worker]
+        self._pushes += 1
+        if 0 < seconds < math.inf:
+            self._samples_W[row] += samples
+            self._seconds_W[row] += seconds
+        if 0 <= comm_seconds < math.inf:
+            # Weight of the newest overhead, the time of a step besides computing, in a worker's average.
+            self._overhead_W[row] += 0.2 * (comm_seconds - self._overhead_W[row])
+        if self._pushes < len(self._rows):
+            return
+        if self.predictor is not None:
+            reported_W = self._seconds_W > 0
+            samples_W, seconds_W = (np.where(reported_W, sum_W, np.nan) for sum_W in (self._samples_W, self._seconds_W))
+            self.predictor.observe(Report(samples=samples_W, seconds=seconds_W))
+            self._known_W |= reported_W
+        self._new_round()
+        self._plan()
 
     def size(self, worker: str) -> int:
         """Return the samples of a worker's next step."""
@@ -357,13 +274,26 @@ class Lookahead:
         """Return the staleness forecast for a worker's next push, in versions; NaN without a predictor."""
         return float(self.staleness[self._rows[worker]])
 
-    def _plan(self) -> None:
+    def _new_fleet(self) -> None:
         self._rows = {member.name: row for row, member in enumerate(self.fleet)}
-        if not self._rows:
-            return
-        (speed_W, spread_W), overhead_W = self._speeds.forecast(), self._speeds.overhead
+        self._new_round()
+        if self._rows:
+            self._plan()
+
+    def _new_round(self) -> None:
+        self._pushes = 0
+        self._samples_W, self._seconds_W = np.zeros(len(self._rows)), np.zeros(len(self._rows))
+
+    def _plan(self) -> None:
+        if self.predictor is None:
+            speed_W, spread_W = np.ones(len(self._rows)), np.zeros(len(self._rows))
+        else:
+            forecast = self.predictor.predict()
+            speed_W, spread_W = forecast.speed, forecast.spread
+        # The forecasts of workers that the predictor has not seen are guesses.
+        known_W = self._known_W if self.predictor is not None else np.ones(len(self._rows), dtype=bool)
         seen_W = np.array([member.staleness for member in self.fleet])
-        outlook = Outlook(self.batch, self.sizes, seen_W, speed_W, self._speeds.known, overhead_W, spread_W)
+        outlook = Outlook(self.batch, self.sizes, seen_W, speed_W, known_W, self._overhead_W, spread_W)
         self.sizes = np.maximum(self.sizing.sizes(outlook), self.min_batch)
-        forecast_W = expected_staleness(overhead_W + self.sizes / speed_W)
-        self.staleness = np.full(len(seen_W), math.nan) if self._speeds.predictor is None else forecast_W
+        forecast_W = expected_staleness(self._overhead_W + self.sizes / speed_W)
+        self.staleness = np.full(len(seen_W), math.nan) if self.predictor is None else forecast_W
