@@ -16,6 +16,7 @@ from machine import machine
 from numpy.typing import NDArray
 
 from paceline.lab import DISTURBANCES, EQUAL, ExperimentOutcome, Setting, can_set_quotas, experiment
+from paceline.lab.experiment import DISTURBED, half_width
 
 BOTH = ("ewma", "auto")
 TARGETS = {"none": 0.99, "quota": 1.6, "hogs": 1.3, "bursty": 1.2}
@@ -36,6 +37,36 @@ COLORS = ("#0072B2", "#009E73", "#D55E00", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's palette, which color-blind readers can distinguish."""
 
 
+def foreign_cores(outcome: ExperimentOutcome) -> float:
+    """Return the mean number of cores busy with other processes, the competitors of the experiment included."""
+    spent = sum(sum(turn.seconds) for turn in outcome.turns)
+    cpu_seconds = sum(turn.cpu_seconds for result in outcome.results for turn in result.turns)
+    return float((sum(turn.machine for turn in outcome.turns) - cpu_seconds) / spent)
+
+
+def paired(outcome: ExperimentOutcome, scheme: str, other: str) -> tuple[float, float]:
+    """Return how much faster one scheme was than another in the same rounds, and the half-width of that."""
+    logs = np.log(outcome.pairs(scheme) / outcome.pairs(other))
+    ratio = float(np.exp(logs.mean()))
+    return ratio, half_width(logs) * ratio
+
+
+def slowdown_of_others(outcome: ExperimentOutcome, scheme: str) -> float:
+    """Return how much longer the other ranks take for a sample while the disturbed one is slow.
+
+    Above 1, the cores share hardware, and balancing gains less than the speed of the disturbed rank alone suggests.
+    NaN if the disturbed rank is never clearly slower than at other times.
+    """
+    _, sizes_KW, busy_KW = outcome.measured(scheme)
+    each_KW = busy_KW / sizes_KW
+    fast, slow = np.quantile(each_KW[:, DISTURBED], (0.1, 0.9))
+    slow_K = each_KW[:, DISTURBED] > np.sqrt(fast * slow)
+    if slow < 1.5 * fast:  # the slowest tenth hardly differs from the fastest
+        return float("nan")
+    others_KW = np.delete(each_KW, DISTURBED, axis=1)
+    return float(np.median(others_KW[slow_K]) / np.median(others_KW[~slow_K]))
+
+
 def loss_figure(outcome: ExperimentOutcome, path: Path) -> None:
     """Draw the loss of every scheme over samples and over its own training time."""
     from matplotlib.figure import Figure
@@ -46,7 +77,7 @@ def loss_figure(outcome: ExperimentOutcome, path: Path) -> None:
     for scheme, color in zip((EQUAL, *outcome.setting.schemes), ("#000000", *COLORS), strict=False):
         loss = _smoothed(outcome.losses(scheme))
         thousands = np.arange(1, len(loss) + 1) * outcome.setting.global_batch / 1000
-        seconds = outcome.seconds(scheme)
+        seconds = np.cumsum(np.concatenate([turn.seconds for turn in outcome.turns if turn.scheme == scheme]))
         before = len(loss) - len(seconds)
         style = {"color": color, "label": scheme, "linewidth": 2.5 if scheme == EQUAL else 1.2}
         over_samples.plot(thousands[:last], loss[:last], **style)
@@ -85,19 +116,19 @@ def section(outcome: ExperimentOutcome) -> str:
     step = 1e3 * sum(outcome.turns[0].seconds) / len(outcome.turns[0].seconds)
     about = (
         f"{outcome.setting.rounds} rounds, turns of {outcome.setting.seconds:g} s, an iteration of equal batches takes "
-        f"{step:.0f} ms; {max(outcome.foreign_cores, 0):.2f} cores were busy beside the two ranks"
+        f"{step:.0f} ms; {max(foreign_cores(outcome), 0):.2f} cores were busy beside the two ranks"
         + (", the competing processes among them" if DISTURBANCES[name].hogs else "")
     )
     if DISTURBANCES[name].bursts is not None:
-        slower = outcome.slowdown_of_others(outcome.setting.schemes[-1])
+        slower = slowdown_of_others(outcome, outcome.setting.schemes[-1])
         about += f"; while the disturbed rank is slow, the other takes {slower:.2f} times as long for a sample"
     table = "\n".join(lines)
     model = "" if outcome.setting.model == Setting.model else f", training `{outcome.setting.model}`"
     target = f"Target {TARGETS[name]:g}x. " if name in TARGETS and not model else ""
     versus = ""
     if set(BOTH) <= set(outcome.setting.schemes):
-        ratio, half_width = outcome.paired("auto", "ewma")
-        versus = f"\n`auto` over `ewma` in the same rounds: {ratio:.3f} ± {half_width:.3f}.\n"
+        ratio, half = paired(outcome, "auto", "ewma")
+        versus = f"\n`auto` over `ewma` in the same rounds: {ratio:.3f} ± {half:.3f}.\n"
     return f"## `{name}`{model}: {DISTURBANCES[name]}\n\n{target}{about[0].upper()}{about[1:]}.\n\n{table}\n{versus}"
 
 

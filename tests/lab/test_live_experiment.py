@@ -4,7 +4,6 @@ import gc
 import os
 import sys
 import warnings
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -59,18 +58,6 @@ def test_row_of_equal_batches_misses_the_oracle():
     # The oracle ends after 67 samples on the fast rank: 0.0603 s and the 0.01 s outside of computing.
     assert row.oracle == pytest.approx(0.1 / 0.0709, rel=0.02)
     assert row.reached == pytest.approx(0.0709 / 0.1, rel=0.02)
-
-
-def test_outcome_slowdown_of_others():
-    outcome = made(1.0, [50, 50], [0.03, 0.03])
-    assert np.isnan(outcome.slowdown_of_others("ewma"))
-    records = outcome.results[0].records["ewma"]
-    records[::2] = [replace(record, seconds=[0.045, 0.09]) for record in records[::2]]
-    assert outcome.slowdown_of_others("ewma") == pytest.approx(1.5)
-
-
-def test_outcome_counts_foreign_cores():
-    assert made(1.0, [50, 50], [0.04, 0.04]).foreign_cores == pytest.approx(0.5)
 
 
 def test_row_skips_the_first_iterations_of_a_turn():

@@ -253,13 +253,6 @@ class ExperimentOutcome:
         """The turns as measured by the first rank."""
         return self.results[0].turns
 
-    @property
-    def foreign_cores(self) -> float:
-        """Mean number of cores busy with other processes, the competitors of the experiment included."""
-        spent = sum(sum(turn.seconds) for turn in self.turns)
-        cpu_seconds = sum(turn.cpu_seconds for result in self.results for turn in result.turns)
-        return float((sum(turn.machine for turn in self.turns) - cpu_seconds) / spent)
-
     def pairs(self, scheme: str) -> Array:
         """Return the speed-up over equal batches in each turn of a scheme, against the two turns beside it."""
         counted = [turn.seconds[settled(turn.seconds) :] for turn in self.turns]
@@ -273,10 +266,6 @@ class ExperimentOutcome:
         total: Array = np.sum(parts, axis=0)
         return total
 
-    def seconds(self, scheme: str) -> Array:
-        """Return the training time until the end of every counted iteration, ``[K]``, without pauses."""
-        return np.cumsum(np.concatenate([turn.seconds for turn in self.turns if turn.scheme == scheme]))
-
     @property
     def rows(self) -> list[Row]:
         """Results of every scheme, in the order of the setting."""
@@ -286,7 +275,7 @@ class ExperimentOutcome:
         """Return the results of one scheme."""
         logs = np.log(self.pairs(scheme))
         speed_up = float(np.exp(logs.mean()))
-        walls_K, sizes_KW, busy_KW = self._measured(scheme)
+        walls_K, sizes_KW, busy_KW = self.measured(scheme)
         fixed_W = self._fixed_seconds(busy_KW.shape[1])
         slope_KW = np.maximum(busy_KW - fixed_W, 1e-6) / sizes_KW
         total = int(sizes_KW[0].sum())
@@ -299,7 +288,7 @@ class ExperimentOutcome:
         return Row(
             scheme,
             speed_up,
-            _half_width(logs) * speed_up,
+            half_width(logs) * speed_up,
             float(1 - (busy_KW / busy_KW.max(axis=1, keepdims=True)).mean()),
             float(equal.sum() / best.sum()),
             float(best.sum() / walls_K.sum()),
@@ -308,34 +297,13 @@ class ExperimentOutcome:
             float(np.abs(ours[:count] - theirs[:count]).max() / theirs[0]),
         )
 
-    def paired(self, scheme: str, other: str) -> tuple[float, float]:
-        """Return how much faster one scheme was than another in the same rounds, and the half-width of that."""
-        logs = np.log(self.pairs(scheme) / self.pairs(other))
-        ratio = float(np.exp(logs.mean()))
-        return ratio, _half_width(logs) * ratio
-
-    def slowdown_of_others(self, scheme: str) -> float:
-        """Return how much longer the other ranks take for a sample while the disturbed one is slow.
-
-        Above 1, the cores share hardware, and balancing gains less than the speed of the disturbed rank alone suggests.
-        NaN if the disturbed rank is never clearly slower than at other times.
-        """
-        _, sizes_KW, busy_KW = self._measured(scheme)
-        each_KW = busy_KW / sizes_KW
-        fast, slow = np.quantile(each_KW[:, DISTURBED], (0.1, 0.9))
-        slow_K = each_KW[:, DISTURBED] > np.sqrt(fast * slow)
-        if slow < 1.5 * fast:  # the slowest tenth hardly differs from the fastest
-            return float("nan")
-        others_KW = np.delete(each_KW, DISTURBED, axis=1)
-        return float(np.median(others_KW[slow_K]) / np.median(others_KW[~slow_K]))
-
     def _fixed_seconds(self, ranks: int) -> Array:
         """Return the part of each rank's busy time that no split moves, ``[W]``."""
         fixed_W = np.zeros(ranks)
         fixed_W[DISTURBED] = DISTURBANCES[self.setting.contention].between
         return fixed_W
 
-    def _measured(self, scheme: str) -> tuple[Array, Array, Array]:
+    def measured(self, scheme: str) -> tuple[Array, Array, Array]:
         """Return wall seconds ``[K]``, sizes and busy time ``[K, W]`` of the recorded iterations that count."""
         begun = [(turn.first, turn.seconds) for turn in self.turns if turn.scheme == scheme]
         walls = {first + k: seconds[k] for first, seconds in begun for k in range(settled(seconds), len(seconds))}
@@ -371,7 +339,7 @@ def settled(seconds: list[float]) -> int:
     return min(3, len(seconds) - 1)
 
 
-def _half_width(logs: Array) -> float:
+def half_width(logs: Array) -> float:
     """Return the half-width of the 95% confidence interval of the mean."""
     from scipy.stats import t
 
