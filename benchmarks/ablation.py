@@ -22,8 +22,10 @@ from machine import machine
 
 from paceline._arrays import Array, Mask
 from paceline.predictors import RLS, Auto, Calibrated, GatedNARX, LastValue, Mixture, Predictor, Report
-from paceline.predictors.auto import FADING, SMOOTHINGS, HeadStart
+from paceline.predictors.auto import DRIVEN, FADING, SMOOTHINGS, HeadStart
 from paceline.predictors.averages import Averages
+from paceline.predictors.driven import DrivenAverages
+from paceline.predictors.events import PeriodicEvents
 from paceline.predictors.pooled import Pooled
 from paceline.predictors.seasonal import Seasonal
 
@@ -46,20 +48,9 @@ class Part(Auto):
     """Auto with other experts."""
 
     def __init__(self, experts: Sequence[Predictor], mixture: type[Mixture] = HeadStart) -> None:
-        Calibrated.__init__(self, mixture(experts))
+        self._mixture = mixture(experts)
+        Calibrated.__init__(self, PeriodicEvents(self._mixture))
         self.covariates = ()
-
-
-class InCommon(Pooled):
-    """The network and the fleet's correction, without the worker's own."""
-
-    columns = 2
-
-    def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        return super().forecast_log_speed(covariates_WD, horizon)[:, 1:]
-
-    def _alone(self, learned: dict[str, Array], driven_WF: Array) -> None:
-        return None
 
 
 def nobody(error_W: Array) -> Mask:
@@ -78,24 +69,26 @@ class KeepsOn(Auto):
     _jumped = staticmethod(nobody)  # type: ignore[assignment]
 
 
-def averages() -> Averages:
-    return Averages(SMOOTHINGS, FADING)
-
-
 def network(covariates: Covariates) -> Pooled:
     return Pooled(GatedNARX(pretrained=True), covariates)
+
+
+def averages(covariates: Covariates) -> DrivenAverages:
+    return DrivenAverages(SMOOTHINGS, FADING, DRIVEN, network(covariates).covariate_names)
 
 
 VARIANTS: dict[str, Callable[[Covariates], Predictor]] = {
     "Auto": Auto,
     "without averages, but the last value": lambda names: Part([LastValue(), Seasonal(), network(names)]),
-    "without the seasonal expert": lambda names: Part([averages(), network(names)]),
-    "without the worker's own correction": lambda names: Part(
-        [averages(), Seasonal(), InCommon(GatedNARX(pretrained=True), names)]
+    "with no average corrected for covariates": lambda names: Part(
+        [Averages(SMOOTHINGS, FADING), Seasonal(), network(names)]
     ),
-    "without corrections": lambda names: Part([averages(), Seasonal(), GatedNARX(pretrained=True)]),
-    "without network and corrections": lambda names: Part([averages(), Seasonal()], Mixture),
-    "with RLS in addition": lambda names: Part([averages(), RLS(names), Seasonal(), network(names)]),
+    "without the seasonal expert": lambda names: Part([averages(names), network(names)]),
+    "without the correction of the network": lambda names: Part(
+        [averages(names), Seasonal(), GatedNARX(pretrained=True)]
+    ),
+    "without network and correction": lambda names: Part([averages(names), Seasonal()], Mixture),
+    "with RLS in addition": lambda names: Part([averages(names), RLS(names), Seasonal(), network(names)]),
     "without forgetting the warm-up": KeepsWarmUp,
     "without starting afresh after a jump": KeepsOn,
 }

@@ -49,11 +49,11 @@ class Ahead(FleetPredictor):
         self.owner, self.horizon = owner, horizon
 
     def initial_state(self, count: int) -> dict[str, Array]:
-        expected = np.full((count, self.horizon - 1, self.owner._width_ahead()), np.nan)
+        expected = np.full((count, self.horizon - 1, self.owner._width_ahead()), np.nan, order="F")
         return self.owner._fresh_ahead(count) | {"expected": expected}
 
     def initial_shared_state(self) -> dict[str, Array]:
-        return self.owner._fresh_fleet_ahead() | {"idle": np.zeros(1)}
+        return self.owner._fresh_fleet_ahead() | {"idle": np.zeros(1), "place": np.zeros(1)}
 
     @property
     def rows(self) -> dict[str, Array]:
@@ -71,6 +71,8 @@ class Ahead(FleetPredictor):
 
     def passed(self, expected_WP: Array) -> Array:
         """Store a later iteration's forecast, and return the stored one of the iteration just finished, ``[W, P]``."""
-        expected_WHP = self.state["expected"]
-        self.state["expected"] = np.concatenate([expected_WHP[:, 1:], expected_WP[:, None]], axis=1)
-        return np.asarray(expected_WHP[:, 0])
+        expected_WHP, place = self.state["expected"], int(self.fleet["place"][0])
+        passed_WP = expected_WHP[:, place].copy(order="F")
+        expected_WHP[:, place] = expected_WP  # in place: it is by far the largest array
+        self.fleet["place"] = np.array([(place + 1.0) % expected_WHP.shape[1]])
+        return passed_WP

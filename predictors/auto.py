@@ -8,8 +8,8 @@ from typing import ClassVar, cast
 import numpy as np
 
 from paceline._arrays import Array, Mask, anywhere
-from paceline.predictors.averages import Averages
 from paceline.predictors.calibrated import Calibrated
+from paceline.predictors.driven import DrivenAverages
 from paceline.predictors.events import PeriodicEvents
 from paceline.predictors.fleet import covariate_names
 from paceline.predictors.gated_narx import GatedNARX
@@ -19,6 +19,9 @@ from paceline.predictors.seasonal import Seasonal
 
 SMOOTHINGS, FADING = (1.0, 0.5, 0.1, 0.03), 2.0
 """Its averages, the first of which is the last value; their first weights grow linearly, as a worker warms up."""
+
+DRIVEN = SMOOTHINGS.index(0.1)
+"""Place of the average that is corrected for covariates."""
 
 
 WARM_UP, FASTER, SLOWER = 5, np.log(1.2), np.log(2.0)
@@ -31,23 +34,23 @@ single one may be a stall."""
 
 
 class Auto(Calibrated):
-    """The library's default: averages, periods, and the shipped GatedNARX with corrections learned while it serves.
+    """The library's default: averages, periods, and the shipped GatedNARX with a correction learned while it serves.
 
-    It serves any fleet from the first report on, without fitting: the network was fitted to other jobs. One linear
-    correction of it is learned from all workers together, another is learned for each worker: what its covariates do to
-    it alone. For each worker, the experts that forecast it best gain the trust, and quantiles are corrected online. All
-    this is learned for each horizon that is asked for. Events that return after equal numbers of iterations, such as
-    evaluations, are foreseen and kept from the experts (:class:`PeriodicEvents`). A worker's first iterations are often
-    slow for reasons that do not return, such as loading and compiling, or too fast, where a clock does not wait for the
-    device: one that turns out more than 20% faster, or to have half the speed forecast, within five reports starts
-    again, up to five times. A worker whose speed jumps later, and stays there, also starts again, but keeps its
-    intervals. Fitting is optional: it trains the network further on your traces (which needs torch).
+    It serves any fleet from the first report on, without fitting: the network was fitted to other jobs. A linear
+    correction of it is learned from all workers together, and so is the share of the speed that covariates take or give
+    back. For each worker, the experts that forecast it best gain the trust, and quantiles are corrected online. Trust
+    and quantiles are learned for each horizon that is asked for. Events that return after equal numbers of iterations,
+    such as evaluations, are foreseen and kept from the experts (:class:`PeriodicEvents`). A worker's first iterations
+    are often slow for reasons that do not return, such as loading and compiling, or too fast, where a clock does not
+    wait for the device: one that turns out more than 20% faster, or to have half the speed forecast, within five
+    reports starts again, up to five times. A worker whose speed jumps later, and stays there, also starts again, but
+    keeps its intervals. Fitting is optional: it trains the network further on your traces (which needs torch).
 
     Parameters
     ----------
     covariates
-        Names of the covariates, such as the CPU share, that the corrections learn to use; they may mean
-        anything. Network and corrections also read those that the network was fitted with.
+        Names of the covariates, such as the CPU share, whose effects it learns; they may mean anything. It also reads
+        those that the network was fitted with.
 
     Examples
     --------
@@ -73,7 +76,8 @@ class Auto(Calibrated):
     def __init__(self, covariates: Sequence[str] = ()) -> None:
         self.covariates = covariate_names(covariates)
         network = Pooled(GatedNARX(pretrained=True), self.covariates)
-        super().__init__(PeriodicEvents(HeadStart([Averages(SMOOTHINGS, FADING), Seasonal(), network])))
+        averages = DrivenAverages(SMOOTHINGS, FADING, DRIVEN, network.covariate_names)
+        super().__init__(PeriodicEvents(HeadStart([averages, Seasonal(), network])))
         self._mixture = cast("PeriodicEvents", self._inner[0])._inner[0]
 
     def initial_state(self, count: int) -> dict[str, Array]:

@@ -6,6 +6,7 @@ Axes: W workers, D covariates, P lags, L remembered deviations, newest first.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paceline._arrays import Array, all_finite, anywhere
 from paceline.predictors.averages import speed_of_log
@@ -40,6 +41,10 @@ class Seasonal(FleetPredictor):
     (True, True)
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._cached: tuple[Array, NDArray[np.intp], Array] | None = None
+
     def initial_state(self, count: int) -> dict[str, Array]:
         # two past cycles: one is as noisy as the last value, and more lag behind changes
         return {
@@ -57,7 +62,23 @@ class Seasonal(FleetPredictor):
 
     def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
         rows, workers = self.state, np.arange(len(self.workers))
-        echoes_WP = rows["echoes"]
+        period_W, share_W = self._season()
+        if not anywhere(share_W):
+            return rows["level"]
+        # The place of the deviation one period before that iteration.
+        ahead_W = period_W - 1 - ((horizon - 1) % period_W if horizon > 1 else 0)
+        past_W = rows["deviations"][workers, ahead_W] + rows["deviations"][workers, ahead_W + period_W]
+        return np.asarray(rows["level"] + share_W * past_W * (rows["scale"] / 2))
+
+    def _season(self) -> tuple[NDArray[np.intp], Array]:
+        """Return each worker's period, and the share of past deviations that is expected again, 0 without a period.
+
+        Cached until the next report, for other horizons.
+        """
+        rows, workers = self.state, np.arange(len(self.workers))
+        echoes_WP, cached = rows["echoes"], self._cached
+        if cached is not None and cached[0] is echoes_WP:
+            return cached[1], cached[2]
         best_W = 1 + echoes_WP[:, 1:-1].argmax(axis=1)
         # After a jump all deviations have one sign, and neighboring lags correlate as well: a period stands out.
         beside_W = echoes_WP[workers, best_W - 1] + echoes_WP[workers, best_W + 1]
@@ -65,13 +86,8 @@ class Seasonal(FleetPredictor):
         share_W /= np.maximum(rows["power"], 1e-9)
         # the best correlation must exceed 0 by 2 standard errors
         share_W *= share_W * np.sqrt(rows["seen"]) > 2.0
-        if not anywhere(share_W):
-            return rows["level"]
-        period_W = SHORTEST - 1 + best_W
-        # The place of the deviation one period before that iteration.
-        ahead_W = period_W - 1 - ((horizon - 1) % period_W if horizon > 1 else 0)
-        past_W = rows["deviations"][workers, ahead_W] + rows["deviations"][workers, ahead_W + period_W]
-        return np.asarray(rows["level"] + share_W * past_W * (rows["scale"] / 2))
+        self._cached = (echoes_WP, SHORTEST - 1 + best_W, share_W)
+        return self._cached[1], share_W
 
     def update(self, speed_W: Array, covariates_WD: Array) -> None:
         rows, log_speed_W, seen_W = self.state, np.log(speed_W), self.state["seen"]
