@@ -186,7 +186,7 @@ class LoadBalancer:
         self._regret = np.zeros(2)
         self._hedging = Hedging(global_batch, horizon)
         forecast = self._start(limits)
-        self.plan = self._plan_of(self._sizes, forecast, (why.nothing_reported, ()))
+        self.plan = self._plan_of(self._sizes, forecast, "Equal batches: no iteration has been reported yet")
 
     def __repr__(self) -> str:
         return f"LoadBalancer({self.predictor!r}, workers={len(self.workers)}, global_batch={self.global_batch})"
@@ -348,7 +348,7 @@ class LoadBalancer:
         curves, bounds = _unlimited(forecast), self._limits.bounds(forecast)
         chosen, gain, reasons = self._chosen(forecast, curves, bounds)
         if not bounds.enough:
-            reasons.append((why.no_room, ()))
+            reasons.append("; the memory limits leave no room for the global batch and are ignored")
         before, self._sizes = self._sizes, chosen.sizes
         if chosen.sizes is not before:
             self._known_before = forecast
@@ -385,12 +385,16 @@ class LoadBalancer:
         in_use = evaluate(now.compared, self._sizes) if now.is_hedged else current
         makespan = in_use.makespan
         if self._iterations % 16 == 0 and (nearer := self._nearer(now, in_use)) is not None:  # seldom, as it takes time
-            return now.expected(nearer), 0.0, [self._moved(nearer.sizes, now.forecast), (why.no_extremes, ())]
+            return (
+                now.expected(nearer),
+                0.0,
+                [self._moved(nearer.sizes, now.forecast), ": sizes so unequal no longer save any time"],
+            )
         # A cheap upper bound comes first: in a steady job it usually makes the solver's run unnecessary.
         lower_bound = _makespan_lower_bound(now.compared, self.global_batch)
         upper_gain = gain_of(makespan, lower_bound)
         if upper_gain <= 0:
-            return current, 0.0, [(why.nothing_to_gain, ())]
+            return current, 0.0, [why.NOTHING_TO_GAIN]
         regret[1] += upper_gain
         if regret[0] + regret[1] <= cost:
             return current, 0.0, [(why.too_little, ("at most ", upper_gain, float(regret[0] + regret[1]), cost))]
@@ -400,7 +404,7 @@ class LoadBalancer:
         # Where only bounds are known, the gain is taken to have been as large a share of them as it is now.
         regret[:] = regret[0] + regret[1] * gain / upper_gain, 0.0
         if best is None or gain == 0:
-            return current, 0.0, [(why.nothing_to_gain, ())]
+            return current, 0.0, [why.NOTHING_TO_GAIN]
         if regret[0] <= cost:
             return current, 0.0, [(why.too_little, ("", gain, float(regret[0]), cost))]
         expected = (why.expected, (best.makespan, makespan, self.horizon, now.is_hedged))

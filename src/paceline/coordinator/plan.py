@@ -98,7 +98,8 @@ class Plan:
 
     def unchanged(self) -> Plan:
         """Return the plan for an iteration that is too short to be planned by itself."""
-        return replace(self, gain=0.0, acted=False, reasons=((why.short_iterations, ()),))
+        reason = "Kept the sizes: iterations are short, so several are planned at once"
+        return replace(self, gain=0.0, acted=False, reasons=(reason,))
 
     @property
     def checksum(self) -> int:

@@ -11,8 +11,10 @@ from paceline._arrays import Array, Mask, Sizes
 from paceline._text import SHOWN, count, duration, listed, percent
 from paceline.predictors.protocol import Forecast
 
-Reason: TypeAlias = tuple[Callable[..., str], tuple[Any, ...]]
-"""A part of a sentence and the facts that it needs: a plan holds these, and its words are made when they are read."""
+Reason: TypeAlias = str | tuple[Callable[..., str], tuple[Any, ...]]
+"""A part of a sentence; or a function that words it, with its facts: its words are made when they are read."""
+
+NOTHING_TO_GAIN = "Kept the sizes: no split is expected to be faster"
 
 
 def sentence(reasons: Iterable[Reason]) -> str:
@@ -25,12 +27,7 @@ def sentence(reasons: Iterable[Reason]) -> str:
 
 
 def _joined(reasons: Iterable[Reason]) -> str:
-    return "".join([words(*facts) for words, facts in reasons])
-
-
-def nothing_reported() -> str:
-    """Return the reason for the first plan."""
-    return "Equal batches: no iteration has been reported yet"
+    return "".join([one if isinstance(one, str) else one[0](*one[1]) for one in reasons])
 
 
 def resumed(iterations: int) -> str:
@@ -43,16 +40,6 @@ def equal_batches(iterations: int, warmup: int) -> str:
     return f"Equal batches: {iterations} of {count(warmup, 'warm-up iteration')} done"
 
 
-def nothing_to_gain() -> str:
-    """Return the reason to keep sizes that are the best ones."""
-    return "Kept the sizes: no split is expected to be faster"
-
-
-def short_iterations() -> str:
-    """Return the reason to keep sizes until several short iterations have been reported."""
-    return "Kept the sizes: iterations are short, so several are planned at once"
-
-
 def too_little(bound: str, gain: float, regret: float, cost: float) -> str:
     """Return the reason to keep sizes although others would gain a little.
 
@@ -63,11 +50,6 @@ def too_little(bound: str, gain: float, regret: float, cost: float) -> str:
     gained = f"Kept the sizes: the best split would gain {bound}{percent(gain)}"
     sum_up = f"since they were chosen that sums to {percent(regret)} of an iteration"
     return f"{gained}; {sum_up}, and a change costs {percent(cost)}"
-
-
-def no_room() -> str:
-    """Return a remark on memory limits that cannot be kept."""
-    return "; the memory limits leave no room for the global batch and are ignored"
 
 
 def known_speed(forecast: Forecast) -> Array:
@@ -167,7 +149,7 @@ def moved_samples(before: Sizes, after: Sizes) -> int:
 def with_probing(reasons: Iterable[Reason], before: int, now: int) -> str:
     """Return the reasons, with a remark on samples that probing moves or has moved for a while.
 
-    >>> with_probing([(nothing_to_gain, ())], before=0, now=6)
+    >>> with_probing([NOTHING_TO_GAIN], before=0, now=6)
     'Moved 6 samples for a while, to tell fixed time from time per sample; otherwise kept the sizes: no split is
     expected to be faster'
     """
@@ -194,11 +176,6 @@ def expected(made: float, current: float, horizon: int, hedged: bool) -> str:
     return f": {which} {verb} {duration(made)} instead of {duration(current)}"
 
 
-def no_extremes() -> str:
-    """Return why sizes go back towards equal ones."""
-    return ": sizes so unequal no longer save any time"
-
-
 def of_step(reasons: Iterable[Reason], micro_batches: int) -> tuple[Reason, ...]:
     """Return the reasons for a micro-batch scaled to a step of ``micro_batches`` micro-batches.
 
@@ -206,12 +183,13 @@ def of_step(reasons: Iterable[Reason], micro_batches: int) -> tuple[Reason, ...]
     ': the next iteration is expected to take 82 ms instead of 110 ms.'
     """
     found: list[Reason] = []
-    for about, facts in reasons:
-        if about is expected:
-            facts = (facts[0] * micro_batches, facts[1] * micro_batches, *facts[2:])
-        elif about is moved:
-            facts = (facts[0], facts[1] * micro_batches, facts[2] * micro_batches, *facts[3:])
-        found.append((about, facts))
+    for reason in reasons:
+        words, facts = (reason, ()) if isinstance(reason, str) else reason
+        if words is expected:
+            reason = words, (facts[0] * micro_batches, facts[1] * micro_batches, *facts[2:])
+        elif words is moved:
+            reason = words, (facts[0], facts[1] * micro_batches, facts[2] * micro_batches, *facts[3:])
+        found.append(reason)
     return tuple(found)
 
 

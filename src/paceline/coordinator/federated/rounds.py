@@ -325,7 +325,7 @@ class RoundPlan:
         forecast = Forecast(speed=self.speed[i], spread=self.spread[i], batch_time=curves)
         workers = tuple(self.clients[j] for j in i)
         split = evaluate(curves, self.sizes[i] * self.local_steps)
-        return Plan(workers, split, forecast, 0.0, True, ((without_period, (self.summary,)),), self.round_index)
+        return Plan(workers, split, forecast, 0.0, True, (without_period(self.summary),), self.round_index)
 
 
 MIN_SPREAD, MAX_SPREAD = 0.05, 1.0
