@@ -12,8 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
 from paceline.predictors import EWMA, RLS, LastValue
-from paceline.recording.torch.busy_clock import Clock
-from paceline.recording.torch.marks import CUDAMarks
+from paceline.recording.torch.clock import Clock, CUDAMarks
 from paceline.torch import BalancedLoader, attach
 
 LENGTHS = (0.001, 0.005, 0.02, 0.05)

@@ -14,8 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
 from paceline.recording.allowance import Allowance, Spent, lasting
-from paceline.recording.torch.busy_clock import Clock
-from paceline.recording.torch.marks import CPUMarks
+from paceline.recording.torch.clock import Clock, CPUMarks
 from paceline.torch import BalancedLoader, attach
 
 positive = st.floats(1e-6, 1e3)

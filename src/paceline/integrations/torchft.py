@@ -18,8 +18,7 @@ from paceline.coordinator.load_balancer import LoadBalancer
 from paceline.coordinator.plan import Plan
 from paceline.coordinator.policy import Policy
 from paceline.predictors import Auto, Curves, Predictor, Report
-from paceline.recording.torch.busy_clock import Clock
-from paceline.recording.torch.marks import CPUMarks, CUDAMarks
+from paceline.recording.torch.clock import Clock, CPUMarks, CUDAMarks
 from paceline.solver import split
 from paceline.torch.assigner import Order
 from paceline.torch.loader_options import require_int

@@ -18,8 +18,7 @@ from paceline.predictors import Auto, Predictor
 from paceline.predictors.protocol import require_predictor
 from paceline.recording.allowance import Allowance
 from paceline.recording.covariates import Covariate
-from paceline.recording.torch.busy_clock import Clock
-from paceline.recording.torch.marks import CPUMarks, marks_of
+from paceline.recording.torch.clock import Clock, CPUMarks, marks_of
 from paceline.torch.agreement import agree, different, facts_of
 from paceline.torch.balance import Balance, Scaling
 from paceline.torch.counting import BalanceWarning

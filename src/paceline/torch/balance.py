@@ -15,7 +15,7 @@ from paceline.coordinator.plan import Plan
 from paceline.coordinator.work import WorkModel
 from paceline.recording.covariates import Covariate
 from paceline.recording.records import Iteration
-from paceline.recording.torch.busy_clock import Clock
+from paceline.recording.torch.clock import Clock
 from paceline.recording.torch.waits import FSDPWaits, listen
 from paceline.torch.counting import is_attached
 from paceline.torch.covariates import Sampled

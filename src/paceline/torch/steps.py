@@ -18,7 +18,7 @@ import torch
 
 from paceline._arrays import Array, Sizes
 from paceline.recording.records import Iteration
-from paceline.recording.torch.busy_clock import Clock
+from paceline.recording.torch.clock import Clock
 from paceline.recording.torch.watch import state_work
 from paceline.torch.buffers import Buffers
 from paceline.torch.counting import Pass

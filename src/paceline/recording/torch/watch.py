@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from paceline.recording.recorder import Recorder, Step
-from paceline.recording.torch.marks import CPUMarks, Marks, marks_of
+from paceline.recording.torch.clock import CPUMarks, Marks, marks_of
 
 if TYPE_CHECKING:
     import torch

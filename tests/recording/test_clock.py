@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from paceline.recording.torch.busy_clock import LATEST, Clock, Measure
-from paceline.recording.torch.marks import CPUMarks
+from paceline.recording.torch.clock import LATEST, Clock, CPUMarks, Measure
 
 
 class CPU(CPUMarks):
