@@ -248,13 +248,7 @@ class Arrangement:
         return bool(self.rate or self.values or self.columns)
 
     def applied(self, path: Path, table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
-        """Return the tidy rows of a table, in the units of this arrangement; what is changed or dropped is counted.
-
-        Raises
-        ------
-        ValueError
-            If columns are missing; the message says how they could be named.
-        """
+        """Return the tidy rows of a table, in the units of this arrangement; what is changed or dropped is counted."""
         import pandas as pd
 
         names = list(map(str, table.columns))

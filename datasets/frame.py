@@ -49,13 +49,6 @@ TIMES = {
 def seconds_of(unit: str) -> float:
     """Return how many seconds one of this unit is.
 
-    Raises
-    ------
-    ValueError
-        If it is not a unit of time.
-
-    Examples
-    --------
     >>> seconds_of("ms")
     0.001
     """
@@ -93,14 +86,7 @@ def frame_of(trace: Trace) -> pd.DataFrame:
 
 
 def renamed(frame: pd.DataFrame, columns: Mapping[str, str | float]) -> pd.DataFrame:
-    """Return the frame with a trace's names for its columns; a number is the value of every row.
-
-    Raises
-    ------
-    ValueError
-        If a name is not one of a trace's columns, a column is not there, or the frame has a column of that name
-        already.
-    """
+    """Return the frame with a trace's names for its columns; a number is the value of every row."""
     known = (*REQUIRED, *(name for name in MEASURED if name not in REQUIRED))
     if unknown := [name for name in columns if name not in known]:
         raise ValueError(f"columns {unknown} are not columns of a trace; those that can be mapped are {list(known)}")
@@ -330,13 +316,7 @@ def _check_unique(frame: pd.DataFrame, row: NDArray[np.int64], column: NDArray[n
 
 
 def numbers_in(frame: pd.DataFrame, name: str) -> NDArray[np.float64]:
-    """Return a column as numbers.
-
-    Raises
-    ------
-    ValueError
-        If a cell holds text; the message names the column, the row by its label in the frame's index, and the cell.
-    """
+    """Return a column as numbers."""
     import pandas as pd
 
     if frame[name].dtype == np.float64 or _is_integer(frame[name]):

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 class Tally:
     """Counts, by reason, of rows and single values that a reader dropped, and of rows that it changed.
 
-    Examples
-    --------
     >>> tally = Tally()
     >>> tally.read(10)
     >>> tally.rows("repeated rows", 2)
@@ -312,12 +310,6 @@ def frames(
         Words that mean "no value", in addition to the empty cell.
     skip
         Lines to skip before the header, or before the first row where ``names`` are given.
-
-    Raises
-    ------
-    ValueError
-        If columns are missing or repeated, a row is truncated, or a cell holds no number; the message names file, row
-        and column.
     """
     import pyarrow as pa
     from pyarrow import csv as arrow_csv

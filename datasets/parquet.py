@@ -87,14 +87,7 @@ BATCH, BATCH_NUMBERS = 1 << 16, 1 << 21
 
 
 def read_table(path: Path, columns: Sequence[str]) -> pa.Table:
-    """Return some columns of a Parquet file; texts are read as dictionaries.
-
-    Raises
-    ------
-    ValueError
-        If it is not a complete Parquet file, has columns of lists or other nested types, or grows to more than 64 MB
-        and 200 times its size.
-    """
+    """Return some columns of a Parquet file; texts are read as dictionaries."""
     with _checked(path) as file:
         return _read_columns(file, columns, max_bytes(path))
 

@@ -32,8 +32,6 @@ def frozen(trace: Trace) -> dict[str, int]:
     A single covariate that rests, such as used memory, is nothing unusual while others move. A worker whose covariates
     never change has no frozen stretch.
 
-    Examples
-    --------
     A load that is measured for 50 iterations, and stays at its last value for 30 more:
 
     >>> load_T = np.append(np.sin(np.arange(50)), np.full(30, np.sin(49)))
@@ -182,11 +180,6 @@ def detect_format(path: str | Path, options: Mapping[str, object] | None = None)
     """Return the format of a file, from its name and its first bytes.
 
     A table of no format is plain CSV if ``options`` name the columns of its workers and iterations.
-
-    Raises
-    ------
-    ValueError
-        If no format, or more than one, fits; the message says what to do.
     """
     path = Path(path)
     text = head(path)

@@ -145,11 +145,6 @@ def usage_traces(
 
     Rows without worker or time are dropped and counted, as are repeated rows of one worker and time; rows whose
     time goes backwards are sorted and counted.
-
-    Raises
-    ------
-    ValueError
-        If ``period`` is not positive, no row is left, or times are so far apart that their unit must be wrong.
     """
     step = layout.period if period is None else float(period)
     if not (np.isfinite(step) and step > 0):

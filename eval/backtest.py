@@ -22,15 +22,6 @@ from paceline.predictors.protocol import require_predictor
 def by_name(traces: Iterable[Trace] | Trace) -> dict[str, Trace]:
     """Return the traces by name; refuse two traces of one name, which tables would merge.
 
-    Raises
-    ------
-    TypeError
-        If one is not a trace.
-    ValueError
-        If two traces have the same name.
-
-    Examples
-    --------
     >>> list(by_name([Trace([[8]], [[1]], meta={"job": "digits"}), Trace([[8]], [[1]])]))
     ['digits', 'trace']
     """
@@ -75,11 +66,6 @@ def require_forecasts(
         The fleet.
     first
         Number of the first forecast's iteration.
-
-    Raises
-    ------
-    ValueError
-        If one is not; the message says of which worker and iteration.
 
     Examples
     --------

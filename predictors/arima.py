@@ -17,7 +17,7 @@ from paceline._arrays import Array
 from paceline._runtime import spread
 from paceline.predictors.arima_fit import Coefficients, corrected_aic, fit_css, fit_css_groups, fit_likelihood
 from paceline.predictors.averages import speed_of_log
-from paceline.predictors.fitting import Fitting, as_traces
+from paceline.predictors.fitting import Fitting
 from paceline.predictors.fleet import FleetPredictor, covariate_names, require_int
 
 if TYPE_CHECKING:
@@ -193,11 +193,6 @@ class ARIMA(FleetPredictor):
         self.ranges_: dict[str, Array] = {POOLED: _widest(count)}
         self._served: tuple[tuple[str, ...], _Served] | None = None
 
-    @property
-    def covariate_names(self) -> tuple[str, ...]:
-        """The covariates it reads: those chosen, or those it was fitted with."""
-        return self.covariate_names_
-
     def rename(self, old: str, new: str) -> None:
         """Rename a worker; it keeps its place, its model and its state."""
         super().rename(old, new)
@@ -270,10 +265,6 @@ class ARIMA(FleetPredictor):
         return self._served[1]
 
     # -- fitting -------------------------------------------------------------------------------------------------
-
-    def fit(self, traces: Trace | Iterable[Trace]) -> Self:
-        """Fit each worker of these traces, and all of them together. A fleet being served is reset."""
-        return self.fit_streamed(as_traces(traces), Fitting())
 
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
         """Fit each worker, and all of them together, with all speeds in memory.

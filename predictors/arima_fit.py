@@ -58,13 +58,6 @@ def fit_css(value_TN: Array, covariates_TND: Array, order: Order) -> tuple[Coeff
     Values and innovations before the first iteration count as zero. In a gap (NaN) of the values the last value holds,
     and so do the covariates beside it; the innovations of a gap do not count.
 
-    Raises
-    ------
-    ValueError
-        If there are fewer values than the fit has coefficients.
-
-    Examples
-    --------
     >>> rng = np.random.default_rng(0)
     >>> value_TN = np.zeros((2000, 1))
     >>> for t in range(1, 2000):
@@ -82,11 +75,6 @@ def fit_css_groups(
     """Return the coefficients of each group of series, and the mean square of its innovations, all fitted at once.
 
     ``group_N`` holds each series' group, numbered from 0; everything else is as in :func:`fit_css`.
-
-    Raises
-    ------
-    ValueError
-        If a group has fewer values than the fit has coefficients.
     """
     p, d, q = order
     # A value counts only if it was measured. The first innovations do not count either: zeros stand for the values
@@ -244,13 +232,7 @@ def corrected_aic(loss: float, values: int, coefficients: int) -> float:
 
 
 def fit_likelihood(value_T: Array, covariates_TD: Array, order: Order) -> Coefficients:
-    """Return statsmodels' maximum likelihood fit; a column of ones among the covariates stands for the constant.
-
-    Raises
-    ------
-    ImportError
-        If statsmodels is missing.
-    """
+    """Return statsmodels' maximum likelihood fit; a column of ones among the covariates stands for the constant."""
     require("statsmodels", needed_by='ARIMA(method="likelihood")', extra="arima")
     from statsmodels.tsa.arima import model as reference
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, anywhere
-from paceline.predictors.fitting import Fitting, as_traces
+from paceline.predictors.fitting import Fitting
 from paceline.predictors.fleet import FleetPredictor, require_int
 from paceline.predictors.protocol import FASTEST, SLOWEST
 
@@ -97,10 +97,6 @@ class EWMA(FleetPredictor):
         if smoothing is not None:
             _require_weight("smoothing", smoothing)
             self.smoothing_ = smoothing
-
-    def fit(self, traces: Trace | Iterable[Trace]) -> Self:
-        """Learn the smoothing from these traces, if it was not given."""
-        return self.fit_streamed(as_traces(traces), Fitting())
 
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
         """Learn the smoothing from a stream; a warm start adds its errors to those of the earlier traces."""

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline._arrays import Array, Mask, Sizes
+from paceline._arrays import Array
 from paceline._curves import Curves
 from paceline.predictors.curve_fit import certainty, fit_curve, nearness
-from paceline.predictors.fitting import Fitting, as_traces, fit_with
+from paceline.predictors.fitting import Fitting, fit_with
 from paceline.predictors.fleet import FleetPredictor, shortened
 from paceline.predictors.named import named
 from paceline.predictors.protocol import FASTEST, SLOWEST, Forecast, Report
@@ -46,8 +46,6 @@ def curves_of_traces(
     and differs between jobs, the times differ because the jobs train different models. Traces with varying sizes are
     taken to be jobs of one model.
 
-    Examples
-    --------
     >>> from paceline.datasets import Trace
     >>> trace = Trace(samples=[[8, 8], [16, 8]], seconds=[[0.3, 1.0], [0.5, 1.0]], workers=["a", "b"])
     >>> curves_of_traces([trace], str)["a"].round(3)
@@ -72,13 +70,7 @@ def _measured(trace: Trace, device_of: Callable[[str], str]) -> dict[str, Array]
 
 
 def curves_of_profiles(profiles: pd.DataFrame, *, near: float | None = None) -> dict[str, Array]:
-    """Fit one curve to each device of a tidy profile, ``[F]`` each; a batch with NaN seconds did not fit into memory.
-
-    Raises
-    ------
-    ValueError
-        If the profile holds more than one curve for a device, or too few sizes.
-    """
+    """Fit one curve to each device of a tidy profile, ``[F]`` each; a batch of NaN seconds did not fit in memory."""
     curves = {}
     for device, rows in profiles.groupby("device"):
         if len(rows[["source", "model", "held"]].drop_duplicates()) > 1:
@@ -122,48 +114,19 @@ def _curve(size_N: Array, seconds_N: Array, near: float | None, weight_N: Array 
     return np.array([*fit_curve(sizes, seconds, weights), np.inf, np.median(sizes)])
 
 
-def probed(
-    sizes: Sizes, wanted: Mask, low: Array, high: Array, *, amount: float, batch_multiple: int, iteration: int
-) -> Sizes:
-    """Return sizes in which random pairs of workers exchange a few samples; sum and bounds are kept.
-
-    >>> sizes, no_limit = np.array([100, 100, 100]), np.full(3, np.inf)
-    >>> probed(sizes, np.array([True, True, False]), np.ones(3), no_limit, amount=0.05, batch_multiple=1, iteration=9)
-    array([ 95, 105, 100])
-    """
-    # Seeded by the iteration, not by global state: every rank must draw the same pairs.
-    chance = np.random.default_rng((0, iteration))
-    order = chance.permutation(np.flatnonzero(wanted))
-    if len(order) % 2:
-        others = np.delete(np.arange(len(sizes)), order[-1])
-        order = np.append(order, chance.choice(others)) if len(others) else order[:-1]
-    result = sizes.copy()
-    for give, take in chance.permuted(order.reshape(-1, 2), axis=1):  # one by one: a worker may be in two pairs
-        wish = max(amount * min(sizes[give], sizes[take]), batch_multiple)
-        room = min(wish, result[give] - low[give], high[take] - result[take])
-        moved = int(max(room, 0) // batch_multiple * batch_multiple)
-        result[give] -= moved
-        result[take] += moved
-    return result
-
-
 UNKNOWN_INFORMATION, FITTED_INFORMATION, MAX_INFORMATION = 0.01, 4.0, 10.0
 """Information behind a slope, as a sum of squared relative moves of the batch: of an unknown curve, of a fitted one,
 and the most that is kept, so that old moves fade."""
-
-
-MIN_NOISE, TOLERATED = 0.02, 0.1
-"""Least relative noise assumed for a time, and the relative error of a slope up to which a curve counts as known."""
 
 
 class BatchTime(FleetPredictor):
     """Batch time curve of each worker, divided by a relative speed that another predictor forecasts.
 
     A curve starts as the one fitted to the worker or its device type. Without one it is ``t = x / v`` through the last
-    report, the best estimate while the batch size stays the same: slope and intercept are then indistinguishable, and
-    :attr:`wants_excitation` requests a different size. Once sizes vary, every move corrects the slope by recursive
-    least squares: it compares how much the time changed since the last report with how much the curve predicted. Old
-    information fades as new moves come in, and stays while there are none.
+    report, the best estimate while the batch size stays the same: slope and intercept are then indistinguishable. Once
+    sizes vary, every move corrects the slope by recursive least squares: it compares how much the time changed since
+    the last report with how much the curve predicted. Old information fades as new moves come in, and stays while there
+    are none.
 
     Parameters
     ----------
@@ -175,9 +138,6 @@ class BatchTime(FleetPredictor):
     near
         The batch size near which fitted curves must be accurate, such as the global batch over the number of workers;
         more distant sizes count less. Real curves are lines only over a few octaves, so give it if you can.
-    probing
-        How far a batch is varied for an iteration where :attr:`wants_excitation` asks for it, relative to its size, in
-        [0, 1); 0 never varies it.
 
     Examples
     --------
@@ -188,12 +148,12 @@ class BatchTime(FleetPredictor):
     >>> model = BatchTime()
     >>> model.reset(["a"])
     >>> model.observe(Report(samples=[40], seconds=[0.6]))
-    >>> model.predict().curves.seconds(np.array([80])), model.wants_excitation
-    (array([1.2]), array([ True]))
+    >>> model.predict().curves.seconds(np.array([80]))
+    array([1.2])
     >>> for size in (80, 40, 80):
     ...     model.observe(Report(samples=[size], seconds=[0.2 + 0.01 * size]))
-    >>> model.predict().curves.seconds(np.array([80])).round(2), model.wants_excitation
-    (array([1.]), array([False]))
+    >>> model.predict().curves.seconds(np.array([80])).round(2)
+    array([1.])
     """
 
     def __init__(
@@ -201,17 +161,13 @@ class BatchTime(FleetPredictor):
         devices: Mapping[str, str] | None = None,
         relative_speed: str = "ewma",
         near: float | None = None,
-        probing: float = 0.05,
     ) -> None:
         if near is not None and not near > 0:
             raise ValueError(f"near must be a batch size above 0, or None, got {near}")
-        if not 0 <= probing < 1:
-            raise ValueError(f"probing must lie in [0, 1), got {probing}")
         super().__init__()
         self.devices = devices
         self.relative_speed = relative_speed
         self.near = near
-        self.probing = probing
         self.curves_: dict[str, Array] = {}
         self._relative = named(relative_speed)
 
@@ -220,28 +176,7 @@ class BatchTime(FleetPredictor):
         """The covariates that the predictor of the relative speed reads."""
         return self._relative.covariate_names
 
-    @property
-    def wants_excitation(self) -> NDArray[np.bool_]:
-        """Workers whose batch varied too little to tell slope from intercept, and where excitation helps, ``[W]``."""
-        noise_W = np.maximum(np.sqrt(self.state["noise"]), MIN_NOISE)
-        # above 5% noise, a few per cent of excitation would take hundreds of iterations to show anything
-        wanted: NDArray[np.bool_] = (noise_W > TOLERATED * np.sqrt(self.state["information"])) & (noise_W < 0.05)
-        return wanted
-
-    def probe(self, sizes: Sizes, low: Array, high: Array, *, batch_multiple: int, iteration: int) -> Sizes:
-        """Return sizes to try for one iteration, ``[W]``: random pairs exchange a few samples where that helps."""
-        wanted_W = self.wants_excitation
-        if not (self.probing and wanted_W.any()):
-            return sizes
-        return probed(
-            sizes, wanted_W, low, high, amount=self.probing, batch_multiple=batch_multiple, iteration=iteration
-        )
-
     # -- fitting -------------------------------------------------------------------------------------------------
-
-    def fit(self, traces: Trace | Iterable[Trace]) -> Self:
-        """Fit a curve to every device type whose batch size varied in these traces, and relative speeds to the rest."""
-        return self.fit_streamed(as_traces(traces), Fitting())
 
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
         """Fit curves and relative speeds, all traces in memory; curves of other devices are kept."""

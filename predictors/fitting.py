@@ -94,8 +94,6 @@ class Survey:
     def of(cls, traces: Iterable[Trace], held_out: Callable[[str], bool] = lambda worker: False) -> Self:
         """Pass over the traces once; the spread of covariates leaves out the workers for which ``held_out`` is true.
 
-        Examples
-        --------
         >>> from paceline.datasets import Trace
         >>> one = Trace([[8, 8]], [[1, 2]], covariates=[[[0.5], [1.0]]], covariate_names=["cpu_share"])
         >>> survey = Survey.of([one, one])
@@ -108,26 +106,14 @@ class Survey:
         return surveying.survey(cls)
 
     def shared_covariates(self, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
-        """Return the wanted covariates, or all that the traces share if ``wanted`` is None.
-
-        Raises
-        ------
-        ValueError
-            If a wanted covariate is not in every trace; the message lists those that are.
-        """
+        """Return the wanted covariates, or all that the traces share if ``wanted`` is None."""
         missing = [name for name in wanted or () if name not in self.shared]
         if missing:
             raise ValueError(f"covariates {missing} are not in every trace to fit; those that are: {list(self.shared)}")
         return self._informative(self.shared if wanted is None else wanted, wanted)
 
     def any_covariates(self, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
-        """Return the wanted covariates, or all that any of the traces has if ``wanted`` is None.
-
-        Raises
-        ------
-        ValueError
-            If a wanted covariate is in none of the traces; the message lists those that are.
-        """
+        """Return the wanted covariates, or all that any of the traces has if ``wanted`` is None."""
         missing = [name for name in wanted or () if name not in self.covariates]
         if missing:
             raise ValueError(
@@ -186,13 +172,7 @@ class Surveying:
             self._covariates[name] = self._covariates.get(name, Spread()) + Spread.of(trace.covariates[:, fitted_W, d])
 
     def survey(self, kind: type[S]) -> S:
-        """Return the survey of the traces so far.
-
-        Raises
-        ------
-        ValueError
-            If there was no trace.
-        """
+        """Return the survey of the traces so far."""
         if not self._lengths:
             raise ValueError("traces must hold at least one trace to fit, got none")
         return kind(
@@ -210,13 +190,6 @@ P = TypeVar("P", bound=Predictor)
 def as_traces(traces: Trace | Iterable[Trace]) -> list[Trace]:
     """Return traces as a list: one trace, several, or a tidy DataFrame of one job.
 
-    Raises
-    ------
-    TypeError
-        If something else than a trace is among them.
-
-    Examples
-    --------
     >>> from paceline.datasets import Trace
     >>> one = Trace(samples=[[8, 8]], seconds=[[1, 2]])
     >>> as_traces(one) == as_traces([one]) == [one]
@@ -328,8 +301,6 @@ class Streams(Protocol):
 def fit_with(predictor: Any, traces: Iterable[Trace], fitting: Fitting) -> None:
     """Fit a predictor in place, streamed where it can; any other gets a list, without the held-out workers.
 
-    Examples
-    --------
     >>> from paceline.datasets import Trace
     >>> from paceline.predictors import EWMA
     >>> model = EWMA(smoothing=None)

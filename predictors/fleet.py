@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 class Params:
     """Base class of objects whose attributes are the arguments of their constructor.
 
-    Examples
-    --------
     >>> from paceline.predictors import EWMA, Calibrated
     >>> EWMA().set_params(smoothing=0.5)
     EWMA(smoothing=0.5)
@@ -43,13 +41,7 @@ class Params:
         return params
 
     def set_params(self, **params: Any) -> Self:
-        """Set arguments of the constructor and start again without state: all that was learned is dropped.
-
-        Raises
-        ------
-        ValueError
-            If there is no such parameter, or a value is out of range; the predictor is then unchanged.
-        """
+        """Set arguments of the constructor and start again without state: all that was learned is dropped."""
         if not params:
             return self
         mine = self.get_params(deep=False)
@@ -78,13 +70,6 @@ class Params:
 def require_int(name: str, value: object, minimum: int, maximum: int = 10_000) -> int:
     """Return a whole number within its range.
 
-    Raises
-    ------
-    ValueError
-        If it is not a whole number, or out of the range; the message names it.
-
-    Examples
-    --------
     >>> require_int("window", 8, minimum=1)
     8
     >>> require_int("window", 10**10, minimum=1)
@@ -99,13 +84,6 @@ def require_int(name: str, value: object, minimum: int, maximum: int = 10_000) -
 def covariate_names(covariates: Sequence[str]) -> tuple[str, ...]:
     """Return names of covariates; refuse one bare text, which would be taken for a name in each letter.
 
-    Raises
-    ------
-    ValueError
-        If it is a text, or holds anything other than texts.
-
-    Examples
-    --------
     >>> covariate_names(["cpu_share"])
     ('cpu_share',)
     >>> covariate_names("cpu_share")
@@ -175,6 +153,8 @@ class FleetPredictor(Params):
     _plain: ClassVar[bool] = False
     """True if usual reports cannot raise floating point warnings: silencing these costs a small fleet much."""
 
+    covariate_names_: tuple[str, ...] = ()
+
     columns: int = 1
     """Forecasts that it makes of each worker: above 1 only for experts that a mixture asks."""
 
@@ -233,8 +213,8 @@ class FleetPredictor(Params):
 
     @property
     def covariate_names(self) -> tuple[str, ...]:
-        """The covariates it reads: none, unless a predictor says otherwise."""
-        return ()
+        """The covariates it reads: those chosen, or those it was fitted with."""
+        return self.covariate_names_
 
     @property
     def learns_from_traces(self) -> bool:
@@ -242,8 +222,11 @@ class FleetPredictor(Params):
         return any(name.startswith("learned/") for name in self.state_dict())
 
     def fit(self, traces: Trace | Iterable[Trace]) -> Self:
-        """Do nothing: this predictor learns only from what it observes."""
-        return self
+        """Learn from these traces; a predictor that learns only from what it observes does nothing here."""
+        from paceline.predictors.fitting import Fitting, as_traces
+
+        streamed = getattr(self, "fit_streamed", None)
+        return self if streamed is None else streamed(as_traces(traces), Fitting())
 
     def reset(self, workers: Sequence[str]) -> None:
         """Start, or start again, with this fleet and no memory of any iteration."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array, Mask, all_finite
 from paceline.predictors.averages import smoothed
-from paceline.predictors.fitting import Fitting, as_traces
+from paceline.predictors.fitting import Fitting
 from paceline.predictors.fleet import FleetPredictor, covariate_names
 
 if TYPE_CHECKING:
@@ -256,16 +256,7 @@ class RLS(FleetPredictor):
         self._cached: tuple[Array, Array, Array, Array] | None = None
         self._set_zero_prior()
 
-    @property
-    def covariate_names(self) -> tuple[str, ...]:
-        """The covariates it reads: those chosen, or those it was fitted with."""
-        return self.covariate_names_
-
     # -- the prior that fitting learns ---------------------------------------------------------------------------
-
-    def fit(self, traces: Trace | Iterable[Trace]) -> Self:
-        """Learn where the weights of a new worker start, from these traces. A fleet being served is reset."""
-        return self.fit_streamed(as_traces(traces), Fitting())
 
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
         """Learn from traces that may be read more than once and never all at once."""

@@ -81,13 +81,7 @@ def named(text: str) -> FleetPredictor:
 
 
 def built(kind: type[FleetPredictor], arguments: str) -> FleetPredictor:
-    """Return a new predictor of a class, from its arguments as they are typed: ``lags=8,hidden=16``.
-
-    Raises
-    ------
-    ValueError
-        If the class has no such argument, or a value is not a literal.
-    """
+    """Return a new predictor of a class, from its arguments as they are typed: ``lags=8,hidden=16``."""
     values = _arguments(arguments)
     parameters = signature(kind).parameters
     if isinstance(values.get("covariates"), str):

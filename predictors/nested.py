@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array, Mask
 from paceline.predictors.ahead import MAX_HORIZON, MAX_HORIZONS, Ahead
-from paceline.predictors.fitting import Fitting, as_traces, fit_with
+from paceline.predictors.fitting import Fitting, fit_with
 from paceline.predictors.fleet import FleetPredictor, require_int
 
 if TYPE_CHECKING:
@@ -53,10 +53,6 @@ class NestedPredictor(FleetPredictor):
     def _all_covariates(self) -> Sequence[str]:
         """Return the names of the covariates that it reads; they may repeat."""
         return [name for inner in self._inner for name in inner.covariate_names]
-
-    def fit(self, traces: Trace | Iterable[Trace]) -> Self:
-        """Fit the inner predictors to these traces. A fleet being served is reset."""
-        return self.fit_streamed(as_traces(traces), Fitting())
 
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
         """Fit the inner predictors to traces that may be read more than once and never all at once."""

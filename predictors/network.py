@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array
 from paceline._require import require
-from paceline.predictors.fitting import FitProgress, Fitting, Survey, as_traces
+from paceline.predictors.fitting import FitProgress, Fitting, Survey
 from paceline.predictors.fleet import FleetPredictor, covariate_names
 from paceline.predictors.protocol import FASTEST, SLOWEST
 
@@ -217,11 +217,6 @@ def collected(
         Yields a trace's windows part by part.
     needs
         What a trace may be too short for, for the error.
-
-    Raises
-    ------
-    ValueError
-        If there are no windows to fit, or none that validate.
     """
     # Two million take at most a gigabyte, and more no longer change what a network of some thousand weights learns.
     share = 2_000_000 / max(survey.speeds, 1)
@@ -288,15 +283,6 @@ class Network(FleetPredictor):
         self.covariate_names_: tuple[str, ...] = self.covariates or ()
         self.covariate_mean_ = np.zeros(len(self.covariate_names_))
         self.covariate_scale_ = np.ones(len(self.covariate_names_))
-
-    @property
-    def covariate_names(self) -> tuple[str, ...]:
-        """The covariates it reads: those chosen, or those it was fitted with."""
-        return self.covariate_names_
-
-    def fit(self, traces: Trace | Iterable[Trace]) -> Self:
-        """Fit the network to these traces, on inputs as in serving. Needs torch. A fleet being served is reset."""
-        return self.fit_streamed(as_traces(traces), Fitting())
 
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
         """Fit the network to traces that may be read more than once and never all at once. Needs torch."""

@@ -14,7 +14,7 @@ from paceline._arrays import Array, read_only
 from paceline._curves import Curves
 
 if TYPE_CHECKING:
-    from paceline._arrays import Array, Sizes
+    from paceline._arrays import Array
     from paceline.datasets import Trace
 
 
@@ -231,13 +231,6 @@ class Predictor(Protocol):
 def require_predictor(predictor: object) -> None:
     """Refuse an object that is not a predictor, such as a predictor's name or class.
 
-    Raises
-    ------
-    TypeError
-        If it does not keep the contract; the sentence says what to pass instead.
-
-    Examples
-    --------
     >>> require_predictor(7)
     Traceback (most recent call last):
     TypeError: predictor must be one such as EWMA(), got an object of int: make one of a class in paceline.predictors
@@ -250,22 +243,6 @@ def require_predictor(predictor: object) -> None:
     elif isinstance(predictor, type):
         what, instead = f"the class {predictor.__name__}", f"{predictor.__name__}() makes one"
     raise TypeError(f"predictor must be one such as EWMA(), got {what}: {instead}")
-
-
-@runtime_checkable
-class Probes(Protocol):
-    """Optional part of the contract: the predictor tries sizes of its own, to learn curves.
-
-    Batches of one size do not determine a curve.
-    """
-
-    def probe(self, sizes: Sizes, low: Array, high: Array, *, batch_multiple: int, iteration: int) -> Sizes:
-        """Return sizes to try for one iteration in place of these, ``[W]``; these, if there is nothing to try.
-
-        Their sum is the same, they lie between ``low`` and ``high``, and each differs by a multiple of
-        ``batch_multiple``. Pure: every rank must get the same sizes.
-        """
-        ...
 
 
 @runtime_checkable

@@ -27,8 +27,6 @@ class Seasonal(FleetPredictor):
     iteration, and each worker has its own. The correction is their mean, shrunk by that correlation. Without a period
     it is an EWMA of the log speed. Iterations without a report do not count.
 
-    Examples
-    --------
     Every seventh iteration takes three times as long, and the next one will:
 
     >>> from paceline.predictors import Report

@@ -89,11 +89,6 @@ def descend(
         Changes a batch before it is fitted.
     weight
         Returns how much a batch counts in the mean over several: by default as much as it has windows.
-
-    Raises
-    ------
-    ValueError
-        If the loss is no longer finite; the sentence names the batch and the traces that its windows come from.
     """
     run = Descent(weights, loss, tuple(columns), windows, training, fitting, generator, augment, weight)
     with one_thread():

@@ -114,10 +114,9 @@ def _plain(configuration: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arguments(kind: str, stored: Mapping[str, Any]) -> dict[str, Any]:
-    arguments = dict(stored)
     # files of earlier versions hold options that are gone
-    if kind == "GatedNARX":
-        arguments.pop("online", None)
+    gone = {"GatedNARX": "online", "BatchTime": "probing"}.get(kind)
+    arguments = {name: value for name, value in stored.items() if name != gone}
     if training := arguments.get("training"):
         arguments["training"] = Training(**{name: value for name, value in training.items() if name != "closed_loop"})
     return arguments

@@ -79,14 +79,6 @@ def test_checksum_differs_between_plans():
     assert balancer().plan.checksum == plans[3].checksum
 
 
-class Curious(EWMA):
-    """Tries other sizes of two workers, always."""
-
-    def probe(self, sizes, low, high, *, batch_multiple, iteration):
-        tried = sizes + batch_multiple * np.array([1, 0, -1, 0]) * (-1) ** iteration
-        return tried if ((tried >= low) & (tried <= high)).all() else sizes
-
-
 def test_plan_survives_pickling():
     used = balancer(EWMA(0.5))
     plans = [used.step(report) for report in random_reports(60)]
@@ -99,10 +91,10 @@ def test_plan_survives_pickling():
 @pytest.mark.slow
 def test_resumes_exactly():
     reports = list(random_reports(120))
-    first = balancer(Curious())
+    first = balancer(EWMA())
     for report in reports[:61]:
         first.step(report)
-    second = balancer(Curious(), workers=["someone", "else"])
+    second = balancer(EWMA(), workers=["someone", "else"])
     second.load_state_dict({name: value.copy() for name, value in first.state_dict().items()})
     assert np.array_equal(first.plan.sizes, second.plan.sizes)
     assert all(same(first.step(report), second.step(report)) for report in reports[61:])
@@ -177,7 +169,7 @@ policies = st.fixed_dictionaries(
 @settings(max_examples=100, deadline=None)
 @given(reports, policies)
 def test_any_report_keeps_sum_multiple_and_bounds(reports, rules):
-    used, multiple = balancer(Curious(0.5), **rules), rules["batch_multiple"]
+    used, multiple = balancer(EWMA(0.5), **rules), rules["batch_multiple"]
     lower = np.ceil(rules["lower"] / multiple) * multiple
     upper = {None: [np.inf] * 4, 150: [150] * 4}.get(rules["upper"] if not isinstance(rules["upper"], dict) else 0)
     for samples, seconds, out_of_memory in reports:

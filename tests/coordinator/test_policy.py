@@ -91,17 +91,6 @@ def test_risk_spares_the_noisy_worker():
     assert last_size(1)[2] < 180
 
 
-@pytest.mark.parametrize(("probing", "still_wanted"), [(0.05, False), (0.0, True)])
-def test_probing_finds_the_fixed_time(probing, still_wanted):
-    predictor = BatchTime(probing=probing)
-    balancer = LoadBalancer(predictor, workers=FLEET, global_batch=600)
-    for _ in range(40):
-        balancer.step(Report(balancer.plan.sizes, 0.5 + 0.01 * balancer.plan.sizes))
-    assert predictor.wants_excitation.any() == still_wanted
-    intercept_W = balancer.plan.forecast.curves.intercept
-    np.testing.assert_allclose(intercept_W, 0.0 if still_wanted else 0.5, rtol=0.25)
-
-
 def test_fixed_times_are_balanced_in_two_changes():
     fixed, of_sample = np.array([0.5, 0.0, 0.2]), np.array([1 / 300, 1 / 300, 1 / 900])
     best = 1098 / 1500  # 300 (t - 0.5) + 300 t + 900 (t - 0.2) = 768
@@ -114,7 +103,7 @@ def test_fixed_times_are_balanced_in_two_changes():
             acted += balancer.step(Report(sizes, fixed + of_sample * sizes)).acted
         return (fixed + of_sample * balancer.plan.sizes).max() / best
 
-    assert ratio_after_two_changes(BatchTime(probing=0.0)) < 1.05
+    assert ratio_after_two_changes(BatchTime()) < 1.05
     assert ratio_after_two_changes(LastValue()) < 1.05
 
 

@@ -10,7 +10,7 @@ from paceline.predictors import EWMA, RLS, BatchTime, LastValue, Report
 
 
 def varied(seed):
-    """A load balancer with a random policy, whose predictor does not probe."""
+    """A load balancer with a random policy."""
     rng = np.random.default_rng(seed)
     workers = [f"w{number}" for number in range(rng.integers(2, 7))]
     policy = Policy(
@@ -19,7 +19,7 @@ def varied(seed):
         batch_multiple=int(rng.choice([1, 4])),
         risk=(0.0, 0.5, "auto")[rng.integers(3)],
     )
-    predictor = [LastValue(), EWMA(0.3), BatchTime(probing=0.0)][rng.integers(3)]
+    predictor = [LastValue(), EWMA(0.3), BatchTime()][rng.integers(3)]
     return LoadBalancer(predictor, workers=workers, global_batch=64 * 12, policy=policy), rng
 
 

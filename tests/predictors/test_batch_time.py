@@ -44,7 +44,6 @@ def test_curves_fitted_from_moved_batches():
     model.reset(FLEET)
     sizes = np.array([100, 100, 100])
     np.testing.assert_allclose(model.predict().curves.seconds(sizes), TRUTH.seconds(sizes), rtol=1e-6)
-    assert not model.wants_excitation.any()
 
 
 def test_device_type_shares_one_curve():
@@ -68,7 +67,6 @@ def test_unknown_type_starts_with_median_curve():
     curves = model.predict().curves
     assert curves.slope[0] == curves.slope[1]
     assert curves.limit.tolist() == [128.0, np.inf]
-    assert model.wants_excitation.tolist() == [False, True]
 
 
 def test_a_profile_gives_curve_and_memory_limit():
@@ -127,7 +125,6 @@ def test_slope_and_intercept_learned_online():
     curves = model.predict().curves
     np.testing.assert_allclose(curves.seconds(np.array([70.0])), 1.2, rtol=0.03)
     np.testing.assert_allclose(curves.seconds(np.array([130.0])), 1.8, rtol=0.03)
-    assert not model.wants_excitation.any()
 
 
 def test_slowed_worker_scales_its_curve():
@@ -213,26 +210,6 @@ def test_proportional_jobs_balance_as_by_speed(job):
     result = replay(schemes, trace)
     for name in ("curve", "fitted"):
         assert result.seconds(name).mean() < 1.01 * result.seconds("speed").mean()
-
-
-# -- probing -------------------------------------------------------------------------------------------------------
-
-
-def test_known_curves_or_no_probing_try_nothing():
-    free, narrow = (np.ones(2), np.full(2, np.inf)), (np.full(2, 98.0), np.full(2, 104.0))
-    still, model = BatchTime(probing=0.0), BatchTime()
-    for one in (still, model):
-        one.reset(["a", "b"])
-        one.observe(Report([100, 100], [0.5, 0.5]))
-    sizes = np.array([100, 100])
-    assert still.probe(sizes, *free, batch_multiple=1, iteration=9) is sizes
-    assert sorted(model.probe(sizes, *free, batch_multiple=1, iteration=9)) == [95, 105]
-    assert sorted(model.probe(sizes, *narrow, batch_multiple=2, iteration=9)) == [98, 102]
-    for size in (200, 100, 200):
-        model.observe(Report([size, size], 0.2 + np.array([0.003, 0.003]) * size))
-    assert model.probe(sizes, *free, batch_multiple=1, iteration=9) is sizes
-    with pytest.raises(ValueError, match=r"probing must lie in \[0, 1\), got 1.0"):
-        BatchTime(probing=1.0)
 
 
 @pytest.mark.slow

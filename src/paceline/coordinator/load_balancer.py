@@ -23,7 +23,7 @@ from paceline.coordinator.plan import Plan
 from paceline.coordinator.policy import Bounds, Limits, Policy, require_covariates, require_fleet
 from paceline.predictors.fixed_part import FixedPart
 from paceline.predictors.named import named
-from paceline.predictors.protocol import Forecast, Predictor, Probes, Report, require_predictor
+from paceline.predictors.protocol import Forecast, Predictor, Report, require_predictor
 from paceline.solver.split import Split, caution, evaluate, split
 
 EXTREME, MIN_EXTREME_GAIN = 0.75, 0.01
@@ -147,15 +147,13 @@ class LoadBalancer:
     # Time that keeping the sizes is expected to have cost since they were chosen, in iterations: gains that the solver
     # found, and upper bounds of gains since it was asked.
     _regret: Array
-    # The one owner of the decided sizes. The plan's sizes differ from them while a predictor probes, and a loader holds
-    # a copy of the plan's. Only this attribute is ever changed.
+    # The one owner of the decided sizes; plans and loaders hold copies. Only this attribute is ever changed.
     _sizes: Sizes
     _limits: Limits
     _missed: Sizes
     _silent: bool
     _known_before: Forecast
     _fits_in: Bounds | None
-    _curves: Curves
 
     def __init__(
         self,
@@ -180,8 +178,6 @@ class LoadBalancer:
         limits = Limits.of(self.policy, names, global_batch)
         self._served = self._serving(predictor, names)
         self._owner = _claim(predictor)
-        # Asked once: to look for the optional part of a protocol takes longer than a forecast.
-        self._probes = predictor if isinstance(predictor, Probes) else None
         self._iterations = 0
         self._regret = np.zeros(2)
         self._hedging = Hedging(global_batch, horizon)
@@ -344,7 +340,7 @@ class LoadBalancer:
     # -- parts ---------------------------------------------------------------------------------------------------
 
     def _next(self, forecast: Forecast) -> Plan:
-        """Choose the sizes, and plan them with what the predictor wants to try."""
+        """Choose the sizes, and plan them."""
         curves, bounds = _unlimited(forecast), self._limits.bounds(forecast)
         chosen, gain, reasons = self._chosen(forecast, curves, bounds)
         if not bounds.enough:
@@ -353,9 +349,7 @@ class LoadBalancer:
         if chosen.sizes is not before:
             self._known_before = forecast
             self._regret = np.zeros(2)
-        self._fits_in, self._curves = bounds, curves
-        if self._probes is not None:
-            chosen, reasons = self._probed(chosen, before, bounds, reasons)
+        self._fits_in = bounds
         if self._silent:
             reasons.append((why.silent, (self.workers, self._missed)))
         acted = _differ(chosen.sizes, self.plan.split.sizes)
@@ -455,20 +449,6 @@ class LoadBalancer:
     def _equal_sizes(self, bounds: Bounds) -> Sizes:
         return self._limits.equal if bounds is self._limits.unlimited else self._limits.equal_within(bounds)
 
-    def _probed(
-        self, chosen: Split, before: Sizes, bounds: Bounds, reasons: list[why.Reason]
-    ) -> tuple[Split, list[why.Reason]]:
-        """Return the sizes that the predictor wants to try in place of the chosen ones."""
-        sizes, batch_multiple = chosen.sizes, self.policy.batch_multiple
-        # Nothing is tried right after a change: the change itself shows how time depends on the batch.
-        if self._iterations >= self.policy.warmup and sizes is before and self._probes is not None:
-            tried = self._probes.probe(
-                sizes, bounds.low, bounds.high, batch_multiple=batch_multiple, iteration=self._iterations
-            )
-            chosen = evaluate(self._curves, tried) if _differ(tried, sizes) else chosen
-        was, now = why.moved_samples(before, self.plan.sizes), why.moved_samples(sizes, chosen.sizes)
-        return chosen, [(why.with_probing, (tuple(reasons), was, now))] if was or now else reasons
-
     def _hedged(self, curves: Curves, forecast: Forecast) -> Curves:
         """Return the curves to compare sizes under."""
         risk = self.policy.risk
@@ -505,8 +485,7 @@ class LoadBalancer:
 
     def _plan_of(self, sizes: Sizes, forecast: Forecast, reason: why.Reason, *, acted: bool = False) -> Plan:
         """Return a plan with sizes that are given, not decided on."""
-        self._curves = _unlimited(forecast)
-        return self._planned(evaluate(self._curves, sizes), forecast, [reason], acted=acted)
+        return self._planned(evaluate(_unlimited(forecast), sizes), forecast, [reason], acted=acted)
 
     def _planned(
         self,

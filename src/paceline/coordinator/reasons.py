@@ -137,33 +137,6 @@ def split_again(event: str, workers: Sequence[str], sizes: Sizes, known: Array) 
     return f"{over}; {names} {has} not reported yet, so {it_is} planned at the median speed of the others"
 
 
-def moved_samples(before: Sizes, after: Sizes) -> int:
-    """Return how many samples moved between workers.
-
-    >>> moved_samples(np.array([64, 64]), np.array([60, 68]))
-    4
-    """
-    return int(np.abs(after - before).sum()) // 2
-
-
-def with_probing(reasons: Iterable[Reason], before: int, now: int) -> str:
-    """Return the reasons, with a remark on samples that probing moves or has moved for a while.
-
-    >>> with_probing([NOTHING_TO_GAIN], before=0, now=6)
-    'Moved 6 samples for a while, to tell fixed time from time per sample; otherwise kept the sizes: no split is
-    expected to be faster'
-    """
-    reason, done = _joined(reasons), []
-    if before:
-        done.append(f"took back {count(before, 'sample')} that had been moved for a while")
-    if now:
-        done.append(f"moved {count(now, 'sample')} for a while, to tell fixed time from time per sample")
-    if reason.startswith("Kept the sizes"):
-        first = " and ".join(done)
-        return f"{first[0].upper()}{first[1:]}; otherwise kept{reason.removeprefix('Kept')}"
-    return f"{reason}; {' and '.join(done)}"
-
-
 def expected(made: float, current: float, horizon: int, hedged: bool) -> str:
     """Return what a change is expected to save.
 
