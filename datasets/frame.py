@@ -145,7 +145,10 @@ def start_unit_of(time: float) -> str:
 
 def panels_of(frame: pd.DataFrame) -> dict[str, Any]:
     """Return the parts of a trace: see :meth:`paceline.datasets.Trace.from_frame`."""
-    _check_columns(frame)
+    if missing := [name for name in REQUIRED if name not in frame.columns]:
+        raise ValueError(f"columns {missing} are missing; a trace needs {list(REQUIRED)}, got {list(frame.columns)}")
+    if not len(frame):
+        raise ValueError("the frame has no rows; a trace needs at least one")
     iteration_N = _checked_iterations(frame)
     _check_names_and_signs(frame)
     workers, place_C, name_N = _sorted_names(frame["worker"])
@@ -185,7 +188,13 @@ def _panels_with_gaps(
     row_N = iteration_N - iteration_N.min()  # a number that is absent for all workers is a gap, not a neighbor
     iterations = int(row_N.max()) + 1
     require_dense(len(frame), iterations, workers)  # before pairs are numbered: a far row would overflow
-    _check_unique(frame, row_N, column_N, workers)
+    _, first, count = np.unique(row_N * workers + column_N, return_index=True, return_counts=True)
+    if (count > 1).any():
+        again = frame.iloc[int(first[np.argmax(count > 1)])]
+        raise ValueError(
+            f"worker {again['worker']!s} reports iteration {int(again['iteration'])} more than once; "
+            "each pair (worker, iteration) may have only one row"
+        )
 
     def panel(name: str) -> NDArray[np.float64]:
         values = np.full((iterations, workers), np.nan)
@@ -216,14 +225,6 @@ def _is_dense(iteration_N: NDArray[np.int64], name_N: NDArray[np.integer[Any]], 
         and (iteration_TW == first_T[:, None]).all()
         and (name_TW == order_W).all()
     )
-
-
-def _check_columns(frame: pd.DataFrame) -> None:
-    missing = [name for name in REQUIRED if name not in frame.columns]
-    if missing:
-        raise ValueError(f"columns {missing} are missing; a trace needs {list(REQUIRED)}, got {list(frame.columns)}")
-    if not len(frame):
-        raise ValueError("the frame has no rows; a trace needs at least one")
 
 
 def _checked_iterations(frame: pd.DataFrame) -> NDArray[np.int64]:
@@ -301,17 +302,6 @@ def require_dense(rows: int, iterations: int, workers: int) -> None:
     if iterations * workers > max(FREE_PLACES, EMPTIEST * rows):
         raise ValueError(
             f"{rows} rows name {workers} workers and {iterations} iterations, a nearly empty panel: check these columns"
-        )
-
-
-def _check_unique(frame: pd.DataFrame, row: NDArray[np.int64], column: NDArray[np.int64], workers: int) -> None:
-    pair = row * workers + column
-    _, first, count = np.unique(pair, return_index=True, return_counts=True)
-    if (count > 1).any():
-        again = frame.iloc[int(first[np.argmax(count > 1)])]
-        raise ValueError(
-            f"worker {again['worker']!s} reports iteration {int(again['iteration'])} more than once; "
-            "each pair (worker, iteration) may have only one row"
         )
 
 

@@ -65,13 +65,11 @@ def _about(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
     version = about.get("schema_version", SCHEMA_VERSION)
     if version != SCHEMA_VERSION:
         raise ValueError(f"written with trace schema {version}, but this version of paceline reads {SCHEMA_VERSION}")
-    if not isinstance(about.get("meta", {}), dict) or not _are_names(about.get("workers", [])):
+    names = about.get("workers", [])
+    names_fit = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    if not isinstance(about.get("meta", {}), dict) or not names_fit:
         raise ValueError("the file's paceline metadata must hold meta, an object, and workers, a list of names")
     return about
-
-
-def _are_names(names: Any) -> bool:
-    return isinstance(names, list) and all(isinstance(name, str) for name in names)
 
 
 def max_bytes(path: Path) -> int:

@@ -56,7 +56,7 @@ def joined(traces: Sequence[Trace], paths: Sequence[Path]) -> Trace:
         if all(getattr(trace, name) is not None for trace in traces)
     }
     if shared:
-        panels["covariates"] = _beside([_covariates(trace, shared) for trace in traces])
+        panels["covariates"] = _beside([np.asarray(trace.covariates_named(shared)) for trace in traces])
     return Trace(
         **panels,
         covariate_names=shared,
@@ -95,8 +95,3 @@ def _beside(panels: Sequence[Array]) -> Array:
     length = max(map(len, panels))
     pads = [np.full((length - len(one), *one.shape[1:]), np.nan) for one in panels]
     return np.concatenate([np.concatenate(pair) for pair in zip(panels, pads, strict=True)], axis=1)
-
-
-def _covariates(trace: Trace, names: Sequence[str]) -> Array:
-    assert trace.covariates is not None, "a trace with names of covariates has them"
-    return np.asarray(trace.covariates[:, :, [trace.covariate_names.index(name) for name in names]])

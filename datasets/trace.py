@@ -95,13 +95,11 @@ class Trace:
         panel = _panel("seconds", seconds)
         shape = panel.shape
         workers = tuple(map(str, workers)) or tuple(map(str, range(shape[1])))
+        optional = {"comm_seconds": comm_seconds, "wait_seconds": wait_seconds, "start": start, "work": work}
         values: dict[str, object] = {
             "samples": _same_shape("samples", samples, shape),
             "seconds": _not_negative("seconds", panel),
-            "comm_seconds": None if comm_seconds is None else _same_shape("comm_seconds", comm_seconds, shape),
-            "wait_seconds": None if wait_seconds is None else _same_shape("wait_seconds", wait_seconds, shape),
-            "start": None if start is None else _same_shape("start", start, shape),
-            "work": None if work is None else _same_shape("work", work, shape),
+            **{name: None if given is None else _same_shape(name, given, shape) for name, given in optional.items()},
             "covariates": _covariate_panel(covariates, shape, tuple(covariate_names)),
             "covariate_names": _distinct("covariate_names", tuple(map(str, covariate_names))),
             "workers": _distinct("workers", workers, expected=shape[1]),

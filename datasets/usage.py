@@ -152,7 +152,7 @@ def usage_traces(
     with ExitStack() as stack:
         path = paths[0]
         buckets = Buckets(paths, len(layout.covariates), stack)
-        names = _bucketed(_timed(path, blocks, layout), buckets, tally, None if workers is None else frozenset(workers))
+        names = _bucketed(path, blocks, buckets, layout, tally, workers)
         if not names:
             raise ValueError(f"{path}: no row with a worker and a time is left; dropped: {tally.meta()['dropped']}")
         part = 0
@@ -226,27 +226,29 @@ class Buckets:
         return pa.record_batch([pa.array(np.ascontiguousarray(column)) for column in columns], schema=self._schema)
 
 
-def _timed(path: Path, blocks: Iterable[Rows], layout: Layout) -> Iterator[Rows]:
-    """Refuse times before 1970 or after 2100: they are in another unit."""
-    for block in blocks:
-        if layout.since_1970 and ((block.time < 0) | (block.time > LATEST)).any():
-            wrong = block.time[(block.time < 0) | (block.time > LATEST)][0]
-            raise ValueError(
-                f"{path}: times must be seconds between 1970 and 2100, got {wrong:.17g}; the unit is mixed up"
-            )
-        yield block
-
-
-def _bucketed(blocks: Iterable[Rows], buckets: Buckets, tally: Tally, only: frozenset[str] | None) -> list[str]:
+def _bucketed(
+    path: Path,
+    blocks: Iterable[Rows],
+    buckets: Buckets,
+    layout: Layout,
+    tally: Tally,
+    workers: Sequence[str] | None,
+) -> list[str]:
     """Put all rows into buckets, and return the workers' names in the order of their numbers."""
     import pandas as pd
 
     numbers: dict[str, int] = {}
     for block in blocks:
+        # times before 1970 or after 2100 are in another unit
+        if layout.since_1970 and (outside_N := (block.time < 0) | (block.time > LATEST)).any():
+            raise ValueError(
+                f"{path}: times must be seconds between 1970 and 2100, got {block.time[outside_N][0]:.17g}; the unit "
+                "is mixed up"
+            )
         known_N = block.worker.notna().to_numpy(dtype=bool) & np.isfinite(block.time)
         tally.rows("rows without worker or time", (~known_N).sum())
-        if only is not None:
-            wanted_N = block.worker.isin(list(only)).to_numpy(dtype=bool)
+        if workers is not None:
+            wanted_N = block.worker.isin(list(workers)).to_numpy(dtype=bool)
             tally.rows("rows of workers that were not asked for", (known_N & ~wanted_N).sum())
             known_N &= wanted_N
         code_N, names = pd.factorize(block.worker[known_N])
@@ -272,15 +274,6 @@ def _groups_that_fit(path: Path, rows: Coded, step: float, covariates: int) -> I
     """Cut rows in the order of their workers into groups whose panels are not too large."""
     if not len(rows.time):
         return
-    length = _length(path, rows, step)
-    # at most 3 million numbers in one trace, unless a single worker has more
-    fitting = max(1, int(3_000_000 // (length * (covariates + 2))))
-    starts = np.flatnonzero(np.concatenate([[True], np.diff(rows.worker) != 0]))[::fitting]
-    for start, end in zip(starts, [*starts[1:], len(rows.time)], strict=True):
-        yield Coded(rows.worker[start:end], rows.time[start:end], rows.values[start:end])
-
-
-def _length(path: Path, rows: Coded, step: float) -> int:
     first, last = rows.time.min(), rows.time.max()
     # Beyond what float64 can tell apart, rounding alone would make a panel of millions of empty iterations.
     if np.spacing(max(abs(first), abs(last))) > step / 1000:
@@ -291,7 +284,11 @@ def _length(path: Path, rows: Coded, step: float) -> int:
             f"{path}: {len(rows.time)} rows from {first:g} s to {last:g} s would make {length:.3g} iterations of "
             f"{step:g} s: a time or its unit is wrong; if they are right, give a longer period"
         )
-    return int(length)
+    # at most 3 million numbers in one trace, unless a single worker has more
+    fitting = max(1, int(3_000_000 // (int(length) * (covariates + 2))))
+    starts = np.flatnonzero(np.concatenate([[True], np.diff(rows.worker) != 0]))[::fitting]
+    for start, end in zip(starts, [*starts[1:], len(rows.time)], strict=True):
+        yield Coded(rows.worker[start:end], rows.time[start:end], rows.values[start:end])
 
 
 def _trace(job: str, rows: Coded, names: Sequence[str], step: float, layout: Layout, tally: Tally) -> Trace:

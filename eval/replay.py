@@ -95,7 +95,7 @@ class Replay:
                 "scheme": name,
                 "mean": means[name],
                 "p95": float(np.quantile(self.seconds(name), 0.95)),
-                "waiting": _waiting(iterations),
+                "waiting": waiting(np.stack([iteration.seconds for iteration in iterations]), None).share,
                 "speed-up": means[EQUAL] / means[name],
                 "regret": means[name] / means[ORACLE] - 1.0,
             }
@@ -132,11 +132,6 @@ class Replays:
         return table.reset_index().sort_values("speed-up", ascending=False, ignore_index=True)
 
 
-def _waiting(iterations: list[ReplayedIteration]) -> float:
-    """Return the share of the time that workers wait for the slowest one, as ``datasets.waiting_time`` defines it."""
-    return waiting(np.stack([iteration.seconds for iteration in iterations]), None).share
-
-
 def iter_replay(
     scheme: SizeScheme,
     trace: Trace,
@@ -171,7 +166,11 @@ def iter_replay(
             continue
         covariates_WD = None if covariates_TWD is None else covariates_TWD[k]
         sizes = scheme.sizes(k, covariates_WD)
-        _require_integers(sizes, global_batch, scheme)
+        if sizes.sum() != global_batch or sizes.min() < 1:
+            raise ValueError(
+                f"{type(scheme).__name__} must assign {global_batch} samples, at least one to each worker, got "
+                f"{sizes.tolist()}, which is {sizes.sum()}"
+            )
         if fixed_seconds is not None:
             seconds = curves_at(trace, fixed_seconds, k).busy_seconds(sizes)
         else:
@@ -238,8 +237,12 @@ def replay(
         )
     if reserved := sorted({EQUAL, ORACLE} & set(schemes)):
         raise ValueError(f"schemes must not use the names {reserved}, which are always in the table: rename them")
-    oracle = Oracle(trace.speed, curves) if fixed_seconds is None else Oracle.of_fixed(trace, fixed_seconds)
-    everyone: dict[str, SizeScheme] = {EQUAL: EqualBatches(), **schemes, ORACLE: oracle}
+    true_curves = None if fixed_seconds is None else partial(curves_at, trace, fixed_seconds)
+    everyone: dict[str, SizeScheme] = {
+        EQUAL: EqualBatches(),
+        **schemes,
+        ORACLE: Oracle(trace.speed, curves, curves_at=true_curves),
+    }
     ran = {
         name: list(iter_replay(scheme, trace, global_batch=batch, curves=curves, fixed_seconds=fixed_seconds))
         for name, scheme in everyone.items()
@@ -276,14 +279,6 @@ def _divisible(trace: Trace, recorded: int) -> tuple[int, str]:
         f"{trace.name}: replayed with a global batch of {batch}, because the recorded {recorded} cannot be divided "
         f"finely among {workers} workers; give another with global_batch"
     )
-
-
-def _require_integers(sizes: NDArray[np.int64], global_batch: int, scheme: SizeScheme) -> None:
-    if sizes.sum() != global_batch or sizes.min() < 1:
-        raise ValueError(
-            f"{type(scheme).__name__} must assign {global_batch} samples, at least one to each worker, got "
-            f"{sizes.tolist()}, which is {sizes.sum()}"
-        )
 
 
 class SizeScheme(Protocol):
@@ -400,21 +395,18 @@ class Oracle:
         The whole job's recorded speeds, ``[T, W]``, in samples/s, such as ``trace.speed``.
     curves
         Batch time curves of the workers, if the speeds are relative to these.
+    curves_at
+        Returns the curves of an iteration, in place of both.
     """
 
     covariate_names: tuple[str, ...] = ()
 
-    def __init__(self, speed: Array, curves: Curves | None = None) -> None:
+    def __init__(
+        self, speed: Array, curves: Curves | None = None, *, curves_at: Callable[[int], Curves] | None = None
+    ) -> None:
         self.speed = speed
         self.curves = curves
-        self._curves_at: Callable[[int], Curves] = self._curves_from_speed
-
-    @classmethod
-    def of_fixed(cls, trace: Trace, fixed_seconds: Array) -> Oracle:
-        """Return the oracle of a job of whose times these seconds do not follow the batch, ``[T, W]``."""
-        oracle = cls(trace.speed)
-        oracle._curves_at = partial(curves_at, trace, fixed_seconds)
-        return oracle
+        self.curves_at = curves_at
 
     def reset(self, workers: Sequence[str], global_batch: int) -> None:
         """Start a job with these workers and this global batch; nothing is carried over."""
@@ -422,13 +414,14 @@ class Oracle:
 
     def sizes(self, iteration: int, covariates: Array | None) -> Sizes:
         """Solve the split of the true speeds."""
-        return split(self._curves_at(iteration), self._global_batch, lower=1).sizes
-
-    def _curves_from_speed(self, iteration: int) -> Curves:
         speed_W, curves = self.speed[iteration], self.curves
-        if curves is None:
-            return Curves.from_speed(speed_W)
-        return Curves(curves.floor / speed_W, curves.slope / speed_W, curves.intercept / speed_W, curves.limit)
+        if self.curves_at is not None:
+            true = self.curves_at(iteration)
+        elif curves is None:
+            true = Curves.from_speed(speed_W)
+        else:
+            true = Curves(curves.floor / speed_W, curves.slope / speed_W, curves.intercept / speed_W, curves.limit)
+        return split(true, self._global_batch, lower=1).sizes
 
     def observe(self, sizes: Sizes, seconds: Array, covariates: Array | None) -> None:
         """Learn nothing."""

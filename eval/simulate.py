@@ -204,7 +204,8 @@ def simulate(
     if curves is None and holds_wall_times(trace):
         raise ValueError(
             "all workers have the same time in every iteration: these are wall times, which hold the waiting for each "
-            f"other, and do not show who is slow; record busy time: paceline record -- {_command(trace)}"
+            "other, and do not show who is slow; record busy time: paceline record -- "
+            + trace.meta.get("command", "torchrun --nproc-per-node 2 train.py")
         )
     of_step = trace.meta.get("global_batch", "")
     replayed_batch = int(of_step) if global_batch is None and of_step.isdecimal() else global_batch
@@ -322,7 +323,10 @@ def _about_job(found: Simulation, trace: Trace, global_batch: int | None) -> Sim
     elif of_step.isdecimal():
         batch = int(of_step)
     else:
-        recorded = _recorded_batch(trace)
+        # the usual samples of an iteration; of those that a probe did not cut, the upper half
+        samples_T = trace.samples[np.isfinite(trace.samples).all(axis=1)].sum(axis=1)
+        quantile = 0.75 if trace.meta.get("probe") else 0.5
+        recorded = round(float(np.quantile(samples_T, quantile, method="nearest"))) if samples_T.size else 0
         known = recorded > len(trace.workers) and not trace.meta.get("derived") and recorded % accumulate == 0
         batch = recorded // accumulate if known else None
     return replace(
@@ -346,18 +350,6 @@ def _busy_times(trace: Trace) -> tuple[str, ...]:
         return ()
     same = f"Workers' times differ by only {percent(deviation)}, as those of whole iterations do, whoever is slow"
     return (f"Assumed: times are each worker's own, without waiting. {same}.",)
-
-
-def _recorded_batch(trace: Trace) -> int:
-    """Return the usual samples of an iteration; of those that a probe did not cut, the upper half."""
-    samples_T = trace.samples[np.isfinite(trace.samples).all(axis=1)].sum(axis=1)
-    if not samples_T.size:
-        return 0
-    return round(float(np.quantile(samples_T, 0.75 if trace.meta.get("probe") else 0.5, method="nearest")))
-
-
-def _command(trace: Trace) -> str:
-    return trace.meta.get("command", "torchrun --nproc-per-node 2 train.py")
 
 
 # -- replays ---------------------------------------------------------------------------------------------------------
@@ -453,15 +445,21 @@ def _replayed(
             "workers; give a larger one (--global-batch) to see what balancing would gain with it"
         )
     multiple = default_batch_multiple(batch, workers) if batch else 1
-    upper = None if curves is None else dict(zip(job.workers, _integers(curves.limit), strict=True))
+    limits = [] if curves is None else [int(min(limit, 2**31)) for limit in curves.limit]
+    upper = dict(zip(job.workers, limits, strict=True)) if limits else None
     live = Balanced(Auto(), Policy(batch_multiple=multiple, upper=upper))
     fixed_TW = None if fixed_W is None else fixed_W * job.seconds
     replayed = replay({"live": live}, job, global_batch=batch, warmup=warmup, curves=curves, fixed_seconds=fixed_TW)
     scored = job.select(slice(warmup, None))
-    exchange = _exchange(scored) * (replayed.global_batch / recorded if recorded and fixed_W is None else 1.0)
+    # the usual seconds of an exchange, which batch sizes do not change
+    known = scored.comm_seconds is not None and np.isfinite(scored.comm_seconds).any()
+    exchange = float(np.nanmedian(np.asarray(scored.comm_seconds))) if known else 0.0
+    if recorded and fixed_W is None:
+        exchange *= replayed.global_batch / recorded
     equal_T, balanced_T = replayed.seconds(EQUAL) + exchange, replayed.seconds("live") + exchange
     low, high = _interval(equal_T, balanced_T)
-    paused = 0.0 if paused_TW is None else _paused(job.seconds, paused_TW)
+    longest_T = (job.seconds if paused_TW is None else job.seconds + paused_TW).max(axis=1)
+    paused = float((longest_T - job.seconds.max(axis=1)).mean())
     computing = float(equal_T.mean()) / (float(equal_T.mean()) + paused)
     saving = computing * float(1.0 - balanced_T.sum() / equal_T.sum())
     best_T = replayed.seconds(ORACLE) + exchange
@@ -479,21 +477,6 @@ def _replayed(
         paused=1.0 - computing,
         slowest=job.workers[int(times_W.argmax())] if times_W.max() > len(equal_T) / 2 else "",
     )
-
-
-def _paused(busy_TW: Array, paused_TW: Array) -> float:
-    """Return the seconds by which pauses make an iteration longer, in the mean."""
-    return float(((busy_TW + paused_TW).max(axis=1) - busy_TW.max(axis=1)).mean())
-
-
-def _exchange(job: Trace) -> float:
-    """Return the usual seconds of an exchange, which batch sizes do not change; 0 where it was not recorded."""
-    known = job.comm_seconds is not None and bool(np.isfinite(job.comm_seconds).any())
-    return float(np.nanmedian(job.comm_seconds)) if known else 0.0  # type: ignore[arg-type]
-
-
-def _integers(limit: Array) -> list[int]:
-    return [int(min(one, 2**31)) for one in limit]
 
 
 def _interval(equal_T: Array, balanced_T: Array) -> tuple[float, float]:

@@ -142,7 +142,11 @@ class _Part:
         devices = [name for name in header[3:4] if not name.startswith("%") and name.isupper()]
         names = list(header[3 + len(devices) :])
         worker = [row[0] + (f" {devices[0].lower()} {row[3]}" if devices and row[3] != "-1" else "") for _, row in rows]
-        time_N = _sar_times(path, rows)
+        written = [row[2] for _, row in rows]
+        if written[0].replace(".", "", 1).isdigit():
+            time_N = _numbers(path, ["timestamp"], [(line, row[2:3]) for line, row in rows])[:, 0]
+        else:
+            time_N = seconds_since_1970(path, pd.Series(written), "timestamp", first_row=rows[0][0])
         values_ND = _numbers(path, names, [(line, row[3 + len(devices) :]) for line, row in rows])
         interval_N = np.abs(_numbers(path, ["interval"], [(line, row[1:2]) for line, row in rows])[:, 0])
         self.rows = Rows(pd.Series(worker), time_N, values_ND)
@@ -182,15 +186,6 @@ def _sar_parts(path: Path, tally: Tally) -> Iterator[_Part]:
         yield _Part(path, header, rows)
     elif not has_part:
         raise ValueError(f"{path}: has no rows")
-
-
-def _sar_times(path: Path, rows: Sequence[Numbered]) -> Array:
-    import pandas as pd
-
-    written = [row[2] for _, row in rows]
-    if written[0].replace(".", "", 1).isdigit():
-        return _numbers(path, ["timestamp"], [(line, row[2:3]) for line, row in rows])[:, 0]
-    return seconds_since_1970(path, pd.Series(written), "timestamp", first_row=rows[0][0])
 
 
 def _numbers(path: Path, names: Sequence[str], rows: Sequence[Numbered]) -> Array:
@@ -235,7 +230,9 @@ def read_nvidia_smi(
             rows = rows[rows["worker"].isin(list(workers))]
         if rows.empty:
             raise ValueError(f"{path}: has no row{' of these workers' if workers is not None else ''}")
-        arrangement = Arrangement(period=period or _period(rows))
+        between = rows.sort_values("start").groupby("worker")["start"].diff()
+        usual = float(between[between > 0].median())
+        arrangement = Arrangement(period=period or (max(round(usual, 2), 0.01) if usual > 0 else 1.0))
         meta = {"units": "; ".join(f"{name}: {unit}" for name, unit in units.items())}
         yield from traces_of(path, rows, arrangement, tally, "nvidia_smi", meta=meta)
 
@@ -254,12 +251,6 @@ def _values(path: Path, table: pd.DataFrame) -> pd.DataFrame:
         return values.assign(**{name: numbers_in(values, name) for name in found}).set_index(table.index)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-
-
-def _period(rows: pd.DataFrame) -> float:
-    between = rows.sort_values("start").groupby("worker")["start"].diff()
-    between = between[between > 0]
-    return max(round(float(between.median()), 2), 0.01) if len(between) else 1.0
 
 
 def _is_nvidia_smi(path: Path, text: str) -> bool:
@@ -301,7 +292,8 @@ def _prometheus_table(path: Path, tally: Tally) -> pd.DataFrame:
     import pandas as pd
 
     series = _series(path)
-    differing = _differing([one["metric"] for one in series])
+    labels = dict.fromkeys(label for one in series for label in one["metric"])
+    differing = [label for label in labels if len({str(one["metric"].get(label)) for one in series}) > 1]
     rows: dict[str, list[Any]] = {"worker": [], "start": [], "value": []}
     names = [_named(one["metric"], differing) for one in series]
     if len(set(names)) < len(names):
@@ -339,12 +331,6 @@ def _series(path: Path) -> list[dict[str, Any]]:
     return series
 
 
-def _differing(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the labels in which series differ."""
-    labels = dict.fromkeys(label for metric in metrics for label in metric)
-    return [label for label in labels if len({str(metric.get(label)) for metric in metrics}) > 1]
-
-
 def _named(metric: Mapping[str, Any], differing: Sequence[str]) -> str:
     """Return a series' name: its value of the one label in which they differ, or all of these with their labels.
 
@@ -354,10 +340,6 @@ def _named(metric: Mapping[str, Any], differing: Sequence[str]) -> str:
     if len(differing) == 1:
         return str(metric.get(differing[0], ""))
     return ",".join(f"{label}={metric.get(label, '')}" for label in differing) or "0"
-
-
-def _is_prometheus(path: Path, text: str) -> bool:
-    return text.lstrip().startswith("{") and {"resultType", "metric", "values"} <= set(names_in(text))
 
 
 FORMATS = (
@@ -395,6 +377,8 @@ FORMATS = (
         gives="speed or usage",
         seen=MADE,
         read=read_prometheus,
-        matches=_is_prometheus,
+        matches=lambda path, head: (
+            head.lstrip().startswith("{") and {"resultType", "metric", "values"} <= set(names_in(head))
+        ),
     ),
 )

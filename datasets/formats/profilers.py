@@ -40,18 +40,9 @@ def read_megatron(paths: Sequence[Path]) -> Iterator[Trace]:
                 "--timing-log-level 2 --timing-log-option all"
             )
         # further timers of the rank itself, where every block has them for every rank
-        timers = [
-            *COMPUTE_TIMERS,
-            *(
-                one
-                for one in (
-                    "optimizer-copy-to-main-grad",
-                    "optimizer-inner-step",
-                    "optimizer-copy-main-to-model-params",
-                )
-                if all(set(b.get(one, ())) >= set(b[COMPUTE_TIMERS[0]]) for b in blocks)
-            ),
-        ]
+        further = ("optimizer-copy-to-main-grad", "optimizer-inner-step", "optimizer-copy-main-to-model-params")
+        complete = [one for one in further if all(set(b.get(one, ())) >= set(b[COMPUTE_TIMERS[0]]) for b in blocks)]
+        timers = [*COMPUTE_TIMERS, *complete]
         require_dense(sum(len(block[timer]) for block in blocks for timer in COMPUTE_TIMERS), len(blocks), len(ranks))
         seconds_TW = 1e-3 * np.array(
             [[sum(block[timer].get(rank, np.nan) for timer in timers) for rank in ranks] for block in blocks]
@@ -141,7 +132,11 @@ def _rank(path: Path, tally: Tally) -> tuple[int, dict[int, float]]:
         raise ValueError(f"{path}: must hold a list of traceEvents")
     spans = [one for one in events if _is_span(one)]
     tally.read(len(spans))
-    steps = {int(found[1]): one for one in spans if (found := _step(one))}
+    # the device has spans of the same name
+    on_host = [one for one in spans if one.get("cat") == "user_annotation"]
+    steps = {
+        int(found[1]): one for one in on_host if (found := re.fullmatch(r"ProfilerStep#(\d+)", str(one.get("name"))))
+    }
     collective, computing = (_intervals(spans, is_collective) for is_collective in (True, False))
     if not steps or not len(collective):
         missing = "ProfilerStep (call profiler.step())" if not steps else "kernel of NCCL or RCCL"
@@ -184,16 +179,10 @@ def _intervals(spans: Sequence[Mapping[str, Any]], collective: bool) -> Array:
 
 
 def _is_span(one: object) -> bool:
-    return isinstance(one, Mapping) and one.get("ph") == "X" and all(_is_time(one.get(key)) for key in ("ts", "dur"))
-
-
-def _is_time(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e18
-
-
-def _step(one: Mapping[str, Any]) -> re.Match[str] | None:
-    on_host = one.get("cat") == "user_annotation"  # the device has spans of the same name
-    return re.fullmatch(r"ProfilerStep#(\d+)", str(one.get("name"))) if on_host else None
+    if not isinstance(one, Mapping) or one.get("ph") != "X":
+        return False
+    times = one.get("ts"), one.get("dur")
+    return all(isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e18 for value in times)
 
 
 def _number_of(path: Path, export: Mapping[str, Any]) -> int:
@@ -210,24 +199,22 @@ def _number_of(path: Path, export: Mapping[str, Any]) -> int:
 # --- Averages of each rank's step, from the final summary that TraceML writes. Axis: W ranks.
 
 
-FORWARD, BACKWARD = "forward_ms", "backward_ms"
+Rows = dict[str, Mapping[str, object]]
+"""The metrics of each rank."""
 
 
 def read_traceml(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield one iteration of all ranks: the averages of their steps, without the waiting inside the passes."""
     for path in paths:
         rows = _rows(path)
-        beside_W = np.array(
-            [
-                [_number(path, rank, row, name) for name in ("input_wait_ms", "h2d_ms", "optimizer_ms", "residual_ms")]
-                for rank, row in rows.items()
-            ]
-        ).sum(1)
-        beside_W = np.maximum(beside_W, _unlisted(path, rows))
-        forward_W, backward_W = (
-            np.array([_number(path, rank, row, name, needed=True) for rank, row in rows.items()])
-            for name in (FORWARD, BACKWARD)
-        )
+
+        def column(name: str, needed: bool = False, path: Path = path, rows: Rows = rows) -> Array:
+            return np.array([_number(path, rank, row, name, needed) for rank, row in rows.items()])
+
+        forward_W, backward_W = column("forward_ms", needed=True), column("backward_ms", needed=True)
+        listed_W = sum(map(column, ("input_wait_ms", "h2d_ms", "optimizer_ms", "residual_ms")), np.zeros(len(rows)))
+        # what of a rank's step no part lists is its own too
+        beside_W = np.maximum(listed_W, column("step_time_ms") - forward_W - backward_W)
         tally = Tally()
         tally.read(len(rows))
         yield Trace(
@@ -243,16 +230,6 @@ def read_traceml(paths: Sequence[Path]) -> Iterator[Trace]:
                 **tally.meta(),
             },
         )
-
-
-def _unlisted(path: Path, rows: Mapping[str, Mapping[str, object]]) -> Array:
-    """Return what of each rank's step is neither of the passes: what no part lists is its own too, ``[W]``."""
-    columns = ("step_time_ms", FORWARD, BACKWARD)
-    step_W, forward_W, backward_W = (
-        np.array([_number(path, rank, row, name) for rank, row in rows.items()]) for name in columns
-    )
-    unlisted_W: Array = np.maximum(step_W - forward_W - backward_W, 0.0)
-    return unlisted_W
 
 
 def compute_passes(forward_W: Array, backward_W: Array, beside_W: Array) -> Array:
@@ -277,7 +254,7 @@ def compute_passes(forward_W: Array, backward_W: Array, beside_W: Array) -> Arra
     return passes
 
 
-def _rows(path: Path) -> dict[str, Mapping[str, object]]:
+def _rows(path: Path) -> Rows:
     summary = json_of(path, 1 << 26, "this is no summary of a run")
     rows = summary
     for key in ("step_time", "groups", "rows"):
@@ -292,7 +269,7 @@ def _rows(path: Path) -> dict[str, Mapping[str, object]]:
     return metrics  # type: ignore[return-value]
 
 
-def _number(path: Path, rank: str, row: Mapping[str, object], name: str, needed: bool = False) -> float:
+def _number(path: Path, rank: str, row: Mapping[str, object], name: str, needed: bool) -> float:
     value = row.get(name)
     if value is None and not needed:
         return 0.0

@@ -6,12 +6,12 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline._arrays import Array, Sizes
+from paceline._arrays import Array
 from paceline.datasets.columns import Arrangement, span_unit
 from paceline.datasets.formats import QUOTED, Format, real
 from paceline.datasets.formats.tables import require_values, traces_of
@@ -110,10 +110,6 @@ def _records(path: Path, tally: Tally) -> list[Record]:
     return records
 
 
-def _is_pytorch(path: Path, head: str) -> bool:
-    return any(parsed(line) for line in re.split(r"[\r\n]+", head))
-
-
 # --- Histories of runs exported from Weights & Biases as CSV, with any columns that the run logged.
 
 WANDB_COLUMNS = ("_step", "_runtime", "_timestamp")
@@ -134,35 +130,47 @@ def read_wandb(
         table, left_out = _numbers(path, tally)
         if seconds in table:
             table[seconds] *= seconds_of(unit)
-        run_T = _runs(table)
+        # a run without numbered steps is never seen to be restarted
+        steps_T = table["_step"].ffill().fillna(0.0).to_numpy() if "_step" in table else np.zeros(len(table))
+        run_T = runs_of(steps_T)
         tally.restarts(run_T[-1])
+        names = [name for name in map(str, table) if name not in {seconds, samples, *WANDB_COLUMNS}]
+        names = [name for name in names if name.startswith(("system.", "system/"))] or names
         if seconds is None:
             _warn_unknown_speed(path, table)
-        excluded = {seconds, samples, *WANDB_COLUMNS}
-        covariates = [name for name in map(str, table) if name not in excluded]
-        if system := [name for name in covariates if name.startswith(("system.", "system/"))]:
-            covariates = system
-        trace = (
-            _usage(table, covariates)
-            if seconds is None
-            else _steps(path, table, run_T, covariates, seconds, samples, tally)
+            none_T = np.full(len(table), np.nan)
+            covariates, start_T, samples_T, seconds_T = table, table["_timestamp"], none_T, none_T
+        else:
+            rows = _steps(path, table, seconds, samples)
+            # what a run knows dies with it
+            covariates = table[names].groupby(run_T).ffill().groupby(run_T).shift(1).loc[rows.index]
+            seconds_T = rows[seconds].to_numpy()
+            samples_T = rows[samples].to_numpy() if isinstance(samples, str) else np.full(len(rows), float(samples))
+            bad_T = ~(seconds_T >= 0) | ~(samples_T >= 0)
+            tally.cells("steps with negative or unknown seconds or samples", bad_T.sum())
+            samples_T, seconds_T = (np.where(bad_T, np.nan, values_T) for values_T in (samples_T, seconds_T))
+            start_T = rows["_timestamp"] - seconds_T
+        known = [name for name in names if covariates[name].notna().any()]
+        yield Trace(
+            samples=samples_T[:, None],
+            seconds=seconds_T[:, None],
+            start=start_T.to_numpy()[:, None],
+            covariates=covariates[known].to_numpy()[:, None, :] if known else None,
+            covariate_names=known,
+            meta={
+                "job": path.name.split(".")[0],
+                "format": "wandb",
+                "units": "covariates: as in the file",
+                **tally.meta(),
+                **({"columns_dropped": f"{', '.join(left_out)}: no numbers"} if left_out else {}),
+            },
         )
-        meta = {
-            "job": path.name.split(".")[0],
-            "format": "wandb",
-            "units": "covariates: as in the file",
-            **tally.meta(),
-        }
-        if left_out:
-            meta["columns_dropped"] = f"{', '.join(left_out)}: no numbers"
-        yield Trace(**trace, meta=meta)
 
 
 def _warn_unknown_speed(path: Path, table: pd.DataFrame) -> None:
     """Warn that no speed is known, and name the columns that look like times of a step."""
-    times = [
-        name for name in map(str, table) if name not in WANDB_COLUMNS and span_unit(name.rpartition("/")[2]) is not None
-    ]
+    names = [name for name in map(str, table) if name not in WANDB_COLUMNS]
+    times = [name for name in names if span_unit(name.rpartition("/")[2]) is not None]
     likely = f"; likely ones are {times[:5]}" if times else ""
     warnings.warn(
         f"{path}: every speed is NaN, as no column of step times is named: give seconds=COLUMN, and unit=ms if it is "
@@ -192,53 +200,15 @@ def _numbers(path: Path, tally: Tally) -> tuple[pd.DataFrame, list[str]]:
     return rows.sort_values(by, kind="stable", ignore_index=True), [name for name in names if name not in held]
 
 
-def _usage(table: pd.DataFrame, covariates: list[str]) -> dict[str, Any]:
-    some = [name for name in covariates if table[name].notna().any()]
-    none_T = np.full((len(table), 1), np.nan)
-    panel = {"samples": none_T, "seconds": none_T, "start": table[["_timestamp"]].to_numpy()}
-    return panel | _covariate_panel(table, some)
-
-
-def _runs(table: pd.DataFrame) -> Sizes:
-    """Return the run of each row; a run without numbered steps is never seen to be restarted."""
-    if "_step" not in table:
-        return np.zeros(len(table), dtype=np.int64)
-    return runs_of(table["_step"].ffill().fillna(0.0).to_numpy())
-
-
-def _steps(
-    path: Path,
-    table: pd.DataFrame,
-    run_T: Sizes,
-    covariates: list[str],
-    seconds: str,
-    samples: str | float,
-    tally: Tally,
-) -> dict[str, Any]:
-    """Return the rows in which a step's time was logged, with the covariates known one row before."""
+def _steps(path: Path, table: pd.DataFrame, seconds: str, samples: str | float) -> pd.DataFrame:
+    """Return the rows in which a step's time was logged."""
     for name in [seconds, *([samples] if isinstance(samples, str) else [])]:
         if name not in table:
             raise ValueError(f"{path}: column {name!r} is not there or holds no numbers; there are {list(table)}")
-    logged_T = table[seconds].notna().to_numpy()
-    if not logged_T.any():
+    rows = table[table[seconds].notna()]
+    if rows.empty:
         raise ValueError(f"{path}: column {seconds!r} is empty in every row")
-    known = table[covariates].groupby(run_T).ffill().groupby(run_T).shift(1)[logged_T]  # what a run knows dies with it
-    rows = table[logged_T]
-    seconds_T = rows[seconds].to_numpy()
-    samples_T = rows[samples].to_numpy() if isinstance(samples, str) else np.full(len(rows), float(samples))
-    bad_T = ~(seconds_T >= 0) | ~(samples_T >= 0)
-    tally.cells("steps with negative or unknown seconds or samples", bad_T.sum())
-    seconds_T = np.where(bad_T, np.nan, seconds_T)
-    panel = {
-        "samples": np.where(bad_T, np.nan, samples_T)[:, None],
-        "seconds": seconds_T[:, None],
-        "start": (rows["_timestamp"].to_numpy() - seconds_T)[:, None],
-    }
-    return panel | _covariate_panel(known, [name for name in covariates if known[name].notna().any()])
-
-
-def _covariate_panel(table: pd.DataFrame, names: list[str]) -> dict[str, Any]:
-    return {"covariates": table[names].to_numpy()[:, None, :], "covariate_names": names} if names else {}
+    return rows
 
 
 def _is_wandb(path: Path, head: str) -> bool:
@@ -281,11 +251,6 @@ def _runs_of_chart(lines: Sequence[str]) -> dict[str, str]:
     return {line: line.rpartition(" - ")[0] if one_metric and " - " in line else line for line in lines}
 
 
-def _is_chart(path: Path, head: str) -> bool:
-    names = header_of(head)
-    return any(f"{name}__MIN" in names and f"{name}__MAX" in names for name in names)
-
-
 # --- Training steps of workers in several clouds: the W&B exports of cirquit/hivemind-multi-cloud.
 
 STEP, SAMPLES, TIME = "01_general/step", "01_general/locally_processed_samples", "_timestamp"
@@ -308,8 +273,7 @@ def read_workers(paths: Sequence[Path]) -> Iterator[Trace]:
     import pandas as pd
 
     tally = Tally()
-    parts = [_worker(path, tally) for path in paths]
-    table = pd.concat(parts, ignore_index=True)
+    table = pd.concat([_worker(path, tally) for path in paths], ignore_index=True)
     meta = {
         "source": "github.com/cirquit/hivemind-multi-cloud",
         "licence": "MIT",
@@ -318,11 +282,9 @@ def read_workers(paths: Sequence[Path]) -> Iterator[Trace]:
         "units": "cpu_load: load average of a minute / cores, percent; memory_used: percent; "
         "net_sent, net_received: Mbit/s",
         **tally.meta(),
+        "seconds": "loading, moving, forward, loss and backward; waiting is not in it",
     }
-    yield Trace.from_frame(
-        table,
-        meta={**meta, "seconds": "loading, moving, forward, loss and backward; waiting is not in it"},
-    )
+    yield Trace.from_frame(table, meta=meta)
 
 
 def read_monitor(paths: Sequence[Path]) -> Iterator[Trace]:
@@ -383,15 +345,11 @@ def _worker(path: Path, tally: Tally) -> pd.DataFrame:
     table["wait_seconds"] = steps[AVERAGING]
     start_T = steps[TIME] - steps[STEP_TIME]
     table["start"] = start_T.groupby(steps["run"]).cummax()  # accurate to a second only, so forced not to go backwards
-    return _cleaned(table, tally).join(_covariates_before(rows, table["start"].to_numpy()))
-
-
-def _cleaned(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
     for name in ("samples", "seconds", "wait_seconds"):
         negative = table[name] < 0
         tally.cells(f"negative {name}", negative.sum())
         table.loc[negative, name] = np.nan
-    return table
+    return table.join(_covariates_before(rows, table["start"].to_numpy()))
 
 
 def _covariates_before(rows: pd.DataFrame, start_T: np.ndarray) -> pd.DataFrame:
@@ -438,8 +396,13 @@ def read_tensorboard(paths: Sequence[Path], *, value_is_rate: bool = False) -> I
         table = table.iloc[_in_order(path, table["Wall time"].to_numpy(), tally, repeats=value_is_rate)]
         wall_T, step_T = table["Wall time"].to_numpy(), table["Step"].to_numpy()
         tally.restarts((np.diff(step_T) < 0).sum())
-        rates = _rates(table["Value"].to_numpy(), tally) if value_is_rate else None
-        start_T, steps_T, seconds_T = (wall_T, *rates) if rates else _differences(path, wall_T, step_T, tally)
+        if value_is_rate:
+            value_T = table["Value"].to_numpy()
+            bad_T = ~(value_T > 0)
+            tally.cells("rates that are not positive", bad_T.sum())
+            start_T, steps_T, seconds_T = wall_T, np.where(bad_T, np.nan, value_T), np.where(bad_T, np.nan, 1.0)
+        else:
+            start_T, steps_T, seconds_T = _differences(path, wall_T, step_T, tally)
         yield Trace(
             samples=steps_T[:, None],
             seconds=seconds_T[:, None],
@@ -501,12 +464,6 @@ def _in_order(path: Path, time_T: Array, tally: Tally, *, repeats: bool = True) 
     return order_T
 
 
-def _rates(value_T: Array, tally: Tally) -> tuple[Array, Array]:
-    bad_T = ~(value_T > 0)
-    tally.cells("rates that are not positive", bad_T.sum())
-    return np.where(bad_T, np.nan, value_T), np.where(bad_T, np.nan, 1.0)
-
-
 def _differences(path: Path, wall_T: Array, step_T: Array, tally: Tally) -> tuple[Array, Array, Array]:
     """Return start, steps and seconds between rows whose clocks differ."""
     last_T = np.concatenate([np.diff(wall_T) > 0, [True]])  # a clock of whole seconds repeats its readings
@@ -527,7 +484,7 @@ FORMATS = (
         gives="speed",
         seen=QUOTED,
         read=read_pytorch,
-        matches=_is_pytorch,
+        matches=lambda path, head: any(map(parsed, re.split(r"[\r\n]+", head))),
         per_rank=True,
     ),
     Format(
@@ -546,7 +503,9 @@ FORMATS = (
         gives="speed or usage",
         seen=QUOTED,
         read=read_chart,
-        matches=_is_chart,
+        matches=lambda path, head: any(
+            {f"{name}__MIN", f"{name}__MAX"} <= set(header_of(head)) for name in header_of(head)
+        ),
     ),
     Format(
         name="hivemind",
