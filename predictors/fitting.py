@@ -6,7 +6,7 @@ Axes: T iterations, W workers, D covariates.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast, runtime_checkable
 
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from paceline.datasets import Trace
-
-
-S = TypeVar("S", bound="Survey")
 
 
 @dataclass(frozen=True)
@@ -100,29 +97,36 @@ class Survey:
         >>> survey.shared, survey.covariates["cpu_share"].mean, survey.speeds
         (('cpu_share',), 0.75, 4)
         """
-        surveying = Surveying(held_out)
+        lengths: list[int] = []
+        speeds, workers, covariates = 0, dict[str, None](), dict[str, Spread]()
+        shared: Sequence[str] | None = None
         for trace in traces:
-            surveying.add(trace)
-        return surveying.survey(cls)
+            lengths.append(len(trace))
+            speeds += int(np.isfinite(trace.speed).sum())
+            workers |= dict.fromkeys(trace.workers)
+            before = trace.covariate_names if shared is None else shared
+            shared = [name for name in before if name in trace.covariate_names]
+            fitted_W = np.array([not held_out(worker) for worker in trace.workers])
+            for name in trace.covariate_names:
+                values = np.asarray(trace.covariates_named([name]))
+                covariates[name] = covariates.get(name, Spread()) + Spread.of(values[:, fitted_W, 0])
+        if not lengths:
+            raise ValueError("traces must hold at least one trace to fit, got none")
+        return cls(tuple(lengths), speeds, tuple(workers), covariates, tuple(shared or ()))
 
     def shared_covariates(self, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
         """Return the wanted covariates, or all that the traces share if ``wanted`` is None."""
-        missing = [name for name in wanted or () if name not in self.shared]
-        if missing:
-            raise ValueError(f"covariates {missing} are not in every trace to fit; those that are: {list(self.shared)}")
-        return self._informative(self.shared if wanted is None else wanted, wanted)
+        return self._chosen(wanted, self.shared, "not in every trace")
 
     def any_covariates(self, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
         """Return the wanted covariates, or all that any of the traces has if ``wanted`` is None."""
-        missing = [name for name in wanted or () if name not in self.covariates]
-        if missing:
-            raise ValueError(
-                f"covariates {missing} are in none of the traces to fit; those that are: {list(self.covariates)}"
-            )
-        return self._informative(tuple(self.covariates) if wanted is None else wanted, wanted)
+        return self._chosen(wanted, tuple(self.covariates), "in none of the traces")
 
-    def _informative(self, names: tuple[str, ...], wanted: tuple[str, ...] | None) -> tuple[str, ...]:
-        """Return the names; raise for covariates without any value, warn of those that never change."""
+    def _chosen(self, wanted: tuple[str, ...] | None, names: tuple[str, ...], where: str) -> tuple[str, ...]:
+        """Return the wanted ones of these names; raise for those without any value, warn of those that never change."""
+        if missing := [name for name in wanted or () if name not in names]:
+            raise ValueError(f"covariates {missing} are {where} to fit; those that are: {list(names)}")
+        names = names if wanted is None else wanted
         unknown = [name for name in names if not self.covariates[name].count]
         if unknown and wanted is not None:
             raise ValueError(f"covariates {unknown} have no value in the traces to fit, only NaN: leave them out")
@@ -140,48 +144,6 @@ class Survey:
         """Return mean and deviation of each covariate, ``[D]``; deviation 1 if it is never known or never changes."""
         spreads = [self.covariates.get(name, Spread()) for name in names]
         return np.array([s.mean for s in spreads], dtype=float), np.array([s.deviation for s in spreads], dtype=float)
-
-
-class Surveying:
-    """A survey that is being made, trace by trace.
-
-    Parameters
-    ----------
-    held_out
-        Returns whether a worker of this name is left out of the spreads.
-    """
-
-    def __init__(self, held_out: Callable[[str], bool]) -> None:
-        self._held_out = held_out
-        self._lengths: list[int] = []
-        self._workers: dict[str, None] = {}
-        self._covariates: dict[str, Spread] = {}
-        self._shared: list[str] | None = None
-        self._speeds = 0
-
-    def add(self, trace: Trace) -> None:
-        """Survey one more trace."""
-        self._lengths.append(len(trace))
-        self._workers |= dict.fromkeys(trace.workers)
-        self._speeds += int(np.isfinite(trace.speed).sum())
-        before = trace.covariate_names if self._shared is None else self._shared
-        self._shared = [name for name in before if name in trace.covariate_names]
-        fitted_W = np.array([not self._held_out(worker) for worker in trace.workers])
-        for d, name in enumerate(trace.covariate_names):
-            assert trace.covariates is not None, "a trace with names of covariates has covariates"
-            self._covariates[name] = self._covariates.get(name, Spread()) + Spread.of(trace.covariates[:, fitted_W, d])
-
-    def survey(self, kind: type[S]) -> S:
-        """Return the survey of the traces so far."""
-        if not self._lengths:
-            raise ValueError("traces must hold at least one trace to fit, got none")
-        return kind(
-            tuple(self._lengths),
-            self._speeds,
-            tuple(self._workers),
-            dict(self._covariates),
-            tuple(self._shared or ()),
-        )
 
 
 P = TypeVar("P", bound=Predictor)

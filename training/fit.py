@@ -9,10 +9,9 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
 from functools import partial
-from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -24,7 +23,7 @@ from paceline.predictors import FleetPredictor, Predictor
 from paceline.predictors.fitting import FitProgress, Fitting, Survey, fit_with
 from paceline.predictors.protocol import require_predictor
 from paceline.training.model_files import load_model
-from paceline.training.sources import Source, TraceSource, surveyed
+from paceline.training.sources import Source, TraceSource
 
 
 class Bar:
@@ -46,7 +45,8 @@ class Bar:
         console = console or Console(stderr=True)
         self._bars = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self._tasks: dict[str, Any] = {}
-        self._lines = None if console.is_terminal else Heartbeat(partial(_print_line, console), "fitting")
+        line = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+        self._lines = None if console.is_terminal else Heartbeat(line, "fitting")
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -70,10 +70,6 @@ class Bar:
             self._tasks[progress.stage] = self._bars.add_task(progress.stage, total=progress.total, text="")
         task = self._tasks[progress.stage]
         self._bars.update(task, completed=progress.done, total=progress.total, text=progress_details(progress))
-
-
-def _print_line(console: Any, line: str) -> None:
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def progress_line(progress: FitProgress) -> str:
@@ -182,7 +178,7 @@ def fit(
     source = traces if isinstance(traces, Source) else Source(traces, strict=strict)
     began = time.perf_counter()
     with ExitStack() as stack:
-        show = stack.enter_context(Bar()) if progress is True else progress or _silent
+        show = stack.enter_context(Bar()) if progress is True else progress or (lambda current: None)
         stages: set[str] = set()
 
         def report_progress(current: FitProgress) -> None:
@@ -190,22 +186,33 @@ def fit(
             show(current)
 
         is_held = held_out_by(hold_out, seed)
-        survey = surveyed(source, is_held, _read_counter(source, report_progress))
+        survey = Survey.of(_counted(source, report_progress), is_held)
         held_out = held_workers(hold_out, survey.workers, seed)
         if held_out != frozenset(filter(is_held, survey.workers)):  # so few workers that the share was none, or all
-            survey = surveyed(source, held_out.__contains__, _read_counter(source, report_progress))
+            survey = Survey.of(_counted(source, report_progress), held_out.__contains__)
+        if hold_out and (not held_out or len(held_out) == len(survey.workers)):
+            raise ValueError(
+                f"hold_out={hold_out!r} holds out {len(held_out)} of the {len(survey.workers)} workers "
+                f"{list(survey.workers[:5])}: name those to hold out, or take another share or seed"
+            )
         fitting = Fitting(
             survey=survey,
             warm=start is not None,
-            held_out=_checked_share(held_out, survey, hold_out) if hold_out else None,
+            held_out=held_out if hold_out else None,
             device=device,
             distributed=distributed,
             progress=report_progress,
         )
         fit_with(fitted, source, fitting)
-        _warn_of_ignored_options(fitting, survey, hold_out, trained="training" in stages)
-    if warn:
-        _warn_of_skipped_files(source)
+        if device != "cpu" and "training" not in stages:
+            warnings.warn("device has no effect: only networks are trained on it", stacklevel=2)
+        if unknown := [] if isinstance(hold_out, int | float) else sorted(set(hold_out) - set(survey.workers)):
+            warnings.warn(f"hold_out names {unknown[:5]}, which are in none of the traces", stacklevel=2)
+    if warn and (left := source.left_out):
+        more = f"; and {len(left) - 3} more" if len(left) > 3 else ""
+        warnings.warn(
+            f"{len(left)} files were left out of the fit: {'; '.join(map(str, left[:3]))}{more}", stacklevel=2
+        )
     logger.info("fitted %s to %d traces in %.1f s", type(predictor).__name__, len(source.facts), _since(began))
     return fitted
 
@@ -266,15 +273,6 @@ def _digest(name: str, seed: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:8], "big")
 
 
-def _checked_share(held_out: frozenset[str], survey: Survey, hold_out: float | Collection[str]) -> frozenset[str]:
-    if not held_out or len(held_out) == len(survey.workers):
-        raise ValueError(
-            f"hold_out={hold_out!r} holds out {len(held_out)} of the {len(survey.workers)} workers "
-            f"{list(survey.workers[:5])}: name those to hold out, or take another share or seed"
-        )
-    return held_out
-
-
 def _join_processes() -> None:
     require("torch", needed_by="fit(..., distributed=True)", extra="torch")
     import torch.distributed as dist
@@ -287,38 +285,13 @@ def _join_processes() -> None:
     dist.init_process_group("gloo")
 
 
-def _read_counter(source: Source, report_progress: Callable[[FitProgress], None]) -> Callable[[Trace], None]:
-    """Return a function that reports, with each trace, how many were read."""
-    began, came = time.perf_counter(), count(1)
-
-    def count_trace(trace: Trace) -> None:
+def _counted(source: Source, report_progress: Callable[[FitProgress], None]) -> Iterator[Trace]:
+    """Yield the traces, and report after each how many were read."""
+    began = time.perf_counter()
+    for came, trace in enumerate(source, 1):
+        yield trace
         done = len(source.facts)
-        report_progress(FitProgress("read", done, max(len(source), done), next(came) / _since(began)))
-
-    return count_trace
-
-
-def _warn_of_ignored_options(
-    fitting: Fitting, survey: Survey, hold_out: float | Collection[str], trained: bool
-) -> None:
-    """Warn of options that changed nothing."""
-    if not trained and fitting.device != "cpu":
-        warnings.warn("device has no effect: only networks are trained on it", stacklevel=3)
-    unknown = [] if isinstance(hold_out, int | float) else sorted(set(hold_out) - set(survey.workers))
-    if unknown:
-        warnings.warn(f"hold_out names {unknown[:5]}, which are in none of the traces", stacklevel=3)
-
-
-def _warn_of_skipped_files(source: Source) -> None:
-    if left := source.left_out:
-        more = f"; and {len(left) - 3} more" if len(left) > 3 else ""
-        warnings.warn(
-            f"{len(left)} files were left out of the fit: {'; '.join(map(str, left[:3]))}{more}", stacklevel=3
-        )
-
-
-def _silent(progress: FitProgress) -> None:
-    pass
+        report_progress(FitProgress("read", done, max(len(source), done), came / _since(began)))
 
 
 def _since(began: float) -> float:

@@ -19,7 +19,6 @@ import numpy as np
 from paceline.datasets import Trace
 from paceline.datasets.frame import MEASURED
 from paceline.datasets.readers import jobs_of, read_job
-from paceline.predictors.fitting import Survey, Surveying
 
 Load = Callable[[], Iterator[Trace]]
 TraceSource = Iterable[Trace | str | Path] | Trace | str | Path
@@ -127,7 +126,8 @@ class Source:
                     )
                 self._usable[place] += 1
                 if file:  # the others are in memory anyway
-                    room -= _bytes_of(trace)
+                    panels = (getattr(trace, name) for name in (*MEASURED, "covariates"))
+                    room -= sum(panel.nbytes for panel in panels if panel is not None)
                     passed += [trace] if room >= 0 else []
                 yield trace
             if file and room >= 0:
@@ -173,14 +173,16 @@ class Source:
         if isinstance(traces, str | Path):
             return self._files(traces)
         if isinstance(traces, Trace):
-            return [("", partial(_once, traces))]
+            return [("", partial(iter, [traces]))]
         if not isinstance(traces, Iterable) or hasattr(traces, "columns"):  # a frame would yield its columns' names
             raise _no_trace(traces)
-        if not isinstance(traces, Sequence):
-            return [("", partial(_once, trace)) for trace in _listed(traces)]
+        if not isinstance(traces, Sequence):  # an iterator, which passes only once
+            traces = list(traces)
+            if wrong := [one for one in traces if not isinstance(one, Trace)]:
+                raise TypeError(f"an iterator of traces must yield Trace, got {type(wrong[0]).__name__}")
         loads: list[tuple[str, Load]] = []
         for one in traces:
-            loads += [("", partial(_once, one))] if isinstance(one, Trace) else self._files(one)
+            loads += [("", partial(iter, [one]))] if isinstance(one, Trace) else self._files(one)
         return loads
 
     def _files(self, name: str | Path) -> list[tuple[str, Load]]:
@@ -227,41 +229,6 @@ def _has_speed(trace: Trace) -> bool:
     return any((block.speed > 0).any() for block in blocks)
 
 
-def _bytes_of(trace: Trace) -> int:
-    panels = (getattr(trace, name) for name in (*MEASURED, "covariates"))
-    return sum(panel.nbytes for panel in panels if panel is not None)
-
-
 def _labeled(trace: Trace, file: str) -> Trace:
     """Return the trace with its file in ``meta``, so that an error can name it."""
     return replace(trace, meta={**trace.meta, "file": file}) if file else trace
-
-
-def _once(trace: Trace) -> Iterator[Trace]:
-    yield trace
-
-
-def _listed(traces: Iterable[Any]) -> list[Trace]:
-    """Return the traces of an iterator, which passes only once."""
-    found = list(traces)
-    for trace in found:
-        if not isinstance(trace, Trace):
-            raise TypeError(f"an iterator of traces must yield Trace, got {type(trace).__name__}")
-    return found
-
-
-def surveyed(source: Source, held_out: Callable[[str], bool], on_trace: Callable[[Trace], None]) -> Survey:
-    """Return the survey of the traces, made in one pass.
-
-    Parameters
-    ----------
-    source, held_out
-        The traces, and whether a worker of this name is left out of the spreads.
-    on_trace
-        Called with each trace.
-    """
-    surveying = Surveying(held_out)
-    for trace in source:
-        surveying.add(trace)
-        on_trace(trace)
-    return surveying.survey(Survey)
