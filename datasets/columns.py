@@ -24,7 +24,6 @@ ITERATION = {"iteration", "iter", "step", "round"}
 SAMPLES = {"samples", "batch", "tokens", "examples", "images"}
 SPANS = {"time", "duration", "latency", "elapsed", "seconds"}
 
-
 RATE = re.compile(
     r"(samples?|tokens?|examples?|images?|imgs?|its?|iters?|steps?)_?(/|per)_?s(ec(ond)?)?|throughput|speed"
 )

@@ -59,7 +59,6 @@ def seconds_of(unit: str) -> float:
 
 REQUIRED = ("worker", "iteration", "samples", "seconds")
 
-
 LATEST = 4_102_444_800.0
 """The first second of 2100."""
 

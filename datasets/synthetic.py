@@ -16,7 +16,6 @@ from paceline.datasets.trace import Trace
 KINDS = ("mixed", "noexog", "walk")
 """Kinds of fleets: all effects at once; covariates that explain nothing; speeds that wander and never return."""
 
-
 REGIME_LEVELS, REGIME_CHANGE = np.array([0.0, -0.25, -0.7]), 0.01
 """Log speed in each hidden regime, and the probability of a change of regime per iteration."""
 

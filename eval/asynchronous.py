@@ -22,7 +22,6 @@ from paceline.predictors import EWMA, Predictor
 SMOOTHED = 3
 """An accuracy is reached when the mean of this many evaluations is."""
 
-
 What = TypeVar("What")
 
 

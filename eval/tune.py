@@ -126,12 +126,20 @@ def tune(
         raise ValueError(f"{name} has no argument that can be tuned; those that can are {[*INTEGER_RANGES, *REAL]}")
     workers = sorted({worker for trace in source for worker in trace.workers})
     held = sorted(held_workers(hold_out, workers, seed)) or hold_out
-    study = _study(storage, name, seed, _identity(source, held, training))
+    # what makes the scores of two trials comparable
+    compared_on = held if isinstance(held, int | float) else sorted(held)
+    about = [[fact.digest for fact in source.facts], compared_on, repr(training)]
+    study = _study(storage, name, seed, hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16])
     while (missing := trials - len(study.get_trials(states=[optuna.trial.TrialState.COMPLETE]))) > 0:
         proposed = [study.ask() for _ in range(min(at_once, missing))]
-        suggested = [{argument: _suggested(trial, argument) for argument in tried} for trial in proposed]
-        calls = [(named(name), arguments, training, source, held, seed) for arguments in suggested]
-        for trial, (score, why) in zip(proposed, spread(_tried, calls), strict=True):
+        for trial in proposed:
+            for argument in tried:
+                if argument in INTEGER_RANGES:
+                    trial.suggest_int(argument, *INTEGER_RANGES[argument], log=True)
+                else:
+                    trial.suggest_float(argument, *REAL[argument], log=True)
+        calls = [(named(name), trial.params, training, source, held, seed) for trial in proposed]
+        for trial, (score, why) in zip(proposed, spread(_score, calls), strict=True):
             if why:
                 study.tell(trial, state=optuna.trial.TrialState.FAIL)
                 _note_failure(study, trial.params, why)
@@ -142,13 +150,6 @@ def tune(
     table = pd.DataFrame([{**trial.params, "score": trial.value} for trial in done])
     best = _with(named(name), done[0].params, training)
     return Tuned(best, float(done[0].value), table, _mattered(study, done, tried))
-
-
-def _identity(source: Source, hold_out: float | Collection[str], training: Training | None) -> str:
-    """Return a digest of everything that makes the scores of two trials comparable."""
-    held = hold_out if isinstance(hold_out, int | float) else sorted(hold_out)
-    traces = [fact.digest for fact in source.facts]
-    return hashlib.sha256(json.dumps([traces, held, repr(training)]).encode()).hexdigest()[:16]
 
 
 def _note_failure(study: Any, arguments: Mapping[str, Any], why: str) -> None:
@@ -167,12 +168,6 @@ def _arguments(predictor: FleetPredictor) -> list[str]:
     return [*found, *(argument for argument in inside if argument not in found)]
 
 
-def _suggested(trial: Any, argument: str) -> Any:
-    if argument in INTEGER_RANGES:
-        return trial.suggest_int(argument, *INTEGER_RANGES[argument], log=True)
-    return trial.suggest_float(argument, *REAL[argument], log=True)
-
-
 def _with(predictor: FleetPredictor, arguments: Mapping[str, Any], training: Training | None) -> FleetPredictor:
     """Return a new predictor of the same kind with these arguments."""
     mine = predictor.get_params(deep=False)
@@ -183,14 +178,6 @@ def _with(predictor: FleetPredictor, arguments: Mapping[str, Any], training: Tra
     return type(predictor)(**{**mine, **selected})
 
 
-def _tried(*call: Any) -> tuple[float, str]:
-    """Return a trial's score, or why it has none."""
-    try:
-        return _score(*call), ""
-    except ValueError as error:
-        return float("nan"), str(error)
-
-
 def _score(
     predictor: FleetPredictor,
     arguments: Mapping[str, Any],
@@ -198,22 +185,28 @@ def _score(
     source: Source,
     hold_out: float | Collection[str],
     seed: int,
-) -> float:
-    """Return the geometric mean over validation workers of the RMSE over the last value's, on their last iterations."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        fitted = fit(_with(predictor, arguments, training), source, hold_out=hold_out, seed=seed, warn=False)
+) -> tuple[float, str]:
+    """Return a trial's score, or why it has none.
+
+    It is the geometric mean over validation workers of the RMSE over the last value's, on their last iterations.
+    """
     is_held, ratios = held_out_by(hold_out, seed), []
-    for trace in source:
-        names = [worker for worker in trace.workers if is_held(worker)]
-        # predictors are still learning in the first 20 iterations
-        if names and len(trace) > 20:
-            part = trace.select(workers=names)
-            mine, last = (backtest(one, part, warmup=20).rmse for one in (fitted, LastValue()))
-            ratios += [a / b for a, b in zip(mine, last, strict=True) if np.isfinite(a) and b > 0]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fitted = fit(_with(predictor, arguments, training), source, hold_out=hold_out, seed=seed, warn=False)
+        for trace in source:
+            names = [worker for worker in trace.workers if is_held(worker)]
+            # predictors are still learning in the first 20 iterations
+            if names and len(trace) > 20:
+                part = trace.select(workers=names)
+                mine, last = (backtest(one, part, warmup=20).rmse for one in (fitted, LastValue()))
+                ratios += [a / b for a, b in zip(mine, last, strict=True) if np.isfinite(a) and b > 0]
+    except ValueError as error:
+        return float("nan"), str(error)
     if not ratios:
-        raise ValueError("no validation worker's speed changes after the first iterations: hold out others")
-    return float(np.exp(np.mean(np.log(np.maximum(ratios, 1e-12)))))
+        return float("nan"), "no validation worker's speed changes after the first iterations: hold out others"
+    return float(np.exp(np.mean(np.log(np.maximum(ratios, 1e-12))))), ""
 
 
 def _require_journal(path: Path) -> None:

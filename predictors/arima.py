@@ -107,7 +107,6 @@ def _stationary(transition_WSS: Array, selection_WS: Array) -> Array:
 
 Order = tuple[int, int, int]
 
-
 POOLED = ""
 """Key of the coefficients for unknown workers: no worker can have an empty name."""
 

@@ -28,7 +28,6 @@ STEPS, TOLERANCE = 30, 1e-5
 FIRST_DAMPING, LARGEST_DAMPING = 1e-4, 1e3
 """Damping of the first step, as a share of the curvature, and the damping above which a fit gives up."""
 
-
 LONG_AUTOREGRESSION = 8
 """Lags of the autoregression whose residuals approximate the innovations at the start (Hannan and Rissanen).
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 LOG_SLOWEST, LOG_FASTEST = float(np.log(SLOWEST)), float(np.log(FASTEST))
 
-
 SMOOTHING_GRID: Array = np.concatenate([[0.01, 0.02, 0.03], np.arange(1, 21) / 20.0])
 """The smoothings that ``fit`` chooses from."""
 
@@ -95,7 +94,7 @@ class EWMA(FleetPredictor):
         super().__init__()
         self.smoothing = smoothing
         if smoothing is not None:
-            _require_weight("smoothing", smoothing)
+            _require_smoothing(smoothing)
             self.smoothing_ = smoothing
 
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
@@ -131,10 +130,12 @@ class EWMA(FleetPredictor):
         if self.smoothing is not None:
             super().load_fitted_state(state)
         elif "smoothing" in state:
-            if not 0.0 < (smoothing := np.asarray(state["smoothing"]).item()) <= 1.0:
-                raise ValueError(f"smoothing must lie in (0, 1], got {smoothing}")
+            _require_smoothing(smoothing := np.asarray(state["smoothing"]).item())
+            errors = state.get("errors")
+            if errors is not None and (errors.shape != SMOOTHING_GRID.shape or not np.isfinite(errors).all()):
+                raise ValueError(f"errors must be {len(SMOOTHING_GRID)} finite numbers, got the shape {errors.shape}")
             self.smoothing_ = smoothing
-            self.errors_G_ = _grid_errors(state["errors"]) if "errors" in state else None
+            self.errors_G_ = None if errors is None else errors.astype(np.float64)
 
 
 class Averages(FleetPredictor):
@@ -208,7 +209,7 @@ class HuberEWMA(FleetPredictor):
     """
 
     def __init__(self, smoothing: float = 0.3, threshold: float = 2.0) -> None:
-        _require_weight("smoothing", smoothing)
+        _require_smoothing(smoothing)
         if not threshold > 0.0:
             raise ValueError(f"threshold must be above 0, got {threshold}")
         super().__init__()
@@ -247,12 +248,6 @@ def smoothed(level_W: Array, newest_W: Array, smoothing: float | Array) -> Array
     return np.where(unmoved_W, np.where(np.isnan(newest_W), level_W, newest_W), moved_W)
 
 
-def _grid_errors(errors: NDArray[Any]) -> Array:
-    if errors.shape != (len(SMOOTHING_GRID),) or not np.isfinite(errors).all():
-        raise ValueError(f"errors must be {len(SMOOTHING_GRID)} finite numbers, got the shape {errors.shape}")
-    return errors.astype(np.float64)
-
-
 def _ewma_errors(speed_TW: Array) -> tuple[Array, int]:
     """Return the summed squared log errors of each smoothing in the grid, and the number of errors in each sum."""
     error_G, count = np.zeros(len(SMOOTHING_GRID)), 0
@@ -266,28 +261,12 @@ def _ewma_errors(speed_TW: Array) -> tuple[Array, int]:
     return error_G, count
 
 
-def _require_weight(name: str, value: float) -> None:
-    if not 0.0 < value <= 1.0:
-        raise ValueError(f"{name} must lie in (0, 1], got {value}")
+def _require_smoothing(smoothing: float) -> None:
+    if not 0.0 < smoothing <= 1.0:
+        raise ValueError(f"smoothing must lie in (0, 1], got {smoothing}")
 
 
-class WindowPredictor(FleetPredictor):
-    """Base class of predictors over the last ``window`` speeds, newest first."""
-
-    def __init__(self, window: int) -> None:
-        super().__init__()
-        self.window = require_int("window", window, minimum=1)
-
-    def initial_state(self, count: int) -> dict[str, Array]:
-        return {"past": np.full((count, self.window), np.nan)}
-
-    def update(self, speed_W: Array, covariates_WD: Array) -> None:
-        past_WL = self.state["past"]
-        moved_WL = np.concatenate([speed_W[:, None], past_WL[:, :-1]], axis=1)
-        self.state["past"] = np.where(np.isfinite(speed_W)[:, None], moved_WL, past_WL)
-
-
-class RunningMedian(WindowPredictor):
+class RunningMedian(FleetPredictor):
     """The median of the last speeds: a spike shorter than half the window has no effect.
 
     Parameters
@@ -314,7 +293,16 @@ class RunningMedian(WindowPredictor):
     """
 
     def __init__(self, window: int = 9) -> None:
-        super().__init__(window)
+        super().__init__()
+        self.window = require_int("window", window, minimum=1)
+
+    def initial_state(self, count: int) -> dict[str, Array]:
+        return {"past": np.full((count, self.window), np.nan)}
+
+    def update(self, speed_W: Array, covariates_WD: Array) -> None:
+        past_WL = self.state["past"]
+        moved_WL = np.concatenate([speed_W[:, None], past_WL[:, :-1]], axis=1)
+        self.state["past"] = np.where(np.isfinite(speed_W)[:, None], moved_WL, past_WL)
 
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
         sorted_WL = np.sort(self.state["past"], axis=1)  # NaN comes last
@@ -362,8 +350,7 @@ class LocalLevel(FleetPredictor):
     """
 
     def __init__(self, smoothing: float = 0.5) -> None:
-        if not 0.0 < smoothing <= 1.0:
-            raise ValueError(f"smoothing must lie in (0, 1], got {smoothing}")
+        _require_smoothing(smoothing)
         super().__init__()
         self.smoothing = smoothing
 

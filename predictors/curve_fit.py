@@ -21,10 +21,8 @@ of measurements with all floors, so its cost grows with the fourth power of thei
 LARGEST_TRUST = 0.2
 """Relative deviation from which a measurement gets less weight, no matter how noisy the others are."""
 
-
 REACH, MIN_NEARNESS = 2.0, 1e-3
 """Factor between sizes at which a measurement's weight falls to 1/e, and the least weight of a distant one."""
-
 
 EXACT = 1e-9
 """Relative deviations below this are rounding."""

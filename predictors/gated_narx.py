@@ -39,13 +39,11 @@ LAGS, SMOOTHINGS = 8, np.array([0.5, 0.25, 0.1, 0.03])
 OFFSETS = LAGS - 1 + len(SMOOTHINGS)
 """Number of remembered log speeds other than the last one."""
 
-
 SCALE_SMOOTHING, LARGEST_CHANGE = 0.05, 5.0
 """Weight of the newest change in a worker's running scale, and the most scales it counts for."""
 
 ECHOES = 4
 """Past changes that the newest one is compared with: noise reverts at once, a random walk does not."""
-
 
 LARGEST_UNIT, SCALES_IN_UNIT = 0.2, 2.0
 """Unit of the second head, in log speed, because a covariate takes a share of the speed; at most this many scales."""

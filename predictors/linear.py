@@ -31,10 +31,8 @@ LAGS, SMOOTHINGS = 6, np.array([0.5, 0.2, 0.05])
 REFERENCES = LAGS - 1 + len(SMOOTHINGS)
 """Inputs made of these: all but the last log speed, from which the others are measured."""
 
-
 SCALE_SMOOTHING, SMALLEST_SCALE = 0.05, 1e-3
 """Weight of the newest change in a worker's running scale, and the least scale in log speed."""
-
 
 HUBER = 2.0
 """Errors beyond this many scales count linearly, and inputs beyond it get less weight."""

@@ -37,7 +37,6 @@ BOUND, SHRINKAGE = 3.0, 100.0
 """In the fit of the linear path errors beyond this many running scales count linearly, and its weights are shrunk as by
 this many windows: less makes it worse where the second half of a trace is unlike the first."""
 
-
 DEFAULT = Training()
 
 

@@ -15,7 +15,6 @@ from paceline.predictors.fleet import FleetPredictor
 SHORTEST, LONGEST = 2, 40
 """Periods that are looked for, in iterations. Rare events with longer ones are left to `PeriodicEvents`."""
 
-
 LEVEL_SMOOTHING, FADING = 0.1, 2.0
 """Weight of the newest log speed in the level that deviations are measured from, at first larger: see `Averages`."""
 

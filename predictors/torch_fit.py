@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -60,18 +60,25 @@ Sources = NDArray[np.int32]
 """For each window of a batch, the number of its trace, ``[N]``."""
 
 
-def descend(
-    weights: Weights,
-    loss: Callable[..., torch.Tensor],
-    columns: Sequence[str],
-    windows: Windows,
-    training: Training,
-    fitting: Fitting,
-    generator: torch.Generator,
-    augment: Callable[[Batch], Batch] = lambda batch: batch,
-    weight: Callable[[Batch], float] = lambda batch: float(len(batch[0])),
-) -> dict[str, Array]:
-    """Minimize ``loss(*batch)`` over the weights, and return those with the least loss on the windows that validate.
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute in one thread: layers of a few units are too small to share, and more threads only wait for each other.
+
+    >>> with one_thread():
+    ...     torch.get_num_threads()
+    1
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@dataclass(eq=False)
+class Descent:
+    """One training: minimizes ``loss(*batch)`` over the weights.
 
     Parameters
     ----------
@@ -90,57 +97,19 @@ def descend(
     weight
         Returns how much a batch counts in the mean over several: by default as much as it has windows.
     """
-    run = Descent(weights, loss, tuple(columns), windows, training, fitting, generator, augment, weight)
-    with one_thread():
-        return run.to_the_end()
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute in one thread: layers of a few units are too small to share, and more threads only wait for each other.
-
-    >>> with one_thread():
-    ...     torch.get_num_threads()
-    1
-    """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@dataclass
-class Position:
-    """Position of a training: its epoch, the batches and windows of it that are done, and the least loss so far."""
-
-    epoch: int = 0
-    batch: int = 0
-    windows: int = 0
-    waited: int = 0
-    best_loss: float = float("inf")
-
-
-@dataclass(eq=False)
-class Descent:
-    """One training: its weights, loss, windows and progress."""
 
     weights: Weights
     loss: Callable[..., torch.Tensor]
-    columns: tuple[str, ...]
+    columns: Sequence[str]
     windows: Windows
     training: Training
     fitting: Fitting
     generator: torch.Generator
-    augment: Callable[[Batch], Batch]
-    weight: Callable[[Batch], float]
-    best: dict[str, Array] = field(default_factory=dict)
-    at: Position = field(default_factory=Position)
-    began: tuple[float, int] = (0.0, 0)
-    reported: float = 0.0
+    augment: Callable[[Batch], Batch] = lambda batch: batch
+    weight: Callable[[Batch], float] = lambda batch: float(len(batch[0]))
 
     def to_the_end(self) -> dict[str, Array]:
+        """Return the weights with the least loss on the windows that validate; the error names the batch that broke."""
         for weight in self.weights.values():
             weight.data = weight.data.to(self.fitting.device)
             weight.requires_grad_()
@@ -149,33 +118,30 @@ class Descent:
             self.weights.values(), lr=options.learning_rate, weight_decay=options.weight_decay
         )
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=options.epochs)
-        self.began = (time.perf_counter(), self._done())
-        # Told before the first loss, which takes a pass over the windows that validate.
-        self.fitting.progress(FitProgress("training", self._done(), self._total))
-        # The start is a candidate too: training that only makes things worse leaves the weights unchanged.
-        self.best, self.at.best_loss = numbers(self.weights), self._agreed_loss()
-        while self.at.epoch < options.epochs and self.at.waited < options.patience:
-            self._epoch(optimizer, schedule)
-        return self.best
-
-    def _epoch(self, optimizer: torch.optim.Optimizer, schedule: torch.optim.lr_scheduler.LRScheduler) -> None:
-        at = self.at
-        for batch, source_N in self.batches():
-            optimizer.zero_grad()
-            self._backward(batch, source_N)
-            optimizer.step()
-            at.batch += 1
-        schedule.step()
-        now = self._agreed_loss()
-        better = now < at.best_loss
-        if better:
-            self.best, at.best_loss = numbers(self.weights), now
-        at.epoch, at.batch, at.windows = at.epoch + 1, 0, 0
-        at.waited = 0 if better else at.waited + 1
+        self.epoch = self.batch = self.done = waited = 0
+        self.each = len(self.windows) - self.windows.validating  # windows of a pass
+        self.began, self.reported, self.best_loss = time.perf_counter(), 0.0, float("inf")
+        # Before the first loss, which takes a pass over the windows that validate.
+        self.fitting.progress(FitProgress("training", 0, options.epochs * self.each))
+        with one_thread():
+            # The start is a candidate too: training that only makes things worse leaves the weights unchanged.
+            best, self.best_loss = numbers(self.weights), self._held_out_loss()
+            while self.epoch < options.epochs and waited < options.patience:
+                for number, (batch, source_N) in enumerate(self.batches(), 1):
+                    self.batch = number
+                    optimizer.zero_grad()
+                    self._backward(batch, source_N)
+                    optimizer.step()
+                schedule.step()
+                self.epoch, waited = self.epoch + 1, waited + 1
+                self.done = self.epoch * self.each
+                if (now := self._held_out_loss()) < self.best_loss:
+                    best, self.best_loss, waited = numbers(self.weights), now, 0
+        return best
 
     def batches(self) -> Iterator[tuple[Batch, Sources]]:
         """Yield the batches of an epoch, and the traces that their windows come from."""
-        size, row_N = self.training.batch_of(self._each), self._rows(validates=False)
+        size, row_N = self.training.batch_of(self.each), self._rows(validates=False)
         row_N = row_N[torch.randperm(len(row_N), generator=self.generator)]
         for begin in range(0, len(row_N), size):
             chosen = row_N[begin : begin + size]
@@ -210,7 +176,7 @@ class Descent:
         self._report(len(source_N), value)
 
     def _not_finite(self, batch: Batch, source_N: Sources) -> str:
-        at = f"batch {self.at.batch + 1} of epoch {self.at.epoch + 1}"
+        at = f"batch {self.batch} of epoch {self.epoch + 1}"
         # Targets may be NaN, where a sequence has a gap; inputs never are.
         odd_N = ~torch.isfinite(batch[0]).reshape(len(source_N), -1).all(dim=1).numpy()
         for column in batch[1:]:
@@ -225,52 +191,33 @@ class Descent:
             f"lower the learning rate, which is {self.training.learning_rate}"
         )
 
-    def _agreed_loss(self) -> float:
-        loss = self._held_out_loss()
-        return agreed(loss) if self.fitting.distributed else loss
-
     def _held_out_loss(self) -> float:
-        """Return the mean loss over all windows that validate."""
-        losses: list[tuple[float, float]] = []
+        """Return the mean loss over all windows that validate, the same in all processes."""
+        losses: list[float] = []
+        weights: list[float] = []
         with torch.no_grad():
             # 8 MB of windows at once: the layers in between take several times as much.
             for chosen in self._rows(validates=True).split(max((8 << 20) // self.windows.records.dtype.itemsize, 1)):
                 batch = self._batch(chosen)
                 if weight := self.weight(batch):
-                    losses.append((weight, float(self._mean_loss(batch))))
+                    weights.append(weight)
+                    losses.append(float(self._mean_loss(batch)))
         if len(losses) == 1:  # as it is, to the bit
-            return losses[0][1]
-        return (
-            sum(weight * loss for weight, loss in losses) / sum(weight for weight, _ in losses)
-            if losses
-            else float("inf")
-        )
-
-    # -- progress ------------------------------------------------------------------------------------------------
-
-    @property
-    def _each(self) -> int:
-        """The windows of a pass."""
-        return len(self.windows) - self.windows.validating
-
-    @property
-    def _total(self) -> int:
-        return self.training.epochs * self._each
-
-    def _done(self) -> int:
-        return self.at.epoch * self._each + self.at.windows
+            (loss,) = losses
+        else:
+            weighted = sum(weight * loss for weight, loss in zip(weights, losses, strict=True))
+            loss = weighted / sum(weights) if losses else float("inf")
+        return agreed(loss) if self.fitting.distributed else loss
 
     def _report(self, count: int, loss: float) -> None:
-        self.at.windows += count
+        self.done += count
         now = time.perf_counter()
         # every 0.2 s: a terminal shows no more, and a batch takes less than a millisecond
-        if now - self.reported < 0.2:
-            return
-        self.reported = now
-        done = self._done()
-        seconds = now - self.began[0]
-        rate = (done - self.began[1]) / seconds if seconds > 0 else float("nan")
-        self.fitting.progress(FitProgress("training", done, self._total, rate, loss, self.at.best_loss))
+        if now - self.reported >= 0.2:
+            self.reported = now
+            rate = self.done / (now - self.began) if now > self.began else float("nan")
+            total = self.training.epochs * self.each
+            self.fitting.progress(FitProgress("training", self.done, total, rate, loss, self.best_loss))
 
 
 def tensor(values: Array) -> torch.Tensor:
@@ -315,7 +262,9 @@ def fit_residual(
     def loss(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return huber(residual_layer(torch, weights | {"linear": path.to(inputs.device)}, past, inputs), targets)
 
-    return {"linear": linear} | descend(weights, loss, ("inputs", "targets"), windows, training, fitting, generator)
+    return {"linear": linear} | Descent(
+        weights, loss, ("inputs", "targets"), windows, training, fitting, generator
+    ).to_the_end()
 
 
 def fit_gates(
@@ -342,7 +291,7 @@ def fit_gates(
         return huber(gated_change(weights, inputs, references, units), target, delta=2.0)
 
     columns = ("inputs", "references", "unit", "targets")
-    return descend(weights, loss, columns, windows, training, fitting, generator, hides)
+    return Descent(weights, loss, columns, windows, training, fitting, generator, hides).to_the_end()
 
 
 HIDDEN_ALL, HIDDEN_EACH = 0.15, 0.1
@@ -421,6 +370,7 @@ def fit_recurrent(
     def known(batch: Batch) -> float:
         return float(torch.isfinite(batch[1]).sum())
 
-    fitted = descend(weights, loss, ("inputs", "targets"), windows, training, fitting, generator, weight=known)
+    columns = ("inputs", "targets")
+    fitted = Descent(weights, loss, columns, windows, training, fitting, generator, weight=known).to_the_end()
     # ascontiguousarray would give the single number of out_bias an axis.
     return {name: np.array(weight.T, order="C") for name, weight in fitted.items()}

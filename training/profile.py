@@ -175,7 +175,14 @@ def profile(
     """
     import pandas as pd
 
-    _check(sizes, warmup, repeats, max_passes)
+    if not sizes or min(sizes) < 1:
+        raise ValueError(f"sizes must be batch sizes of at least 1 sample, got {list(sizes)}")
+    if warmup < 0 or repeats < 1:
+        raise ValueError(f"warmup must be at least 0 and repeats at least 1, got {warmup} and {repeats}")
+    if max_passes < 1:
+        raise ValueError(f"max_passes must be at least 1, got {max_passes}")
+    if device.startswith("cuda"):
+        _require_cuda()
     visits: dict[int, list[float]] = {}
 
     def measure(size: int) -> bool:
@@ -188,7 +195,12 @@ def profile(
 
     for size in sorted(set(sizes)):
         if not measure(size):
-            _bisect(measure, _largest_that_worked(visits), size)
+            worked, failed = max((size for size, seconds in visits.items() if seconds), default=0), size
+            if not worked:
+                raise ValueError(f"not even a batch of {size} fits into memory: choose smaller sizes")
+            while failed - worked > max(1.0, 0.05 * worked):  # to 5%, or one sample
+                middle = (worked + failed) // 2
+                worked, failed = (middle, failed) if measure(middle) else (worked, middle)
             break
     order = random.Random(0)
     for _ in range(max_passes - 1):
@@ -258,13 +270,8 @@ def device_name(device: str) -> str:
     return torch.cuda.get_device_name(torch.device(device))
 
 
-# -- one size ----------------------------------------------------------------------------------------------------
-
-
 def _median_seconds(make_step: MakeStep, size: int, device: str, warmup: int, repeats: int) -> float:
     """Return the median time of one visit's steps, NaN if memory does not suffice. The step is freed before that."""
-    if device.startswith("cuda"):
-        _require_cuda()
     try:
         step = make_step(size, device)
         if not callable(step):
@@ -283,7 +290,11 @@ def _median_seconds(make_step: MakeStep, size: int, device: str, warmup: int, re
         logger.info("a batch of %d does not fit into memory: %s", size, error)
     finally:
         step = None  # type: ignore[assignment]  # free its tensors before the next size is tried
-        _free_memory(device)
+        gc.collect()
+        if device.startswith("cuda"):
+            import torch
+
+            torch.cuda.empty_cache()
     return math.nan
 
 
@@ -318,46 +329,9 @@ def _is_out_of_memory(error: BaseException) -> bool:
     return any(words in str(error) for words in ("out of memory", "can't allocate memory", "not enough memory"))
 
 
-def _free_memory(device: str) -> None:
-    gc.collect()
-    if device.startswith("cuda"):
-        import torch
-
-        torch.cuda.empty_cache()
-
-
 def _require_cuda() -> None:
     require("torch", needed_by="profiling on CUDA", extra="torch")
     import torch
 
     if not torch.cuda.is_available():
         raise ValueError("device must be available to torch, which finds no CUDA device here: use device='cpu'")
-
-
-# -- the limit ---------------------------------------------------------------------------------------------------
-
-
-def _bisect(measure: Callable[[int], bool], worked: int, failed: int) -> None:
-    # to 5%, or one sample
-    while failed - worked > max(1.0, 0.05 * worked):
-        middle = (worked + failed) // 2
-        if measure(middle):
-            worked = middle
-        else:
-            failed = middle
-
-
-def _largest_that_worked(visits: dict[int, list[float]]) -> int:
-    worked = [size for size, seconds in visits.items() if seconds]
-    if not worked:
-        raise ValueError(f"not even a batch of {min(visits)} fits into memory: choose smaller sizes")
-    return max(worked)
-
-
-def _check(sizes: Sequence[int], warmup: int, repeats: int, max_passes: int) -> None:
-    if not sizes or min(sizes) < 1:
-        raise ValueError(f"sizes must be batch sizes of at least 1 sample, got {list(sizes)}")
-    if warmup < 0 or repeats < 1:
-        raise ValueError(f"warmup must be at least 0 and repeats at least 1, got {warmup} and {repeats}")
-    if max_passes < 1:
-        raise ValueError(f"max_passes must be at least 1, got {max_passes}")

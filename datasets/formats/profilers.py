@@ -19,10 +19,8 @@ from paceline.datasets.trace import Trace
 
 BLOCK = re.compile(r"\btimes across ranks \(ms\):")
 
-
 COMPUTE_TIMERS = ("forward-compute", "backward-compute")
 """Timers of a rank's own work; others hold waiting for other ranks too."""
-
 
 Timers = dict[str, dict[int, float]]
 

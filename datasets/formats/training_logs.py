@@ -377,7 +377,6 @@ def _without_time(rows: pd.DataFrame, tally: Tally) -> pd.DataFrame:
 TENSORBOARD = ("Wall time", "Step", "Value")
 """The columns used; some exports have others between them, such as ``Relative time (s)``."""
 
-
 MOSTLY, NEAR, VALUE_DIGITS = 0.9, 2.0, 6
 """Two files are of one training if this share of the rows agrees: steps within so many of the usual increments at the
 same time, or values to so many digits."""
