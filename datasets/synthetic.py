@@ -98,19 +98,25 @@ def _simulated(kind: str, workers: int, iterations: int, seed: int) -> _Fleet:
         raise ValueError(f"workers and iterations must be at least 1, got {workers} and {iterations}")
     rng = np.random.default_rng([KINDS.index(kind), seed])
     shape = (iterations, workers)
-    cpu_TW, memory_TW = _cpu_share(rng, shape), _memory_pressure(rng, shape)
-    expected_TW = np.log(100.0) + rng.normal(0.0, 0.5, workers) + _regimes(rng, shape)
-    expected_TW += _walk(rng, shape) if kind == "walk" else _autoregression(rng, shape)
+    # the share of the CPU that neighbors leave, in (0, 1]: constant levels with a little jitter
+    level_TW = np.array([1.0, 0.8, 0.5])[_held(rng, shape, 3, 0.03)]
+    cpu_TW = np.clip(level_TW + rng.normal(0.0, 0.04, shape), 0.05, 1.0)
+    # the share of the memory in use, in [0, 1]: it grows and is freed again
+    phase_W, period_W = rng.uniform(0.0, 1.0, workers), rng.uniform(50.0, 300.0, workers)
+    climbing_TW = np.mod(phase_W + np.arange(iterations)[:, None] / period_W, 1.0)
+    memory_TW = np.clip(0.4 + 0.6 * climbing_TW + rng.normal(0.0, 0.02, shape), 0.0, 1.0)
+    hardware_W = np.log(100.0) + rng.normal(0.0, 0.5, workers)
+    expected_TW = hardware_W + REGIME_LEVELS[_held(rng, shape, len(REGIME_LEVELS), REGIME_CHANGE)]
+    if kind == "walk":
+        expected_TW += np.cumsum(rng.normal(0.0, WALK_NOISE, shape), axis=0)
+    else:
+        expected_TW += _autoregression(rng, shape)
     if kind != "noexog":
         knee_W = rng.uniform(0.5, 0.9, workers)
         expected_TW += np.log(np.minimum(1.0, cpu_TW / knee_W)) - 2.0 * np.maximum(memory_TW - 0.8, 0.0)
     noise_TW = NOISE * rng.standard_t(NOISE_FREEDOM, shape)
     spikes_TW = (rng.random(shape) < SPIKE_CHANCE) * rng.uniform(*SPIKE_DEPTH, shape)
     return _Fleet(expected_TW, expected_TW + noise_TW - spikes_TW, cpu_TW, memory_TW)
-
-
-def _regimes(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
-    return np.asarray(REGIME_LEVELS[_held(rng, shape, len(REGIME_LEVELS), REGIME_CHANGE)])
 
 
 def _held(rng: np.random.Generator, shape: tuple[int, int], count: int, change: float) -> NDArray[np.int64]:
@@ -128,20 +134,3 @@ def _autoregression(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
     for k in range(2, len(past_TW)):
         past_TW[k] += AR[0] * past_TW[k - 1] + AR[1] * past_TW[k - 2]
     return past_TW[2:]
-
-
-def _walk(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
-    return np.asarray(np.cumsum(rng.normal(0.0, WALK_NOISE, shape), axis=0))
-
-
-def _cpu_share(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
-    """Return the share of the CPU that neighbors leave, in (0, 1]: constant levels with a little jitter."""
-    level_TW = np.array([1.0, 0.8, 0.5])[_held(rng, shape, 3, 0.03)]
-    return np.clip(level_TW + rng.normal(0.0, 0.04, shape), 0.05, 1.0)
-
-
-def _memory_pressure(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
-    """Return the share of the memory in use, in [0, 1]: it grows and is freed again."""
-    phase_W, period_W = rng.uniform(0.0, 1.0, shape[1]), rng.uniform(50.0, 300.0, shape[1])
-    climbing_TW = np.mod(phase_W + np.arange(shape[0])[:, None] / period_W, 1.0)
-    return np.clip(0.4 + 0.6 * climbing_TW + rng.normal(0.0, 0.02, shape), 0.0, 1.0)

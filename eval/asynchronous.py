@@ -251,8 +251,11 @@ class Race:
 
         It is reached when the mean of the last three evaluations is: a single one is noisy.
         """
-        reached = np.flatnonzero(_smoothed(self.accuracy) >= accuracy)
-        return float(self.seconds[reached[0]]) if len(reached) else float("inf")
+        if len(self.accuracy) < SMOOTHED:
+            return float("inf")
+        means = np.convolve(self.accuracy, np.full(SMOOTHED, 1 / SMOOTHED), mode="valid")
+        reached = np.flatnonzero(means >= accuracy)
+        return float(self.seconds[reached[0] + SMOOTHED - 1]) if len(reached) else float("inf")
 
     @property
     def final(self) -> float:
@@ -334,21 +337,19 @@ class _RunningRace:
             self._pull(name)
         # A training that diverges overflows sooner or later, and is over then.
         with np.errstate(over="ignore", invalid="ignore"), suppress(_DivergedError):
-            self._go_on()
+            for name, turn in self.events:
+                if turn == self.workers[name].turn:  # otherwise that step was given up
+                    self._push(name)
+                if self.server.sampler.applied >= self.budget or self._is_decided():
+                    break
+            else:
+                raise RuntimeError(f"deadlock under {self.server.scheme.name}: every worker waits for another one")
         if self.server.sampler.applied < self.budget and self._recent() < self.course.enough:
             self.curve.append((self.events.now, 0.0))
         end = self.events.now
         waiting = [w.waited + (end - w.waits_since if w.waits_since is not None else 0) for w in self.workers.values()]
         seconds, accuracy = np.array(self.curve).T
         return Race(seconds, accuracy, np.array(waiting) / end, self.server)
-
-    def _go_on(self) -> None:
-        for name, turn in self.events:
-            if turn == self.workers[name].turn:  # otherwise that step was given up
-                self._push(name)
-            if self.server.sampler.applied >= self.budget or self._is_decided():
-                return
-        raise RuntimeError(f"deadlock under {self.server.scheme.name}: every worker waits for another one")
 
     def _pull(self, name: str) -> None:
         worker, now = self.workers[name], self.events.now
@@ -379,7 +380,8 @@ class _RunningRace:
         worker.turn += 1
         if verdict.outcome is Outcome.REFUSED:
             raise _DivergedError
-        self._evaluate()
+        if self.server.sampler.applied >= self.budget * len(self.curve) / self.course.evaluations:
+            self.curve.append((self.events.now, self.task.accuracy(self.server.parameters)))
         for other in verdict.given_up:
             self._leave_step(other)
         self._pull(name)
@@ -404,16 +406,3 @@ class _RunningRace:
     def _is_decided(self) -> bool:
         begun = len(self.curve) <= max(self.course.evaluations / 4, SMOOTHED)
         return self._recent() >= self.course.enough or (not begun and self._recent() < self.course.hopeless)
-
-    def _evaluate(self) -> None:
-        due = self.budget * len(self.curve) / self.course.evaluations
-        if self.server.sampler.applied >= due:
-            self.curve.append((self.events.now, self.task.accuracy(self.server.parameters)))
-
-
-def _smoothed(accuracy_E: Array) -> Array:
-    """Return the mean of each evaluation and the two before it; 0 where there are not as many, ``[E]``."""
-    if len(accuracy_E) < SMOOTHED:
-        return np.zeros(len(accuracy_E))
-    means = np.convolve(accuracy_E, np.full(SMOOTHED, 1 / SMOOTHED), mode="valid")
-    return np.concatenate([np.zeros(SMOOTHED - 1), means])

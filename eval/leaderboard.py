@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from paceline._arrays import Array
 from paceline._runtime import spread
 from paceline.datasets import Trace
-from paceline.eval.backtest import Backtest, backtest, by_name
+from paceline.eval.backtest import backtest, by_name
 from paceline.eval.significance import ErrorFigures, Lead, absolute, critical_difference, lead, squared
 from paceline.predictors import LastValue, Predictor
 
@@ -88,16 +88,16 @@ class Leaderboard:
         import pandas as pd
 
         names = list(self.overall.sort_values(measure, kind="stable")["predictor"])
-        ranks = self._ranks(measure)
+        table = self.per_trace.pivot_table(index="trace", columns="predictor", values=measure)
+        ranks = table.rank(axis=1).mean()
         rows = []
         for name in names:
             over = self.lead(name, measure=measure)
             behind = self.lead(name, names[0], measure=measure, among=len(names))
             row = {"predictor": name, measure: over.ratio, "low": over.low, "high": over.high, "p": over.p}
             than = {"than last-value": "" if name == BASELINE else over.verdict}
-            rows.append(
-                {**row, **than, "than the best": "the best" if name == names[0] else behind.verdict, **ranks(name)}
-            )
+            than["than the best"] = "the best" if name == names[0] else behind.verdict
+            rows.append({**row, **than, **({"rank": float(ranks[name])} if len(table) > 1 else {})})
         return pd.DataFrame(rows)
 
     @property
@@ -119,11 +119,6 @@ class Leaderboard:
         """Workers that count, by trace."""
         mine = self.workers[self.workers["predictor"] == BASELINE]
         return {str(trace): len(rows) for trace, rows in mine.groupby("trace")}
-
-    def _ranks(self, measure: str) -> Callable[[str], dict[str, float]]:
-        table = self.per_trace.pivot_table(index="trace", columns="predictor", values=measure)
-        means = table.rank(axis=1).mean()
-        return lambda name: {"rank": float(means[name])} if len(table) > 1 else {}
 
 
 def leaderboard(
@@ -170,24 +165,24 @@ def leaderboard(
     board: list[dict[str, object]] = []
     jobs: list[dict[str, object]] = []
     errors: dict[str, dict[str, dict[str, ErrorFigures]]] = {"rmse": {}, "mae": {}}
-    lasts = {name: _Last.of(backtest(predictors[BASELINE], trace, warmup=warmup)) for name, trace in scored.items()}
     min_scored = 2  # speeds of a worker for a meaningful ratio
-    scored_by = {name: (last.scored >= min_scored) & (np.nan_to_num(last.rmse) > 0) for name, last in lasts.items()}
-    calls = [
-        (name, predictor, trace, lasts[trace.name], scored_by[trace.name])
-        for trace in scored.values()
-        if scored_by[trace.name].any()
-        for name, predictor in predictors.items()
-    ]
-    for (name, _, trace, _, counted), result in zip(calls, spread(_scores, calls), strict=True):
-        board += _rows(name, result, lasts[trace.name], trace, counted)
-        jobs.append(
-            {"predictor": name, "trace": trace.name, "overhead": result.overhead, "microseconds": 1e6 * result.seconds}
-        )
-        for measure, of_measure in errors.items():
-            of_measure.setdefault(name, {})[trace.name] = getattr(result, measure)
+    max_scored = 0
+    calls = []
+    left_out: list[str] = []
+    for trace in scored.values():
+        last = backtest(predictors[BASELINE], trace, warmup=warmup)
+        max_scored = max(max_scored, int(last.scored.max(initial=0)))
+        counted_W = (last.scored >= min_scored) & (np.nan_to_num(last.rmse) > 0)
+        left_out += [f"{trace.name}/{trace.workers[int(w)]}" for w in np.flatnonzero(~counted_W)]
+        if counted_W.any():
+            errors_of_last = (last.rmse[counted_W], last.mae[counted_W])
+            calls += [(name, one, trace, warmup, errors_of_last, counted_W) for name, one in predictors.items()]
+    for rows, job, figures in spread(_scores, calls):
+        board += rows
+        jobs.append(job)
+        for measure, figure in figures.items():
+            errors[measure].setdefault(job["predictor"], {})[job["trace"]] = figure
     if not board:
-        max_scored = max((int(last.scored.max(initial=0)) for last in lasts.values()), default=0)
         if scored and max_scored < min_scored:
             longest = max(map(len, scored.values()))
             raise ValueError(
@@ -196,65 +191,30 @@ def leaderboard(
                 "warmup (--warmup on the command line)"
             )
         raise ValueError("traces must hold at least one worker whose speed changes, got none to score")
-    left_out = tuple(
-        f"{name}/{scored[name].workers[int(w)]}"
-        for name, counted in scored_by.items()
-        for w in np.flatnonzero(~counted)
-    )
-    return Leaderboard(pd.DataFrame(board), pd.DataFrame(jobs), left_out, dict(fit_seconds or {}), errors=errors)
+    fitted_in = dict(fit_seconds or {})
+    return Leaderboard(pd.DataFrame(board), pd.DataFrame(jobs), tuple(left_out), fitted_in, errors=errors)
 
 
-@dataclass(frozen=True, eq=False)
-class _Last:
-    """Errors of the last value, to which other predictors' errors are compared, ``[W]``."""
-
-    rmse: Array
-    mae: Array
-    scored: NDArray[np.int64]
-    warmup: int
-
-    @classmethod
-    def of(cls, result: Backtest) -> _Last:
-        """Return those of a backtest."""
-        return cls(result.rmse, result.mae, result.scored, result.warmup)
-
-
-@dataclass(frozen=True, eq=False)
-class _Scores:
-    """Scores of a backtest, computed by the process that ran it: it sends back these, and not every forecast."""
-
-    rmse_W: Array
-    mae_W: Array
-    coverage_W: Array
-    overhead: float
-    seconds: float
-    rmse: ErrorFigures
-    mae: ErrorFigures
-
-
-def _scores(name: str, predictor: Predictor, trace: Trace, last: _Last, counted: NDArray[np.bool_]) -> _Scores:
-    result = backtest(predictor, trace, warmup=last.warmup)
-    error_TW = result.error[:, counted]
-    return _Scores(
-        result.rmse,
-        result.mae,
-        result.coverage,
-        overhead=result.overhead,
-        seconds=result.seconds,
-        rmse=squared(error_TW, last.rmse[counted]),
-        mae=absolute(error_TW, last.mae[counted]),
-    )
-
-
-def _rows(
-    name: str, result: _Scores, last: _Last, trace: Trace, counted: NDArray[np.bool_]
-) -> Iterator[dict[str, object]]:
-    """Return one predictor's errors relative to the last value's, one row per worker kept."""
-    rmse, mae = result.rmse_W[counted] / last.rmse[counted], result.mae_W[counted] / last.mae[counted]
-    coverage = result.coverage_W[counted]
-    for w, worker in enumerate(np.array(trace.workers)[counted]):
-        about = {"predictor": name, "trace": trace.name, "worker": str(worker)}
-        yield {**about, "rmse": rmse[w], "mae": mae[w], "coverage": coverage[w]}
+def _scores(
+    name: str,
+    predictor: Predictor,
+    trace: Trace,
+    warmup: int,
+    errors_of_last: tuple[Array, Array],
+    counted_W: NDArray[np.bool_],
+) -> tuple[list[dict[str, object]], dict[str, Any], dict[str, ErrorFigures]]:
+    """Return a row for each worker that counts, one for the job, and the figures of the errors, not every forecast."""
+    result, (rmse_W, mae_W) = backtest(predictor, trace, warmup=warmup), errors_of_last
+    error_TW, about = result.error[:, counted_W], {"predictor": name, "trace": trace.name}
+    columns = {
+        "worker": np.array(trace.workers)[counted_W].tolist(),
+        "rmse": result.rmse[counted_W] / rmse_W,
+        "mae": result.mae[counted_W] / mae_W,
+        "coverage": result.coverage[counted_W],
+    }
+    rows = [about | dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    job = about | {"overhead": result.overhead, "microseconds": 1e6 * result.seconds}
+    return rows, job, {"rmse": squared(error_TW, rmse_W), "mae": absolute(error_TW, mae_W)}
 
 
 def _summed_up(workers: pd.DataFrame, jobs: pd.DataFrame, by: list[str]) -> pd.DataFrame:

@@ -53,20 +53,16 @@ def curves_of_traces(
     """
     telling: dict[str, list[Array]] = {}
     for trace in traces:
-        for device, points in _measured(trace, device_of).items():
-            if _determines_line(points[0]):
-                telling.setdefault(device, []).append(points)
+        parts: dict[str, list[Array]] = {}
+        for w, worker in enumerate(trace.workers):
+            seen = np.isfinite(trace.speed[:, w])
+            parts.setdefault(device_of(worker), []).append(np.stack([trace.samples[seen, w], trace.seconds[seen, w]]))
+        for device, points in parts.items():
+            points_2N = np.concatenate(points, axis=1)
+            if _determines_line(points_2N[0]):
+                telling.setdefault(device, []).append(points_2N)
     pooled = {device: np.concatenate(parts, axis=1) for device, parts in telling.items()}
     return {device: _curve(points[0], points[1], near) for device, points in pooled.items()}
-
-
-def _measured(trace: Trace, device_of: Callable[[str], str]) -> dict[str, Array]:
-    """Return the measured sizes and seconds of each device in one trace, ``[2, N]``."""
-    parts: dict[str, list[Array]] = {}
-    for w, worker in enumerate(trace.workers):
-        seen = np.isfinite(trace.speed[:, w])
-        parts.setdefault(device_of(worker), []).append(np.stack([trace.samples[seen, w], trace.seconds[seen, w]]))
-    return {device: np.concatenate(points, axis=1) for device, points in parts.items()}
 
 
 def curves_of_profiles(profiles: pd.DataFrame, *, near: float | None = None) -> dict[str, Array]:
@@ -182,8 +178,13 @@ class BatchTime(FleetPredictor):
         """Fit curves and relative speeds, all traces in memory; curves of other devices are kept."""
         traces = list(fitting.without_held_out(traces))
         self.curves_ |= curves_of_traces(traces, self._device, near=self.near)
-        # The relative speed is a speed of its own, so what is known of the traces' covariates is looked up again.
-        relatives = [self._relative_of(trace) for trace in traces]
+        # With seconds under the curve in place of samples, samples / seconds is curve(x) / t: the relative speed. It is
+        # a speed of its own, so what is known of the traces' covariates is looked up again.
+        relatives = []
+        for trace in traces:
+            curve_FW = np.stack([self._start(worker) for worker in trace.workers]).T
+            curve = dict(zip(FIELDS, curve_FW, strict=True))
+            relatives.append(replace(trace, samples=_seconds(curve, trace.samples)))
         fit_with(self._relative, relatives, replace(fitting, survey=None, held_out=None))
         self.reset(self.workers)
         return self
@@ -201,12 +202,6 @@ class BatchTime(FleetPredictor):
 
     def _device(self, worker: str) -> str:
         return (self.devices or {}).get(worker, worker)
-
-    def _relative_of(self, trace: Trace) -> Trace:
-        """Return the trace with each batch replaced by its seconds under the curve: its speed is the relative one."""
-        # With seconds under the curve in place of samples, samples / seconds is curve(x) / t: the relative speed.
-        curve_WF = np.stack([self._start(worker) for worker in trace.workers])
-        return replace(trace, samples=_seconds(dict(zip(FIELDS, curve_WF.T, strict=True)), trace.samples))
 
     def _start(self, worker: str) -> Array:
         """Return the fitted curve of this worker or its device type, ``[F]``, or the median curve if there is none."""
@@ -297,7 +292,10 @@ class BatchTime(FleetPredictor):
         size_W = np.where(seen_W, size_W, np.nan)
         seconds_W = size_W / speed_W
         self._learn_slope(size_W, seconds_W)
-        self._learn_memory(size_W)
+        self.state["worked"] = np.fmax(self.state["worked"], size_W)
+        # A success at or above the failed size proves that the failure is out of date.
+        failed_W = self.state["failed"]
+        self.state["failed"] = np.where(self.state["worked"] >= failed_W, np.inf, failed_W)
         self._relative.observe(
             Report(samples=_seconds(self.state, size_W), seconds=seconds_W, covariates=covariates_WD)
         )
@@ -355,12 +353,6 @@ class BatchTime(FleetPredictor):
         # A size that once worked and now fails proves that older successes are out of date.
         rows["worked"] = np.where(failed_W & (rows["worked"] >= size_W), 0.0, rows["worked"])
 
-    def _learn_memory(self, size_W: Array) -> None:
-        rows = self.state
-        rows["worked"] = np.fmax(rows["worked"], size_W)
-        # A success at or above the failed size proves that the failure is out of date.
-        rows["failed"] = np.where(rows["worked"] >= rows["failed"], np.inf, rows["failed"])
-
     # -- forecasting ---------------------------------------------------------------------------------------------
 
     def make_forecast(self, covariates_WD: Array, horizon: int) -> Forecast:
@@ -372,6 +364,8 @@ class BatchTime(FleetPredictor):
         # samples
         slope_W = np.fmax(rows["slope"], 0.5 * level_W / rows["last"])  # a fitted curve holds until it is tried
         intercept_W = np.where(slope_W > rows["slope"], level_W - slope_W * size_W, rows["intercept"])
+        # the largest batch that worked below one that failed, but at least half of the failed one
+        learned_W = np.maximum(rows["worked"], np.floor(rows["failed"] / 2.0))
         return Forecast(
             speed=np.clip(size_W * relative_W / level_W, SLOWEST, FASTEST),
             spread=self._spread(rows["last"], horizon),
@@ -379,7 +373,7 @@ class BatchTime(FleetPredictor):
                 floor=rows["floor"] / relative_W,
                 slope=slope_W / relative_W,
                 intercept=intercept_W / relative_W,
-                limit=self._limit(),
+                limit=np.minimum(np.maximum(rows["most"], rows["worked"]), learned_W),
             ),
         )
 
@@ -398,12 +392,6 @@ class BatchTime(FleetPredictor):
         if known_W.all():
             return last_W
         return np.where(known_W, last_W, np.median(last_W[known_W]) if known_W.any() else self.state["size"])
-
-    def _limit(self) -> Array:
-        """Return the largest batch that worked below one that failed, but at least half of the failed one."""
-        rows = self.state
-        learned_W = np.maximum(rows["worked"], np.floor(rows["failed"] / 2.0))
-        return np.minimum(np.maximum(rows["most"], rows["worked"]), learned_W)
 
 
 def _seconds(rows: Mapping[str, Array], size: Array) -> Array:

@@ -276,7 +276,9 @@ class FleetPredictor(Params):
 
     def _judged(self, report: Report, covariates_WD: Array) -> None:
         """Compare a report with its forecast, then learn from it: the forecast was made without it."""
-        speed_W = report.speed if report.out_of_memory is None else _completed(report)
+        speed_W = report.speed
+        if report.out_of_memory is not None:  # such a worker did not process its samples
+            speed_W = np.where(np.asarray(report.out_of_memory, dtype=bool), np.nan, speed_W)
         error_W = np.log(speed_W / self.forecast_speed_at(np.asarray(report.samples, dtype=np.float64), covariates_WD))
         # One question to all workers at once: usual reports pass no further guard.
         if not (self._calm and np.maximum.reduce(error_W) <= DOUBTED):  # NaN is not
@@ -319,7 +321,12 @@ class FleetPredictor(Params):
         learned.pop("reference", None)  # files of earlier versions hold the spread of the fitted data
         self.load_fitted_state(learned)
         self.reset([str(worker) for worker in state.get("workers", ())])
-        self._require_rows({name[5:] for name in state if name.startswith("rows/")})
+        saved = {name.removeprefix("rows/") for name in state if name.startswith("rows/")}
+        if self.workers and saved != set(self.state):
+            raise ValueError(
+                f"the state of {type(self).__name__}'s workers must hold {sorted(self.state)}, got {sorted(saved)}: "
+                "it was saved by another predictor"
+            )
         self.state = {name: self._loaded(state, f"rows/{name}", rows) for name, rows in self.state.items()}
         self.shared_state = {
             name: self._loaded(state, f"fleet/{name}", values) for name, values in self.shared_state.items()
@@ -400,14 +407,6 @@ class FleetPredictor(Params):
             raise ValueError(f"worker {worker!r} is already in the fleet")
         return _name(worker)
 
-    def _require_rows(self, saved: set[str]) -> None:
-        """Raise an error unless the state of a fleet holds exactly the rows that this predictor keeps."""
-        if self.workers and saved != set(self.state):
-            raise ValueError(
-                f"the state of {type(self).__name__}'s workers must hold {sorted(self.state)}, got {sorted(saved)}: "
-                "it was saved by another predictor"
-            )
-
     def _require_fleet(self) -> None:
         if not self.workers:
             raise ValueError("there is no fleet yet: call reset(workers) with the workers' names first")
@@ -455,11 +454,6 @@ def _name(worker: object) -> str:
     if not str(worker):
         raise ValueError("a worker's name must not be empty, got ''")
     return str(worker)
-
-
-def _completed(report: Report) -> Array:
-    """Return the speeds, NaN where the worker ran out of memory, because it did not process its samples."""
-    return np.where(np.asarray(report.out_of_memory, dtype=bool), np.nan, report.speed)
 
 
 def without(report: Report, left_out_W: Mask) -> Report:

@@ -33,13 +33,9 @@ def register(*classes: type[FleetPredictor]) -> None:
     """
     for kind in classes:
         registered = kinds.get(_plain(kind.__name__), kind)
-        if (registered.__module__, registered.__qualname__) != (
-            kind.__module__,
-            kind.__qualname__,
-        ):  # not defined once more
-            raise ValueError(
-                f"the name {name_of(kind)!r} belongs to {registered.__module__}.{registered.__qualname__}: rename yours"
-            )
+        other = f"{registered.__module__}.{registered.__qualname__}"
+        if other != f"{kind.__module__}.{kind.__qualname__}":  # not defined once more
+            raise ValueError(f"the name {name_of(kind)!r} belongs to {other}: rename yours")
         kinds[_plain(kind.__name__)] = kind
 
 
@@ -105,21 +101,21 @@ def _with_training(values: dict[str, Any], default: object, arguments: set[str])
     return {n: v for n, v in values.items() if n not in inside} | {"training": replace(start, **inside)}
 
 
-def _arguments(text: str) -> dict[str, object]:
+def _arguments(text: str) -> dict[str, Any]:
     """Parse ``lags=8,hidden=16``: names and literal values only, so that nothing is executed."""
     try:
         call = ast.parse(f"f({text})", mode="eval").body
-        if isinstance(call, ast.Call) and not call.args:
-            return {str(word.arg): _value(word) for word in call.keywords if word.arg}
+        if isinstance(call, ast.Call) and not call.args and all(word.arg for word in call.keywords):
+            # a covariate may be named without quotes
+            return {
+                str(word.arg): word.value.id
+                if word.arg == "covariates" and isinstance(word.value, ast.Name)
+                else ast.literal_eval(word.value)
+                for word in call.keywords
+            }
     except (SyntaxError, ValueError):
         pass
     raise ValueError(f"{text!r} must be arguments like lags=8,hidden=16 or covariates=('cpu_load','memory')")
-
-
-def _value(word: ast.keyword) -> object:
-    """Return a literal; a covariate may be named without quotes."""
-    bare = word.arg == "covariates" and isinstance(word.value, ast.Name)
-    return word.value.id if bare and isinstance(word.value, ast.Name) else ast.literal_eval(word.value)
 
 
 def _plain(name: str) -> str:

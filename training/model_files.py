@@ -53,7 +53,10 @@ def save_model(predictor: FleetPredictor, path: str | Path, *, fitted_on: str = 
     about = {
         "format_version": FORMAT_VERSION,
         "kind": type(predictor).__name__,
-        "configuration": _plain(predictor.get_params(deep=False)),
+        "configuration": {
+            n: asdict(value) if isinstance(value, Training) else value
+            for n, value in predictor.get_params(deep=False).items()
+        },
         "fitted_on": fitted_on,
         "text": {name: value.tolist() for name, value in learned.items() if value.dtype.kind == "U"},
     }
@@ -107,10 +110,6 @@ def load_model(path: str | Path, *, kinds: Sequence[type[FleetPredictor]] = KIND
 def describe_model(path: str | Path) -> dict[str, Any]:
     """Return a model file's header: kind, format version, configuration and what it was fitted on."""
     return _read(Path(path))[0]
-
-
-def _plain(configuration: Mapping[str, Any]) -> dict[str, Any]:
-    return {n: asdict(value) if isinstance(value, Training) else value for n, value in configuration.items()}
 
 
 def _arguments(kind: str, stored: Mapping[str, Any]) -> dict[str, Any]:
