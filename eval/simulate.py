@@ -111,6 +111,10 @@ class Simulation:
     @property
     def gain(self) -> tuple[str, ...]:
         """Sentences on what balancing would gain."""
+        more = self.assumed
+        if self.paused >= MIN_SAVING / 2:
+            pauses = "Pauses (checkpoints, evaluations, preemptions)"
+            more = (f"{pauses} take {percent(self.paused)}: no batch changes them.", *more)
         if self.needs_probe:
             low, high = round(100 * self.low), round(100 * self.max_saving)
             what = f"Balancing would save {low} to {high}% of the time, depending on "
@@ -118,7 +122,7 @@ class Simulation:
             what += f"how much of {whose} extra time follows its batch"
             text = f"If all of it does: {percent(self.max_saving)} (90% interval: up to {percent(self.high)}). The log "
             text += "cannot tell, as each worker's batches have one size."
-            return (f"{what}.", text, *self._pauses(), *self.assumed)
+            return (f"{what}.", text, *more)
         ends = f"{_rounded(self.low)} to {percent(self.high)}"
         what = f"Balancing would save {percent(self.saving)} of the time (90% interval: {ends})"
         if not self.pays:
@@ -128,14 +132,9 @@ class Simulation:
                 what += ", as it takes about a millisecond of each iteration itself"
             else:
                 what += ", next to nothing"
-        more = f"; mostly for {_named(self.slowest)}" if self.slowest and self.hindsight >= MIN_SAVING else ""
-        bound = f"With all speeds known in advance it would save {percent(self.hindsight)}{more}."
-        return (f"{what}.", bound, *self._pauses(), *self.assumed)
-
-    def _pauses(self) -> tuple[str, ...]:
-        if self.paused < MIN_SAVING / 2:
-            return ()
-        return (f"Pauses (checkpoints, evaluations, preemptions) take {percent(self.paused)}: no batch changes them.",)
+        whose = f"; mostly for {_named(self.slowest)}" if self.slowest and self.hindsight >= MIN_SAVING else ""
+        bound = f"With all speeds known in advance it would save {percent(self.hindsight)}{whose}."
+        return (f"{what}.", bound, *more)
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -329,27 +328,20 @@ def _about_job(found: Simulation, trace: Trace, global_batch: int | None) -> Sim
         recorded = round(float(np.quantile(samples_T, quantile, method="nearest"))) if samples_T.size else 0
         known = recorded > len(trace.workers) and not trace.meta.get("derived") and recorded % accumulate == 0
         batch = recorded // accumulate if known else None
+    assumed = found.assumed
+    # times so alike that they may be wall times
+    seconds_TW = trace.seconds[np.isfinite(trace.seconds).all(axis=1)]
+    if not measured_waiting(trace) and len(seconds_TW) >= 3 and (apart := difference(seconds_TW)) <= NEARLY_SAME:
+        same = f"Workers' times differ by only {percent(apart)}, as those of whole iterations do, whoever is slow"
+        assumed = (*assumed, f"Assumed: times are each worker's own, without waiting. {same}.")
     return replace(
         found,
-        assumed=(*found.assumed, *_busy_times(trace)),
+        assumed=assumed,
         waiting=waiting_of(trace),
         job_batch=batch,
         accumulate=accumulate,
         command=trace.meta.get("command", ""),
     )
-
-
-def _busy_times(trace: Trace) -> tuple[str, ...]:
-    """Return the assumption that times are busy times, where they are so alike that they may be wall times."""
-    complete_T = np.isfinite(trace.seconds).all(axis=1)
-    if (
-        measured_waiting(trace)
-        or complete_T.sum() < 3
-        or (deviation := difference(trace.seconds[complete_T])) > NEARLY_SAME
-    ):
-        return ()
-    same = f"Workers' times differ by only {percent(deviation)}, as those of whole iterations do, whoever is slow"
-    return (f"Assumed: times are each worker's own, without waiting. {same}.",)
 
 
 # -- replays ---------------------------------------------------------------------------------------------------------
@@ -390,9 +382,8 @@ def _recorded(job: Trace, global_batch: int | None, curves: Curves | None) -> Si
         found = _attached(_replayed(job, global_batch, curves, paused_TW=paused_TW), busy_TW + paused_TW)
         return found if curves is not None else _over_all_shares(found)
     recorded_TW = np.broadcast_to(share.samples, busy_TW.shape)
-    slow_W = _median_seconds(share, job, busy_TW, share.value) > np.median(
-        _median_seconds(share, job, busy_TW, share.value)
-    )
+    seconds_W = np.median(busy_TW / share.at(job.samples, share.value), axis=0)  # of each worker's own batch
+    slow_W = seconds_W > np.median(seconds_W)
     runs = [share.value, np.where(slow_W, share.low, share.high), np.where(slow_W, share.high, share.low)]
     # a time without any part that follows the batch has nothing to solve
     found, best, worst = (
@@ -414,11 +405,6 @@ def _attached(found: Simulation, seconds_TW: Array) -> Simulation:
     least, usual, most = (seconds / float(seconds_TW.max(axis=1).mean()) for seconds in ATTACHED_SECONDS)
     saving, most_saved = found.saving - usual, found.max_saving - usual
     return replace(found, saving=saving, max_saving=most_saved, low=found.low - most, high=found.high - least)
-
-
-def _median_seconds(share: FixedShare, job: Trace, busy_TW: Array, fixed_W: Array) -> Array:
-    """Return the median time of each worker's own batch, ``[W]``."""
-    return np.asarray(np.median(busy_TW / share.at(job.samples, fixed_W), axis=0))
 
 
 def _over_all_shares(found: Simulation) -> Simulation:

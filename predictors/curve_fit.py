@@ -70,11 +70,16 @@ def fit_curve(sizes: ArrayLike, seconds: ArrayLike, weights: ArrayLike | None = 
         size_N, seconds_N, weight_N = _gathered(size_N, seconds_N, weight_N)
     slope_P, intercept_P = _lines(size_N, seconds_N)
     line_PN = intercept_P[:, None] + slope_P[:, None] * size_N
-    plain = _refined(_best_line(slope_P, intercept_P, line_PN, seconds_N, weight_N), size_N, seconds_N, weight_N)
+    best = int((_capped(line_PN, seconds_N) @ weight_N).argmin())
+    line = (0.0, float(slope_P[best]), float(intercept_P[best]))
+    plain = _refined(line, size_N, seconds_N, weight_N)
     # A floor, a slope and an intercept pass through any three points, so fewer than four cannot prove a floor.
     if len(size_N) < 4:
         return _positive(plain, size_N)
-    bent = _refined(_best_bent(slope_P, intercept_P, line_PN, seconds_N, weight_N), size_N, seconds_N, weight_N)
+    loss_PN = _capped(np.maximum(line_PN[:, None, :], seconds_N[:, None]), seconds_N) @ weight_N
+    pair, point = np.unravel_index(int(loss_PN.argmin()), loss_PN.shape)
+    line = (float(seconds_N[point]), float(slope_P[pair]), float(intercept_P[pair]))
+    bent = _refined(line, size_N, seconds_N, weight_N)
     return bent if _floor_is_proven(plain, bent, size_N, seconds_N, weight_N) else _positive(plain, size_N)
 
 
@@ -140,18 +145,6 @@ def _capped(times: Array, seconds_N: Array) -> Array:
     deviation = _deviation(times, seconds_N)
     # off by more than a factor of 2 counts as off by 2
     return np.where(times > 0, np.minimum(deviation, math.log(2.0)), np.inf)
-
-
-def _best_line(slope_P: Array, intercept_P: Array, line_PN: Array, seconds_N: Array, weight_N: Array) -> Fit:
-    best = int((_capped(line_PN, seconds_N) @ weight_N).argmin())
-    return 0.0, float(slope_P[best]), float(intercept_P[best])
-
-
-def _best_bent(slope_P: Array, intercept_P: Array, line_PN: Array, seconds_N: Array, weight_N: Array) -> Fit:
-    bent_PNN = np.maximum(line_PN[:, None, :], seconds_N[:, None])
-    loss_PN = _capped(bent_PNN, seconds_N) @ weight_N
-    pair, point = np.unravel_index(int(loss_PN.argmin()), loss_PN.shape)
-    return float(seconds_N[point]), float(slope_P[pair]), float(intercept_P[pair])
 
 
 # -- averaging the noise -----------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import numpy as np
 
@@ -249,15 +249,6 @@ class Fitting:
             names = [name for name in trace.workers if name not in (self.held_out or ())]
             if names:
                 yield trace if len(names) == len(trace.workers) else trace.select(workers=names)
-
-
-@runtime_checkable
-class Streams(Protocol):
-    """Optional part of the contract: the predictor can be fitted to traces that do not fit into memory."""
-
-    def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
-        """Learn from traces, which may be read more than once and never all at once."""
-        ...
 
 
 def fit_with(predictor: Any, traces: Iterable[Trace], fitting: Fitting) -> None:

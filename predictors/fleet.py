@@ -216,11 +216,6 @@ class FleetPredictor(Params):
         """The covariates it reads: those chosen, or those it was fitted with."""
         return self.covariate_names_
 
-    @property
-    def learns_from_traces(self) -> bool:
-        """True if the predictor, or one inside it, holds anything that a fit changes."""
-        return any(name.startswith("learned/") for name in self.state_dict())
-
     def fit(self, traces: Trace | Iterable[Trace]) -> Self:
         """Learn from these traces; a predictor that learns only from what it observes does nothing here."""
         from paceline.predictors.fitting import Fitting, as_traces

@@ -108,6 +108,11 @@ class Descent:
     augment: Callable[[Batch], Batch] = lambda batch: batch
     weight: Callable[[Batch], float] = lambda batch: float(len(batch[0]))
 
+    @property
+    def each(self) -> int:
+        """Windows of a pass."""
+        return len(self.windows) - self.windows.validating
+
     def to_the_end(self) -> dict[str, Array]:
         """Return the weights with the least loss on the windows that validate; the error names the batch that broke."""
         for weight in self.weights.values():
@@ -119,7 +124,6 @@ class Descent:
         )
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=options.epochs)
         self.epoch = self.batch = self.done = waited = 0
-        self.each = len(self.windows) - self.windows.validating  # windows of a pass
         self.began, self.reported, self.best_loss = time.perf_counter(), 0.0, float("inf")
         # Before the first loss, which takes a pass over the windows that validate.
         self.fitting.progress(FitProgress("training", 0, options.epochs * self.each))
