@@ -21,7 +21,7 @@ from accuracy_sets import DEVELOPMENT, OTHER_SEED, Set, chosen_on, common_covari
 from machine import machine
 
 from paceline._arrays import Array, Mask
-from paceline.predictors import RLS, Auto, Calibrated, GatedNARX, LastValue, Mixture, Predictor, Report
+from paceline.predictors import RLS, Auto, Calibrated, GatedNARX, Mixture, Predictor, Report
 from paceline.predictors.auto import DRIVEN, FADING, SMOOTHINGS, HeadStart
 from paceline.predictors.averages import Averages
 from paceline.predictors.driven import DrivenAverages
@@ -79,7 +79,7 @@ def averages(covariates: Covariates) -> DrivenAverages:
 
 VARIANTS: dict[str, Callable[[Covariates], Predictor]] = {
     "Auto": Auto,
-    "without averages, but the last value": lambda names: Part([LastValue(), Seasonal(), network(names)]),
+    "without averages, but the last value": lambda names: Part([Averages((1.0,)), Seasonal(), network(names)]),
     "with no average corrected for covariates": lambda names: Part(
         [Averages(SMOOTHINGS, FADING), Seasonal(), network(names)]
     ),

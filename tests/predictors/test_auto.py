@@ -126,6 +126,14 @@ def test_a_single_stall_is_not_taken_for_a_jump():
     assert np.abs(error_T[101:]).max() < 0.1
 
 
+@pytest.mark.parametrize("factor", [10.0, 60.0])
+def test_single_report_far_too_fast_ignored(factor):
+    seconds_T = np.exp(np.random.default_rng(8).normal(0.0, 0.02, 60))
+    seconds_T[50] /= factor
+    _, error_T = shown(seconds_T)
+    assert np.abs(error_T[51:]).max() < 0.1
+
+
 @pytest.mark.slow
 def test_slow_every_twentieth_is_foreseen():
     rng = np.random.default_rng(5)
