@@ -279,14 +279,14 @@ def test_same_samples_on_ranks_are_told():
 @pytest.mark.parametrize(
     ("facts", "micro", "cause"),
     [
-        ({"ratio": [1.0, 1.0], "kept": [1.0]}, 2, "NOT_DIVIDED"),
+        ({"ratio": [1.0, 1.0], "scale": [1.0]}, 2, "NOT_DIVIDED"),
         ({"ratio": [1.0, 1.0]}, 2, "NOT_DIVIDED"),
-        ({"ratio": [0.5, 0.5], "kept": [1.0]}, 2, None),
-        ({"ratio": [1.0, 1.0], "kept": [0.5]}, 2, None),  # the script divides gradients
-        ({"ratio": [1.0], "kept": [1.0]}, 2, None),  # one backward pass of both
-        ({"ratio": [1.0], "kept": [1.0]}, 1, None),
-        ({"ratio": [1.0, 1.0 + 1e-4], "kept": [1.0]}, 2, None),
-        ({"ratio": [1.0, 1.0 + 1e-8], "kept": [1.0]}, 2, "NOT_DIVIDED"),
+        ({"ratio": [0.5, 0.5], "scale": [1.0]}, 2, None),
+        ({"ratio": [1.0, 1.0], "scale": [0.5]}, 2, None),  # the script divides gradients
+        ({"ratio": [1.0], "scale": [1.0]}, 2, None),  # one backward pass of both
+        ({"ratio": [1.0], "scale": [1.0]}, 1, None),
+        ({"ratio": [1.0, 1.0 + 1e-4], "scale": [1.0]}, 2, None),
+        ({"ratio": [1.0, 1.0 + 1e-8], "scale": [1.0]}, 2, "NOT_DIVIDED"),
     ],
 )
 def test_losses_of_micro_batches_must_be_divided(facts, micro, cause):

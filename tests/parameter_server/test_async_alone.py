@@ -183,7 +183,6 @@ def test_newest_parameters_between_steps(alone):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"servers": 2}, "servers must be 1 under torchrun, got 2"),
         ({"wire": "int8"}, r"wire must be one of \['float32', 'float16', 'bfloat16'\], got 'int8'"),
         ({"epochs": 0}, "epochs must be at least 1"),
     ],

@@ -199,7 +199,7 @@ class Audit:
             (len(group) for stream in arrange.shared([first]) for group in arrange.groups(first, stream)), default=1
         )
         for step in first.steps:
-            ratios, scale = step.facts.get("ratio", []), step.facts.get("kept", [1.0])[0]
+            ratios, scale = step.facts.get("ratio", []), step.facts.get("scale", [1.0])[0]
             undivided = len(ratios) == number and all(abs(ratio - 1) < 1e-6 for ratio in [*ratios, scale])
             if number > 1 and undivided:
                 return self.not_exact(Cause.NOT_DIVIDED, None, f"a step's gradient is {number} times a mean's")

@@ -27,7 +27,7 @@ def audit(
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     timeout: Annotated[float, typer.Option(help="Seconds for one run of the script.", min=1)] = 600.0,
     keep: Annotated[
-        Path | None, typer.Option(help="A new folder in which to leave the records of all runs and what they said.")
+        Path | None, typer.Option(help="A new folder in which to leave the records and logs of all runs.")
     ] = None,
     to_page: ToPage = None,
 ) -> None:

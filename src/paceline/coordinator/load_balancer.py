@@ -145,7 +145,7 @@ class LoadBalancer:
     """
 
     # Time that keeping the sizes is expected to have cost since they were chosen, in iterations: gains that the solver
-    # found, and upper bounds of gains since it was asked.
+    # found, and upper bounds of gains since it was last called.
     _regret: Array
     # The one owner of the decided sizes; plans and loaders hold copies. Only this attribute is ever changed.
     _sizes: Sizes

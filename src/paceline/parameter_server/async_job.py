@@ -91,8 +91,6 @@ class AsyncJob:
         Seed of the order of the samples.
     checkpoint, checkpoint_every
         File that rank 0 writes its state to, and after how many applied samples; it is resumed from if it is there.
-    servers
-        1: parameters are split over several servers on Ray only.
     metrics
         Sinks that rank 0 calls with every round: names as in :func:`paceline.recording.sink`, such as
         ``"run.jsonl"``, or functions of a :class:`paceline.recording.records.Round`.
@@ -149,7 +147,6 @@ class AsyncJob:
         seed: int = 0,
         checkpoint: str | Path | None = None,
         checkpoint_every: int = 0,
-        servers: int = 1,
         metrics: str | Sequence[str | Callable[[Round], None]] = (),
         on_verdict: Sequence[Callable[[Verdict], None]] = (),
         on_epoch: Callable[[int], None] | None = None,
@@ -158,8 +155,6 @@ class AsyncJob:
     ) -> None:
         if not dist.is_initialized():
             raise RuntimeError('call torch.distributed.init_process_group("gloo") before AsyncJob')
-        if servers != 1:
-            raise ValueError(f"servers must be 1 under torchrun, got {servers}: RayPlan(servers=...) splits a model")
         if wire not in WIRES:
             raise ValueError(f"wire must be one of {list(WIRES)}, got {wire!r}")
         require_followed(optimizer, schedule)  # on every rank, so that all end with the sentence

@@ -190,7 +190,7 @@ class Logging(Sink):
     def write(self, iteration: Iteration) -> None:
         """Log the iteration: a warning if the workers had used different plans."""
         self._disagreed += not iteration.agreed
-        # A disagreement that lasts is told ever more rarely: the first time, the second, the fourth, ...
+        # A disagreement that lasts is logged ever more rarely: the first time, the second, the fourth, ...
         if not iteration.agreed and self._disagreed.bit_count() == 1:
             logger.warning(
                 "iteration %d: the workers had different plans; the first's is used (so far %s)",

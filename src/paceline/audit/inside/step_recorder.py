@@ -211,7 +211,7 @@ class StepRecorder:
             return
         self._look_for_draws()
         if self._backward is not None:
-            self.note(kept=self._norm() / (self._backward or float("nan")))
+            self.note(scale=self._norm() / (self._backward or float("nan")))
         for loader in self._balanced:
             self.note(sizes=[int(size) for size in loader.batch_sizes])
         parameters = self._parameters(optimizer)

@@ -55,18 +55,6 @@ class Account:
     largest_staleness: int = 0
     """Of what was applied."""
 
-    def took(self, outcome: Outcome, seconds: float) -> None:
-        """Book the computing time of a step; one that is not known counts nothing."""
-        if 0 < seconds < math.inf:
-            self.seconds[outcome] = self.seconds.get(outcome, 0.0) + seconds
-
-    def note(self, outcome: Outcome, samples: int, staleness: int) -> None:
-        """Book a step that has come to its end."""
-        self.steps[outcome] = self.steps.get(outcome, 0) + 1
-        self.samples[outcome] = self.samples.get(outcome, 0) + samples
-        if outcome not in WASTED:
-            self.largest_staleness = max(self.largest_staleness, staleness)
-
     @property
     def applied(self) -> int:
         """Samples applied, damped ones included."""
@@ -98,12 +86,17 @@ class Ledger:
     ) -> None:
         """Book a step of a worker that has come to its end."""
         account = self.accounts.setdefault(worker, Account())
-        account.note(outcome, samples, staleness)
-        account.took(outcome, seconds)
+        account.steps[outcome] = account.steps.get(outcome, 0) + 1
+        account.samples[outcome] = account.samples.get(outcome, 0) + samples
+        if outcome not in WASTED:
+            account.largest_staleness = max(account.largest_staleness, staleness)
+        self.took(worker, outcome, seconds)
 
     def took(self, worker: str, outcome: Outcome, seconds: float) -> None:
-        """Book the computing time of a step that was booked without."""
-        self.accounts.setdefault(worker, Account()).took(outcome, seconds)
+        """Book the computing time of a step; one that is not known counts nothing."""
+        if 0 < seconds < math.inf:
+            booked = self.accounts.setdefault(worker, Account()).seconds
+            booked[outcome] = booked.get(outcome, 0.0) + seconds
 
     def steps(self, *outcomes: Outcome) -> int:
         """Return how many steps ended with any of these outcomes."""

@@ -466,8 +466,8 @@ class Gathered:
     >>> import numpy as np
     >>> gathered = Gathered(mean=True, by_samples=False, batch=30)
     >>> for samples, factor in ((30, 1.0), (10, 0.5)):
-    ...     drawn = SampleBatch(np.zeros(samples, np.int64), np.zeros(samples, np.int64))
-    ...     gathered.pushes.append(Push("a", drawn, 0, factor))
+    ...     assigned = SampleBatch(np.zeros(samples, np.int64), np.zeros(samples, np.int64))
+    ...     gathered.pushes.append(Push("a", assigned, 0, factor))
     >>> [gathered.weight(push) for push in gathered.pushes], gathered.factor
     ([30.0, 5.0], 0.875)
     """
