@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,6 @@ from paceline._arrays import Array
 from paceline._text import printable
 from paceline.datasets import Trace
 from paceline.datasets.waiting_time import Waiting, waiting
-
-Record = TypeVar("Record")
 
 LARGEST = 10**300
 """Integers in JSON may have any number of digits; one beyond this was never measured and would not fit into a float."""
@@ -36,7 +34,6 @@ WORK = "work"
 """Known of workers too where samples have costs; lines of other jobs, and of earlier versions, lack it."""
 
 OF_FLEET = ("index", "time", "wall_seconds", "equal_seconds", "overhead_seconds", "gain")
-TRUTHS = ("agreed", "acted")
 
 ROUND_OF_WORKERS = ("sizes", "pushes", "staleness", "expected", "done", "wasted", "waited")
 ROUND_OF_FLEET = (
@@ -55,7 +52,16 @@ ROUND_OF_FLEET = (
 )
 
 
-class GrowingFile(Generic[Record]):
+class Line(NamedTuple):
+    """One iteration or round as it is kept while a file is read: packed, because files hold millions of them."""
+
+    fleet: tuple[str, ...]
+    values: Array
+    """The fleet's numbers, then the workers', key by key."""
+    others: tuple[Any, ...]
+
+
+class GrowingFile:
     """Reads a file of JSON lines as it grows; what a line means is up to classes that inherit from this.
 
     An incomplete last line is left for later. Any other line that cannot be read is skipped and counted: one cut short
@@ -88,6 +94,16 @@ class GrowingFile(Generic[Record]):
     """The key that tells a header, under which the schema's number stands."""
     schema: int
     """The newest schema that is known."""
+    of_fleet: tuple[str, ...]
+    """Keys of the fleet's numbers in a line."""
+    of_workers: tuple[str, ...]
+    """Keys of the workers' numbers."""
+    optional: tuple[str, ...] = ()
+    """Keys of further numbers of the workers, which a line may lack."""
+    may_be_unknown: tuple[str, ...]
+    """Those of the fleet's numbers that may be null."""
+    others: ClassVar[dict[str, type]]
+    """Keys of what else a line holds, and its kind."""
 
     def __init__(self, path: str | Path, keep: int | None = None) -> None:
         self.path = Path(path)
@@ -123,7 +139,7 @@ class GrowingFile(Generic[Record]):
         """Return the number of records read so far, kept or not."""
         return self._count
 
-    def recent(self, last: int | None = None) -> list[Record]:
+    def recent(self, last: int | None = None) -> list[Line]:
         """Return the records that are kept, or the last of them."""
         first = 0 if last is None else max(len(self._lines) - last, 0)
         return list(islice(self._lines, first, None))
@@ -135,13 +151,41 @@ class GrowingFile(Generic[Record]):
         """Return whether a line may be one of a header's; a line that names its run always is one of that run's."""
         return True
 
-    def record(self, fleet: tuple[str, ...], line: dict[str, Any]) -> Record | None:
+    def record(self, fleet: tuple[str, ...], line: dict[str, Any]) -> Line | None:
         """Return the record in a line; ``None`` if it lacks something."""
-        raise TypeError(f"{type(self).__name__} must define record")
+        if not line.keys() >= {*self.of_workers, *self.of_fleet, *self.others}:
+            return None
+        numbers = [line[key] for key in self.of_fleet]
+        rows = [line[key] for key in self.of_workers]
+        rows += [[None] * len(fleet) if line.get(key) is None else line[key] for key in self.optional]
+        known = [number for key, number in zip(self.of_fleet, numbers, strict=True) if key not in self.may_be_unknown]
+        sound = (
+            are_rows(rows, len(fleet))
+            and all(map(is_number, numbers))
+            and all(number is not None and math.isfinite(number) for number in known)
+            and all(isinstance(line[key], kind) for key, kind in self.others.items())
+        )
+        if not sound:
+            return None
+        values = np.array([*numbers, *chain.from_iterable(rows)], dtype=np.float64)
+        return Line(fleet, values, tuple(line[key] for key in self.others))
+
+    def columns(self, lines: Sequence[Line]) -> tuple[tuple[str, ...], dict[str, Array], dict[str, Array]]:
+        """Return all workers, in the order in which they appeared, and their numbers, ``[T, W]``, and the fleet's."""
+        place = {worker: w for w, worker in enumerate(dict.fromkeys(w for line in lines for w in line.fleet))}
+        names, count = (*self.of_workers, *self.optional), len(self.of_fleet)
+        of_workers = {name: np.full((len(lines), len(place)), np.nan) for name in names}
+        of_fleet = np.empty((count, len(lines)))
+        for t, line in enumerate(lines):
+            of_fleet[:, t] = line.values[:count]
+            columns = [place[worker] for worker in line.fleet]
+            for name, row in zip(names, line.values[count:].reshape(len(names), -1), strict=True):
+                of_workers[name][t, columns] = row
+        return tuple(place), of_workers, dict(zip(self.of_fleet, of_fleet, strict=True))
 
     def _restart(self) -> None:
         self._offset = self._count = self.skipped = self.lost = 0
-        self._lines: deque[Record] = deque(maxlen=self.keep)
+        self._lines: deque[Line] = deque(maxlen=self.keep)
         self._begin = self._end = b""
         self._begun = self._in_long_line = self.ended = False
         self._fleet: tuple[str, ...] | None = None
@@ -241,30 +285,6 @@ def is_number(value: Any) -> bool:
     return value is None or isinstance(value, float)
 
 
-class RecordLine:
-    """One iteration as it is kept while a file is read: packed, because files hold millions of them.
-
-    Parameters
-    ----------
-    fleet
-        The workers of this iteration.
-    fields
-        The checked fields of the file's line.
-    """
-
-    __slots__ = ("fleet", "truths", "values", "why")
-
-    def __init__(self, fleet: tuple[str, ...], fields: Mapping[str, Any]) -> None:
-        self.fleet = fleet
-        values = [fields[key] for key in OF_FLEET]
-        for key in OF_WORKERS:
-            values += fields[key]
-        values += fields.get(WORK) or [math.nan] * len(fleet)
-        self.values: Array = np.array(values, dtype=np.float64)  # first the fleet's, then the workers', key by key
-        self.truths = tuple(fields[key] for key in TRUTHS)
-        self.why: str = fields["why"]
-
-
 @dataclass(frozen=True, eq=False)
 class Run:
     """The record of a run. NaN where a value is unknown, or a worker was not in the fleet.
@@ -298,23 +318,6 @@ class Run:
     why: tuple[str, ...]
     skipped: int = 0
     lost: int = 0
-
-    @classmethod
-    def of_lines(cls, name: str, lines: Sequence[RecordLine], skipped: int = 0, lost: int = 0) -> Self:
-        """Make a run from its iterations."""
-        place = {worker: w for w, worker in enumerate(dict.fromkeys(w for line in lines for w in line.fleet))}
-        names, fleet = (*OF_WORKERS, WORK), OF_FLEET
-        of_workers = {key: np.full((len(lines), len(place)), np.nan) for key in names}
-        of_fleet = np.empty((len(fleet), len(lines)))
-        for t, line in enumerate(lines):
-            of_fleet[:, t] = line.values[: len(fleet)]
-            columns, rows = [place[worker] for worker in line.fleet], line.values[len(fleet) :]
-            for key, row in zip(names, rows.reshape(len(names), -1), strict=True):
-                of_workers[key][t, columns] = row
-        agreed, acted = (np.array([line.truths[k] for line in lines], dtype=bool) for k in range(len(TRUTHS)))
-        named: dict[str, Array] = dict(zip(fleet, of_fleet, strict=True))
-        why = tuple(line.why for line in lines)
-        return cls(name, tuple(place), of_workers, named, agreed, acted, why, skipped, lost)
 
     def __len__(self) -> int:
         """Return the number of iterations."""
@@ -407,14 +410,21 @@ class Run:
         )
 
 
-class RunReader(GrowingFile[RecordLine]):
+class RunReader(GrowingFile):
     """Reads the file of a synchronous run as it grows; see :class:`GrowingFile`."""
 
     header, schema = "paceline_run", SCHEMA
+    of_fleet, of_workers, optional = OF_FLEET, OF_WORKERS, (WORK,)
+    may_be_unknown = ("wall_seconds", "equal_seconds", "overhead_seconds", "gain")
+    others: ClassVar[dict[str, type]] = {"agreed": bool, "acted": bool, "why": str}
 
     def run(self, last: int | None = None) -> Run:
         """Return the run so far, or its last iterations; only those that are kept."""
-        return Run.of_lines(str(self.path), self.recent(last), self.skipped, self.lost)
+        lines = self.recent(last)
+        workers, of_workers, of_fleet = self.columns(lines)
+        agreed, acted, why = zip(*(line.others for line in lines), strict=True) if lines else ((), (), ())
+        truths = np.array(agreed, dtype=bool), np.array(acted, dtype=bool)
+        return Run(str(self.path), workers, of_workers, of_fleet, *truths, why, self.skipped, self.lost)
 
     def fits(self, header: dict[str, Any], line: dict[str, Any]) -> bool:
         """Return whether a line's plan divides the header's batch: two jobs may have written to one file."""
@@ -422,10 +432,6 @@ class RunReader(GrowingFile[RecordLine]):
         if "run" in line or not isinstance(planned, list) or not isinstance(batch, int):
             return True
         return not all(isinstance(size, int) for size in planned) or sum(planned) == batch
-
-    def record(self, fleet: tuple[str, ...], line: dict[str, Any]) -> RecordLine | None:
-        """Return the iteration in a line; ``None`` if it lacks something."""
-        return RecordLine(fleet, line) if _is_iteration(line, len(fleet)) else None
 
 
 def read_run(path: str | Path) -> Run:
@@ -456,32 +462,6 @@ def newest(path: str | Path) -> Path:
     if not files:
         raise FileNotFoundError(f"there is no .jsonl file in the folder {printable(str(path))}")
     return files[-1]
-
-
-def _is_iteration(line: dict[str, Any], workers: int) -> bool:
-    """Return whether a line holds all fields of an iteration, for this many workers."""
-    if not line.keys() >= {*OF_WORKERS, *OF_FLEET, *TRUTHS, "why"}:
-        return False
-    rows = [line[key] for key in (*OF_WORKERS, WORK) if key in OF_WORKERS or line.get(key) is not None]
-    return (
-        are_rows(rows, workers)
-        and all(is_number(line.get(key)) for key in OF_FLEET)
-        and all(line[key] is not None and math.isfinite(line[key]) for key in ("index", "time"))
-        and all(isinstance(line[key], bool) for key in TRUTHS)
-        and isinstance(line["why"], str)
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class RoundLine:
-    """One round as it is kept while a file is read."""
-
-    fleet: tuple[str, ...]
-    of_workers: Mapping[str, Array]
-    of_fleet: Mapping[str, float]
-    stragglers: tuple[str, ...]
-    acted: bool
-    why: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -544,10 +524,13 @@ class AsyncRun:
         return float(applied_R[forward_R].sum() / seconds_R[forward_R].sum()) if forward_R.any() else float("nan")
 
 
-class AsyncRunReader(GrowingFile[RoundLine]):
+class AsyncRunReader(GrowingFile):
     """Reads the file of an asynchronous run as it grows; see :class:`GrowingFile`."""
 
     header, schema = "paceline_async_run", ROUND_SCHEMA
+    of_fleet, of_workers = ROUND_OF_FLEET, ROUND_OF_WORKERS
+    may_be_unknown = ("forecast", "actual", "covered")
+    others: ClassVar[dict[str, type]] = {"stragglers": list, "acted": bool, "why": str}
 
     def begins(self, header: dict[str, Any], fleet: tuple[str, ...]) -> None:
         """Keep the header's facts about the scheme."""
@@ -559,29 +542,26 @@ class AsyncRunReader(GrowingFile[RoundLine]):
     def run(self, last: int | None = None) -> AsyncRun:
         """Return the run so far, or its last rounds; only those that are kept."""
         lines = self.recent(last)
-        place = {worker: w for w, worker in enumerate(dict.fromkeys(w for line in lines for w in line.fleet))}
+        workers, of_workers, of_fleet = self.columns(lines)
         return AsyncRun(
             name=str(self.path),
             scheme=self._scheme,
             bound=self._bound,
             batch=self._batch,
-            workers=tuple(place),
-            of_workers={name: _placed(lines, name, place) for name in ROUND_OF_WORKERS},
-            of_fleet={name: np.array([line.of_fleet[name] for line in lines]) for name in ROUND_OF_FLEET},
-            stragglers=tuple(line.stragglers for line in lines),
-            acted=tuple(line.acted for line in lines),
-            why=tuple(line.why for line in lines),
+            workers=workers,
+            of_workers=of_workers,
+            of_fleet=of_fleet,
+            stragglers=tuple(tuple(line.others[0]) for line in lines),
+            acted=tuple(line.others[1] for line in lines),
+            why=tuple(line.others[2] for line in lines),
             skipped=self.skipped,
             lost=self.lost,
         )
 
-    def record(self, fleet: tuple[str, ...], line: dict[str, Any]) -> RoundLine | None:
-        """Return the round in a line; ``None`` if it lacks something."""
-        if not _is_round(line, len(fleet)):
-            return None
-        rows = {name: np.array(line[name], dtype=np.float64) for name in ROUND_OF_WORKERS}
-        numbers = {name: float("nan") if line[name] is None else float(line[name]) for name in ROUND_OF_FLEET}
-        return RoundLine(fleet, rows, numbers, tuple(line["stragglers"]), line["acted"], line["why"])
+    def fits(self, header: dict[str, Any], line: dict[str, Any]) -> bool:
+        """Return whether the stragglers of a line are names."""
+        names = line.get("stragglers")
+        return isinstance(names, list) and all(isinstance(name, str) for name in names)
 
 
 def is_asynchronous(path: str | Path) -> bool:
@@ -601,30 +581,3 @@ def read_async_run(path: str | Path) -> AsyncRun:
         If it is not the record of an asynchronous run, holds no round, or has a later version.
     """
     return AsyncRunReader(path).read("round").run()
-
-
-def _placed(lines: Sequence[RoundLine], name: str, place: Mapping[str, int]) -> Array:
-    rows_RW = np.full((len(lines), len(place)), np.nan)
-    for row_W, line in zip(rows_RW, lines, strict=True):
-        row_W[[place[worker] for worker in line.fleet]] = line.of_workers[name]
-    return rows_RW
-
-
-def _is_round(line: dict[str, Any], workers: int) -> bool:
-    """Return whether a line holds all fields of a round, for this many workers."""
-    if not line.keys() >= {*ROUND_OF_WORKERS, *ROUND_OF_FLEET, "stragglers", "acted", "why"}:
-        return False
-    rows, names = [line[name] for name in ROUND_OF_WORKERS], line["stragglers"]
-    return (
-        are_rows(rows, workers)
-        and all(is_number(line[name]) for name in ROUND_OF_FLEET)
-        and all(
-            line[name] is not None and math.isfinite(line[name])
-            for name in ROUND_OF_FLEET
-            if name not in ("forecast", "actual", "covered")
-        )
-        and isinstance(names, list)
-        and all(isinstance(name, str) for name in names)
-        and isinstance(line["acted"], bool)
-        and isinstance(line["why"], str)
-    )
