@@ -5,8 +5,14 @@ import warnings
 
 import torch
 import trainers
-from accelerate import Accelerator, skip_first_batches
-from accelerate.utils import DataLoaderConfiguration, GradientAccumulationPlugin
+from accelerate import Accelerator, DistributedType, skip_first_batches
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import (
+    DataLoaderConfiguration,
+    FullyShardedDataParallelPlugin,
+    GradientAccumulationPlugin,
+)
+from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import DataLoader, Subset, default_collate
 from trainers import (
     EPOCHS,
@@ -53,11 +59,27 @@ def train(accelerator, model, optimizer, loader, *, scheduler=None, stop=None, s
     return rates
 
 
-def trained(net=MeanNet, *, accumulate=1, folder=None, costs=None, by_tokens=False, count=None, **settings):
-    """Train with ``prepare``; return what came out. ``count`` of a batch is what its loss is a mean over."""
+def accelerator_of(accumulate=1, sharded=False, **settings):
+    """An accelerator of a process, for FSDP2 or not."""
+    plugin = FullyShardedDataParallelPlugin(fsdp_version=2, auto_wrap_policy="no_wrap") if sharded else None
     accelerator = Accelerator(
-        cpu=True, gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=accumulate), **settings
+        cpu=True,
+        gradient_accumulation_plugin=GradientAccumulationPlugin(num_steps=accumulate),
+        fsdp_plugin=plugin,
+        **settings,
     )
+    # On a CPU Accelerate ignores the plugin.
+    for state in (PartialState(), AcceleratorState()):
+        state.distributed_type = DistributedType.FSDP if sharded else DistributedType.MULTI_CPU
+    AcceleratorState().fsdp_plugin = plugin
+    return accelerator
+
+
+def trained(
+    net=MeanNet, *, accumulate=1, folder=None, costs=None, by_tokens=False, count=None, sharded=False, **settings
+):
+    """Train with ``prepare``; return what came out. ``count`` of a batch is what its loss is a mean over."""
+    accelerator = accelerator_of(accumulate, sharded, **settings)
     network = net()
     optimizer = torch.optim.SGD(network.parameters(), RATE)
     metrics = str(folder / "run.jsonl") if folder else ()
@@ -66,8 +88,14 @@ def trained(net=MeanNet, *, accumulate=1, folder=None, costs=None, by_tokens=Fal
     )
     scale = count and (lambda loss, batch: loader.balance.scale(loss, count(batch)))
     rates = train(accelerator, model, optimizer, loader, scale=scale)
+    assert not sharded or isinstance(model, FSDPModule)
     found = trainers.compared(
-        network, network.seen, net, accumulate=accumulate, of_whole_steps=True, by_tokens=by_tokens
+        model if sharded else network,
+        network.seen,
+        net,
+        accumulate=accumulate,
+        of_whole_steps=True,
+        by_tokens=by_tokens,
     )
     loader.balance.close()
     return {**found, "steps": len(rates)}
@@ -222,11 +250,11 @@ def without_the_adapter():
     return {"warned": scheduled, "rates": rates, "seen": len(network.seen)}
 
 
-def resumed(folder):
+def resumed(folder, sharded=False):
     """Train five batches, save, and go on from there in a new job; return how far that is from no stop at all."""
 
     def begun():
-        accelerator, network = Accelerator(cpu=True), MeanNet()
+        accelerator, network = accelerator_of(sharded=sharded), MeanNet()
         optimizer = torch.optim.SGD(network.parameters(), RATE, momentum=0.9)
         return accelerator, network, *prepare(accelerator, network, optimizer, loader_of(), **restless())
 
@@ -306,4 +334,10 @@ def main(folder):
         "resumed": resumed(folder / "state"),
         "gathered": gathered(),
         "refusals": refusals(),
+        "sharded": trained(sharded=True),
+        "sharded and accumulated": trained(accumulate=3, sharded=True),
+        "sharded and tokens": trained(
+            OwnTokensNet, sharded=True, by_tokens=True, count=lambda batch: (batch["labels"] != -100).sum()
+        ),
+        "sharded and resumed": resumed(folder / "sharded", sharded=True),
     }

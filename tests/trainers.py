@@ -143,7 +143,8 @@ class SynchronizedNet(MeanNet):
 
 
 def weights_of(model):
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+    full = [getattr(one, "full_tensor", lambda one=one: one)() for one in model.parameters()]
+    return torch.cat([parameter.detach().flatten() for parameter in full])
 
 
 # -- the run in one process ------------------------------------------------------------------------------------------

@@ -23,7 +23,17 @@ def outcomes(folder):
 
 @pytest.mark.parametrize(
     ("case", "steps"),
-    [("plain", 16), ("accumulated", 6), ("scaled", 16), ("costs", 16), ("costs and tokens", 6), ("micro-batches", 16)],
+    [
+        ("plain", 16),
+        ("accumulated", 6),
+        ("scaled", 16),
+        ("costs", 16),
+        ("costs and tokens", 6),
+        ("micro-batches", 16),
+        ("sharded", 16),
+        ("sharded and accumulated", 6),
+        ("sharded and tokens", 16),
+    ],
 )
 def test_prepared_job_equals_one_process(outcomes, case, steps):
     found = outcomes[case]
@@ -49,8 +59,9 @@ def test_prepared_scheduler_without_adapter_warns(outcomes):
     assert any("Accelerate steps a prepared scheduler once per process" in said for said in found["warned"])
 
 
-def test_saved_state_resumes_mid_epoch(outcomes):
-    found = outcomes["resumed"]
+@pytest.mark.parametrize("case", ["resumed", "sharded and resumed"])
+def test_saved_state_resumes_mid_epoch(outcomes, case):
+    found = outcomes[case]
     assert found["batches"] == 3, "five of eight batches had been trained"
     assert found["numbers"] == list(range(90))
 

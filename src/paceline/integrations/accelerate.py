@@ -65,9 +65,9 @@ def prepare(accelerator: Any, *things: Any, metrics: str | Iterable[Target] = ()
     """Prepare models, optimizers, schedulers and loaders as the accelerator does, and let batches follow speeds.
 
     It does the same as ``accelerator.prepare``, and two things more. It attaches models in
-    ``DistributedDataParallel`` to the :class:`BalancedLoader`. It tells the accelerator where an epoch of the loader
-    ends, so that ``accelerator.accumulate`` takes the last step there. Schedulers are left to Accelerate: as the loader
-    counts as a ``DataLoader`` does, the learning rate of every step stays as it was.
+    ``DistributedDataParallel`` or FSDP2 to the :class:`BalancedLoader`. It tells the accelerator where an epoch of the
+    loader ends, so that ``accelerator.accumulate`` takes the last step there. Schedulers are left to Accelerate: as the
+    loader counts as a ``DataLoader`` does, the learning rate of every step stays as it was.
 
     Parameters
     ----------
@@ -214,16 +214,16 @@ def _loader_among(things: Iterable[Any]) -> GlobalLoader:
 
 
 def _require_plain(accelerator: Any) -> None:
-    """Refuse kinds of training in which DistributedDataParallel does not sum the gradients."""
+    """Refuse kinds of training in which neither DistributedDataParallel nor FSDP2 sums the gradients."""
     kind = accelerator.distributed_type.name
     parallelism = getattr(accelerator, "parallelism_config", None)
     replicated = kind == "NO" or kind.startswith("MULTI_")  # Accelerate's names for a whole model in each process
-    if not replicated or parallelism is not None:
+    if not (replicated or getattr(accelerator, "is_fsdp2", False)) or parallelism is not None:
         way = "a ParallelismConfig" if parallelism is not None else kind
         raise ValueError(
-            f"the accelerator trains with {way}, but batches can be balanced only where each process has the "
-            "whole model, in DistributedDataParallel, and samples of its own. Without Accelerate, "
-            "attach(model, loader) supports fully_shard too"
+            f"the accelerator trains with {way}, but batches can be balanced only with DistributedDataParallel or "
+            "FSDP2, where each process has samples of its own: for FSDP give fsdp_version=2; for others, write a loop "
+            "without Accelerate and call attach(model, loader)"
         )
 
 
