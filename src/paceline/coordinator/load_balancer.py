@@ -285,7 +285,6 @@ class LoadBalancer:
             "global_batch": np.array(self.global_batch),
             "iterations": np.array(self._iterations),
             "sizes": self._sizes.copy(),
-            "planned": self.plan.sizes.copy(),
             "missed": self._missed.copy(),
             "speed_before": why.known_speed(self._known_before),
             "memory_limits": self._limits.memory.copy(),
@@ -325,7 +324,7 @@ class LoadBalancer:
         self._silent = bool(self._missed.any())
         known = np.array(state["speed_before"])
         self._known_before = Forecast(known, spread=np.zeros(len(known)))
-        self.plan = self._plan_of(np.array(state["planned"]), self._forecast(), (why.resumed, (self._iterations,)))
+        self.plan = self._plan_of(self._sizes, self._forecast(), (why.resumed, (self._iterations,)))
 
     @staticmethod
     def _serving(predictor: Predictor, workers: Sequence[str]) -> Predictor:

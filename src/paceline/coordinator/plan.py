@@ -23,7 +23,7 @@ class Plan:
         The fleet, in the order of every array.
     split
         The samples of each worker, the time each is expected to take for them, and what decides the makespan: the
-        solver's own result, or an evaluation of sizes that were kept or are probed.
+        solver's own result, or an evaluation of sizes that were kept.
     forecast
         The forecast from which the sizes were chosen.
     gain
