@@ -70,9 +70,14 @@ class Ahead(FleetPredictor):
         self.state.update({name: rows[name].copy(order="F") for name in self.state if name in rows})
 
     def passed(self, expected_WP: Array) -> Array:
-        """Store a later iteration's forecast, and return the stored one of the iteration just finished, ``[W, P]``."""
-        expected_WHP, place = self.state["expected"], int(self.fleet["place"][0])
-        passed_WP = expected_WHP[:, place].copy(order="F")
-        expected_WHP[:, place] = expected_WP  # in place: it is by far the largest array
-        self.fleet["place"] = np.array([(place + 1.0) % expected_WHP.shape[1]])
+        """Store a later iteration's forecast, and return the stored one of the iteration just finished, ``[W, P]``.
+
+        Numbers at the end that are left out are not known, and not returned.
+        """
+        # All in place: this is by far the largest array.
+        expected_WHP, place, width = self.state["expected"], int(self.fleet["place"][0]), expected_WP.shape[1]
+        passed_WP = expected_WHP[:, place, :width].copy(order="F")
+        expected_WHP[:, place, :width] = expected_WP
+        expected_WHP[:, place, width:] = np.nan
+        self.fleet["place"][0] = (place + 1) % expected_WHP.shape[1]
         return passed_WP

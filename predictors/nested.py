@@ -101,13 +101,13 @@ class NestedPredictor(FleetPredictor):
             ahead.reset(self.workers)
             self._start(ahead)
         if ahead is not None:
-            ahead.fleet["idle"] = np.zeros(1)
+            ahead.fleet["idle"][0] = 0.0
         return ahead
 
     def _active_horizons(self) -> list[Ahead]:
         """Return the states for horizons asked for in the last 256 iterations, and drop the others."""
         for ahead in list(self._ahead.values()):
-            ahead.fleet["idle"] = ahead.fleet["idle"] + 1.0
+            ahead.fleet["idle"][0] += 1.0
             if ahead.fleet["idle"][0] > 256:
                 del self._ahead[ahead.horizon]
         return list(self._ahead.values())

@@ -85,7 +85,7 @@ class Pooled(NestedPredictor):
         return self.initial_shared_state()
 
     def _width_ahead(self) -> int:
-        """Return the numbers kept of each forecast: the inputs, the last log speed and the scale."""
+        """Return the numbers kept of each forecast: the last log speed, the scale and the inputs."""
         return len(self.shared_state["weights"]) + 2
 
     def _start(self, ahead: Ahead) -> None:
@@ -129,25 +129,26 @@ class Pooled(NestedPredictor):
 
     def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
         answer, log_speed_W = self._answered(covariates_WD), np.log(speed_W)
-        for ahead in self._active_horizons() if self._ahead else ():
-            self._learn_ahead(ahead, answer, log_speed_W)
+        if self._ahead:
+            last_W = np.where(np.isnan(self.state["scale"]), np.nan, self.state["log_speed"][:, 0])
+            record_WP = np.concatenate([last_W[:, None], answer.scale_W[:, None], answer.inputs_WF], axis=1)
+            for ahead in self._active_horizons():
+                self._learn_ahead(ahead, record_WP, log_speed_W)
         target_W = target_of(self.state, log_speed_W, answer.scale_W) - answer.inputs_WF[:, REFERENCES]
         self._learn_weights(self.shared_state, target_W, answer.step_W, answer.inputs_WF)
         (inner, mine_WD) = self._with_covariates(covariates_WD)[0]
         inner.update_from_report(report, speed_W, mine_WD)
         move_inputs(self.state, log_speed_W, answer.known_WD, answer.scale_W)
 
-    def _learn_ahead(self, ahead: Ahead, answer: _Answer, log_speed_W: Array) -> None:
+    def _learn_ahead(self, ahead: Ahead, record_WP: Array, log_speed_W: Array) -> None:
         """Learn from the forecast made ``horizon`` iterations ago, with the present weights."""
-        record_WP = np.zeros((len(log_speed_W), self._width_ahead()))
-        record_WP[:, : answer.inputs_WF.shape[1]] = answer.inputs_WF
-        record_WP[:, -2] = np.where(np.isnan(self.state["scale"]), np.nan, self.state["log_speed"][:, 0])
-        record_WP[:, -1] = answer.scale_W
         passed_WP = ahead.passed(record_WP)
-        inputs_WF = np.asfortranarray(passed_WP[:, :-2])
-        target_W = (log_speed_W - passed_WP[:, -2]) / passed_WP[:, -1] - inputs_WF[:, REFERENCES]
-        inputs_WF[np.isnan(target_W)] = 0.0  # nothing was expected yet
-        self._learn_weights(ahead.fleet, target_W, inputs_WF @ ahead.fleet["weights"], inputs_WF)
+        inputs_WF = passed_WP[:, 2:]
+        target_W = (log_speed_W - passed_WP[:, 0]) / passed_WP[:, 1] - inputs_WF[:, REFERENCES]
+        if not all_finite(inputs_WF):  # nothing was expected yet, or a covariate was not known
+            inputs_WF[np.isnan(inputs_WF)] = 0.0
+        step_W = inputs_WF @ ahead.fleet["weights"][: inputs_WF.shape[1]]
+        self._learn_weights(ahead.fleet, target_W, step_W, inputs_WF)
 
     def _learn_weights(self, fleet: dict[str, Array], target_W: Array, step_W: Array, inputs_WF: Array) -> None:
         """Add this iteration's examples to the normal equations, and solve them; without a target (NaN) none is."""
