@@ -5,8 +5,7 @@ import warnings
 
 import torch
 import trainers
-from accelerate import Accelerator, DistributedType, skip_first_batches
-from accelerate.state import AcceleratorState, PartialState
+from accelerate import Accelerator, skip_first_batches
 from accelerate.utils import (
     DataLoaderConfiguration,
     FullyShardedDataParallelPlugin,
@@ -68,10 +67,7 @@ def accelerator_of(accumulate=1, sharded=False, **settings):
         fsdp_plugin=plugin,
         **settings,
     )
-    # On a CPU Accelerate ignores the plugin.
-    for state in (PartialState(), AcceleratorState()):
-        state.distributed_type = DistributedType.FSDP if sharded else DistributedType.MULTI_CPU
-    AcceleratorState().fsdp_plugin = plugin
+    trainers.shard(plugin)
     return accelerator
 
 

@@ -8,6 +8,8 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 
 import torch
 import trainers
+from accelerate.utils import FullyShardedDataParallelPlugin
+from torch.distributed.fsdp import FSDPModule
 from torch.utils.data import Dataset, IterableDataset, SequentialSampler
 from trainers import (
     GLOBAL_BATCH,
@@ -50,9 +52,10 @@ def trainer_of(
     costs=None,
     collate=None,
     model_init=None,
+    sharded=False,
     **options,
 ):
-    """Return a Trainer of this kind."""
+    """Return a Trainer of this kind, for FSDP2 or not."""
     fixed = {"lr_scheduler_type": "constant", "optim": "sgd", "report_to": [], "disable_tqdm": True, "use_cpu": True}
     settings = {
         "per_device_train_batch_size": GLOBAL_BATCH // 2,
@@ -74,7 +77,11 @@ def trainer_of(
         "balancing": trainers.restless(**balancing or {}),
         "costs": costs,
     }
-    return kind(network, arguments, collate, dataset, **rest)
+    trainer = kind(network, arguments, collate, dataset, **rest)
+    if sharded:
+        trainers.shard(FullyShardedDataParallelPlugin(fsdp_version=2, auto_wrap_policy="no_wrap"))
+        trainer.is_fsdp_enabled = True
+    return trainer
 
 
 def trained(folder, net, *, stop=None, resume=None, before=(), alone=None, compare=True, **options):
@@ -89,13 +96,14 @@ def trained(folder, net, *, stop=None, resume=None, before=(), alone=None, compa
     network.seen = [*before, *network.seen]
     if compare:
         found |= trainers.compared(network, network.seen, net, **alone or {})
+    assert isinstance(trainer.model_wrapped, FSDPModule) == options.get("sharded", False)
     trainer.balance.close()
     return found, network.seen
 
 
-def resumed(folder, net):
+def resumed(folder, net, **options):
     """Train with a stop in the middle of an epoch, whose last step has fewer micro-batches than the others."""
-    options = {"gradient_accumulation_steps": 3}
+    options |= {"gradient_accumulation_steps": 3}
     stopped, seen = trained(folder, net, stop=2, compare=False, **options)
     checkpoint = str(folder / "checkpoint-2")
     found, seen = trained(folder, net, resume=checkpoint, before=seen, alone={"accumulate": 3}, **options)
@@ -385,4 +393,9 @@ def main(folder):
             "routed": warned(folder / "routed", RoutedNet),
             "repeated": warned_of_repeating(folder / "repeated"),
         },
+        "sharded": case("sharded", MeanNet, sharded=True),
+        "sharded, tokens": case(
+            "sharded-tokens", TokenNet, {**by_tokens, "accumulate": 3}, gradient_accumulation_steps=3, sharded=True
+        ),
+        "sharded, resumed": resumed(folder / "sharded-resumed", MeanNet, sharded=True),
     }

@@ -147,6 +147,16 @@ def weights_of(model):
     return torch.cat([parameter.detach().flatten() for parameter in full])
 
 
+def shard(plugin):
+    """Let Accelerate use FSDP2, or not without a plugin: on a CPU it ignores the plugin by itself."""
+    from accelerate import DistributedType
+    from accelerate.state import AcceleratorState, PartialState
+
+    for state in (PartialState(), AcceleratorState()):
+        state.distributed_type = DistributedType.FSDP if plugin else DistributedType.MULTI_CPU
+    AcceleratorState().fsdp_plugin = plugin
+
+
 # -- the run in one process ------------------------------------------------------------------------------------------
 
 

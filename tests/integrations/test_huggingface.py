@@ -35,6 +35,9 @@ def outcomes(folder):
         ("compiled", 4),
         ("resumed", 6),
         ("options", 8),
+        ("sharded", 16),
+        ("sharded, tokens", 6),
+        ("sharded, resumed", 6),
     ],
 )
 def test_a_balanced_trainer_trains_as_one_process_does(outcomes, case, steps):
@@ -96,7 +99,7 @@ def test_changing_sizes_are_written(outcomes, folder):
         ("dispatch_batches=True", "dispatch_batches must be False"),
         ("use_seedable_sampler=False", "use_seedable_sampler must be True"),
         ("train_dataset=stream", "dataset must be map-style"),
-        ("is_fsdp_enabled=True", "set to use FSDP"),
+        ("is_fsdp_enabled=True", "set to use FSDP1"),
         ("is_deepspeed_enabled=True", "set to use DeepSpeed"),
         ("parallelism_config=any", "set to use a ParallelismConfig"),
         ("a sampler", "Sampling._get_train_sampler chooses the samples"),

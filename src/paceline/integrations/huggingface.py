@@ -85,11 +85,13 @@ def _seeding(arguments: Any) -> Any:
 
 
 def _of_sharding(trainer: Any) -> Iterator[str]:
-    """Yield errors for kinds of training in which a rank does not have the whole model."""
+    """Yield errors for kinds of training in which neither DistributedDataParallel nor FSDP2 sums the gradients."""
     parallelism = getattr(trainer.accelerator, "parallelism_config", None)
+    plugin = getattr(trainer.accelerator.state, "fsdp_plugin", None)
     ways = {
         "DeepSpeed": trainer.is_deepspeed_enabled,
-        "FSDP": trainer.is_fsdp_enabled or trainer.is_fsdp_xla_enabled,
+        "FSDP1": trainer.is_fsdp_enabled and getattr(plugin, "fsdp_version", 1) != 2,
+        "FSDP of XLA": trainer.is_fsdp_xla_enabled,
         "a ParallelismConfig": parallelism is not None,
         "a model sharded by from_pretrained()": getattr(trainer, "is_distributed_loading_by_transformers", False),
         "model parallelism": trainer.is_model_parallel,
@@ -97,8 +99,8 @@ def _of_sharding(trainer: Any) -> Iterator[str]:
     for way, used in ways.items():
         if used:
             yield (
-                f"the Trainer is set to use {way}, but batches can be balanced only where each rank has the whole "
-                "model, in DistributedDataParallel. Without the Trainer, fully_shard can be balanced: "
+                f"the Trainer is set to use {way}, but batches can be balanced only with DistributedDataParallel or "
+                "FSDP2: give fsdp=True with fsdp_config={'version': 2}, or write a loop without the Trainer and call "
                 "attach(model, loader)"
             )
 
