@@ -265,23 +265,21 @@ class Arrangement:
         if "start" in table and not pd.api.types.is_numeric_dtype(table["start"]):
             table["start"] = seconds_since_1970(path, table["start"], "start")
         if self.values is None and self.speaks:
-            table = _measured(self._to_numeric(table), tally)
+            for name in MEASURED:
+                if (
+                    name in table
+                    and not pd.api.types.is_numeric_dtype(table[name])
+                    and table[name].dtype.kind not in "mM"
+                ):
+                    written = str(self.columns.get(name, name))  # an error names the column as the file does
+                    table[name] = numbers_in(table.rename(columns={name: written}), written)
+            table = _measured(table, tally)
         if self.period is not None:
             table = self._gridded(table, self.period, tally)
         if missing := [name for name in REQUIRED if name not in table]:
             raise ValueError(
                 f"columns {missing} are missing; a trace needs {list(REQUIRED)}, got {names}{advice(names)}"
             )
-        return table
-
-    def _to_numeric(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Return the table with numbers in its measured columns; an error names the columns as the file does."""
-        import pandas as pd
-
-        for name in MEASURED:
-            if name in table and not pd.api.types.is_numeric_dtype(table[name]) and table[name].dtype.kind not in "mM":
-                written = str(self.columns.get(name, name))
-                table[name] = numbers_in(table.rename(columns={name: written}), written)
         return table
 
     def _long(self, table: pd.DataFrame) -> pd.DataFrame:

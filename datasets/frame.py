@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -151,10 +151,34 @@ def panels_of(frame: pd.DataFrame) -> dict[str, Any]:
     iteration_N = _checked_iterations(frame)
     _check_names_and_signs(frame)
     workers, place_C, name_N = _sorted_names(frame["worker"])
-    if _is_dense(iteration_N, name_N, len(workers)):
-        panel, absent = _dense_panels(frame, np.argsort(place_C[name_N[: len(workers)]])), ""
-    else:
-        panel, absent = _panels_with_gaps(frame, iteration_N, place_C[name_N], len(workers))
+    order_W, absent = np.argsort(place_C[name_N[: len(workers)]]), ""
+    dense = _is_dense(iteration_N, name_N, len(workers))
+    if not dense:
+        row_N = iteration_N - iteration_N.min()  # a number that is absent for all workers is a gap, not a neighbor
+        iterations = int(row_N.max()) + 1
+        require_dense(len(frame), iterations, len(workers))  # before pairs are numbered: a far row would overflow
+        column_N = place_C[name_N]
+        _, first, count = np.unique(row_N * len(workers) + column_N, return_index=True, return_counts=True)
+        if (count > 1).any():
+            again = frame.iloc[int(first[np.argmax(count > 1)])]
+            raise ValueError(
+                f"worker {again['worker']!s} reports iteration {int(again['iteration'])} more than once; "
+                "each pair (worker, iteration) may have only one row"
+            )
+        if empty := iterations - len(np.unique(row_N)):
+            absent = f"{empty} of {iterations} iterations, for all workers"
+
+    def panel(name: str) -> NDArray[np.float64]:
+        """Return the panel of a column, ``[T, W]``."""
+        number_N = numbers_in(frame, name)
+        if not dense:
+            values = np.full((iterations, len(workers)), np.nan)
+            values[row_N, column_N] = number_N
+            return _read_only(values)
+        # such a table is the panel as it lies; only its workers may be in another order
+        values = number_N.reshape(-1, len(workers))
+        return values if (np.diff(order_W) == 1).all() else _read_only(np.take(values, order_W, axis=1))
+
     covariate_names = [str(name) for name in frame.columns if name not in (*REQUIRED, *MEASURED)]
     return {
         "meta": {"absent": absent} if absent else {},
@@ -163,45 +187,6 @@ def panels_of(frame: pd.DataFrame) -> dict[str, Any]:
         "covariate_names": covariate_names,
         "workers": [str(name) for name in workers],
     }
-
-
-Panel = Callable[[str], NDArray[np.float64]]
-"""Makes the panel of a column, ``[T, W]``."""
-
-
-def _dense_panels(frame: pd.DataFrame, order_W: NDArray[np.intp]) -> Panel:
-    """Return the function for a table that lies as a panel does, and only its workers may be in another order."""
-    sorted_already = bool((np.diff(order_W) == 1).all())
-
-    def panel(name: str) -> NDArray[np.float64]:
-        values = numbers_in(frame, name).reshape(-1, len(order_W))
-        return values if sorted_already else _read_only(np.take(values, order_W, axis=1))
-
-    return panel
-
-
-def _panels_with_gaps(
-    frame: pd.DataFrame, iteration_N: NDArray[np.int64], column_N: NDArray[np.intp], workers: int
-) -> tuple[Panel, str]:
-    """Return the function for any other table, and in words how many iterations no worker reported."""
-    row_N = iteration_N - iteration_N.min()  # a number that is absent for all workers is a gap, not a neighbor
-    iterations = int(row_N.max()) + 1
-    require_dense(len(frame), iterations, workers)  # before pairs are numbered: a far row would overflow
-    _, first, count = np.unique(row_N * workers + column_N, return_index=True, return_counts=True)
-    if (count > 1).any():
-        again = frame.iloc[int(first[np.argmax(count > 1)])]
-        raise ValueError(
-            f"worker {again['worker']!s} reports iteration {int(again['iteration'])} more than once; "
-            "each pair (worker, iteration) may have only one row"
-        )
-
-    def panel(name: str) -> NDArray[np.float64]:
-        values = np.full((iterations, workers), np.nan)
-        values[row_N, column_N] = numbers_in(frame, name)
-        return _read_only(values)
-
-    absent = iterations - len(np.unique(row_N))
-    return panel, f"{absent} of {iterations} iterations, for all workers" if absent else ""
 
 
 def _read_only(values: NDArray[np.float64]) -> NDArray[np.float64]:

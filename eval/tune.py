@@ -142,7 +142,12 @@ def tune(
         for trial, (score, why) in zip(proposed, spread(_score, calls), strict=True):
             if why:
                 study.tell(trial, state=optuna.trial.TrialState.FAIL)
-                _note_failure(study, trial.params, why)
+                # such as where there are fewer iterations than lags
+                logger.warning("a trial with %s failed: %s", trial.params, why)
+                states = [one.state.name for one in study.trials]
+                # after 5 failures the arguments are not the cause
+                if "COMPLETE" not in states and (failed := states.count("FAIL")) >= 5:
+                    raise ValueError(f"all {failed} trials failed, the last with {trial.params}: {why}")
             else:
                 study.tell(trial, score)
             on_trial(trial.number, score)
@@ -150,15 +155,6 @@ def tune(
     table = pd.DataFrame([{**trial.params, "score": trial.value} for trial in done])
     best = _with(named(name), done[0].params, training)
     return Tuned(best, float(done[0].value), table, _mattered(study, done, tried))
-
-
-def _note_failure(study: Any, arguments: Mapping[str, Any], why: str) -> None:
-    """Log a trial that failed, as where there are fewer iterations than lags; stop if none succeeds."""
-    logger.warning("a trial with %s failed: %s", arguments, why)
-    states = [trial.state.name for trial in study.trials]
-    # after 5 failures the arguments are not the cause
-    if "COMPLETE" not in states and states.count("FAIL") >= 5:
-        raise ValueError(f"all {states.count('FAIL')} trials failed, the last with {arguments}: {why}")
 
 
 def _arguments(predictor: FleetPredictor) -> list[str]:

@@ -284,14 +284,16 @@ class ARIMA(FleetPredictor):
             (self.coefficients_, self.constants_, self.ranges_) if fitting.warm else ({}, {}, {})
         )
         if not fitting.warm:
-            # sparse speeds say nothing of autoregression, but a local level's coefficient shows at any
-            # distance
-            # all are differenced, because speeds jump and settle at new levels
-            self.order_ = self.order or _chosen_order(
-                value_TN,
-                covariates_TND,
-                ((0, 1, 0), (0, 1, 1)) if sparse else tuple((p, 1, q) for p in range(3) for q in range(3)),
-            )
+            # sparse speeds say nothing of autoregression, but a local level's coefficient shows at any distance; all
+            # are differenced, because speeds jump and settle at new levels
+            orders: list[Order] = [(p, 1, q) for p in range(3) for q in range(3)]
+            speeds = int(np.isfinite(value_TN).sum())
+
+            def criterion(order: Order) -> float:
+                fit, loss = fit_css(value_TN, covariates_TND, order)
+                return corrected_aic(loss, speeds, len(fit.vector))
+
+            self.order_ = self.order or min(orders[:2] if sparse else orders, key=criterion)
         differences = self.order_[1]
         pooled, _ = fit_css(*_centered(value_TN, covariates_TND, differences), self.order_)
         self.coefficients_ = {POOLED: pooled}
@@ -436,16 +438,6 @@ def _are_sparse(value_TN: Array) -> bool:
         stacklevel=2,
     )
     return True
-
-
-def _chosen_order(value_TN: Array, covariates_TND: Array, orders: Sequence[Order]) -> Order:
-    """Return the order with the least corrected AIC, fitted to all series together."""
-
-    def criterion(order: Order) -> float:
-        fit, loss = fit_css(value_TN, covariates_TND, order)
-        return corrected_aic(loss, int(np.isfinite(value_TN).sum()), len(fit.vector))
-
-    return min(orders, key=criterion)
 
 
 def _centered(value_TN: Array, covariates_TND: Array, differences: int) -> tuple[Array, Array]:

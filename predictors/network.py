@@ -228,7 +228,11 @@ def collected(
     for done, trace in enumerate(traces, 1):
         names.append(trace.meta.get("file", trace.name))
         for part in parts_of(trace):
-            kind = kind or _kind(part)
+            if kind is None:
+                kinds = {field.name: (np.float32, getattr(part, field.name).shape[1:]) for field in fields(part)}
+                columns = [(name, *of) for name, of in (kinds | {"validates": (np.bool_, ())}).items()]
+                # Aligned: numpy copies numbers that are not several times as slowly.
+                kind = np.dtype([*columns, ("source", np.int32)], align=True)
             records = np.empty(len(part.validates), dtype=kind)
             for name in (kind.names or ())[:-1]:
                 records[name] = getattr(part, name)
@@ -239,15 +243,6 @@ def collected(
     if windows.validating in (0, len(windows)):
         raise ValueError(_too_few(fitting, survey, needs))
     return windows
-
-
-def _kind(part: Part) -> np.dtype[np.void]:
-    columns: list[tuple[Any, ...]] = [
-        (field.name, np.bool_ if field.name == "validates" else np.float32, getattr(part, field.name).shape[1:])
-        for field in fields(part)
-    ]
-    # Aligned: numpy copies numbers that are not several times as slowly.
-    return np.dtype([*columns, ("source", np.int32)], align=True)
 
 
 def _too_few(fitting: Fitting, survey: Survey, needs: str) -> str:

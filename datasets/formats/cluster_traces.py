@@ -348,10 +348,13 @@ def _rows_bitbrains(covariates: list[str], path: Path, tally: Tally) -> Iterator
 def _rows_philly(machine: str, covariates: list[str], path: Path, tally: Tally) -> Iterator[Rows]:
     """Yield blocks of rows; the header may be missing, and rows may end with a comma."""
     names = ("time", machine, *covariates)
-    headed = _headed(head(path), names)
+    first = head(path)
+    headed = _headed(first, names)
+    row = header_of("\n".join(first.splitlines()[1:2] if headed else first.splitlines()[:1]))
+    ends_with_comma = len(row) == len(names) + 1 and row[-1] == ""
     columns = {"time": TEXT, machine: TEXT, **dict.fromkeys(covariates, NUMBER)}
     first_row = 2 if headed else 1
-    found = [*names, *(["after the last comma"] if _ends_with_comma(head(path), names, headed) else [])]
+    found = [*names, *(["after the last comma"] if ends_with_comma else [])]
     for block in frames(path, columns, tally, names=found, skip=int(headed), missing=["NA"]):
         seconds = seconds_since_1970(path, block["time"], "time", first_row)
         first_row += len(block)
@@ -361,11 +364,6 @@ def _rows_philly(machine: str, covariates: list[str], path: Path, tally: Tally) 
 def _headed(head: str, names: Sequence[str]) -> bool:
     first = [name for name in header_of(head) if name]
     return [name.lower() for name in first] == [name.lower() for name in names]
-
-
-def _ends_with_comma(head: str, names: Sequence[str], headed: bool) -> bool:
-    row = header_of("\n".join(head.splitlines()[1:2] if headed else head.splitlines()[:1]))
-    return len(row) == len(names) + 1 and row[-1] == ""
 
 
 def _is_philly(kind: str, names: Sequence[str], path: Path, head: str) -> bool:
