@@ -148,7 +148,11 @@ def read_job(chosen: Format, files: Sequence[Path], **options: Any) -> Iterator[
         raise ValueError(f"format {chosen.name!r} has no option {unknown}; it has {known}")
     try:
         for trace in _read(chosen, files, options):
-            yield _with_origin(trace, chosen)
+            # what the reader was tried on, and frozen covariates
+            meta = dict(trace.meta) if chosen.seen == NATIVE else {"reader_seen": chosen.seen, **trace.meta}
+            if counts := frozen(trace):
+                meta["frozen"] = frozen_sentence(counts)
+            yield trace if meta == trace.meta else replace(trace, meta=meta)
     except (OSError, ImportError):
         raise
     except Exception as error:  # of a library below, which does not know the file; pyarrow and pandas raise any kind
@@ -166,14 +170,6 @@ def _read(chosen: Format, files: Sequence[Path], options: dict[str, Any]) -> Ite
         yield joined([trace for (trace,) in of_files], files)
     else:
         yield from (trace for traces in of_files for trace in traces)
-
-
-def _with_origin(trace: Trace, chosen: Format) -> Trace:
-    """Return the trace with what its reader was tried on, and its frozen covariates, in ``meta``."""
-    meta = dict(trace.meta) if chosen.seen == NATIVE else {"reader_seen": chosen.seen, **trace.meta}
-    if counts := frozen(trace):
-        meta["frozen"] = frozen_sentence(counts)
-    return trace if meta == trace.meta else replace(trace, meta=meta)
 
 
 def detect_format(path: str | Path, options: Mapping[str, object] | None = None) -> Format:

@@ -130,7 +130,11 @@ class Times:
         comm_share
             Time on the wire, in median full batches.
         """
-        speed_TW = _filled(trace.speed)
+        speed_TW = trace.speed.copy()
+        for speed_T in speed_TW.T:
+            median = np.median(speed_T[np.isfinite(speed_T)])
+            for row in np.flatnonzero(np.isnan(speed_T)):
+                speed_T[row] = speed_T[row - 1] if row else median
         rows, have = speed_TW.shape
         # Copies of one worker start at different rows: they would slow down in step otherwise.
         turns = [np.roll(speed_TW[:, w % have], -(w // have) * rows // (workers // have + 1)) for w in range(workers)]
@@ -162,17 +166,6 @@ class Times:
             done += float(self.speed[row % len(self.speed), worker]) * (until - now)
             row, now = row + 1, until
         return done
-
-
-def _filled(speed_TW: Array) -> Array:
-    """Fill gaps with the last speed before, and at the beginning with the worker's median."""
-    filled_TW = speed_TW.copy()
-    for speed_T in filled_TW.T:
-        median = np.median(speed_T[np.isfinite(speed_T)])
-        for t in range(len(speed_T)):
-            if not np.isfinite(speed_T[t]):
-                speed_T[t] = speed_T[t - 1] if t else median
-    return filled_TW
 
 
 class ReplayTask(Protocol):

@@ -190,8 +190,11 @@ def iter_backtest(predictor: Predictor, trace: Trace, *, horizon: int = 1) -> It
     for boundary in range(len(trace) - horizon + 1):
         covariates_WD = None if covariates_TWD is None else covariates_TWD[boundary]
         k = boundary + horizon - 1
+        samples, seconds = trace.samples[boundary], trace.seconds[boundary]
+        comm_seconds = None if trace.comm_seconds is None else trace.comm_seconds[boundary]
+        report = Report(samples, seconds, comm_seconds=comm_seconds, covariates=covariates_WD)
         yield BacktestStep(k, predictor.predict(covariates=covariates_WD, horizon=horizon), speed_TW[k])
-        predictor.observe(_report(trace, boundary, covariates_WD))
+        predictor.observe(report)
 
 
 def backtest(predictor: Predictor, trace: Trace, *, warmup: int = 50) -> Backtest:
@@ -238,11 +241,6 @@ def backtest(predictor: Predictor, trace: Trace, *, warmup: int = 50) -> Backtes
         warmup=warmup,
         seconds=seconds,
     )
-
-
-def _report(trace: Trace, k: int, covariates_WD: Array | None) -> Report:
-    comm_seconds = None if trace.comm_seconds is None else trace.comm_seconds[k]
-    return Report(trace.samples[k], trace.seconds[k], comm_seconds=comm_seconds, covariates=covariates_WD)
 
 
 def _mean(values_TW: Array) -> Array:

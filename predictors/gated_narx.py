@@ -49,21 +49,6 @@ LARGEST_UNIT, SCALES_IN_UNIT = 0.2, 2.0
 """Unit of the second head, in log speed, because a covariate takes a share of the speed; at most this many scales."""
 
 
-def fresh_memory(count: int, covariates: int, covariate_lags: int) -> Rows:
-    """Return the memory of ``count`` workers that have not reported."""
-    # so that a few moves of a covariate say little about its effect
-    return {
-        "memory": np.full((count, LAGS + len(SMOOTHINGS)), np.nan),
-        "scale": np.full(count, np.nan),
-        "seen": np.zeros(count),
-        "echoes": np.tile(np.eye(1, ECHOES + 1)[0], (count, 1)),
-        "past_covariates": np.zeros((count, covariate_lags * covariates)),
-        "known_before": np.zeros((count, covariates)),
-        "together": np.zeros((count, covariates)),
-        "covariate_moves": np.full((count, covariates), 0.3),
-    }
-
-
 # -- what the network sees ---------------------------------------------------------------------------------------
 
 
@@ -239,16 +224,26 @@ class GatedNARX(Network):
     # -- serving -------------------------------------------------------------------------------------------------
 
     def initial_state(self, count: int) -> dict[str, Array]:
-        return fresh_memory(count, len(self.covariate_names_), self.covariate_lags)
+        covariates = len(self.covariate_names_)
+        return {
+            "memory": np.full((count, LAGS + len(SMOOTHINGS)), np.nan),
+            "scale": np.full(count, np.nan),
+            "seen": np.zeros(count),
+            "echoes": np.tile(np.eye(1, ECHOES + 1)[0], (count, 1)),
+            "past_covariates": np.zeros((count, self.covariate_lags * covariates)),
+            "known_before": np.zeros((count, covariates)),
+            "together": np.zeros((count, covariates)),
+            # so that a few moves of a covariate say little about its effect
+            "covariate_moves": np.full((count, covariates), 0.3),
+        }
 
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
         return np.exp(self.forecast_log_speed(covariates_WD, horizon))
 
     def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        return self._answered(covariates_WD) if horizon == 1 else self._log_speed_ahead(covariates_WD, horizon)
-
-    def _answered(self, covariates_WD: Array) -> Array:
-        """Return the log of the next speed, cached for these covariates until the next report."""
+        if horizon > 1:
+            return self._log_speed_ahead(covariates_WD, horizon)
+        # cached for these covariates until the next report
         answer, memory_WM = self._answer, self.state["memory"]
         if answer is None or answer[0] is not memory_WM or answer[1] is not covariates_WD:
             answer = self._answer = (memory_WM, covariates_WD, self._next_log_speed(self.state, covariates_WD))
@@ -287,7 +282,6 @@ class GatedNARX(Network):
         return np.where(missing_WD, before_WD, standard_WD), known_WD
 
     def _moved(self, rows: Rows, log_speed_W: Array, covariates_WD: Array) -> Rows:
-        """Return the state one iteration later, after these log speeds (NaN where there is none)."""
         return moved_memory(rows, log_speed_W, *self._standard(rows, covariates_WD))
 
     # -- fitting -------------------------------------------------------------------------------------------------

@@ -285,9 +285,13 @@ def fit_gates(
     ``w1 [F, H]``, ``b1 [H]``, ``w2 [H, R + 2]``, ``b2 [R + 2]``.
     """
     generator = torch.Generator().manual_seed(training.seed)
-    weights = (
-        {name: tensor(value) for name, value in start.items()} if start else _new_gates(windows, hidden, generator)
-    )
+    width, outputs = windows.width("inputs"), windows.width("references") + 2
+    weights = {name: tensor(value) for name, value in (start or {}).items()} or {
+        "w1": torch.randn(width, hidden, generator=generator) / width**0.5,
+        "b1": torch.zeros(hidden),
+        "w2": torch.zeros(hidden, outputs),
+        "b2": torch.zeros(outputs),
+    }
     hides = _hider(tensor(covariate_columns), generator)
 
     def loss(inputs: torch.Tensor, references: torch.Tensor, units: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -307,16 +311,6 @@ def gated_change(weights: Weights, inputs: torch.Tensor, references: torch.Tenso
     output = torch.tanh(inputs @ weights["w1"] + weights["b1"]) @ weights["w2"] + weights["b2"]
     gates = torch.softmax(torch.nn.functional.pad(output[:, :-2], (1, 0)), dim=1)[:, 1:]
     return (gates * references).sum(dim=1) + output[:, -2] + unit * output[:, -1]
-
-
-def _new_gates(windows: Windows, hidden: int, generator: torch.Generator) -> Weights:
-    width, outputs = windows.width("inputs"), windows.width("references") + 2
-    return {
-        "w1": torch.randn(width, hidden, generator=generator) / width**0.5,
-        "b1": torch.zeros(hidden),
-        "w2": torch.zeros(hidden, outputs),
-        "b2": torch.zeros(outputs),
-    }
 
 
 def _hider(covariate_columns_DF: torch.Tensor, generator: torch.Generator) -> Callable[[Batch], Batch]:

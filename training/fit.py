@@ -170,7 +170,14 @@ def fit(
     """
     require_predictor(predictor)
     fitted = copy.deepcopy(predictor)
-    _check(hold_out, device)
+    if isinstance(hold_out, str) or (isinstance(hold_out, int | float) and not 0.0 <= hold_out < 1.0):
+        raise ValueError(f"hold_out must be a share in [0, 1) or a list of workers' names, got {hold_out!r}")
+    if device != "cpu":
+        require("torch", needed_by=f"fitting on {device}", extra="torch")
+        import torch
+
+        if not device.startswith("cuda") or not torch.cuda.is_available():
+            raise ValueError(f"device must be 'cpu', or 'cuda' where torch finds such a device, got {device!r} here")
     if distributed:
         _join_processes()
     if start is not None:
@@ -215,17 +222,6 @@ def fit(
         )
     logger.info("fitted %s to %d traces in %.1f s", type(predictor).__name__, len(source.facts), _since(began))
     return fitted
-
-
-def _check(hold_out: float | Collection[str], device: str) -> None:
-    if isinstance(hold_out, str) or (isinstance(hold_out, int | float) and not 0.0 <= hold_out < 1.0):
-        raise ValueError(f"hold_out must be a share in [0, 1) or a list of workers' names, got {hold_out!r}")
-    if device != "cpu":
-        require("torch", needed_by=f"fitting on {device}", extra="torch")
-        import torch
-
-        if not device.startswith("cuda") or not torch.cuda.is_available():
-            raise ValueError(f"device must be 'cpu', or 'cuda' where torch finds such a device, got {device!r} here")
 
 
 def _start_from(fitted: Predictor, start: Predictor) -> None:

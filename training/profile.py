@@ -181,8 +181,14 @@ def profile(
         raise ValueError(f"warmup must be at least 0 and repeats at least 1, got {warmup} and {repeats}")
     if max_passes < 1:
         raise ValueError(f"max_passes must be at least 1, got {max_passes}")
+    device_name = device
     if device.startswith("cuda"):
-        _require_cuda()
+        require("torch", needed_by="profiling on CUDA", extra="torch")
+        import torch
+
+        if not torch.cuda.is_available():
+            raise ValueError("device must be available to torch, which finds no CUDA device here: use device='cpu'")
+        device_name = torch.cuda.get_device_name(torch.device(device))
     visits: dict[int, list[float]] = {}
 
     def measure(size: int) -> bool:
@@ -207,7 +213,7 @@ def profile(
         uncertain = [size for size, seconds in visits.items() if seconds and not uncertainty(seconds) <= precision]
         for size in order.sample(uncertain, len(uncertain)):
             measure(size)
-    device_model = ("measured", name or device_name(device), model)
+    device_model = ("measured", name or device_name, model)
     rows = [
         (*device_model, float(size), statistics.median(seconds or [math.nan]), math.nan, "", uncertainty(seconds))
         for size, seconds in visits.items()
@@ -259,15 +265,6 @@ def example(batch_size: int, device: str) -> Step:
         optimizer.step()
 
     return step
-
-
-def device_name(device: str) -> str:
-    """Return the device's own name: the GPU's, or ``cpu``."""
-    if not device.startswith("cuda"):
-        return device
-    import torch
-
-    return torch.cuda.get_device_name(torch.device(device))
 
 
 def _median_seconds(make_step: MakeStep, size: int, device: str, warmup: int, repeats: int) -> float:
@@ -327,11 +324,3 @@ def _is_out_of_memory(error: BaseException) -> bool:
     if not isinstance(error, RuntimeError):  # torch raises its memory errors as RuntimeError
         return False
     return any(words in str(error) for words in ("out of memory", "can't allocate memory", "not enough memory"))
-
-
-def _require_cuda() -> None:
-    require("torch", needed_by="profiling on CUDA", extra="torch")
-    import torch
-
-    if not torch.cuda.is_available():
-        raise ValueError("device must be available to torch, which finds no CUDA device here: use device='cpu'")
