@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paceline.datasets.frame import MEASURED, REQUIRED, TIMES, in_seconds, numbers_in, renamed, seconds_of
-from paceline.datasets.io import Tally, delimiter_of, header_of, seconds_since_1970
+from paceline.datasets.io import RowCounts, delimiter_of, header_of, seconds_since_1970
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -246,7 +246,7 @@ class Arrangement:
         """True if it says what the columns are, so that a single worker may go without a column."""
         return bool(self.rate or self.values or self.columns)
 
-    def applied(self, path: Path, table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
+    def applied(self, path: Path, table: pd.DataFrame, counts: RowCounts) -> pd.DataFrame:
         """Return the tidy rows of a table, in the units of this arrangement; what is changed or dropped is counted."""
         import pandas as pd
 
@@ -257,9 +257,9 @@ class Arrangement:
             table = self._long(table)
         table = renamed(table, self.columns)
         if self.rate is not None:
-            table = _rated(table, self.rate, tally)
+            table = _rated(table, self.rate, counts)
         elif self.values == "rate":
-            table = _rated(table, "rate", tally)
+            table = _rated(table, "rate", counts)
         if "worker" not in table and self.speaks:
             table = table.assign(worker="0")
         if "start" in table and not pd.api.types.is_numeric_dtype(table["start"]):
@@ -273,9 +273,9 @@ class Arrangement:
                 ):
                     written = str(self.columns.get(name, name))  # an error names the column as the file does
                     table[name] = numbers_in(table.rename(columns={name: written}), written)
-            table = _measured(table, tally)
+            table = _measured(table, counts)
         if self.period is not None:
-            table = self._gridded(table, self.period, tally)
+            table = self._gridded(table, self.period, counts)
         if missing := [name for name in REQUIRED if name not in table]:
             raise ValueError(
                 f"columns {missing} are missing; a trace needs {list(REQUIRED)}, got {names}{advice(names)}"
@@ -298,7 +298,7 @@ class Arrangement:
         long = table.melt(identifying, list(workers), "worker", self.values)
         return long.assign(samples=np.nan, seconds=np.nan) if self.values == "usage" else long
 
-    def _gridded(self, table: pd.DataFrame, period: float, tally: Tally) -> pd.DataFrame:
+    def _gridded(self, table: pd.DataFrame, period: float, counts: RowCounts) -> pd.DataFrame:
         """Return the table with iterations of a period each; rows of a worker within one are averaged."""
         if "start" not in table or "iteration" in table:
             raise ValueError(
@@ -307,28 +307,28 @@ class Arrangement:
         in_seconds(table[["start"]], start_unit=self.start_unit)  # refuses times after 2100, by the rows of the file
         time_N = table["start"].to_numpy(dtype=np.float64) * seconds_of(self.start_unit)
         timed_N = np.isfinite(time_N)
-        tally.rows("rows without a time", (~timed_N).sum())
+        counts.rows("rows without a time", (~timed_N).sum())
         table, time_N = table[timed_N], time_N[timed_N]
         if not len(table):
             raise ValueError("no row has a time")
         # A clock that is a thousandth of a period late stays in its own.
         table = table.assign(iteration=np.floor((time_N - time_N.min()) / period + 1e-3))
         key = ["worker", "iteration"]
-        tally.notes("rows were averaged with others of their period", table.duplicated(key).sum())
+        counts.notes("rows were averaged with others of their period", table.duplicated(key).sum())
         numbers = [name for name in table.columns if name in (*key, *MEASURED) or holds_numbers(table[name])]
         values = {name: numbers_in(table, name) for name in numbers if name != "worker"}
         return table[["worker"]].assign(**values).groupby(key, as_index=False, observed=True).mean()
 
 
-def _measured(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
+def _measured(table: pd.DataFrame, counts: RowCounts) -> pd.DataFrame:
     """Drop the rows of other kinds that loggers write between: without an iteration, or of one that nobody timed."""
     if "iteration" in table:
         known = table["iteration"].notna()
-        tally.rows("rows without an iteration", (~known).sum())
+        counts.rows("rows without an iteration", (~known).sum())
         table = table[known]
         if "seconds" in table and table["seconds"].notna().any():
             timed = table["seconds"].notna().groupby(table["iteration"]).transform("any")
-            tally.rows("rows of iterations without a time", (~timed).sum())
+            counts.rows("rows of iterations without a time", (~timed).sum())
             table = table[timed]
     return table
 
@@ -353,7 +353,7 @@ def holds_numbers(column: pd.Series) -> bool:
     return bool(column.isna().all() or pd.to_numeric(column, errors="coerce").notna().any())
 
 
-def _rated(table: pd.DataFrame, name: str, tally: Tally) -> pd.DataFrame:
+def _rated(table: pd.DataFrame, name: str, counts: RowCounts) -> pd.DataFrame:
     """Return the table with the samples of one second, from a column of rates."""
     import pandas as pd
 
@@ -361,5 +361,5 @@ def _rated(table: pd.DataFrame, name: str, tally: Tally) -> pd.DataFrame:
         raise ValueError(f"columns {[name]} are missing; there are {list(table.columns)}")
     rate = pd.Series(numbers_in(table, name), index=table.index)
     bad = (rate <= 0) | rate.isin([np.inf])
-    tally.cells("rates that are not positive and finite", bad.sum())
+    counts.cells("rates that are not positive and finite", bad.sum())
     return table.drop(columns=name).assign(samples=rate.mask(bad), seconds=1.0)

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class Tally:
+class RowCounts:
     """Counts, by reason, of rows and single values that a reader dropped, and of rows that it changed.
 
-    >>> tally = Tally()
-    >>> tally.read(10)
-    >>> tally.rows("repeated rows", 2)
-    >>> tally.cells("values of -1 or 101", 0)
-    >>> tally.meta()
+    >>> counts = RowCounts()
+    >>> counts.read(10)
+    >>> counts.rows("repeated rows", 2)
+    >>> counts.cells("values of -1 or 101", 0)
+    >>> counts.meta()
     {'rows_read': '10', 'rows_dropped': '2', 'dropped': '2 repeated rows'}
     """
 
@@ -38,8 +38,8 @@ class Tally:
         self._read = self._restarts = 0
         self._rows, self._cells, self._notes = Counter[str](), Counter[str](), Counter[str]()
 
-    def add(self, other: Tally) -> None:
-        """Count what another file's tally counted."""
+    def add(self, other: RowCounts) -> None:
+        """Add the counts of another file."""
         self._read += other._read
         self._restarts += other._restarts
         self._rows += other._rows
@@ -286,7 +286,7 @@ def headed(path: Path, names: Sequence[str]) -> bool:
 def frames(
     path: Path,
     columns: Mapping[str, str],
-    tally: Tally,
+    counts: RowCounts,
     *,
     names: Sequence[str] = (),
     optional: Sequence[str] = (),
@@ -298,7 +298,7 @@ def frames(
 
     Parameters
     ----------
-    path, tally
+    path, counts
         The file, compressed or not, and where its rows are counted.
     columns
         The columns wanted, each :data:`NUMBER` or :data:`TEXT`.
@@ -335,11 +335,11 @@ def frames(
             parse = arrow_csv.ParseOptions(delimiter=delimiter)
             for batch in arrow_csv.open_csv(file, read_options=read, parse_options=parse, convert_options=convert):
                 block = batch.to_pandas()
-                tally.read(len(block))
+                counts.read(len(block))
                 for name in (name for name, kind in wanted.items() if kind == NUMBER):
                     if (infinite := np.isinf(block[name].to_numpy())).any():
                         block.loc[infinite, name] = np.nan
-                        tally.cells(f"infinite values of {name}", infinite.sum())
+                        counts.cells(f"infinite values of {name}", infinite.sum())
                 yield block
     except pa.ArrowException as error:
         raise ValueError(f"{path}: {_describe(str(error), found)}") from error
@@ -347,11 +347,11 @@ def frames(
         raise ValueError(f"{path}: must be UTF-8 text, but {error}") from error
 
 
-def frame(path: Path, columns: Mapping[str, str], tally: Tally, **options: Any) -> pd.DataFrame:
+def frame(path: Path, columns: Mapping[str, str], counts: RowCounts, **options: Any) -> pd.DataFrame:
     """Return the columns of a CSV file that fits into memory: see :func:`frames`."""
     import pandas as pd
 
-    blocks = [block for block in frames(path, columns, tally, **options) if len(block)]
+    blocks = [block for block in frames(path, columns, counts, **options) if len(block)]
     if not blocks:
         raise ValueError(f"{path}: has no rows")
     return pd.concat(blocks, ignore_index=True)

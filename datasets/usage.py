@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array
 from paceline.datasets.frame import LATEST
-from paceline.datasets.io import Tally
+from paceline.datasets.io import RowCounts
 from paceline.datasets.trace import Trace
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def usage_traces(
     paths: Sequence[Path],
     blocks: Iterable[Rows],
     layout: Layout,
-    tally: Tally,
+    counts: RowCounts,
     *,
     period: float | None = None,
     workers: Sequence[str] | None = None,
@@ -152,18 +152,18 @@ def usage_traces(
     with ExitStack() as stack:
         path = paths[0]
         buckets = Buckets(paths, len(layout.covariates), stack)
-        names = _bucketed(path, blocks, buckets, layout, tally, workers)
+        names = _bucketed(path, blocks, buckets, layout, counts, workers)
         if not names:
-            raise ValueError(f"{path}: no row with a worker and a time is left; dropped: {tally.meta()['dropped']}")
+            raise ValueError(f"{path}: no row with a worker and a time is left; dropped: {counts.meta()['dropped']}")
         part = 0
         for bucket in range(buckets.count):
-            rows = _in_order(buckets.rows(bucket), tally)
+            rows = _in_order(buckets.rows(bucket), counts)
             groups = list(_groups_that_fit(path, rows, step, len(layout.covariates)))
             for group in groups:
                 part += 1
                 alone = buckets.count == 1 and len(groups) == 1
                 job = paths[0].name.split(".")[0] + ("" if alone else f"-part{part}")
-                yield _trace(job, group, names, step, layout, tally)
+                yield _trace(job, group, names, step, layout, counts)
 
 
 class Buckets:
@@ -231,7 +231,7 @@ def _bucketed(
     blocks: Iterable[Rows],
     buckets: Buckets,
     layout: Layout,
-    tally: Tally,
+    counts: RowCounts,
     workers: Sequence[str] | None,
 ) -> list[str]:
     """Put all rows into buckets, and return the workers' names in the order of their numbers."""
@@ -246,10 +246,10 @@ def _bucketed(
                 "is mixed up"
             )
         known_N = block.worker.notna().to_numpy(dtype=bool) & np.isfinite(block.time)
-        tally.rows("rows without worker or time", (~known_N).sum())
+        counts.rows("rows without worker or time", (~known_N).sum())
         if workers is not None:
             wanted_N = block.worker.isin(list(workers)).to_numpy(dtype=bool)
-            tally.rows("rows of workers that were not asked for", (known_N & ~wanted_N).sum())
+            counts.rows("rows of workers that were not asked for", (known_N & ~wanted_N).sum())
             known_N &= wanted_N
         code_N, names = pd.factorize(block.worker[known_N])
         number = np.array([numbers.setdefault(str(name), len(numbers)) for name in names], dtype=np.int64)
@@ -258,15 +258,15 @@ def _bucketed(
     return list(numbers)
 
 
-def _in_order(rows: Coded, tally: Tally) -> Coded:
+def _in_order(rows: Coded, counts: RowCounts) -> Coded:
     """Return rows sorted by worker and time; of rows that repeat both, the first counts."""
     came_N = np.argsort(rows.worker, kind="stable")
     same_N = np.diff(rows.worker[came_N]) == 0
-    tally.notes("rows whose time went backwards were put in order", (same_N & (np.diff(rows.time[came_N]) < 0)).sum())
+    counts.notes("rows whose time went backwards were put in order", (same_N & (np.diff(rows.time[came_N]) < 0)).sum())
     order_N = came_N[np.lexsort((rows.time[came_N], rows.worker[came_N]))]
     worker_N, time_N = rows.worker[order_N], rows.time[order_N]
     first_N = np.concatenate([[True], (np.diff(worker_N) != 0) | (np.diff(time_N) != 0)])[: len(order_N)]
-    tally.rows("repeated rows of a worker and time, of which the first counts", (~first_N).sum())
+    counts.rows("repeated rows of a worker and time, of which the first counts", (~first_N).sum())
     return Coded(worker_N[first_N], time_N[first_N], rows.values[order_N[first_N]])
 
 
@@ -291,14 +291,14 @@ def _groups_that_fit(path: Path, rows: Coded, step: float, covariates: int) -> I
         yield Coded(rows.worker[start:end], rows.time[start:end], rows.values[start:end])
 
 
-def _trace(job: str, rows: Coded, names: Sequence[str], step: float, layout: Layout, tally: Tally) -> Trace:
+def _trace(job: str, rows: Coded, names: Sequence[str], step: float, layout: Layout, counts: RowCounts) -> Trace:
     worker_W, column_N = np.unique(rows.worker, return_inverse=True)
     origin = np.floor(rows.time.min() / step) * step
     row_N = np.floor((rows.time - origin) / step + 1e-3).astype(np.int64)
     panel_TWD, averaged = _averaged(row_N, column_N, rows.values, len(worker_W))
     shape = panel_TWD.shape[:2]
     none_TW = np.full(shape, np.nan)
-    tally.notes("rows were averaged with others of their period", averaged)
+    counts.notes("rows were averaged with others of their period", averaged)
     start_TW = origin + step * np.arange(shape[0])[:, None] + np.zeros(shape) if layout.since_1970 else None
     return Trace(
         samples=none_TW,
@@ -313,7 +313,7 @@ def _trace(job: str, rows: Coded, names: Sequence[str], step: float, layout: Lay
             "units": "; ".join(f"{name}: {unit}" for name, unit in layout.covariates.items()),
             "period_seconds": f"{step:g}",
             "first_time": f"{origin:.17g} s since {'1970 (UTC)' if layout.since_1970 else 'the beginning of the set'}",
-            **tally.meta(),
+            **counts.meta(),
         },
     )
 

@@ -18,7 +18,7 @@ from paceline.datasets.frame import TIMES, require_dense
 from paceline.datasets.io import (
     NUMBER,
     TEXT,
-    Tally,
+    RowCounts,
     frame,
     frames,
     head,
@@ -45,7 +45,7 @@ def _usage(
     about: str,
     files: str,
     *,
-    rows: Callable[[list[str], Path, Tally], Iterator[Rows]],
+    rows: Callable[[list[str], Path, RowCounts], Iterator[Rows]],
     matches: Callable[[Path, str], bool],
     covariates: Mapping[str, str | tuple[str, str]],
     period: float,
@@ -68,7 +68,7 @@ def _usage(
 
 
 def _read_usage(
-    rows: Callable[[Path, Tally], Iterator[Rows]],
+    rows: Callable[[Path, RowCounts], Iterator[Rows]],
     layout: Layout,
     per_file: bool,
     paths: Sequence[Path],
@@ -78,9 +78,9 @@ def _read_usage(
 ) -> Iterator[Trace]:
     """Yield the usage of workers; the files of one job are parts of one set unless each is one ``per_file``."""
     for files in [[path] for path in paths] if per_file else [paths]:
-        tally = Tally()
-        blocks = (block for path in files for block in rows(path, tally))
-        yield from usage_traces(files, blocks, layout, tally, period=period, workers=workers)
+        counts = RowCounts()
+        blocks = (block for path in files for block in rows(path, counts))
+        yield from usage_traces(files, blocks, layout, counts, period=period, workers=workers)
 
 
 def _is_headerless(prefix: str, names: Sequence[str], path: Path, head: str) -> bool:
@@ -89,13 +89,13 @@ def _is_headerless(prefix: str, names: Sequence[str], path: Path, head: str) -> 
     return first == list(names) or (path.name.startswith(prefix) and len(first) == len(names))
 
 
-def _rows_alibaba_2018(names: Sequence[str], covariates: list[str], path: Path, tally: Tally) -> Iterator[Rows]:
+def _rows_alibaba_2018(names: Sequence[str], covariates: list[str], path: Path, counts: RowCounts) -> Iterator[Rows]:
     columns = {names[0]: TEXT, "time_stamp": NUMBER, **dict.fromkeys(covariates, NUMBER)}
-    for block in frames(path, columns, tally, names=names, skip=int(headed(path, names))):
+    for block in frames(path, columns, counts, names=names, skip=int(headed(path, names))):
         values_ND = block[covariates].to_numpy(copy=True)
         # -1 and 101 mean "not measured", in percentages and normalized columns
         invalid_ND = np.isin(values_ND, (-1.0, 101.0))
-        tally.cells("values of -1 or 101, which are invalid", invalid_ND.sum())
+        counts.cells("values of -1 or 101, which are invalid", invalid_ND.sum())
         values_ND[invalid_ND] = np.nan
         yield Rows(block[names[0]], block["time_stamp"].to_numpy(), values_ND)
 
@@ -108,24 +108,24 @@ SOURCE = {"source": "github.com/alibaba/clusterdata, cluster-trace-gpu-v2020/min
 def read_pai_minibatch(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield one trace per job: one mini-batch is one sample, and its time is in thousandths of the job's longest."""
     for path in paths:
-        tally = Tally()
-        table = frame(path, dict.fromkeys(("worker", "gpu", "time", "batch_time_norm"), NUMBER), tally)
+        counts = RowCounts()
+        table = frame(path, dict.fromkeys(("worker", "gpu", "time", "batch_time_norm"), NUMBER), counts)
         complete = table[["worker", "time"]].notna().all(axis=1)
-        tally.rows("rows without worker or time", (~complete).sum())
+        counts.rows("rows without worker or time", (~complete).sum())
         table = table[complete]
         run_N = runs_of_rows(table["worker"].to_numpy(), table["time"].to_numpy())
-        tally.restarts(run_N.max(initial=0))
+        counts.restarts(run_N.max(initial=0))
         if run_N.any():  # times of a restarted job go on after its first run
             table = table.assign(time=continued(table["time"].to_numpy(), run_N))
         repeated = table.duplicated(["worker", "time"])
-        tally.rows("repeated rows of a worker and time, of which the first counts", repeated.sum())
+        counts.rows("repeated rows of a worker and time, of which the first counts", repeated.sum())
         table = table[~repeated]
         if table.empty:
             raise ValueError(f"{path}: has no row with a worker and a time")
         require_dense(len(table), table["time"].nunique(), table["worker"].nunique())
         seconds_TW = table.pivot(index="time", columns="worker", values="batch_time_norm").sort_index()
         bad_TW = seconds_TW.to_numpy() <= 0
-        tally.cells("mini-batch times that are not positive", bad_TW.sum())
+        counts.cells("mini-batch times that are not positive", bad_TW.sum())
         gpu = sorted({f"{share:g}" for share in table["gpu"].dropna()})
         yield Trace(
             samples=np.where(np.isnan(seconds_TW) | bad_TW, np.nan, 1.0),
@@ -138,7 +138,7 @@ def read_pai_minibatch(paths: Sequence[Path]) -> Iterator[Trace]:
                 "units": "samples: mini-batches; seconds: thousandths of the job's longest / 1000 (the unit is lost)",
                 "times": f"{seconds_TW.index[0]:g} to {seconds_TW.index[-1]:g} s from the job's start",
                 "gpu_share_percent": ", ".join(gpu),
-                **tally.meta(),
+                **counts.meta(),
             },
         )
 
@@ -146,12 +146,12 @@ def read_pai_minibatch(paths: Sequence[Path]) -> Iterator[Trace]:
 def read_variation(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield how much the workers of each job differed in each iteration; a job is a worker of this trace."""
     for path in paths:
-        tally = Tally()
+        counts = RowCounts()
         names = header_of(head(path))
         columns = {name: NUMBER for name in names if name.isdigit()}
         if not columns:
             raise ValueError(f"{path}: has no columns 0, 1, 2, ... of iterations; it has {names}")
-        variation_WT = frame(path, columns, tally)
+        variation_WT = frame(path, columns, counts)
         panel_TW = variation_WT[[name for name in names if name in columns]].to_numpy().T
         none = np.full(panel_TW.shape, np.nan)
         yield Trace(
@@ -165,7 +165,7 @@ def read_variation(paths: Sequence[Path]) -> Iterator[Trace]:
                 "job": "pai-variation",
                 "format": "pai_variation",
                 "units": "variation: standard deviation / mean of the mini-batch time over a job's 10 workers",
-                **tally.meta(),
+                **counts.meta(),
             },
         )
 
@@ -173,24 +173,24 @@ def read_variation(paths: Sequence[Path]) -> Iterator[Trace]:
 # --- Usage of task instances: Google's cluster trace of 2019 (version 3).
 
 
-def _rows_google(covariates: list[str], path: Path, tally: Tally) -> Iterator[Rows]:
+def _rows_google(covariates: list[str], path: Path, counts: RowCounts) -> Iterator[Rows]:
     """Yield the usage of instances; a worker is ``<collection_id>/<instance_index>``."""
     blocks = _google_json if ".json" in path.name else _google_csv
-    for rows in blocks(covariates, path, tally):
+    for rows in blocks(covariates, path, counts):
         # 0 and 2**63 - 1 mean before the start and after the end of the trace
         outside_N = (rows.time <= 0) | (rows.time >= float(2**63 - 1))
-        tally.rows("rows before or after the trace's time", outside_N.sum())
+        counts.rows("rows before or after the trace's time", outside_N.sum())
         yield Rows(rows.worker[~outside_N], rows.time[~outside_N] * 1e-6, rows.values[~outside_N])
 
 
-def _google_csv(covariates: list[str], path: Path, tally: Tally) -> Iterator[Rows]:
+def _google_csv(covariates: list[str], path: Path, counts: RowCounts) -> Iterator[Rows]:
     columns = {"start_time": NUMBER, "collection_id": TEXT, "instance_index": TEXT}
-    for block in frames(path, {**columns, **dict.fromkeys(covariates, NUMBER)}, tally, optional=covariates):
+    for block in frames(path, {**columns, **dict.fromkeys(covariates, NUMBER)}, counts, optional=covariates):
         values_ND = block.reindex(columns=covariates).to_numpy(dtype=np.float64)
         yield Rows(block["collection_id"] + "/" + block["instance_index"], block["start_time"].to_numpy(), values_ND)
 
 
-def _google_json(covariates: list[str], path: Path, tally: Tally) -> Iterator[Rows]:
+def _google_json(covariates: list[str], path: Path, counts: RowCounts) -> Iterator[Rows]:
     import pandas as pd
 
     lines = (numbered for numbered in numbered_lines(path) if numbered[1].strip())
@@ -207,7 +207,7 @@ def _google_json(covariates: list[str], path: Path, tally: Tally) -> Iterator[Ro
             workers.append(f"{one['collection_id']}/{one['instance_index']}" if known else None)
             times.append(_float(path, number, one, "start_time"))
             values.append([_float(path, number, one, name) for name in covariates])
-        tally.read(len(block))
+        counts.read(len(block))
         yield Rows(pd.Series(workers, dtype="str"), np.array(times), np.array(values))
 
 
@@ -235,10 +235,10 @@ def _is_google(path: Path, head: str) -> bool:
 # --- CPU of virtual machines: the Azure public dataset of 2019 (V2).
 
 
-def _rows_azure(covariates: list[str], path: Path, tally: Tally) -> Iterator[Rows]:
+def _rows_azure(covariates: list[str], path: Path, counts: RowCounts) -> Iterator[Rows]:
     names = ("timestamp", "vmid", *covariates)
     columns = {"timestamp": NUMBER, "vmid": TEXT, **dict.fromkeys(covariates, NUMBER)}
-    for block in frames(path, columns, tally, names=names, skip=int(headed(path, names))):
+    for block in frames(path, columns, counts, names=names, skip=int(headed(path, names))):
         yield Rows(block["vmid"], block["timestamp"].to_numpy(), block[covariates].to_numpy())
 
 
@@ -251,9 +251,9 @@ def read_azure_noise(paths: Sequence[Path], *, min_measurements: int = 2) -> Ite
     Machines with fewer than ``min_measurements`` rows are left out, with a warning.
     """
     for path in paths:
-        tally = Tally()
+        counts = RowCounts()
         table = _in_order(
-            path, frame(path, {"value": NUMBER, "runtime": NUMBER, "starttime": TEXT, "VM_id": TEXT}, tally), tally
+            path, frame(path, {"value": NUMBER, "runtime": NUMBER, "starttime": TEXT, "VM_id": TEXT}, counts), counts
         )
         machines = table.groupby("VM_id")
         short = machines["value"].transform("size") < min_measurements
@@ -264,7 +264,7 @@ def read_azure_noise(paths: Sequence[Path], *, min_measurements: int = 2) -> Ite
                 "measurements; min_measurements=1 reads them",
                 stacklevel=2,
             )
-            tally.rows("rows of machines with too few measurements", short.sum())
+            counts.rows("rows of machines with too few measurements", short.sum())
         job, unit = named(path)
         scale = seconds_per(unit)
         for machine, rows in table[~short].groupby("VM_id"):
@@ -283,20 +283,20 @@ def read_azure_noise(paths: Sequence[Path], *, min_measurements: int = 2) -> Ite
                     "units": f"samples: {unit} in one second"
                     if scale is None
                     else f"samples: events; seconds: from {unit}",
-                    **tally.meta(),
+                    **counts.meta(),
                 },
             )
 
 
-def _in_order(path: Path, table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
+def _in_order(path: Path, table: pd.DataFrame, counts: RowCounts) -> pd.DataFrame:
     """Return the rows sorted by time; of rows that repeat a machine's time, the first counts."""
     table = table.assign(start=seconds_since_1970(path, table["starttime"], "starttime"))
     bad = ~(table["value"] > 0)
-    tally.rows("values that are not positive", bad.sum())
+    counts.rows("values that are not positive", bad.sum())
     table = table[~bad].dropna(subset=["VM_id", "start"]).sort_values("start", kind="stable")
-    tally.rows("rows without a machine or a time", int((~bad).sum()) - len(table))
+    counts.rows("rows without a machine or a time", int((~bad).sum()) - len(table))
     repeated = table.duplicated(["VM_id", "start"])
-    tally.rows("repeated rows of a machine and time, of which the first counts", repeated.sum())
+    counts.rows("repeated rows of a machine and time, of which the first counts", repeated.sum())
     if not len(table):
         raise ValueError(f"{path}: has no row with a machine and a positive value")
     return table[~repeated]
@@ -332,12 +332,12 @@ def seconds_per(unit: str) -> float | None:
 # --- Usage of business-critical virtual machines: Bitbrains, GWA-T-12.
 
 
-def _rows_bitbrains(covariates: list[str], path: Path, tally: Tally) -> Iterator[Rows]:
+def _rows_bitbrains(covariates: list[str], path: Path, counts: RowCounts) -> Iterator[Rows]:
     """Yield the usage of a virtual machine, which is named after its file."""
     import pandas as pd
 
     worker, time = path.name.split(".")[0], "Timestamp [ms]"  # in seconds, whatever its name is
-    for block in frames(path, dict.fromkeys((time, *covariates), NUMBER), tally, delimiter=";"):
+    for block in frames(path, dict.fromkeys((time, *covariates), NUMBER), counts, delimiter=";"):
         names = pd.Series(np.full(len(block), worker, dtype=object), dtype="str")
         yield Rows(names, block[time].to_numpy(), block[covariates].to_numpy())
 
@@ -345,7 +345,7 @@ def _rows_bitbrains(covariates: list[str], path: Path, tally: Tally) -> Iterator
 # --- Usage of GPU machines and a log of jobs: Microsoft's Philly traces.
 
 
-def _rows_philly(machine: str, covariates: list[str], path: Path, tally: Tally) -> Iterator[Rows]:
+def _rows_philly(machine: str, covariates: list[str], path: Path, counts: RowCounts) -> Iterator[Rows]:
     """Yield blocks of rows; the header may be missing, and rows may end with a comma."""
     names = ("time", machine, *covariates)
     first = head(path)
@@ -355,7 +355,7 @@ def _rows_philly(machine: str, covariates: list[str], path: Path, tally: Tally) 
     columns = {"time": TEXT, machine: TEXT, **dict.fromkeys(covariates, NUMBER)}
     first_row = 2 if headed else 1
     found = [*names, *(["after the last comma"] if ends_with_comma else [])]
-    for block in frames(path, columns, tally, names=found, skip=int(headed), missing=["NA"]):
+    for block in frames(path, columns, counts, names=found, skip=int(headed), missing=["NA"]):
         seconds = seconds_since_1970(path, block["time"], "time", first_row)
         first_row += len(block)
         yield Rows(block[machine], seconds, block[covariates].to_numpy())
@@ -374,22 +374,22 @@ def _is_philly(kind: str, names: Sequence[str], path: Path, head: str) -> bool:
 # --- CPU and GPU series of jobs: the MIT Supercloud dataset.
 
 
-def _cpu_rows(covariates: list[str], path: Path, tally: Tally) -> Iterator[Rows]:
+def _cpu_rows(covariates: list[str], path: Path, counts: RowCounts) -> Iterator[Rows]:
     """Yield the CPU series of a job; a worker is ``<node>/<step>/<series>``."""
     names = dict.fromkeys(("Step", "Node", "Series"), TEXT)
     columns = {**names, "EpochTime": NUMBER, **dict.fromkeys(covariates, NUMBER)}
-    for block in frames(path, columns, tally):
+    for block in frames(path, columns, counts):
         # pseudo-steps: rows of the job as a whole
         no_step = block["Step"].str.strip().isin(("-1", "-4"))
-        tally.rows("rows of steps -1 and -4", no_step.sum())
+        counts.rows("rows of steps -1 and -4", no_step.sum())
         used = block[~no_step]
         worker = used["Node"] + "/" + used["Step"] + "/" + used["Series"].fillna("")
         yield Rows(worker, used["EpochTime"].to_numpy(), used[covariates].to_numpy())
 
 
-def _gpu_rows(covariates: list[str], path: Path, tally: Tally) -> Iterator[Rows]:
+def _gpu_rows(covariates: list[str], path: Path, counts: RowCounts) -> Iterator[Rows]:
     columns = {"timestamp": NUMBER, "gpu_index": TEXT, **dict.fromkeys(covariates, NUMBER)}
-    for block in frames(path, columns, tally):
+    for block in frames(path, columns, counts):
         yield Rows("gpu " + block["gpu_index"], block["timestamp"].to_numpy(), block[covariates].to_numpy())
 
 
@@ -404,8 +404,8 @@ def read_bytedance(paths: Sequence[Path], *, micro_batches: bool = False) -> Ite
     An iteration is a step with the time of all its computing; with ``micro_batches`` it is one forward micro-batch.
     """
     for path in paths:
-        tally = Tally()
-        for stage, rows in _operations(path, tally).groupby("stage"):
+        counts = RowCounts()
+        for stage, rows in _operations(path, counts).groupby("stage"):
             steps = np.sort(rows["step"].unique())
             # recorded steps come in windows, with gaps of more than 100 steps between them
             window_of = dict(zip(steps, np.cumsum(np.diff(steps, prepend=steps[0]) > 100), strict=True))
@@ -430,12 +430,12 @@ def read_bytedance(paths: Sequence[Path], *, micro_batches: bool = False) -> Ite
                         "format": "bytedance_llm",
                         "units": "samples: one step or micro-batch; seconds: its forward and backward computing",
                         "steps": f"{len(in_window)} recorded of {in_window[0]} to {in_window[-1]}",
-                        **tally.meta(),
+                        **counts.meta(),
                     },
                 )
 
 
-def _operations(path: Path, tally: Tally) -> pd.DataFrame:
+def _operations(path: Path, counts: RowCounts) -> pd.DataFrame:
     """Return the computing of all ranks, in the order of steps."""
     import pandas as pd
 
@@ -450,11 +450,11 @@ def _operations(path: Path, tally: Tally) -> pd.DataFrame:
     texts = [name for name in BYTEDANCE_COLUMNS if name != "optype" and not pd.api.types.is_numeric_dtype(table[name])]
     if texts:
         raise ValueError(f"{path}: columns {texts} must hold numbers")
-    tally.read(len(table))
+    counts.read(len(table))
     computing = table["optype"].astype(str).isin(("forward-compute", "backward-compute"))
-    tally.rows("operations other than forward and backward computing", (~computing).sum())
+    counts.rows("operations other than forward and backward computing", (~computing).sum())
     bad = computing & ~((table["duration"] >= 0) & np.isfinite(table["duration"]))
-    tally.rows("operations with a negative or unknown duration", bad.sum())
+    counts.rows("operations with a negative or unknown duration", bad.sum())
     used: pd.DataFrame = table[computing & ~bad].dropna()
     if used.empty:
         raise ValueError(f"{path}: holds no forward or backward computation")
@@ -462,7 +462,7 @@ def _operations(path: Path, tally: Tally) -> pd.DataFrame:
     operation = used["rank"].astype(str) + "/" + used["optype"].astype(str) + "/" + used["seq_id"].astype(str)
     step_N = used["step"].to_numpy(dtype=np.float64)
     run_N = runs_of_rows(operation.to_numpy(dtype=str), step_N)
-    tally.restarts(run_N.max(initial=0))
+    counts.restarts(run_N.max(initial=0))
     if run_N.any():
         used = used.assign(step=continued(step_N, run_N).astype(np.int64))
     require_dense(len(used), used["step"].nunique(), used["rank"].nunique())
@@ -486,10 +486,10 @@ def _is_bytedance(path: Path, head: str) -> bool:
 def read_fedscale(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield one iteration of all clients: one sample each, the time for it, and their bandwidth."""
     for path in paths:
-        tally = Tally()
-        clients, milliseconds_W, kbps_W = (_fedscale_json if path.suffix == ".json" else _fedscale_csv)(path, tally)
+        counts = RowCounts()
+        clients, milliseconds_W, kbps_W = (_fedscale_json if path.suffix == ".json" else _fedscale_csv)(path, counts)
         bad_W = ~(milliseconds_W > 0)
-        tally.cells("clients whose computation is not positive", bad_W.sum())
+        counts.cells("clients whose computation is not positive", bad_W.sum())
         yield Trace(
             samples=np.where(bad_W, np.nan, 1.0)[None, :],
             seconds=np.where(bad_W, np.nan, milliseconds_W * 1e-3)[None, :],
@@ -502,29 +502,29 @@ def read_fedscale(paths: Sequence[Path]) -> Iterator[Trace]:
                 "format": "fedscale",
                 "units": "seconds: of one sample; bandwidth: kbit/s",
                 "averages": "one iteration: a client's usual speed, not a series",
-                **tally.meta(),
+                **counts.meta(),
             },
         )
 
 
-def _fedscale_csv(path: Path, tally: Tally) -> tuple[list[str], Array, Array]:
-    table = frame(path, {"client": TEXT, "computation": NUMBER, "communication": NUMBER}, tally)
+def _fedscale_csv(path: Path, counts: RowCounts) -> tuple[list[str], Array, Array]:
+    table = frame(path, {"client": TEXT, "computation": NUMBER, "communication": NUMBER}, counts)
     named = table["client"].notna()
-    tally.rows("rows without a client", (~named).sum())
+    counts.rows("rows without a client", (~named).sum())
     repeated = named & table["client"].duplicated()
-    tally.rows("repeated rows of a client, of which the first counts", repeated.sum())
+    counts.rows("repeated rows of a client, of which the first counts", repeated.sum())
     table = table[named & ~repeated]
     if table.empty:
         raise ValueError(f"{path}: has no row with a client")
     return table["client"].tolist(), table["computation"].to_numpy(), table["communication"].to_numpy()
 
 
-def _fedscale_json(path: Path, tally: Tally) -> tuple[list[str], Array, Array]:
+def _fedscale_json(path: Path, counts: RowCounts) -> tuple[list[str], Array, Array]:
     # JSON is read into memory at once
     clients = json_of(path, 1 << 29, "export it as CSV")
     if not isinstance(clients, dict) or not clients:
         raise ValueError(f"{path}: must hold a JSON object with a client in each field")
-    tally.read(len(clients))
+    counts.read(len(clients))
     columns: dict[str, list[float]] = {"computation": [], "communication": []}
     for client, one in clients.items():
         for key, column in columns.items():

@@ -18,7 +18,7 @@ from paceline.datasets.columns import Arrangement, names_in
 from paceline.datasets.formats import MADE, QUOTED, Format
 from paceline.datasets.formats.tables import require_values, traces_of
 from paceline.datasets.frame import numbers_in
-from paceline.datasets.io import TEXT, Tally, frame, head, header_of, json_of, numbered_lines, seconds_since_1970
+from paceline.datasets.io import TEXT, RowCounts, frame, head, header_of, json_of, numbered_lines, seconds_since_1970
 from paceline.datasets.trace import Trace
 from paceline.datasets.usage import Layout, Rows, usage_traces
 
@@ -32,11 +32,11 @@ Numbered = tuple[int, list[str]]
 def read_dstat(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield the usage of a machine every second, without the first row, which is the mean since boot."""
     for path in paths:
-        tally = Tally()
-        names, units, rows, began = _dstat(path, tally)
+        counts = RowCounts()
+        names, units, rows, began = _dstat(path, counts)
         values_ND = np.delete(_numbers(path, names, rows), began, axis=0)
-        tally.rows("first row, the mean since the machine booted", len(began))
-        tally.restarts(len(began) - 1)
+        counts.rows("first row, the mean since the machine booted", len(began))
+        counts.restarts(len(began) - 1)
         if not len(values_ND):
             raise ValueError(f"{path}: has no row after the mean since boot")
         none_T = np.full((len(values_ND), 1), np.nan)
@@ -50,12 +50,12 @@ def read_dstat(paths: Sequence[Path]) -> Iterator[Trace]:
                 "format": "dstat",
                 "units": "; ".join(f"{name}: {unit}" for name, unit in zip(names, units, strict=True)),
                 "period_seconds": "1",
-                **tally.meta(),
+                **counts.meta(),
             },
         )
 
 
-def _dstat(path: Path, tally: Tally) -> tuple[list[str], list[str], list[Numbered], list[int]]:
+def _dstat(path: Path, counts: RowCounts) -> tuple[list[str], list[str], list[Numbered], list[int]]:
     """Return the columns' names and units, the rows, and which rows a start of dstat began with.
 
     A dstat that is started again writes its header again, below its first rows. A file truncated while writing may end
@@ -69,8 +69,8 @@ def _dstat(path: Path, tally: Tally) -> tuple[list[str], list[str], list[Numbere
     within_header = True
     for line, text in numbered_lines(path):
         if "\0" in text:
-            tally.rows("row at the end, cut off by NUL bytes", 1)
-            tally.read(1)
+            counts.rows("row at the end, cut off by NUL bytes", 1)
+            counts.read(1)
             break
         cells = next(csv.reader([text]), [])
         within_header |= bool(cells) and cells[0].startswith("Dstat ")
@@ -89,7 +89,7 @@ def _dstat(path: Path, tally: Tally) -> tuple[list[str], list[str], list[Numbere
         elif cells:
             rows.append((line, cells))
     began = [k for k in began if k < len(rows)]
-    tally.read(len(rows))
+    counts.read(len(rows))
     if not rows:
         raise ValueError(f"{path}: has no rows")
     return names, units, rows, began
@@ -122,13 +122,13 @@ def read_sar(
 ) -> Iterator[Trace]:
     """Yield the usage of machines from ``sadf -d``; each device or core is a separate worker."""
     for path in paths:
-        tally, selected = Tally(), False
-        for part in _sar_parts(path, tally):
+        counts, selected = RowCounts(), False
+        for part in _sar_parts(path, counts):
             if workers is None or part.rows.worker.isin(list(workers)).any():
                 selected = True
-                yield from usage_traces([path], [part.rows], part.layout, tally, period=period, workers=workers)
+                yield from usage_traces([path], [part.rows], part.layout, counts, period=period, workers=workers)
             else:
-                tally.rows("rows of workers that were not asked for", len(part.rows.time))
+                counts.rows("rows of workers that were not asked for", len(part.rows.time))
         if not selected:
             raise ValueError(f"{path}: has no row of the workers {list(workers or ())}")
 
@@ -158,7 +158,7 @@ class _Part:
         )
 
 
-def _sar_parts(path: Path, tally: Tally) -> Iterator[_Part]:
+def _sar_parts(path: Path, counts: RowCounts) -> Iterator[_Part]:
     header: list[str] = []
     rows: list[Numbered] = []
     has_part = False
@@ -170,11 +170,11 @@ def _sar_parts(path: Path, tally: Tally) -> Iterator[_Part]:
                 yield _Part(path, header, rows)
             header, rows = [cells[0].lstrip("# "), *cells[1:]], []
         elif len(cells) > 3 and cells[3].startswith("LINUX-RESTART"):  # may stand above the first header
-            tally.read(1)
-            tally.rows("restarts of the machine", 1)
-            tally.restarts(1)
+            counts.read(1)
+            counts.rows("restarts of the machine", 1)
+            counts.restarts(1)
         elif text.strip() and header:
-            tally.read(1)
+            counts.read(1)
             if len(cells) != len(header):
                 raise ValueError(f"{path}: row {line}: must have {len(header)} cells, got {len(cells)}")
             rows.append((line, cells))
@@ -214,10 +214,10 @@ def read_nvidia_smi(
 ) -> Iterator[Trace]:
     """Yield the usage of the GPUs of each file; a period is an iteration, by default the median between two rows."""
     for path in paths:
-        tally = Tally()
+        counts = RowCounts()
         names = header_of(head(path))
         table = frame(
-            path, dict.fromkeys(names, TEXT), tally, missing=["", *(f" {word}" for word in MISSING), *MISSING]
+            path, dict.fromkeys(names, TEXT), counts, missing=["", *(f" {word}" for word in MISSING), *MISSING]
         )
         table = table[(table["timestamp"] != "timestamp").to_numpy()]  # a log that was appended to has another header
         found = next((name for name in GPU if name in names), None)
@@ -234,7 +234,7 @@ def read_nvidia_smi(
         usual = float(between[between > 0].median())
         arrangement = Arrangement(period=period or (max(round(usual, 2), 0.01) if usual > 0 else 1.0))
         meta = {"units": "; ".join(f"{name}: {unit}" for name, unit in units.items())}
-        yield from traces_of(path, rows, arrangement, tally, "nvidia_smi", meta=meta)
+        yield from traces_of(path, rows, arrangement, counts, "nvidia_smi", meta=meta)
 
 
 def _values(path: Path, table: pd.DataFrame) -> pd.DataFrame:
@@ -273,8 +273,8 @@ def read_prometheus(
     """Yield the trace of each file: a series is a worker, a step of the query an iteration."""
     for path in paths:
         require_values(path, values)
-        tally = Tally()
-        table = _prometheus_table(path, tally)
+        counts = RowCounts()
+        table = _prometheus_table(path, counts)
         steps = np.diff(np.unique(table["start"].to_numpy(dtype=np.float64)))
         if values == "usage":
             table = table.assign(samples=np.nan, seconds=np.nan)  # the values stay as a covariate
@@ -284,10 +284,10 @@ def read_prometheus(
             unit=unit,
             period=period or (float(steps.min()) if len(steps) else 1.0),
         )
-        yield from traces_of(path, table, arrangement, tally, "prometheus")
+        yield from traces_of(path, table, arrangement, counts, "prometheus")
 
 
-def _prometheus_table(path: Path, tally: Tally) -> pd.DataFrame:
+def _prometheus_table(path: Path, counts: RowCounts) -> pd.DataFrame:
     """Return rows of ``worker``, named by the labels in which series differ, ``start`` and ``value``."""
     import pandas as pd
 
@@ -309,7 +309,7 @@ def _prometheus_table(path: Path, tally: Tally) -> pd.DataFrame:
     table = pd.DataFrame(rows)
     if not len(table):
         raise ValueError(f"{path}: has no rows")
-    tally.read(len(table))
+    counts.read(len(table))
     return table
 
 

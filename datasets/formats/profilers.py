@@ -12,7 +12,7 @@ import numpy as np
 from paceline._arrays import Array
 from paceline.datasets.formats import MADE, QUOTED, Format
 from paceline.datasets.frame import require_dense
-from paceline.datasets.io import Tally, json_of, numbered_lines
+from paceline.datasets.io import RowCounts, json_of, numbered_lines
 from paceline.datasets.trace import Trace
 
 # --- Timers of every rank in Megatron-LM's log. Axes: T blocks of the log, W ranks.
@@ -28,9 +28,9 @@ Timers = dict[str, dict[int, float]]
 def read_megatron(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield one trace per file: a block of the log is an iteration, the mean of those since the block before."""
     for path in paths:
-        tally = Tally()
+        counts = RowCounts()
         facts: dict[str, str] = {}
-        blocks = list(_blocks(path, tally, facts))
+        blocks = list(_blocks(path, counts, facts))
         ranks = sorted({rank for block in blocks for timer in block.values() for rank in timer})
         if not ranks or any(timer not in block for block in blocks for timer in COMPUTE_TIMERS):
             raise ValueError(
@@ -56,18 +56,18 @@ def read_megatron(paths: Sequence[Path]) -> Iterator[Trace]:
                 "units": f"seconds: {', '.join(timers)}; samples: iterations",
                 "not_timed": "what no timer of a rank's own lists, such as work between the passes",
                 **facts,
-                **tally.meta(),
+                **counts.meta(),
             },
         )
 
 
-def _blocks(path: Path, tally: Tally, facts: dict[str, str]) -> Iterator[Timers]:
+def _blocks(path: Path, counts: RowCounts, facts: dict[str, str]) -> Iterator[Timers]:
     block: Timers | None = None
     timer: dict[int, float] | None = None
     for _, line in numbered_lines(path):
         if not line.strip():
             continue
-        tally.read(1)
+        counts.read(1)
         # stands beside the timers; the last one counts, as the batch may ramp up
         if batch := re.search(r"\bglobal batch size: +(\d+)", line):
             facts["global_batch"] = batch[1]
@@ -80,7 +80,7 @@ def _blocks(path: Path, tally: Tally, facts: dict[str, str]) -> Iterator[Timers]
         elif timer is not None and (timed := re.search(r"\brank\s+(\d+): +([0-9]+(?:\.[0-9]+)?)\s*$", line)):
             timer[int(timed[1])] = float(timed[2])
         else:
-            tally.rows("lines of other kinds", 1)
+            counts.rows("lines of other kinds", 1)
             timer = None
     if block:
         yield block
@@ -93,10 +93,10 @@ def _blocks(path: Path, tally: Tally, facts: dict[str, str]) -> Iterator[Timers]
 
 def read_torch_profiler(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield one trace of the files of a folder, one a rank: a profiled step is an iteration."""
-    tally = Tally()
+    counts = RowCounts()
     ranks: dict[int, dict[int, float]] = {}
     for path in paths:
-        rank, steps = _rank(path, tally)
+        rank, steps = _rank(path, counts)
         if rank in ranks:
             raise ValueError(
                 f"{path}: is a second export of rank {rank}: keep the files of one profile in a folder of their own"
@@ -116,12 +116,12 @@ def read_torch_profiler(paths: Sequence[Path]) -> Iterator[Trace]:
             "job": folder.name,
             "format": "torch_profiler",
             "units": "seconds: of a step, without the time in which nothing but collectives ran; samples: steps",
-            **tally.meta(),
+            **counts.meta(),
         },
     )
 
 
-def _rank(path: Path, tally: Tally) -> tuple[int, dict[int, float]]:
+def _rank(path: Path, counts: RowCounts) -> tuple[int, dict[int, float]]:
     """Return the rank of an export, and the seconds of its own work in each step."""
     # an export is read into memory at once
     export = json_of(path, 1 << 30, "profile fewer steps")
@@ -129,7 +129,7 @@ def _rank(path: Path, tally: Tally) -> tuple[int, dict[int, float]]:
     if not isinstance(events, list):
         raise ValueError(f"{path}: must hold a list of traceEvents")
     spans = [one for one in events if _is_span(one)]
-    tally.read(len(spans))
+    counts.read(len(spans))
     # the device has spans of the same name
     on_host = [one for one in spans if one.get("cat") == "user_annotation"]
     steps = {
@@ -213,8 +213,8 @@ def read_traceml(paths: Sequence[Path]) -> Iterator[Trace]:
         listed_W = sum(map(column, ("input_wait_ms", "h2d_ms", "optimizer_ms", "residual_ms")), np.zeros(len(rows)))
         # what of a rank's step no part lists is its own too
         beside_W = np.maximum(listed_W, column("step_time_ms") - forward_W - backward_W)
-        tally = Tally()
-        tally.read(len(rows))
+        counts = RowCounts()
+        counts.read(len(rows))
         yield Trace(
             samples=np.ones((1, len(rows))),
             seconds=1e-3 * (beside_W + compute_passes(forward_W, backward_W, beside_W))[None, :],
@@ -225,7 +225,7 @@ def read_traceml(paths: Sequence[Path]) -> Iterator[Trace]:
                 "format": "traceml_summary",
                 "units": "seconds: of a step on average, without waiting inside the passes",
                 "averages": "one iteration: a rank's usual time, not a series",
-                **tally.meta(),
+                **counts.meta(),
             },
         )
 
@@ -289,12 +289,12 @@ REPORT = re.compile(r"(?:GPUs relative perf: |\"relative_scores\": ?)\{([^{}]*)\
 def read_nvrx(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield one trace per file: a report is an iteration, and a score the speed beside the fastest rank's."""
     for path in paths:
-        tally = Tally()
-        reports = list(_reports(path, tally))
+        counts = RowCounts()
+        reports = list(_reports(path, counts))
         ranks = sorted({rank for report in reports for rank in report})
         score_TW = np.array([[report.get(rank, np.nan) for rank in ranks] for report in reports])
         bad_TW = ~((score_TW > 0) & (score_TW <= 1))
-        tally.cells("scores that are not in (0, 1]", bad_TW.sum())
+        counts.cells("scores that are not in (0, 1]", bad_TW.sum())
         score_TW = np.where(bad_TW, np.nan, score_TW)
         yield Trace(
             samples=np.where(bad_TW, np.nan, 1.0),
@@ -305,20 +305,20 @@ def read_nvrx(paths: Sequence[Path]) -> Iterator[Trace]:
                 "job": path.name.split(".")[0],
                 "format": "nvrx_scores",
                 "units": "seconds: the fastest rank's time of the same kernels is 1; what is no kernel is not in it",
-                **tally.meta(),
+                **counts.meta(),
             },
         )
 
 
-def _reports(path: Path, tally: Tally) -> Iterator[dict[int, float]]:
+def _reports(path: Path, counts: RowCounts) -> Iterator[dict[int, float]]:
     found = False
     for line, text in numbered_lines(path):
         if not text.strip():
             continue
-        tally.read(1)
+        counts.read(1)
         report = REPORT.search(text)
         if report is None:
-            tally.rows("lines of other kinds", 1)
+            counts.rows("lines of other kinds", 1)
             continue
         found = True
         try:

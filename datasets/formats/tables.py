@@ -23,7 +23,7 @@ from paceline.datasets.formats import NATIVE, Format
 from paceline.datasets.frame import MEASURED, REQUIRED, in_seconds
 from paceline.datasets.io import (
     HEAD,
-    Tally,
+    RowCounts,
     csv_fault,
     delimiter_of,
     head,
@@ -77,7 +77,7 @@ def read_csv(
         return
     found: list[Arranged] = []
     for path in paths:
-        tally = Tally()
+        counts = RowCounts()
         guess = guessed(columns_of(path, head(path)), {**columns, **chosen})
         of_guess = {n: float(text) if text.isdecimal() else text for n, text in guess.items() if n != "unit"}
         with _about(path):
@@ -90,11 +90,11 @@ def read_csv(
                 unit=guess.get("unit", unit),
                 start_unit=start_unit,
             )
-            table = _table(path, tally)
+            table = _table(path, counts)
         if guess:
             log.warning("%s: is read as %s", path, as_options(guess))
         meta = {"read_as": as_options(guess)} if guess else {}
-        found.append(_arranged(path, table, arrangement, tally, meta))
+        found.append(_arranged(path, table, arrangement, counts, meta))
     if are_ranks([one.workers for one in found]):
         yield _joined(found)
     else:
@@ -107,7 +107,7 @@ class Arranged(NamedTuple):
     path: Path
     rows: pd.DataFrame
     arrangement: Arrangement
-    tally: Tally
+    counts: RowCounts
     meta: dict[str, str]
 
     @property
@@ -120,31 +120,31 @@ def traces_of(
     path: Path,
     table: pd.DataFrame,
     arrangement: Arrangement,
-    tally: Tally,
+    counts: RowCounts,
     format_name: str,
     meta: Mapping[str, str] | None = None,
 ) -> Iterator[Trace]:
     """Yield the trace of a file's table."""
-    yield _finished(_arranged(path, table, arrangement, tally, {**(meta or {}), "format": format_name}))
+    yield _finished(_arranged(path, table, arrangement, counts, {**(meta or {}), "format": format_name}))
 
 
 def _arranged(
-    path: Path, table: pd.DataFrame, arrangement: Arrangement, tally: Tally, meta: Mapping[str, str]
+    path: Path, table: pd.DataFrame, arrangement: Arrangement, counts: RowCounts, meta: Mapping[str, str]
 ) -> Arranged:
     with _about(path):
-        rows, texts = without_texts(arrangement.applied(path, table, tally))
+        rows, texts = without_texts(arrangement.applied(path, table, counts))
     job = re.split(r"\.(?:csv|jsonl|ndjson|json|parquet)(?=\.|$)", path.name)[0]
     about = {"job": job, "source": path.name, **meta}
     if texts:
         about["columns_dropped"] = f"{', '.join(texts)}: no numbers"
-    return Arranged(path, rows, arrangement, tally, about)
+    return Arranged(path, rows, arrangement, counts, about)
 
 
 def _finished(one: Arranged) -> Trace:
     with _about(one.path):
-        rows = _in_order(one.rows, one.tally)
-        meta = {**one.meta, **one.tally.meta(), **_stored_meta(one.path)}
-        if altered := one.tally.sentence():
+        rows = _in_order(one.rows, one.counts)
+        meta = {**one.meta, **one.counts.meta(), **_stored_meta(one.path)}
+        if altered := one.counts.sentence():
             log.warning("%s: %s", one.path, altered)
         return Trace.from_frame(rows, unit=one.arrangement.unit, start_unit=one.arrangement.start_unit, meta=meta)
 
@@ -157,14 +157,14 @@ def _joined(found: Sequence[Arranged]) -> Trace:
     names = [one.workers[0] for one in found]
     if len(set(names)) < len(names):
         names = [rank_of(path) for path in paths]
-    tally = Tally()
+    counts = RowCounts()
     for one in found:
-        tally.add(one.tally)
+        counts.add(one.counts)
     with _about(paths[0].parent):
         rows = pd.concat([one.rows.assign(worker=name) for one, name in zip(found, names, strict=True)])
         meta = {**found[0].meta, "job": name_of(paths), **joined_meta(paths)}
         rows = rows.reset_index(drop=True)
-        return _finished(Arranged(paths[0].parent, rows, found[0].arrangement, tally, meta))
+        return _finished(Arranged(paths[0].parent, rows, found[0].arrangement, counts, meta))
 
 
 def require_values(path: Path, values: str | None) -> None:
@@ -257,16 +257,16 @@ def _loaded(path: Path) -> Trace:
 # --- The table of a file.
 
 
-def _table(path: Path, tally: Tally) -> pd.DataFrame:
+def _table(path: Path, counts: RowCounts) -> pd.DataFrame:
     """Return the table in a file of CSV, JSON or Parquet, and count its rows."""
     import pandas as pd
 
     first = head(path)
     kind = kind_of(first)
     if kind == "json":
-        return _json_table(path, tally)
+        return _json_table(path, counts)
     if kind == "parquet":
-        return _parquet_table(path, tally)
+        return _parquet_table(path, counts)
     delimiter = delimiter_of(first)
     _check_header(first, delimiter)
     # A decimal comma stands only where commas separate nothing else.
@@ -278,7 +278,7 @@ def _table(path: Path, tally: Tally) -> pd.DataFrame:
     except (pd.errors.EmptyDataError, pd.errors.ParserError) as error:
         raise ValueError(csv_fault(error)) from None
     table.index = pd.RangeIndex(2, len(table) + 2)  # rows are counted as an editor does, from the header
-    tally.read(len(table))
+    counts.read(len(table))
     return table
 
 
@@ -291,22 +291,22 @@ def _check_header(first: str, delimiter: str) -> None:
         raise ValueError(f"columns {twice} appear more than once; give each column a name of its own")
 
 
-def _parquet_table(path: Path, tally: Tally) -> pd.DataFrame:
+def _parquet_table(path: Path, counts: RowCounts) -> pd.DataFrame:
     """Return a Parquet table that others wrote, with dates as seconds since 1970."""
     frame = read_frame(path)[0]
     frame = frame[[name for name in frame if not re.fullmatch(r"__index_level_\d+__", str(name))]]  # of pandas
     dates = [name for name in frame if frame[name].dtype.kind == "M" or "datetime" in str(frame[name].dtype)]
     frame = frame.assign(**in_seconds(frame[dates]))
-    tally.read(len(frame))
+    counts.read(len(frame))
     return frame
 
 
-def _json_table(path: Path, tally: Tally) -> pd.DataFrame:
+def _json_table(path: Path, counts: RowCounts) -> pd.DataFrame:
     """Return the table in a JSON file. Incomplete lines, such as the last of a killed job, are counted."""
     import pandas as pd
 
     if _is_lines(head(path)):
-        columns = _columns_of_rows(_objects_in_lines(path, tally))
+        columns = _columns_of_rows(_objects_in_lines(path, counts))
     else:  # is read into memory at once
         found = json_of(path, 1 << 29, "write one object a line instead, or CSV")
         if isinstance(found, list):
@@ -319,7 +319,7 @@ def _json_table(path: Path, tally: Tally) -> pd.DataFrame:
     if len(set(lengths.values())) > 1:
         raise ValueError(f"columns must have one length, got {lengths!r:.200}")
     table = pd.DataFrame(columns)
-    tally.read(len(table))
+    counts.read(len(table))
     if not len(table):
         raise ValueError("has no rows")
     if len(table.columns) > MAX_COLUMNS:
@@ -341,7 +341,7 @@ def _is_columns(found: dict[str, Any]) -> bool:
     return bool(found) and all(isinstance(column, list) for column in found.values())
 
 
-def _objects_in_lines(path: Path, tally: Tally) -> Iterator[dict[str, Any]]:
+def _objects_in_lines(path: Path, counts: RowCounts) -> Iterator[dict[str, Any]]:
     for _, line in numbered_lines(path):
         if not line.strip():
             continue
@@ -352,8 +352,8 @@ def _objects_in_lines(path: Path, tally: Tally) -> Iterator[dict[str, Any]]:
         if isinstance(found, dict):
             yield found
         else:
-            tally.read(1)
-            tally.rows("lines that hold no complete JSON object", 1)
+            counts.read(1)
+            counts.rows("lines that hold no complete JSON object", 1)
 
 
 def _columns_of_rows(rows: Iterable[Any]) -> dict[str, list[Any]]:
@@ -387,7 +387,7 @@ def _cell(value: Any) -> Any:
 # --- Rows in order: without repetitions, and a job that was started again after its first run.
 
 
-def _in_order(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
+def _in_order(table: pd.DataFrame, counts: RowCounts) -> pd.DataFrame:
     """Drop rows that were written twice, and let a job that was started again go on after its first run."""
     import pandas as pd
 
@@ -405,8 +405,8 @@ def _in_order(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
         run_N = runs_of_rows(code_N, step_N)
         twice_N = table.duplicated().to_numpy(copy=True)
         if not run_N.any() or 2 * twice_N.sum() > again_N.sum():
-            tally.rows("rows that repeat another one exactly", twice_N.sum())
-            twice_N |= _without_time(table[~twice_N], key, tally).reindex(table.index, fill_value=False).to_numpy()
+            counts.rows("rows that repeat another one exactly", twice_N.sum())
+            twice_N |= _without_time(table[~twice_N], key, counts).reindex(table.index, fill_value=False).to_numpy()
             table, step_N, code_N = table[~twice_N], step_N[~twice_N], code_N[~twice_N]
             run_N = runs_of_rows(code_N, step_N)
         if run_N.any():
@@ -414,13 +414,13 @@ def _in_order(table: pd.DataFrame, tally: Tally) -> pd.DataFrame:
             epochs = table.get("epoch")
             if epochs is not None and pd.api.types.is_numeric_dtype(epochs) and _rise(epochs.groupby(run_N)):
                 text = "epochs count their iterations from the start and were put one after the other"
-                tally.notes(text, run_N.max() + 1)
+                counts.notes(text, run_N.max() + 1)
             else:
-                tally.restarts(run_N.max())
+                counts.restarts(run_N.max())
             return table.assign(iteration=continued(step_N, run_N))
     written_N = np.argsort(code_N, kind="stable")
     back_N = (np.diff(code_N[written_N]) == 0) & (np.diff(step_N[written_N]) < 0)
-    tally.notes("rows were out of order and were sorted by iteration", back_N.sum())
+    counts.notes("rows were out of order and were sorted by iteration", back_N.sum())
     return table
 
 
@@ -442,13 +442,13 @@ def _is_dense(code_N: NDArray[np.intp], step_N: Array) -> bool:
     )
 
 
-def _without_time(table: pd.DataFrame, key: list[str], tally: Tally) -> pd.Series[bool]:
+def _without_time(table: pd.DataFrame, key: list[str], counts: RowCounts) -> pd.Series[bool]:
     """Return the rows without a time beside another of the same worker and iteration, as loggers write several."""
     if "seconds" not in table:
         return table.duplicated(key) & False
     timed = table["seconds"].notna()
     beside = ~timed & timed.groupby([table[name] for name in key], observed=True).transform("any")
-    tally.rows("rows without a time beside one of the same worker and iteration", beside.sum())
+    counts.rows("rows without a time beside one of the same worker and iteration", beside.sum())
     return beside
 
 

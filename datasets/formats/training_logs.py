@@ -16,7 +16,7 @@ from paceline.datasets.columns import Arrangement, span_unit
 from paceline.datasets.formats import QUOTED, Format, real
 from paceline.datasets.formats.tables import require_values, traces_of
 from paceline.datasets.frame import require_dense, seconds_of
-from paceline.datasets.io import NUMBER, TEXT, Tally, frame, header_of, numbered_lines
+from paceline.datasets.io import NUMBER, TEXT, RowCounts, frame, header_of, numbered_lines
 from paceline.datasets.io import head as head_of
 from paceline.datasets.restarts import continued, increments, runs_of
 from paceline.datasets.trace import Trace
@@ -56,8 +56,8 @@ def parsed(line: str) -> Record | None:
 def read_pytorch(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield one trace per file; row k is a worker's k-th line, covariates are values of the previous line."""
     for path in paths:
-        tally = Tally()
-        records = _records(path, tally)
+        counts = RowCounts()
+        records = _records(path, counts)
         workers = sorted({record.worker for record in records}, key=int)
         extras = sorted({name for record in records for name in record.extra})
         series: dict[str, list[Record]] = {worker: [] for worker in workers}
@@ -76,7 +76,7 @@ def read_pytorch(paths: Sequence[Path]) -> Iterator[Trace]:
             for d, name in enumerate(extras):
                 covariates_TWD[1 : len(rows), w, d] = [row.extra.get(name, np.nan) for row in rows[:-1]]
             covariates_TWD[again, w] = np.nan  # the line before belongs to another run
-        tally.restarts(restarts)
+        counts.restarts(restarts)
         yield Trace(
             samples=samples_TW,
             seconds=seconds_TW,
@@ -87,22 +87,22 @@ def read_pytorch(paths: Sequence[Path]) -> Iterator[Trace]:
                 "job": path.name.split(".")[0],
                 "format": "pytorch_log",
                 "units": "samples: Speed or Tok/s times seconds, or batches",
-                **tally.meta(),
+                **counts.meta(),
             },
         )
 
 
-def _records(path: Path, tally: Tally) -> list[Record]:
+def _records(path: Path, counts: RowCounts) -> list[Record]:
     records = []
     for _, line in numbered_lines(path):
         if not line.strip():
             continue
-        tally.read(1)
+        counts.read(1)
         record = parsed(line)
         if record is None:
-            tally.rows("lines of other kinds", 1)
+            counts.rows("lines of other kinds", 1)
         elif not (np.isfinite(record.samples) and np.isfinite(record.seconds)):
-            tally.rows("lines with numbers that are not finite", 1)
+            counts.rows("lines with numbers that are not finite", 1)
         else:
             records.append(record)
     if not records:
@@ -126,14 +126,14 @@ def read_wandb(
     is kept, as usage only, and a warning says so.
     """
     for path in paths:
-        tally = Tally()
-        table, left_out = _numbers(path, tally)
+        counts = RowCounts()
+        table, left_out = _numbers(path, counts)
         if seconds in table:
             table[seconds] *= seconds_of(unit)
         # a run without numbered steps is never seen to be restarted
         steps_T = table["_step"].ffill().fillna(0.0).to_numpy() if "_step" in table else np.zeros(len(table))
         run_T = runs_of(steps_T)
-        tally.restarts(run_T[-1])
+        counts.restarts(run_T[-1])
         names = [name for name in map(str, table) if name not in {seconds, samples, *WANDB_COLUMNS}]
         names = [name for name in names if name.startswith(("system.", "system/"))] or names
         if seconds is None:
@@ -147,7 +147,7 @@ def read_wandb(
             seconds_T = rows[seconds].to_numpy()
             samples_T = rows[samples].to_numpy() if isinstance(samples, str) else np.full(len(rows), float(samples))
             bad_T = ~(seconds_T >= 0) | ~(samples_T >= 0)
-            tally.cells("steps with negative or unknown seconds or samples", bad_T.sum())
+            counts.cells("steps with negative or unknown seconds or samples", bad_T.sum())
             samples_T, seconds_T = (np.where(bad_T, np.nan, values_T) for values_T in (samples_T, seconds_T))
             start_T = rows["_timestamp"] - seconds_T
         known = [name for name in names if covariates[name].notna().any()]
@@ -161,7 +161,7 @@ def read_wandb(
                 "job": path.name.split(".")[0],
                 "format": "wandb",
                 "units": "covariates: as in the file",
-                **tally.meta(),
+                **counts.meta(),
                 **({"columns_dropped": f"{', '.join(left_out)}: no numbers"} if left_out else {}),
             },
         )
@@ -179,23 +179,23 @@ def _warn_unknown_speed(path: Path, table: pd.DataFrame) -> None:
     )
 
 
-def _numbers(path: Path, tally: Tally) -> tuple[pd.DataFrame, list[str]]:
+def _numbers(path: Path, counts: RowCounts) -> tuple[pd.DataFrame, list[str]]:
     """Return the purely numeric columns, with the time, and the names of the others."""
     import pandas as pd
 
     names = [name for name in dict.fromkeys(header_of(head_of(path))) if name]
-    text = frame(path, dict.fromkeys(names, TEXT) | {"_timestamp": NUMBER}, tally, missing=["NaN", "nan"])
+    text = frame(path, dict.fromkeys(names, TEXT) | {"_timestamp": NUMBER}, counts, missing=["NaN", "nan"])
     numbers = text.apply(pd.to_numeric, errors="coerce").replace([np.inf, -np.inf], np.nan)
     held = [name for name in names if numbers[name].notna().sum() == text[name].notna().sum()]
     timed = numbers["_timestamp"].notna()
-    tally.rows("rows without a time", (~timed).sum())
+    counts.rows("rows without a time", (~timed).sum())
     if not timed.any():
         raise ValueError(f"{path}: column '_timestamp' is empty in every row")
     again = text.duplicated()
-    tally.rows("rows that repeat another one exactly", (timed & again).sum())
+    counts.rows("rows that repeat another one exactly", (timed & again).sum())
     rows = numbers.loc[timed & ~again, held]
     backwards = rows["_timestamp"].diff() < 0
-    tally.notes("rows whose time went backwards were put in order", backwards.sum())
+    counts.notes("rows whose time went backwards were put in order", backwards.sum())
     by = ["_timestamp", *(["_step"] if backwards.any() and "_step" in rows else [])]
     return rows.sort_values(by, kind="stable", ignore_index=True), [name for name in names if name not in held]
 
@@ -230,13 +230,13 @@ def read_chart(
     """Yield the trace of each file: a run is a worker, a row an iteration."""
     for path in paths:
         require_values(path, values)
-        tally = Tally()
+        counts = RowCounts()
         names = header_of(head_of(path))
         lines = [name for name in names if f"{name}__MIN" in names]
-        table = frame(path, dict.fromkeys(lines, NUMBER), tally).rename(columns=_runs_of_chart(lines))
+        table = frame(path, dict.fromkeys(lines, NUMBER), counts).rename(columns=_runs_of_chart(lines))
         columns = {"samples": samples} if values == "seconds" else {}
         arrangement = Arrangement(columns=columns, values=values, unit=unit, workers=workers)
-        yield from traces_of(path, table, arrangement, tally, "wandb_chart")
+        yield from traces_of(path, table, arrangement, counts, "wandb_chart")
 
 
 def _runs_of_chart(lines: Sequence[str]) -> dict[str, str]:
@@ -272,8 +272,8 @@ def read_workers(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield one trace of the workers of one experiment; row k is each worker's own k-th step, not a common barrier."""
     import pandas as pd
 
-    tally = Tally()
-    table = pd.concat([_worker(path, tally) for path in paths], ignore_index=True)
+    counts = RowCounts()
+    table = pd.concat([_worker(path, counts) for path in paths], ignore_index=True)
     meta = {
         "source": "github.com/cirquit/hivemind-multi-cloud",
         "licence": "MIT",
@@ -281,7 +281,7 @@ def read_workers(paths: Sequence[Path]) -> Iterator[Trace]:
         "format": "hivemind",
         "units": "cpu_load: load average of a minute / cores, percent; memory_used: percent; "
         "net_sent, net_received: Mbit/s",
-        **tally.meta(),
+        **counts.meta(),
         "seconds": "loading, moving, forward, loss and backward; waiting is not in it",
     }
     yield Trace.from_frame(table, meta=meta)
@@ -290,12 +290,12 @@ def read_workers(paths: Sequence[Path]) -> Iterator[Trace]:
 def read_monitor(paths: Sequence[Path]) -> Iterator[Trace]:
     """Yield the speeds of all peers, smoothed by hivemind itself, once a second."""
     for path in paths:
-        tally = Tally()
+        counts = RowCounts()
         peers = {found[1]: name for name in header_of(head_of(path)) if (found := PEER.fullmatch(name))}
         if not peers:
             raise ValueError(f"{path}: has no column 04_peers/peer_<k>_samples_per_second")
-        table = frame(path, dict.fromkeys((TIME, *peers.values()), NUMBER), tally)
-        table = _without_time(table, tally).groupby(TIME, as_index=False).last()
+        table = frame(path, dict.fromkeys((TIME, *peers.values()), NUMBER), counts)
+        table = _without_time(table, counts).groupby(TIME, as_index=False).last()
         rate_TW = table[list(peers.values())].to_numpy()
         yield Trace(
             samples=rate_TW,
@@ -308,7 +308,7 @@ def read_monitor(paths: Sequence[Path]) -> Iterator[Trace]:
                 "job": f"{experiment(path)}-monitor",
                 "format": "hivemind_monitor",
                 "units": "samples in each second, smoothed by hivemind",
-                **tally.meta(),
+                **counts.meta(),
             },
         )
 
@@ -322,32 +322,32 @@ def experiment(path: Path) -> str:
     return "-".join(path.name.split(".")[0].split("-")[:2])
 
 
-def _worker(path: Path, tally: Tally) -> pd.DataFrame:
+def _worker(path: Path, counts: RowCounts) -> pd.DataFrame:
     """Return one row per step: some fields of a step are in the row before the one that counts it."""
     needed = dict.fromkeys((STEP, SAMPLES, TIME, AVERAGING, STEP_TIME, *BUSY_PARTS), NUMBER)
-    rows = frame(path, needed | dict.fromkeys(COVARIATES.values(), NUMBER), tally, optional=list(COVARIATES.values()))
-    rows = _without_time(rows, tally)
+    rows = frame(path, needed | dict.fromkeys(COVARIATES.values(), NUMBER), counts, optional=list(COVARIATES.values()))
+    rows = _without_time(rows, counts)
     steps = rows[list(needed)].assign(**{STEP: rows[STEP].bfill()}).dropna(subset=[STEP])
     if steps.empty:
         raise ValueError(f"{path}: column {STEP!r} counts no step")
     run_T = runs_of(steps[STEP].to_numpy())
-    tally.restarts(run_T[-1])
+    counts.restarts(run_T[-1])
     steps = steps.assign(iteration=continued(steps[STEP].to_numpy(), run_T), run=run_T)
     repeats = steps[rows[STEP].reindex(steps.index).notna()].duplicated("iteration").sum()
-    tally.rows("repeated steps, of which the last value counts", repeats)
+    counts.rows("repeated steps, of which the last value counts", repeats)
     steps = steps.groupby("iteration", as_index=False).last()
     table = steps[["iteration"]].copy()
     table["worker"] = path.name.split(".")[0].removeprefix(f"{experiment(path)}-") or path.name
     table["samples"] = increments(steps[SAMPLES].to_numpy(), steps["run"].to_numpy())
     first_T = np.diff(steps["run"], prepend=-1) > 0
-    tally.cells("resumed totals of samples, which are no increment", table["samples"][first_T].isna().sum())
+    counts.cells("resumed totals of samples, which are no increment", table["samples"][first_T].isna().sum())
     table["seconds"] = steps[BUSY_PARTS].sum(axis=1, skipna=False)
     table["wait_seconds"] = steps[AVERAGING]
     start_T = steps[TIME] - steps[STEP_TIME]
     table["start"] = start_T.groupby(steps["run"]).cummax()  # accurate to a second only, so forced not to go backwards
     for name in ("samples", "seconds", "wait_seconds"):
         negative = table[name] < 0
-        tally.cells(f"negative {name}", negative.sum())
+        counts.cells(f"negative {name}", negative.sum())
         table.loc[negative, name] = np.nan
     return table.join(_covariates_before(rows, table["start"].to_numpy()))
 
@@ -366,9 +366,9 @@ def _covariates_before(rows: pd.DataFrame, start_T: np.ndarray) -> pd.DataFrame:
     return pd.DataFrame(values[picked_T], columns=list(columns))
 
 
-def _without_time(rows: pd.DataFrame, tally: Tally) -> pd.DataFrame:
+def _without_time(rows: pd.DataFrame, counts: RowCounts) -> pd.DataFrame:
     timed = rows[TIME].notna()
-    tally.rows("rows without a time", (~timed).sum())
+    counts.rows("rows without a time", (~timed).sum())
     return rows[timed]
 
 
@@ -388,20 +388,20 @@ def read_tensorboard(paths: Sequence[Path], *, value_is_rate: bool = False) -> I
     Several scalars of one training lie in one folder: it is read from the one with the most rows. With
     ``value_is_rate`` the value itself is the speed, steps in one second, and every file is read.
     """
-    tables = {path: (tally := Tally(), frame(path, dict.fromkeys(TENSORBOARD, NUMBER), tally)) for path in paths}
+    tables = {path: (counts := RowCounts(), frame(path, dict.fromkeys(TENSORBOARD, NUMBER), counts)) for path in paths}
     groups = [[path] for path in paths] if value_is_rate else trainings({p: t for p, (_, t) in tables.items()})
     for path, *others in groups:
-        tally, table = tables[path]
-        table = table.iloc[_in_order(path, table["Wall time"].to_numpy(), tally, repeats=value_is_rate)]
+        counts, table = tables[path]
+        table = table.iloc[_in_order(path, table["Wall time"].to_numpy(), counts, repeats=value_is_rate)]
         wall_T, step_T = table["Wall time"].to_numpy(), table["Step"].to_numpy()
-        tally.restarts((np.diff(step_T) < 0).sum())
+        counts.restarts((np.diff(step_T) < 0).sum())
         if value_is_rate:
             value_T = table["Value"].to_numpy()
             bad_T = ~(value_T > 0)
-            tally.cells("rates that are not positive", bad_T.sum())
+            counts.cells("rates that are not positive", bad_T.sum())
             start_T, steps_T, seconds_T = wall_T, np.where(bad_T, np.nan, value_T), np.where(bad_T, np.nan, 1.0)
         else:
-            start_T, steps_T, seconds_T = _differences(path, wall_T, step_T, tally)
+            start_T, steps_T, seconds_T = _differences(path, wall_T, step_T, counts)
         yield Trace(
             samples=steps_T[:, None],
             seconds=seconds_T[:, None],
@@ -411,7 +411,7 @@ def read_tensorboard(paths: Sequence[Path], *, value_is_rate: bool = False) -> I
                 "format": "tensorboard",
                 **({"same_training": ", ".join(other.name for other in others)} if others else {}),
                 "units": "samples: steps; " + ("of one second" if value_is_rate else "between two rows"),
-                **tally.meta(),
+                **counts.meta(),
             },
         )
 
@@ -448,30 +448,30 @@ def _is_same_training(long: pd.DataFrame, short: pd.DataFrame) -> bool:
     return bool(abs(wall_S[0] - wall_T[0]) < 1.0 and np.mean(copied) >= MOSTLY)
 
 
-def _in_order(path: Path, time_T: Array, tally: Tally, *, repeats: bool = True) -> NDArray[np.int64]:
+def _in_order(path: Path, time_T: Array, counts: RowCounts, *, repeats: bool = True) -> NDArray[np.int64]:
     """Return the rows to keep, sorted by time; of rows that repeat a time, the first counts."""
     timed_T = np.flatnonzero(np.isfinite(time_T))
-    tally.rows("rows without a time", len(time_T) - len(timed_T))
-    tally.notes("rows whose time went backwards were put in order", (np.diff(time_T[timed_T]) < 0).sum())
+    counts.rows("rows without a time", len(time_T) - len(timed_T))
+    counts.notes("rows whose time went backwards were put in order", (np.diff(time_T[timed_T]) < 0).sum())
     order_T = timed_T[np.argsort(time_T[timed_T], kind="stable")]
     if repeats and len(order_T):
         first_T = np.concatenate([[True], np.diff(time_T[order_T]) != 0])
-        tally.rows("repeated rows of a time, of which the first counts", (~first_T).sum())
+        counts.rows("repeated rows of a time, of which the first counts", (~first_T).sum())
         order_T = order_T[first_T]
     if not len(order_T):
         raise ValueError(f"{path}: has no row with a time")
     return order_T
 
 
-def _differences(path: Path, wall_T: Array, step_T: Array, tally: Tally) -> tuple[Array, Array, Array]:
+def _differences(path: Path, wall_T: Array, step_T: Array, counts: RowCounts) -> tuple[Array, Array, Array]:
     """Return start, steps and seconds between rows whose clocks differ."""
     last_T = np.concatenate([np.diff(wall_T) > 0, [True]])  # a clock of whole seconds repeats its readings
-    tally.notes("rows of the same clock reading were put together", (~last_T).sum())
+    counts.notes("rows of the same clock reading were put together", (~last_T).sum())
     wall_T, steps_T = wall_T[last_T], np.diff(step_T[last_T])
     if len(wall_T) < 2:
         raise ValueError(f"{path}: needs two rows at different times for a rate")
     backwards_T = ~(steps_T >= 0)
-    tally.cells("differences of steps that went backwards or are unknown", backwards_T.sum())
+    counts.cells("differences of steps that went backwards or are unknown", backwards_T.sum())
     return wall_T[:-1], np.where(backwards_T, np.nan, steps_T), np.where(backwards_T, np.nan, np.diff(wall_T))
 
 
