@@ -157,6 +157,9 @@ def trainer_of(folder, *callbacks, clip=NORM, **settings):
 def trained(folder, module=None, *callbacks, resume=None, before=(), alone=None, **settings):
     """Train with Lightning and return what came out."""
     module = module or Module()
+    if isinstance(module, Sharded):  # whose gradients Lightning does not clip
+        settings |= {"strategy": ModelParallelStrategy(2, 1, True, "gloo"), "clip": None}
+        alone = {"norm": None, **(alone or {})}
     trainer, balance = trainer_of(folder, *callbacks, **settings)
     trainer.fit(module, ckpt_path=resume)
     seen = module.net.seen = [*before, *module.net.seen]
@@ -170,12 +173,12 @@ def trained(folder, module=None, *callbacks, resume=None, before=(), alone=None,
     }, seen
 
 
-def resumed(folder):
+def resumed(folder, module=Module, **settings):
     """Train, and train on from a checkpoint in the middle of an epoch."""
     every = ModelCheckpoint(folder, every_n_train_steps=5, save_top_k=-1)
-    plain, seen = trained(folder, Module(), every)
+    plain, seen = trained(folder, module(), every, **settings)
     checkpoint = str(folder / "epoch=0-step=5.ckpt")
-    return {**plain, "resumed": trained(folder, Module(), resume=checkpoint, before=seen[:5])[0]}
+    return {**plain, "resumed": trained(folder, module(), resume=checkpoint, before=seen[:5], **settings)[0]}
 
 
 def adversaries(folder):
@@ -228,7 +231,18 @@ class Sharded(Module):
     """A model whose parameters are shared among the ranks."""
 
     def configure_model(self):
-        fully_shard(self.net, mesh=self.device_mesh["data_parallel"])
+        for layer in self.sharded():
+            fully_shard(layer, mesh=self.device_mesh["data_parallel"])
+
+    def sharded(self):
+        return self.net.layers[0], self.net
+
+
+class ShardedLayers(Sharded):
+    """A model of which only layers are sharded."""
+
+    def sharded(self):
+        return self.net.layers[0], self.net.layers[2]
 
 
 class Budget(Module):
@@ -250,7 +264,7 @@ def refusals(folder):
 
     return {
         "a plain loader": refused(PlainLoader()),
-        "a sharded model": refused(Sharded(), clip=None, strategy=ModelParallelStrategy(2, 1, True, "gloo")),
+        "sharded layers": refused(ShardedLayers(), clip=None, strategy=ModelParallelStrategy(2, 1, True, "gloo")),
         "overfit_batches": refused(overfit_batches=2),
         "reload_dataloaders_every_n_epochs": refused(reload_dataloaders_every_n_epochs=1),
         "accumulate": refused(Module(accumulate=2), accumulate_grad_batches=3),
@@ -298,6 +312,8 @@ def main(folder):
             accumulate_grad_batches=3,
         )[0],
         "manual": trained(folder, Manual(), alone=thirds, clip=None)[0],
+        "sharded": resumed(folder / "sharded", Sharded),
+        "sharded and accumulated": trained(folder, Sharded(), alone=thirds, accumulate_grad_batches=3)[0],
         "adversaries": adversaries(folder),
         "synchronized": synchronized(folder),
         "twice": twice(folder),

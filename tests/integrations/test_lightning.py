@@ -32,6 +32,8 @@ def outcomes(folder):
         ("costs", 16),
         ("costs and tokens", 6),
         ("manual", 6),
+        ("sharded", 16),
+        ("sharded and accumulated", 6),
     ],
 )
 def test_lightning_equals_one_process(outcomes, case, steps):
@@ -50,11 +52,12 @@ def test_synchronized_layers_are_exact(outcomes):
     runs.assert_exact(outcomes["synchronized"])
 
 
-def test_checkpoint_resumes_mid_epoch(outcomes):
-    resumed = outcomes["plain"]["resumed"]
+@pytest.mark.parametrize("case", ["plain", "sharded"])
+def test_checkpoint_resumes_mid_epoch(outcomes, case):
+    resumed = outcomes[case]["resumed"]
     runs.assert_exact(resumed)
     assert (resumed["batches"], resumed["steps"]) == (16, 16)
-    assert resumed["losses"] == outcomes["plain"]["losses"]
+    assert resumed["losses"] == outcomes[case]["losses"]
 
 
 def test_refit_continues_epoch_count(outcomes):
@@ -83,7 +86,7 @@ def test_without_other_ranks_the_callback_does_nothing(outcomes):
     ("case", "says"),
     [
         ("a plain loader", "must return a BalancedLoader, got DataLoader"),
-        ("a sharded model", "got ModelParallelStrategy"),
+        ("sharded layers", "got ModelParallelStrategy with 2 networks in fully_shard"),
         ("overfit_batches", "overfit_batches needs the same batches in every epoch"),
         ("reload_dataloaders_every_n_epochs", "would replace the balanced loader"),
         ("accumulate", "accumulate_grad_batches=3, but the loader accumulate=2"),

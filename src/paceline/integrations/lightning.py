@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
+import torch
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline._require import require
@@ -17,10 +19,11 @@ def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) ->
     """Return a callback for a Lightning ``Trainer`` that lets every rank's batch size follow its speed.
 
     The module's ``train_dataloader`` must return a :class:`BalancedLoader`, and the Trainer's strategy must wrap the
-    module in ``DistributedDataParallel``. Every backward pass counts the rank's samples, so that a step equals
-    that of one process on the global batch: with automatic and manual optimization, several optimizers, gradient
-    accumulation, and layers that mix the samples of all ranks, such as those of ``sync_batchnorm=True``. Checkpoints
-    hold the balancer's state and the place in the data. With a single rank the callback does nothing.
+    module in ``DistributedDataParallel``, or be ``ModelParallelStrategy`` with the network in ``fully_shard``
+    (FSDP2). Every backward pass counts the rank's samples, so that a step equals that of one process on the global
+    batch: with automatic and manual optimization, several optimizers, gradient accumulation, and layers that mix the
+    samples of all ranks, such as those of ``sync_batchnorm=True``. Checkpoints hold the balancer's state and the place
+    in the data. With a single rank the callback does nothing.
 
     Parameters
     ----------
@@ -98,16 +101,26 @@ def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) ->
     return BalanceCallback()
 
 
-def _model_of(trainer: Any) -> DistributedDataParallel:
-    """Return the model that Lightning calls, if DistributedDataParallel averages its gradients."""
+def _model_of(trainer: Any) -> torch.nn.Module:
+    """Return the model that Lightning calls, if DistributedDataParallel or FSDP2 averages its gradients."""
     model = trainer.strategy.model
-    if not isinstance(model, DistributedDataParallel):
+    if isinstance(model, DistributedDataParallel):
+        return model
+    sharded = _outermost(model, FSDPModule)
+    if len(sharded) != 1:
         raise ValueError(
-            "strategy must be one of ddp, in which each rank has the whole model, got "
-            f"{type(trainer.strategy).__name__}: use strategy='ddp', or for fully_shard a loop of your own with "
-            "attach(model, loader)"
+            f"strategy must be one of ddp, or ModelParallelStrategy with one network in fully_shard, got "
+            f"{type(trainer.strategy).__name__} with {len(sharded)} networks in fully_shard: use strategy='ddp', or "
+            "call fully_shard on the whole network in configure_model, after its layers"
         )
-    return model
+    return sharded[0]
+
+
+def _outermost(module: torch.nn.Module, kind: type) -> list[torch.nn.Module]:
+    """Return the modules of this kind that are in no other of them."""
+    if isinstance(module, kind):
+        return [module]
+    return [found for child in module.children() for found in _outermost(child, kind)]
 
 
 def _loader_of(trainer: Any) -> BalancedLoader:
