@@ -21,7 +21,7 @@ from paceline.predictors.mixture import Mixture
 from paceline.predictors.named import name_of, named, register
 from paceline.predictors.narx import NARX
 from paceline.predictors.network import Training
-from paceline.predictors.protocol import Forecast, OptsOut, Predictor, Report
+from paceline.predictors.protocol import Forecast, Predictor, Report
 from paceline.predictors.recurrent import LSTM, SimpleRNN
 from paceline.predictors.search import LeaderSearch
 
@@ -71,7 +71,6 @@ __all__ = [
     "LeaderSearch",
     "LocalLevel",
     "Mixture",
-    "OptsOut",
     "PeriodicEvents",
     "Predictor",
     "Report",

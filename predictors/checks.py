@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from paceline._arrays import Array
-from paceline.predictors.protocol import Forecast, OptsOut, Predictor, Report
+from paceline.predictors.protocol import Forecast, Predictor, Report
 
 Factory = Callable[[], Predictor]
 
@@ -73,7 +73,7 @@ def run(make: Factory, names: Sequence[str] | None = None) -> list[str]:
     True
     """
     made = make()
-    opted_out = made.opts_out if isinstance(made, OptsOut) else {}
+    opted_out = getattr(made, "opts_out", {})
     chosen = [name for name in names or CHECKS if name not in opted_out]
     for name in chosen:
         CHECKS[name](make)

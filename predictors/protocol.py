@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -167,7 +167,6 @@ def _interpolated(score: float, scores: Array, log_speed: Array) -> Array:
     return np.asarray(log_speed[:, i - 1] + share * (log_speed[:, i] - log_speed[:, i - 1]))
 
 
-@runtime_checkable
 class Predictor(Protocol):
     """Forecasts the next speed of every worker of a fleet.
 
@@ -228,6 +227,15 @@ class Predictor(Protocol):
         ...
 
 
+def missing_parts(predictor: object) -> list[str]:
+    """Return the names of the contract that an object lacks: none if it is a predictor.
+
+    By attributes, not by class: an object may pass on what it lacks to another, in ``__getattr__``.
+    """
+    names = [name for name in (*vars(Predictor), "workers") if not name.startswith("_")]
+    return sorted({name for name in names if not hasattr(predictor, name)})
+
+
 def require_predictor(predictor: object) -> None:
     """Refuse an object that is not a predictor, such as a predictor's name or class.
 
@@ -235,18 +243,13 @@ def require_predictor(predictor: object) -> None:
     Traceback (most recent call last):
     TypeError: predictor must be one such as EWMA(), got an object of int: make one of a class in paceline.predictors
     """
-    if isinstance(predictor, Predictor) and not isinstance(predictor, type):
-        return
     what, instead = f"an object of {type(predictor).__name__}", "make one of a class in paceline.predictors"
     if isinstance(predictor, str):
         what, instead = f"the name {predictor!r}", f"paceline.predictors.named({predictor!r}) makes one"
     elif isinstance(predictor, type):
         what, instead = f"the class {predictor.__name__}", f"{predictor.__name__}() makes one"
+    elif not (missing := missing_parts(predictor)):
+        return
+    elif hasattr(predictor, "predict"):
+        instead = f"it lacks {', '.join(missing)}"
     raise TypeError(f"predictor must be one such as EWMA(), got {what}: {instead}")
-
-
-@runtime_checkable
-class OptsOut(Protocol):
-    """Optional part of the contract: the checks that the predictor does not pass, and why."""
-
-    opts_out: Mapping[str, str]

@@ -18,9 +18,10 @@ from typing import Any
 
 from paceline.datasets import Trace, readers, recorded
 from paceline.datasets.readers import jobs_of, read_job
-from paceline.predictors import FleetPredictor, Predictor, named
+from paceline.predictors import FleetPredictor, named
 from paceline.predictors.adopted import adopted
 from paceline.predictors.named import built
+from paceline.predictors.protocol import missing_parts
 from paceline.training import Source, load_model
 
 DEFAULT_PREDICTORS = ("last-value", "ewma", "narx:covariates=()", "narx", "arima", "mixture", "auto")
@@ -181,10 +182,9 @@ def user_predictor(text: str) -> FleetPredictor:
     arguments = found["arguments"] or ""
     if issubclass(kind, FleetPredictor):
         return built(kind, arguments)
-    made = kind()
-    if arguments or not isinstance(made, Predictor):
-        contract = [name for name in (*vars(Predictor), "workers") if not name.startswith("_")]
-        missing = [name for name in contract if not hasattr(made, name)]
+    made: Any = kind()
+    missing = missing_parts(made)
+    if arguments or missing:
         lacks = f"it lacks {missing}" if missing else "only classes that inherit from FleetPredictor take arguments"
         raise ValueError(f"{text} must implement paceline.predictors.Predictor: {lacks}")
     return adopted(made)

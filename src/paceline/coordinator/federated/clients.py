@@ -8,7 +8,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -339,19 +339,6 @@ PARTS = {"speed": ("computed", 1.0), "comm": ("communicated", 1e6)}
 """The two predictors by name, with the column that counts their reports and the forecast before any."""
 
 
-@runtime_checkable
-class Resizes(Protocol):
-    """Optional part of a predictor's contract: many workers join or leave at once, where one by one takes too long."""
-
-    def join_all(self, workers: Sequence[str]) -> None:
-        """Add workers at the end of the fleet; the others keep their state."""
-        ...
-
-    def leave_all(self, workers: Sequence[str]) -> None:
-        """Remove workers; the others keep their state."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class Expected:
     """Forecast of one quantity for the clients of a round.
@@ -409,8 +396,8 @@ class Known:
         """Forget clients."""
         self.clients.leave(names)
         for predictor in self.predictors.values():
-            if isinstance(predictor, Resizes):
-                predictor.leave_all(names)
+            if leave_all := getattr(predictor, "leave_all", None):
+                leave_all(names)
             else:
                 for name in names:
                     predictor.leave(name)
@@ -496,7 +483,7 @@ class Known:
     def _extend(self, predictor: Predictor, new: Sequence[str], *, anything_learned: bool) -> None:
         if not anything_learned:  # at once, as there is nothing to keep
             predictor.reset(self.clients.names)
-        elif isinstance(predictor, Resizes):
+        elif hasattr(predictor, "join_all"):
             predictor.join_all(new)
         else:
             for name in new:
