@@ -1,4 +1,4 @@
-"""Array types that every room uses. Their axes are part of an array's name: ``speed_TW``, ``sizes_W``."""
+"""Array types that every package uses. Their axes are part of an array's name: ``speed_TW``, ``sizes_W``."""
 
 from __future__ import annotations
 

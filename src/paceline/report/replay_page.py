@@ -245,10 +245,10 @@ def _numbers(row: Mapping[Any, Any]) -> dict[str, float]:
     return {str(key): float(value) for key, value in row.items()}
 
 
-def smooth(values_K: Array, window: int = 25) -> Array:
-    """Return running means, shortened at both ends; unknown values are left out."""
+def smooth(values_K: Array) -> Array:
+    """Return running means of 25 iterations, shortened at both ends; unknown values are left out."""
     known_K = np.isfinite(values_K)
-    kernel = np.ones(min(window, len(values_K)))
+    kernel = np.ones(min(25, len(values_K)))
     total, count = (
         np.convolve(one, kernel, "same") for one in (np.where(known_K, values_K, 0.0), known_K.astype(float))
     )

@@ -10,7 +10,6 @@ import json
 import pickle
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -151,17 +150,3 @@ def converted(batch: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any
             new[name] = converted(part, change)
         return new
     return batch
-
-
-class Supplies:
-    """The samples that all ranks were given in an earlier run."""
-
-    def __init__(self, folder: str) -> None:
-        self.folder = Path(folder)
-        self._ranks: dict[int, dict[str, list[list[Any]]]] = {}
-
-    def take(self, stream: str, rank: int, batch: int, place: int) -> Any:
-        """Return a written sample."""
-        if rank not in self._ranks:
-            self._ranks[rank] = torch.load(self.folder / f"{rank}.samples", weights_only=True)
-        return self._ranks[rank][stream][batch][place]

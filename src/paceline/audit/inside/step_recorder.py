@@ -16,7 +16,6 @@ import torch.distributed as dist
 from paceline._arrays import Array
 from paceline.audit.inside.randomness import Seeded, random_state, used_since
 from paceline.audit.inside.samples import (
-    Supplies,
     converted,
     counts,
     digest,
@@ -67,7 +66,7 @@ class Names:
         numbered = [name, *(f"{name} ({number})" for number in range(2, len(used) + 3))]
         self._known[id(parameter)] = ref(parameter), next(one for one in numbered if one not in used)
 
-    def that_mix(self) -> list[str]:
+    def mixing_layers(self) -> list[str]:
         """Return the kinds of layers in training that compute statistics of their own rank's rows."""
         mixing = torch.nn.modules.batchnorm._BatchNorm  # private, but the only base of all batch normalizations
         return sorted(
@@ -79,7 +78,7 @@ class Names:
             }
         )
 
-    def that_hook(self) -> list[str]:
+    def hooked_parameters(self) -> list[str]:
         """Return the parameters on which the script has hooks of its own."""
         found = [
             WRAPPERS.sub("", f".{name}")[1:]
@@ -120,7 +119,7 @@ class StepRecorder:
         self.record = RankRecord(0, 1)
         self.plain_named_parameters: Any = torch.nn.Module.named_parameters
         self._end = end
-        self._supplies = Supplies(plan.supplies) if plan.supplies else None
+        self._supplies: dict[int, dict[str, list[list[Any]]]] = {}  # by rank: the samples of the run before
         self._samples: dict[str, list[list[Any]]] = {}
         self._facts: dict[str, Any] = {}
         self._random: dict[int, int] | None = None
@@ -148,8 +147,7 @@ class StepRecorder:
             samples = [self.loaded(stream, index, get) for index in indices]
             known = [recorded(item, index) for item, index in zip(samples, indices, strict=True)]
         else:
-            assert self._supplies is not None
-            known = [self._supplies.take(stream, *ref) for ref in refs]
+            known = [self._supplied(stream, *ref) for ref in refs]
             samples = [read(one, lambda index: self.loaded(stream, index, dataset.__getitem__)) for one in known]
         batches.append([Sample(digest(one), counts(one)) for one in known])
         self._samples.setdefault(stream, []).append(known)
@@ -167,6 +165,12 @@ class StepRecorder:
                 if digest(recorded(get(index), index)) != digest(recorded(item, index)):
                     self.record.facts["random samples"] = True
         return item
+
+    def _supplied(self, stream: str, rank: int, batch: int, place: int) -> Any:
+        """Return a written sample that a rank was given in the first run."""
+        if rank not in self._supplies:
+            self._supplies[rank] = torch.load(Path(self.plan.supplies, f"{rank}.samples"), weights_only=True)
+        return self._supplies[rank][stream][batch][place]
 
     def _arranged(self, stream: str, number: int, rank: int) -> list[tuple[int, int, int]] | None:
         batches = (self.plan.arranged or {}).get(stream, [])
@@ -289,8 +293,8 @@ class StepRecorder:
         self.done = True
         self.record.rank, self.record.world_size = self._rank(), self._world_size()
         self.record.facts |= {
-            "mixing": self.names.that_mix(),
-            "hooks": self.names.that_hook(),
+            "mixing": self.names.mixing_layers(),
+            "hooks": self.names.hooked_parameters(),
             "not trained": self.names.not_trained(self._trained, folded),
             "dtypes": sorted(self._dtypes),
         }
