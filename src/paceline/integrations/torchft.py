@@ -161,9 +161,12 @@ class ReplicaLoader:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield this replica's batches until the last step is taken; each comes after a quorum."""
-        waiting = None
+        taken, waiting = True, None
         while True:
-            self._agree()
+            measure = self._clock.report()
+            self._agree(
+                (measure.samples, measure.seconds) if taken else (np.nan, np.nan)
+            )  # a failed step may end early
             if self.manager.current_step() >= self.epochs * len(self):
                 return  # after a last quorum: a replica in which the last step failed has got its result there
             if waiting is not None:
@@ -174,8 +177,9 @@ class ReplicaLoader:
             self._clock.load_ends()
             self._clock.batch(len(samples))
             self._clock.forward(len(samples), counts=self.sizes.sum() >= MIN_BATCH_SHARE * self.global_batch)
+            step = self.manager.current_step()
             yield batch
-            waiting = self._clock.ready()
+            taken, waiting = self.manager.current_step() > step, self._clock.ready()
 
     def scale(self, loss: torch.Tensor, count: torch.Tensor | float | None = None) -> torch.Tensor:
         """Return the loss scaled so that the mean of the replicas' gradients is that of all samples of the step.
@@ -195,15 +199,18 @@ class ReplicaLoader:
 
     # -- parts -----------------------------------------------------------------------------------------------------
 
-    def _agree(self) -> None:
-        """Agree on the replicas of a step and on their sizes; a quorum in which that fails is followed by another."""
-        manager, measure = self.manager, self._clock.report()
+    def _agree(self, measured: tuple[float, float]) -> None:
+        """Agree on the replicas of a step and on their sizes; a quorum in which that fails is followed by another.
+
+        ``measured`` are this replica's samples and seconds of the step before.
+        """
+        manager = self.manager
         while True:
             manager.start_quorum()
             if manager.participating_rank() is None:
                 raise ValueError("this replica has no part in its quorum: give the Manager use_async_quorum=False")
             self._rank = int(manager.participating_rank())
-            rows_PF = self._gathered((measure.samples, measure.seconds, *self._settings(), *_encoded(self.name)))
+            rows_PF = self._gathered((*measured, *self._settings(), *_encoded(self.name)))
             if manager.errored() is None:
                 plan = self._planned(rows_PF)
                 # What replicas have learned may differ after a failure, and other hardware may round otherwise.
