@@ -34,9 +34,9 @@ MIN_JUMP, ERROR_SCALES = np.log(1.5), 6.0
 single one may be a stall."""
 
 
-TOO_FAST = 8.0
-"""A jump to so many times a worker's usual speed has to be confirmed by a second report. At 5 times, requests whose
-latencies have a heavy tail are forecast .2% worse; at 3 times, fleets that change regimes, .3%."""
+TOO_FAST = 5.0
+"""A jump to so many times the fastest speed of a worker so far has to be confirmed by a second report. At 3 times,
+speed-ups that last are followed late: 2% on jobs that change their synchronization."""
 
 
 class Auto(Calibrated):
@@ -49,9 +49,9 @@ class Auto(Calibrated):
     such as evaluations, are foreseen and kept from the experts (:class:`PeriodicEvents`). A worker's first iterations
     are often slow for reasons that do not return, such as loading and compiling, or too fast, where a clock does not
     wait for the device: one that turns out more than 20% faster, or to have half the speed forecast, within five
-    reports starts again, up to five times. A single report later on that is eight times as fast as usual is not
-    learned from. A worker whose speed jumps later, and stays there, also starts again, but
-    keeps its intervals. Fitting is optional: it trains the network further on your traces (which needs torch).
+    reports starts again, up to five times. A single report later on that is five times as fast as any before is not
+    learned from. A worker whose speed jumps later, and stays there, also starts again, but keeps its intervals. Fitting
+    is optional: it trains the network further on your traces (which needs torch).
 
     Parameters
     ----------
@@ -79,6 +79,7 @@ class Auto(Calibrated):
 
     _plain: ClassVar[bool] = True
     _all_near: bool = False
+    _faster_W: Mask | None = None
 
     def __init__(self, covariates: Sequence[str] = ()) -> None:
         self.covariates = covariate_names(covariates)
@@ -88,14 +89,29 @@ class Auto(Calibrated):
         self._mixture = cast("HeadStart", cast("PeriodicEvents", self._inner[0])._inner[0])
 
     def initial_state(self, count: int) -> dict[str, Array]:
-        return super().initial_state(count) | {"forgotten": np.zeros(count), "far": np.zeros(count)}
+        return super().initial_state(count) | {
+            "forgotten": np.zeros(count),
+            "far": np.zeros(count),
+            "fastest": np.full(count, np.nan),
+        }
+
+    def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
+        """Learn from a report; hide from the experts a speed that is far too fast until the next report confirms it."""
+        fastest_W, self._mixture.hidden_W = self.state["fastest"], None
+        accepted_W = speed_W
+        if self._faster_W is not None:
+            # compared with all before: a worker that is fast again after a dip is as fast as it was
+            self._mixture.hidden_W = hidden_W = self._faster_W & (speed_W > TOO_FAST * fastest_W)
+            accepted_W = np.where(hidden_W, np.nan, speed_W)
+        self.state["fastest"] = np.fmax(fastest_W, accepted_W)
+        super().update_from_report(report, speed_W, covariates_WD)
 
     def _track_error(self, error_W: Array) -> None:
         """Forget, before this report is learned, what was seen in a warm-up or before a jump; track the quantiles."""
         if np.minimum.reduce(self.state["compared"]) < WARM_UP and anywhere(warming_W := self._warming(error_W)):
             self._forget(warming_W)
             error_W = np.where(warming_W, np.nan, error_W)
-        self._mixture.faster_W = None
+        self._faster_W = None
         # Nobody is far off now, or was before: nobody has jumped.
         if not (self._calm and self._all_near and np.maximum.reduce(np.abs(error_W)) <= MIN_JUMP):
             jumped_W = self._jumped(error_W)
@@ -119,7 +135,7 @@ class Auto(Calibrated):
         beyond_W = np.where(before_W == 0, np.maximum(MIN_JUMP, ERROR_SCALES * self.state["scale"]), np.abs(before_W))
         far_W = np.where(np.abs(error_W) > beyond_W, np.sign(error_W) * beyond_W, 0.0)
         jumped_W = np.asarray(far_W * before_W > 0)
-        self._mixture.faster_W = (far_W > 0.0) & ~jumped_W & (self.state["compared"] >= WARM_UP)
+        self._faster_W = (far_W > 0.0) & ~jumped_W & (self.state["compared"] >= WARM_UP)
         far_W = np.where(np.isnan(error_W), before_W, np.where(jumped_W, 0.0, far_W))
         self.state["far"], self._all_near = far_W, not anywhere(far_W)
         return jumped_W
@@ -133,18 +149,14 @@ class Auto(Calibrated):
 class HeadStart(Mixture):
     """A mixture that trusts its last expert from the start, because that one was fitted to other fleets.
 
-    It learns nothing from a single report that is far too fast: no worker is so fast for one iteration, but a clock may
-    be wrong.
+    It learns nothing from the next report of workers that are hidden.
     """
 
-    faster_W: Mask | None = None
-    """Whose newest report was far faster than forecast, and the one before was not; set before each update."""
+    hidden_W: Mask | None = None
 
     def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
-        if self.faster_W is not None and anywhere(self.faster_W):
-            usual_W = self._inner[0].state["level"][:, -1]  # of the slowest average: after a dip a worker is fast again
-            hidden_W = self.faster_W & (speed_W > TOO_FAST * usual_W)
-            report, speed_W = without(report, hidden_W), np.where(hidden_W, np.nan, speed_W)
+        if self.hidden_W is not None and anywhere(self.hidden_W):
+            report, speed_W = without(report, self.hidden_W), np.where(self.hidden_W, np.nan, speed_W)
         super().update_from_report(report, speed_W, covariates_WD)
 
     def initial_state(self, count: int) -> dict[str, Array]:
