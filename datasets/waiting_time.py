@@ -8,7 +8,6 @@ a balancer divides it, makes it less than either, and a slow worker with much wo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -60,7 +59,26 @@ class Waiting:
     @property
     def sentences(self) -> tuple[str, ...]:
         """Sentences that explain the shares, or why waiting cannot be divided by cause."""
-        return tuple(self._sentences())
+        if self.wall:
+            return ("How much workers wait is unknown: all have the same time in every iteration, waiting included.",)
+        if not self.of:
+            return ("How much workers wait is unknown: no two workers reported a time in the same iteration.",)
+        total = f"Workers wait {_percent(self.share)} of the computing time for the slowest one."
+        if not self.known:
+            return (
+                total,
+                "How much of it comes from uneven samples is unknown: no work was recorded beside the times.",
+            )
+        part = "" if self.iterations == self.of else f", in {self.iterations} of {self.of} iterations"
+        workers, work = _percent(self.from_workers), _percent(self.from_work)
+        causes = (
+            f"From uneven workers: with equal work, each at its own speed, they would wait {workers}{part}.",
+            f"From uneven samples: with the recorded work, all at one speed, they would wait {work}{part}.",
+        )
+        # shares of the time below half a percent are not named
+        if self.share + 0.005 < min(self.from_workers, self.from_work):
+            return (total, *causes, "Together less than either: the work follows the speeds.")
+        return (total, *causes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; ``None`` for unknown numbers."""
@@ -69,25 +87,6 @@ class Waiting:
 
     def __str__(self) -> str:
         return "\n".join(self.sentences)
-
-    def _sentences(self) -> Iterator[str]:
-        if self.wall:
-            yield "How much workers wait is unknown: all have the same time in every iteration, waiting included."
-            return
-        if not self.of:
-            yield "How much workers wait is unknown: no two workers reported a time in the same iteration."
-            return
-        yield f"Workers wait {_percent(self.share)} of the computing time for the slowest one."
-        if not self.known:
-            yield "How much of it comes from uneven samples is unknown: no work was recorded beside the times."
-            return
-        part = "" if self.iterations == self.of else f", in {self.iterations} of {self.of} iterations"
-        workers, work = _percent(self.from_workers), _percent(self.from_work)
-        yield f"From uneven workers: with equal work, each at its own speed, they would wait {workers}{part}."
-        yield f"From uneven samples: with the recorded work, all at one speed, they would wait {work}{part}."
-        # shares of the time below half a percent are not named
-        if self.share + 0.005 < min(self.from_workers, self.from_work):
-            yield "Together less than either: the work follows the speeds."
 
 
 def waiting(seconds_TW: Array, work_TW: Array | None) -> Waiting:

@@ -20,8 +20,9 @@ from paceline._arrays import Array
 from paceline._curves import Curves
 from paceline.predictors.curve_fit import certainty, fit_curve, nearness
 from paceline.predictors.fitting import Fitting, fit_with
-from paceline.predictors.fleet import FleetPredictor, shortened
+from paceline.predictors.fleet import shortened
 from paceline.predictors.named import named
+from paceline.predictors.nested import NestedPredictor
 from paceline.predictors.protocol import FASTEST, SLOWEST, Forecast, Report
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ UNKNOWN_INFORMATION, FITTED_INFORMATION, MAX_INFORMATION = 0.01, 4.0, 10.0
 and the most that is kept, so that old moves fade."""
 
 
-class BatchTime(FleetPredictor):
+class BatchTime(NestedPredictor):
     """Batch time curve of each worker, divided by a relative speed that another predictor forecasts.
 
     A curve starts as the one fitted to the worker or its device type. Without one it is ``t = x / v`` through the last
@@ -166,11 +167,7 @@ class BatchTime(FleetPredictor):
         self.near = near
         self.curves_: dict[str, Array] = {}
         self._relative = named(relative_speed)
-
-    @property
-    def covariate_names(self) -> tuple[str, ...]:
-        """The covariates that the predictor of the relative speed reads."""
-        return self._relative.covariate_names
+        self._inner = (self._relative,)
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
@@ -182,10 +179,11 @@ class BatchTime(FleetPredictor):
         # a speed of its own, so what is known of the traces' covariates is looked up again.
         relatives = []
         for trace in traces:
-            curve_FW = np.stack([self._start(worker) for worker in trace.workers]).T
+            curve_FW = np.stack([self._start_curve(worker) for worker in trace.workers]).T
             curve = dict(zip(FIELDS, curve_FW, strict=True))
             relatives.append(replace(trace, samples=_seconds(curve, trace.samples)))
         fit_with(self._relative, relatives, replace(fitting, survey=None, held_out=None))
+        self._read = self._split = None
         self.reset(self.workers)
         return self
 
@@ -203,7 +201,7 @@ class BatchTime(FleetPredictor):
     def _device(self, worker: str) -> str:
         return (self.devices or {}).get(worker, worker)
 
-    def _start(self, worker: str) -> Array:
+    def _start_curve(self, worker: str) -> Array:
         """Return the fitted curve of this worker or its device type, ``[F]``, or the median curve if there is none."""
         known = self.curves_.get(self._device(worker))
         return median_curve(self.curves_) if known is None else known
@@ -213,23 +211,13 @@ class BatchTime(FleetPredictor):
     def reset(self, workers: Sequence[str]) -> None:
         self._require_devices(tuple(map(str, workers)))
         super().reset(workers)
-        self._relative.reset(self.workers)
         for w in range(len(self.workers)):
             self._set_start(w)
 
     def join(self, worker: str) -> None:
         self._require_devices((*self.workers, str(worker)))
         super().join(worker)
-        self._relative.join(worker)
         self._set_start(len(self.workers) - 1)
-
-    def leave(self, worker: str) -> None:
-        super().leave(worker)
-        self._relative.leave(worker)
-
-    def rename(self, old: str, new: str) -> None:
-        super().rename(old, new)
-        self._relative.rename(old, new)
 
     def _require_devices(self, workers: Sequence[str]) -> None:
         """Refuse names in ``devices`` that match no worker, or no fitted device: the fit would silently not be used."""
@@ -247,23 +235,14 @@ class BatchTime(FleetPredictor):
             )
 
     def _set_start(self, w: int) -> None:
-        for name, value in zip(FIELDS, self._start(self.workers[w]), strict=True):
+        for name, value in zip(FIELDS, self._start_curve(self.workers[w]), strict=True):
             self.state[name][w] = value
         fitted = self._device(self.workers[w]) in self.curves_
         self.state["information"][w] = FITTED_INFORMATION if fitted else UNKNOWN_INFORMATION
 
-    def state_dict(self) -> dict[str, NDArray[Any]]:
-        # The fleet is saved once: the relative speed's predictor always has the same one.
-        relative = {
-            n.replace("/", "/relative/", 1): v for n, v in self._relative.state_dict().items() if n != "workers"
-        }
-        return super().state_dict() | relative
-
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        mine = {name: value for name, value in state.items() if "/relative/" not in name}
-        super().load_state_dict(mine)
-        relative = {name.replace("/relative/", "/", 1): value for name, value in state.items() if "/relative/" in name}
-        self._relative.load_state_dict({"workers": np.array(self.workers), **relative})
+        # earlier versions called what is inside "relative"
+        super().load_state_dict({name.replace("/relative/", "/inner0/"): value for name, value in state.items()})
 
     def fitted_state(self) -> dict[str, NDArray[Any]]:
         if not self.curves_:

@@ -2,7 +2,7 @@
 
 Inputs are past speeds, averages and covariates, in a worker's scales.
 
-Axes: W workers, D covariates, R remembered log speeds or references, F inputs, T iterations.
+Axes: W workers, B workers of a block, D covariates, R remembered log speeds or references, F inputs, T iterations.
 """
 
 from __future__ import annotations
@@ -163,43 +163,28 @@ def learn(
     forgetting: float,
     largest_trace: float,
 ) -> None:
-    """Take one weighted step in place, against the error of each worker's forecast.
+    """Take one weighted step of recursive least squares in place, against the error of each worker's forecast.
 
     Without an error (NaN) a worker learns nothing. ``doubt_W``, at least 1, is by how much an example counts less.
     ``forgetting`` is the factor by which the past shrinks in each step. It inflates the covariance, without end where
     inputs stay zero, so the trace of the covariance is bounded by ``largest_trace``.
     """
+    seen_W, noise_W = np.isfinite(error_W), forgetting * doubt_W
+    if not seen_W.all():  # of endless noise nothing is learned
+        error_W, noise_W = np.where(seen_W, error_W, 0.0), np.where(seen_W, noise_W, np.inf)
     # Blocks, so that the largest fleets need no temporary arrays of their size; smaller ones are slower, although they
     # fit into the cache.
     for first in range(0, len(error_W), 4096):
         of = slice(first, first + 4096)
-        noise_W = forgetting * doubt_W[of]
-        _step(weights_WF[of], covariance_WFF[of], inputs_WF[of], error_W[of], noise_W, forgetting, largest_trace)
-
-
-def _step(
-    weights_WF: Array,
-    covariance_WFF: Array,
-    inputs_WF: Array,
-    error_W: Array,
-    noise_W: Array,
-    forgetting: float,
-    largest_trace: float,
-) -> None:
-    seen_W = None
-    if not all_finite(error_W):  # of endless noise nothing is learned
-        seen_W = np.isfinite(error_W)
-        error_W, noise_W = np.where(seen_W, error_W, 0.0), np.where(seen_W, noise_W, np.inf)
-    moved_WF = np.einsum("wfg,wg->wf", covariance_WFF, inputs_WF)
-    total_W = noise_W + np.add.reduce(inputs_WF * moved_WF, axis=1)
-    weights_WF += moved_WF * (error_W / total_W)[:, None]
-    learned_WF = moved_WF * (1.0 / np.sqrt(total_W))[:, None]
-    covariance_WFF -= learned_WF[:, :, None] * learned_WF[:, None, :]
-    trace_W = np.add.reduce(covariance_WFF.diagonal(0, 1, 2), axis=1)
-    factor_W = np.minimum(1.0 / forgetting, largest_trace / np.maximum(trace_W, 1e-300))
-    if seen_W is not None:
-        factor_W = np.where(seen_W, factor_W, 1.0)
-    covariance_WFF *= factor_W[:, None, None]
+        covariance_BFF, inputs_BF = covariance_WFF[of], inputs_WF[of]
+        moved_BF = np.einsum("wfg,wg->wf", covariance_BFF, inputs_BF)
+        total_B = noise_W[of] + np.add.reduce(inputs_BF * moved_BF, axis=1)
+        weights_WF[of] += moved_BF * (error_W[of] / total_B)[:, None]
+        learned_BF = moved_BF * (1.0 / np.sqrt(total_B))[:, None]
+        covariance_BFF -= learned_BF[:, :, None] * learned_BF[:, None, :]
+        trace_B = np.add.reduce(covariance_BFF.diagonal(0, 1, 2), axis=1)
+        factor_B = np.minimum(1.0 / forgetting, largest_trace / np.maximum(trace_B, 1e-300))
+        covariance_BFF *= np.where(seen_W[of], factor_B, 1.0)[:, None, None]
 
 
 PRIOR_VARIANCE = 0.05

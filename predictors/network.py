@@ -84,11 +84,6 @@ class Examples:
         """Return examples of these columns, in the order of the fields, where ``rows`` is true."""
         return cls(*(columns if rows.all() else (column[rows] for column in columns)))
 
-    @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
-        """Return the examples of all parts, one after the other."""
-        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
-
 
 @dataclass(frozen=True, eq=False)
 class GateExamples(Examples):
@@ -106,15 +101,11 @@ STEPS = 64
 
 
 @dataclass(frozen=True, eq=False)
-class Sequences:
+class Sequences(Examples):
     """Training sequences of a recurrent network: inputs ``[N, STEPS, F]``, targets ``[N, STEPS]``, and which validate.
 
     A missing target is NaN; such a step only advances the state.
     """
-
-    inputs: Array
-    targets: Array
-    validates: NDArray[np.bool_]
 
     @classmethod
     def cut(cls, inputs: Array, targets: Array, validation: float) -> Self:
@@ -128,11 +119,6 @@ class Sequences:
             length = len(targets[begin:end])
             cut_inputs[n, :length], cut_targets[n, :length] = inputs[begin:end], targets[begin:end]
         return cls(cut_inputs, cut_targets, np.array([validates for _, _, validates in parts], dtype=bool))
-
-    @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
-        """Return the sequences of all parts, one after the other."""
-        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
 
 def residual_layer(xp: Any, weights: Mapping[str, Any], past: int, inputs: Any) -> Any:
@@ -167,7 +153,6 @@ def gated_layer(weights: Mapping[str, Array], inputs: Array, references: Array, 
     return np.asarray(chosen + output[:, -2] + unit * output[:, -1])
 
 
-Part = Examples | Sequences
 Records = NDArray[np.void]
 """Windows as records: a field for each column of the examples in single precision, and ``source``, their trace."""
 
@@ -204,7 +189,7 @@ def collected(
     traces: Iterable[Trace],
     survey: Survey,
     fitting: Fitting,
-    parts_of: Callable[[Trace], Iterable[Part]],
+    parts_of: Callable[[Trace], Iterable[Examples]],
     needs: str = "",
 ) -> Windows:
     """Return the windows of all traces, of very many a random sample: those of two million speeds.
