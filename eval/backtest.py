@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from paceline._arrays import Array
 from paceline.datasets import Trace
 from paceline.predictors import Forecast, Predictor, Report
-from paceline.predictors.adopted import Adopted
+from paceline.predictors.nested import Adopted
 from paceline.predictors.protocol import require_predictor
 
 

@@ -12,11 +12,9 @@ import numpy as np
 
 from paceline._arrays import Array, Mask, all_finite, anywhere
 from paceline._curves import Curves
-from paceline.predictors.adopted import adopted
-from paceline.predictors.ahead import Ahead
 from paceline.predictors.events import PeriodicEvents
 from paceline.predictors.fleet import FleetPredictor, with_prior
-from paceline.predictors.nested import NestedPredictor
+from paceline.predictors.nested import Ahead, NestedPredictor, adopted
 from paceline.predictors.protocol import FASTEST, SLOWEST, Forecast, Predictor, Report
 
 LEVELS = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
@@ -124,7 +122,7 @@ class Calibrated(NestedPredictor):
         wider_WL = math.pow(horizon, WIDER_AHEAD) * next_WL
         if ahead is None:
             return wider_WL
-        ahead_WL = ahead.rows["quantiles"]
+        ahead_WL = ahead.state["quantiles"]
         return np.asarray(np.where(np.isnan(ahead_WL), wider_WL, ahead_WL))
 
     def _inner_forecast(self, covariates_WD: Array, horizon: int) -> tuple[Array, Curves | None]:
@@ -154,7 +152,7 @@ class Calibrated(NestedPredictor):
 
     def _learn_ahead(self, ahead: Ahead, log_speed_W: Array, passed_WP: Array) -> None:
         """Move quantiles by whether those stated ``horizon`` iterations ago held: overlapping errors move together."""
-        rows, error_W = ahead.rows, log_speed_W - passed_WP[:, 0]
+        rows, error_W = ahead.state, log_speed_W - passed_WP[:, 0]
         first_W = (rows["compared"] == 0) & np.isfinite(error_W)
         if anywhere(first_W):
             rows["scale"] = np.where(first_W, math.pow(ahead.horizon, WIDER_AHEAD) * self.state["scale"], rows["scale"])

@@ -9,9 +9,8 @@ import numpy as np
 
 from paceline._arrays import Array, Mask, all_finite, anywhere
 from paceline._curves import Curves
-from paceline.predictors.adopted import adopted
 from paceline.predictors.fleet import without
-from paceline.predictors.nested import NestedPredictor
+from paceline.predictors.nested import NestedPredictor, adopted
 from paceline.predictors.protocol import FASTEST, SLOWEST, Forecast, Predictor, Report
 
 MIN_EFFECT, MIN_ERRORS = 0.15, 5.0

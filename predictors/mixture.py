@@ -14,11 +14,9 @@ from typing import ClassVar
 import numpy as np
 
 from paceline._arrays import Array, Mask, all_finite
-from paceline.predictors.adopted import adopted
-from paceline.predictors.ahead import Ahead
 from paceline.predictors.averages import EWMA, Averages, LastValue
 from paceline.predictors.fleet import FleetPredictor
-from paceline.predictors.nested import NestedPredictor
+from paceline.predictors.nested import Ahead, NestedPredictor, adopted
 from paceline.predictors.protocol import Predictor, Report
 
 DISCOUNT, SHARE = 0.998, 0.01
@@ -139,7 +137,7 @@ class Mixture(NestedPredictor):
 
     def _answered(self, covariates_WD: Array, horizon: int, ahead: Ahead | None) -> _Answer:
         """Return the answer for these covariates and this horizon, cached until the next report."""
-        rows = self.state if ahead is None else ahead.rows
+        rows = self.state if ahead is None else ahead.state
         answer, regret_WE = self._answers.get(horizon), rows["regret"]
         if answer is None or answer.regret_WE is not regret_WE or answer.covariates is not covariates_WD:
             expected_WE = self._expected(covariates_WD, lambda inner, mine: inner.forecast_log_speed(mine, horizon))
@@ -164,7 +162,7 @@ class Mixture(NestedPredictor):
         for ahead in self._active_horizons() if self._ahead else ():
             answer = self._answered(covariates_WD, ahead.horizon, ahead)
             passed_WP = ahead.passed(np.concatenate([answer.expected_WE, answer.mean_W[:, None]], axis=1))
-            _learn_weights(ahead.rows, log_speed_W, passed_WP[:, :-1], passed_WP[:, -1], ahead=True)
+            _learn_weights(ahead.state, log_speed_W, passed_WP[:, :-1], passed_WP[:, -1], ahead=True)
         if 1 in answers:
             _learn_weights(self.state, log_speed_W, answers[1].expected_WE, answers[1].mean_W)
         answers.clear()

@@ -1,24 +1,153 @@
-"""Base class of predictors made of other predictors: the inner ones join, leave, save and resume with the outer one.
+"""Predictors made of other predictors: the inner ones join, leave, save and resume with the outer one.
 
-Axes: W workers, D covariates.
+Inner ones may be a user's own, and the outer one may learn for several horizons.
+
+Axes: W workers, D covariates, P numbers expected.
 """
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, Mask
-from paceline.predictors.ahead import MAX_HORIZON, MAX_HORIZONS, Ahead
 from paceline.predictors.fitting import Fitting, fit_with
 from paceline.predictors.fleet import FleetPredictor, require_int
+from paceline.predictors.named import named
+from paceline.predictors.protocol import Forecast, Predictor, Report
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
+
+
+MAX_HORIZONS, MAX_HORIZON = 3, 64
+"""Most horizons above 1 learned at the same time, and the farthest: what is expected is kept until it passes."""
+
+
+class Ahead(FleetPredictor):
+    """State learned for one horizon, and the forecasts at this horizon of iterations still to come.
+
+    Parameters
+    ----------
+    owner
+        The predictor whose forecasts these are.
+    horizon
+        Iterations ahead, above 1.
+    """
+
+    def __init__(self, owner: NestedPredictor, horizon: int) -> None:
+        super().__init__()
+        self.owner, self.horizon = owner, horizon
+
+    def initial_state(self, count: int) -> dict[str, Array]:
+        expected = np.full((count, self.horizon - 1, self.owner._width_ahead()), np.nan, order="F")
+        return self.owner._fresh_ahead(count) | {"expected": expected}
+
+    def initial_shared_state(self) -> dict[str, Array]:
+        return self.owner._fresh_fleet_ahead() | {"idle": np.zeros(1), "place": np.zeros(1)}
+
+    def start_as(self, rows: Mapping[str, Array]) -> None:
+        """Start with what is known about each worker's next iteration, where that is of the same kind."""
+        self.state.update({name: rows[name].copy(order="F") for name in self.state if name in rows})
+
+    def passed(self, expected_WP: Array) -> Array:
+        """Store a later iteration's forecast, and return the stored one of the iteration just finished, ``[W, P]``.
+
+        Numbers at the end that are left out are not known, and not returned.
+        """
+        # All in place: this is by far the largest array.
+        expected_WHP, place, width = self.state["expected"], int(self.shared_state["place"][0]), expected_WP.shape[1]
+        passed_WP = expected_WHP[:, place, :width].copy(order="F")
+        expected_WHP[:, place, :width] = expected_WP
+        expected_WHP[:, place, width:] = np.nan
+        self.shared_state["place"][0] = (place + 1) % expected_WHP.shape[1]
+        return passed_WP
+
+
+PREFIX = "learned/adopted/"
+
+
+def adopted(predictor: str | Predictor) -> FleetPredictor:
+    """Return a predictor that a wrapper can hold: a new one by name, or a copy of the given one.
+
+    Raises
+    ------
+    ValueError
+        If there is no predictor of that name.
+    """
+    if isinstance(predictor, str):
+        return named(predictor)
+    mine = copy.deepcopy(predictor)
+    return mine if isinstance(mine, FleetPredictor) else Adopted(mine)
+
+
+class Adopted(FleetPredictor):
+    """A user's own predictor, called only through the public contract.
+
+    Parameters
+    ----------
+    predictor
+        Any object that keeps the contract: see :class:`paceline.predictors.Predictor`.
+    """
+
+    def __init__(self, predictor: Predictor) -> None:
+        super().__init__()
+        self.predictor = predictor
+
+    @property
+    def covariate_names(self) -> tuple[str, ...]:
+        """The covariates that it reads."""
+        return tuple(self.predictor.covariate_names)
+
+    def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
+        """Fit the predictor to a stream, if it can be fitted to one."""
+        fit_with(self.predictor, traces, fitting)
+        return self
+
+    def reset(self, workers: Sequence[str]) -> None:
+        super().reset(workers)
+        self.predictor.reset(self.workers)
+
+    def join(self, worker: str) -> None:
+        super().join(worker)
+        self.predictor.join(worker)
+
+    def leave(self, worker: str) -> None:
+        super().leave(worker)
+        self.predictor.leave(worker)
+
+    def rename(self, old: str, new: str) -> None:
+        super().rename(old, new)
+        self.predictor.rename(old, new)
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        return super().state_dict() | {PREFIX + name: value for name, value in self.predictor.state_dict().items()}
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        super().load_state_dict({name: value for name, value in state.items() if not name.startswith(PREFIX)})
+        mine = {name.removeprefix(PREFIX): value for name, value in state.items() if name.startswith(PREFIX)}
+        self.predictor.load_state_dict(mine)
+
+    def initial_state(self, count: int) -> dict[str, Array]:
+        return {"seen": np.zeros(count)}
+
+    def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
+        # The contract is a forecast for every worker, from a prior if necessary. Wrappers need NaN for unknown workers,
+        # so that a prior is never weighted against a measurement.
+        return np.where(self.state["seen"] > 0, self.make_forecast(covariates_WD, horizon).speed, np.nan)
+
+    def make_forecast(self, covariates_WD: Array, horizon: int) -> Forecast:
+        return self.predictor.predict(covariates=covariates_WD if self.covariate_names else None, horizon=horizon)
+
+    def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
+        self.predictor.observe(replace(report, covariates=covariates_WD if self.covariate_names else None))
+        self.state["seen"] = self.state["seen"] + np.isfinite(speed_W)
 
 
 class NestedPredictor(FleetPredictor):
@@ -101,14 +230,14 @@ class NestedPredictor(FleetPredictor):
             ahead.reset(self.workers)
             self._start(ahead)
         if ahead is not None:
-            ahead.fleet["idle"][0] = 0.0
+            ahead.shared_state["idle"][0] = 0.0
         return ahead
 
     def _active_horizons(self) -> list[Ahead]:
         """Return the states for horizons asked for in the last 256 iterations, and drop the others."""
         for ahead in list(self._ahead.values()):
-            ahead.fleet["idle"][0] += 1.0
-            if ahead.fleet["idle"][0] > 256:
+            ahead.shared_state["idle"][0] += 1.0
+            if ahead.shared_state["idle"][0] > 256:
                 del self._ahead[ahead.horizon]
         return list(self._ahead.values())
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline._arrays import Array, all_finite, anywhere, everywhere
-from paceline.predictors.adopted import adopted
-from paceline.predictors.ahead import Ahead
 from paceline.predictors.fleet import covariate_names
 from paceline.predictors.linear import (
     REFERENCES,
@@ -26,7 +24,7 @@ from paceline.predictors.linear import (
     scale_of,
     target_of,
 )
-from paceline.predictors.nested import NestedPredictor
+from paceline.predictors.nested import Ahead, NestedPredictor, adopted
 from paceline.predictors.protocol import Predictor, Report
 
 SOLVED_EVERY, SOLVED_ALWAYS = 8, 64
@@ -90,7 +88,7 @@ class Pooled(NestedPredictor):
 
     def _start(self, ahead: Ahead) -> None:
         """Start with the weights of the next iteration, but without its evidence."""
-        ahead.fleet.update(weights=self.shared_state["weights"], prior=self.shared_state["weights"])
+        ahead.shared_state.update(weights=self.shared_state["weights"], prior=self.shared_state["weights"])
 
     # -- forecasting ---------------------------------------------------------------------------------------------
 
@@ -100,7 +98,7 @@ class Pooled(NestedPredictor):
 
     def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
         answer, ahead = self._answered(covariates_WD), self._at(horizon) if horizon > 1 else None
-        step_W = answer.step_W if ahead is None else answer.step_by(ahead.fleet["weights"])
+        step_W = answer.step_W if ahead is None else answer.step_by(ahead.shared_state["weights"])
         log_CW = np.empty((self.columns, len(step_W)))
         log_CW[:] = answer.log_W
         log_CW[0] += answer.scale_W * bounded(step_W, answer.reach_W)
@@ -147,8 +145,8 @@ class Pooled(NestedPredictor):
         target_W = (log_speed_W - passed_WP[:, 0]) / passed_WP[:, 1] - inputs_WF[:, REFERENCES]
         if not all_finite(inputs_WF):  # nothing was expected yet, or a covariate was not known
             inputs_WF[np.isnan(inputs_WF)] = 0.0
-        step_W = inputs_WF @ ahead.fleet["weights"][: inputs_WF.shape[1]]
-        self._learn_weights(ahead.fleet, target_W, step_W, inputs_WF)
+        step_W = inputs_WF @ ahead.shared_state["weights"][: inputs_WF.shape[1]]
+        self._learn_weights(ahead.shared_state, target_W, step_W, inputs_WF)
 
     def _learn_weights(self, fleet: dict[str, Array], target_W: Array, step_W: Array, inputs_WF: Array) -> None:
         """Add this iteration's examples to the normal equations, and solve them; without a target (NaN) none is."""

@@ -103,7 +103,7 @@ def _require_output(model: Path) -> None:
 
 def _storable(predictor: FleetPredictor, text: str) -> FleetPredictor:
     """Return the predictor; refuse, before a long fit, one that no model file can hold."""
-    from paceline.predictors.adopted import Adopted
+    from paceline.predictors.nested import Adopted
 
     if isinstance(predictor, Adopted):
         raise ValueError(

@@ -19,8 +19,8 @@ from typing import Any
 from paceline.datasets import Trace, readers, recorded
 from paceline.datasets.readers import jobs_of, read_job
 from paceline.predictors import FleetPredictor, named
-from paceline.predictors.adopted import adopted
 from paceline.predictors.named import built
+from paceline.predictors.nested import adopted
 from paceline.predictors.protocol import missing_parts
 from paceline.training import Source, load_model
 
