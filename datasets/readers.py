@@ -147,7 +147,14 @@ def read_job(chosen: Format, files: Sequence[Path], **options: Any) -> Iterator[
     if unknown := sorted(set(options) - set(known)):
         raise ValueError(f"format {chosen.name!r} has no option {unknown}; it has {known}")
     try:
-        for trace in _read(chosen, files, options):
+        if not chosen.per_rank or len(files) == 1 or chosen.read is tables.read_csv:
+            traces = chosen.read(files, **options)
+        else:
+            of_files = [list(chosen.read([file], **options)) for file in files]
+            traces = (trace for of_file in of_files for trace in of_file)
+            if are_ranks([[name for trace in of_file for name in trace.workers] for of_file in of_files]):
+                traces = iter([joined(list(traces), files)])
+        for trace in traces:
             # what the reader was tried on, and frozen covariates
             meta = dict(trace.meta) if chosen.seen == NATIVE else {"reader_seen": chosen.seen, **trace.meta}
             if counts := frozen(trace):
@@ -159,17 +166,6 @@ def read_job(chosen: Format, files: Sequence[Path], **options: Any) -> Iterator[
         if isinstance(error, ValueError) and any(str(file) in str(error) for file in files):
             raise
         raise ValueError(f"{files[0]}: is not {chosen.name} as expected: {error}") from error
-
-
-def _read(chosen: Format, files: Sequence[Path], options: dict[str, Any]) -> Iterator[Trace]:
-    if not chosen.per_rank or len(files) == 1 or chosen.read is tables.read_csv:
-        yield from chosen.read(files, **options)
-        return
-    of_files = [list(chosen.read([file], **options)) for file in files]
-    if are_ranks([[name for trace in traces for name in trace.workers] for traces in of_files]):
-        yield joined([trace for (trace,) in of_files], files)
-    else:
-        yield from (trace for traces in of_files for trace in traces)
 
 
 def detect_format(path: str | Path, options: Mapping[str, object] | None = None) -> Format:

@@ -66,10 +66,6 @@ class Events(Generic[What]):
         heapq.heappush(self._heap, (self.now + delay, self._planned, what))
         self._planned += 1
 
-    def __len__(self) -> int:
-        """Return how many events are to come."""
-        return len(self._heap)
-
     def __iter__(self) -> Iterator[What]:
         """Take events until none is left; more may be planned meanwhile."""
         while self._heap:

@@ -121,7 +121,10 @@ def tune(
 
     source = traces if isinstance(traces, Source) else Source(traces)
     fixed = set(re.findall(r"(\w+)=", name))
-    tried = [argument for argument in _arguments(named(name)) if argument not in fixed]
+    mine = named(name).get_params(deep=False)
+    inside = ["learning_rate", "weight_decay"] if "training" in mine else []
+    known = [argument for argument in (*mine, *inside) if argument in (*INTEGER_RANGES, *REAL)]
+    tried = [argument for argument in dict.fromkeys(known) if argument not in fixed]
     if not tried:
         raise ValueError(f"{name} has no argument that can be tuned; those that can are {[*INTEGER_RANGES, *REAL]}")
     workers = sorted({worker for trace in source for worker in trace.workers})
@@ -155,13 +158,6 @@ def tune(
     table = pd.DataFrame([{**trial.params, "score": trial.value} for trial in done])
     best = _with(named(name), done[0].params, training)
     return Tuned(best, float(done[0].value), table, _mattered(study, done, tried))
-
-
-def _arguments(predictor: FleetPredictor) -> list[str]:
-    """Return the predictor's arguments that are tried, and those of its training."""
-    found = [argument for argument in predictor.get_params(deep=False) if argument in (*INTEGER_RANGES, *REAL)]
-    inside = ["learning_rate", "weight_decay"] if hasattr(predictor, "training") else []
-    return [*found, *(argument for argument in inside if argument not in found)]
 
 
 def _with(predictor: FleetPredictor, arguments: Mapping[str, Any], training: Training | None) -> FleetPredictor:
@@ -205,21 +201,6 @@ def _score(
     return float(np.exp(np.mean(np.log(np.maximum(ratios, 1e-12))))), ""
 
 
-def _require_journal(path: Path) -> None:
-    """Refuse a file that is not a journal: Optuna would fail without naming it, or append to it."""
-    if not path.exists():
-        return
-    try:
-        with path.open(encoding="utf-8") as file:
-            # a foreign file may have a first line without end
-            first = file.readline(1 << 16)
-        is_journal = not first or "op_code" in json.loads(first)
-    except (OSError, ValueError, TypeError):
-        is_journal = False
-    if not is_journal:
-        raise ValueError(f"{path}: is not a journal of trials: name another file, or one that does not exist yet")
-
-
 def _study(storage: str | Path | None, name: str, seed: int, identity: str) -> Any:
     import optuna
 
@@ -229,7 +210,19 @@ def _study(storage: str | Path | None, name: str, seed: int, identity: str) -> A
         from optuna.storages import JournalStorage
         from optuna.storages.journal import JournalFileBackend
 
-        _require_journal(Path(storage))
+        try:
+            # a foreign file may have a first line without end; Optuna would fail without naming it, or append to it
+            with Path(storage).open(encoding="utf-8") as file:
+                first = file.readline(1 << 16)
+            is_journal = not first or "op_code" in json.loads(first)
+        except FileNotFoundError:
+            is_journal = True
+        except (OSError, ValueError, TypeError):
+            is_journal = False
+        if not is_journal:
+            raise ValueError(
+                f"{storage}: is not a journal of trials: name another file, or one that does not exist yet"
+            )
         place = JournalStorage(JournalFileBackend(str(storage)))
     study = optuna.create_study(storage=place, study_name=name, load_if_exists=True)
     if (known := study.user_attrs.get("of", identity)) != identity:

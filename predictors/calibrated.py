@@ -189,7 +189,11 @@ def _track(rows: dict[str, Array], error_W: Array, stated_WL: Array, settled: bo
         seen_W = np.isfinite(error_W)
         scale_W = np.where(seen_W, np.where(np.isnan(scale_W), size_W, scale_W), rows["scale"])
         moved_WL = np.where(seen_W[:, None] & np.isfinite(stated_WL), moved_WL, rows["multiples"])
-    rows["scale"], rows["multiples"], rows["compared"] = scale_W, _rising(moved_WL), rows["compared"] + seen_W
+    crossed_WL = moved_WL[:, 1:] < moved_WL[:, :-1]
+    if anywhere(crossed_WL):  # few quantiles ever cross
+        crossed_W = crossed_WL.any(axis=1)
+        moved_WL[crossed_W] = np.sort(moved_WL[crossed_W], axis=1)
+    rows["scale"], rows["multiples"], rows["compared"] = scale_W, moved_WL, rows["compared"] + seen_W
     # wider by 3/n after n errors, about as Student's t: the scale is uncertain too
     wide_W = scale_W * (1.0 + 3.0 / (1.0 + rows["compared"]))
     rows["quantiles"] = wide_W[:, None] * rows["multiples"]
@@ -219,12 +223,3 @@ def _restart(rows: dict[str, Array], error_W: Array, size_W: Array) -> bool:
     # the median of the last errors is about as certain as 5 errors
     rows["compared"] = np.where(restarted_W, 5.0, rows["compared"])
     return True
-
-
-def _rising(quantiles_WL: Array) -> Array:
-    """Sort quantiles that have crossed; few ever do."""
-    crossed_WL = quantiles_WL[:, 1:] < quantiles_WL[:, :-1]
-    if anywhere(crossed_WL):
-        crossed_W = crossed_WL.any(axis=1)
-        quantiles_WL[crossed_W] = np.sort(quantiles_WL[crossed_W], axis=1)
-    return quantiles_WL

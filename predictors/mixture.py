@@ -210,7 +210,10 @@ def _learn_weights(
     # a constant worker has no error to divide by
     size_W = np.maximum(np.abs(error_W), 1e-6)
     if ahead:
-        scale_W = _root_mean_square(rows["scale"], size_W)
+        # The running root mean square: far ahead, most of the error is that of few changes, which would count for
+        # little beside their mean size. One error counts as at most 10 scales.
+        square_W, largest_W = np.square(rows["scale"]), np.minimum(size_W, 10.0 * rows["scale"])
+        scale_W = np.asarray(np.sqrt(square_W + SCALE_SMOOTHING * (np.square(largest_W) - square_W)))
     else:
         scale_W = rows["scale"] + SCALE_SMOOTHING * (np.minimum(size_W, 5.0 * rows["scale"]) - rows["scale"])
     everyone = all_finite(scale_W)  # everybody reported, and not for the first time
@@ -228,16 +231,6 @@ def _learn_weights(
     rows["regret"] = discount * rows["regret"] + gain_WE
     rows["square"] = discount * rows["square"] + np.square(gain_WE)
     rows["scale"] = scale_W
-
-
-def _root_mean_square(scale_W: Array, size_W: Array) -> Array:
-    """Return the running root mean square of errors: far ahead, most of the error is that of few changes.
-
-    Beside their mean size, these would count for little.
-    """
-    # one error beyond the next iteration counts as at most 10 scales
-    square_W, largest_W = np.square(scale_W), np.minimum(size_W, 10.0 * scale_W)
-    return np.asarray(np.sqrt(square_W + SCALE_SMOOTHING * (np.square(largest_W) - square_W)))
 
 
 def _bounded(error: Array) -> Array:

@@ -28,7 +28,7 @@ class Format:
     matches
         Returns whether a file has this format, from its path and its first 64 kB of text.
     seen
-        What it was tried on: :func:`real` with the name of a set, or :data:`NATIVE`, :data:`QUOTED` or :data:`MADE`.
+        What it was tried on: ``"real files of NAME"``, or :data:`NATIVE`, :data:`QUOTED` or :data:`MADE`.
     job
         Returns the job that a file belongs to: files of one folder and one job are read together.
     per_rank
@@ -52,12 +52,3 @@ MADE = "files made in its layout only"
 """Evidence for a format known from its documentation alone: a real file may differ."""
 
 QUOTED = "lines of real files as public repositories quote them; no whole file"
-
-
-def real(name: str) -> str:
-    """Return the words for a format that was tried on real files of this set.
-
-    >>> real("msr-fiddle/philly-traces")
-    'real files of msr-fiddle/philly-traces'
-    """
-    return f"real files of {name}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paceline._arrays import Array
-from paceline.datasets.formats import MADE, Format, real
+from paceline.datasets.formats import MADE, Format
 from paceline.datasets.frame import TIMES, require_dense
 from paceline.datasets.io import (
     NUMBER,
@@ -587,7 +587,7 @@ FORMATS = (
         about="mini-batch time of the workers of a production job, every few seconds",
         files="job_<k>_norm.csv",
         gives="speed",
-        seen=real("alibaba/clusterdata, mini-batch-time"),
+        seen="real files of alibaba/clusterdata, mini-batch-time",
         read=read_pai_minibatch,
         matches=lambda path, head: {"worker", "gpu", "time", "batch_time_norm"} <= set(header_of(head)),
     ),
@@ -596,7 +596,7 @@ FORMATS = (
         about="how much the workers of 100 jobs differed in each iteration",
         files="coefficient_variation.csv",
         gives="usage",
-        seen=real("alibaba/clusterdata, mini-batch-time"),
+        seen="real files of alibaba/clusterdata, mini-batch-time",
         read=read_variation,
         matches=lambda path, head: header_of(head)[:4] == ["", "0", "1", "2"],
     ),
@@ -640,7 +640,7 @@ FORMATS = (
         about="a benchmark's result on long-lived virtual machines, every few hours over 16 months",
         files="<benchmark>__<region>__<size>__<unit>.csv, or <benchmark>/<region>/<size>/.../unit=<unit>.csv",
         gives="speed",
-        seen=real("Azure/AzurePublicDataset, vm-noise-data"),
+        seen="real files of Azure/AzurePublicDataset, vm-noise-data",
         read=read_azure_noise,
         matches=lambda path, head: {"value", "runtime", "starttime", "VM_id"} <= set(header_of(head)),
     ),
@@ -732,7 +732,7 @@ FORMATS = (
         about="compute time of every rank in every recorded step of a language model's training",
         files="trace-<job>.parquet",
         gives="speed",
-        seen=real("ByteDance-Seed/StragglerAnalysis"),
+        seen="real files of ByteDance-Seed/StragglerAnalysis",
         read=read_bytedance,
         matches=_is_bytedance,
     ),

@@ -342,32 +342,26 @@ def instead(text: str) -> str:
     'is the straggler log of Megatron-LM, which names the fastest and '
     """
     record = "record busy times instead: paceline record -- <your command>"
-    known = (
-        (
-            r"\b(?:RunningAvg|Curr)SamplesPerSec=",
-            f"is a log of DeepSpeed, whose samples per second are those of the whole job; {record}",
+    options = "log with --timing-log-level 2 --timing-log-option all"
+    known = {
+        r"\b(?:RunningAvg|Curr)SamplesPerSec=": (
+            f"is a log of DeepSpeed, whose samples per second are those of the whole job; {record}"
         ),
-        (
-            re.compile(r'"log_history"|"current_steps": *\d+, *"total_steps"'),
-            f"is the log of a trainer, which one process writes, without the times of each rank; {record}",
+        r'"log_history"|"current_steps": *\d+, *"total_steps"': (
+            f"is the log of a trainer, which one process writes, without the times of each rank; {record}"
         ),
-        (
-            r"\bstep: *\d+ .*\btps: *[\d,]+",
+        r"\bstep: *\d+ .*\btps: *[\d,]+": (
             "is a log of torchtitan, whose ranks all show the same tps, as each waits for the slowest: profile some "
-            "steps (its option to enable profiling) and name the folder of the exported traces",
+            "steps (its option to enable profiling) and name the folder of the exported traces"
         ),
-        (
-            r"(?:\bmax|\(min, max\)) time across ranks \(ms\):",
-            "is a log of Megatron-LM with the times of no single rank: log with --timing-log-level 2 "
-            "--timing-log-option all",
+        r"(?:\bmax|\(min, max\)) time across ranks \(ms\):": (
+            f"is a log of Megatron-LM with the times of no single rank: {options}"
         ),
-        (
-            r"MnRtt/Rnk: ",
-            "is the straggler log of Megatron-LM, which names the fastest and the slowest rank alone: log with "
-            "--timing-log-level 2 --timing-log-option all",
+        r"MnRtt/Rnk: ": (
+            f"is the straggler log of Megatron-LM, which names the fastest and the slowest rank alone: {options}"
         ),
-    )
-    return next((sentence for pattern, sentence in known if re.search(pattern, text)), "")
+    }
+    return next((sentence for pattern, sentence in known.items() if re.search(pattern, text)), "")
 
 
 FORMATS = (

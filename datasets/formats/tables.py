@@ -72,7 +72,10 @@ def read_csv(
     others |= {"unit": unit, "start_unit": start_unit}
     chosen = {name: value for name, value in others.items() if value not in (None, "s")}
     if not (columns or chosen) and all(map(_is_paceline_parquet, paths)):
-        traces = [_loaded(path) for path in paths]
+        # one without a recorded job is named after its file, as a CSV is
+        names = [path.name.removesuffix(".parquet") for path in paths]
+        loaded = zip(map(Trace.load, paths), names, strict=True)
+        traces = [replace(trace, meta={"job": name, **trace.meta}) for trace, name in loaded]
         yield from [joined(traces, paths)] if are_ranks([one.workers for one in traces]) else traces
         return
     found: list[Arranged] = []
@@ -248,12 +251,6 @@ def _is_paceline_parquet(path: Path) -> bool:
         return True  # so that loading it says what is broken
 
 
-def _loaded(path: Path) -> Trace:
-    """Return the trace of a file; one without a recorded job is named after its file, as a CSV is."""
-    trace = Trace.load(path)
-    return replace(trace, meta={"job": path.name.removesuffix(".parquet"), **trace.meta})
-
-
 # --- The table of a file.
 
 
@@ -411,8 +408,11 @@ def _in_order(table: pd.DataFrame, counts: RowCounts) -> pd.DataFrame:
             run_N = runs_of_rows(code_N, step_N)
         if run_N.any():
             # where an epoch goes on, its iterations are only counted again
-            epochs = table.get("epoch")
-            if epochs is not None and pd.api.types.is_numeric_dtype(epochs) and _rise(epochs.groupby(run_N)):
+            rises = False
+            if "epoch" in table and pd.api.types.is_numeric_dtype(table["epoch"]):
+                epochs = table["epoch"].groupby(run_N)
+                rises = bool((epochs.min().to_numpy()[1:] > epochs.max().to_numpy()[:-1]).all())
+            if rises:
                 text = "epochs count their iterations from the start and were put one after the other"
                 counts.notes(text, run_N.max() + 1)
             else:
@@ -422,11 +422,6 @@ def _in_order(table: pd.DataFrame, counts: RowCounts) -> pd.DataFrame:
     back_N = (np.diff(code_N[written_N]) == 0) & (np.diff(step_N[written_N]) < 0)
     counts.notes("rows were out of order and were sorted by iteration", back_N.sum())
     return table
-
-
-def _rise(epochs: Any) -> bool:
-    """Return whether the epochs of each run lie above those of the run before."""
-    return bool((epochs.min().to_numpy()[1:] > epochs.max().to_numpy()[:-1]).all())
 
 
 def _is_dense(code_N: NDArray[np.intp], step_N: Array) -> bool:

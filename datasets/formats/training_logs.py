@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array
 from paceline.datasets.columns import Arrangement, span_unit
-from paceline.datasets.formats import QUOTED, Format, real
+from paceline.datasets.formats import QUOTED, Format
 from paceline.datasets.formats.tables import require_values, traces_of
 from paceline.datasets.frame import require_dense, seconds_of
 from paceline.datasets.io import NUMBER, TEXT, RowCounts, frame, header_of, numbered_lines
@@ -491,7 +491,7 @@ FORMATS = (
         about="history of a run with free columns (Weights & Biases)",
         files="CSV with the columns _step, _runtime, _timestamp and others",
         gives="speed if the column of step times is named, otherwise usage",
-        seen=real("cirquit/hivemind-multi-cloud"),
+        seen="real files of cirquit/hivemind-multi-cloud",
         read=read_wandb,
         matches=_is_wandb,
     ),
@@ -511,7 +511,7 @@ FORMATS = (
         about="training steps of a worker with CPU, memory and network (W&B export)",
         files="hivemind-<experiment>-<host>.csv; a folder's workers of one experiment are one trace",
         gives="speed",
-        seen=real("cirquit/hivemind-multi-cloud"),
+        seen="real files of cirquit/hivemind-multi-cloud",
         read=read_workers,
         matches=lambda path, head: {STEP, SAMPLES, *BUSY_PARTS} <= set(header_of(head)),
         job=experiment,
@@ -521,7 +521,7 @@ FORMATS = (
         about="hivemind's own smoothed speed of every peer, once a second",
         files="hivemind-<experiment>-vm-monitor.csv",
         gives="speed",
-        seen=real("cirquit/hivemind-multi-cloud"),
+        seen="real files of cirquit/hivemind-multi-cloud",
         read=read_monitor,
         matches=lambda path, head: any(map(PEER.fullmatch, header_of(head))),
     ),
@@ -530,7 +530,7 @@ FORMATS = (
         about="a scalar exported from TensorBoard: steps over wall time, or a rate",
         files="CSV with the columns Wall time, Step and Value",
         gives="speed",
-        seen=real("cake-lab/CM-DARE and cake-lab/Sync-Switch"),
+        seen="real files of cake-lab/CM-DARE and cake-lab/Sync-Switch",
         read=read_tensorboard,
         job=lambda path: "",
         matches=lambda path, head: set(TENSORBOARD) <= set(header_of(head)),
