@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from paceline._arrays import Array, Sizes
 from paceline.datasets.columns import advice
 from paceline.datasets.formats import NATIVE, Format, cluster_traces, monitoring, profilers, tables, training_logs
 from paceline.datasets.frame import REQUIRED
@@ -26,37 +25,20 @@ from paceline.datasets.ranks import are_ranks, job_of, joined, rank_of
 from paceline.datasets.trace import Trace
 
 
-def frozen(trace: Trace) -> dict[str, int]:
-    """Return for how many iterations all covariates of a worker stand still; other workers are left out.
+def frozen(trace: Trace) -> str:
+    """Return in words for how many iterations all covariates of a worker stand still; empty if they never do.
 
     A single covariate that rests, such as used memory, is nothing unusual while others move. A worker whose covariates
-    never change has no frozen stretch.
-
-    A load that is measured for 50 iterations, and stays at its last value for 30 more:
+    never change has no frozen stretch. Here a load is measured for 50 iterations, and stays at its last value for more:
 
     >>> load_T = np.append(np.sin(np.arange(50)), np.full(30, np.sin(49)))
     >>> ones = np.ones((80, 1))
     >>> frozen(Trace(ones, ones, workers=["a"], covariates=load_T[:, None, None], covariate_names=["load"]))
-    {'a': 31}
+    'all covariates stand still for 31 iterations of a'
     """
-    if trace.covariates is None or len(trace) <= 20:
-        return {}
-    rows_W = _frozen_rows(trace.covariates)
-    return {name: int(rows) for name, rows in zip(trace.workers, rows_W, strict=True) if rows}
-
-
-def frozen_sentence(rows: dict[str, int]) -> str:
-    """Return the counts of :func:`frozen` in words.
-
-    >>> frozen_sentence({"a": 31, "b": 20})
-    'all covariates stand still for 31 iterations of a, 20 iterations of b'
-    """
-    named = [f"{count} iterations of {name}" for name, count in rows.items()]
-    more = [f"and others of {len(named) - 5} more workers"] if len(named) > 5 else []
-    return "all covariates stand still for " + ", ".join([*named[:5], *more])
-
-
-def _frozen_rows(covariates_TWD: Array) -> Sizes:
+    covariates_TWD = trace.covariates
+    if covariates_TWD is None or len(trace) <= 20:
+        return ""
     iterations, workers, _ = covariates_TWD.shape
     known_TWD = np.isfinite(covariates_TWD)
     equal_TWD = (covariates_TWD[1:] == covariates_TWD[:-1]) | ~(known_TWD[1:] | known_TWD[:-1])
@@ -72,18 +54,11 @@ def _frozen_rows(covariates_TWD: Array) -> Sizes:
     others_W = np.bincount(worker_R, weights=length_R, minlength=workers) - longest_W
     minimum_W = np.maximum(20, 10.0 * others_W / np.maximum(runs_W - 1, 1))
     frozen_R = (length_R >= minimum_W[worker_R]) & (runs_W[worker_R] > 1)
-    return np.bincount(worker_R[frozen_R], weights=length_R[frozen_R], minlength=workers).astype(np.int64)
+    rows_W = np.bincount(worker_R[frozen_R], weights=length_R[frozen_R], minlength=workers)
+    still = [f"{rows:.0f} iterations of {name}" for name, rows in zip(trace.workers, rows_W, strict=True) if rows]
+    more = [f"and others of {len(still) - 5} more workers"] if len(still) > 5 else []
+    return "all covariates stand still for " + ", ".join([*still[:5], *more]) if still else ""
 
-
-__all__ = [
-    "FORMATS",
-    "Format",
-    "detect_format",
-    "iter_traces",
-    "jobs_of",
-    "read_job",
-    "read_traces",
-]
 
 log = logging.getLogger("paceline.datasets.readers")
 
@@ -157,8 +132,8 @@ def read_job(chosen: Format, files: Sequence[Path], **options: Any) -> Iterator[
         for trace in traces:
             # what the reader was tried on, and frozen covariates
             meta = dict(trace.meta) if chosen.seen == NATIVE else {"reader_seen": chosen.seen, **trace.meta}
-            if counts := frozen(trace):
-                meta["frozen"] = frozen_sentence(counts)
+            if sentence := frozen(trace):
+                meta["frozen"] = sentence
             yield trace if meta == trace.meta else replace(trace, meta=meta)
     except (OSError, ImportError):
         raise

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeGuard
 
@@ -117,7 +118,7 @@ class Trace:
 
     def __reduce__(self) -> tuple[object, ...]:
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return (_rebuild, ({**fields, "meta": dict(self.meta)},))
+        return partial(Trace, **{**fields, "meta": dict(self.meta)}), ()
 
     @property
     def name(self) -> str:
@@ -261,10 +262,6 @@ class Trace:
             raise ValueError(f"{path}: {error}") from error
         in_order = not workers or tuple(workers) == trace.workers or set(workers) != set(trace.workers)
         return trace if in_order else trace.select(workers=workers)
-
-
-def _rebuild(fields: dict[str, object]) -> Trace:
-    return Trace(**fields)  # type: ignore[arg-type]
 
 
 def _panel(name: str, values: ArrayLike) -> Array:

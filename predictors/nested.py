@@ -176,7 +176,11 @@ class NestedPredictor(FleetPredictor):
         """
         if self._read is None:
             names = tuple(dict.fromkeys(self._all_covariates()))
-            self._read = (names, [_places(inner.covariate_names, names) for inner in self._inner])
+            read = [inner.covariate_names for inner in self._inner]
+            places = [
+                None if mine == names else np.array([names.index(name) for name in mine], np.intp) for mine in read
+            ]
+            self._read = (names, places)
         return self._read
 
     def _all_covariates(self) -> Sequence[str]:
@@ -291,17 +295,11 @@ class NestedPredictor(FleetPredictor):
         Cached until other covariates come: the same object for the same covariates, so that inner caches know it, too.
         """
         if self._split is None or self._split[0] is not covariates_WD:
-            pairs = zip(self._inner, self._reading()[1], strict=True)
-            self._split = (covariates_WD, [(inner, _selected(covariates_WD, places)) for inner, places in pairs])
+            pairs = []
+            for inner, places in zip(self._inner, self._reading()[1], strict=True):
+                mine_WD = covariates_WD
+                if places is not None:  # taken from the transpose, where a covariate's column is contiguous
+                    mine_WD = covariates_WD.T.take(places, axis=0).T if len(places) else covariates_WD[:, :0]
+                pairs.append((inner, mine_WD))
+            self._split = (covariates_WD, pairs)
         return self._split[1]
-
-
-def _selected(covariates_WD: Array, places: NDArray[np.intp] | None) -> Array:
-    if places is None:
-        return covariates_WD
-    # Take from the transpose, where a covariate's column is contiguous.
-    return covariates_WD.T.take(places, axis=0).T if len(places) else covariates_WD[:, :0]
-
-
-def _places(mine: tuple[str, ...], names: tuple[str, ...]) -> NDArray[np.intp] | None:
-    return None if mine == names else np.array([names.index(name) for name in mine], np.intp)

@@ -123,42 +123,41 @@ def read_sar(
     """Yield the usage of machines from ``sadf -d``; each device or core is a separate worker."""
     for path in paths:
         counts, selected = RowCounts(), False
-        for part in _sar_parts(path, counts):
-            if workers is None or part.rows.worker.isin(list(workers)).any():
+        for rows, layout in _sar_parts(path, counts):
+            if workers is None or rows.worker.isin(list(workers)).any():
                 selected = True
-                yield from usage_traces([path], [part.rows], part.layout, counts, period=period, workers=workers)
+                yield from usage_traces([path], [rows], layout, counts, period=period, workers=workers)
             else:
-                counts.rows("rows of workers that were not asked for", len(part.rows.time))
+                counts.rows("rows of workers that were not asked for", len(rows.time))
         if not selected:
             raise ValueError(f"{path}: has no row of the workers {list(workers or ())}")
 
 
-class _Part:
-    """The rows under one header of a sadf file."""
+def _sar_part(path: Path, header: Sequence[str], rows: Sequence[Numbered]) -> tuple[Rows, Layout]:
+    """Return the rows under one header of a sadf file."""
+    import pandas as pd
 
-    def __init__(self, path: Path, header: Sequence[str], rows: Sequence[Numbered]) -> None:
-        import pandas as pd
-
-        devices = [name for name in header[3:4] if not name.startswith("%") and name.isupper()]
-        names = list(header[3 + len(devices) :])
-        worker = [row[0] + (f" {devices[0].lower()} {row[3]}" if devices and row[3] != "-1" else "") for _, row in rows]
-        written = [row[2] for _, row in rows]
-        if written[0].replace(".", "", 1).isdigit():
-            time_N = _numbers(path, ["timestamp"], [(line, row[2:3]) for line, row in rows])[:, 0]
-        else:
-            time_N = seconds_since_1970(path, pd.Series(written), "timestamp", first_row=rows[0][0])
-        values_ND = _numbers(path, names, [(line, row[3 + len(devices) :]) for line, row in rows])
-        interval_N = np.abs(_numbers(path, ["interval"], [(line, row[1:2]) for line, row in rows])[:, 0])
-        self.rows = Rows(pd.Series(worker), time_N, values_ND)
-        self.layout = Layout(
-            covariates=dict.fromkeys(names, "as sar names it"),
-            period=float(np.median(np.where(interval_N > 0, interval_N, 1.0))),
-            since_1970=True,
-            meta={"format": "sar"},
-        )
+    devices = [name for name in header[3:4] if not name.startswith("%") and name.isupper()]
+    names = list(header[3 + len(devices) :])
+    worker = [row[0] + (f" {devices[0].lower()} {row[3]}" if devices and row[3] != "-1" else "") for _, row in rows]
+    written = [row[2] for _, row in rows]
+    if written[0].replace(".", "", 1).isdigit():
+        time_N = _numbers(path, ["timestamp"], [(line, row[2:3]) for line, row in rows])[:, 0]
+    else:
+        time_N = seconds_since_1970(path, pd.Series(written), "timestamp", first_row=rows[0][0])
+    values_ND = _numbers(path, names, [(line, row[3 + len(devices) :]) for line, row in rows])
+    interval_N = np.abs(_numbers(path, ["interval"], [(line, row[1:2]) for line, row in rows])[:, 0])
+    usage = Rows(pd.Series(worker), time_N, values_ND)
+    layout = Layout(
+        covariates=dict.fromkeys(names, "as sar names it"),
+        period=float(np.median(np.where(interval_N > 0, interval_N, 1.0))),
+        since_1970=True,
+        meta={"format": "sar"},
+    )
+    return usage, layout
 
 
-def _sar_parts(path: Path, counts: RowCounts) -> Iterator[_Part]:
+def _sar_parts(path: Path, counts: RowCounts) -> Iterator[tuple[Rows, Layout]]:
     header: list[str] = []
     rows: list[Numbered] = []
     has_part = False
@@ -167,7 +166,7 @@ def _sar_parts(path: Path, counts: RowCounts) -> Iterator[_Part]:
         if text.lstrip().startswith("#"):
             if rows:
                 has_part = True
-                yield _Part(path, header, rows)
+                yield _sar_part(path, header, rows)
             header, rows = [cells[0].lstrip("# "), *cells[1:]], []
         elif len(cells) > 3 and cells[3].startswith("LINUX-RESTART"):  # may stand above the first header
             counts.read(1)
@@ -183,7 +182,7 @@ def _sar_parts(path: Path, counts: RowCounts) -> Iterator[_Part]:
                 f"{path}: row {line}: a header such as '# hostname;interval;timestamp;...' must come first"
             )
     if rows:
-        yield _Part(path, header, rows)
+        yield _sar_part(path, header, rows)
     elif not has_part:
         raise ValueError(f"{path}: has no rows")
 

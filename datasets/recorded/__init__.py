@@ -11,6 +11,8 @@ from pathlib import Path
 
 from paceline.datasets.trace import Trace
 
+FOLDER = Path(__file__).parent
+
 
 def names(split: str | None = None) -> list[str]:
     """Return the names of the recorded jobs, all or those of one split.
@@ -18,7 +20,7 @@ def names(split: str | None = None) -> list[str]:
     >>> len(names()) >= 6
     True
     """
-    found = sorted(path.stem for path in _folder().glob("*.parquet"))
+    found = sorted(path.stem for path in FOLDER.glob("*.parquet"))
     if split is None:
         return found
     if split not in ("fit", "held-out"):
@@ -35,7 +37,7 @@ def load(name: str) -> Trace:
     ValueError
         If there is none; the message lists the valid names.
     """
-    path = _folder() / f"{name}.parquet"
+    path = FOLDER / f"{name}.parquet"
     if not path.is_file():
         raise ValueError(f"there is no recorded trace {name!r}; there are {names()}")
     return Trace.load(path)
@@ -44,7 +46,3 @@ def load(name: str) -> Trace:
 def load_split(split: str) -> list[Trace]:
     """Return all recorded jobs of a split, ``"fit"`` or ``"held-out"``."""
     return [load(name) for name in names(split)]
-
-
-def _folder() -> Path:
-    return Path(__file__).parent
