@@ -181,11 +181,6 @@ def are_wall_times(seconds_TW: Array) -> bool:
     )
 
 
-def difference(seconds_TW: Array) -> float:
-    """Return by which share the times of an iteration usually differ between workers."""
-    return float(np.median(np.ptp(seconds_TW, axis=1) / seconds_TW.max(axis=1)))
-
-
 def _share(seconds_TW: Array) -> float:
     """Return the share of the time that workers wait for the slowest one."""
     longest_T = np.nanmax(seconds_TW, axis=1)

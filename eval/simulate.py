@@ -23,7 +23,6 @@ from paceline.datasets.profiles import read_profiles
 from paceline.datasets.waiting_time import (
     NEARLY_SAME,
     Waiting,
-    difference,
     holds_wall_times,
     measured_waiting,
     waiting_of,
@@ -287,9 +286,6 @@ def percent(share: float) -> str:
     return f"{_rounded(share)}%"
 
 
-# -- what is known of the job ----------------------------------------------------------------------------------------
-
-
 def _require_reports(trace: Trace, complete_T: Mask) -> None:
     """Refuse a trace that does not tell what balancing would gain."""
     unknown = "what balancing would gain is not known: "
@@ -331,7 +327,8 @@ def _about_job(found: Simulation, trace: Trace, global_batch: int | None) -> Sim
     assumed = found.assumed
     # times so alike that they may be wall times
     seconds_TW = trace.seconds[np.isfinite(trace.seconds).all(axis=1)]
-    if not measured_waiting(trace) and len(seconds_TW) >= 3 and (apart := difference(seconds_TW)) <= NEARLY_SAME:
+    apart = float(np.median(np.ptp(seconds_TW, axis=1) / seconds_TW.max(axis=1))) if len(seconds_TW) >= 3 else np.inf
+    if not measured_waiting(trace) and apart <= NEARLY_SAME:
         same = f"Workers' times differ by only {percent(apart)}, as those of whole iterations do, whoever is slow"
         assumed = (*assumed, f"Assumed: times are each worker's own, without waiting. {same}.")
     return replace(
@@ -342,9 +339,6 @@ def _about_job(found: Simulation, trace: Trace, global_batch: int | None) -> Sim
         accumulate=accumulate,
         command=trace.meta.get("command", ""),
     )
-
-
-# -- replays ---------------------------------------------------------------------------------------------------------
 
 
 def _steady(trace: Trace, global_batch: int | None, curves: Curves | None, noise: float) -> Simulation:

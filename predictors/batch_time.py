@@ -66,36 +66,6 @@ def curves_of_traces(
     return {device: _curve(points[0], points[1], near) for device, points in pooled.items()}
 
 
-def curves_of_profiles(profiles: pd.DataFrame, *, near: float | None = None) -> dict[str, Array]:
-    """Fit one curve to each device of a tidy profile, ``[F]`` each; a batch of NaN seconds did not fit in memory."""
-    curves = {}
-    for device, rows in profiles.groupby("device"):
-        if len(rows[["source", "model", "held"]].drop_duplicates()) > 1:
-            raise ValueError(
-                f"profiles must hold one curve for each device, but {device!r} has several: "
-                "select one source, model and held first"
-            )
-        size_N, seconds_N = (rows[name].to_numpy(dtype=np.float64) for name in ("batch", "seconds"))
-        fits_N = np.isfinite(seconds_N)
-        if not _determines_line(size_N[fits_N]):
-            raise ValueError(f"profiles of {device!r} must hold two or more different batches, got {size_N[fits_N]}")
-        weight_N = certainty(rows["uncertainty"])[fits_N] if "uncertainty" in rows else None
-        curve = _curve(size_N[fits_N], seconds_N[fits_N], near, weight_N)
-        if size_N[fits_N].max() < size_N.max():
-            curve[FIELDS.index("most")] = size_N[fits_N].max()
-        curves[str(device)] = curve
-    return curves
-
-
-def median_curve(curves: Mapping[str, Array]) -> Array:
-    """Return the curve to expect of a device that was not fitted, ``[F]``: the median of those that were."""
-    if not curves:
-        return PROPORTIONAL
-    median = np.median(np.stack(list(curves.values())), axis=0)
-    median[FIELDS.index("most")] = np.inf  # other devices' memory says nothing about this one's
-    return median
-
-
 def _determines_line(size_N: Array) -> bool:
     # sizes must differ by 20% to determine both slope and intercept
     return len(size_N) > 0 and float(size_N.max()) >= 1.2 * float(size_N.min())
@@ -195,7 +165,25 @@ class BatchTime(NestedPredictor):
         ValueError
             If the profiles hold more than one curve for a device, or too few sizes.
         """
-        self.curves_ |= curves_of_profiles(profiles, near=self.near)
+        curves: dict[str, Array] = {}
+        for device, rows in profiles.groupby("device"):
+            if len(rows[["source", "model", "held"]].drop_duplicates()) > 1:
+                raise ValueError(
+                    f"profiles must hold one curve for each device, but {device!r} has several: "
+                    "select one source, model and held first"
+                )
+            size_N, seconds_N = (rows[name].to_numpy(dtype=np.float64) for name in ("batch", "seconds"))
+            fits_N = np.isfinite(seconds_N)
+            if not _determines_line(size_N[fits_N]):
+                raise ValueError(
+                    f"profiles of {device!r} must hold two or more different batches, got {size_N[fits_N]}"
+                )
+            weight_N = certainty(rows["uncertainty"])[fits_N] if "uncertainty" in rows else None
+            curve = _curve(size_N[fits_N], seconds_N[fits_N], self.near, weight_N)
+            if size_N[fits_N].max() < size_N.max():
+                curve[FIELDS.index("most")] = size_N[fits_N].max()
+            curves[str(device)] = curve
+        self.curves_ |= curves
         return self
 
     def _device(self, worker: str) -> str:
@@ -204,7 +192,11 @@ class BatchTime(NestedPredictor):
     def _start_curve(self, worker: str) -> Array:
         """Return the fitted curve of this worker or its device type, ``[F]``, or the median curve if there is none."""
         known = self.curves_.get(self._device(worker))
-        return median_curve(self.curves_) if known is None else known
+        if known is not None or not self.curves_:
+            return PROPORTIONAL if known is None else known
+        median = np.median(np.stack(list(self.curves_.values())), axis=0)
+        median[FIELDS.index("most")] = np.inf  # other devices' memory says nothing about this one's
+        return np.asarray(median)
 
     # -- the fleet, here and in the relative speed's predictor ---------------------------------------------------------
 

@@ -122,9 +122,6 @@ def curve_seconds(fit: Fit, sizes: ArrayLike) -> Array:
     return np.maximum(floor, intercept + slope * np.asarray(sizes, dtype=np.float64))
 
 
-# -- all curves through measurements -----------------------------------------------------------------------------
-
-
 def _lines(size_N: Array, seconds_N: Array) -> tuple[Array, Array]:
     """Return slopes and intercepts of the lines through every two measurements, ``[P]``; no slope is negative."""
     i, j = np.triu_indices(len(size_N), 1)
@@ -145,9 +142,6 @@ def _capped(times: Array, seconds_N: Array) -> Array:
     deviation = _deviation(times, seconds_N)
     # off by more than a factor of 2 counts as off by 2
     return np.where(times > 0, np.minimum(deviation, math.log(2.0)), np.inf)
-
-
-# -- averaging the noise -----------------------------------------------------------------------------------------
 
 
 def _refined(fit: Fit, size_N: Array, seconds_N: Array, weight_N: Array) -> Fit:
@@ -212,9 +206,6 @@ def _positive(line: Fit, size_N: Array) -> Fit:
     if intercept > -EXACT * slope * float(size_N.max()):  # only rounding made it negative
         return floor, slope, 0.0
     return 0.5 * float(curve_seconds(line, size_N.min())), slope, intercept
-
-
-# -- arguments ---------------------------------------------------------------------------------------------------
 
 
 def _checked(sizes: ArrayLike, seconds: ArrayLike, weights: ArrayLike | None) -> tuple[Array, Array, Array]:

@@ -226,19 +226,15 @@ def collected(
         fitting.progress(FitProgress("windows", done, total, done / (time.perf_counter() - began)))
     windows = Windows(np.concatenate(blocks) if blocks else np.empty(0, dtype=[]), names)
     if windows.validating in (0, len(windows)):
-        raise ValueError(_too_few(fitting, survey, needs))
+        if fitting.held_out is not None and max(survey.lengths) > 10:
+            raise ValueError(
+                f"of {len(survey.workers)} workers {len(fitting.held_out)} are held out, and one part has no window: "
+                "hold out another share, or give longer traces"
+            )
+        more = ", ..." if total > 10 else ""
+        shown = f"{list(survey.lengths[: 9 if more else 10])}{more}"
+        raise ValueError(f"traces of {shown} iterations are too short to fit {needs}".rstrip())
     return windows
-
-
-def _too_few(fitting: Fitting, survey: Survey, needs: str) -> str:
-    if fitting.held_out is not None and max(survey.lengths) > 10:
-        return (
-            f"of {len(survey.workers)} workers {len(fitting.held_out)} are held out, and one part has no window: "
-            "hold out another share, or give longer traces"
-        )
-    lengths = list(survey.lengths[:10])
-    shown = f"{lengths}" if len(survey.lengths) <= 10 else f"{lengths[:-1]}, ..."
-    return f"traces of {shown} iterations are too short to fit {needs}".rstrip()
 
 
 Rows = dict[str, Array]
