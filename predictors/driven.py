@@ -107,12 +107,13 @@ class DrivenAverages(Averages):
     def _new_moves(self, covariates_WD: Array, places: slice) -> _Moves:
         rows, fleet = self.state, self.shared_state
         now_WK = covariates_WD[:, places]
-        if not all_finite(now_WK):  # a missing covariate keeps its last value
-            now_WK = np.where(np.isnan(now_WK), rows["covariate"][:, places], now_WK)
         off_WK = now_WK - rows["covariate_level"][:, places]
+        if not (complete := all_finite(off_WK)):  # a missing covariate keeps its last value
+            now_WK = np.where(np.isnan(now_WK), rows["covariate"][:, places], now_WK)
+            off_WK = now_WK - rows["covariate_level"][:, places]
         move_WK = off_WK / (fleet["unit"][places] + 1e-150)
         np.minimum(np.maximum(move_WK, -FARTHEST, out=move_WK), FARTHEST, out=move_WK)
-        if not all_finite(move_WK):
+        if not complete:
             move_WK[np.isnan(move_WK)] = 0.0
         step_W = move_WK @ fleet["effects"][places]
         np.minimum(np.maximum(step_W, -LARGEST_STEP, out=step_W), LARGEST_STEP, out=step_W)

@@ -58,10 +58,10 @@ class Seasonal(FleetPredictor):
         return speed_of_log(self.forecast_log_speed(covariates_WD, horizon))
 
     def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        rows, workers = self.state, np.arange(len(self.workers))
-        period_W, share_W = self._season()
+        rows, (period_W, share_W) = self.state, self._season()
         if not anywhere(share_W):
             return rows["level"]
+        workers = np.arange(len(period_W))
         # The place of the deviation one period before that iteration.
         ahead_W = period_W - 1 - ((horizon - 1) % period_W if horizon > 1 else 0)
         past_W = rows["deviations"][workers, ahead_W] + rows["deviations"][workers, ahead_W + period_W]
@@ -72,10 +72,11 @@ class Seasonal(FleetPredictor):
 
         Cached until the next report, for other horizons.
         """
-        rows, workers = self.state, np.arange(len(self.workers))
-        echoes_WP, cached = rows["echoes"], self._cached
+        rows, cached = self.state, self._cached
+        echoes_WP = rows["echoes"]
         if cached is not None and cached[0] is echoes_WP:
             return cached[1], cached[2]
+        workers = np.arange(len(echoes_WP))
         best_W = 1 + echoes_WP[:, 1:-1].argmax(axis=1)
         # After a jump all deviations have one sign, and neighboring lags correlate as well: a period stands out.
         beside_W = echoes_WP[workers, best_W - 1] + echoes_WP[workers, best_W + 1]
