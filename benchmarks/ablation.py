@@ -48,8 +48,8 @@ class Part(Auto):
     """Auto with other experts."""
 
     def __init__(self, experts: Sequence[Predictor], mixture: type[Mixture] = HeadStart) -> None:
-        self._mixture = mixture(experts)
-        Calibrated.__init__(self, PeriodicEvents(self._mixture))
+        Calibrated.__init__(self, PeriodicEvents(mixture(experts)))
+        self._mixture = self._inner[0]._inner[0]
         self.covariates = ()
 
 
