@@ -43,7 +43,8 @@ def _file(module: str) -> Path:
 
 def _is_documented(module: str, name: str) -> bool:
     """Return whether a name is a class or a function: constants have no docstring of their own, modules no entry."""
-    for node in ast.parse(_file(module).read_text(encoding="utf-8")).body:
+    body = ast.parse(_file(module).read_text(encoding="utf-8")).body
+    for node in [*body, *(inner for outer in body if isinstance(outer, ast.If) for inner in outer.body)]:
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name:
             return True
         if isinstance(node, ast.ImportFrom) and node.module and node.module != module:

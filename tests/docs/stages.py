@@ -122,6 +122,7 @@ STAGES = {
         1: ONE_MODEL,
         3: ASYNCHRONOUS,
     },
+    "howto/audit.md": {1: ""},
     "howto/choosing.md": {1: ""},
     "howto/evaluating.md": {1: "", 2: "", 3: "", 4: ""},
     "howto/federated.md": {3: FEDERATED},

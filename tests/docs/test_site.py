@@ -131,6 +131,7 @@ def test_shown_commands_exist_with_options(page, line):
 def test_interface_names_classes_and_functions():
     assert {"split", "assign", "Split"} <= set(names("paceline.solver"))
     assert {"EWMA", "NARX"} <= set(names("paceline.predictors"))
+    assert {"attach", "audit"} <= set(names("paceline.torch"))
     assert not {"KINDS", "NAMES"} & set(names("paceline.predictors"))
 
 

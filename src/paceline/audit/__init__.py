@@ -1,7 +1,8 @@
 """A verdict on any training script: whether a sample counts the same on whichever rank it lands.
 
-``paceline audit -- torchrun ...`` runs a script by its own command. :mod:`paceline.audit.audit` says which runs it
-makes, and :mod:`paceline.audit.causes` how causes are told apart.
+``paceline audit -- torchrun ...`` runs a script by its own command; :func:`paceline.torch.audit` looks at a loss in a
+notebook. :mod:`paceline.audit.audit` says which runs are made, and :mod:`paceline.audit.causes` how causes are told
+apart.
 
 **How a script is run unedited.** Its own command starts its own processes, with a folder first on ``PYTHONPATH`` that
 holds a ``sitecustomize.py``: Python imports that by itself in every process, whatever starts it (torchrun, ``accelerate

@@ -27,10 +27,13 @@ class Audit:
         Runs the script.
     steps
         Steps that are compared.
+    script
+        Whether a script is audited, with loaders of its own, and not a loss alone.
     """
 
     run: Runner
     steps: int = 3
+    script: bool = True
     found: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     noise: float = 0.0
@@ -61,14 +64,17 @@ class Audit:
         beside = any(step.facts.get("beside") or step.facts.get("draws") for step in self.base.records[0].steps)
         if not self.balanced and beside and self.streams[0].startswith(RANDINT):
             return self.unknown(Cause.NO_SAMPLES, "a step draws more than the numbers of its samples")
-        if not self.balanced:
+        if not self.balanced and self.script:
             self.notes.append(
                 "The script has no BalancedLoader, so its own sizes stay: the audit says whether a sample counts the "
                 "same on whichever rank and in whichever micro-batch it lands."
             )
         if len(self.base.records[0].steps) < self.steps:
             self.notes.append(f"The script took {len(self.base.records[0].steps)} steps only.")
-        self.notes.append("Dropout and loading processes are off; what augments a sample is the same in every run.")
+        if self.script:
+            self.notes.append("Dropout and loading processes are off; what augments a sample is the same in every run.")
+        else:
+            self.notes.append("Dropout is off.")
         return None
 
     # -- noise -----------------------------------------------------------------------------------------------------

@@ -127,12 +127,13 @@ class Cause(Enum):
     )
     NO_SAMPLES = (
         "no samples of a DataLoader, a BalancedLoader or torch.randint could be exchanged",
-        "load samples through a DataLoader in every step, on two ranks or more",
+        "load samples through a DataLoader in every step, on two ranks or more; or audit the loss alone: "
+        "paceline.torch.audit(step, batches)",
         "no-samples",
     )
     NO_STEPS = (
         "no step of a torch optimizer was seen",
-        "audit a script that steps a torch optimizer; of a notebook, jupyter nbconvert --to script makes one",
+        "audit a script that steps a torch optimizer; or the loss alone: paceline.torch.audit(step, batches)",
         "no-samples",
     )
     FAILED = (

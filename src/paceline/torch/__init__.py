@@ -1,5 +1,7 @@
 """Balanced training on PyTorch: a loader whose batches follow each rank's speed, and one call to attach it."""
 
+from typing import TYPE_CHECKING, Any
+
 from paceline._require import require
 
 require("torch", needed_by="paceline.torch", extra="torch")
@@ -16,6 +18,9 @@ from paceline.torch.local_sgd import LocalSGD  # noqa: E402
 from paceline.torch.packed_collate import Flatten  # noqa: E402
 from paceline.torch.stream_loader import StreamLoader  # noqa: E402
 
+if TYPE_CHECKING:
+    from paceline.audit.in_process import audit
+
 __all__ = [
     "Balance",
     "BalanceWarning",
@@ -29,5 +34,14 @@ __all__ = [
     "Scaling",
     "StreamLoader",
     "attach",
+    "audit",
     "gather_rows",
 ]
+
+
+def __getattr__(name: str) -> Any:  # the audit imports this package
+    if name == "audit":
+        from paceline.audit.in_process import audit
+
+        return audit
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

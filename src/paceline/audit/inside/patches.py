@@ -10,7 +10,8 @@ import functools
 import inspect
 import sys
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -33,11 +34,11 @@ class Patches:
     Parameters
     ----------
     recorder
-        The recorder that the changes report to.
+        The recorder that the changes report to; None where only dropout is disabled.
     """
 
-    def __init__(self, recorder: StepRecorder) -> None:
-        self.recorder = recorder
+    def __init__(self, recorder: StepRecorder | None) -> None:
+        self.recorder: Any = recorder
         self._undo: list[Callable[[], object]] = []
         self._streams: dict[int, str] = {}
         self._alive: list[Any] = []
@@ -47,7 +48,7 @@ class Patches:
         seed_script(self, seed)
         self._loaders()
         self._steps()
-        self._dropout()
+        self.disable_dropout()
         self._losses()
         self._clipping()
         if not self.recorder.plan.hooks:
@@ -72,7 +73,7 @@ class Patches:
 
     # -- random numbers --------------------------------------------------------------------------------------------
 
-    def _dropout(self) -> None:
+    def disable_dropout(self) -> None:
         """Disable dropout: which values it drops depends on the sample's position."""
         functional: Any = torch.nn.functional
         for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"):
@@ -265,6 +266,17 @@ class Patches:
 
         self.replace(torch.nn.parallel.DistributedDataParallel, "__init__", begun)
         self.replace(torch.autocast, "__init__", never)
+
+
+@contextmanager
+def no_dropout() -> Iterator[None]:
+    """Disable dropout inside."""
+    patches = Patches(None)
+    patches.disable_dropout()
+    try:
+        yield
+    finally:
+        patches.undo()
 
 
 def one_of(dataset: Any) -> Callable[[Any], Any]:
