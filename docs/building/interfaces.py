@@ -38,7 +38,8 @@ def names(module: str) -> list[str]:
 
 def _file(module: str) -> Path:
     path = SOURCE.joinpath(*module.split("."))
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    package = path / "__init__.py"
+    return package if package.exists() else path.with_suffix(".py")
 
 
 def _is_documented(module: str, name: str) -> bool:

@@ -6,6 +6,7 @@ import random
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import timedelta
 
 import numpy as np
@@ -163,15 +164,22 @@ class Job:
         return [torch.from_numpy(np.load(self.folder / f"{name}.npy")) for name in SLOW]
 
 
-@pytest.fixture
-def lighthouse():
+@contextmanager
+def lighthouse_for(replicas):
+    """The address of a lighthouse that waits for so many replicas."""
     from torchft.coordination import LighthouseServer
 
     server = LighthouseServer(
-        bind="127.0.0.1:0", min_replicas=1, join_timeout_ms=500, quorum_tick_ms=20, heartbeat_timeout_ms=1000
+        bind="127.0.0.1:0", min_replicas=replicas, join_timeout_ms=500, quorum_tick_ms=20, heartbeat_timeout_ms=1000
     )
     yield server.address()
     server.shutdown()
+
+
+@pytest.fixture
+def lighthouse():
+    with lighthouse_for(1) as address:
+        yield address
 
 
 @pytest.fixture
@@ -220,7 +228,7 @@ def is_slower(name, lines):
     return len(shares) > len(lines) / 2 and np.median(shares) < 2 / 3
 
 
-def together(lighthouse, *options):
+def together(*options):
     """What becomes of the first batch of replicas with these options."""
 
     def first(number):
@@ -232,18 +240,18 @@ def together(lighthouse, *options):
         finally:
             manager.shutdown(wait=False)
 
-    with ThreadPoolExecutor() as pool:
+    with lighthouse_for(len(options)) as lighthouse, ThreadPoolExecutor() as pool:
         return list(pool.map(first, range(len(options))))
 
 
-def test_replicas_of_other_data_are_refused(lighthouse):
-    found = together(lighthouse, {"dataset": range(9), "global_batch": 4}, {"dataset": range(8), "global_batch": 4})
+def test_replicas_of_other_data_are_refused():
+    found = together({"dataset": range(9), "global_batch": 4}, {"dataset": range(8), "global_batch": 4})
     assert found == ["samples in the dataset must be the same on every replica, got [9, 8]"] * 2
 
 
-def test_replicas_of_one_name_are_refused(lighthouse):
+def test_replicas_of_one_name_are_refused():
     options = {"dataset": range(9), "global_batch": 4, "name": "one"}
-    found = together(lighthouse, options, options)
+    found = together(options, options)
     assert found == ["replicas must have different names, got ['one', 'one']: give name= or set REPLICA_GROUP_ID"] * 2
 
 
