@@ -31,7 +31,7 @@ from paceline.coordinator import LoadBalancer
 from paceline.coordinator.asynchronous import scheme
 from paceline.datasets import recorded
 from paceline.eval import leaderboard
-from paceline.eval.asynchronous import Course, Times, race
+from paceline.eval.asynchronous import RaceSettings, Times, simulate_training
 from paceline.predictors import BatchTime, Report, named
 
 QUICK = "--quick" in sys.argv
@@ -99,8 +99,12 @@ class Contest:
 
     def seconds(self, name: str, rate: float, seed: int) -> float:
         """Return the simulated seconds until the target accuracy is reached."""
-        course = Course(batch=self.batch, rate=rate, epochs=self.epochs, seed=seed, evaluations=120, enough=self.target)
-        return race(task(self.task), self.times, scheme(name, self.times.workers), course).seconds_to(self.target)
+        course = RaceSettings(
+            batch=self.batch, rate=rate, epochs=self.epochs, seed=seed, evaluations=120, enough=self.target
+        )
+        return simulate_training(task(self.task), self.times, scheme(name, self.times.workers), course).seconds_to(
+            self.target
+        )
 
     def best(self, name: str) -> float:
         """Return the median over the seeds at the rate where it is least, tuned on two other seeds."""

@@ -18,7 +18,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from paceline._arrays import Sizes
 from paceline.coordinator.asynchronous import Vector
 from paceline.datasets import Trace
-from paceline.eval.asynchronous import ReplayTask
+from paceline.eval.asynchronous import TrainingTask
 
 Floats = NDArray[np.float32]
 
@@ -113,7 +113,7 @@ class Letters:
         return self._model.accuracy(parameters, self._test)
 
 
-TASKS: dict[str, Callable[[], ReplayTask]] = {
+TASKS: dict[str, Callable[[], TrainingTask]] = {
     "digits-logistic": Perceptron,
     "digits-mlp": lambda: Perceptron(hidden=32),
     "letters-transformer": Letters,
@@ -122,7 +122,7 @@ TASKS: dict[str, Callable[[], ReplayTask]] = {
 
 
 @cache
-def task(name: str) -> ReplayTask:
+def task(name: str) -> TrainingTask:
     """Return the task of this name, a key of ``TASKS``; it is built once.
 
     Raises

@@ -38,7 +38,7 @@ def rank_of(path: Path) -> str:
     return "-".join(found[3] for found in RANK.finditer(str(path)))
 
 
-def joined(traces: Sequence[Trace], paths: Sequence[Path]) -> Trace:
+def merge_ranks(traces: Sequence[Trace], paths: Sequence[Path]) -> Trace:
     """Return one trace of files that hold one worker each, row by row; a file that is shorter ends in NaN.
 
     A worker has the name that its file gives it, or where these are the same, the rank in the file's name.

@@ -21,7 +21,7 @@ from paceline.datasets.columns import advice
 from paceline.datasets.formats import NATIVE, Format, cluster_traces, monitoring, profilers, tables, training_logs
 from paceline.datasets.frame import REQUIRED
 from paceline.datasets.io import delimiter_of, head, header_of
-from paceline.datasets.ranks import are_ranks, job_of, joined, rank_of
+from paceline.datasets.ranks import are_ranks, job_of, merge_ranks, rank_of
 from paceline.datasets.trace import Trace
 
 
@@ -128,7 +128,7 @@ def read_job(chosen: Format, files: Sequence[Path], **options: Any) -> Iterator[
             of_files = [list(chosen.read([file], **options)) for file in files]
             traces = (trace for of_file in of_files for trace in of_file)
             if are_ranks([[name for trace in of_file for name in trace.workers] for of_file in of_files]):
-                traces = iter([joined(list(traces), files)])
+                traces = iter([merge_ranks(list(traces), files)])
         for trace in traces:
             # what the reader was tried on, and frozen covariates
             meta = dict(trace.meta) if chosen.seen == NATIVE else {"reader_seen": chosen.seen, **trace.meta}

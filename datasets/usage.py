@@ -154,7 +154,10 @@ def usage_traces(
         buckets = Buckets(paths, len(layout.covariates), stack)
         names = _bucketed(path, blocks, buckets, layout, counts, workers)
         if not names:
-            raise ValueError(f"{path}: no row with a worker and a time is left; dropped: {counts.meta()['dropped']}")
+            raise ValueError(
+                f"{path}: no row with a worker and a time is left: check which columns hold them; dropped: "
+                f"{counts.meta()['dropped']}"
+            )
         part = 0
         for bucket in range(buckets.count):
             rows = _in_order(buckets.rows(bucket), counts)

@@ -152,10 +152,10 @@ def holds_wall_times(trace: Trace) -> bool:
     False
     """
     complete_T = np.isfinite(trace.seconds).all(axis=1)
-    return not measured_waiting(trace) and are_wall_times(trace.seconds[complete_T])
+    return not has_measured_waiting(trace) and are_wall_times(trace.seconds[complete_T])
 
 
-def measured_waiting(trace: Trace) -> bool:
+def has_measured_waiting(trace: Trace) -> bool:
     """Return whether waiting was recorded beside the times, which are then busy times."""
     return trace.wait_seconds is not None and bool(np.isfinite(trace.wait_seconds).any())
 

@@ -164,7 +164,7 @@ class Times:
         return done
 
 
-class ReplayTask(Protocol):
+class TrainingTask(Protocol):
     """A model, its training samples, and samples that are held out."""
 
     @property
@@ -186,7 +186,7 @@ class ReplayTask(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Course:
+class RaceSettings:
     """Length of a race, and its settings.
 
     Parameters
@@ -252,7 +252,9 @@ class Race:
         return float(self.accuracy[-max(len(self.accuracy) // 10, 1) :].mean())
 
 
-def race(task: ReplayTask, times: Times, scheme: Scheme, course: Course, predictor: Predictor | None = None) -> Race:
+def simulate_training(
+    task: TrainingTask, times: Times, scheme: Scheme, course: RaceSettings, predictor: Predictor | None = None
+) -> Race:
     """Train for real, in the order and at the times that the fleet's speeds dictate.
 
     A step is a pull, half of its time on the wire, computing, the other half, and the push. A worker whose step was
@@ -280,8 +282,8 @@ def race(task: ReplayTask, times: Times, scheme: Scheme, course: Course, predict
     ...     start = gradient = lambda self, *_: np.zeros(1)
     ...     accuracy = lambda self, parameters: 0.0
     >>> times = Times(np.array([[8.0, 2.0]]), span=1.0, comm_seconds=0.0)
-    >>> course = Course(batch=8, rate=0.1, epochs=0.25)
-    >>> [float(race(Nothing(), times, scheme(name, 2), course).seconds[-1]) for name in ("bsp", "asp")]
+    >>> course = RaceSettings(batch=8, rate=0.1, epochs=0.25)
+    >>> [float(simulate_training(Nothing(), times, scheme(name, 2), course).seconds[-1]) for name in ("bsp", "asp")]
     [32.0, 13.0]
     """
     return _RunningRace(task, times, scheme, course, predictor or EWMA(0.3)).run()
@@ -305,7 +307,9 @@ class _DivergedError(Exception):
 
 
 class _RunningRace:
-    def __init__(self, task: ReplayTask, times: Times, scheme: Scheme, course: Course, predictor: Predictor) -> None:
+    def __init__(
+        self, task: TrainingTask, times: Times, scheme: Scheme, course: RaceSettings, predictor: Predictor
+    ) -> None:
         self.task, self.times, self.course = task, times, course
         self.workers = {f"worker{row}": _Worker(row) for row in range(times.workers)}
         self.server = Server(

@@ -135,12 +135,12 @@ def compare(error: ArrayLike, other_error: ArrayLike) -> Lead:
 
 def squared(error_TW: Array, scale_W: Array) -> ErrorFigures:
     """Return the figures of root mean squared errors; each worker's losses are beside its scale, ``[W]``."""
-    return ErrorFigures(_log_mean(np.square(error_TW), 0.5), mean(np.square(error_TW / scale_W)))
+    return ErrorFigures(_log_mean(np.square(error_TW), 0.5), mean_estimate(np.square(error_TW / scale_W)))
 
 
 def absolute(error_TW: Array, scale_W: Array) -> ErrorFigures:
     """Return the figures of mean absolute errors; each worker's losses are beside its scale, ``[W]``."""
-    return ErrorFigures(_log_mean(np.abs(error_TW), 1.0), mean(np.abs(error_TW) / scale_W))
+    return ErrorFigures(_log_mean(np.abs(error_TW), 1.0), mean_estimate(np.abs(error_TW) / scale_W))
 
 
 def _mean(values_TW: Array) -> Array:
@@ -156,7 +156,7 @@ def _log_mean(loss_TW: Array, power: float) -> Estimate:
         return Estimate(float(power * np.log(mean_W).mean()), power * contribution_TW.mean(axis=1))
 
 
-def mean(values_TW: Array) -> Estimate:
+def mean_estimate(values_TW: Array) -> Estimate:
     """Return the mean over workers of their means over time."""
     there_TW, mean_W = np.isfinite(values_TW), _mean(values_TW)
     moves_TW = np.where(there_TW, values_TW - mean_W, 0.0) / there_TW.mean(axis=0)

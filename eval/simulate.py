@@ -23,8 +23,8 @@ from paceline.datasets.profiles import read_profiles
 from paceline.datasets.waiting_time import (
     NEARLY_SAME,
     Waiting,
+    has_measured_waiting,
     holds_wall_times,
-    measured_waiting,
     waiting_of,
 )
 from paceline.eval.replay import EQUAL, ORACLE, Balanced, replay
@@ -328,7 +328,7 @@ def _about_job(found: Simulation, trace: Trace, global_batch: int | None) -> Sim
     # times so alike that they may be wall times
     seconds_TW = trace.seconds[np.isfinite(trace.seconds).all(axis=1)]
     apart = float(np.median(np.ptp(seconds_TW, axis=1) / seconds_TW.max(axis=1))) if len(seconds_TW) >= 3 else np.inf
-    if not measured_waiting(trace) and apart <= NEARLY_SAME:
+    if not has_measured_waiting(trace) and apart <= NEARLY_SAME:
         same = f"Workers' times differ by only {percent(apart)}, as those of whole iterations do, whoever is slow"
         assumed = (*assumed, f"Assumed: times are each worker's own, without waiting. {same}.")
     return replace(
@@ -543,7 +543,7 @@ def fixed_share(samples_TW: Array, seconds_TW: Array) -> FixedShare:
     value_W, reach_W = np.zeros(workers), np.full(workers, np.inf)
     batch_W = np.quantile(samples_TW, 0.9, axis=0, method="nearest")
     for w in range(workers):
-        found = _at_changes(samples_TW[:, w] / batch_W[w], seconds_TW[:, w])
+        found = _fixed_shares_at_size_changes(samples_TW[:, w] / batch_W[w], seconds_TW[:, w])
         if len(found) < 3:
             continue
         share, weight = found.T
@@ -554,7 +554,7 @@ def fixed_share(samples_TW: Array, seconds_TW: Array) -> FixedShare:
     return FixedShare(value_W, np.clip(value_W - reach_W, 0.0, 1.0), np.clip(value_W + reach_W, 0.0, 1.0), batch_W)
 
 
-def _at_changes(size_T: Array, seconds_T: Array) -> Array:
+def _fixed_shares_at_size_changes(size_T: Array, seconds_T: Array) -> Array:
     """Return the fixed share that each change of the batch shows, and its weight, ``[changes, 2]``."""
     changes = np.flatnonzero(np.abs(np.diff(size_T)) > CHANGED * np.minimum(size_T[1:], size_T[:-1])) + 1
     found, ends = [], [0, *changes, len(size_T)]

@@ -271,7 +271,7 @@ class ARIMA(FleetPredictor):
         A warm start keeps the order, the scale of covariates, and the coefficients of workers that are not in these
         traces; a worker that is in them is fitted again.
         """
-        survey = fitting.surveyed(traces)
+        survey = fitting.summarized(traces)
         traces = list(fitting.without_held_out(traces))
         if not traces:
             raise ValueError("traces must hold at least one worker to fit, got none that is not held out")

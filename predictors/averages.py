@@ -102,7 +102,10 @@ class EWMA(FleetPredictor):
         if self.smoothing is not None:
             return self
         if fitting.warm and self.errors_G_ is None:
-            raise ValueError("this EWMA does not hold the errors of its earlier traces: fit it from scratch")
+            raise ValueError(
+                "this EWMA was saved without the errors of its earlier traces, so its fit cannot go on: "
+                "fit it from scratch"
+            )
         parts = [_ewma_errors(trace.speed) for trace in fitting.without_held_out(traces)]
         if not sum(count for _, count in parts):
             raise ValueError("traces must hold a worker with two speeds to learn the smoothing from, got none")

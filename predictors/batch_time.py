@@ -152,7 +152,7 @@ class BatchTime(NestedPredictor):
             curve_FW = np.stack([self._start_curve(worker) for worker in trace.workers]).T
             curve = dict(zip(FIELDS, curve_FW, strict=True))
             relatives.append(replace(trace, samples=_seconds(curve, trace.samples)))
-        fit_with(self._relative, relatives, replace(fitting, survey=None, held_out=None))
+        fit_with(self._relative, relatives, replace(fitting, summary=None, held_out=None))
         self._read = self._split = None
         self.reset(self.workers)
         return self

@@ -13,7 +13,7 @@ import numpy as np
 from paceline._arrays import Array, Mask, all_finite, anywhere
 from paceline._curves import Curves
 from paceline.predictors.events import PeriodicEvents
-from paceline.predictors.fleet import FleetPredictor, with_prior
+from paceline.predictors.fleet import FleetPredictor, fill_unknown_speeds
 from paceline.predictors.nested import Ahead, NestedPredictor, adopted
 from paceline.predictors.protocol import FASTEST, SLOWEST, Forecast, Predictor, Report
 
@@ -128,7 +128,7 @@ class Calibrated(NestedPredictor):
     def _inner_forecast(self, covariates_WD: Array, horizon: int) -> tuple[Array, Curves | None]:
         inner = self._inner[0]
         if self._speed_alone:
-            return with_prior(inner.forecast_speed(covariates_WD, horizon)), None
+            return fill_unknown_speeds(inner.forecast_speed(covariates_WD, horizon)), None
         forecast = inner.make_forecast(covariates_WD, horizon)
         return forecast.speed, forecast.batch_time
 

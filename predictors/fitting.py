@@ -1,4 +1,4 @@
-"""Fits of predictors: a survey of the traces, made in one pass without keeping them, and the options of a fit.
+"""Fits of predictors: a summary of the traces, made in one pass without keeping them, and the options of a fit.
 
 Axes: T iterations, W workers, D covariates.
 """
@@ -64,7 +64,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Survey:
+class TraceSummary:
     """Summary of some traces.
 
     Parameters
@@ -93,8 +93,8 @@ class Survey:
 
         >>> from paceline.datasets import Trace
         >>> one = Trace([[8, 8]], [[1, 2]], covariates=[[[0.5], [1.0]]], covariate_names=["cpu_share"])
-        >>> survey = Survey.of([one, one])
-        >>> survey.shared, survey.covariates["cpu_share"].mean, survey.speeds
+        >>> summary = TraceSummary.of([one, one])
+        >>> summary.shared, summary.covariates["cpu_share"].mean, summary.speeds
         (('cpu_share',), 0.75, 4)
         """
         lengths: list[int] = []
@@ -205,7 +205,7 @@ class Fitting:
 
     Parameters
     ----------
-    survey
+    summary
         What the traces hold, if that is known already; it saves a pass over them.
     warm
         Start from what the predictor has learned before, instead of starting from scratch.
@@ -220,16 +220,16 @@ class Fitting:
         Called with a :class:`FitProgress` now and then.
     """
 
-    survey: Survey | None = None
+    summary: TraceSummary | None = None
     warm: bool = False
     held_out: frozenset[str] | None = None
     device: str = "cpu"
     distributed: bool = False
     progress: Callable[[FitProgress], None] = field(default=lambda _: None)
 
-    def surveyed(self, traces: Iterable[Trace]) -> Survey:
-        """Return the survey of the traces."""
-        return self.survey or Survey.of(traces, held_out=(self.held_out or frozenset()).__contains__)
+    def summarized(self, traces: Iterable[Trace]) -> TraceSummary:
+        """Return the summary of the traces."""
+        return self.summary or TraceSummary.of(traces, held_out=(self.held_out or frozenset()).__contains__)
 
     def roles(self, trace: Trace, validation: float) -> Iterator[tuple[Mask, bool]]:
         """Yield for each iteration which workers' windows are used, ``[W]``, and whether they validate.

@@ -203,7 +203,7 @@ class FleetPredictor(Params):
     def make_forecast(self, covariates_WD: Array, horizon: int) -> Forecast:
         """Return the forecast; a predictor of curves adds them."""
         speed_W = self.forecast_speed(covariates_WD, horizon)
-        return Forecast(speed=with_prior(speed_W), spread=self._spread(speed_W, horizon))
+        return Forecast(speed=fill_unknown_speeds(speed_W), spread=self._spread(speed_W, horizon))
 
     def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
         """Learn one iteration from the whole report; most predictors only need the speeds."""
@@ -460,8 +460,8 @@ def without(report: Report, left_out_W: Mask) -> Report:
     return replace(report, samples=samples_W, seconds=seconds_W)
 
 
-def with_prior(speed_W: Array) -> Array:
-    """Return possible speeds: where one is not known, the median of the others."""
+def fill_unknown_speeds(speed_W: Array) -> Array:
+    """Return valid speeds: an unknown one is the median of those that are known."""
     if np.minimum.reduce(speed_W) >= SLOWEST and np.maximum.reduce(speed_W) <= FASTEST:  # NaN is neither
         return speed_W.copy()  # it may be the state itself
     known_W = np.isfinite(speed_W)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, all_finite, anywhere
-from paceline.predictors.fitting import Fitting, Survey
+from paceline.predictors.fitting import Fitting, TraceSummary
 from paceline.predictors.fleet import require_int
 from paceline.predictors.network import (
     LOG_SPEEDS,
@@ -290,13 +290,13 @@ class GatedNARX(Network):
         """Fit the network to traces that may be read more than once and never all at once. Needs torch."""
         return super().fit_streamed(traces, replace(fitting, warm=fitting.warm or self.pretrained))
 
-    def _chosen_covariates(self, survey: Survey) -> tuple[str, ...]:
-        return survey.any_covariates(self.covariates)
+    def _chosen_covariates(self, summary: TraceSummary) -> tuple[str, ...]:
+        return summary.any_covariates(self.covariates)
 
-    def _fit_weights(self, traces: Iterable[Trace], survey: Survey, fitting: Fitting) -> None:
+    def _fit_weights(self, traces: Iterable[Trace], summary: TraceSummary, fitting: Fitting) -> None:
         from paceline.predictors.torch_fit import fit_gates
 
-        windows = collected(traces, survey, fitting, partial(self._examples, fitting))
+        windows = collected(traces, summary, fitting, partial(self._examples, fitting))
         columns_DF = covariate_columns(len(self.covariate_names_), self.covariate_lags)
         # a fifth of the learning rate when training continues from fitted weights
         rate = (0.2 if self.weights_ else 1.0) * self.training.learning_rate

@@ -243,7 +243,7 @@ class RLS(FleetPredictor):
 
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
         """Learn from traces that may be read more than once and never all at once."""
-        survey = fitting.surveyed(traces)
+        survey = fitting.summarized(traces)
         if not fitting.warm:  # otherwise workers start from the earlier prior, and move it as far as they move
             self.covariate_names_ = survey.shared_covariates(self.covariates)
             self._set_zero_prior()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paceline._arrays import Array
-from paceline.predictors.fitting import Fitting, Survey
+from paceline.predictors.fitting import Fitting, TraceSummary
 from paceline.predictors.fleet import require_int
 from paceline.predictors.network import (
     LOG_SPEEDS,
@@ -103,10 +103,10 @@ class NARX(Network):
         self.hidden = hidden
         self.training = training
 
-    def _fit_weights(self, traces: Iterable[Trace], survey: Survey, fitting: Fitting) -> None:
+    def _fit_weights(self, traces: Iterable[Trace], summary: TraceSummary, fitting: Fitting) -> None:
         from paceline.predictors.torch_fit import fit_residual
 
-        windows = collected(traces, survey, fitting, partial(self._examples, fitting), f"{self.lags} lags")
+        windows = collected(traces, summary, fitting, partial(self._examples, fitting), f"{self.lags} lags")
         fitted = partial(fit_residual, windows, self.lags - 1, self.hidden, self.training, fitting)
         if self.weights_:
             self.weights_ = fitted(self.weights_["linear"], self.weights_)

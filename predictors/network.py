@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array
 from paceline._require import require
-from paceline.predictors.fitting import FitProgress, Fitting, Survey
+from paceline.predictors.fitting import FitProgress, Fitting, TraceSummary
 from paceline.predictors.fleet import FleetPredictor, covariate_names
 from paceline.predictors.protocol import FASTEST, SLOWEST
 
@@ -187,7 +187,7 @@ class Windows:
 
 def collected(
     traces: Iterable[Trace],
-    survey: Survey,
+    summary: TraceSummary,
     fitting: Fitting,
     parts_of: Callable[[Trace], Iterable[Examples]],
     needs: str = "",
@@ -196,7 +196,7 @@ def collected(
 
     Parameters
     ----------
-    traces, survey, fitting
+    traces, summary, fitting
         What to fit to.
     parts_of
         Yields a trace's windows part by part.
@@ -204,12 +204,12 @@ def collected(
         What a trace may be too short for, for the error.
     """
     # Two million take at most a gigabyte, and more no longer change what a network of some thousand weights learns.
-    share = 2_000_000 / max(survey.speeds, 1)
+    share = 2_000_000 / max(summary.speeds, 1)
     rng = np.random.default_rng(0)
     names: list[str] = []
     blocks: list[Records] = []
     kind: np.dtype[np.void] | None = None
-    total, began = len(survey.lengths), time.perf_counter()
+    total, began = len(summary.lengths), time.perf_counter()
     for done, trace in enumerate(traces, 1):
         names.append(trace.meta.get("file", trace.name))
         for part in parts_of(trace):
@@ -226,13 +226,13 @@ def collected(
         fitting.progress(FitProgress("windows", done, total, done / (time.perf_counter() - began)))
     windows = Windows(np.concatenate(blocks) if blocks else np.empty(0, dtype=[]), names)
     if windows.validating in (0, len(windows)):
-        if fitting.held_out is not None and max(survey.lengths) > 10:
+        if fitting.held_out is not None and max(summary.lengths) > 10:
             raise ValueError(
-                f"of {len(survey.workers)} workers {len(fitting.held_out)} are held out, and one part has no window: "
-                "hold out another share, or give longer traces"
+                f"{len(fitting.held_out)} of {len(summary.workers)} workers are held out, which leaves no complete "
+                "window to fit to, or none to validate on: hold out another share, or use longer traces"
             )
         more = ", ..." if total > 10 else ""
-        shown = f"{list(survey.lengths[: 9 if more else 10])}{more}"
+        shown = f"{list(summary.lengths[: 9 if more else 10])}{more}"
         raise ValueError(f"traces of {shown} iterations are too short to fit {needs}".rstrip())
     return windows
 
@@ -263,20 +263,20 @@ class Network(FleetPredictor):
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
         """Fit the network to traces that may be read more than once and never all at once. Needs torch."""
         require("torch", needed_by=f"{type(self).__name__}.fit", extra="torch")
-        survey = fitting.surveyed(traces)
+        summary = fitting.summarized(traces)
         if not fitting.warm:
-            self.covariate_names_ = self._chosen_covariates(survey)
-            self.covariate_mean_, self.covariate_scale_ = survey.mean_and_scale(self.covariate_names_)
+            self.covariate_names_ = self._chosen_covariates(summary)
+            self.covariate_mean_, self.covariate_scale_ = summary.mean_and_scale(self.covariate_names_)
             self.weights_ = {}
-        self._fit_weights(traces, survey, fitting)
+        self._fit_weights(traces, summary, fitting)
         self.reset(self.workers)
         return self
 
-    def _chosen_covariates(self, survey: Survey) -> tuple[str, ...]:
-        return survey.shared_covariates(self.covariates)
+    def _chosen_covariates(self, summary: TraceSummary) -> tuple[str, ...]:
+        return summary.shared_covariates(self.covariates)
 
     @abstractmethod
-    def _fit_weights(self, traces: Iterable[Trace], survey: Survey, fitting: Fitting) -> None:
+    def _fit_weights(self, traces: Iterable[Trace], summary: TraceSummary, fitting: Fitting) -> None:
         """Collect windows, and fit the weights to them, beginning with those that there are."""
 
     def situations(self, trace: Trace) -> Iterator[tuple[int, Rows, Array, Array]]:

@@ -93,7 +93,7 @@ class Report:
 
 @np.errstate(divide="ignore", invalid="ignore", over="ignore")
 def _usable(samples_W: Array, seconds_W: Array) -> Array:
-    """Return possible speeds, NaN where a worker has no usable report."""
+    """Return valid speeds, NaN where a worker has no usable report."""
     speed_W = samples_W / seconds_W
     # The speed is not above 0 if samples are not, or if seconds are infinite.
     usable_W = (seconds_W >= SHORTEST) & (speed_W > 0) & (samples_W < LARGEST)

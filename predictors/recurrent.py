@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paceline._arrays import Array
-from paceline.predictors.fitting import Fitting, Survey
+from paceline.predictors.fitting import Fitting, TraceSummary
 from paceline.predictors.fleet import require_int
 from paceline.predictors.network import LOG_SPEEDS, Network, Rows, Sequences, Training, collected, scale_of
 
@@ -95,12 +95,12 @@ class RecurrentPredictor(Network):
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
-    def _fit_weights(self, traces: Iterable[Trace], survey: Survey, fitting: Fitting) -> None:
+    def _fit_weights(self, traces: Iterable[Trace], summary: TraceSummary, fitting: Fitting) -> None:
         from paceline.predictors.torch_fit import fit_recurrent
 
         # Without weights the serving code only collects inputs; the state is what training computes.
         start, self.weights_ = self.weights_, {}
-        windows = collected(traces, survey, fitting, partial(self.sequences, fitting))
+        windows = collected(traces, summary, fitting, partial(self.sequences, fitting))
         self.weights_ = fit_recurrent(type(self).__name__, windows, self.hidden, self.training, fitting, start)
 
     def sequences(self, fitting: Fitting, trace: Trace) -> Iterator[Sequences]:
@@ -116,7 +116,7 @@ class RecurrentPredictor(Network):
         for w, worker in enumerate(trace.workers):
             seen_T = reported_TW[:, w]
             cut = Sequences.cut(inputs_TWF[seen_T, w], targets_TW[seen_T, w], self.training.validation)
-            used = np.isfinite(cut.targets).any(axis=1)  # an empty sequence teaches and decides nothing
+            used = np.isfinite(cut.targets).any(axis=1)  # an empty sequence adds nothing to fitting or validation
             if held_out is not None:
                 used &= cut.validates == (worker in held_out)
             yield Sequences(cut.inputs[used], cut.targets[used], cut.validates[used])

@@ -20,7 +20,7 @@ from paceline._require import require
 from paceline._runtime import Heartbeat, wait_at_exit
 from paceline.datasets import Trace
 from paceline.predictors import FleetPredictor, Predictor
-from paceline.predictors.fitting import FitProgress, Fitting, Survey, fit_with
+from paceline.predictors.fitting import FitProgress, Fitting, TraceSummary, fit_with
 from paceline.predictors.protocol import require_predictor
 from paceline.training.model_files import load_model
 from paceline.training.sources import Source, TraceSource
@@ -193,17 +193,17 @@ def fit(
             show(current)
 
         is_held = held_out_by(hold_out, seed)
-        survey = Survey.of(_counted(source, report_progress), is_held)
-        held_out = held_workers(hold_out, survey.workers, seed)
-        if held_out != frozenset(filter(is_held, survey.workers)):  # so few workers that the share was none, or all
-            survey = Survey.of(_counted(source, report_progress), held_out.__contains__)
-        if hold_out and (not held_out or len(held_out) == len(survey.workers)):
+        summary = TraceSummary.of(_counted(source, report_progress), is_held)
+        held_out = held_workers(hold_out, summary.workers, seed)
+        if held_out != frozenset(filter(is_held, summary.workers)):  # so few workers that the share was none, or all
+            summary = TraceSummary.of(_counted(source, report_progress), held_out.__contains__)
+        if hold_out and (not held_out or len(held_out) == len(summary.workers)):
             raise ValueError(
-                f"hold_out={hold_out!r} holds out {len(held_out)} of the {len(survey.workers)} workers "
-                f"{list(survey.workers[:5])}: name those to hold out, or take another share or seed"
+                f"hold_out={hold_out!r} holds out {len(held_out)} of the {len(summary.workers)} workers "
+                f"{list(summary.workers[:5])}: name those to hold out, or take another share or seed"
             )
         fitting = Fitting(
-            survey=survey,
+            summary=summary,
             warm=start is not None,
             held_out=held_out if hold_out else None,
             device=device,
@@ -213,7 +213,7 @@ def fit(
         fit_with(fitted, source, fitting)
         if device != "cpu" and "training" not in stages:
             warnings.warn("device has no effect: only networks are trained on it", stacklevel=2)
-        if unknown := [] if isinstance(hold_out, int | float) else sorted(set(hold_out) - set(survey.workers)):
+        if unknown := [] if isinstance(hold_out, int | float) else sorted(set(hold_out) - set(summary.workers)):
             warnings.warn(f"hold_out names {unknown[:5]}, which are in none of the traces", stacklevel=2)
     if warn and (left := source.left_out):
         more = f"; and {len(left) - 3} more" if len(left) > 3 else ""

@@ -137,7 +137,10 @@ def _try(predictor: FleetPredictor) -> None:
                 trial.observe(Report(samples=np.full(workers, 8.0), seconds=seconds_W, covariates=covariates_WD))
                 forecast = trial.predict(covariates=covariates_WD, horizon=horizon)
                 if forecast.speed.shape != (workers,) or forecast.spread.shape != (workers,):
-                    raise ValueError(f"{workers} workers are forecast in the shape {forecast.speed.shape}")
+                    raise ValueError(
+                        f"the forecast of {workers} workers must have speed and spread of the shape ({workers},), got "
+                        f"{forecast.speed.shape} and {forecast.spread.shape}"
+                    )
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

@@ -81,7 +81,9 @@ def _dstat(path: Path, counts: RowCounts) -> tuple[list[str], list[str], list[Nu
             if {"usr", "sys"} <= set(cells):  # other groups, such as "epoch", may come first
                 found = _dstat_columns(path, groups, cells)
                 if names and found != (names, units):
-                    raise ValueError(f"{path}: row {line}: dstat was started again with other columns; cut the file")
+                    raise ValueError(
+                        f"{path}: row {line}: dstat was restarted with other columns here; split the file at this row"
+                    )
                 names, units = found
                 within_header = False
                 began.append(len(rows))

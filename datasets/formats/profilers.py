@@ -99,7 +99,7 @@ def read_torch_profiler(paths: Sequence[Path]) -> Iterator[Trace]:
         rank, steps = _rank(path, counts)
         if rank in ranks:
             raise ValueError(
-                f"{path}: is a second export of rank {rank}: keep the files of one profile in a folder of their own"
+                f"{path} is a second export of rank {rank}: keep the files of each profile in a separate folder"
             )
         ranks[rank] = steps
     folder = paths[0].parent

@@ -34,7 +34,7 @@ from paceline.datasets.io import (
     opened,
 )
 from paceline.datasets.parquet import MAX_COLUMNS, read_frame
-from paceline.datasets.ranks import are_ranks, joined, joined_meta, name_of, rank_of
+from paceline.datasets.ranks import are_ranks, joined_meta, merge_ranks, name_of, rank_of
 from paceline.datasets.restarts import continued, runs_of_rows
 from paceline.datasets.trace import Trace
 
@@ -76,7 +76,7 @@ def read_csv(
         names = [path.name.removesuffix(".parquet") for path in paths]
         loaded = zip(map(Trace.load, paths), names, strict=True)
         traces = [replace(trace, meta={"job": name, **trace.meta}) for trace, name in loaded]
-        yield from [joined(traces, paths)] if are_ranks([one.workers for one in traces]) else traces
+        yield from [merge_ranks(traces, paths)] if are_ranks([one.workers for one in traces]) else traces
         return
     found: list[Arranged] = []
     for path in paths:

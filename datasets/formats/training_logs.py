@@ -190,7 +190,7 @@ def _numbers(path: Path, counts: RowCounts) -> tuple[pd.DataFrame, list[str]]:
     timed = numbers["_timestamp"].notna()
     counts.rows("rows without a time", (~timed).sum())
     if not timed.any():
-        raise ValueError(f"{path}: column '_timestamp' is empty in every row")
+        raise ValueError(f"{path}: column '_timestamp' has no values")
     again = text.duplicated()
     counts.rows("rows that repeat another one exactly", (timed & again).sum())
     rows = numbers.loc[timed & ~again, held]
@@ -204,10 +204,12 @@ def _steps(path: Path, table: pd.DataFrame, seconds: str, samples: str | float) 
     """Return the rows in which a step's time was logged."""
     for name in [seconds, *([samples] if isinstance(samples, str) else [])]:
         if name not in table:
-            raise ValueError(f"{path}: column {name!r} is not there or holds no numbers; there are {list(table)}")
+            raise ValueError(
+                f"{path}: column {name!r} is missing or has no numbers; columns with numbers: {list(table)}"
+            )
     rows = table[table[seconds].notna()]
     if rows.empty:
-        raise ValueError(f"{path}: column {seconds!r} is empty in every row")
+        raise ValueError(f"{path}: column {seconds!r} has no values: choose another column")
     return rows
 
 

@@ -241,7 +241,7 @@ class Lines:
 
 
 def _lock(file: FileIO) -> None:
-    """Keep other processes from locking this file, until it is closed; where locks are not known, as on NFS, go on."""
+    """Lock a file against other processes until it is closed; do nothing where locks are not supported, as on NFS."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -72,8 +72,8 @@ def test_state_of_other_samples_is_refused():
     EpochSampler(4, seed=1, epochs=2).load_state_dict(state)
     sampler.draw(1)
     for other, sentence in (
-        (EpochSampler(5, seed=1), "of 4 samples with the seed 1; this one has 5 and the seed 1"),
-        (EpochSampler(4, seed=2), "this one has 4 and the seed 2: build it with the same"),
+        (EpochSampler(5, seed=1), "with 4 samples and seed 1, but this one has 5 samples and seed 1"),
+        (EpochSampler(4, seed=2), "this one has 4 samples and seed 2: create it with the same values"),
         (EpochSampler(4, seed=1, epochs=2), "has assigned samples of epoch 3, and epochs is 2"),
     ):
         before = other.draw(2).rows.tolist()

@@ -36,7 +36,7 @@ def test_options_that_do_not_fit_are_refused(script):
     for timeout in (0, -1.0):
         with pytest.raises(ValueError, match="timeout must be above 0 seconds"):
             attach(model, loader, timeout=timeout)
-    with pytest.raises(TypeError, match=r"options of attach\(\) are about a balanced loader"):
+    with pytest.raises(TypeError, match=r"options of attach\(\) apply to a balanced loader only"):
         attach(model, timeout=3.0)
 
 

@@ -212,7 +212,7 @@ def test_status(costs: Any, speeds: Any, options: Any, status: Any) -> None:
         ({"speeds": [1.0, 0.0]}, "speeds must be finite and above 0, got 0 for rank 1"),
         ({"speeds": []}, "speeds must hold one number for each rank"),
         ({"fixed": [-1.0, 0.0]}, "fixed must be finite and not negative, got -1 for rank 0"),
-        ({"costs": [3.0, 3.0, 3.0], "cap": 4}, "no assignment was found .* 112% of all caps"),
+        ({"costs": [3.0, 3.0, 3.0], "cap": 4}, "found no assignment .* 112% of the total capacity"),
         ({"steady": -1.0}, "steady must be finite and not negative, got -1"),
         ({"costs": [3.0, 3.0, 3.0], "cap": 4, "padded": True}, "no padded assignment was found"),
         (

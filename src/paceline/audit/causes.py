@@ -148,9 +148,9 @@ def measured(vector: dict[str, Array], sizes: list[list[int]], counts: tuple[dic
     """Return what the gradients of the probing steps show."""
     base = vector["own"]
     control = float(np.abs(vector["own again"] - base).max(initial=0) / (np.abs(base).max(initial=0) or 1))
-    fits = [of_two(vector["x" + other], vector["x"], vector[other]) for other in "yz"]
+    fits = [mixture_weights(vector["x" + other], vector["x"], vector[other]) for other in "yz"]
     batches = [size for row in sizes for size in row]
-    rank, micro = (of_two(vector[name], vector["x"], vector["y"]) for name in ("rank", "micro"))
+    rank, micro = (mixture_weights(vector[name], vector["x"], vector["y"]) for name in ("rank", "micro"))
     return Probe(
         control=control,
         residual=max(fit[2] for fit in fits),
@@ -177,14 +177,14 @@ def _both(one: Array, other: Array) -> bool:
     return bool(min(lengths) > 1e-9 * max(lengths))
 
 
-def of_two(mixture: Array, one: Array, other: Array) -> tuple[float, float, float]:
-    """Return the factors of two vectors in a third, and what is left over, relative.
+def mixture_weights(mixture: Array, one: Array, other: Array) -> tuple[float, float, float]:
+    """Return the least-squares weights of two vectors in a mixture, and the relative residual.
 
-    If one of them is zero, its factor is what the other's lacks to 1: that of a mean.
+    If one is zero, its weight is 1 minus the other's, as in a mean.
 
-    >>> [round(part, 3) for part in of_two(np.array([3.0, 4.0, 1.0]), np.eye(3)[0], np.eye(3)[1])]
+    >>> [round(part, 3) for part in mixture_weights(np.array([3.0, 4.0, 1.0]), np.eye(3)[0], np.eye(3)[1])]
     [3.0, 4.0, 0.196]
-    >>> of_two(np.array([0.0, 0.5]), np.zeros(2), np.array([0.0, 1.0]))
+    >>> mixture_weights(np.array([0.0, 0.5]), np.zeros(2), np.array([0.0, 1.0]))
     (0.5, 0.5, 0.0)
     """
     basis = np.stack([one, other], axis=1)
@@ -197,7 +197,7 @@ def of_two(mixture: Array, one: Array, other: Array) -> tuple[float, float, floa
 
 
 def named(shown: Probe, tolerance: float) -> str:
-    """Return what of the samples has the ratio that the factors show, such as the labels that count."""
+    """Return which property of the samples explains the measured weights, such as the labels that count."""
     if any(abs(share - 0.5) > 0.5 - 1e-9 for share in shown.shares):
         return "samples without any loss term leave the others the whole weight"
     for share, other in zip(shown.shares, shown.counts[1:], strict=True):
@@ -388,7 +388,7 @@ def _size_exponent(audit: Audit, kind: dict[str, Any]) -> float | None:
     mixed = _rows(audit, BalancedRun(uneven=True, numbers=numbers))
     if mixed is None:
         return None
-    first_weight, rest, _ = of_two(mixed[3][1], mixed[0][1], mixed[1][1])
+    first_weight, rest, _ = mixture_weights(mixed[3][1], mixed[0][1], mixed[1][1])
     sizes = [np.array(row, float) for row, _ in mixed]
     for power in (0.0, 2.0):  # gradients of whole batches scale with their ranks' sizes too
         sums = [float((row**power).sum()) for row in sizes]

@@ -65,7 +65,7 @@ class Cause(Enum):
     )
     TIMES_RANKS = (
         "the gradient grows with the number of ranks",
-        "DistributedDataParallel averages over the ranks already: neither sum nor multiply by their number beside it",
+        "DistributedDataParallel averages over the ranks already: do not sum or multiply by their number as well",
         "sums",
     )
     NOT_WEIGHTED = (
@@ -89,7 +89,7 @@ class Cause(Enum):
         "same-data",
     )
     CARRIED = (
-        "something is carried from step to step beside the parameters, and it depends on the batches",
+        "something is carried from step to step in addition to the parameters, and it depends on the batches",
         "look for queues, running means and hidden states; keep them the same on every rank",
         "carried",
     )

@@ -50,7 +50,7 @@ def data_list(
 
     listed = {"shipped": _shipped, "formats": _formats}
     if what not in listed:
-        raise ValueError(f"there is no list of {what!r}; there are {list(listed)}")
+        raise ValueError(f"cannot list {what!r}; choose from {list(listed)}")
     rows = listed[what]()
     wide = ("files", "seen") if what == "formats" and not as_json else ()
     print_rows(what, [{key: value for key, value in row.items() if key not in wide} for row in rows], as_json)

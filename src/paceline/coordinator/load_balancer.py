@@ -20,7 +20,7 @@ from paceline._curves import Curves
 from paceline.coordinator import reasons as why
 from paceline.coordinator.hedging import Hedging
 from paceline.coordinator.plan import Plan
-from paceline.coordinator.policy import Bounds, Limits, Policy, require_covariates, require_fleet
+from paceline.coordinator.policy import Bounds, Limits, Policy, check_covariates_shape, require_fleet
 from paceline.predictors.fixed_part import FixedPart
 from paceline.predictors.named import named
 from paceline.predictors.protocol import Forecast, Predictor, Report, require_predictor
@@ -210,7 +210,7 @@ class LoadBalancer:
         """
         # Everything is checked before anything is learned, so that a refused report changes nothing.
         if covariates_now is not None:
-            require_covariates("covariates_now", covariates_now, self.predictor)
+            check_covariates_shape("covariates_now", covariates_now, self.predictor)
         self.observe(report)
         self._iterations += 1
         forecast = self._served.predict(covariates=covariates_now, horizon=self.horizon)
@@ -232,7 +232,7 @@ class LoadBalancer:
         require_fleet(report, len(self._sizes))
         _require_owner(self.predictor, self._owner)
         if report.covariates is not None:
-            require_covariates("the report's covariates", report.covariates, self.predictor)
+            check_covariates_shape("the report's covariates", report.covariates, self.predictor)
         speed_W = report.speed
         self._served.observe(report)
         silent = not report.complete and math.isnan(np.add.reduce(speed_W))
@@ -271,7 +271,7 @@ class LoadBalancer:
         name = str(worker)
         stays = np.array([other != name for other in self.workers])
         if not stays.any():
-            raise ValueError(f"worker {name!r} is the last of the fleet and cannot leave")
+            raise ValueError(f"worker {name!r} cannot leave: it is the only one")
         rest = [other for other in self.workers if other != name]
         limits = Limits.of(self.policy, rest, self.global_batch, self._limits.memory[stays])
         self._served.leave(name)

@@ -1,6 +1,6 @@
-"""The policy: when to change sizes, and between which bounds, with those learned when a worker ran out of memory.
+"""Settings of when to change sizes, and the bounds, with those learned when a worker ran out of memory.
 
-Axis: W workers.
+The decision itself is :class:`~paceline.coordinator.load_balancer.LoadBalancer`'s. Axis: W workers.
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class Limits:
         return Bounds(self.lower, high, enough, limited, bool(limited.any()))
 
 
-def require_covariates(name: str, covariates: ArrayLike | None, predictor: Predictor) -> None:
+def check_covariates_shape(name: str, covariates: ArrayLike | None, predictor: Predictor) -> None:
     """Refuse covariates that are not one number for each worker and each covariate that the predictor reads."""
     names = predictor.covariate_names
     if covariates is None or not names:

@@ -112,8 +112,7 @@ def _of_assigning(trainer: Any, mixin: type) -> Iterator[str]:
         if not owner.__module__.startswith("transformers."):
             yield (
                 f"{owner.__name__}.{name} chooses the samples of a rank, which would be ignored: BalancedLoader "
-                f"assigns "
-                "balanced batches to ranks. Remove the override, or the BalancedTrainerMixin"
+                "assigns balanced batches to ranks. Remove the override, or the BalancedTrainerMixin"
             )
 
 
@@ -154,8 +153,7 @@ def _of_arguments(arguments: Any) -> Iterator[str]:
         if (value := getattr(arguments.accelerator_config, option, allowed[0])) not in allowed:
             yield (
                 f"accelerator_config's {option} must be {allowed[-1]}, got {value}: Accelerate does not assign the "
-                f"batches, "
-                "BalancedLoader does"
+                "batches, BalancedLoader does"
             )
 
 

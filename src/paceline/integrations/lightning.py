@@ -135,8 +135,8 @@ def _loader_of(trainer: Any) -> BalancedLoader:
         )
     if trainer.reload_dataloaders_every_n_epochs:
         raise ValueError(
-            "reload_dataloaders_every_n_epochs would replace the balanced loader: remove it, and let the dataset "
-            "change its content"
+            "reload_dataloaders_every_n_epochs would replace the balanced loader: remove it, and change "
+            "the samples inside the dataset instead"
         )
     if loader.micro_batch or loader.packs:
         raise ValueError(

@@ -65,7 +65,7 @@ class AsyncJob:
         Any torch optimizer of the model. A copy of it works at the server; the one given is neither stepped nor to be
         changed in the loop.
     dataset
-        SampleBatch so that an epoch over all ranks covers every sample exactly once, whatever becomes of the workers.
+        SampleBatch so that an epoch over all ranks covers every sample exactly once, even if workers fail.
     batch
         Samples of a worker's full batch, the most that any step takes.
     epochs

@@ -186,8 +186,9 @@ def require_followed(optimizer: torch.optim.Optimizer, schedule: Schedule | None
         raise ValueError("optimizer has hooks on its step, which the copy at the server would not call: remove them")
     if isinstance(schedule, ReduceLROnPlateau):
         raise ValueError(
-            "schedule must follow from the applied samples, and ReduceLROnPlateau follows a metric: give a function of "
-            "the applied samples that returns a factor, and change that factor where you evaluate, on rank 0"
+            "schedule must depend on the number of applied samples alone, and ReduceLROnPlateau follows a metric: pass "
+            "a function of the applied samples that returns a factor, and change that factor on rank 0 where you "
+            "evaluate"
         )
     if isinstance(schedule, LRScheduler):
         if schedule.optimizer is not optimizer:

@@ -73,7 +73,7 @@ def watch_other_models(module: Any, folder: str) -> None:
     module
         The module of torch's ``Optimizer``.
     folder
-        As of :func:`watch_ddp`.
+        As in :func:`watch_ddp`.
     """
     hooks: list[Any] = []
 

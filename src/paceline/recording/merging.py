@@ -290,7 +290,8 @@ def slow_worker(paths: Iterable[str | Path]) -> str:
         )
     sentences = [
         f"worker {workers[place]} is slow: an iteration takes it {1e3 * median_W[place]:.3g} ms without waits, and "
-        f"worker {workers[middle]} {1e3 * median_W[middle]:.3g} ms{_phase(paths, workers[place], workers[middle])}"
+        f"worker {workers[middle]} {1e3 * median_W[middle]:.3g} ms"
+        f"{_slow_phase_clause(paths, workers[place], workers[middle])}"
         for place in slow[:3]
     ]
     if len(slow) > 3:
@@ -298,8 +299,8 @@ def slow_worker(paths: Iterable[str | Path]) -> str:
     return "; ".join(sentences)
 
 
-def _phase(paths: list[str | Path], worker: str, other: str) -> str:
-    """Return in which phase a worker takes longer than another, as the end of a sentence; nothing without phases."""
+def _slow_phase_clause(paths: list[str | Path], worker: str, other: str) -> str:
+    """Return the end of a sentence: in which phase a worker is slower than another. Empty without phases."""
     try:
         table = phase_table(paths)
     except ValueError:

@@ -69,7 +69,7 @@ def evaluation_page(
         _verdict(board, best),
         [
             _leaderboard(board),
-            _figures_of(board, jobs, best),
+            _forecast_section(board, jobs, best),
             _calibration(_below(jobs), float(covered[best]), best),
         ],
         settings=[("warm-up, not scored", f"{warmup} iterations"), *settings],
@@ -171,7 +171,7 @@ def _forecasts(model: Predictor, trace: Trace, warmup: int) -> ForecastsOf:
     return ForecastsOf(trace, quantiles, forecast_TW, trace.speed[warmup:])
 
 
-def _figures_of(board: Leaderboard, jobs: Sequence[ForecastsOf], best: str) -> dict[str, Any]:
+def _forecast_section(board: Leaderboard, jobs: Sequence[ForecastsOf], best: str) -> dict[str, Any]:
     """Return the forecasts of two workers: the one forecast worst, and the one in the middle."""
     rows = board.workers[board.workers["predictor"] == best].sort_values("rmse", ascending=False)
     picked = {"worst forecast": 0, "median": len(rows) // 2} if len(rows) > 1 else {"only": 0}

@@ -261,7 +261,7 @@ def page(
         table("Data", (("data", "text"), ("holds", "text"), ("SHA-256", "text")), data),
     )
     about = {"paceline_report": SCHEMA, "version": __version__, "kind": kind, "title": title, "command": command}
-    made: Page = _known({**about, "verdict": list(verdict), "sections": [*sections, origin]})
+    made: Page = _json_safe({**about, "verdict": list(verdict), "sections": [*sections, origin]})
     return made
 
 
@@ -372,12 +372,12 @@ def _shown(value: Any) -> Any:
     return printable(value) if isinstance(value, str) else value
 
 
-def _known(value: Any) -> Any:
-    """Return a value as JSON holds it: without NaN and infinity, which JSON has not."""
+def _json_safe(value: Any) -> Any:
+    """Return a value as JSON holds it: without NaN and infinity, which JSON lacks."""
     if isinstance(value, Mapping):
-        return {str(key): _known(one) for key, one in value.items()}
+        return {str(key): _json_safe(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_known(one) for one in value]
+        return [_json_safe(one) for one in value]
     if hasattr(value, "item"):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value

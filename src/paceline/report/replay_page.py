@@ -163,17 +163,19 @@ def _range_over(replays: Replays, scheme: str) -> tuple[float, float, float]:
     return middle - half, middle, middle + half
 
 
-def jackknife(over_K: Array, under_K: Array) -> float:
+def jackknife(numerator_K: Array, denominator_K: Array) -> float:
     """Return the standard error of a ratio of sums, from leaving out each of some blocks of iterations in turn.
 
     >>> float(jackknife(np.full(40, 3.0), np.full(40, 2.0)))
     0.0
     """
     # leave out each of 20 parts in turn
-    count = min(20, len(over_K))
+    count = min(20, len(numerator_K))
     if count < 2:
         return float("nan")
-    parts = np.array([[piece.sum() for piece in np.array_split(values, count)] for values in (over_K, under_K)])
+    parts = np.array(
+        [[piece.sum() for piece in np.array_split(values, count)] for values in (numerator_K, denominator_K)]
+    )
     over, under = parts.sum(axis=1, keepdims=True) - parts
     left_out = over / under
     return float(np.sqrt((count - 1) / count * np.square(left_out - left_out.mean()).sum()))
@@ -204,7 +206,7 @@ def _job(replay: Replay, trace: Trace, scheme: str) -> dict[str, Any]:
             "Iteration times",
             "Means of 25 iterations.",
             np.array([one.number for one in equal]),
-            [ChartLine(name, 1e3 * smooth(replay.seconds(name)), color) for name, color in _figures_of(scheme)],
+            [ChartLine(name, 1e3 * smooth(replay.seconds(name)), color) for name, color in _line_colors(scheme)],
             x="iteration",
             unit="ms",
         ),
@@ -228,7 +230,7 @@ def _job(replay: Replay, trace: Trace, scheme: str) -> dict[str, Any]:
     )
 
 
-def _figures_of(scheme: str) -> list[tuple[str, int]]:
+def _line_colors(scheme: str) -> list[tuple[str, int]]:
     return list({EQUAL: 5, ORACLE: 2, scheme: 0}.items())
 
 

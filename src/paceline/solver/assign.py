@@ -30,7 +30,7 @@ from paceline.solver.split import BatchTimeCurves
 
 
 class AssignmentStatus(Enum):
-    """Reason for the time that the iteration takes, in a sentence to act on."""
+    """What limits the time of the iteration, and what to change."""
 
     BALANCED = "Balanced: the ranks end together up to 1%, or nearly as soon as the samples let them."
     HELD_BY_SAMPLE = (
@@ -286,8 +286,8 @@ def _under_cap(samples: Samples, fleet: Fleet) -> Sizes:
             return owner_N
     used = float(samples.tokens.cumsum()[-1]) / (samples.cap * len(fleet))
     raise ValueError(
-        f"no assignment was found in which no rank exceeds the cap of {samples.cap:g} tokens: the samples take "
-        f"{used:.0%} of all caps together. Draw a smaller global batch, or raise the cap"
+        f"found no assignment that keeps every rank within the cap of {samples.cap:g} tokens: the samples take "
+        f"{used:.0%} of the total capacity. Draw a smaller global batch, or raise the cap"
     )
 
 
@@ -390,7 +390,7 @@ Cut = list[tuple[int, int]]
 def padded_owners(samples: Samples, fleet: Fleet, lower_bound: float, steady: float = 0.0) -> Sizes:
     """Return the rank of each sample, ``[N]``; no assignment ends before ``lower_bound`` seconds.
 
-    The ranks' own order is taken where it ends at most by ``steady`` later, relatively, than the best that is found.
+    Ranks keep their own order where that ends at most ``steady`` (relative) later than the best assignment found.
 
     Raises
     ------

@@ -25,7 +25,7 @@ from paceline.torch.counting import BalanceWarning
 from paceline.torch.covariates import covariates_for
 from paceline.torch.exchange import Exchange
 from paceline.torch.loader_protocol import Loader
-from paceline.torch.optimizers import OptimizerChecks
+from paceline.torch.optimizer_checks import OptimizerChecks
 from paceline.torch.sharded import gathers_parameters, group_of, replicas_of
 from paceline.torch.weighting import Weighting
 
@@ -144,7 +144,9 @@ def attach(
     if timeout is not None and not timeout > 0:
         raise ValueError(f"timeout must be above 0 seconds, got {timeout}")
     predictor = Auto() if predictor is None else predictor
-    if isinstance(predictor, type) or not hasattr(predictor, "predict"):  # one's own may have no more than a job calls
+    if isinstance(predictor, type) or not hasattr(
+        predictor, "predict"
+    ):  # a user's predictor may have no more than a job calls
         require_predictor(predictor)
     policy = _policy_for(model, loader, policy, loader.global_batch // shards)
     if not isinstance(policy.lower, Mapping):
@@ -184,7 +186,7 @@ def attach(
 def _scaling(model: torch.nn.Module, options: tuple[object, ...]) -> Scaling:
     """Attach a model to a loader that is not ours."""
     if any(option is not None for option in options):
-        raise TypeError("options of attach() are about a balanced loader: give one, or leave them out")
+        raise TypeError("options of attach() apply to a balanced loader only: pass one, or leave them out")
     weighting = Weighting(Exchange(group_of(model)))
     scaling = Scaling(weighting, OptimizerChecks(weighting))
     scaling.add(model)

@@ -1,4 +1,4 @@
-"""The handle of a balanced job: what it was given, what it knows, how it is saved and taken off."""
+"""The handle of a balanced job: what it was given, what it knows, how it is saved and detached."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from paceline.torch.covariates import Sampled
 from paceline.torch.equal_shapes import EqualShapes
 from paceline.torch.exchange import Exchange
 from paceline.torch.loader_protocol import Loader
-from paceline.torch.optimizers import OptimizerChecks
+from paceline.torch.optimizer_checks import OptimizerChecks
 from paceline.torch.planning import Planning
 from paceline.torch.sharded import sum_gradients
 from paceline.torch.steps import Steps
@@ -35,9 +35,9 @@ class Scaling:
     Every loss is given to :meth:`scale` before its backward pass.
     """
 
-    def __init__(self, weighting: Weighting, optimizers: OptimizerChecks) -> None:
-        self._weighting, self._optimizers = weighting, optimizers
-        self._end = weakref.finalize(self, _call_all, optimizers.watch(), weighting.exchange.close)
+    def __init__(self, weighting: Weighting, optimizer_checks: OptimizerChecks) -> None:
+        self._weighting, self._optimizer_checks = weighting, optimizer_checks
+        self._end = weakref.finalize(self, _call_all, optimizer_checks.watch(), weighting.exchange.close)
         self._end.atexit = False  # when the interpreter ends, torch has taken its groups down
 
     @property
@@ -56,7 +56,7 @@ class Scaling:
 
     @property
     def closed(self) -> bool:
-        """True if it has been taken off the models."""
+        """True if it has been detached from the models."""
         return not self._end.alive
 
     def add(self, model: torch.nn.Module) -> None:
@@ -95,7 +95,7 @@ class Scaling:
         return self._weighting.scale(loss, count)
 
     def close(self) -> None:
-        """Take everything off the models: gradients are averaged plainly from now on. Every rank calls it."""
+        """Detach from the models: gradients are averaged plainly from now on. Every rank calls it."""
         if self.closed:
             return
         for model in self._weighting.models:
@@ -195,7 +195,7 @@ class Balance(Scaling):
         self._steps.out_of_memory = True
 
     def close(self) -> None:
-        """Take everything off the models and the loader; sizes stay as they are, and gradients are averaged plainly.
+        """Detach from the models and the loader; sizes stay as they are, and gradients are averaged plainly.
 
         Every rank calls it. The job may go on without balancing, or be attached again.
         """

@@ -191,7 +191,7 @@ class Costs:
             require_in_range(numbers[name], name, first=first, of=of, zeros=several and name != "cost")
         return self._known([numbers[name] for name in self.parts], numbers.get("cost"), len(samples), first, of)
 
-    def require_functions(self) -> None:
+    def require_callable_costs(self) -> None:
         """Refuse numbers that are not a function of a sample: samples of a stream cannot be looked up."""
         for name, value in (("cost", self.cost), *self.parts.items()):
             if value is not None and not callable(value):

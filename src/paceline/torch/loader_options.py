@@ -50,7 +50,7 @@ class Loading:
             raise ValueError(f"timeout must be at least 0 seconds, got {self.timeout}")
         for name in ("timeout", "multiprocessing_context"):
             if getattr(self, name) and not self.num_workers:
-                raise ValueError(f"{name} is about loading processes: give num_workers above 0, or leave it out")
+                raise ValueError(f"{name} applies to loading processes only: set num_workers above 0, or leave it out")
 
 
 def refuse(unknown: Iterable[str], callee: Callable[..., Any]) -> None:

@@ -97,7 +97,7 @@ class LocalSGD:
         if ddp_of(model) is not None or gathers_parameters(model):
             raise TypeError(
                 f"ranks take different numbers of steps, and those of this {type(model).__name__} would wait for each "
-                "other in every step: give LocalSGD the model as it is before it is wrapped or sharded"
+                "other in every step: pass LocalSGD the unwrapped, unsharded model"
             )
         if not loader.micro_batch:
             raise ValueError("a round needs steps: give the loader micro_batch=, the samples of a step")

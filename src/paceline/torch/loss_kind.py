@@ -107,10 +107,10 @@ class LossKind:
         return bool(max(sizes) >= 1.2 * min(sizes))
 
     def watch(self, made: Sequence[torch.Tensor], samples: int, parameter: torch.Tensor | None) -> None:
-        """Look at the gradients of what a model has made of a batch, or else of one of its parameters."""
+        """Watch the gradients of a model's outputs, or else of one of its parameters."""
         shown = [one for one in made if one.requires_grad and one.dim() and one.shape[0] % samples == 0]
         for tensor in shown:
-            tensor.register_hook(partial(self._look, samples))
+            tensor.register_hook(partial(self._on_gradient, samples))
         if not shown and parameter is not None:
 
             def once(gradient: torch.Tensor) -> None:
@@ -119,7 +119,7 @@ class LossKind:
 
             handle = parameter.register_hook(once)
 
-    def _look(self, samples: int, gradient: torch.Tensor) -> None:
+    def _on_gradient(self, samples: int, gradient: torch.Tensor) -> None:
         self._add(gradient.abs().mean() * samples)
 
     def _add(self, norm: torch.Tensor) -> None:

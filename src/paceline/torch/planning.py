@@ -102,7 +102,7 @@ class Planning:
         self._unplanned.clear()
         self._begin()
 
-    def by_worker(self, report_WF: Array) -> Array:
+    def reports_by_worker(self, report_WF: Array) -> Array:
         """Return the reports of ranks as those of the plan's workers; of a worker's ranks, the slowest one's.
 
         If a rank has looped differently from the others of its worker, its report is the worker's.

@@ -180,7 +180,10 @@ class Loop:
             self._error = self._error or f"{type(error).__name__}: {error}"
             loader.end(self)
             if isinstance(error, StopIteration):  # a dataset's own: the epoch is not over
-                raise RuntimeError(f"StopIteration was raised while a batch was loaded: {error}") from error
+                raise RuntimeError(
+                    "StopIteration was raised while a batch was loaded; a dataset or collate_fn must not raise it: "
+                    f"{error}"
+                ) from error
             raise
         self._over = True
         loader.end(self)

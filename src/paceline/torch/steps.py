@@ -171,7 +171,7 @@ class Steps(Weighting):
         self._clock.forward(count, counts=batch.total >= self._min_samples, features=batch.features)
 
     def look(self, made: Sequence[torch.Tensor], model: Model) -> None:
-        """Look at the gradients of what a model has made of a batch."""
+        """Watch the gradients of a model's outputs."""
         if self._batch is not None:
             self._kind.watch(made, self._batch.local(self.loader.rank), model.first_parameter)
 
@@ -236,7 +236,7 @@ class Steps(Weighting):
 
     def _plan(self, report_WF: Array) -> None:
         planning = self._planning
-        self.rows = rows = RankReports(planning.by_worker(report_WF), planning.features)
+        self.rows = rows = RankReports(planning.reports_by_worker(report_WF), planning.features)
         self._used = planning.plan
         self._exchanges += 1
         self.divides = not rows.agreed  # batches are cut by different plans

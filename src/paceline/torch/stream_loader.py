@@ -79,7 +79,7 @@ class StreamLoader(RankLoader):
             "global_batch", global_batch, world_size, f"sample{'s' * (world_size > 1)}, one for each rank"
         )
         if costs is not None:
-            costs.require_functions()
+            costs.require_callable_costs()
         rule = GlobalBatch(global_batch, world_size)
         window, seed = require_int("window", window, 1, "sample"), require_int("seed", seed, 0)
         assigner = StreamAssigner(stream, rule, rank, costs, window, seed, key)

@@ -293,7 +293,7 @@ class Weighting:
         one.batch, _ = self.batches.of(one.rows, one.owner())
 
     def look(self, made: Sequence[torch.Tensor], model: Model) -> None:
-        """Look at the gradients of what a model has made of a batch."""
+        """Watch the gradients of a model's outputs."""
 
     def ready(self) -> Any:
         """Note that this rank's gradients are there, and those of the others are awaited."""

@@ -186,7 +186,7 @@ class StepRecorder:
         return converted(batch, lambda part: part.double() if part.is_floating_point() else part)
 
     def before_collating(self) -> None:
-        """Note where random numbers stand when a balanced loader makes a batch."""
+        """Note the random state when a balanced loader makes a batch."""
         self._look_for_draws()
         self._random = random_state()
 
@@ -196,7 +196,7 @@ class StepRecorder:
         return all(stream.startswith(RANDINT) for stream in self.record.streams)
 
     def look_beside(self) -> None:
-        """Note whether something else was drawn since the last step: then a row may be more than its number."""
+        """Note whether something else was drawn since the last step: then a row may not follow from its index."""
         if self._at_step is not None and used_since(self._at_step):
             self._facts["beside"] = True
         self._at_step = None

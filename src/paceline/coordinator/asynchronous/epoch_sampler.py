@@ -1,4 +1,4 @@
-"""The sampler draws samples so that every epoch covers each of them exactly once, whatever becomes of the workers."""
+"""The sampler draws samples so that every epoch covers each of them exactly once, even if workers fail."""
 
 from __future__ import annotations
 
@@ -186,8 +186,8 @@ class EpochSampler:
         samples, seed, _ = (int(value) for value in state["size"])
         if (samples, seed) != (self.samples, self.seed):
             raise ValueError(
-                f"the state is that of a sampler of {samples} samples with the seed {seed}; this one has "
-                f"{self.samples} and the seed {self.seed}: build it with the same"
+                f"the state was saved by a sampler with {samples} samples and seed {seed}, but this one has "
+                f"{self.samples} samples and seed {self.seed}: create it with the same values"
             )
         epoch, place, _ = (int(value) for value in state["place"])
         if self.epochs is not None and (epoch, place) > (self.epochs, 0):

@@ -61,11 +61,12 @@ class Sizing:
 
 @dataclass(frozen=True)
 class ByForecast(Sizing):
-    """Slow workers take less, so that all compute equally long, as far as forecast and wire allow: ours.
+    """Slow workers take less, so that all compute equally long, as far as forecasts allow. Paceline's own rule.
 
     The fastest takes a full batch. Nobody else is to compute longer, but for what the forecast's spread leaves open: a
-    worker shrinks by as much as it is slower for certain. A smaller batch pays the same wire for fewer samples. Where
-    all of them together would cost more than 5% of the samples a second, all times are stretched until they do not.
+    worker shrinks by as much as it is certainly slower. A smaller batch costs the same communication time for fewer
+    samples. Where all of them together would cost more than 5% of the samples a second, all times are stretched until
+    they do not.
 
     Parameters
     ----------

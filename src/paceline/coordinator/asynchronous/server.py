@@ -513,7 +513,7 @@ class Server:
         assert step is not None
         factor = self.scheme.damping(staleness, len(self.fleet))
         push = Push(member.name, step.assigned.first(count), staleness, factor, seconds)
-        if wrong := self.store.take(member.name, step.stamp.ticket, gradient, self._gathered.weight(push)):
+        if wrong := self.store.add_gradient(member.name, step.stamp.ticket, gradient, self._gathered.weight(push)):
             return self._waste(member, Outcome.REFUSED, wrong, seconds=seconds)
         member.step = None
         self.sampler.give_back(step.assigned.after(count))

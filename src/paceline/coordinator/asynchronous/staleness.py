@@ -1,6 +1,6 @@
 """Staleness: forecast from speeds before a push, measured after it; and stragglers by either.
 
-Axis: W workers.
+What limits it is in ``rules.py``. Axis: W workers.
 """
 
 from __future__ import annotations

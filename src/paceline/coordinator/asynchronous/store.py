@@ -32,7 +32,7 @@ class Store(Protocol):
         """Return the flaw of a step's gradient; an empty text if it has none."""
         ...
 
-    def take(self, worker: str, ticket: int, gradient: Vector, weight: float) -> str:
+    def add_gradient(self, worker: str, ticket: int, gradient: Vector, weight: float) -> str:
         """Gather a gradient, or return its flaw. :meth:`keep` or :meth:`step` must follow."""
         ...
 
@@ -83,7 +83,7 @@ class LocalStore:
     >>> from paceline.coordinator.asynchronous.optimizer import SGD
     >>> store = LocalStore(np.array([1.0]), SGD(0.5), None)
     >>> for ticket, gradient in enumerate(([1.0], [5.0])):
-    ...     _ = store.take("a", ticket, np.array(gradient), weight=30 if not ticket else 10)
+    ...     _ = store.add_gradient("a", ticket, np.array(gradient), weight=30 if not ticket else 10)
     ...     store.keep()
     >>> store.step(factor=0.1, applied=0)
     >>> store.parameters
@@ -118,7 +118,7 @@ class LocalStore:
     def flaw(self, worker: str, ticket: int, gradient: Vector) -> str:
         return flaw(gradient, self._parameters_P)
 
-    def take(self, worker: str, ticket: int, gradient: Vector, weight: float) -> str:
+    def add_gradient(self, worker: str, ticket: int, gradient: Vector, weight: float) -> str:
         # One in half precision would overflow in a sum, and vanish beside a small learning rate.
         gradient = gradient.astype(np.result_type(gradient, self._parameters_P), copy=False)
         if self._compensator is not None:
@@ -282,9 +282,9 @@ class Shard:
             else "its gradient has not come to every server"
         )
 
-    def take(self, worker: str, ticket: int, weight: float) -> str:
+    def add_gradient(self, worker: str, ticket: int, weight: float) -> str:
         _, gradient = self._held.pop(worker)
-        return self._store.take(worker, ticket, gradient, weight)
+        return self._store.add_gradient(worker, ticket, gradient, weight)
 
     def undo(self) -> None:
         self._store.undo()
@@ -367,8 +367,8 @@ class ShardedStore:
     def flaw(self, worker: str, ticket: int, gradient: Vector) -> str:
         return next(filter(None, self._everywhere("flaw", worker, ticket)), "")
 
-    def take(self, worker: str, ticket: int, gradient: Vector, weight: float) -> str:
-        wrong = next(filter(None, self._everywhere("take", worker, ticket, weight)), "")
+    def add_gradient(self, worker: str, ticket: int, gradient: Vector, weight: float) -> str:
+        wrong = next(filter(None, self._everywhere("add_gradient", worker, ticket, weight)), "")
         if wrong:
             self._everywhere("undo")
         return wrong

@@ -263,7 +263,9 @@ class RoundPlan:
         """
         i = self.place.get(str(client))
         if i is None:
-            raise ValueError(f"client {str(client)!r} was not chosen for this round of {len(self.clients)}")
+            raise ValueError(
+                f"client {str(client)!r} is not in this round's plan of {len(self.clients)} clients: see plan.clients"
+            )
         reason, source, speed = Reason(self.reasons[i]), ForecastSource(self.source[i]), float(self.speed[i])
         name, samples = self.clients[i], count(int(self.sizes[i]), "sample")
         time, comm, steps = duration(self.seconds[i]), duration(self.comm_seconds[i]), self.local_steps

@@ -38,7 +38,7 @@ BeforeGather = Callable[[Any, Any], None]
 """Called with the process group and this rank's tensor."""
 
 
-class CollectiveListener(Protocol):
+class WaitListener(Protocol):
     """An object that is notified when the training thread waits."""
 
     def wait_begins(self) -> None:
@@ -51,12 +51,12 @@ class CollectiveListener(Protocol):
 
 
 _lock = threading.Lock()
-_listeners: list[tuple[weakref.ref[CollectiveListener], int, BeforeGather | None]] = []
+_listeners: list[tuple[weakref.ref[WaitListener], int, BeforeGather | None]] = []
 _originals: dict[tuple[str, str | None, str], Callable[..., Any]] = {}
 _inside = threading.local()
 
 
-def listen(listener: CollectiveListener, before_gather: BeforeGather | None = None) -> Callable[[], None]:
+def listen(listener: WaitListener, before_gather: BeforeGather | None = None) -> Callable[[], None]:
     """Notify a listener whenever the calling thread, the one that trains, waits; return a function that ends this.
 
     The listener is held weakly, so that measuring a model does not keep it alive. Waits of other threads, such as one
@@ -174,7 +174,7 @@ def _announced(gather: Callable[..., Any]) -> Callable[..., Any]:
     return announced
 
 
-def _active_listeners() -> list[CollectiveListener]:
+def _active_listeners() -> list[WaitListener]:
     """Return the listeners whose training this thread runs."""
     here = threading.get_ident()
     active = [known for known, trains, _ in _listeners if trains == here]
@@ -197,7 +197,7 @@ class FSDPWaits:
         Is notified in the thread that waits, which is one of torch's own in the backward pass.
     """
 
-    def __init__(self, model: torch.nn.Module, listener: CollectiveListener) -> None:
+    def __init__(self, model: torch.nn.Module, listener: WaitListener) -> None:
         self._begins, self._ends = listener.wait_begins, listener.wait_ends
         self._queued = False
         kind = getattr(torch.distributed.fsdp, "FSDPModule", ())

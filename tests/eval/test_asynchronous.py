@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from paceline.coordinator.asynchronous import saps, scheme
 from paceline.coordinator.asynchronous.rules import Mean
 from paceline.datasets import Trace
-from paceline.eval.asynchronous import Course, Times, race
+from paceline.eval.asynchronous import RaceSettings, Times, simulate_training
 
-COURSE = Course(batch=8, rate=0.05, epochs=1.0, evaluations=6)
+COURSE = RaceSettings(batch=8, rate=0.05, epochs=1.0, evaluations=6)
 
 
 class Nothing:
@@ -37,7 +37,7 @@ def fleet(*seconds, comm_seconds=0.0, batch=8):
 
 def ran(name, times, updates=64, **options):
     rules = scheme(name, times.workers) if isinstance(name, str) else name
-    return race(Nothing(), times, rules, replace(COURSE, epochs=updates * 8 / Nothing.samples, **options))
+    return simulate_training(Nothing(), times, rules, replace(COURSE, epochs=updates * 8 / Nothing.samples, **options))
 
 
 def test_bsp_waits_for_slowest_and_wire():
@@ -118,7 +118,7 @@ class Diverging(Nothing):
 
 
 def test_diverging_training_has_no_accuracy():
-    done = race(Diverging(), fleet(1.0, 2.0), scheme("asp", 2), COURSE)
+    done = simulate_training(Diverging(), fleet(1.0, 2.0), scheme("asp", 2), COURSE)
     assert done.accuracy[-1] == 0.0
     assert np.isinf(done.seconds_to(0.9))
 
@@ -140,7 +140,7 @@ SCRIPTS = st.lists(st.sampled_from([0.1, 0.2, 0.6, 0.7, 0.8]), min_size=13, max_
 @settings(max_examples=30)
 def test_race_ends_when_good_hopeless_or_over(accuracies, enough, hopeless):
     course = replace(COURSE, epochs=48 * 8 / 4096, evaluations=12, enough=enough, hopeless=hopeless)
-    done = race(Scripted(accuracies), fleet(1.0), scheme("asp", 1), course)
+    done = simulate_training(Scripted(accuracies), fleet(1.0), scheme("asp", 1), course)
     ends = 12
     for k in range(1, 13):
         recent = sum(accuracies[k - 2 : k + 1]) / 3 if k >= 2 else 0.0

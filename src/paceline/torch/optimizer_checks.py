@@ -65,7 +65,7 @@ class OptimizerChecks:
         weighting.accepted()
         if isinstance(optimizer, torch.optim.LBFGS) and _steps(optimizer, weighting.models):
             raise RuntimeError(LBFGS)
-        # To look at the parameters takes long, and nearly no step does.
+        # Scanning the parameters is slow, and almost no step needs it.
         if alone and _steps(optimizer, alone):
             raise RuntimeError(
                 "the optimizer steps on gradients of this rank alone, so the ranks' models diverge, even with "
