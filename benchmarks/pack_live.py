@@ -31,6 +31,9 @@ from torch.nn.parallel import DistributedDataParallel
 from work_live import spread
 from work_rank import WORDS, texts
 
+from paceline.lab.processes import quota_place
+from paceline.recording.launch import Place
+
 QUICK = "--quick" in sys.argv
 SHORT = "--short" in sys.argv
 ROUNDS, STEPS, WARM_UP = (2, 5, 10) if QUICK else (6, 8, 25) if SHORT else (25, 8, 50)
@@ -48,6 +51,8 @@ WORLDS = {
     "computing": "ranks compute; a slow one then sleeps as long as it has computed",
 }
 SLOWED = {"equal ranks": 1.0, "second rank at half speed": 2.0}
+QUOTA = "computing, second rank has half a core"
+"""Where this machine lets us make control groups, the second rank computes under a quota of half a core."""
 
 
 class Model(torch.nn.Module):
@@ -231,8 +236,8 @@ def compete(data: list[torch.Tensor], rank: int, world: str, factor: float) -> l
     return rates
 
 
-def rank_main(rank: int, folder: str) -> None:
-    """Run one rank."""
+def rank_main(rank: int, folder: str, place: Place | None) -> None:
+    """Run one rank; the second one ends in a place with a quota, if there is one."""
     os.sched_setaffinity(0, [sorted(os.sched_getaffinity(0))[rank]])
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
@@ -243,6 +248,10 @@ def rank_main(rank: int, folder: str) -> None:
     for world in WORLDS:
         for name, factor in SLOWED.items():
             result[f"{world}, {name}"] = compete(data, rank, world, factor)
+    if place is not None:
+        if rank:
+            place.enter()
+        result[QUOTA] = compete(data, rank, "computing", 1.0)
     if rank == 0:
         torch.save(result, f"{folder}/result")
     dist.destroy_process_group()
@@ -262,7 +271,8 @@ round: geometric means with the half-width of their 95% confidence interval.
 
 BUSY = """
 A slow rank in *computing* sleeps by its CPU time. Where other work runs, as the load average shows, computing takes
-longer than that, so such a rank is less than twice as slow, and times vary more."""
+longer than that, so such a rank is less than twice as slow, and times vary more. With *half a core* the second rank
+computes under a quota of a control group."""
 
 
 def page(result: dict[str, Any], about: str) -> str:
@@ -312,8 +322,8 @@ def main() -> None:
     from machine import machine
 
     about = f"Machine: {machine('torch', 'transformers')}; load average {os.getloadavg()[0]:.1f} at the start."
-    with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
-        torch.multiprocessing.spawn(rank_main, (folder,), nprocs=2)
+    with tempfile.TemporaryDirectory(prefix="paceline-") as folder, quota_place(0.5) as place:
+        torch.multiprocessing.spawn(rank_main, (folder, place), nprocs=2)
         result = torch.load(f"{folder}/result")
     text = page(result, about)
     print(text)
