@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline import _version
+from paceline._runtime import wait_at_exit
 from paceline.datasets.trace import Trace
 from paceline.recording.covariates import all_covariates
 from paceline.recording.merging import merge_what_is_sound
@@ -173,6 +174,7 @@ def _watched(model: Any, folder: Path, optimizer: Any = None) -> list[Watch]:
     probe, meta = os.environ.get(PROBE), {"host": socket.gethostname()}
     if probe:
         meta["probe"] = "every other block of batches is cut to half"
+    wait_at_exit()  # a probe ends a job whose script would go on, with torch's threads under way
     try:
         covariates = all_covariates(device=getattr(next(model.parameters(), None), "device", None))
         recorder = Recorder(folder / name, rank, covariates, meta=meta).__enter__()

@@ -31,7 +31,7 @@ class Loading:
 
     >>> Loading(num_workers=0, timeout=5)
     Traceback (most recent call last):
-    ValueError: timeout is about loading processes: give num_workers above 0, or leave it out
+    ValueError: timeout applies to loading processes only: set num_workers above 0, or leave it out
     """
 
     num_workers: int = 0
