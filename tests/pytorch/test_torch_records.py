@@ -86,5 +86,8 @@ def concatenated(rank, counted, ahead):
 def test_concatenated_rows_recorded_apart(counted, ahead):
     for sizes, recorded, measured in run_ranks(2, concatenated, counted, ahead):
         assert len({tuple(pair) for pair in sizes}) > 1, "sizes changed"
-        assert recorded[1:] == sizes[1 : len(recorded)]
+        # a lap that was not over at its report is part of the next one, whose sizes are means
+        own = [step for step in range(1, len(recorded)) if measured[step - 1]]
+        assert own
+        assert [recorded[step] for step in own] == [sizes[step] for step in own]
         assert all(measured[-2:])  # before, the first change of size leaves laps out
