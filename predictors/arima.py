@@ -271,13 +271,13 @@ class ARIMA(FleetPredictor):
         A warm start keeps the order, the scale of covariates, and the coefficients of workers that are not in these
         traces; a worker that is in them is fitted again.
         """
-        survey = fitting.summarized(traces)
+        summary = fitting.summarized(traces)
         traces = list(fitting.without_held_out(traces))
         if not traces:
             raise ValueError("traces must hold at least one worker to fit, got none that is not held out")
         if not fitting.warm:
-            self.covariate_names_ = survey.shared_covariates(self.covariates)
-            self.covariate_mean_, self.covariate_scale_ = survey.mean_and_scale(self.covariate_names_)
+            self.covariate_names_ = summary.shared_covariates(self.covariates)
+            self.covariate_mean_, self.covariate_scale_ = summary.mean_and_scale(self.covariate_names_)
         names, value_TN, covariates_TND = self._panel(traces)
         sparse = _are_sparse(value_TN)
         coefficients, constants, ranges = (

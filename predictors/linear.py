@@ -243,9 +243,9 @@ class RLS(FleetPredictor):
 
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
         """Learn from traces that may be read more than once and never all at once."""
-        survey = fitting.summarized(traces)
+        summary = fitting.summarized(traces)
         if not fitting.warm:  # otherwise workers start from the earlier prior, and move it as far as they move
-            self.covariate_names_ = survey.shared_covariates(self.covariates)
+            self.covariate_names_ = summary.shared_covariates(self.covariates)
             self._set_zero_prior()
         weights_WF = np.concatenate([self._learned_weights(trace) for trace in fitting.without_held_out(traces)])
         center_F = np.median(weights_WF, axis=0)

@@ -20,7 +20,7 @@ from ranks import started  # noqa: E402
 from paceline.coordinator import Policy  # noqa: E402
 from paceline.integrations.torchft import ReplicaLoader  # noqa: E402
 from paceline.predictors import LastValue  # noqa: E402
-from paceline.torch import BalancedLoader  # noqa: E402
+from paceline.torch import BalancedLoader, LoopError  # noqa: E402
 
 # torchft's manager logs with a method of before Python 3.13
 pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore:The 'warn' method is deprecated")]
@@ -253,6 +253,19 @@ def test_replicas_of_one_name_are_refused():
     options = {"dataset": range(9), "global_batch": 4, "name": "one"}
     found = together(options, options)
     assert found == ["replicas must have different names, got ['one', 'one']: give name= or set REPLICA_GROUP_ID"] * 2
+
+
+def test_gradients_of_unscaled_loss_are_refused(lighthouse):
+    manager, _store = manager_of("forgets", lighthouse, *network())
+    batches = iter(loader := ReplicaLoader(range(9), 4, manager))
+    for _ in range(2):
+        next(batches)
+        with pytest.raises(LoopError, match=r"write loss = loader.scale\(loss\) before backward\(\)"):
+            manager.allreduce(torch.ones(1))
+        loader.scale(torch.ones(1))
+        manager.allreduce(torch.ones(1)).wait()
+        assert manager.should_commit()
+    manager.shutdown(wait=False)
 
 
 def test_resumed_replica_goes_on_with_the_rest(lighthouse):

@@ -21,6 +21,7 @@ from paceline.predictors import Auto, Curves, Predictor, Report
 from paceline.recording.torch.clock import Clock, CPUMarks, CUDAMarks
 from paceline.solver import split
 from paceline.torch.assigner import Order
+from paceline.torch.counting import LoopError
 from paceline.torch.loader_options import require_int
 from paceline.torch.loading import BatchSource, OnDemand
 from paceline.torch.reports import MIN_BATCH_SHARE
@@ -81,6 +82,8 @@ class ReplicaLoader:
         If the manager is none.
     ValueError
         If a number is out of range; in the loop, if replicas have the same name, or other data or batches.
+    LoopError
+        By ``manager.allreduce``, if the loss of this step was not scaled.
 
     Examples
     --------
@@ -130,6 +133,7 @@ class ReplicaLoader:
         self.replicas: tuple[str, ...] = ()
         self.sizes: Sizes = np.zeros(0, dtype=np.int64)
         self._rank = 0
+        self._scaled = True
         self._epoch_order = (-1, np.arange(0))
         manager.register_state_dict_fn("paceline", self.load_state_dict, self.state_dict)
         self._allreduce, manager.allreduce = manager.allreduce, self._timed_allreduce
@@ -164,9 +168,8 @@ class ReplicaLoader:
         taken, waiting = True, None
         while True:
             measure = self._clock.report()
-            self._agree(
-                (measure.samples, measure.seconds) if taken else (np.nan, np.nan)
-            )  # a failed step may end early
+            # a failed step may end early
+            self._agree((measure.samples, measure.seconds) if taken else (np.nan, np.nan))
             if self.manager.current_step() >= self.epochs * len(self):
                 return  # after a last quorum: a replica in which the last step failed has got its result there
             if waiting is not None:
@@ -177,7 +180,7 @@ class ReplicaLoader:
             self._clock.load_ends()
             self._clock.batch(len(samples))
             self._clock.forward(len(samples), counts=self.sizes.sum() >= MIN_BATCH_SHARE * self.global_batch)
-            step = self.manager.current_step()
+            step, self._scaled = self.manager.current_step(), False
             yield batch
             taken, waiting = self.manager.current_step() > step, self._clock.ready()
 
@@ -191,6 +194,7 @@ class ReplicaLoader:
         count
             What it is a mean over, such as tokens; None for samples. With a count, replicas exchange it.
         """
+        self._scaled = True
         own = float(self.sizes[self._rank])
         if count is None:
             return loss * (own * len(self.sizes) / float(self.sizes.sum()))
@@ -273,7 +277,9 @@ class ReplicaLoader:
         return samples if len(samples) else self._epoch_order[1][:1]
 
     def _timed_allreduce(self, *args: Any, **options: Any) -> Any:
-        """Sum as the manager does; waiting for it is no busy time."""
+        """Sum as the manager does, but refuse gradients of an unscaled loss; waiting for it is no busy time."""
+        if not self._scaled:
+            raise LoopError("write loss = loader.scale(loss) before backward(): replicas have batches of unequal size")
         work = self._allreduce(*args, **options)
         wait = work.wait
 

@@ -81,7 +81,7 @@ class ByForecast(Sizing):
     >>> ByForecast().sizes(Outlook(32, full, overhead=nothing, **known))
     array([32, 16,  4])
 
-    A wire as long as the fastest computes:
+    Communication takes as long as the fastest computes:
 
     >>> ByForecast().sizes(Outlook(32, full, overhead=np.full(3, 0.4), **known))
     array([32, 28,  7])
@@ -99,7 +99,7 @@ class ByForecast(Sizing):
             speed_W, spread_W = outlook.speed[known], outlook.spread[known]
             slower_W = _certainly_slower(speed_W, np.where(np.isfinite(spread_W), spread_W, 0.0))
             sizes_W[known] = outlook.batch / _affordable(slower_W, outlook.batch / speed_W, outlook.overhead[known])
-        # Rounded up, as a part of a sample is not worth its wire; but not for the sake of a last digit.
+        # Rounded up, as a part of a sample is not worth its communication; but not for the sake of a last digit.
         return np.clip(np.ceil(sizes_W * (1 - 1e-9)), 1, outlook.batch).astype(np.int64)
 
 
@@ -151,20 +151,20 @@ def _certainly_slower(speed_W: Array, spread_W: Array) -> Array:
     return slower_W
 
 
-def _affordable(slower_W: Array, full_W: Array, wire_W: Array) -> Array:
+def _affordable(slower_W: Array, full_W: Array, comm_W: Array) -> Array:
     """Return by how much each full batch may be divided, ``[W]``, at most by ``slower_W``, at the price allowed.
 
-    Times are those of computing a full batch and on the wire, in seconds.
+    Times are those of computing a full batch and of communication, in seconds.
     """
     # Smaller batches may cost 5% of the samples a second of full ones, as each pays for its wire.
-    needed = 0.95 * (1 / (wire_W + full_W)).sum()
+    needed = 0.95 * (1 / (comm_W + full_W)).sum()
 
     def divided(stretch: float) -> Array:
         return np.maximum(slower_W / stretch, 1.0)
 
     def is_affordable(stretch: float) -> bool:
         parts_W = 1 / divided(stretch)
-        return bool((parts_W / (wire_W + full_W * parts_W)).sum() >= needed)
+        return bool((parts_W / (comm_W + full_W * parts_W)).sum() >= needed)
 
     if is_affordable(1.0):
         return slower_W
