@@ -68,7 +68,7 @@ def train(steps=12):
     for step in range(steps):
         rollouts = generate(step)
         lengths = [len(one) for one in rollouts]
-        plan = pack(lengths, cap=1024, speeds=predictor.predict().speed, cost=COST)  # micro_batches="equal" for FSDP
+        plan = pack(lengths, cap=1024, speeds=predictor.predict().speed, cost=COST)  # micro_batches="lockstep" for FSDP
 
         count = sum(lengths) - len(lengths)  # loss terms of all ranks: every token weighs alike, wherever it is
         began = time.perf_counter()

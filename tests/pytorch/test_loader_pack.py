@@ -58,13 +58,13 @@ def change_shares(loaders, seed):
 @given(
     count=st.integers(4, 70),
     ranks=st.integers(1, 4),
-    pack=st.sampled_from([True, "equal"]),
+    pack=st.sampled_from([True, "lockstep"]),
     collate=st.sampled_from([list, padded]),
     seed=st.integers(0, 3),
 )
 def test_every_sample_comes_once_under_the_cap(count, ranks, pack, collate, seed):
     samples = texts(count, seed)
-    if pack == "equal":  # a function that pads cannot pad nothing
+    if pack == "lockstep":  # a function that pads cannot pad nothing
         collate = list
     loaders = fleet(samples, ranks, pack, global_batch=16, seed=seed, collate_fn=collate)
     seen = []
@@ -78,14 +78,14 @@ def test_every_sample_comes_once_under_the_cap(count, ranks, pack, collate, seed
         assert all(sum(map(len, parts)) for parts in step)  # no rank goes without
         assert len({loader.position for loader in loaders}) == 1
         assert loaders[0].batch_sizes.sum() == sum(len(batch) for parts in step for batch in parts)
-        if pack == "equal":
+        if pack == "lockstep":
             assert len({len(parts) for parts in step}) == 1
         for batch in (batch for parts in step for batch in parts):
             if isinstance(batch, torch.Tensor):
                 assert batch.numel() <= 128
             else:
                 assert sum(map(len, batch)) <= 128
-            assert pack == "equal" or len(batch)
+            assert pack == "lockstep" or len(batch)
             seen += [tuple(one[one >= 0].tolist()) for one in batch]
     assert sorted(seen) == sorted(tuple(one.tolist()) for one in samples)
 
@@ -104,7 +104,7 @@ def test_global_batches_are_those_of_plain_training(workers):
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_epoch_resumes_with_other_ranks(ranks):
     samples = texts(60)
-    first, second = fleet(samples, 2, True, global_batch=16), fleet(samples, ranks, "equal", global_batch=16)
+    first, second = fleet(samples, 2, True, global_batch=16), fleet(samples, ranks, "lockstep", global_batch=16)
     seen = []
     for _, *parts in zip(range(2), *map(steps_of, first), strict=False):
         seen += [token for batches in parts for batch in batches for token in batch["input_ids"][0].tolist()]
@@ -204,11 +204,11 @@ def packed_training(rank, pack, accumulating):
     return difference(model.module, one_process(samples, 4)), counts
 
 
-@pytest.mark.parametrize(("pack", "accumulating"), [(True, True), ("equal", True), ("equal", False)])
+@pytest.mark.parametrize(("pack", "accumulating"), [(True, True), ("lockstep", True), ("lockstep", False)])
 def test_packed_training_is_that_of_one_process(pack, accumulating):
     (apart, counts), (other, others) = run_ranks(2, packed_training, pack, accumulating)
     assert max(apart, other) < 1e-12
-    assert (counts == others) == (pack == "equal")
+    assert (counts == others) == (pack == "lockstep")
 
 
 def sharded_training(rank):
@@ -218,9 +218,9 @@ def sharded_training(rank):
     samples = texts(70)
     costs = Costs(lengths=[len(text) for text in samples], cap=128)
     model = fully_shard(Model().double())
-    with pytest.raises(TypeError, match='give the loader pack="equal"'):
+    with pytest.raises(TypeError, match='give the loader pack="lockstep"'):
         attach(model, BalancedLoader(samples, 16, costs=costs, pack=True))
-    loader = BalancedLoader(samples, 16, costs=costs, pack="equal")
+    loader = BalancedLoader(samples, 16, costs=costs, pack="lockstep")
     balance = attach(model, loader)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     train(loader, model, balance, optimizer, steps=4, accumulating=False)
@@ -306,7 +306,7 @@ def test_slow_rank_gets_less():
         ({"costs": Costs(lengths=[3, 4, 5])}, "cap=8192"),
         ({"micro_batch": 2}, "leave out micro_batch="),
         ({"accumulate": 2}, "leave out micro_batch= and accumulate="),
-        ({"pack": 4}, 'pack must be True, "equal" or False, got 4'),
+        ({"pack": 4}, 'pack must be True, "lockstep" or False, got 4'),
         ({"costs": Costs(lengths=[3, 9, 5], cap=8)}, "sample 1 takes 9 tokens, more than the cap of 8"),
         ({"costs": Costs(lengths=[3, 4, 5], cap=8, padded=True)}, "need collate_fn="),
     ],

@@ -104,8 +104,6 @@ def search(problem: Problem, count: int | None, level: float, enough: float) -> 
         bins.rank = np.concatenate([bins.rank, np.arange(problem.ranks)])
     fill_empty(problem, bins, count)
     _Exchanges(problem, bins, equal=count is not None).run(enough)
-    if count is not None:
-        _even(problem, bins, count)
     return bins
 
 
@@ -238,18 +236,6 @@ def _alike(problem: Problem, samples: list[int], count: int) -> list[list[int]] 
         used[place] += need
         others[place] = list(map(float.__add__, others[place], other_needs))
     return groups
-
-
-def _even(problem: Problem, bins: Bins, count: int) -> None:
-    """Divide each rank's samples again into micro-batches of equal cost, for ranks that wait after each."""
-    cost_N = problem.work.sum(axis=1)
-    places, samples = _grouped(bins.rank, problem.ranks), _grouped(bins.rank[bins.of], problem.ranks)
-    load_B = sums(cost_N, bins.of, len(bins.rank))
-    for place, bin_samples in zip(places, samples, strict=True):
-        groups = _alike(problem, bin_samples.tolist(), count) if len(bin_samples) >= count else None
-        if groups and max(float(cost_N[group].cumsum()[-1]) for group in groups) < load_B[place].max():
-            for one, group in zip(place.tolist(), groups, strict=True):
-                bins.of[group] = one
 
 
 def _best_fit(problem: Problem, samples: list[int]) -> list[list[int]]:

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from paceline._arrays import Array, Mask, Sizes
 from paceline.solver.fleet import Fleet, Samples, checked_fleet, level, min_padded_cost, packed_bound, padded_cut, sums
+from paceline.solver.lockstep import search_lockstep
 from paceline.solver.micro_batches import Bins, Problem, fill_empty, search
 from paceline.solver.split import BatchTimeCurves
 
@@ -161,7 +162,8 @@ class Packing:
     seconds
         Time of each rank, ``[W]``: its work at its speed.
     makespan
-        Time of the step: the longest of these; with a barrier between phases the sum of each phase's longest.
+        Time of the step: the longest of these; with a barrier between phases the sum of each phase's longest; with
+        ``micro_batches="lockstep"`` the same as ``lockstep``.
     lockstep
         Time of the step if ranks wait for each other after every micro-batch, as a sharded model makes them.
     """
@@ -226,7 +228,7 @@ def pack(
     *,
     cap: float | Mapping[str, float] | None = None,
     speeds: ArrayLike | BatchTimeCurves | None = None,
-    micro_batches: int | Literal["equal"] | None = None,
+    micro_batches: int | Literal["equal", "lockstep"] | None = None,
     cost: Cost | Mapping[str, Cost] | None = None,
     padded: bool = False,
     barrier: bool = False,
@@ -252,7 +254,9 @@ def pack(
         speeds by default.
     micro_batches
         None: each rank has as few as its samples need (DDP under ``no_sync``, replicas of HSDP). ``"equal"``: all ranks
-        have the same number, chosen to end soonest (FSDP, Megatron). A number: all ranks have that many.
+        have the same number, chosen to end soonest (Megatron). ``"lockstep"``: the same number, for ranks that wait for
+        each other after every micro-batch (FSDP); ``padded`` is searched as ``"equal"``. A number: all ranks have that
+        many.
     cost
         Cost of samples: a `TokenCost`, or an array of N costs to use as they are. By default a token costs 1. Of
         several parts, one for each; a part that is left out costs nothing.
@@ -282,19 +286,20 @@ def pack(
     """
     fleet, rank_W = _fleet(speeds, ranks)
     problem, sample_N = _problem(lengths, cost, cap, fleet, padded=padded, barrier=barrier)
-    if (
-        micro_batches is not None
-        and micro_batches != "equal"
-        and not (isinstance(micro_batches, int | np.integer) and micro_batches >= 1)
-    ):
-        raise ValueError(f'micro_batches must be None, "equal" or a number above 0, got {micro_batches!r}')
-    bins = _best(problem, micro_batches, padded=padded)
+    is_count = isinstance(micro_batches, int | np.integer) and micro_batches >= 1
+    if not (is_count or micro_batches is None or micro_batches in ("equal", "lockstep")):
+        raise ValueError(f'micro_batches must be None, "equal", "lockstep" or a number above 0, got {micro_batches!r}')
+    if micro_batches == "lockstep" and barrier:
+        raise ValueError('barrier= and micro_batches="lockstep" are two ways to wait: take one of them')
+    bins = _best(problem, "equal" if micro_batches == "lockstep" else micro_batches, padded=padded)
     if bins is None:
         fewest = fewest_of_all(problem)
         raise ValueError(
             f"the samples were not packed into {micro_batches} micro-batches on each of {problem.ranks} ranks: they "
             f"need at least {fewest} in all. Raise micro_batches or cap, or pack a smaller global batch"
         )
+    if micro_batches == "lockstep" and not padded:
+        bins = search_lockstep(problem, -(-fewest_of_all(problem) // problem.ranks), bins)
     return _in_input_order(_packing(problem, bins, micro_batches, padded=padded), sample_N, rank_W)
 
 
@@ -455,10 +460,10 @@ def _fill(problem: Problem, bins: Bins, *, padded: bool) -> Array:
 
 def _packing(problem: Problem, bins: Bins, micro_batches: int | str | None, *, padded: bool) -> Packing:
     """Return the packing in the order of the problem: the largest sample and the fastest rank first."""
-    equal = micro_batches is not None
+    equal, waits = micro_batches is not None, micro_batches == "lockstep"
     work_BP, work_WP = _loads(problem, bins, equal=equal, padded=padded)
     rank_B = bins.rank
-    if work_WP.shape[1] == 1 and not problem.fleet.fixed.any() and not problem.fleet.floor.any():
+    if work_WP.shape[1] == 1 and not (waits or problem.fleet.fixed.any() or problem.fleet.floor.any()):
         place_W = np.empty(problem.ranks, dtype=np.int64)  # a faster rank has no less work
         place_W[np.argsort(-work_WP[:, 0], kind="stable")] = np.arange(problem.ranks)
         rank_B, work_WP = place_W[rank_B], work_WP[np.argsort(place_W)]
@@ -468,8 +473,9 @@ def _packing(problem: Problem, bins: Bins, micro_batches: int | str | None, *, p
     nth_B = np.zeros(len(rank_B), dtype=np.int64)
     nth_B[order] = np.arange(len(order)) - np.repeat(counts_W.cumsum() - counts_W, counts_W)
     seconds_WP = problem.seconds(work_WP)
-    lockstep = np.zeros((problem.ranks, int(counts_W.max()), work_BP.shape[1]))
-    lockstep[rank_B[order], nth_B[order]] = work_BP[order] * problem.fleet.pace[rank_B[order], None]
+    rounds = np.zeros((problem.ranks, int(counts_W.max()), work_BP.shape[1]))
+    rounds[rank_B[order], nth_B[order]] = work_BP[order] * problem.fleet.pace[rank_B[order], None]
+    lockstep = float(rounds.max(axis=0).sum() + problem.fleet.fixed.max())
     return Packing(
         rank=rank_B[bins.of],
         micro_batch=nth_B[bins.of],
@@ -477,8 +483,8 @@ def _packing(problem: Problem, bins: Bins, micro_batches: int | str | None, *, p
         fill=sums(_fill(problem, bins, padded=padded), rank_B, problem.ranks) / np.maximum(counts_W, 1),
         work=work_WP.sum(axis=1),
         seconds=seconds_WP.sum(axis=1),
-        makespan=float(seconds_WP.max(axis=0).sum()),
-        lockstep=float(lockstep.max(axis=0).sum() + problem.fleet.fixed.max()),
+        makespan=lockstep if waits else float(seconds_WP.max(axis=0).sum()),
+        lockstep=lockstep,
         _problem=problem,
         _limit=micro_batches,
         _padded=padded,

@@ -212,7 +212,7 @@ def _ranks_of_a_replica(model: torch.nn.Module, loader: Loader) -> int:
     if loader.packs:
         raise TypeError(
             f"the ranks of this {type(model).__name__} gather parameters in every forward pass and so need "
-            'the same number of micro-batches: give the loader pack="equal"'
+            'the same number of micro-batches: give the loader pack="lockstep"'
         )
     replicas = replicas_of(model)
     if len(set(replicas)) == 1:

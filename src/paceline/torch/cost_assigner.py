@@ -165,8 +165,8 @@ class CostAssigner(SliceAssigner):
             )
 
 
-Pack = bool | Literal["equal"]
-"""Whether samples are packed, and into equal numbers of micro-batches on all ranks."""
+Pack = bool | Literal["lockstep"]
+"""Whether samples are packed, and for ranks that wait for each other after every micro-batch."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,23 +197,23 @@ class PackAssigner(CostAssigner):
 
     Attributes
     ----------
-    equal
-        Whether all ranks have the same number of micro-batches.
+    lockstep
+        Whether all ranks have the same number of micro-batches, for they wait for each other after each.
 
     Examples
     --------
     >>> costs = Costs(lengths=[40, 10, 10, 20, 20], cap=50)
     >>> rule, table = GlobalBatch(5, world_size=2), costs.of_dataset(range(5))
-    >>> assigner = PackAssigner(Order(5, shuffle=False), rule, 1, costs, table, equal=False)
+    >>> assigner = PackAssigner(Order(5, shuffle=False), rule, 1, costs, table, lockstep=False)
     >>> assigner.start(epoch=0)
     >>> assigner.next(np.array([3, 2]))[1], assigner.borders()
     (array([1, 2, 3]), [(0, 3)])
     """
 
     def __init__(
-        self, order: Order, rule: GlobalBatch, rank: int, costs: Costs, table: SampleCosts, *, equal: bool
+        self, order: Order, rule: GlobalBatch, rank: int, costs: Costs, table: SampleCosts, *, lockstep: bool
     ) -> None:
-        self.equal = equal
+        self.lockstep = lockstep
         super().__init__(order, rule, rank, costs, table)
 
     def borders(self) -> list[tuple[int, int]]:
@@ -225,11 +225,12 @@ class PackAssigner(CostAssigner):
 
     def settings(self) -> dict[str, object]:
         """Return what must be the same on every rank, beside the order and the rule."""
-        return {"pack": "equal" if self.equal else True, **super().settings()}
+        return {"pack": "lockstep" if self.lockstep else True, **super().settings()}
 
     def _divided(self, samples: SampleCosts) -> Packed:
         assert self.coefficients is not None
-        return _with_samples_for_all(self.costs.packed(samples, self._shares_W, self.coefficients, equal=self.equal))
+        packing = self.costs.packed(samples, self._shares_W, self.coefficients, lockstep=self.lockstep)
+        return _with_samples_for_all(packing)
 
     def _require_room(self, cap: float) -> None:
         """Do nothing: a rank takes as many micro-batches as it needs, and longer samples were refused."""

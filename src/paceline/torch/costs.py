@@ -215,13 +215,13 @@ class Costs:
             steady=0.05,
         )
 
-    def packed(self, samples: SampleCosts, shares_W: Sizes, coefficients_F: Array, *, equal: bool) -> Packing:
+    def packed(self, samples: SampleCosts, shares_W: Sizes, coefficients_F: Array, *, lockstep: bool) -> Packing:
         """Return the drawn samples in micro-batches under the cap, with which ranks end together."""
         return pack(
             samples.tokens,
             cap=self.cap,
             speeds=shares_W,
-            micro_batches="equal" if equal else None,
+            micro_batches="lockstep" if lockstep else None,
             cost=sum_of_products(samples.features, coefficients_F),
             padded=self.padded,
         )

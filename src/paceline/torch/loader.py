@@ -49,8 +49,8 @@ class BalancedLoader(RankLoader):
         faster ranks more of them; a rank's last one in a step may have fewer. See ``docs/howto/work.md``.
     pack
         Whether a global batch is to be a step and each rank to get its part packed into micro-batches of at most
-        ``cap`` tokens, as ``costs`` says: as few as it needs, or with ``"equal"`` as many on every rank, for layers
-        that gather their parameters (FSDP, HSDP). See ``docs/howto/packing.md``.
+        ``cap`` tokens, as ``costs`` says: as few as it needs, or with ``"lockstep"`` as many on every rank, the n-th of
+        all as long, for layers that gather their parameters (FSDP, HSDP). See ``docs/howto/packing.md``.
     costs
         What samples cost, if they cost differently: a :class:`Costs`.
     num_workers
@@ -141,7 +141,7 @@ class BalancedLoader(RankLoader):
         if self.micro_batch:
             self.borders = partial(borders, size=self.micro_batch)
         if costs is not None and table is not None and pack:
-            self._assigner = packed = PackAssigner(order, rule, rank, costs, table, equal=pack == "equal")
+            self._assigner = packed = PackAssigner(order, rule, rank, costs, table, lockstep=pack == "lockstep")
             self.borders, collate_fn = lambda _: packed.borders(), collate_fn or Flatten()
         elif costs is not None and table is not None:
             self._assigner = CostAssigner(order, rule, rank, costs, table)
@@ -195,8 +195,8 @@ def _mean_batch(
 
 def _require_packable(pack: Any, costs: Costs | None, collate: Any, micro_batch: int | None, accumulate: int) -> None:
     """Refuse to pack what has no tokens or no cap, or is divided in another way as well."""
-    if pack is not True and pack != "equal":
-        raise ValueError(f'pack must be True, "equal" or False, got {pack!r}')
+    if pack is not True and pack != "lockstep":
+        raise ValueError(f'pack must be True, "lockstep" or False, got {pack!r}')
     if costs is None or costs.cap is None:
         raise ValueError("pack= needs the tokens of samples and of a micro-batch: costs=Costs(lengths=..., cap=8192)")
     if micro_batch or accumulate > 1:
