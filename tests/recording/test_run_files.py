@@ -18,13 +18,7 @@ from recorded_runs import iterations, written
 
 from paceline.coordinator import LoadBalancer
 from paceline.predictors import EWMA, Report
-from paceline.recording import (
-    JsonLines,
-    RunReader,
-    newest,
-    read_run,
-    summary,
-)
+from paceline.recording import JsonLines, RunReader, newest, read_run, summary
 from paceline.recording.records import Iteration
 
 

@@ -11,14 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from recorded_runs import iterations, written
 
-from paceline.recording import (
-    JsonLines,
-    Logging,
-    Prometheus,
-    Sink,
-    TensorBoard,
-    sinks,
-)
+from paceline.recording import JsonLines, Logging, Prometheus, Sink, TensorBoard, sinks
 
 
 def test_unwritable_metrics_end_with_a_log_line(tmp_path, caplog):

@@ -21,11 +21,7 @@ ROWS = "rows of the batches"
 
 
 def audit(
-    step: Callable[[Any], torch.Tensor],
-    batches: Iterable[Any],
-    *,
-    ranks: int = 2,
-    model: torch.nn.Module | None = None,
+    step: Callable[[Any], torch.Tensor], batches: Iterable[Any], *, ranks: int = 2, model: torch.nn.Module | None = None
 ) -> AuditVerdict:
     """Return whether the mean of the ranks' gradients is that of one process, wherever a row lands.
 

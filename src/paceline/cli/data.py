@@ -42,8 +42,7 @@ COUNTS, COUNT = ("rows_read", "rows_dropped"), re.compile(r"[0-9]{1,15}")
 
 @data_app.command("list")
 def data_list(
-    what: Annotated[str, typer.Argument(help="shipped or formats.")] = "shipped",
-    as_json: AsJson = False,
+    what: Annotated[str, typer.Argument(help="shipped or formats.")] = "shipped", as_json: AsJson = False
 ) -> None:
     """List the traces that come with the library, or the formats it reads."""
     from paceline.cli.output import print_rows
@@ -57,12 +56,7 @@ def data_list(
 
 
 @data_app.command("info")
-def data_info(
-    name: Source,
-    file_format: FileFormat = None,
-    options: Options = None,
-    as_json: AsJson = False,
-) -> None:
+def data_info(name: Source, file_format: FileFormat = None, options: Options = None, as_json: AsJson = False) -> None:
     """Describe traces: workers, covariates, gaps, repeated speeds, jumps of the clock, and what reading them dropped.
 
     Also restarts and covariates that stopped moving, where there are any. [cyan]paceline simulate[/] says what

@@ -37,10 +37,7 @@ def fit(
     predictor: Annotated[str, typer.Argument(help="A kind such as [cyan]narx[/] or [cyan]narx:lags=8,hidden=32[/].")],
     traces: FitTraces = None,
     options: Options = None,
-    model: Annotated[
-        Path,
-        typer.Option("--out", "-o", help="The model file to write."),
-    ] = Path("model.safetensors"),
+    model: Annotated[Path, typer.Option("--out", "-o", help="The model file to write.")] = Path("model.safetensors"),
     start: Annotated[str | None, typer.Option(help="A model to go on from, such as yesterday's.")] = None,
     hold_out: Annotated[float, typer.Option(help="Share of the workers that decide when to stop.")] = 0.0,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at a file that cannot be read.")] = False,

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 def live(
     schemes: Annotated[
-        list[str] | None,
-        typer.Argument(help="Predictors to balance with, such as [cyan]auto[/] or [cyan]ewma[/]."),
+        list[str] | None, typer.Argument(help="Predictors to balance with, such as [cyan]auto[/] or [cyan]ewma[/].")
     ] = None,
     contention: Annotated[
         list[str] | None,
@@ -31,8 +30,7 @@ def live(
         ),
     ] = None,
     model: Annotated[
-        str,
-        typer.Option(help="The model to train: digits-cnn, or digits-contrastive, whose ranks wait inside a step."),
+        str, typer.Option(help="The model to train: digits-cnn, or digits-contrastive, whose ranks wait inside a step.")
     ] = "digits-cnn",
     global_batch: Annotated[int, typer.Option(help="Samples per iteration over both ranks.")] = 896,
     rounds: Annotated[int, typer.Option(help="Turns of every scheme.")] = 4,

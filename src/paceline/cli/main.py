@@ -38,12 +38,7 @@ if TYPE_CHECKING:
     from paceline.predictors import FleetPredictor
     from paceline.training import FitProgress
 
-app = typer.Typer(
-    name="paceline",
-    no_args_is_help=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(name="paceline", no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
 app.add_typer(data_app, name="data")
 app.command()(fit)
 app.command()(tune)

@@ -82,10 +82,7 @@ def _digits() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(inputs), torch.from_numpy(targets)
 
 
-TASKS: dict[str, Callable[[], Task]] = {
-    "digits-cnn": digits_cnn,
-    "digits-contrastive": _contrastive,
-}
+TASKS: dict[str, Callable[[], Task]] = {"digits-cnn": digits_cnn, "digits-contrastive": _contrastive}
 """The tasks by name."""
 
 

@@ -19,16 +19,7 @@ from paceline.recording.run_log import (
     read_async_run,
     read_run,
 )
-from paceline.recording.sink import (
-    JsonLines,
-    Logging,
-    Prometheus,
-    Sink,
-    Target,
-    TensorBoard,
-    sinks,
-    summary,
-)
+from paceline.recording.sink import JsonLines, Logging, Prometheus, Sink, Target, TensorBoard, sinks, summary
 from paceline.recording.torch import Watch, watch
 
 __all__ = [

@@ -69,9 +69,7 @@ def audit_page(verdict: Mapping[str, Any], *, script: str, digest: str = "", com
             runs,
         ),
         section(
-            "Details",
-            " ".join(verdict["notes"]),
-            table("In figures", (("quantity", "text"), ("value", "text")), known),
+            "Details", " ".join(verdict["notes"]), table("In figures", (("quantity", "text"), ("value", "text")), known)
         ),
     ]
     data = [(script, "the audited script", digest)]

@@ -21,11 +21,7 @@ WINDOW, WITH_A_ROW = 5, 12
 
 
 def replay_page(
-    replays: Replays,
-    traces: Sequence[Trace],
-    *,
-    settings: Sequence[tuple[str, str]] = (),
-    command: str = "",
+    replays: Replays, traces: Sequence[Trace], *, settings: Sequence[tuple[str, str]] = (), command: str = ""
 ) -> Page:
     """Return the page of replayed jobs: verdict, who waits in the job that gains most, schemes side by side.
 

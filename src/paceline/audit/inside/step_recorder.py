@@ -15,14 +15,7 @@ import torch.distributed as dist
 
 from paceline._arrays import Array
 from paceline.audit.inside.randomness import Seeded, random_state, used_since
-from paceline.audit.inside.samples import (
-    converted,
-    counts,
-    digest,
-    read,
-    recorded,
-    rows_of,
-)
+from paceline.audit.inside.samples import converted, counts, digest, read, recorded, rows_of
 from paceline.audit.run import RANDINT, AuditPlan, RankRecord, Sample, StepRecord
 
 WRAPPERS = re.compile(r"(^|\.)(module|_orig_mod|_forward_module|_fsdp_wrapped_module)(?=\.)")
