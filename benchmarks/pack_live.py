@@ -31,8 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 from work_live import spread
 from work_rank import WORDS, texts
 
-from paceline.lab.processes import quota_place
-from paceline.recording.launch import Place
+from paceline.lab.processes import Place, quota_place
 
 QUICK = "--quick" in sys.argv
 SHORT = "--short" in sys.argv

@@ -28,7 +28,6 @@ from torch.utils.tensorboard import SummaryWriter
 from paceline.lab.processes import quota_place
 from paceline.recording import Recorder, merge, watch
 from paceline.recording.covariates import Covariate, all_covariates
-from paceline.recording.torch.watch import Stopwatch
 
 QUICK = "--quick" in sys.argv
 ITERATIONS = 2_000 if QUICK else 20_000
@@ -77,15 +76,17 @@ def iteration_rows(folder: Path) -> Iterator[Row]:
         yield "the same with `waiting` and `communicating`", *microseconds(parts, ITERATIONS)
 
     with Recorder(folder / "watch.jsonl", "0") as recorder:
-        stopwatch = Stopwatch(torch.nn.Linear(1, 1), recorder)
+        model, arguments = torch.nn.Linear(1, 1), (torch.zeros(64, 1),)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        watching = watch(model, optimizer, recorder)
 
         def marks() -> None:
-            stopwatch.forward(64)
-            stopwatch.backward()
-            stopwatch.stepping()
-            stopwatch.stepped()
+            watching.before_forward(model, arguments, {})
+            watching.after_forward(model, arguments, None)
+            watching.before_step(optimizer)
+            watching.after_step(optimizer)
 
-        yield "`watch`: its stopwatch, with four phases", *microseconds(marks, ITERATIONS)
+        yield "`watch`: its hooks, with four phases", *microseconds(marks, ITERATIONS)
     yield "`watch`: in a loop of PyTorch's, by difference", *watch_difference(folder)
     yield from peer_rows(folder)
 

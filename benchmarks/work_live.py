@@ -131,7 +131,7 @@ def run(name: str) -> list[list[dict[str, Any]]]:
             told = Told(rank, folder, name, order, SECONDS, WARM_UP, cores[rank], bool(rank), where)
             ranks.append(Process("work_rank", rank, Path(folder), asdict(told)))
             running.callback(ranks[-1].end)
-        wait(ranks, lambda: all(rank.ended() for rank in ranks))
+        wait(ranks)
         return [json.loads((Path(folder) / f"result{rank}.json").read_text()) for rank in range(2)]
 
 

@@ -217,7 +217,7 @@ def work() -> None:
     import torch
     from torch import distributed
 
-    from paceline.lab.experiment_worker import Finish, train_turn
+    from paceline.lab.experiment_worker import last_iteration, train_turn
     from paceline.lab.processes import Place, die_with_parent
 
     die_with_parent()
@@ -241,7 +241,7 @@ def work() -> None:
     for contestant in contestants.values():
         for _ in range(told.warm_up):
             contestant.step()
-    turns, finish = [], Finish(Path(told.folder) / "finish")
+    turns, finish = [], last_iteration(Path(told.folder))
     for scheme, seed in told.turns:
         one = contestants[scheme]
         seen = train_turn(one, scheme, seed, told.seconds, told.rank, finish, bursts)

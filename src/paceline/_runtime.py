@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
 from functools import cache
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -50,6 +52,14 @@ def spread(function: Callable[..., R], calls: Iterable[tuple[Any, ...]]) -> list
         return [function(*arguments) for arguments in calls]
     results: list[R] = joblib.Parallel()(joblib.delayed(function)(*arguments) for arguments in calls)
     return results
+
+
+def with_hooks(hooks: dict[str, str], **more: str) -> dict[str, str]:
+    """Return an environment whose processes call a function (``package.module:function``) after a module's import."""
+    home = Path(__file__).resolve().parent
+    path = [str(home / "_startup"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    told = {"PACELINE_HOOKS": ",".join(map("=".join, hooks.items())), "PACELINE_HOME": str(home.parent)}
+    return {**os.environ, **told, **more, "PYTHONPATH": os.pathsep.join(path)}
 
 
 INTERVAL = 10.0

@@ -21,7 +21,7 @@ from paceline.lab.experiment import IterationResult, RankResult, TurnResult
 from paceline.lab.experiment_worker import Contestant
 
 
-def made(pace, sizes, own, *, rounds=3, steps=20, acted=False):
+def made(pace, sizes, own, *, rounds=3, steps=20):
     """An outcome in which equal batches take 0.1 s an iteration, and the scheme ``pace`` as long."""
     setting = Setting(schemes=("ewma",), rounds=rounds, global_batch=100)
     turns, taken = [], {EQUAL: 0, "ewma": 0}
@@ -34,7 +34,7 @@ def made(pace, sizes, own, *, rounds=3, steps=20, acted=False):
         share = sizes[rank] / sum(sizes)
         losses = {scheme: (1.0 / np.arange(1, count + 1)).tolist() for scheme, count in taken.items()}
         weights = {EQUAL: [0.5] * taken[EQUAL], "ewma": [share] * taken["ewma"]}
-        records = [IterationResult(index, sizes, own, own, 2e-4, acted, "") for index in range(taken["ewma"])]
+        records = [IterationResult(index, sizes, own, 2e-4) for index in range(taken["ewma"])]
         results.append(RankResult(turns, losses, weights, {"ewma": records}))
     return ExperimentOutcome(setting, results)
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from paceline import _version
+from paceline._runtime import with_hooks
 from paceline.audit.run import AuditPlan, AuditRun, load_all
 
 
@@ -53,11 +53,12 @@ class Launcher:
     def _started(self, command: list[str], folder: Path) -> str:
         """Run a command; return what it said last if it failed."""
         began = time.monotonic()
+        environment = with_hooks({"torch": "paceline.audit.inside:begin"}, PACELINE_AUDIT=str(folder))
         # A later run has ten times the seconds of the longest before, and at least a minute.
         limit = min(self.timeout, max(60.0, 10 * self.longest)) if self.longest else self.timeout
         with (folder / "log").open("w+", encoding="utf-8", errors="replace") as log:
             process = subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, env=environment(folder), start_new_session=True
+                command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
             )
             try:
                 status = process.wait(limit)
@@ -85,18 +86,6 @@ def reason(output: str) -> str:
     errors = [line for line in output.splitlines() if re.match(r"^(\[rank\d+\]: ?)?[\w.]*(Error|Exception)\b", line)]
     lines = output.strip().splitlines()
     return errors[0] if errors else (lines[-1] if lines else "it said nothing")[-2000:]
-
-
-def environment(folder: Path) -> dict[str, str]:
-    """Return the environment of a script's processes."""
-    path = [str(Path(__file__).resolve().parent / "bootstrap"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(path),
-        "PACELINE_AUDIT_PLAN": str(folder / "plan"),
-        "PACELINE_AUDIT_FOLDER": str(folder),
-        "PACELINE_AUDIT_PATH": str(Path(_version.__file__).resolve().parent.parent),
-    }
 
 
 def of_one(command: Sequence[str]) -> list[str] | None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from paceline.lab.processes import die_with_parent
-from paceline.recording.launch import Place
+from paceline.lab.processes import Place, die_with_parent
 
 
 def main() -> None:

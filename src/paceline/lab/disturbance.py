@@ -52,15 +52,7 @@ class Hogs:
 
 
 class Bursts:
-    """Turns a switch on and off at random times; the same seed gives the same times.
-
-    Parameters
-    ----------
-    switch
-        The switch of the disturbance.
-    mean
-        Mean length of a burst, and of the calm between two, in seconds.
-    """
+    """Turns a switch on and off at random times, the same for the same seed; both last ``mean`` seconds on average."""
 
     def __init__(self, switch: Switch, mean: float) -> None:
         self.switch = switch
@@ -154,15 +146,7 @@ DISTURBANCES = {
 
 
 class Kernels:
-    """Multiplies matrices on a device while the disturbance is on.
-
-    Parameters
-    ----------
-    device
-        The rank's device.
-    side
-        Rows and columns of the matrices.
-    """
+    """Multiplies square matrices on a device while the disturbance is on."""
 
     def __init__(self, device: str, side: int = 2048) -> None:
         self.device, self.side = device, side

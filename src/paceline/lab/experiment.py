@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from paceline._arrays import Array
 from paceline.lab.disturbance import DISTURBANCES
-from paceline.lab.processes import Process, quota_place, require_alive
+from paceline.lab.processes import Place, Process, quota_place, wait
 from paceline.lab.tasks import TASKS, require_models
 from paceline.predictors import Curves, named
-from paceline.recording.launch import Place
-from paceline.recording.records import Iteration
 from paceline.solver import split
 
 EQUAL = "equal"
@@ -88,10 +85,6 @@ class Setting:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
         if self.precision not in ("single", "mixed"):
             raise ValueError(f"precision must be 'single' or 'mixed', got {self.precision!r}")
-        self._require_device()
-
-    def _require_device(self) -> None:
-        """Raise if there is no such device, or the contention needs another one."""
         if self.device == "cpu":
             if DISTURBANCES[self.contention].kernels:
                 raise ValueError(f"the contention {self.contention!r} needs a CUDA device: set device='cuda'")
@@ -114,68 +107,37 @@ class Setting:
         return order
 
 
-@dataclass(frozen=True)
-class TurnResult:
-    """One turn of a scheme.
-
-    Parameters
-    ----------
-    scheme, seed
-        Name of the scheme, and seed of the bursts.
-    first
-        Number of the turn's first iteration, counted over all turns of the scheme.
-    seconds
-        Wall time of each iteration, in seconds.
-    machine, cpu_seconds
-        CPU seconds of the machine and of this rank during the turn.
-    """
+class TurnResult(NamedTuple):
+    """One turn of a scheme."""
 
     scheme: str
     seed: int
+    """Seed of the bursts."""
     first: int
+    """Number of the turn's first iteration, counted over all turns of the scheme."""
     seconds: list[float]
+    """Wall time of each iteration, in seconds."""
     machine: float
     cpu_seconds: float
+    """CPU seconds of the machine and of this rank during the turn."""
 
 
 @dataclass(frozen=True)
 class IterationResult:
-    """A balanced iteration: some fields of :class:`paceline.recording.records.Iteration`."""
+    """What the outcome is computed from in a record of a balanced iteration; times are in seconds."""
 
     index: int
     sizes: list[int]
     seconds: list[float]
-    forecast: list[float]
     overhead: float
-    acted: bool
-    why: str
-
-    @classmethod
-    def of(cls, iteration: Iteration) -> Self:
-        """Copy the fields that the outcome is computed from."""
-        return cls(
-            index=iteration.index,
-            sizes=iteration.sizes.tolist(),
-            seconds=iteration.seconds.tolist(),
-            forecast=iteration.forecast_seconds.tolist(),
-            overhead=iteration.overhead_seconds,
-            acted=iteration.plan.acted,
-            why=iteration.plan.why,
-        )
 
 
 @dataclass(frozen=True)
 class RankResult:
-    """Results of one rank.
+    """Results of one rank: its turns, in their order, and the records of the balanced schemes' iterations.
 
-    Parameters
-    ----------
-    turns
-        Its turns, in their order.
-    losses, weights
-        Mean loss of the rank's samples and their share of the global batch, for each iteration of each scheme.
-    records
-        Iterations of the balanced schemes.
+    ``losses`` and ``weights`` are the mean loss of the rank's samples and their share of the global batch, for each
+    iteration of each scheme.
     """
 
     turns: list[TurnResult]
@@ -191,11 +153,8 @@ class RankResult:
     def read(cls, path: Path) -> Self:
         """Read what :meth:`write` wrote."""
         plain: dict[str, Any] = json.loads(path.read_text())
-        records = {
-            scheme: [IterationResult(**one) for one in iterations]
-            for scheme, iterations in plain.pop("records").items()
-        }
-        return cls(turns=[TurnResult(**turn) for turn in plain.pop("turns")], records=records, **plain)
+        records = {scheme: [IterationResult(**one) for one in rows] for scheme, rows in plain.pop("records").items()}
+        return cls(turns=[TurnResult(*turn) for turn in plain.pop("turns")], records=records, **plain)
 
 
 @dataclass(frozen=True)
@@ -235,15 +194,7 @@ class Row:
 
 @dataclass(frozen=True)
 class ExperimentOutcome:
-    """Outcome of an experiment, from the records of all ranks.
-
-    Parameters
-    ----------
-    setting
-        What was compared.
-    results
-        Results of each rank.
-    """
+    """Outcome of an experiment: its setting, and the results of each rank."""
 
     setting: Setting
     results: list[RankResult]
@@ -276,13 +227,18 @@ class ExperimentOutcome:
         logs = np.log(self.pairs(scheme))
         speed_up = float(np.exp(logs.mean()))
         walls_K, sizes_KW, busy_KW = self.measured(scheme)
-        fixed_W = self._fixed_seconds(busy_KW.shape[1])
+        fixed_W = np.zeros(busy_KW.shape[1])  # the part of each rank's busy time that no split moves
+        fixed_W[DISTURBED] = DISTURBANCES[self.setting.contention].between
         slope_KW = np.maximum(busy_KW - fixed_W, 1e-6) / sizes_KW
         total = int(sizes_KW[0].sum())
         rest_K = np.maximum(walls_K - busy_KW.max(axis=1), 0.0)
         equal = (fixed_W + total / sizes_KW.shape[1] * slope_KW).max(axis=1) + rest_K
-        best = np.array([split(_lines(fixed_W, slope_W), total, lower=1).makespan for slope_W in slope_KW]) + rest_K
+        floor_W, limit_W = np.zeros_like(fixed_W), np.full_like(fixed_W, np.inf)
+        known = [Curves(floor_W, slope_W, fixed_W, limit_W) for slope_W in slope_KW]
+        best = np.array([split(curves, total, lower=1).makespan for curves in known]) + rest_K
         records = self.results[0].records[scheme]
+        # A record stands for all iterations since the one before.
+        stands_for = np.diff([-1, *(record.index for record in records)])
         ours, theirs = self.losses(scheme), self.losses(EQUAL)
         count = min(len(ours), len(theirs))
         return Row(
@@ -292,16 +248,10 @@ class ExperimentOutcome:
             float(1 - (busy_KW / busy_KW.max(axis=1, keepdims=True)).mean()),
             float(equal.sum() / best.sum()),
             float(best.sum() / walls_K.sum()),
-            _median_overhead(records),
+            float(np.median(np.repeat([record.overhead for record in records], stands_for))),
             100 * sum(now.sizes != before.sizes for before, now in pairwise(records)) / len(ours),
             float(np.abs(ours[:count] - theirs[:count]).max() / theirs[0]),
         )
-
-    def _fixed_seconds(self, ranks: int) -> Array:
-        """Return the part of each rank's busy time that no split moves, ``[W]``."""
-        fixed_W = np.zeros(ranks)
-        fixed_W[DISTURBED] = DISTURBANCES[self.setting.contention].between
-        return fixed_W
 
     def measured(self, scheme: str) -> tuple[Array, Array, Array]:
         """Return wall seconds ``[K]``, sizes and busy time ``[K, W]`` of the recorded iterations that count."""
@@ -320,22 +270,8 @@ class ExperimentOutcome:
         return walls_K, sizes_KW, np.array([record.seconds for record in chosen], dtype=float)
 
 
-def _median_overhead(records: Sequence[IterationResult]) -> float:
-    """Return the median over iterations: a record stands for all since the one before."""
-    numbers = [-1, *(record.index for record in records)]
-    return float(np.median(np.repeat([record.overhead for record in records], np.diff(numbers))))
-
-
-def _lines(fixed_W: Array, slope_W: Array) -> Curves:
-    return Curves(np.zeros_like(slope_W), slope_W, fixed_W, np.full(len(slope_W), np.inf))
-
-
 def settled(seconds: list[float]) -> int:
-    """Return the first iteration of a turn that counts: at least the last one does, however slow the machine.
-
-    >>> settled([0.1] * 20), settled([1.5, 1.5])
-    (3, 1)
-    """
+    """Return the first iteration of a turn that counts: at least the last one does, however slow the machine."""
     return min(3, len(seconds) - 1)
 
 
@@ -354,7 +290,7 @@ def can_set_quotas() -> bool:
         return place is not None
 
 
-def experiment(setting: Setting, *, progress: Callable[[float], None] | None = None) -> ExperimentOutcome:
+def experiment(setting: Setting, *, progress: Callable[[float], object] = float) -> ExperimentOutcome:
     """Train for real on this machine, with equal batches and with every scheme, in turns.
 
     Parameters
@@ -370,21 +306,24 @@ def experiment(setting: Setting, *, progress: Callable[[float], None] | None = N
         If this machine has too few cores or allows no CPU quota, or if a process dies; the message then ends with the
         last lines of its output.
     """
-    return ExperimentOutcome(setting, _run_ranks(setting, progress or (lambda share: None)))
-
-
-def _run_ranks(setting: Setting, progress: Callable[[float], None]) -> list[RankResult]:
-    """Start the ranks, disturb one of them, and return each rank's record."""
     require_models("a live experiment")
     cores = sorted(os.sched_getaffinity(0))[:2]
     if len(cores) < 2:
         raise RuntimeError(f"a live experiment needs 2 cores, one for each rank; this process may use {len(cores)}")
+    disturbance = DISTURBANCES[setting.contention]
     with TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True) as name, ExitStack() as stack:
-        folder = Path(name)
-        (folder / "finish").write_bytes(struct.pack("q", 0))
-        place = _place(setting, stack)
-        hogs = _start_hogs(setting, cores[DISTURBED], folder, stack)
-        ranks = []
+        folder, hogs, ranks = Path(name), [], []
+        np.zeros(1, dtype=np.int64).tofile(folder / "finish")
+        place = None if disturbance.quota is None else stack.enter_context(quota_place(1.0))
+        if disturbance.quota is not None and place is None:
+            raise RuntimeError(
+                f"the contention {setting.contention!r} needs writable control groups, which this machine does "
+                "not have: use 'hogs' or 'bursty-hogs'"
+            )
+        for number in range(disturbance.hogs):
+            task: dict[str, Any] = {"place": asdict(Place(cores=[cores[DISTURBED]]))}
+            hogs.append(Process("paceline.lab.competitor", number, folder, task))
+            stack.callback(hogs[-1].end)
         for rank in range(2):
             task = {
                 "rank": rank,
@@ -398,35 +337,7 @@ def _run_ranks(setting: Setting, progress: Callable[[float], None]) -> list[Rank
             }
             ranks.append(Process("paceline.lab.experiment_worker", rank, folder, task))
             stack.callback(ranks[-1].end)
-        _wait_for(ranks, len(setting.turns) * setting.seconds, progress)
-        return [RankResult.read(folder / f"result{rank}.json") for rank in range(2)]
-
-
-def _place(setting: Setting, stack: ExitStack) -> Place | None:
-    if DISTURBANCES[setting.contention].quota is None:
-        return None
-    place = stack.enter_context(quota_place(1.0))
-    if place is None:
-        raise RuntimeError(
-            f"the contention {setting.contention!r} needs writable control groups, which this machine does "
-            "not have: use 'hogs' or 'bursty-hogs'"
-        )
-    return place
-
-
-def _start_hogs(setting: Setting, core: int, folder: Path, stack: ExitStack) -> list[Process]:
-    task = {"place": asdict(Place(cores=[core]))}
-    hogs = []
-    for number in range(DISTURBANCES[setting.contention].hogs):
-        hogs.append(Process("paceline.lab.competitor", number, folder, task))
-        stack.callback(hogs[-1].end)
-    return hogs
-
-
-def _wait_for(ranks: list[Process], seconds: float, progress: Callable[[float], None]) -> None:
-    begin = time.monotonic()
-    while not all(rank.ended() for rank in ranks):
-        require_alive(ranks)
-        progress(min((time.monotonic() - begin) / seconds, 1.0))
-        time.sleep(0.1)
-    progress(1.0)
+        begin, seconds = time.monotonic(), len(setting.turns) * setting.seconds
+        wait(ranks, lambda: progress(min((time.monotonic() - begin) / seconds, 1.0)))
+        progress(1.0)
+        return ExperimentOutcome(setting, [RankResult.read(folder / f"result{rank}.json") for rank in range(2)])

@@ -7,43 +7,32 @@ The others are at most one iteration ahead of it, as they need its gradients.
 from __future__ import annotations
 
 import json
-import mmap
 import os
-import struct
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
+from paceline._arrays import Sizes
 from paceline.coordinator.policy import Policy
 from paceline.lab.disturbance import DISTURBANCES, Bursts, Hogs, Kernels, Quota, Switch
 from paceline.lab.experiment import CONTROL, EQUAL, IterationResult, RankResult, Setting, TurnResult
-from paceline.lab.processes import die_with_parent
+from paceline.lab.processes import Place, die_with_parent
 from paceline.lab.tasks import TASKS
 from paceline.predictors import LastValue, named
-from paceline.recording.launch import Place
 from paceline.recording.records import Iteration
 from paceline.torch import BalancedLoader, attach
 
 
 class Contestant:
-    """A training job of its own, which can pause between any two iterations.
-
-    Attributes
-    ----------
-    losses
-        This rank's mean loss of every iteration; on a device, not yet synchronized.
-    weights
-        This rank's share of the samples of every iteration.
-    records
-        Recorded iterations of a balanced scheme; empty for equal batches.
-    """
+    """A training job of its own, which can pause between any two iterations."""
 
     def __init__(self, scheme: str, setting: Setting) -> None:
         torch.manual_seed(setting.seed)
@@ -56,9 +45,9 @@ class Contestant:
         self.model = DistributedDataParallel(task.model.to(setting.device))
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=2e-3)
         self.loader = BalancedLoader(data, setting.global_batch, seed=setting.seed)
-        self.losses: list[torch.Tensor] = []
-        self.weights: list[float] = []
-        self.records: list[Iteration] = []
+        self.losses: list[torch.Tensor] = []  # the rank's mean of every iteration; on a device, not yet synchronized
+        self.weights: list[float] = []  # the rank's share of the samples
+        self.records: list[Iteration] = []  # of a balanced scheme
         if scheme != EQUAL:
             predictor = LastValue() if scheme == CONTROL else named(scheme)
             policy = Policy(warmup=2**40) if scheme == CONTROL else None  # sizes stay equal forever
@@ -77,10 +66,11 @@ class Contestant:
 
     def _train(self) -> Iterator[None]:
         while True:
-            for inputs, targets in self.loader:
+            for batch in self.loader:
+                inputs, targets = (part.to(self.device, non_blocking=True) for part in batch)
                 self.optimizer.zero_grad()
                 with self._precision:
-                    loss = self.loss_of(self.model(self._to_device(inputs)), self._to_device(targets))
+                    loss = self.loss_of(self.model(inputs), targets)
                 loss.backward()
                 self.optimizer.step()
                 self.losses.append(loss.detach())  # reading it now would synchronize
@@ -88,32 +78,17 @@ class Contestant:
                 self.weights.append(float(sizes_W[self.loader.rank] / sizes_W.sum()))
                 yield
 
-    def _to_device(self, part: torch.Tensor) -> torch.Tensor:
-        return part.to(self.device, non_blocking=True)
-
 
 NO_END = 2**62
-"""Value of :class:`Finish` while the end of a turn is not known."""
+"""The last iteration of a turn, while it is not known."""
 
 
-class Finish:
-    """End of a turn, as an iteration in memory shared by the ranks of one machine."""
-
-    def __init__(self, path: Path) -> None:
-        with path.open("r+b") as file:
-            self._shared = mmap.mmap(file.fileno(), 8)
-
-    @property
-    def iteration(self) -> int:
-        """The first iteration after the turn."""
-        return int(struct.unpack("q", self._shared)[0])
-
-    @iteration.setter
-    def iteration(self, value: int) -> None:
-        self._shared[:] = struct.pack("q", value)
+def last_iteration(folder: Path) -> Sizes:
+    """Return the iteration after the turn, one number in memory that the ranks of this machine share."""
+    return np.memmap(folder / "finish", np.int64, "r+", shape=1)
 
 
-def run(setting: Setting, rank: int, finish: Finish, bursts: Bursts | None, disturbed: bool) -> RankResult:
+def run(setting: Setting, rank: int, finish: Sizes, bursts: Bursts | None, disturbed: bool) -> RankResult:
     """Train with every scheme in its turns, and return the results of this rank."""
     between = DISTURBANCES[setting.contention].between if disturbed else 0.0
     contestants = {scheme: Contestant(scheme, setting) for scheme in (EQUAL, *setting.schemes)}
@@ -129,8 +104,11 @@ def run(setting: Setting, rank: int, finish: Finish, bursts: Bursts | None, dist
         losses={scheme: [loss.item() for loss in job.losses] for scheme, job in contestants.items()},
         weights={scheme: job.weights for scheme, job in contestants.items()},
         records={
-            scheme: [IterationResult.of(record) for record in contestant.records]
-            for scheme, contestant in contestants.items()
+            scheme: [
+                IterationResult(one.index, one.sizes.tolist(), one.seconds.tolist(), one.overhead_seconds)
+                for one in job.records
+            ]
+            for scheme, job in contestants.items()
         },
     )
 
@@ -141,14 +119,14 @@ def train_turn(
     seed: int,
     seconds: float,
     rank: int,
-    finish: Finish,
+    finish: Sizes,
     bursts: Bursts | None,
     between: float = 0.0,
 ) -> TurnResult:
     """Train for this many seconds by the clock of the first rank."""
     distributed.barrier()
     if rank == 0:
-        finish.iteration = NO_END
+        finish[0] = NO_END
     distributed.barrier()
     first = len(contestant.losses)
     walls: list[float] = []
@@ -156,15 +134,15 @@ def train_turn(
     if bursts:
         bursts.start(seed)
     begin = now = time.perf_counter()
-    while len(contestant.losses) < finish.iteration:
+    while len(contestant.losses) < finish[0]:
         contestant.step()
         until = time.perf_counter() + between
         while time.perf_counter() < until:  # something unrelated
             pass
         previous, now = now, time.perf_counter()
         walls.append(now - previous)
-        if rank == 0 and now - begin > seconds and finish.iteration == NO_END:
-            finish.iteration = len(contestant.losses) + 1
+        if rank == 0 and now - begin > seconds and finish[0] == NO_END:
+            finish[0] = len(contestant.losses) + 1
     contestant.finish()
     walls[-1] += time.perf_counter() - now
     if bursts:
@@ -181,26 +159,20 @@ def busy_seconds() -> float:
     return float((user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK"))
 
 
-def join_ranks() -> dict[str, Any]:
-    """Read the task from the standard input, enter this rank's place, and join the process group."""
+def main() -> None:
+    """Run one rank: the first line of the standard input is its task."""
     task: dict[str, Any] = json.loads(sys.stdin.readline())
+    rank, folder, setting = task["rank"], Path(task["folder"]), Setting(**task["setting"])
     die_with_parent()
     os.sched_setaffinity(0, task["cores"])
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     distributed.init_process_group(
-        "gloo", init_method=f"file://{task['folder']}/rendezvous", rank=task["rank"], world_size=task["ranks"]
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=task["ranks"]
     )
     if task["place"]:
         Place(**task["place"]).enter()
-    return task
-
-
-def main() -> None:
-    """Run one rank of synchronous training."""
-    task = join_ranks()
-    rank, folder, setting = task["rank"], Path(task["folder"]), Setting(**task["setting"])
-    result = run(setting, rank, Finish(folder / "finish"), start_disturbance(task, setting), task["disturbed"])
+    result = run(setting, rank, last_iteration(folder), start_disturbance(task, setting), task["disturbed"])
     result.write(folder / f"result{rank}.json")
     distributed.destroy_process_group()
 

@@ -11,10 +11,25 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.recording.control_group import mounted
-from paceline.recording.launch import Place
+
+
+@dataclass(frozen=True)
+class Place:
+    """Place of one worker and its competitors: in the control group of these folders, or on these cores."""
+
+    folders: Sequence[str] = ()
+    cores: Sequence[int] = ()
+
+    def enter(self) -> None:
+        """Move the calling process here; with cores, the calling thread and threads that it starts later."""
+        for folder in self.folders:
+            (Path(folder) / "cgroup.procs").write_text(str(os.getpid()))
+        if self.cores:
+            os.sched_setaffinity(0, self.cores)
 
 
 class Process:
@@ -48,13 +63,9 @@ class Process:
                 start_new_session=True,  # Ctrl-C reaches only the parent, which then ends its processes in order
             )
         self.pid = self._popen.pid
-        self.send(json.dumps(task))
-
-    def send(self, line: str) -> None:
-        """Send a line to the process; :meth:`failed` reports one that has already died."""
         assert self._popen.stdin is not None
-        with suppress(BrokenPipeError):
-            self._popen.stdin.write(f"{line}\n".encode())
+        with suppress(BrokenPipeError):  # one that has already died: `failed` says so
+            self._popen.stdin.write(f"{json.dumps(task)}\n".encode())
             self._popen.stdin.flush()
 
     def ended(self) -> bool:
@@ -83,81 +94,54 @@ class Process:
             self._popen.__exit__(None, None, None)
 
 
-def wait(processes: Sequence[Process], until: Callable[[], bool]) -> None:
-    """Wait until a condition holds.
-
-    Raises
-    ------
-    RuntimeError
-        If one of the processes dies meanwhile; the message ends with its last output.
-    """
-    while not until():
-        require_alive(processes)
+def wait(processes: Sequence[Process], meanwhile: Callable[[], object] = lambda: None) -> None:
+    """Wait until all processes have done their tasks; raise ``RuntimeError`` with the last output if any fails."""
+    while not all(process.ended() for process in processes):
+        # All of them: when one worker dies, the others fail as well, and the cause may be in any.
+        if failed := [process.last_output() for process in processes if process.failed()]:
+            raise RuntimeError("\n".join(failed))
+        meanwhile()
         time.sleep(0.1)
-
-
-def require_alive(processes: Sequence[Process]) -> None:
-    """Raise ``RuntimeError`` with the last output of all processes that failed, if any did."""
-    # All of them: when one worker dies, the others fail as well, and the cause may be in any.
-    failed = [process for process in processes if process.failed()]
-    if failed:
-        raise RuntimeError("\n".join(process.last_output() for process in failed))
 
 
 @contextmanager
 def quota_place(quota: float, root: str | Path = "/") -> Iterator[Place | None]:
     """Make a control group with a quota for a worker and its competitors; None where this machine lets us make none.
 
-    Parameters
-    ----------
-    quota
-        Cores that they may use together.
-    root
-        The folder that contains ``proc`` and ``sys``.
+    ``quota`` are the cores that they may use together, and ``root`` is the folder that contains ``proc`` and ``sys``.
     """
-    remove_stale(root)
-    with ExitStack() as stack:
-        try:
-            place = _group(f"paceline-{os.getpid()}-0", quota, root, stack)
-        except OSError:
-            stack.close()
-            place = None
+    mounts = mounted(root)
+    _remove_stale(mounts, Path(root))
+    period = 5000  # microseconds: much shorter than an iteration, so that each spans many periods
+    settings: dict[str, object] = {"cpu.cfs_period_us": period, "cpu.cfs_quota_us": round(quota * period)}
+    # Version 2 mounted beside version 1 has no quotas, but it reports the pressure of each group.
+    name = f"paceline-{os.getpid()}-0"
+    folders = list(dict.fromkeys(mounts[kind] / name for kind in ("cpu", "cpuacct", "") if kind in mounts))
+    with ExitStack() as made:
+        place: Place | None = None
+        with suppress(OSError):
+            if "cpu" not in mounts and "" in mounts:
+                (mounts[""] / "cgroup.subtree_control").write_text("+cpu")
+                settings = {"cpu.max": f"{round(quota * period)} {period}"}
+            for folder in folders:
+                folder.mkdir()
+                made.callback(_remove, folder)
+            for setting, value in settings.items() if folders else ():
+                (folders[0] / setting).write_text(str(value))
+            place = Place(folders=[str(folder) for folder in folders]) if folders else None
+        if place is None:
+            made.close()
         yield place
 
 
-def remove_stale(root: str | Path = "/") -> list[Path]:
-    """Remove control groups left behind by killed recordings, and return their folders.
-
-    A group is stale if the process named in it is gone. A group that still holds processes is left alone.
-    """
-    removed = []
-    for mount in set(mounted(root).values()):
+def _remove_stale(mounts: Mapping[str, Path], root: Path) -> None:
+    """Remove control groups of processes that were killed; a group that still holds processes is left alone."""
+    for mount in set(mounts.values()):
         for folder in mount.glob("paceline-*-*"):
             pid = folder.name.split("-")[1]
-            if pid.isdigit() and not (Path(root) / "proc" / pid).exists():
+            if pid.isdigit() and not (root / "proc" / pid).exists():
                 with suppress(OSError):
                     folder.rmdir()
-                    removed.append(folder)
-    return removed
-
-
-def _group(name: str, quota: float, root: str | Path, made: ExitStack) -> Place:
-    mounts = mounted(root)
-    period = 5000  # microseconds: much shorter than an iteration, so that each spans many periods
-    settings: dict[str, object] = {"cpu.cfs_period_us": period, "cpu.cfs_quota_us": round(quota * period)}
-    if "cpu" not in mounts:
-        if "" not in mounts:
-            raise FileNotFoundError("no control groups are mounted")
-        (mounts[""] / "cgroup.subtree_control").write_text("+cpu")
-        settings = {"cpu.max": f"{round(quota * period)} {period}"}
-    # Version 2 mounted beside version 1 has no quotas, but it reports the pressure of each group.
-    folders = list(dict.fromkeys(mounts[kind] / name for kind in ("cpu", "cpuacct", "") if kind in mounts))
-    for folder in folders:
-        folder.mkdir()
-        made.callback(_remove, folder)
-    for setting, value in settings.items():
-        (folders[0] / setting).write_text(str(value))
-    return Place(folders=[str(folder) for folder in folders])
 
 
 def _remove(folder: Path) -> None:
@@ -181,10 +165,10 @@ def die_with_parent() -> None:
     closed.register(sys.stdin, select.POLLHUP)
     if closed.poll(0):  # the parent may have been killed already, and C++ code may block the thread
         os._exit(1)
-    threading.Thread(target=_watch, daemon=True).start()
 
+    def watch() -> None:
+        while os.read(sys.stdin.fileno(), 1):
+            pass
+        os._exit(1)
 
-def _watch() -> None:
-    while os.read(sys.stdin.fileno(), 1):
-        pass
-    os._exit(1)
+    threading.Thread(target=watch, daemon=True).start()

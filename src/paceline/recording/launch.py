@@ -1,4 +1,4 @@
-"""Record a job that was started by ``paceline record``: each rank finds its place and its file."""
+"""Record a job that was started by ``paceline record``: each rank finds its file."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from paceline import _version
-from paceline._runtime import wait_at_exit
+from paceline._runtime import wait_at_exit, with_hooks
 from paceline.datasets.trace import Trace
 from paceline.recording.covariates import all_covariates
 from paceline.recording.merging import merge_what_is_sound
@@ -31,20 +30,15 @@ from paceline.recording.torch.watch import Watch, watch
 PROBE = "PACELINE_PROBE"
 """Number of steps after which a probe ends; set by ``paceline record --probe``."""
 
+FOLDER = "PACELINE_RECORD"
+"""Where ``rank<r>.jsonl`` is written; ``rank<r>.<n>.jsonl`` after the n-th restart by torchrun."""
+
 recordings: list[Watch] = []
 """The recording of this process: one, once its model is known."""
 
 
-def watch_ddp(module: Any, folder: str) -> None:
-    """Record the first DistributedDataParallel of this process from its construction on.
-
-    Parameters
-    ----------
-    module
-        The module of the class, whose ``__init__`` and ``register_comm_hook`` are replaced by wrappers.
-    folder
-        Where ``rank<r>.jsonl`` is written; ``rank<r>.<n>.jsonl`` after the n-th restart by torchrun.
-    """
+def watch_ddp(module: Any) -> None:
+    """Record the first DistributedDataParallel of this process, a class of this module, from its construction on."""
     ddp = module.DistributedDataParallel
     begin, register = ddp.__init__, ddp.register_comm_hook
     if os.environ.get(PROBE):
@@ -54,35 +48,35 @@ def watch_ddp(module: Any, folder: str) -> None:
     def begin_watched(self: Any, *args: Any, **named: Any) -> None:
         begin(self, *args, **named)
         if not recordings:
-            recordings.extend(_watched(self, Path(folder)))
+            _record(self)
 
     @functools.wraps(register)
     def register_timed(self: Any, state: Any, hook: Any) -> None:
-        ours = [each for each in recordings if each.stopwatch.model is self and not each.stopwatch.times_exchanges]
+        ours = [each for each in recordings if each.model is self and not each.times_exchanges]
         register(self, state, ours[0].timed(hook) if ours else hook)
 
     ddp.__init__, ddp.register_comm_hook = begin_watched, register_timed
 
 
-def watch_other_models(module: Any, folder: str) -> None:
+def watch_other_models(module: Any) -> None:
     """Record a model without DistributedDataParallel: the one that is called in training after the first step.
 
     Recording begins with the second iteration. Nothing is communicated, as not all ranks need to train this model.
-
-    Parameters
-    ----------
-    module
-        The module of torch's ``Optimizer``.
-    folder
-        As in :func:`watch_ddp`.
+    ``module`` is that of torch's ``Optimizer``.
     """
     hooks: list[Any] = []
 
     def stepped(optimizer: Any, *rest: Any) -> None:
         distributed = module.torch.distributed
-        if not recordings and not hooks and distributed.is_available() and distributed.is_initialized():
-            called = functools.partial(begin, optimizer)
-            hooks.extend(model.register_forward_pre_hook(called, with_kwargs=True) for model in _models_of(optimizer))
+        if recordings or hooks or not distributed.is_available() or not distributed.is_initialized():
+            return
+        from torch.nn import Module
+
+        # Every module that holds parameters of the optimizer; all modules, if its parameters are copies.
+        modules = [each for each in gc.get_objects() if issubclass(type(each), Module)]
+        models = [each for each in modules if holds(each, optimizer)] or modules
+        called = functools.partial(begin, optimizer)
+        hooks.extend(model.register_forward_pre_hook(called, with_kwargs=True) for model in models)
 
     def begin(optimizer: Any, model: Any, args: Any, kwargs: Any) -> None:
         if not hooks or not model.training or not module.torch.is_grad_enabled():
@@ -93,29 +87,15 @@ def watch_other_models(module: Any, folder: str) -> None:
         if recordings:
             return
         _require_visible_waits(model)
-        holds_them = _holds(model, _parameters_of(optimizer))
-        recordings.extend(_watched(model, Path(folder), None if holds_them else optimizer))
+        _record(model, None if holds(model, optimizer) else optimizer)
         for watching in recordings:
             watching.before_forward(model, args, kwargs)
 
+    def holds(model: Any, optimizer: Any) -> bool:
+        stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        return any(id(parameter) in stepped for parameter in model.parameters())
+
     module.register_optimizer_step_post_hook(stepped)
-
-
-def _models_of(optimizer: Any) -> list[Any]:
-    """Return every module that holds parameters of an optimizer; all modules, if its parameters are copies."""
-    from torch.nn import Module
-
-    parameters = _parameters_of(optimizer)
-    modules = [each for each in gc.get_objects() if issubclass(type(each), Module)]
-    return [each for each in modules if _holds(each, parameters)] or modules
-
-
-def _parameters_of(optimizer: Any) -> set[int]:
-    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-
-
-def _holds(model: Any, parameters: set[int]) -> bool:
-    return any(id(parameter) in parameters for parameter in model.parameters())
 
 
 def _require_visible_waits(model: Any) -> None:
@@ -167,7 +147,7 @@ def _stop_after(steps: int, watching: Watch) -> None:
     register_optimizer_step_post_hook(stepped)
 
 
-def _watched(model: Any, folder: Path, optimizer: Any = None) -> list[Watch]:
+def _record(model: Any, optimizer: Any = None) -> None:
     # The training matters more than its record: if recording fails, the training continues without it.
     rank, restart = os.environ["RANK"], os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     name = f"rank{rank}.jsonl" if restart == "0" else f"rank{rank}.{restart}.jsonl"
@@ -177,31 +157,16 @@ def _watched(model: Any, folder: Path, optimizer: Any = None) -> list[Watch]:
     wait_at_exit()  # a probe ends a job whose script would go on, with torch's threads under way
     try:
         covariates = all_covariates(device=getattr(next(model.parameters(), None), "device", None))
-        recorder = Recorder(folder / name, rank, covariates, meta=meta).__enter__()
+        recorder = Recorder(Path(os.environ[FOLDER]) / name, rank, covariates, meta=meta).__enter__()
         atexit.register(recorder.close)  # of a recording that fails below, too
         watching = watch(model, optimizer, recorder)
     except Exception as error:
         print(f"paceline: rank {rank} is not recorded: {error!r}", file=sys.stderr)
-        return []
+        return
     atexit.register(watching.close)
     if probe:
         _stop_after(int(probe), watching)
-    return [watching]
-
-
-@dataclass(frozen=True)
-class Place:
-    """Place of one worker and its competitors: in the control group of these folders, or on these cores."""
-
-    folders: Sequence[str] = ()
-    cores: Sequence[int] = ()
-
-    def enter(self) -> None:
-        """Move the calling process here; with cores, the calling thread and threads that it starts later."""
-        for folder in self.folders:
-            (Path(folder) / "cgroup.procs").write_text(str(os.getpid()))
-        if self.cores:
-            os.sched_setaffinity(0, self.cores)
+    recordings.append(watching)
 
 
 def machine() -> dict[str, str]:
@@ -210,21 +175,17 @@ def machine() -> dict[str, str]:
     >>> sorted(machine())
     ['cores', 'cpu', 'date', 'kernel', 'python', 'torch']
     """
+    described = Path("/proc/cpuinfo")
+    lines = described.read_text().splitlines() if described.exists() else []
+    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return {
-        "cpu": _cpu(),
+        "cpu": next(models, platform.machine()),
         "cores": str(os.cpu_count()),
         "kernel": f"{platform.system()} {platform.release().split('-')[0]}",
         "python": platform.python_version(),
         "torch": version("torch"),
         "date": datetime.now(UTC).date().isoformat(),
     }
-
-
-def _cpu() -> str:
-    described = Path("/proc/cpuinfo")
-    lines = described.read_text().splitlines() if described.exists() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.machine()
 
 
 @dataclass(frozen=True)
@@ -280,37 +241,30 @@ def record_command(command: Sequence[str], path: str | Path, *, probe_steps: int
             folder.rmdir()  # so that the next try is not refused
         return Recorded(status, [], None)
     trace, missing = merge_what_is_sound(files)
-    if trace is None:
-        return Recorded(status, files, None, missing)
-    meta = {"job": path.stem, "source": "recorded by paceline record", "command": " ".join(command), **machine()}
-    trace = replace(trace, meta={**trace.meta, **meta, "status": str(status)})
-    trace.save(path)
+    if trace is not None:
+        meta = {"job": path.stem, "source": "recorded by paceline record", "command": " ".join(command), **machine()}
+        trace = replace(trace, meta={**trace.meta, **meta, "status": str(status)})
+        trace.save(path)
     return Recorded(status, files, trace, missing)
 
 
 def _run(command: Sequence[str], folder: Path, probe_steps: int) -> int:
-    startup = str(Path(__file__).parent / "startup")  # first on Python's path, it makes Python record the training
-    environment = {
-        "PACELINE_RECORD": str(folder.resolve()),
-        "PACELINE_HOME": str(Path(_version.__file__).parent.parent),
-        PROBE: str(probe_steps or ""),
-        "PYTHONPATH": os.pathsep.join(filter(None, [startup, os.environ.get("PYTHONPATH")])),
+    hooks = {
+        "torch.nn.parallel.distributed": "paceline.recording.launch:watch_ddp",
+        "torch.optim.optimizer": "paceline.recording.launch:watch_other_models",
     }
-    with subprocess.Popen(command, env=os.environ | environment) as process:
+    told = {FOLDER: str(folder.resolve()), PROBE: str(probe_steps or "")}
+    with subprocess.Popen(command, env=with_hooks(hooks, **told)) as process:
         try:
             return process.wait()
         except KeyboardInterrupt:
-            return _terminate(process)
-
-
-def _terminate(process: subprocess.Popen[bytes]) -> int:
-    # The terminal sends Ctrl-C to the command too, but a signal to this process alone does not reach it.
-    process.send_signal(signal.SIGTERM)
-    try:
-        return process.wait(30.0)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
+            # The terminal sends Ctrl-C to the command too, but a signal to this process alone does not reach it.
+            process.send_signal(signal.SIGTERM)
+            try:
+                return process.wait(30.0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                return process.wait()
 
 
 def _last_attempts(folder: Path) -> list[Path]:

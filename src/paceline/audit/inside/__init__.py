@@ -15,10 +15,11 @@ from paceline.audit.inside.step_recorder import StepRecorder
 from paceline.audit.run import AuditPlan
 
 
-def begin() -> None:
-    """Begin in a process whose environment says what to do."""
-    plan = AuditPlan.from_json(Path(os.environ["PACELINE_AUDIT_PLAN"]).read_text(encoding="utf-8"))
-    recorder = StepRecorder(plan, Path(os.environ["PACELINE_AUDIT_FOLDER"]), end_process)
+def begin(module: object) -> None:
+    """Begin, once torch was imported, in a process whose environment says what to do."""
+    folder = Path(os.environ["PACELINE_AUDIT"])
+    plan = AuditPlan.from_json((folder / "plan").read_text(encoding="utf-8"))
+    recorder = StepRecorder(plan, folder, end_process)
     patches = Patches(recorder)
     # what a script does not seed, differently on each rank
     patches.apply(20 + int(os.environ.get("RANK", "0")))

@@ -1,4 +1,4 @@
-"""Record a PyTorch model without changing it: hooks report the phases of every step to a stopwatch.
+"""Record a PyTorch model without changing it: hooks time the phases of every step.
 
 An iteration begins with the first forward pass after an optimizer step and ends with the next optimizer step, so the
 micro-batches of one accumulated gradient are one iteration.
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from paceline.recording.recorder import Recorder, Step
-from paceline.recording.torch.clock import CPUMarks, Marks, marks_of
+from paceline.recording.torch.clock import CPUMarks, marks_of
 
 if TYPE_CHECKING:
     import torch
@@ -35,52 +35,31 @@ def state_work(work: float) -> None:
 
 
 def work_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
-    """Return the work of a forward pass with these arguments: as the loader stated it, or their elements.
+    """Return the work of a forward pass with these arguments: as the loader stated it, or their elements; or NaN.
 
-    Examples
-    --------
+    Elements of tensors stand in for cost: of text padded tokens, of images pixels, of graphs nodes and edges, each
+    times what is known of it.
+
     >>> import torch
     >>> state_work(3.5)
-    >>> work_of((torch.zeros(4, 100),), {}), work_of((torch.zeros(4, 100),), {})
-    (3.5, 400.0)
+    >>> work_of((torch.zeros(4, 100),), {}), work_of((), {"tokens": torch.zeros(4, 100), "mask": torch.zeros(4, 100)})
+    (3.5, 800.0)
     """
-    return _stated.pop() if _stated else elements_of(args, kwargs)
-
-
-def elements_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
-    """Return how many elements the tensors among these arguments have together; NaN if there is none.
-
-    They are a stand-in for cost: of text padded tokens, of images pixels, of graphs nodes and edges, each times what is
-    known of it.
-
-    >>> import torch
-    >>> elements_of((), {"tokens": torch.zeros(4, 100), "mask": torch.zeros(4, 100)})
-    800.0
-    """
-    sizes = [_elements(shape) for shape in shapes_in([*args, *kwargs.values()])]
-    return float(sum(sizes)) if sizes else float("nan")
-
-
-def _elements(shape: Sequence[int]) -> int:
-    count = 1
-    for length in shape:
-        count *= int(length)
-    return count
+    if _stated:
+        return _stated.pop()
+    sizes = [math.prod(map(int, shape)) for shape in shapes_in([*args, *kwargs.values()])]
+    return float(sum(sizes)) if sizes else math.nan
 
 
 def leading_size(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
-    """Return the length of the first tensor among the arguments, also inside lists, tuples and mappings.
+    """Return the length of the first tensor among the arguments, also inside lists, tuples and mappings, or NaN.
 
-    NaN if there is none.
-
-    Examples
-    --------
     >>> import torch
     >>> leading_size((), {"batch": {"pixels": torch.zeros(16, 3), "label": torch.zeros(16)}})
     16.0
     """
     shape = next(shapes_in([*args, *kwargs.values()]), None)
-    return float(shape[0]) if shape else float("nan")
+    return float(shape[0]) if shape else math.nan
 
 
 def shapes_in(values: Sequence[Any]) -> Iterator[Sequence[int]]:
@@ -111,177 +90,17 @@ class _Iteration:
     # The marks of one iteration. An exchange is a mark for the last bucket being ready, then one per bucket done.
     step: Step
     begin: Any
+    ended_before: Any
+    waits_between: list[list[Any]]
     samples: float = 0.0
     work: float = 0.0
     forward: list[tuple[Any, Any]] = field(default_factory=list)
     exchanges: list[list[Any]] = field(default_factory=list)
     waits_forward: list[list[Any]] = field(default_factory=list)
     waits_after: list[list[Any]] = field(default_factory=list)
-    waits_between: list[list[Any]] = field(default_factory=list)
     micro_batches: int = 0
     stepping: Any = None
     end: Any = None
-
-
-class Stopwatch:
-    """Times the iterations of one model from calls at every phase, in order, and writes them to the recorder.
-
-    Under DistributedDataParallel, a communication hook marks when the last bucket of gradients is ready and when it has
-    been exchanged. The time between is communication and waiting, as is every other collective inside the step; the
-    rest is the worker's own work. Other models, sharded ones among them, wait in collectives only. No other measurement
-    shows a straggler: the wall time of a step is the same for all workers, and a fast worker waits inside its passes.
-
-    Parameters
-    ----------
-    model
-        The model, or the DistributedDataParallel around it. Its device decides how time is marked.
-    recorder
-        An open recorder that has not recorded anything yet.
-    """
-
-    def __init__(self, model: torch.nn.Module, recorder: Recorder) -> None:
-        recorder.phases, recorder.wait_in_comm = PHASES, True
-        self.model, self.recorder = model, recorder
-        self._marks: Marks = marks_of(model)
-        self._now: _Iteration | None = None
-        self._forward: Any = None
-        self._ended: Any = None
-        self._pending: deque[tuple[_Iteration, Any]] = deque()
-        self._exchange: list[Any] | None = None
-        self._wait: list[Any] | None = None
-        self._depth = 0
-        self._waits_between: list[list[Any]] = []
-        self.times_exchanges = False
-        from paceline.recording.torch.waits import listen  # it needs torch, as the model does
-
-        self._stop_listening = listen(self)
-
-    def forward(self, samples: float, work: float = math.nan) -> None:
-        """Note that a forward pass over these samples begins; the first after a step starts an iteration."""
-        if self._now is None:
-            self._time_exchanges()
-            self._now = _Iteration(self.recorder.begin(), self._marks.mark(), waits_between=self._waits_between)
-            self._waits_between = []
-        self._now.samples += samples
-        # Micro-batches: passes under `no_sync`, or every pass, where nobody sees which gradients are summed.
-        self._now.micro_batches += not getattr(self.model, "require_backward_grad_sync", False)
-        self._now.work += work
-        self._forward = self._marks.mark()
-
-    def backward(self) -> None:
-        """Note that a forward pass is over."""
-        if self._now is not None and self._forward is not None:
-            self._now.forward.append((self._forward, self._marks.mark()))
-            self._forward = None
-
-    def wait_begins(self) -> None:
-        """Note that a collective begins to wait for other workers; a wait inside a wait is part of it."""
-        self._depth += 1
-        if self._depth > 1:
-            return
-        self._wait = [self._marks.mark()]
-        if self._now is None:
-            self._waits_between.append(self._wait)
-        else:
-            (self._now.waits_after if self._forward is None else self._now.waits_forward).append(self._wait)
-
-    def wait_ends(self) -> None:
-        """Note that the collective's wait is over."""
-        self._depth = max(self._depth - 1, 0)
-        if self._wait is not None and not self._depth:
-            self._wait.append(self._marks.mark())
-            self._wait = None
-
-    def stepping(self) -> None:
-        """Note that all gradients are ready and the optimizer begins its step."""
-        if self._now is not None and self._now.stepping is None:  # a step may call that of another class
-            self._now.stepping = self._marks.mark()
-
-    def stepped(self) -> None:
-        """Note that the optimizer's step, and with it the iteration, is over; write those whose times are known."""
-        if self._now is None:
-            return
-        iteration, self._now, self._exchange = self._now, None, None
-        iteration.end = self._marks.mark()
-        self._pending.append((iteration, self._ended))
-        self._ended = iteration.end
-        # In order, and only iterations that the device has passed: waiting for it would slow the training down.
-        while self._pending and self._marks.passed(self._pending[0][0].end):
-            self._write(*self._pending.popleft())
-
-    def close(self) -> None:
-        """Wait for the device to finish the complete iterations, and write them."""
-        self._stop_listening()
-        if self._pending:
-            self._marks.wait(self._pending[-1][0].end)
-        while self._pending:
-            self._write(*self._pending.popleft())
-
-    def timed(self, hook: Hook) -> Hook:
-        """Return the communication hook with marks; register it instead of the hook, before the first iteration."""
-        self.times_exchanges = True
-
-        @functools.wraps(hook)  # because torch checks the hook's signature
-        def timed_hook(state: Any, bucket: Any) -> Any:
-            if self._now is None:
-                return hook(state, bucket)
-            if self._exchange is None:
-                self._exchange = [None]
-                self._now.exchanges.append(self._exchange)
-            marked = self._exchange
-            if bucket.is_last():
-                marked[0], self._exchange = self._marks.mark(), None
-            return then(hook(state, bucket), functools.partial(self._done, marked))
-
-        return timed_hook
-
-    def _done(self, marked: list[Any], future: Any) -> Any:
-        result = future.value()
-        marked.append(self._marks.mark())
-        return result
-
-    def _time_exchanges(self) -> None:
-        # Only at the first forward pass, so that users can register their own hook, wrapped in `timed`, before.
-        model: Any = self.model
-        if self.times_exchanges or not sums_in_buckets(model):
-            return
-        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-
-        try:
-            model.register_comm_hook(model.process_group, self.timed(allreduce_hook))
-        except RuntimeError as error:
-            raise RuntimeError(
-                "this model already has a communication hook, so waiting cannot be separated from work: "
-                "register `watching.timed(hook)` instead of that hook"
-            ) from error
-
-    def _write(self, iteration: _Iteration, ended_before: Any) -> None:
-        seconds, step = self._marks.seconds, iteration.step
-        stepping = iteration.end if iteration.stepping is None else iteration.stepping
-        in_forward, after, in_between = (
-            # A wait without an end was still under way when the recording stopped.
-            sum(seconds(*wait) for wait in waits if len(wait) == 2)
-            for waits in (iteration.waits_forward, iteration.waits_after, iteration.waits_between)
-        )
-        exchanged = sum(
-            max(0.0, *(seconds(ready, each) for each in done)) for ready, *done in iteration.exchanges if done and ready
-        )
-        within = exchanged + in_forward + after
-        between = math.nan if ended_before is None else max(0.0, seconds(ended_before, iteration.begin) - in_between)
-        # Exchanges and waits are measured separately and may overlap, so the rest could come out negative.
-        computing = max(0.0, seconds(iteration.begin, iteration.end) - within)
-        # The time before a forward pass belongs to it: there its batch is loaded.
-        step.seconds = computing + (0.0 if ended_before is None else between)
-        step.comm_seconds = within + (0.0 if ended_before is None else in_between)
-        forward = sum(seconds(start, stop) for start, stop in iteration.forward) - in_forward
-        backward = max(0.0, seconds(iteration.begin, stepping) - within - forward)
-        step.phases = dict(zip(PHASES, (between, forward, backward, seconds(stepping, iteration.end)), strict=True))
-        micro_batches = iteration.micro_batches + (
-            max(len(iteration.exchanges), 1) if sums_in_buckets(self.model) else 0
-        )
-        if micro_batches > 1:
-            self.recorder.meta.setdefault("accumulate", str(micro_batches))
-        self.recorder.write(step, iteration.samples, iteration.work)
 
 
 Count = Callable[[Sequence[Any], Mapping[str, Any]], float]
@@ -341,7 +160,13 @@ def watch(
 
 
 class Watch:
-    """The hooks on one model: see :func:`watch`."""
+    """The hooks on one model, and the times of its iterations: see :func:`watch`.
+
+    Under DistributedDataParallel, a communication hook marks when the last bucket of gradients is ready and when it has
+    been exchanged. The time between is communication and waiting, as is every other collective inside the step; the
+    rest is the worker's own work. Other models, sharded ones among them, wait in collectives only. No other measurement
+    shows a straggler: the wall time of a step is the same for all workers, and a fast worker waits inside its passes.
+    """
 
     def __init__(
         self,
@@ -352,24 +177,37 @@ class Watch:
         work: Count = work_of,
     ) -> None:
         import torch
+        from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-        self.stopwatch = Stopwatch(model, recorder)
-        self._waits: FSDPWaits | None = None
-        if not isinstance(marks_of(model), CPUMarks):
-            from paceline.recording.torch.waits import FSDPWaits  # it needs torch, as the model does
+        from paceline.recording.torch.waits import FSDPWaits, listen
 
-            self._waits = FSDPWaits(model, self.stopwatch)
+        recorder.phases, recorder.wait_in_comm = PHASES, True
+        self.model, self.recorder = model, recorder
+        self._marks: Any = marks_of(model)
+        self._now: _Iteration | None = None
+        self._forward: Any = None
+        self._ended: Any = None
+        self._pending: deque[_Iteration] = deque()
+        self._exchange: list[Any] | None = None
+        self._wait: list[Any] | None = None
+        self._depth = 0
+        self._waits_between: list[list[Any]] = []
+        self.times_exchanges = False
+        self._stop_listening = listen(self)
+        self._waits: FSDPWaits | None = None if isinstance(self._marks, CPUMarks) else FSDPWaits(model, self)
         self._samples, self._work, self._optimizer = samples, work, optimizer
         self._grad_enabled = torch.is_grad_enabled  # kept, so that the hooks need not import torch in every step
         self._parameters = {id(parameter) for parameter in model.parameters()}
         # On the module inside DistributedDataParallel, so that its broadcast of buffers does not count as work.
         inner: Any = model.module if sums_in_buckets(model) else model
-        before, after = _step_hooks(optimizer)
+        before, after = register_optimizer_step_pre_hook, register_optimizer_step_post_hook
+        if optimizer is not None:
+            before, after = optimizer.register_step_pre_hook, optimizer.register_step_post_hook
         self._handles = [
             inner.register_forward_pre_hook(self.before_forward, with_kwargs=True),
-            inner.register_forward_hook(self._after_forward),
-            before(self._before_step),
-            after(self._after_step),
+            inner.register_forward_hook(self.after_forward),
+            before(self.before_step),
+            after(self.after_step),
         ]
 
     def __enter__(self) -> Self:
@@ -379,33 +217,17 @@ class Watch:
         self.close()
 
     def close(self) -> None:
-        """Remove the hooks and record the complete iterations."""
+        """Remove the hooks, wait for the device to finish the complete iterations, and record them."""
         for handle in self._handles:
             handle.remove()
         self._handles = []
         if self._waits is not None:
             self._waits.close()
-        self.stopwatch.close()
-
-    def timed(self, hook: Hook) -> Hook:
-        """Return your own communication hook with marks; register it instead of the hook, before the first step."""
-        return self.stopwatch.timed(hook)
-
-    def before_forward(self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Note that the model is called with these arguments."""
-        if module.training and self._grad_enabled():
-            self.stopwatch.forward(self._samples(args, kwargs), self._work(args, kwargs))
-
-    def _after_forward(self, module: Any, args: Any, output: Any) -> None:
-        self.stopwatch.backward()
-
-    def _before_step(self, optimizer: Any, *args: Any) -> None:
-        if self.is_of_model(optimizer):
-            self.stopwatch.stepping()
-
-    def _after_step(self, optimizer: Any, *args: Any) -> None:
-        if self.is_of_model(optimizer):
-            self.stopwatch.stepped()
+        self._stop_listening()
+        if self._pending:
+            self._marks.wait(self._pending[-1].end)
+        while self._pending:
+            self._write(self._pending.popleft())
 
     def is_of_model(self, optimizer: Any) -> bool:
         """Return whether this optimizer's steps end an iteration."""
@@ -414,13 +236,123 @@ class Watch:
         groups = optimizer.param_groups
         return any(id(parameter) in self._parameters for group in groups for parameter in group["params"])
 
+    def before_forward(self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Note that a forward pass with these arguments begins; the first after a step starts an iteration."""
+        if not (module.training and self._grad_enabled()):
+            return
+        if self._now is None:
+            self._time_exchanges()
+            self._now = _Iteration(self.recorder.begin(), self._marks.mark(), self._ended, self._waits_between)
+            self._waits_between = []
+        self._now.samples += self._samples(args, kwargs)
+        # Micro-batches: passes under `no_sync`, or every pass, where nobody sees which gradients are summed.
+        self._now.micro_batches += not getattr(self.model, "require_backward_grad_sync", False)
+        self._now.work += self._work(args, kwargs)
+        self._forward = self._marks.mark()
 
-def _step_hooks(optimizer: torch.optim.Optimizer | None) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+    def after_forward(self, module: Any, args: Any, output: Any) -> None:
+        """Note that a forward pass is over."""
+        if self._now is not None and self._forward is not None:
+            self._now.forward.append((self._forward, self._marks.mark()))
+            self._forward = None
 
-    if optimizer is None:
-        return register_optimizer_step_pre_hook, register_optimizer_step_post_hook
-    return optimizer.register_step_pre_hook, optimizer.register_step_post_hook
+    def wait_begins(self) -> None:
+        """Note that a collective begins to wait for other workers; a wait inside a wait is part of it."""
+        self._depth += 1
+        if self._depth > 1:
+            return
+        self._wait = [self._marks.mark()]
+        if self._now is None:
+            self._waits_between.append(self._wait)
+        else:
+            (self._now.waits_after if self._forward is None else self._now.waits_forward).append(self._wait)
+
+    def wait_ends(self) -> None:
+        """Note that the collective's wait is over."""
+        self._depth = max(self._depth - 1, 0)
+        if self._wait is not None and not self._depth:
+            self._wait.append(self._marks.mark())
+            self._wait = None
+
+    def before_step(self, optimizer: Any, *args: Any) -> None:
+        """Note that all gradients are ready and an optimizer begins its step; a step may call that of another class."""
+        if self.is_of_model(optimizer) and self._now is not None and self._now.stepping is None:
+            self._now.stepping = self._marks.mark()
+
+    def after_step(self, optimizer: Any, *args: Any) -> None:
+        """Note that the optimizer's step, and with it the iteration, is over; write those whose times are known."""
+        if not self.is_of_model(optimizer) or self._now is None:
+            return
+        iteration, self._now, self._exchange = self._now, None, None
+        iteration.end = self._ended = self._marks.mark()
+        self._pending.append(iteration)
+        # In order, and only iterations that the device has passed: waiting for it would slow the training down.
+        while self._pending and self._marks.passed(self._pending[0].end):
+            self._write(self._pending.popleft())
+
+    def timed(self, hook: Hook) -> Hook:
+        """Return your own communication hook with marks; register it instead of the hook, before the first step."""
+        self.times_exchanges = True
+
+        @functools.wraps(hook)  # because torch checks the hook's signature
+        def timed_hook(state: Any, bucket: Any) -> Any:
+            if self._now is None:
+                return hook(state, bucket)
+            if self._exchange is None:
+                self._exchange = [None]
+                self._now.exchanges.append(self._exchange)
+            marked = self._exchange
+            if bucket.is_last():
+                marked[0], self._exchange = self._marks.mark(), None
+            return then(hook(state, bucket), functools.partial(self._done, marked))
+
+        return timed_hook
+
+    def _done(self, marked: list[Any], future: Any) -> Any:
+        result = future.value()
+        marked.append(self._marks.mark())
+        return result
+
+    def _time_exchanges(self) -> None:
+        # Only at the first forward pass, so that users can register their own hook, wrapped in `timed`, before.
+        model: Any = self.model
+        if self.times_exchanges or not sums_in_buckets(model):
+            return
+        from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+        try:
+            model.register_comm_hook(model.process_group, self.timed(allreduce_hook))
+        except RuntimeError as error:
+            raise RuntimeError(
+                "this model already has a communication hook, so waiting cannot be separated from work: "
+                "register `watching.timed(hook)` instead of that hook"
+            ) from error
+
+    def _write(self, iteration: _Iteration) -> None:
+        seconds, step, first = self._marks.seconds, iteration.step, iteration.ended_before is None
+        stepping = iteration.end if iteration.stepping is None else iteration.stepping
+        in_forward, after, in_between = (
+            # A wait without an end was still under way when the recording stopped.
+            sum(seconds(*wait) for wait in waits if len(wait) == 2)
+            for waits in (iteration.waits_forward, iteration.waits_after, iteration.waits_between)
+        )
+        exchanged = sum(
+            max(0.0, *(seconds(ready, each) for each in done)) for ready, *done in iteration.exchanges if done and ready
+        )
+        within = exchanged + in_forward + after
+        between = math.nan if first else max(0.0, seconds(iteration.ended_before, iteration.begin) - in_between)
+        # Exchanges and waits are measured separately and may overlap, so the rest could come out negative.
+        computing = max(0.0, seconds(iteration.begin, iteration.end) - within)
+        # The time before a forward pass belongs to it: there its batch is loaded.
+        step.seconds = computing + (0.0 if first else between)
+        step.comm_seconds = within + (0.0 if first else in_between)
+        forward = sum(seconds(start, stop) for start, stop in iteration.forward) - in_forward
+        backward = max(0.0, seconds(iteration.begin, stepping) - within - forward)
+        step.phases = dict(zip(PHASES, (between, forward, backward, seconds(stepping, iteration.end)), strict=True))
+        exchanges = max(len(iteration.exchanges), 1) if sums_in_buckets(self.model) else 0
+        if (micro_batches := iteration.micro_batches + exchanges) > 1:
+            self.recorder.meta.setdefault("accumulate", str(micro_batches))
+        self.recorder.write(step, iteration.samples, iteration.work)
 
 
 _callbacks: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()

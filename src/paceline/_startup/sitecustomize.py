@@ -1,11 +1,12 @@
-"""Python runs this file at its start if `paceline record -- COMMAND` has put it first on the path.
+"""Python runs this file at its start in the processes of a script that is recorded or audited.
 
-In a worker started by torchrun, DistributedDataParallel is then recorded from its construction on, and any other model
-from its first steps on. Afterwards this file runs the other file of this name, which Python would have run without it.
+It calls functions of Paceline once certain modules of torch were imported, and runs the file of this name that Python
+would have run without it.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import sys
@@ -17,40 +18,42 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
     from types import ModuleType
 
-WATCHED = {"torch.nn.parallel.distributed": "watch_ddp", "torch.optim.optimizer": "watch_other_models"}
-"""Modules of torch, and the function of ``paceline.recording.launch`` that is called once each was imported."""
+HOOKS = dict(pair.split("=") for pair in os.environ.get("PACELINE_HOOKS", "").split(",") if pair)
+"""Modules of torch, and the function that is called with each once it was imported, as ``package.module:function``."""
 
 
-class WatchedImport:
-    """Finds a module of torch as usual, and starts the recording once it has been executed."""
+class HookedImport:
+    """Finds a module of torch as usual, and calls its function once it has been executed."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the module's specification, with a loader that also starts the recording; None for other modules."""
-        if name not in WATCHED:
+        """Return the module's specification, with a loader that also calls the function; None for other modules."""
+        if name not in HOOKS:
             return None
-        spec = PathFinder.find_spec(name, path)
+        found = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
+        spec = next((one for one in found if one is not None), None)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
-                watch_if_possible(module)
+                call_hook(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-def watch_if_possible(module: ModuleType) -> None:
-    """Record what this module trains; if that fails, say so and leave the training alone."""
+def call_hook(module: ModuleType) -> None:
+    """Call the function of a module; a recording that fails says so and leaves the training alone."""
     try:
         if os.environ["PACELINE_HOME"] not in sys.path:
             sys.path.append(os.environ["PACELINE_HOME"])
-        from paceline.recording import launch
-
-        getattr(launch, WATCHED[module.__name__])(module, os.environ["PACELINE_RECORD"])
-    except Exception as error:  # the training matters more than its record
+        place, _, function = HOOKS[module.__name__].partition(":")
+        getattr(importlib.import_module(place), function)(module)
+    except Exception as error:
+        if "PACELINE_RECORD" not in os.environ:  # an audit has no result then
+            raise
         print(f"paceline: this worker is not recorded: {error!r}", file=sys.stderr)
 
 
@@ -63,6 +66,6 @@ def run_the_other() -> None:
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
-if os.environ.get("PACELINE_RECORD") and os.environ.get("RANK"):
-    sys.meta_path.insert(0, WatchedImport())
+if HOOKS and ("PACELINE_RECORD" not in os.environ or os.environ.get("RANK")):  # only ranks are recorded
+    sys.meta_path.insert(0, HookedImport())
 run_the_other()

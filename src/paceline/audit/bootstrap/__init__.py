@@ -1,1 +1,0 @@
-"""The folder that an audit puts first on the path of a script's processes."""

@@ -1,1 +1,0 @@
-"""``paceline record`` puts this folder first on Python's path; do not import anything from it."""
