@@ -28,13 +28,6 @@ What = TypeVar("What")
 class Events(Generic[What]):
     """Events in the order of their times, and at equal times in the order in which they were planned.
 
-    Attributes
-    ----------
-    now
-        The time of the last event taken, in seconds; 0 at first.
-
-    Examples
-    --------
     >>> events = Events[str]()
     >>> events.plan(2.0, "two")
     >>> events.plan(1.0, "one")
@@ -49,19 +42,12 @@ class Events(Generic[What]):
 
     def __init__(self) -> None:
         self.now = 0.0
+        """The time of the last event taken, in seconds."""
         self._heap: list[tuple[float, int, What]] = []
         self._planned = 0
 
     def plan(self, delay: float, what: What) -> None:
-        """Plan an event ``delay`` seconds from now.
-
-        Raises
-        ------
-        ValueError
-            If that is in the past, or not a time.
-        """
-        if not delay >= 0:
-            raise ValueError(f"delay must be 0 seconds or more, got {delay}")
+        """Plan an event ``delay`` seconds from now."""
         # The number decides between equal times, so that what happens is never compared, and runs repeat exactly.
         heapq.heappush(self._heap, (self.now + delay, self._planned, what))
         self._planned += 1
@@ -203,8 +189,6 @@ class RaceSettings:
         How often the server's parameters are tried on held-out samples, at equal distances in applied samples.
     enough
         End the race when this accuracy is reached; by default it goes on to its end.
-    hopeless
-        End it when a quarter of it is over and the accuracy is below this.
     """
 
     batch: int
@@ -213,7 +197,6 @@ class RaceSettings:
     seed: int = 0
     evaluations: int = 60
     enough: float = math.inf
-    hopeless: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -333,11 +316,11 @@ class _RunningRace:
             for name, turn in self.events:
                 if turn == self.workers[name].turn:  # otherwise that step was given up
                     self._push(name)
-                if self.server.sampler.applied >= self.budget or self._is_decided():
+                if self.server.sampler.applied >= self.budget or self._is_good():
                     break
             else:
                 raise RuntimeError(f"deadlock under {self.server.scheme.name}: every worker waits for another one")
-        if self.server.sampler.applied < self.budget and self._recent() < self.course.enough:
+        if self.server.sampler.applied < self.budget and not self._is_good():
             self.curve.append((self.events.now, 0.0))
         end = self.events.now
         waiting = [w.waited + (end - w.waits_since if w.waits_since is not None else 0) for w in self.workers.values()]
@@ -375,27 +358,19 @@ class _RunningRace:
             raise _DivergedError
         if self.server.sampler.applied >= self.budget * len(self.curve) / self.course.evaluations:
             self.curve.append((self.events.now, self.task.accuracy(self.server.parameters)))
-        for other in verdict.given_up:
-            self._leave_step(other)
+        for other in verdict.given_up:  # it leaves the step, and says how far it was
+            gone = self.workers[other]
+            start = gone.began + self.times.comm_seconds / 2
+            if now > start:
+                done = self.times.samples(gone.row, start, now)
+                self.server.report(other, int(done), now - start, self.times.comm_seconds)
+            gone.turn += 1
+            self._pull(other)
         self._pull(name)
         for other, waiting in self.workers.items():
             if waiting.waits_since is not None and other != name:
                 self._pull(other)
 
-    def _leave_step(self, name: str) -> None:
-        """Restart a worker whose step was given up, and record how far it was."""
-        worker, now = self.workers[name], self.events.now
-        start = worker.began + self.times.comm_seconds / 2
-        if now > start:
-            done = self.times.samples(worker.row, start, now)
-            self.server.report(name, int(done), now - start, self.times.comm_seconds)
-        worker.turn += 1
-        self._pull(name)
-
-    def _recent(self) -> float:
+    def _is_good(self) -> bool:
         last = [accuracy for _, accuracy in self.curve[-SMOOTHED:]]
-        return sum(last) / SMOOTHED if len(last) == SMOOTHED else 0.0
-
-    def _is_decided(self) -> bool:
-        begun = len(self.curve) <= max(self.course.evaluations / 4, SMOOTHED)
-        return self._recent() >= self.course.enough or (not begun and self._recent() < self.course.hopeless)
+        return len(last) == SMOOTHED and sum(last) / SMOOTHED >= self.course.enough

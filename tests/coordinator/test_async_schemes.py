@@ -75,6 +75,22 @@ def test_dc_asgd_a_adapts_its_strength():
     assert server.parameters == pytest.approx([after - 0.1 * second])
 
 
+def test_overflow_in_compensation_leaves_no_trace():
+    overflown, spared = (server_of("dc-asgd-a", workers="ab") for _ in range(2))
+    for server in (overflown, spared):
+        first, stale = server.pull("a"), server.pull("b")
+        push(server, "b", stale, 1.0)
+        if server is overflown:
+            assert "overflows" in push(server, "a", first, 1e200).reason
+    again = server_of("dc-asgd-a", workers="ab")
+    again.load_state_dict(overflown.state_dict())
+    for server in (overflown, spared, again):
+        late = server.pull("a")
+        push(server, "b", server.pull("b"), 2.0)
+        push(server, "a", late, 3.0)
+    assert overflown.parameters == spared.parameters == again.parameters
+
+
 def test_bsp_applies_the_mean_of_all():
     server = server_of("bsp")
     pulled = {worker: server.pull(worker) for worker in "abc"}

@@ -90,15 +90,6 @@ def test_killed_server_restarts_from_checkpoint(tmp_path):
     job.close()
 
 
-def test_dead_shard_restores_all_parts(tmp_path):
-    job = RayJob(plan(epochs=40, servers=2, checkpoint=str(tmp_path / "run.safetensors"), checkpoint_every=2 * SAMPLES))
-    until(job, 8 * SAMPLES)
-    ray.kill(ray.get(job.server.shards.remote())[1])
-    assert applied(job) == 40 * SAMPLES
-    assert ray.get(job.server.parameters.remote()) == pytest.approx(TRUTH, abs=0.02)
-    job.close()
-
-
 def test_nan_only_workers_end_the_job():
     job = RayJob(plan(gradient=only_nan, comebacks=0))
     with pytest.raises(RuntimeError, match="no worker is left"):

@@ -37,7 +37,6 @@ def test_metrics_may_be_one_name_or_several(tmp_path, several):
         ({"metrics": "run.csv"}, "metrics must be"),
         ({"metrics": ("run.jsonl", "loud")}, "metrics must be"),
         ({"parameters": np.array([1.0, np.nan])}, "parameters must be one row of finite"),
-        ({"parameters": np.array([1.0, np.nan]), "servers": 2}, "parameters must be one row of finite"),
         ({"parameters": np.zeros(3, dtype=int)}, "parameters must be one row of finite"),
         ({"scheme": "fast"}, "scheme must be one of"),
         ({"predictor": "oracle"}, "oracle"),
@@ -45,7 +44,6 @@ def test_metrics_may_be_one_name_or_several(tmp_path, several):
         ({"epochs": 0}, "epochs must be at least 1"),
         ({"batch": 0}, "must be at least 1"),
         ({"workers": 0}, "workers must be at least 1"),
-        ({"servers": 4}, "servers must be from 1 to"),
         ({"checkpoint_every": 100}, "needs a file"),
     ],
 )

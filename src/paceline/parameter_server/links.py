@@ -11,7 +11,6 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from paceline._arrays import Sizes
 from paceline.coordinator.asynchronous.epoch_sampler import SampleBatch
 from paceline.coordinator.asynchronous.server import Outcome
 from paceline.coordinator.asynchronous.workers import Stamp
@@ -40,31 +39,20 @@ class Ask(IntEnum):
 
 @dataclass(frozen=True)
 class Head:
-    """Head of each message in either direction: eight whole numbers.
-
-    Parameters
-    ----------
-    kind
-        The worker's request; in an answer, the number of its last push's outcome.
-    version, ticket
-        The stamp.
-    samples
-        Samples of a push, or samples assigned in an answer.
-    numbers
-        How many numbers follow.
-    wire
-        The place of their type in ``WIRES``.
-    seconds, comm_seconds
-        Own computing time, and time on the wire, in nanoseconds; in an answer the time that the pull waited.
-    """
+    """Head of each message in either direction: eight whole numbers."""
 
     kind: int
+    """The worker's request; in an answer, the number of its last push's outcome."""
     version: int = -1
     ticket: int = -1
     samples: int = 0
+    """Samples of a push, or samples assigned in an answer."""
     numbers: int = 0
+    """How many numbers follow."""
     wire: int = 0
+    """The place of their type in ``WIRES``."""
     seconds: int = 0
+    """Own computing time, in nanoseconds; in an answer the time that the pull waited."""
     comm_seconds: int = 0
 
     def write(self, message: torch.Tensor) -> None:
@@ -91,18 +79,6 @@ def received(numbers: int, dtype: torch.dtype, peer: int, group: dist.ProcessGro
     return tensor
 
 
-def rows_written(rows: Sizes, message: torch.Tensor) -> torch.Tensor:
-    """Write the rows of the assigned samples, ``[n]``, behind a head; return those for which there is no room."""
-    row = torch.from_numpy(np.ascontiguousarray(rows))
-    _front(message)[HEAD : HEAD + len(row[:FIRST])] = row[:FIRST]
-    return row[FIRST:]
-
-
-def rows_read(samples: int, message: torch.Tensor) -> torch.Tensor:
-    """Return the rows behind a head, ``[n]``: as many of the samples assigned as there is room for."""
-    return _front(message)[HEAD : HEAD + min(samples, FIRST)].clone()
-
-
 def _front(message: torch.Tensor) -> torch.Tensor:
     return message[:FRONT].view(torch.int64)
 
@@ -121,14 +97,12 @@ class LostServerError(RuntimeError):
 
 
 class LocalLink:
-    """A worker's link to a server in the same process; parameters are put into ``row``, ``[P]``.
-
-    ``outcome`` is that of the push before the last pull; ``None`` if there was none.
-    """
+    """A worker's link to a server in the same process; parameters are put into ``row``, ``[P]``."""
 
     def __init__(self, service: Service, worker: str, row: torch.Tensor) -> None:
         self.service, self.worker, self._row = service, worker, row.numpy()
         self.outcome: Outcome | None = None
+        """That of the push before the last pull, if there was one."""
         self._pushed: Outcome | None = None
 
     def pull(self) -> Work:
@@ -185,7 +159,8 @@ class GlooLink:
         except RuntimeError as error:
             raise _lost(error) from error
         self.outcome = None if head.kind == NOTHING_PUSHED else OUTCOMES[head.kind]
-        rows = torch.cat([rows_read(head.samples, self._down), more]).numpy()
+        first = _front(self._down)[HEAD : HEAD + min(head.samples, FIRST)]
+        rows = torch.cat([first, more]).numpy()
         assigned = SampleBatch(rows, np.zeros(len(rows), np.int64))
         return Work(Stamp(head.version, head.ticket), self._down[FRONT:].numpy(), assigned, head.seconds / NANO)
 
@@ -223,10 +198,7 @@ class GlooLink:
             raise _lost(error) from error
 
     def _send_head(self, head: Head) -> None:
-        """Send a head alone."""
-        message = torch.zeros(FRONT)
-        head.write(message)
-        sent(message, SERVER, self.group)
+        _send(head, torch.zeros(FRONT), SERVER, self.group)
 
 
 Link = LocalLink | GlooLink
@@ -240,24 +212,34 @@ def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, nu
             dist.recv(room, rank, group=group)  # a head alone leaves the rest of the room as it is
             head = Head.read(room)
             if head.kind == Ask.PULL and head.numbers != numbers:
-                _reply(Head(last, numbers=numbers), out[:FRONT], rank, group)  # its room may be too small for more
+                _send(Head(last, numbers=numbers), out[:FRONT], rank, group)  # its room may be too small for more
                 raise ValueError(f"its model has {head.numbers} parameters, and that of rank {SERVER} {numbers}")
-            if head.kind == Ask.PUSH:
-                last = OUTCOMES.index(_push(service, worker, head, room[FRONT:]))
-            elif head.kind == Ask.PUSH_SEPARATE:
-                last = OUTCOMES.index(_push(service, worker, head, _receive_separate(head, rank, group, numbers)))
+            gradient = room[FRONT:]
+            if head.kind == Ask.PUSH_SEPARATE:
+                # one of the wrong length is refused; one that announces over four times the model is cut off
+                if not 0 <= head.numbers <= 4 * numbers or not 0 <= head.wire < len(WIRES):
+                    raise ValueError(
+                        f"it announces {head.numbers} numbers of type {head.wire}, and the model has {numbers}"
+                    )
+                gradient = received(head.numbers, list(WIRES.values())[head.wire], rank, group).float()
+            stamp = Stamp(head.version, head.ticket)
+            if head.kind in (Ask.PUSH, Ask.PUSH_SEPARATE):
+                times = {"seconds": head.seconds / NANO, "comm_seconds": head.comm_seconds / NANO}
+                verdict = service.push(worker, stamp, gradient.numpy(), head.samples, **times)
+                last = OUTCOMES.index(verdict.outcome)
             if head.kind in (Ask.PULL, Ask.PUSH, Ask.PUSH_SEPARATE):
                 work = service.pull(worker, into=out[FRONT:].numpy())
-                more = rows_written(work.assigned.rows, out)
+                rows = torch.from_numpy(np.ascontiguousarray(work.assigned.rows))
+                _front(out)[HEAD : HEAD + len(rows[:FIRST])] = rows[:FIRST]
                 waited = round(work.waited * NANO)
-                _reply(Head(last, *work.stamp, len(work.assigned), numbers, seconds=waited), out, rank, group)
-                sent(more, rank, group)
+                _send(Head(last, *work.stamp, len(rows), numbers, seconds=waited), out, rank, group)
+                sent(rows[FIRST:], rank, group)
                 if work.ended:
                     return
                 last = NOTHING_PUSHED
             elif head.kind == Ask.POLL:
-                given_up = service.is_given_up(worker, Stamp(head.version, head.ticket))
-                _reply(Head(Ask.POLL, samples=int(given_up)), torch.zeros(FRONT), rank, group)
+                given_up = service.is_given_up(worker, stamp)
+                _send(Head(Ask.POLL, samples=int(given_up)), torch.zeros(FRONT), rank, group)
             else:
                 return
     except Exception as error:  # of any kind: a thread that dies in silence would keep what its worker holds
@@ -266,23 +248,9 @@ def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, nu
         service.leave(worker)
 
 
-def _reply(head: Head, message: torch.Tensor, rank: int, group: dist.ProcessGroup) -> None:
+def _send(head: Head, message: torch.Tensor, rank: int, group: dist.ProcessGroup) -> None:
     head.write(message)
     sent(message, rank, group)
-
-
-def _receive_separate(head: Head, rank: int, group: dist.ProcessGroup, numbers: int) -> torch.Tensor:
-    """Receive a gradient that comes in a message of its own, as float32."""
-    # a push of the wrong length is refused; one that announces over four times the model is cut off
-    if not 0 <= head.numbers <= 4 * numbers or not 0 <= head.wire < len(WIRES):
-        raise ValueError(f"it announces {head.numbers} numbers of type {head.wire}, and the model has {numbers}")
-    return received(head.numbers, list(WIRES.values())[head.wire], rank, group).float()
-
-
-def _push(service: Service, worker: str, head: Head, gradient: torch.Tensor) -> Outcome:
-    stamp, times = Stamp(head.version, head.ticket), (head.seconds / NANO, head.comm_seconds / NANO)
-    row = gradient.numpy()
-    return service.push(worker, stamp, row, head.samples, seconds=times[0], comm_seconds=times[1]).outcome
 
 
 def _lost(error: RuntimeError) -> LostServerError:

@@ -31,25 +31,7 @@ News = TypeVar("News")
 
 
 def notify(listeners: list[Callable[[News], None]], news: News, name: str) -> None:
-    """Call every listener; one that raises is logged, and taken from the list.
-
-    Parameters
-    ----------
-    listeners
-        Changed in place.
-    news
-        What they are called with.
-    name
-        What the list is called in the log.
-
-    Examples
-    --------
-    >>> heard = []
-    >>> listeners = [heard.append]
-    >>> notify(listeners, "a push", "on_verdict")
-    >>> heard
-    ['a push']
-    """
+    """Call every listener; one that raises is logged under the list's name, and taken from the list."""
     for listener in list(listeners):
         try:
             listener(news)
@@ -60,24 +42,13 @@ def notify(listeners: list[Callable[[News], None]], news: News, name: str) -> No
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """A step to do, as a copy that is the caller's own; no samples where the training has ended.
-
-    Parameters
-    ----------
-    stamp
-        To be repeated in the push.
-    parameters
-        The parameters, ``[P]``; the final ones where the training has ended.
-    hand
-        The samples.
-    waited
-        How long the pull waited for others, in seconds.
-    """
+    """A step to do, as a copy that is the caller's own; no samples where the training has ended."""
 
     stamp: Stamp
     parameters: Vector
     assigned: SampleBatch
     waited: float
+    """How long the pull waited for others, in seconds."""
 
     @property
     def ended(self) -> bool:
@@ -162,17 +133,12 @@ class Service:
     def pull(self, worker: str, into: Vector | None = None) -> Work:
         """Return the next step of a worker, after waiting where its scheme says so.
 
-        Parameters
-        ----------
-        worker
-            Who asks.
-        into
-            Where to put the parameters, ``[P]``; a new array by default. Fresh pages for a large model cost more than
-            the copy.
+        The parameters go into the array ``into``, ``[P]``, or a new one: fresh pages for a large model cost more than
+        the copy.
         """
         work = self._pull(worker, into)
-        if work.ended and self._is_due():  # where the last update came of a worker that left, no push has seen it
-            self._save_if_possible()
+        if work.ended:  # where the last update came of a worker that left, no push has seen it
+            self._save_if_due()
         return work
 
     def push(
@@ -196,8 +162,7 @@ class Service:
         if verdict.outcome in WASTED:
             level = logging.WARNING if verdict.outcome is Outcome.REFUSED else logging.INFO
             logger.log(level, "%s", verdict.why)
-        if self._is_due():
-            self._save_if_possible()
+        self._save_if_due()
         return verdict
 
     def is_given_up(self, worker: str, stamp: Stamp) -> bool:
@@ -280,22 +245,24 @@ class Service:
                     return nothing_to_do(_copied(self.server.parameters, into), time.monotonic() - began)
                 waited_before, events = True, self._events
                 # Whoever began a step meanwhile, perhaps with what another thread has just taken back, gets its time.
-                if not self._changed.wait(self._patience) and events == self._events:
-                    self._give_up_last()
+                if self._changed.wait(self._patience) or events != self._events or not self.server.sampler.empty:
+                    continue
+                # No samples are left but those that steps under way hold.
+                for member in [one for one in self.server.fleet if one.step is not None]:
+                    logger.warning("gave up on %s: it has held the last samples for too long", member.name)
+                    with self._updating():
+                        self.server.abandon(member.name)
+                # Where steps simply take longer, each worker would otherwise give up the others' forever.
+                self._patience *= 2
 
-    def _is_due(self) -> bool:
-        with self._changed:
-            applied = self.server.sampler.applied
-            if self.checkpoint is None or applied == self._saved_at:
-                return False
-            due = self.server.finished or (
-                bool(self.checkpoint_every) and applied - self._saved_at >= self.checkpoint_every
-            )
-            self._saved_at = applied if due else self._saved_at
-            return due
-
-    def _save_if_possible(self) -> None:
+    def _save_if_due(self) -> None:
         """Write a checkpoint; a disk that is full must not end a training that goes well."""
+        with self._changed:
+            since = self.server.sampler.applied - self._saved_at
+            due = self.server.finished or (self.checkpoint_every and since >= self.checkpoint_every)
+            if self.checkpoint is None or not since or not due:
+                return
+            self._saved_at += since
         try:
             self.save()
         except OSError as error:
@@ -324,17 +291,6 @@ class Service:
         if self._failure is not None:
             raise RuntimeError(f"the server has failed: {self._failure!r}") from self._failure
 
-    def _give_up_last(self) -> None:
-        """Give up the steps under way, if no samples are left but those that they hold."""
-        if not self.server.sampler.empty:
-            return
-        for member in [one for one in self.server.fleet if one.step is not None]:
-            logger.warning("gave up on %s: it has held the last samples for too long", member.name)
-            with self._updating():
-                self.server.abandon(member.name)
-        # Where steps simply take longer, each worker would otherwise give up the others' forever.
-        self._patience *= 2
-
 
 def _copied(row: Vector, into: Vector | None) -> Vector:
     if into is None:
@@ -347,49 +303,21 @@ NAMED = 3
 """Most sentences of one kind in a round's reason, and most names in one; the others are counted."""
 
 
-@dataclass(frozen=True, eq=False)
 class Standing:
-    """State after a round, to compare with the round before: next sizes, stragglers, and samples wasted so far.
+    """State of a server after a round, to compare with the round before."""
 
-    Parameters
-    ----------
-    sizes
-        Samples of the next step, by worker.
-    stragglers
-        Reason for each straggler, by worker.
-    wasted
-        Samples so far of steps with each outcome, over all workers.
-    """
-
-    sizes: dict[str, int]
-    stragglers: dict[str, str]
-    wasted: dict[Outcome, int]
-
-    @classmethod
-    def of(cls, server: Server) -> Standing:
-        """Return the present state of a server."""
+    def __init__(self, server: Server) -> None:
         seen, accounts = server.staleness_reports(), server.ledger.accounts.values()
-        return cls(
-            sizes={one.worker: one.size for one in seen},
-            stragglers={one.worker: one.why for one in seen if one.is_straggler},
-            wasted={outcome: sum(one.samples.get(outcome, 0) for one in accounts) for outcome in WASTED},
-        )
+        self.sizes = {one.worker: one.size for one in seen}
+        self.stragglers = {one.worker: one.why for one in seen if one.is_straggler}
+        self.wasted = {outcome: sum(one.samples[outcome] for one in accounts) for outcome in WASTED}
 
 
 class Rounds:
-    """Listens to a service's verdicts, and calls sinks with every round.
+    """Listens to a service's verdicts, and calls sinks with every round; one that raises is not called again.
 
-    Parameters
-    ----------
-    service
-        Its verdicts are listened to from now on; records are made under its lock.
-    on_round
-        Called with each record. One that raises is logged, and not called again.
-    min_seconds
-        Time that a round lasts at least.
+    Records are made under the service's lock. Rounds shorter than ``min_seconds`` are recorded together.
 
-    Examples
-    --------
     >>> from paceline.coordinator.asynchronous import SGD, EpochSampler, Server, scheme
     >>> sampler = EpochSampler(8, epochs=1)
     >>> server = Server(np.zeros(1), SGD(0.1), scheme("asp", 2), sampler, batch=4, workers=["a", "b"])
@@ -402,18 +330,13 @@ class Rounds:
     """
 
     def __init__(
-        # Shorter rounds are recorded together, as short iterations are on the synchronous side.
-        self,
-        service: Service,
-        on_round: Sequence[Callable[[Round], None]],
-        *,
-        min_seconds: float = 0.1,
+        self, service: Service, on_round: Sequence[Callable[[Round], None]], *, min_seconds: float = 0.1
     ) -> None:
         self.service, self.on_round, self.min_seconds = service, list(on_round), min_seconds
         self._index = 0
         self._began = time.monotonic()
         self._verdicts: list[Verdict] = []
-        self._before = Standing.of(service.server)
+        self._before = Standing(service.server)
         service.on_verdict.append(self)
 
     def __call__(self, verdict: Verdict) -> None:
@@ -423,17 +346,15 @@ class Rounds:
         complete = len(self._verdicts) >= len(server.fleet) and now - self._began >= self.min_seconds
         if not (complete or server.finished):
             return
-        record = self._record()
-        self._verdicts, self._began, self._index = [], now, self._index + 1
-        notify(self.on_round, record, "on_round")
-
-    def _record(self) -> Round:
-        server, ledger, seen = self.service.server, self.service.server.ledger, self.service.server.calibration
-        workers = server.workers
+        ledger, seen, workers = server.ledger, server.calibration, server.workers
         accounts = [ledger.accounts.get(worker, Account()) for worker in workers]
-        before, self._before = self._before, Standing.of(server)
+        staleness = [
+            [one.staleness for one in self._verdicts if one.worker == worker and one.staleness >= 0]
+            for worker in workers
+        ]
+        before, self._before = self._before, Standing(server)
         reason = _why(before, self._before, self._verdicts)
-        return Round(
+        record = Round(
             index=self._index,
             time=time.time(),
             scheme=server.scheme.name,
@@ -444,7 +365,7 @@ class Rounds:
             applied=server.sampler.applied,
             sizes=server.sizes,
             pushes=np.array([sum(one.worker == worker for one in self._verdicts) for worker in workers]),
-            staleness=np.array([self._staleness(worker) for worker in workers]),
+            staleness=np.array([sum(each) / len(each) if each else np.nan for each in staleness]),
             expected=server.expected_staleness,
             done=np.array([account.applied for account in accounts]),
             wasted=np.array([account.wasted for account in accounts]),
@@ -461,10 +382,8 @@ class Rounds:
             acted=bool(reason),
             why=reason or f"Nothing changed; of {count(len(self._verdicts), 'step')} none was wasted.",
         )
-
-    def _staleness(self, worker: str) -> float:
-        seen = [one.staleness for one in self._verdicts if one.worker == worker and one.staleness >= 0]
-        return sum(seen) / len(seen) if seen else float("nan")
+        self._verdicts, self._began, self._index = [], now, self._index + 1
+        notify(self.on_round, record, "on_round")
 
 
 def _why(before: Standing, now: Standing, verdicts: Sequence[Verdict]) -> str:

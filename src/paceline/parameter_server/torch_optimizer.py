@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -61,7 +60,6 @@ class FlatModel:
             raise ValueError("the model has no parameter that requires a gradient: there is nothing to train")
         if wrong := sorted({f"{p.dtype} on {p.device}" for p in trained} - {"torch.float32 on cpu"}):
             raise ValueError(f"parameters must be torch.float32 on the CPU, got {wrong}: move the model first")
-        self.model = model
         # Contiguous copies first: the rows must not share memory with the parameters that they replace.
         self.down, self.up = (torch.zeros(FRONT + sum(parameter.numel() for parameter in trained)) for _ in range(2))
         row, slope = self.down[FRONT:], self.up[FRONT:]
@@ -102,11 +100,6 @@ class FlatModel:
                 parameter.grad = slope
         return self.gradient
 
-    @property
-    def buffers(self) -> int:
-        """Number of values that the model keeps beside its parameters."""
-        return sum(buffer.numel() for buffer in chain(self.model.buffers()))
-
 
 def min_batch_of(model: torch.nn.Module) -> int:
     """Return the fewest samples that a step of this model can be made of.
@@ -129,13 +122,6 @@ class Ticks:
     """A copied scheduler, stepped once for a fixed number of applied samples.
 
     What it does follows from the applied samples alone, so a training that resumes goes on exactly.
-
-    Parameters
-    ----------
-    scheduler
-        From now on this object's own, as is its optimizer.
-    samples
-        Applied samples for which it is stepped once.
     """
 
     def __init__(self, scheduler: LRScheduler, samples: int) -> None:
@@ -148,18 +134,15 @@ class Ticks:
         # OneCycleLR raises beyond its end; one made for whole batches ends a little before the samples do.
         due = min(applied // self.samples, getattr(self.scheduler, "total_steps", applied + 1) - 1)
         if due < self._done:
-            self._restart()
+            state, settings = copy.deepcopy(self._start)
+            self.scheduler.load_state_dict(state)
+            for group, before in zip(self.scheduler.optimizer.param_groups, settings, strict=True):
+                group.update({name: value for name, value in before.items() if name != "params"})
+            self._done = 0
         for _ in range(due - self._done):
             _seen(self.scheduler.optimizer)
             self.scheduler.step()
         self._done = due
-
-    def _restart(self) -> None:
-        state, settings = copy.deepcopy(self._start)
-        self.scheduler.load_state_dict(state)
-        for group, before in zip(self.scheduler.optimizer.param_groups, settings, strict=True):
-            group.update({name: value for name, value in before.items() if name != "params"})
-        self._done = 0
 
 
 def settings_of(optimizer: torch.optim.Optimizer) -> Settings:
@@ -174,14 +157,7 @@ def settings_of(optimizer: torch.optim.Optimizer) -> Settings:
 
 
 def require_followed(optimizer: torch.optim.Optimizer, schedule: Schedule | None) -> None:
-    """Raise if a copy of the optimizer would not behave as the optimizer does.
-
-    Raises
-    ------
-    ValueError
-        If its steps are hooked, a scheduler works on it and no schedule is given, or the schedule is not one that can
-        be followed.
-    """
+    """Raise a ValueError if a copy of the optimizer would not behave as the optimizer does."""
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         raise ValueError("optimizer has hooks on its step, which the copy at the server would not call: remove them")
     if isinstance(schedule, ReduceLROnPlateau):
@@ -200,13 +176,7 @@ def require_followed(optimizer: torch.optim.Optimizer, schedule: Schedule | None
 
 
 def require_unchanged(optimizer: torch.optim.Optimizer, before: Settings) -> None:
-    """Raise where the groups are no longer those that the server has copied.
-
-    Raises
-    ------
-    RuntimeError
-        If one was added, or its parameters or a setting changed.
-    """
+    """Raise a RuntimeError where the groups are no longer those that the server has copied."""
     now = settings_of(optimizer)
     changed = [
         f"{name} from {old[name]} to {new.get(name)}" if name != "params" else "its parameters"

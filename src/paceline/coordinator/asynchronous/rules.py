@@ -10,7 +10,7 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 
 from paceline._arrays import Array, Mask, Sizes
-from paceline.coordinator.asynchronous.optimizer import Vector
+from paceline.coordinator.asynchronous.optimizer import Vector, is_finite
 from paceline.coordinator.asynchronous.workers import Member, Workers
 from paceline.predictors import Curves
 from paceline.solver import split
@@ -18,33 +18,22 @@ from paceline.solver import split
 
 @dataclass(frozen=True, eq=False)
 class Outlook:
-    """Inputs from which a rule chooses the batch sizes.
-
-    Parameters
-    ----------
-    batch
-        Samples of a full batch.
-    sizes
-        The sizes in use, ``[W]``.
-    staleness
-        Smoothed staleness, ``[W]``, in versions; NaN where a worker has not pushed yet.
-    speed
-        Forecast speeds, ``[W]``, in samples/s; all alike without a forecast.
-    known
-        Mask of the workers whose forecast rests on a report, ``[W]``.
-    overhead
-        Time of a step besides computing, ``[W]``, in seconds.
-    spread
-        Relative standard deviation of the forecast speeds, ``[W]``; infinite where it is not known.
-    """
+    """Inputs from which a rule chooses the batch sizes; arrays are ``[W]``."""
 
     batch: int
+    """Samples of a full batch."""
     sizes: Sizes
+    """Those in use."""
     staleness: Array
+    """Smoothed, in versions; NaN where a worker has not pushed yet."""
     speed: Array
+    """Forecast speeds, in samples/s; all alike without a forecast."""
     known: Mask
+    """Whether the forecast rests on a report."""
     overhead: Array
+    """Time of a step besides computing, in seconds."""
     spread: Array
+    """Relative standard deviation of the forecast speeds; infinite where it is not known."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +85,11 @@ class ByForecast(Sizing):
     def sizes(self, outlook: Outlook) -> Sizes:
         sizes_W = np.full(len(outlook.sizes), self.first * outlook.batch)
         if (known := outlook.known).any():
-            speed_W, spread_W = outlook.speed[known], outlook.spread[known]
-            slower_W = _certainly_slower(speed_W, np.where(np.isfinite(spread_W), spread_W, 0.0))
+            speed_W, spread_W = outlook.speed[known], np.nan_to_num(outlook.spread[known], posinf=0.0)
+            fastest = int(speed_W.argmax())
+            # Speeds within one standard deviation of their ratio count as equal.
+            unsure_W = np.hypot(spread_W, spread_W[fastest])
+            slower_W = np.maximum(speed_W[fastest] / speed_W * np.exp(-unsure_W), 1.0)
             sizes_W[known] = outlook.batch / _affordable(slower_W, outlook.batch / speed_W, outlook.overhead[known])
         # Rounded up, as a part of a sample is not worth its communication; but not for the sake of a last digit.
         return np.clip(np.ceil(sizes_W * (1 - 1e-9)), 1, outlook.batch).astype(np.int64)
@@ -142,15 +134,6 @@ class BalancedBatches(Sizing):
         return split(Curves.from_speed(outlook.speed), outlook.batch * workers, lower=1, comm=outlook.overhead).sizes
 
 
-def _certainly_slower(speed_W: Array, spread_W: Array) -> Array:
-    """Return how many times slower than the fastest each worker is at least, ``[W]``: 1 or more."""
-    fastest = int(speed_W.argmax())
-    unsure_W = np.hypot(spread_W, spread_W[fastest])
-    # Speeds within one standard deviation of their ratio count as equal.
-    slower_W: Array = np.maximum(speed_W[fastest] / speed_W * np.exp(-unsure_W), 1.0)
-    return slower_W
-
-
 def _affordable(slower_W: Array, full_W: Array, comm_W: Array) -> Array:
     """Return by how much each full batch may be divided, ``[W]``, at most by ``slower_W``, at the price allowed.
 
@@ -179,16 +162,12 @@ def _affordable(slower_W: Array, full_W: Array, comm_W: Array) -> Array:
 class Compensation:
     """Corrects a gradient for the change of the parameters since it was pulled; without a state, unless overridden."""
 
-    def start(self) -> Compensation:
-        """Return a compensation with a state of its own, for one server."""
-        return self
-
     def compensated(self, worker: str, gradient: Vector, parameters: Vector, pulled: Vector) -> Vector:
-        """Return the gradient to apply at ``parameters``, ``[P]``, for one computed at ``pulled``."""
-        raise TypeError(f"{type(self).__name__} must define compensated")
+        """Return the gradient to apply at ``parameters``, ``[P]``, for one computed at ``pulled``.
 
-    def undo(self) -> None:
-        """Undo the effect of the last gradient on the state, because it will not be applied."""
+        One that overflows is not applied, and must not change the state.
+        """
+        raise TypeError(f"{type(self).__name__} must define compensated")
 
     def state_dict(self) -> dict[str, Vector]:
         """Return the state, arrays of ``[P]``."""
@@ -204,7 +183,7 @@ class Constant(Compensation):
 
     g * g stands for the diagonal of the Hessian.
 
-    >>> rule = Constant(strength=2.0).start()
+    >>> rule = Constant(strength=2.0)
     >>> rule.compensated("a", np.array([3.0]), parameters=np.array([1.5]), pulled=np.array([1.0]))
     array([12.])
     """
@@ -220,7 +199,7 @@ class Constant(Compensation):
         return gradient + change_P
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Adaptive(Compensation):
     """As `Constant`, with strength / sqrt(ms + 1e-10), ms a running mean of g * g (DC-ASGD-a; ICML 2017, equation 14).
 
@@ -233,13 +212,15 @@ class Adaptive(Compensation):
 
     Examples
     --------
-    >>> rule = Adaptive(strength=2.0, memory=0.0).start()
+    >>> rule = Adaptive(strength=2.0, memory=0.0)
     >>> rule.compensated("a", np.array([3.0]), parameters=np.array([1.5]), pulled=np.array([1.0])).round(6)
     array([6.])
     """
 
     strength: float = 2.0
     memory: float = 0.95
+    _squares: dict[str, Vector] = field(default_factory=dict, init=False, repr=False)
+    """The mean square of each worker's gradients, ``[P]``."""
 
     def __post_init__(self) -> None:
         if not self.strength >= 0:
@@ -247,42 +228,22 @@ class Adaptive(Compensation):
         if not 0 <= self.memory < 1:
             raise ValueError(f"memory must lie in [0, 1), got {self.memory}")
 
-    def start(self) -> AdaptiveCompensator:
-        return AdaptiveCompensator(self)
-
-
-@dataclass(eq=False)
-class AdaptiveCompensator(Compensation):
-    """DC-ASGD-a at work: it remembers the mean square of each worker's gradients, ``[P]``."""
-
-    rule: Adaptive
-    squares: dict[str, Vector] = field(default_factory=dict)
-    _before: tuple[str, Vector | None] = field(default=("", None), init=False, repr=False)
-    """Worker whose mean square was changed last, and its value before."""
-
     def compensated(self, worker: str, gradient: Vector, parameters: Vector, pulled: Vector) -> Vector:
         square_P: Vector = gradient * gradient
-        before_P = self.squares.get(worker)
-        mean_P: Vector = (1 - self.rule.memory) * square_P
-        if before_P is not None:
-            mean_P += self.rule.memory * before_P
-        self._before, self.squares[worker] = (worker, before_P), mean_P
-        change_P: Vector = self.rule.strength / np.sqrt(mean_P + 1e-10) * square_P * (parameters - pulled)
-        return gradient + change_P
-
-    def undo(self) -> None:
-        worker, before_P = self._before
-        if before_P is None:
-            self.squares.pop(worker, None)
-        else:
-            self.squares[worker] = before_P
+        mean_P: Vector = (1 - self.memory) * square_P
+        if worker in self._squares:
+            mean_P += self.memory * self._squares[worker]
+        change_P: Vector = self.strength / np.sqrt(mean_P + 1e-10) * square_P * (parameters - pulled)
+        compensated_P: Vector = gradient + change_P
+        if is_finite(compensated_P):
+            self._squares[worker] = mean_P
+        return compensated_P
 
     def state_dict(self) -> dict[str, Vector]:
-        return {worker: square_P.copy() for worker, square_P in self.squares.items()}
+        return {worker: square_P.copy() for worker, square_P in self._squares.items()}
 
     def load_state_dict(self, state: Mapping[str, Vector]) -> None:
-        self.squares = {worker: square_P.copy() for worker, square_P in state.items()}
-        self._before = ("", None)
+        self._squares = {worker: square_P.copy() for worker, square_P in state.items()}
 
 
 Damping: TypeAlias = Callable[[int, int], float]

@@ -6,7 +6,8 @@ Axes: P parameters, W workers.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -17,11 +18,11 @@ from numpy.typing import NDArray
 from paceline._arrays import Array, Sizes
 from paceline._text import count
 from paceline.coordinator.asynchronous.epoch_sampler import EpochSampler, SampleBatch
-from paceline.coordinator.asynchronous.optimizer import Optimizer, Vector, miscounted
+from paceline.coordinator.asynchronous.optimizer import Optimizer, Vector, flaw, miscounted
 from paceline.coordinator.asynchronous.rules import Gate
 from paceline.coordinator.asynchronous.schemes import Scheme
 from paceline.coordinator.asynchronous.staleness import Calibration, Lookahead, StalenessReport, straggler_bound
-from paceline.coordinator.asynchronous.store import Gathered, LocalStore, Push, Store, part
+from paceline.coordinator.asynchronous.store import Gathered, Push, Store, part
 from paceline.coordinator.asynchronous.workers import Member, Stamp, Workers, WorkerStep
 from paceline.predictors import Predictor
 
@@ -49,8 +50,8 @@ class Account:
     worker says it took, once it says so.
     """
 
-    steps: dict[Outcome, int] = field(default_factory=dict)
-    samples: dict[Outcome, int] = field(default_factory=dict)
+    steps: Counter[Outcome] = field(default_factory=Counter)
+    samples: Counter[Outcome] = field(default_factory=Counter)
     seconds: dict[Outcome, float] = field(default_factory=dict)
     largest_staleness: int = 0
     """Of what was applied."""
@@ -58,12 +59,12 @@ class Account:
     @property
     def applied(self) -> int:
         """Samples applied, damped ones included."""
-        return sum(self.samples.get(outcome, 0) for outcome in (Outcome.APPLIED, Outcome.DAMPED))
+        return self.samples[Outcome.APPLIED] + self.samples[Outcome.DAMPED]
 
     @property
     def wasted(self) -> int:
         """Samples computed for nothing."""
-        return sum(self.samples.get(outcome, 0) for outcome in WASTED)
+        return sum(self.samples[outcome] for outcome in WASTED)
 
 
 class Ledger:
@@ -86,8 +87,8 @@ class Ledger:
     ) -> None:
         """Book a step of a worker that has come to its end."""
         account = self.accounts.setdefault(worker, Account())
-        account.steps[outcome] = account.steps.get(outcome, 0) + 1
-        account.samples[outcome] = account.samples.get(outcome, 0) + samples
+        account.steps[outcome] += 1
+        account.samples[outcome] += samples
         if outcome not in WASTED:
             account.largest_staleness = max(account.largest_staleness, staleness)
         self.took(worker, outcome, seconds)
@@ -100,29 +101,26 @@ class Ledger:
 
     def steps(self, *outcomes: Outcome) -> int:
         """Return how many steps ended with any of these outcomes."""
-        return sum(account.steps.get(outcome, 0) for account in self._all for outcome in outcomes)
+        return sum(account.steps[outcome] for account in self.accounts.values() for outcome in outcomes)
 
     @property
     def wasted_share(self) -> float:
         """Share of the samples computed that was for nothing."""
-        wasted, applied = sum(one.wasted for one in self._all), sum(one.applied for one in self._all)
+        accounts = self.accounts.values()
+        wasted, applied = sum(one.wasted for one in accounts), sum(one.applied for one in accounts)
         return wasted / (wasted + applied) if wasted else 0.0
 
     @property
     def wasted_seconds_share(self) -> float:
         """Share of the computing time that was for nothing, of all whose time is known."""
-        everything = sum(sum(one.seconds.values()) for one in self._all)
-        wasted = sum(one.seconds.get(outcome, 0.0) for one in self._all for outcome in WASTED)
+        everything = sum(sum(one.seconds.values()) for one in self.accounts.values())
+        wasted = sum(one.seconds.get(outcome, 0.0) for one in self.accounts.values() for outcome in WASTED)
         return wasted / everything if wasted else 0.0
 
     @property
     def largest_staleness(self) -> int:
         """The largest staleness ever applied."""
-        return max((account.largest_staleness for account in self._all), default=0)
-
-    @property
-    def _all(self) -> Iterable[Account]:
-        return self.accounts.values()
+        return max((account.largest_staleness for account in self.accounts.values()), default=0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +133,7 @@ class Pulled:
         To be repeated in the push.
     parameters
         A read-only view, ``[P]``, which the next update changes: copy it, or send it, before anybody pushes.
-    hand
+    assigned
         The samples to compute the gradient of.
     """
 
@@ -225,9 +223,6 @@ class Server:
         ``None`` takes all workers for equally fast.
     copy
         ``False`` works in the array given, for optimizers that hold it too.
-    store
-        What holds the parameters instead of this process, such as :class:`ShardedStore`; ``parameters`` and
-        ``optimizer`` are not read then.
     min_batch
         The fewest samples of a step: 2 for a model that normalizes over batches.
 
@@ -253,7 +248,7 @@ class Server:
     --------
     Two workers pull the first version; the second push is one version stale, and DynSGD counts it half:
 
-    >>> from paceline.coordinator.asynchronous import SGD, EpochSampler, Server, scheme
+    >>> from paceline.coordinator.asynchronous import SGD, EpochSampler, scheme
     >>> server = Server(
     ...     np.array([1.0]), SGD(0.1), scheme("dyn-sgd", 2), EpochSampler(100), batch=10, workers=["a", "b"]
     ... )
@@ -277,7 +272,6 @@ class Server:
         workers: Sequence[str] = (),
         predictor: Predictor | None = None,
         copy: bool = True,
-        store: Store | None = None,
         min_batch: int = 1,
     ) -> None:
         if not 1 <= min_batch <= min(batch, sampler.samples):
@@ -285,7 +279,7 @@ class Server:
                 f"batch and the number of samples must be at least {max(min_batch, 1)}, the fewest of a step; "
                 f"got min_batch={min_batch}, batch={batch} and {sampler.samples} samples"
             )
-        self.store: Store = store or LocalStore(parameters, optimizer, scheme.compensation, copy=copy)
+        self.store = Store(parameters, optimizer, scheme.compensation, copy=copy)
         self.scheme = scheme
         self.sampler = sampler
         self.batch = batch
@@ -339,7 +333,7 @@ class Server:
         assigned = self.sampler.draw(self._ahead.size(worker), self.min_batch)
         member.step = WorkerStep(stamp, assigned, self._ahead.expected(worker), self.fleet.pushes)
         member.worked_on = self.version
-        return Pulled(stamp, self.store.lend(worker, stamp.ticket), member.step.assigned)
+        return Pulled(stamp, self.store.lend(stamp.ticket), member.step.assigned)
 
     def push(
         self,
@@ -379,10 +373,17 @@ class Server:
                 self.report(worker, count, seconds, comm_seconds)
             return self._stray(worker, stamp)
         count = member.step.count(samples)
-        if wrong := miscounted(count, len(member.step.assigned)) or self.store.flaw(worker, stamp.ticket, gradient):
+        if wrong := miscounted(count, len(member.step.assigned)) or flaw(gradient, self.store.parameters):
             return self._waste(member, Outcome.REFUSED, wrong, seconds=seconds)
-        staleness = self.fleet.lag(member)
-        self._learn(member, staleness, now)
+        staleness = self.version - stamp.version
+        # The forecast counts pushes of workers that do not wait; it does not hold where workers wait or pushes are
+        # gathered.
+        expected = member.step.expected
+        if math.isfinite(expected) and type(self.scheme.gate) is Gate and not self.scheme.gathering.mean:
+            self.calibration.note(expected, staleness)
+        member.note(staleness, now)
+        self.fleet.pushes += 1
+        self.scheme.gate.pushed(member, self.fleet)
         self._ahead.report(worker, count, seconds, comm_seconds)
         if self.scheme.bound is not None and staleness > self.scheme.bound:
             reason = f"it is {staleness} versions stale, beyond the bound of {self.scheme.bound}"
@@ -409,7 +410,7 @@ class Server:
     @property
     def parameters(self) -> Vector:
         """The newest parameters, ``[P]``: a copy."""
-        return self.store.parameters
+        return self.store.parameters.copy()
 
     @property
     def version(self) -> int:
@@ -424,7 +425,7 @@ class Server:
     @property
     def gathered(self) -> int:
         """Pushes that wait for others, to be applied with them."""
-        return len(self._gathered)
+        return len(self._gathered.pushes)
 
     @property
     def finished(self) -> bool:
@@ -463,7 +464,10 @@ class Server:
 
         Workers join again after a restart, and forecasts are learned again within a few rounds.
         """
-        sampler = {f"sampler/{name}": value for name, value in self.sampler.state_dict(self._held).items()}
+        # Neither in the sampler nor applied: what workers hold, and what is gathered.
+        held = [member.step.assigned for member in self.fleet if member.step is not None]
+        held += [push.assigned for push in self._gathered.pushes]
+        sampler = {f"sampler/{name}": value for name, value in self.sampler.state_dict(held).items()}
         return {**self.store.state_dict(), **sampler, "place": np.array([self.version, self._tickets])}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -482,25 +486,15 @@ class Server:
         self.sampler.require_fit(sampler)  # before anything is changed
         self.store.load_state_dict(state)
         self.sampler.load_state_dict(sampler)
-        version, tickets = (int(value) for value in state["place"])
-        self._restart(version)
-        # Beyond all tickets issued after the state was saved: none of those may fit a later step.
-        # more than a server issues between two checkpoints
+        self.fleet.version, tickets = (int(value) for value in state["place"])
+        # Beyond all tickets issued after the state was saved, of which none may fit a later step: more than a server
+        # issues between two checkpoints.
         self._tickets = tickets + 2**40
+        self._gathered.pushes = []
+        for member in self.fleet:
+            member.step, member.abandoned, member.worked_on = None, None, -1
 
     # -- inside --------------------------------------------------------------------------------------------------
-
-    def _learn(self, member: Member, staleness: int, now: float) -> None:
-        """Learn the time and the staleness of a valid push."""
-        assert member.step is not None
-        expected = member.step.expected
-        # The forecast counts pushes of workers that do not wait; it does not hold where workers wait or pushes are
-        # gathered.
-        if math.isfinite(expected) and type(self.scheme.gate) is Gate and not self.scheme.gathering.mean:
-            self.calibration.note(expected, staleness)
-        member.note(staleness, now)
-        self.fleet.pushes += 1
-        self.scheme.gate.pushed(member, self.fleet)
 
     def _member(self, worker: str) -> Member:
         if worker not in self.fleet.members:
@@ -521,7 +515,7 @@ class Server:
         given_up = self._settle()
         return Verdict(
             worker=member.name,
-            outcome=Outcome.GATHERED if len(self._gathered) else counted(factor),
+            outcome=Outcome.GATHERED if self._gathered.pushes else counted(factor),
             version=self.fleet.version,
             samples=count,
             staleness=staleness,
@@ -573,11 +567,11 @@ class Server:
 
     def _settle(self) -> tuple[str, ...]:
         """Apply the gathered pushes, if it is time; return the workers whose steps were given up after that."""
-        if not len(self._gathered):
+        if not self._gathered.pushes:
             return ()
         # At the very end there are too few pushes to come for a barrier, or for a buffer to fill.
         last = self.sampler.empty and all(member.step is None for member in self.fleet)
-        if not last and not self.scheme.gathering.ready(len(self._gathered), self.fleet, self.scheme.bound):
+        if not last and not self.scheme.gathering.ready(len(self._gathered.pushes), self.fleet, self.scheme.bound):
             self.store.keep()
             return ()
         # Many at one version are no more than a better mean: a longer way along it would leave where it holds.
@@ -589,28 +583,14 @@ class Server:
             outcome, samples = counted(push.factor), len(push.assigned)
             self.ledger.note(push.worker, outcome, samples=samples, staleness=push.staleness, seconds=push.seconds)
         self._gathered.pushes = []
-        return self._give_up_stale()
-
-    def _give_up_stale(self) -> tuple[str, ...]:
-        """Give up the steps that have passed the bound, if the scheme does not let them finish."""
         if not self.scheme.refresh or self.scheme.bound is None:
             return ()
+        # The scheme does not let steps finish that have passed the bound.
         oldest = self.fleet.version - self.scheme.bound
         stale = [one for one in self.fleet if one.step is not None and one.step.stamp.version < oldest]
         for member in stale:
             assert member.step is not None
-            self.fleet.give_up(member.step)
+            # The mean number of pushes of a worker in the step's time.
+            self.fleet.lost += (self.fleet.pushes - member.step.began) / len(self.fleet)
             self._close(member, Outcome.ABANDONED)
         return tuple(member.name for member in stale)
-
-    @property
-    def _held(self) -> list[SampleBatch]:
-        """Samples that workers hold or that are gathered: neither in the sampler nor applied."""
-        at_work = [member.step.assigned for member in self.fleet if member.step is not None]
-        return at_work + [push.assigned for push in self._gathered.pushes]
-
-    def _restart(self, version: int) -> None:
-        """Continue from another version: steps under way and gathered pushes are lost."""
-        self.fleet.version, self._gathered.pushes = version, []
-        for member in self.fleet:
-            member.step, member.abandoned, member.worked_on = None, None, -1

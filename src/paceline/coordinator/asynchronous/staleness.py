@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline._arrays import Array, Mask, Sizes
+from paceline._arrays import Array, Sizes
 from paceline.coordinator.asynchronous.rules import Outlook, Sizing
 from paceline.coordinator.asynchronous.workers import Workers
 from paceline.predictors import Predictor, Report
@@ -61,17 +61,6 @@ def straggler_bound(staleness: Array) -> float:
     return median + max(SPREADS * spread, MIN_SPREAD * median, 1.0)
 
 
-def stragglers(staleness: Array) -> Mask:
-    """Return a mask of the stragglers, ``[W]``.
-
-    >>> stragglers(np.array([3.0, 3.1, 2.9, 12.0]))
-    array([False, False, False,  True])
-    """
-    with np.errstate(invalid="ignore"):
-        found: Mask = staleness > straggler_bound(staleness)
-    return found
-
-
 @dataclass
 class Calibration:
     """Forecast staleness beside the actual one, over all pushes: whether it is right, and how far it may be off.
@@ -82,8 +71,6 @@ class Calibration:
         Pushes that had a forecast.
     forecast, actual
         Their means, in versions.
-    absolute_error
-        The mean distance between the two.
     margin
         What is added to a forecast to get its upper limit, as a share of one more than the forecast. It moves up after
         a push beyond the limit and down after others, in the ratio that stands still where the limit holds as often as
@@ -96,14 +83,13 @@ class Calibration:
     >>> seen = Calibration()
     >>> for actual in (3, 4, 5):
     ...     seen.note(forecast=4.0, actual=actual)
-    >>> seen.forecast, seen.actual, round(seen.absolute_error, 2)
-    (4.0, 4.0, 0.67)
+    >>> seen.forecast, seen.actual, seen.covered
+    (4.0, 4.0, 1.0)
     """
 
     pushes: int = 0
     forecast: float = 0.0
     actual: float = 0.0
-    absolute_error: float = 0.0
     margin: float = 0.5
     covered: float = 0.0
 
@@ -114,7 +100,6 @@ class Calibration:
         share = 1 / self.pushes
         self.forecast += share * (forecast - self.forecast)
         self.actual += share * (actual - self.actual)
-        self.absolute_error += share * (abs(forecast - actual) - self.absolute_error)
         self.covered += share * (within - self.covered)
         self.margin = max(self.margin + STEP * (COVERAGE - within), 0.0)
 
@@ -179,29 +164,6 @@ class Lookahead:
     Predictors look at a fleet iteration by iteration. An iteration here is a round: as many pushes as there are
     workers. A worker that pushed several times in it reports their sum, one that did not push reports nothing.
 
-    Parameters
-    ----------
-    fleet
-        The server's workers.
-    sizing
-        Chooses the sizes.
-    batch
-        Samples of a full batch.
-    predictor
-        Forecasts speeds, from now on this object's own; ``None`` takes all workers for equally fast, and forecasts no
-        staleness.
-    min_batch
-        The fewest samples of a step.
-
-    Attributes
-    ----------
-    sizes
-        Samples of each worker's next step, ``[W]``.
-    staleness
-        Staleness forecast for it, ``[W]``; NaN without a predictor.
-
-    Examples
-    --------
     >>> from paceline.coordinator.asynchronous.rules import ByForecast
     >>> from paceline.coordinator.asynchronous.workers import Member
     >>> from paceline.predictors import LastValue
@@ -226,7 +188,9 @@ class Lookahead:
         self._rows: dict[str, int] = {}
         self._overhead_W, self._known_W = np.zeros(0), np.zeros(0, dtype=bool)
         self.sizes: Sizes = np.empty(0, np.int64)
+        """Samples of each worker's next step, ``[W]``."""
         self.staleness: Array = np.empty(0)
+        """The staleness forecast for it, ``[W]``; NaN without a predictor."""
         self._new_round()
 
     def join(self, worker: str) -> None:
@@ -287,11 +251,11 @@ class Lookahead:
     def _plan(self) -> None:
         if self.predictor is None:
             speed_W, spread_W = np.ones(len(self._rows)), np.zeros(len(self._rows))
+            known_W = np.ones(len(self._rows), dtype=bool)
         else:
             forecast = self.predictor.predict()
             speed_W, spread_W = forecast.speed, forecast.spread
-        # The forecasts of workers that the predictor has not seen are guesses.
-        known_W = self._known_W if self.predictor is not None else np.ones(len(self._rows), dtype=bool)
+            known_W = self._known_W  # the forecasts of others are guesses
         seen_W = np.array([member.staleness for member in self.fleet])
         outlook = Outlook(self.batch, self.sizes, seen_W, speed_W, known_W, self._overhead_W, spread_W)
         self.sizes = np.maximum(self.sizing.sizes(outlook), self.min_batch)

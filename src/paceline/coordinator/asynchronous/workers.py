@@ -38,36 +38,22 @@ class WorkerStep:
 
 @dataclass(eq=False)
 class Member:
-    """One worker.
-
-    Parameters
-    ----------
-    name
-        Its name.
-    clock
-        Steps that it has pushed.
-    step
-        The step under way, if there is one.
-    worked_on
-        The version that it pulled last, -1 before the first pull.
-    abandoned
-        The last step that the server gave up while the worker was at it.
-    staleness
-        Its smoothed staleness, in versions; NaN before the first push.
-    pushed
-        When it pushed, the last two times, in the caller's seconds.
-    extra
-        Steps that it may take beyond the lower bound of DSSP.
-    """
+    """One worker."""
 
     name: str
     clock: int = 0
+    """Steps that it has pushed."""
     step: WorkerStep | None = None
     worked_on: int = -1
+    """The version that it pulled last, -1 before the first pull."""
     abandoned: WorkerStep | None = None
+    """The last step that the server gave up while the worker was at it."""
     staleness: float = math.nan
+    """Smoothed, in versions; NaN before the first push."""
     pushed: tuple[float, ...] = ()
+    """When it pushed, the last two times, in the caller's seconds."""
     extra: int = 0
+    """Steps that it may take beyond the lower bound of DSSP."""
 
     def note(self, staleness: int, now: float) -> None:
         """Note a push: its staleness, and its time."""
@@ -84,21 +70,14 @@ class Member:
 
 @dataclass(eq=False)
 class Workers:
-    """All workers, in the order in which they came, and the version of the parameters.
-
-    Parameters
-    ----------
-    version
-        Updates applied.
-    pushes
-        Pushes taken, of all workers.
-    lost
-        Steps of usual length that could have been done in the time of those that were given up.
-    """
+    """All workers, in the order in which they came, and the version of the parameters."""
 
     version: int = 0
+    """Updates applied."""
     pushes: int = 0
+    """Pushes taken, of all workers."""
     lost: float = 0.0
+    """Steps of usual length that could have been done in the time of those that were given up."""
     members: dict[str, Member] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -111,16 +90,3 @@ class Workers:
     def slowest(self) -> Member:
         """The worker with the fewest pushes."""
         return min(self, key=lambda member: member.clock)
-
-    def give_up(self, step: WorkerStep) -> None:
-        """Count what is lost with a step: the mean number of pushes of a worker in its time."""
-        self.lost += (self.pushes - step.began) / max(len(self), 1)
-
-    def lag(self, member: Member) -> int:
-        """Return how many versions have passed since a worker pulled; -1 if it is at no step.
-
-        >>> fleet = Workers(version=7, members={"a": Member("a")})
-        >>> fleet.lag(fleet.members["a"])
-        -1
-        """
-        return -1 if member.step is None else self.version - member.step.stamp.version

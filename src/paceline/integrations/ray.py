@@ -1,28 +1,34 @@
-"""The processes of a job on Ray: the server, its shards, and the workers."""
+"""Asynchronous training on Ray: workers join, leave, die and come back; the server restarts from its checkpoint.
+
+Ray serializes what goes between its processes by pickling: use it among machines that trust each other. Arrays are put
+into its shared memory and read there without a copy by workers on the same host.
+"""
 
 from __future__ import annotations
 
-import os
+import logging
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
-import numpy as np
-
 from paceline._arrays import Sizes
+from paceline._require import require
 from paceline.coordinator.asynchronous.epoch_sampler import EpochSampler
 from paceline.coordinator.asynchronous.optimizer import Optimizer, Vector
 from paceline.coordinator.asynchronous.schemes import scheme
 from paceline.coordinator.asynchronous.server import Outcome, Server
-from paceline.coordinator.asynchronous.store import Everywhere, Shard, ShardedStore, Store, pieces
 from paceline.parameter_server.service import Rounds, Service, Work, nothing_to_do
 from paceline.predictors import named
 from paceline.recording.records import Round
 from paceline.recording.sink import sinks
+
+logger = logging.getLogger("paceline.asynchronous")
+
+__all__ = ["Gradient", "RayJob", "RayPlan", "RayServer", "RayWorker"]
 
 Gradient = Callable[[Vector, Sizes], Vector]
 """The mean gradient, ``[P]``, at these parameters, ``[P]``, over the samples of these rows."""
@@ -53,9 +59,6 @@ class RayPlan:
     checkpoint, checkpoint_every
         File that the server's host can write, and after how many applied samples it is written. A server that dies
         goes on from there; without a file it begins again.
-    servers
-        Over how many processes the parameters are split, where one has too little memory or is too slow for them. Rules
-        and samples stay with one server, the lead; see :mod:`paceline.coordinator.asynchronous.store`.
     metrics
         Sinks that the server's host calls with every round: a name as in :func:`paceline.recording.sink`,
         such as ``"run.jsonl"``, or several.
@@ -87,7 +90,6 @@ class RayPlan:
     predictor: str = "ewma"
     checkpoint: str | None = None
     checkpoint_every: int = 0
-    servers: int = 1
     metrics: str | tuple[str, ...] = ()
     comebacks: int = 3
     min_batch: int = 1
@@ -96,40 +98,28 @@ class RayPlan:
     def __post_init__(self) -> None:
         if self.workers < 1:
             raise ValueError(f"workers must be at least 1, got {self.workers}")
-        if not 1 <= self.servers <= len(self.parameters):
-            raise ValueError(
-                f"servers must be from 1 to the number of parameters, {len(self.parameters)}, got {self.servers}"
-            )
         # Here, not in the actor: what is wrong there ends a process of which the user sees only that it died. With few
         # samples instead of all, as a sampler shuffles those that it has.
         self._started(EpochSampler(min(self.samples, max(self.min_batch, 1)), epochs=self.epochs), copy=False)
         self._sinks()
 
-    def service(self, store: Store | None = None) -> Service:
-        """Return the server of this plan, resumed if there is a checkpoint.
-
-        Parameters
-        ----------
-        store
-            What holds the parameters, if they are split.
-        """
-        service = self._started(EpochSampler(self.samples, seed=self.seed, epochs=self.epochs), store=store)
+    def service(self) -> Service:
+        """Return the server of this plan, resumed if there is a checkpoint."""
+        service = self._started(EpochSampler(self.samples, seed=self.seed, epochs=self.epochs))
         service.resume()
         if targets := self._sinks():
             Rounds(service, targets)
         return service
 
-    def _started(self, sampler: EpochSampler, *, store: Store | None = None, copy: bool = True) -> Service:
-        rules, forecast = scheme(self.scheme, self.workers), named(self.predictor)
+    def _started(self, sampler: EpochSampler, *, copy: bool = True) -> Service:
         server = Server(
             self.parameters,
             self.optimizer,
-            rules,
+            scheme(self.scheme, self.workers),
             sampler,
             batch=self.batch,
-            predictor=forecast,
+            predictor=named(self.predictor),
             copy=copy,
-            store=store,
             min_batch=self.min_batch,
         )
         path = None if self.checkpoint is None else Path(self.checkpoint)
@@ -139,37 +129,11 @@ class RayPlan:
         return sinks(*([self.metrics] if isinstance(self.metrics, str) else self.metrics))
 
 
-def remote_shards(plan: RayPlan) -> list[Any]:
-    """Start the shards of a plan; they die with the process that calls this."""
-    import ray
-
-    compensation = scheme(plan.scheme, plan.workers).compensation
-    started = ray.remote(Shard).options(num_cpus=0)
-    return [started.remote(part, plan.optimizer, compensation) for part in pieces(plan.parameters, plan.servers)]
-
-
-def over_ray(shards: Sequence[Any]) -> Everywhere:
-    """Return a way to reach shards that are actors."""
-    import ray
-
-    def call(name: str, *arguments: Any, each: Sequence[Any] | None = None) -> list[Any]:
-        calls = [(one,) for one in each] if each is not None else [arguments] * len(shards)
-        answers: list[Any] = ray.get(
-            [getattr(shard, name).remote(*one) for shard, one in zip(shards, calls, strict=True)]
-        )
-        return answers
-
-    return call
-
-
 class RayServer:
     """The server's actor. Ray makes it again when its process dies; it then resumes, and workers join by pulling."""
 
     def __init__(self, plan: RayPlan) -> None:
-        self._shards = remote_shards(plan) if plan.servers > 1 else []
-        sizes = [len(part) for part in pieces(plan.parameters, plan.servers)]
-        store = ShardedStore(over_ray(self._shards), sizes) if self._shards else None
-        self.service = plan.service(store)
+        self.service = plan.service()
         self._gone: dict[str, int] = {}
         self._coming_and_going = Lock()
 
@@ -184,36 +148,26 @@ class RayServer:
             How often it had been started before. A call of a worker that is dead by now may come after its death: it
             must not join, as everybody would wait for it behind a barrier.
         """
-        with self._consistent():
-            with self._coming_and_going:  # a worker that is found dead in between would join forever
-                gone = life <= self._gone.get(worker, -1)
-                if not gone and worker not in self.service.server.workers:
-                    self.service.join(worker)
-            return nothing_to_do(self.service.parameters) if gone else self.service.pull(worker)
+        with self._coming_and_going:  # a worker that is found dead in between would join forever
+            gone = life <= self._gone.get(worker, -1)
+            if not gone and worker not in self.service.server.workers:
+                self.service.join(worker)
+        return nothing_to_do(self.service.parameters) if gone else self.service.pull(worker)
 
     def push(self, worker: str, work: Work, gradient: Vector, seconds: float, comm_seconds: float) -> Outcome:
         """Take a gradient."""
-        count = len(work.assigned)
         times = {"seconds": seconds, "comm_seconds": comm_seconds}
-        with self._consistent():
-            return self.service.push(worker, work.stamp, gradient, count, **times).outcome
+        return self.service.push(worker, work.stamp, gradient, len(work.assigned), **times).outcome
 
     def leave(self, worker: str, life: int) -> None:
         """Remove a worker, and let no later call of the same process add it again."""
-        with self._consistent(), self._coming_and_going:
+        with self._coming_and_going:
             self._gone[worker] = life
             self.service.leave(worker)
 
     def parameters(self) -> Vector:
         """Return the newest parameters, ``[P]``, to evaluate them while training goes on."""
-        with self._consistent():
-            return self.service.parameters
-
-    def shards(self) -> list[Any]:
-        """Return the shards, after a check that all are alive; none where this process holds the parameters."""
-        with self._consistent():
-            over_ray(self._shards)("forget", -1)
-        return self._shards
+        return self.service.parameters
 
     def watch(self) -> list[str]:
         """Return a sentence about every worker: whether it is a straggler, and why."""
@@ -228,17 +182,6 @@ class RayServer:
         server = self.service.server
         return server.version, server.sampler.applied, server.ledger.wasted_share
 
-    @contextmanager
-    def _consistent(self) -> Iterator[None]:
-        """Run a block, and end this process if a shard has died: all parts must come from one checkpoint."""
-        from ray.exceptions import RayActorError
-
-        try:
-            yield
-        except RayActorError:
-            # Ray starts the server again, with new shards
-            os._exit(7)
-
 
 class RayWorker:
     """A worker's actor."""
@@ -249,46 +192,149 @@ class RayWorker:
     def run(self) -> str:
         """Pull, compute and push until the training has ended; return the worker's name."""
         import ray
-        from ray.exceptions import RayActorError
 
         refused, push_seconds = 0, 0.0
-        shards = ray.get(self.server.shards.remote())
         while True:
             requested = time.monotonic()
             work: Any = ray.get(self.server.pull.remote(self.name, self.life))
             if work.ended:
                 return self.name
             note = Work(work.stamp, work.parameters[:0], work.assigned, 0.0)  # its parameters need not travel back
-            try:
-                parameters = self._read(work, shards)
-                began = time.monotonic()
-                gradient = self.gradient(parameters, work.assigned.rows)
-                ended = time.monotonic()
-                comm_seconds = max(began - requested - work.waited, 0.0) + push_seconds
-                sent = self._held(work, shards, gradient)
-            except RayActorError:
-                shards = ray.get(self.server.shards.remote())  # those of a server that was started again
-                continue
-            outcome = ray.get(self.server.push.remote(self.name, note, sent, ended - began, comm_seconds))
+            began = time.monotonic()
+            gradient = self.gradient(work.parameters, work.assigned.rows)
+            ended = time.monotonic()
+            comm_seconds = max(began - requested - work.waited, 0.0) + push_seconds
+            outcome = ray.get(self.server.push.remote(self.name, note, gradient, ended - began, comm_seconds))
             push_seconds = time.monotonic() - ended
             refused = refused + 1 if outcome is Outcome.REFUSED else 0
             if refused >= 5:
                 raise RuntimeError(f"the last 5 gradients of {self.name} were refused: look for NaN in them")
 
-    def _read(self, work: Work, shards: Sequence[Any]) -> Vector:
-        """Return the parameters of a step, ``[P]``."""
+
+class RayJob:
+    """A server and its workers on a Ray cluster that is running.
+
+    Parameters
+    ----------
+    plan
+        Setting of the job.
+
+    Raises
+    ------
+    ImportError
+        If Ray is missing.
+
+    Examples
+    --------
+    ::
+
+        ray.init()
+        plan = RayPlan(parameters=start, optimizer=SGD(0.1), gradient=make, samples=60_000, batch=64, workers=8)
+        parameters = RayJob(plan).run()
+    """
+
+    def __init__(self, plan: RayPlan) -> None:
+        require("ray", needed_by="RayJob", extra="ray")
         import ray
 
-        if not shards:
-            return work.parameters
-        return np.concatenate(ray.get([shard.read.remote(self.name, work.stamp.ticket) for shard in shards]))
+        self.plan = plan
+        # all workers may wait behind a barrier, and 8 further calls must get through
+        room = plan.workers * (1 + plan.comebacks) + 8
+        # Retried forever: calls that a dying server has not answered reach the one that comes after it. A push that it
+        # had taken is then refused as one of a step that is over, and counts once.
+        options = {"max_restarts": -1, "max_task_retries": -1, "max_concurrency": room, "num_cpus": 0}
+        self.server: Any = ray.remote(RayServer).options(**options).remote(plan)
+        self._running: dict[Any, str] = {}
+        self.actors: dict[str, Any] = {}
+        self.deaths: dict[str, int] = {}
+        self._lives: dict[str, int] = {}
+        for number in range(plan.workers):
+            self.add(f"worker{number}")
 
-    def _held(self, work: Work, shards: Sequence[Any], gradient: Vector) -> Vector:
-        """Send each shard its part of the gradient; return the part for the lead."""
+    def add(self, worker: str) -> None:
+        """Start a worker, now or while training goes on.
+
+        Raises
+        ------
+        ValueError
+            If one of this name is at work.
+        """
         import ray
 
-        if not shards:
-            return gradient
-        parts = zip(shards, pieces(gradient, len(shards)), strict=True)
-        ray.get([shard.hold.remote(self.name, work.stamp.ticket, part) for shard, part in parts])
-        return gradient[:0]
+        if worker in self.actors:
+            raise ValueError(f"worker must be a new name, got {worker!r}, which is at work: {sorted(self.actors)}")
+
+        life = self._lives[worker] = self._lives.get(worker, -1) + 1
+        actor: Any = ray.remote(RayWorker).options(num_cpus=1).remote(self.server, worker, life, self.plan.gradient)
+        self.actors[worker] = actor
+        self._running[actor.run.remote()] = worker
+
+    def remove(self, worker: str) -> None:
+        """End a worker; the samples that it held go to the others."""
+        import ray
+
+        self._running = {run: name for run, name in self._running.items() if name != worker}
+        ray.kill(self.actors.pop(worker))
+        ray.get(self.server.leave.remote(worker, self._lives[worker]))
+
+    def poll(self, seconds: float) -> bool:
+        """Wait this long for an event, restart workers that died, and return whether the training has ended.
+
+        Raises
+        ------
+        RuntimeError
+            If no worker is left.
+        """
+        import ray
+        from ray.exceptions import RayError
+
+        done, _ = ray.wait(list(self._running), num_returns=1, timeout=seconds)
+        for run in done:
+            worker = self._running.pop(run)
+            try:
+                ray.get(run)
+            except RayError as error:
+                self._lost(worker, error)
+        return not self._running
+
+    def run(self) -> Vector:
+        """Return the final parameters, ``[P]``, when the training has ended."""
+        import ray
+
+        last = math.inf
+        while not self.poll(seconds=1.0):
+            patience: Any = ray.get(self.server.patience.remote())
+            if patience is None:
+                last = math.inf  # also where a server that died goes on from an older state
+            elif time.monotonic() > last:
+                logger.warning(
+                    "%s did not finish: the job ends without them", ", ".join(sorted(self._running.values()))
+                )
+                break
+            else:
+                last = min(last, time.monotonic() + patience)
+        final: Any = ray.get(self.server.parameters.remote())
+        self.close()
+        parameters: Vector = final
+        return parameters
+
+    def close(self) -> None:
+        """End the server and all workers."""
+        import ray
+
+        for actor in (*self.actors.values(), self.server):
+            ray.kill(actor)
+        self.actors, self._running = {}, {}
+
+    def _lost(self, worker: str, error: Exception) -> None:
+        import ray
+
+        logger.warning("%s died: %s", worker, str(error).strip().splitlines()[-1])
+        ray.get(self.server.leave.remote(worker, self._lives[worker]))
+        self.actors.pop(worker)
+        self.deaths[worker] = self.deaths.get(worker, 0) + 1
+        if self.deaths[worker] <= self.plan.comebacks:
+            self.add(worker)
+        elif not self._running:
+            self.close()
+            raise RuntimeError(f"no worker is left: {worker} died {self.deaths[worker]} times, the last of {error}")
