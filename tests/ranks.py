@@ -18,9 +18,6 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parents[1]
 """Left out of a rank's path: its folders have names of other libraries."""
 
-RECORDED = "PACELINE_TOUCHED" in os.environ
-"""While tests are recorded, what many share is made for each by itself: each is known to enter what it needs."""
-
 _context = multiprocessing.get_context("forkserver")  # a process that has loaded torch once, and forks
 # torch._dynamo: DistributedDataParallel and any optimizer import it, which takes two seconds
 _preload = ["torch.nn.parallel", "torch.distributed.fsdp", "torch._dynamo", "paceline.torch", "pytest"]

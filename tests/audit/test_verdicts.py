@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ranks import RECORDED, run_ranks
+from ranks import run_ranks
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "loops")]
@@ -45,14 +45,9 @@ def verdicts(request, tmp_path_factory):
     """The verdict on a case: all that were selected are audited together, as to start ranks takes longest."""
     here = [item for item in request.session.items if getattr(item, "module", None) is request.module]
     selected = [item.callspec.params for item in here if hasattr(item, "callspec") and "name" in item.callspec.params]
-
-    def found(*names):
-        told = (RANKS, str(tmp_path_factory.mktemp("audits")), names)
-        return run_ranks(RANKS, verdicts_of, *told, within=600, joined=False)[0]
-
-    if RECORDED:
-        return lambda module, name: found(f"{module}/{name}")[f"{module}/{name}"]
-    together = found(*[f"{case['module']}/{case['name']}" for case in selected])
+    names = [f"{case['module']}/{case['name']}" for case in selected]
+    options = (RANKS, str(tmp_path_factory.mktemp("audits")), names)
+    together = run_ranks(RANKS, verdicts_of, *options, within=600, joined=False)[0]
     return lambda module, name: together[f"{module}/{name}"]
 
 

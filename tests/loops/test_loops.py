@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ranks import RECORDED, run_ranks
+from ranks import run_ranks
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -31,12 +31,10 @@ def outcomes(request):
     selected = [item.callspec.params for item in here if hasattr(item, "callspec")]
 
     @functools.cache
-    def outcomes_of(ranks, *only):
-        names = only or [case["shape"].run.__name__ for case in selected if case["ranks"] == ranks]
+    def outcomes_of(ranks):
+        names = [case["shape"].run.__name__ for case in selected if case["ranks"] == ranks]
         return run_ranks(ranks, run, names, within=500)[0]
 
-    if RECORDED:
-        return lambda shape, ranks: outcomes_of(ranks, shape.run.__name__)[shape.run.__name__]
     return lambda shape, ranks: outcomes_of(ranks)[shape.run.__name__]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import RECORDED, run_ranks
+from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
@@ -145,13 +145,10 @@ def results_of():
     """Results of every rank; of a number of ranks once for all cases."""
 
     @functools.cache
-    def trained_on(ranks, *only):
-        return run_ranks(ranks, train_all, only or [case for of, case in ON_RANKS if of == ranks])
+    def trained_on(ranks):
+        return run_ranks(ranks, train_all, [case for of, case in ON_RANKS if of == ranks])
 
-    def results(ranks, case):
-        return [trained[case] for trained in (trained_on(ranks, case) if RECORDED else trained_on(ranks))]
-
-    return results
+    return lambda ranks, case: [trained[case] for trained in trained_on(ranks)]
 
 
 @pytest.mark.parametrize(
