@@ -20,14 +20,14 @@ from paceline._version import __version__
 from paceline.coordinator.policy import Policy
 from paceline.predictors import Predictor
 from paceline.torch.exchange import Exchange
-from paceline.torch.loader_protocol import Loader
+from paceline.torch.rank_loader import RankLoader
 from paceline.torch.reports import COLUMNS
 
 MAX_COMPARED = 64
 """Numbers of a sample, or of a subset, that are compared: enough to tell two parts of a dataset apart, and quick."""
 
 
-def facts_of(loader: Loader, predictor: Predictor, policy: Policy, timeout: float | None) -> dict[str, str]:
+def facts_of(loader: RankLoader, predictor: Predictor, policy: Policy, timeout: float | None) -> dict[str, str]:
     """Return all facts that plans depend on, except reports, each under a name that reads well in an error."""
     about_data = {f"{name} of the loader": str(value) for name, value in loader.settings().items()}
     return {
@@ -45,7 +45,7 @@ def facts_of(loader: Loader, predictor: Predictor, policy: Policy, timeout: floa
 
 
 def agree(
-    exchange: Exchange, loader: Loader, facts: Mapping[str, str], workers: Sequence[str] | None
+    exchange: Exchange, loader: RankLoader, facts: Mapping[str, str], workers: Sequence[str] | None
 ) -> tuple[str, ...]:
     """Compare the facts of all ranks, and return a name for each rank: the given one, or host and local rank.
 

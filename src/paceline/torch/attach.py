@@ -24,8 +24,8 @@ from paceline.torch.balance import Balance, Scaling
 from paceline.torch.counting import BalanceWarning
 from paceline.torch.covariates import covariates_for
 from paceline.torch.exchange import Exchange
-from paceline.torch.loader_protocol import Loader
 from paceline.torch.optimizer_checks import OptimizerChecks
+from paceline.torch.rank_loader import RankLoader
 from paceline.torch.sharded import gathers_parameters, group_of, replicas_of
 from paceline.torch.weighting import Weighting
 
@@ -40,7 +40,7 @@ def attach(model: torch.nn.Module, loader: None = None) -> Scaling: ...
 @overload
 def attach(
     model: torch.nn.Module,
-    loader: Loader,
+    loader: RankLoader,
     *,
     predictor: Predictor | None = None,
     policy: Policy | None = None,
@@ -52,7 +52,7 @@ def attach(
 
 def attach(
     model: torch.nn.Module,
-    loader: Loader | None = None,
+    loader: RankLoader | None = None,
     *,
     predictor: Predictor | None = None,
     policy: Policy | None = None,
@@ -200,12 +200,11 @@ def _require_loader(loader: object) -> None:
             "replace it and its sampler with BalancedLoader(dataset, global_batch=...); or keep it, attach(model) "
             "alone, and write loss = balance.scale(loss, count)"
         )
-    missing = [name for name in ("global_batch", "shares", "settings", "position") if not hasattr(loader, name)]
-    if missing:
-        raise TypeError(f"loader must be a BalancedLoader, got {type(loader).__name__}, which has no {missing[0]}")
+    if not isinstance(loader, RankLoader):
+        raise TypeError(f"loader must be a BalancedLoader or a StreamLoader, got {type(loader).__name__}")
 
 
-def _ranks_of_a_replica(model: torch.nn.Module, loader: Loader) -> int:
+def _ranks_of_a_replica(model: torch.nn.Module, loader: RankLoader) -> int:
     """Return the ranks that must take as many micro-batches as each other, as they gather parameters together."""
     if not loader.counts_differ or not gathers_parameters(model):
         return 1
@@ -238,7 +237,7 @@ def _ranks_of_a_replica(model: torch.nn.Module, loader: Loader) -> int:
     return shards
 
 
-def _policy_for(model: torch.nn.Module, loader: Loader, policy: Policy | None, samples: int) -> Policy:
+def _policy_for(model: torch.nn.Module, loader: RankLoader, policy: Policy | None, samples: int) -> Policy:
     """Return the policy, with a lower bound that the model needs for training."""
     # Samples of unequal cost make every batch another size anyway, so a batch multiple would only make shares coarse.
     costs = loader.coefficients is not None

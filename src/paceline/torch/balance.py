@@ -21,9 +21,9 @@ from paceline.torch.counting import is_attached
 from paceline.torch.covariates import Sampled
 from paceline.torch.equal_shapes import EqualShapes
 from paceline.torch.exchange import Exchange
-from paceline.torch.loader_protocol import Loader
 from paceline.torch.optimizer_checks import OptimizerChecks
 from paceline.torch.planning import Planning
+from paceline.torch.rank_loader import RankLoader
 from paceline.torch.sharded import sum_gradients
 from paceline.torch.steps import Steps
 from paceline.torch.weighting import Model, Weighting
@@ -122,7 +122,7 @@ class Balance(Scaling):
     def __init__(
         self,
         balancer: LoadBalancer,
-        loader: Loader,
+        loader: RankLoader,
         exchange: Exchange,
         clock: Clock,
         *,

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from paceline.torch.counting import MAX_BATCHES
-from paceline.torch.loader_protocol import Loader
+from paceline.torch.rank_loader import RankLoader
 
 
 class EqualShapes:
@@ -34,7 +34,7 @@ class EqualShapes:
         The ranks that train on it; a group with others in it is not looked at, as those would not take part.
     """
 
-    def __init__(self, loader: Loader, waits: Callable[[], bool], ranks: Sequence[int]) -> None:
+    def __init__(self, loader: RankLoader, waits: Callable[[], bool], ranks: Sequence[int]) -> None:
         self.loader, self.waits = loader, waits
         self.ranks = frozenset(ranks)
 

@@ -74,7 +74,7 @@ class BalancedLoader(RankLoader):
     Attributes
     ----------
     shares, sizes, batch_sizes, rank_batch, step_ends, before_batch, after_batch, on_start, before_state
-        See :class:`paceline.torch.loader_protocol.Loader`; :func:`attach` sets ``shares``, and listens.
+        See :class:`paceline.torch.rank_loader.RankLoader`; :func:`attach` sets ``shares``, and listens.
 
     Raises
     ------

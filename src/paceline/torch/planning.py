@@ -17,7 +17,7 @@ from paceline.coordinator.load_balancer import LoadBalancer
 from paceline.coordinator.work import WorkModel
 from paceline.predictors import Report
 from paceline.torch.exchange import Exchange
-from paceline.torch.loader_protocol import Loader
+from paceline.torch.rank_loader import RankLoader
 from paceline.torch.reports import RankReports, at_shares, mean_of, one_worker
 from paceline.torch.state import from_lists, to_lists
 
@@ -59,7 +59,7 @@ class Planning:
     def __init__(
         self,
         balancer: LoadBalancer,
-        loader: Loader,
+        loader: RankLoader,
         exchange: Exchange,
         workers: Sequence[str],
         covariates: int,
@@ -250,7 +250,7 @@ def relative_change(one_W: Array, other_W: Array) -> float:
     return float(np.ptp(known)) if len(known) else 0.0
 
 
-def _work_of(loader: Loader) -> WorkModel | None:
+def _work_of(loader: RankLoader) -> WorkModel | None:
     """Return a model of what the loader's samples cost, if they have costs."""
     return None if loader.coefficients is None else WorkModel(len(loader.coefficients))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -206,11 +207,46 @@ class Loop:
             self._loader.begin(self)
 
 
-class RankLoader:
+class RankLoader(ABC):
     """Hands out one rank's part of every global batch: an assigner says which samples it is, and a source loads them.
 
-    Its attributes are those of :class:`paceline.torch.loader_protocol.Loader`; ``newest_loop`` returns the loop
-    that is under way, or None.
+    Attributes
+    ----------
+    global_batch
+        Samples of all ranks together in one batch.
+    rank, world_size
+        This process, and the number of processes.
+    accumulate
+        Micro-batches per optimizer step, each a global batch of its own.
+    micro_batch
+        Samples of a micro-batch, where ranks get their part in micro-batches of one size; None otherwise.
+    packs
+        Whether ranks get their part packed into micro-batches, whose rows say nothing of their samples.
+    counts_differ
+        Whether ranks may have different numbers of micro-batches in a step.
+    step_ends
+        Whether the batch yielded last is the last of its step on this rank.
+    batch_sizes, rank_batch
+        Samples of each rank in the batch yielded last, ``[W]`` int64, and this rank's part of it.
+    since_uneven
+        Batches yielded since one of which ranks had different numbers of samples; infinite if there was none.
+    ended
+        Whether the newest loop over it has reached its end, and was not left before.
+    newest_loop
+        Returns the loop that is under way, or None.
+    before_batch
+        Called before every batch, or every ``accumulate``-th, is cut: the moment to set ``shares``.
+    after_batch
+        Called with the sizes of a batch, ``[W]``, and this rank's collated part of it, just before the loop gets it.
+        Only this call shows which sizes belong to which batch, even if a loop fetches batches early.
+    on_start
+        Called when a new series of batches begins: with the first batch of a loop, when a state is loaded, and when
+        another rank's state is adopted (then inside ``before_batch``). Batches yielded before may never be computed.
+    before_load, after_load
+        Called around the loading of this rank's part of a batch; the second with the seconds in which the rank waited
+        for its loading processes, and those that they took for the batch, divided by their number.
+    before_state
+        Called before a state is made: batches that were yielded and not computed yet are not in it.
     """
 
     accumulate = 1
@@ -301,6 +337,10 @@ class RankLoader:
     def epoch(self) -> int:
         """The epoch under way, or the one that ended last; the first is 0."""
         return self._assigner.epoch
+
+    @abstractmethod
+    def settings(self) -> dict[str, object]:
+        """Return everything that must be the same on every rank, under readable names."""
 
     @property
     def position(self) -> tuple[int, int, int]:

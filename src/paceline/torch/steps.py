@@ -26,9 +26,9 @@ from paceline.torch.covariates import Sampled
 from paceline.torch.equal_shapes import SumsToCome
 from paceline.torch.exchange import Exchange
 from paceline.torch.global_batch import RankBatch
-from paceline.torch.loader_protocol import Loader
 from paceline.torch.loss_kind import LossKind
 from paceline.torch.planning import Planning
+from paceline.torch.rank_loader import RankLoader
 from paceline.torch.reports import MIN_BATCH_SHARE, RankReports, record
 from paceline.torch.weighting import Model, Weighting
 
@@ -70,7 +70,7 @@ class Steps(Weighting):
     """
 
     def __init__(
-        self, loader: Loader, planning: Planning, exchange: Exchange, clock: Clock, covariates: Sampled
+        self, loader: RankLoader, planning: Planning, exchange: Exchange, clock: Clock, covariates: Sampled
     ) -> None:
         super().__init__(exchange, loader)
         self.observers: list[Callable[[Iteration], None]] = []
