@@ -70,11 +70,10 @@ class Spent:
     at_once: bool
 
     def __str__(self) -> str:
-        quiet = self.cpu / self.processes / 60
-        told = f"{self.cpu / 60:.0f} minutes of CPU time, so about {quiet:.0f} minutes in {self.processes} processes"
+        spent = f"{self.cpu / 60:.0f} minutes of CPU time"
         if self.at_once:
-            return f"{told} on a quiet machine; this run took {self.elapsed / 60:.0f}"
-        return f"{told} on a quiet machine; here its parts were measured in several runs, beside other work"
+            return f"{spent}; this run took {self.elapsed / 60:.0f} minutes in {self.processes} processes"
+        return f"{spent}; here its parts were measured beside other work"
 
 
 def page(found: list[Found], command: str, spent: Spent) -> str:
