@@ -100,6 +100,13 @@ def test_named_extras_install_what_is_missing():
 
 
 @pytest.mark.checkout
+def test_extras_of_integrations_bring_torch():
+    extras = tomllib.loads(PYPROJECT.read_text("utf-8"))["project"]["optional-dependencies"]
+    for extra in ("ray", "flower", "torchft", "lightning", "huggingface"):  # paceline.integrations asks for it
+        assert "torch" in installed(extra, extras), extra
+
+
+@pytest.mark.checkout
 def test_every_extra_of_a_user_is_among_all():
     extras = tomllib.loads(PYPROJECT.read_text("utf-8"))["project"]["optional-dependencies"]
     named = set(re.findall(r"[\w-]+", extras["all"][0].partition("[")[2]))

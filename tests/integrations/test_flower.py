@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx, Strategy  # noqa: 
 
 from paceline.integrations.flower import BalancedStrategy, stopwatch  # noqa: E402
 from paceline.integrations.flower import client as client_side  # noqa: E402
-from paceline.integrations.flower import grid as grid_side  # noqa: E402
+from paceline.integrations.flower import strategy as grid_side  # noqa: E402
 from paceline.integrations.flower.strategy import TimedGrid  # noqa: E402
 from paceline.recording import read_run, sinks  # noqa: E402
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -169,15 +168,26 @@ class LoadBalancer:
         predictor = named(predictor) if isinstance(predictor, str) else predictor
         if isinstance(predictor, type) or not hasattr(predictor, "predict"):
             require_predictor(predictor)
-        _require_workers(workers)
+        if isinstance(workers, str | bytes | int | Set | Mapping) or not isinstance(workers, Iterable):
+            what = "a set, whose order differs between processes" if isinstance(workers, Set) else repr(workers)
+            raise TypeError(
+                "workers must be the workers' names or ranks in order, such as ['gpu0', 'gpu1'] or range(2), got "
+                f"{what}"
+            )
         self.predictor = predictor
         self.global_batch = global_batch
         self.policy = policy or Policy()
         self.horizon = horizon
         names = [str(worker) for worker in workers]
         limits = Limits.of(self.policy, names, global_batch)
-        self._served = self._serving(predictor, names)
-        self._owner = _claim(predictor)
+        predictor.reset(names)
+        self._served: Predictor = predictor  # behind one that learns the fixed part of times, unless it does so itself
+        if not getattr(predictor, "reads_sizes", False) and predictor.predict().batch_time is None:
+            self._served = FixedPart(predictor)
+            self._served.reset(names)
+        self._owner = object()
+        with suppress(AttributeError, TypeError):  # one's own class may have no room for it
+            predictor._paceline_owner = self._owner  # type: ignore[attr-defined]
         self._iterations = 0
         self._regret = np.zeros(2)
         self._hedging = Hedging(global_batch, horizon)
@@ -230,7 +240,11 @@ class LoadBalancer:
             If the report does not have the size of this fleet. Nothing is learned then.
         """
         require_fleet(report, len(self._sizes))
-        _require_owner(self.predictor, self._owner)
+        if getattr(self.predictor, "_paceline_owner", self._owner) is not self._owner:
+            raise ValueError(
+                "this balancer's predictor was given to another LoadBalancer since, which has reset it: give each "
+                "balancer a predictor of its own, such as copy.deepcopy(predictor)"
+            )
         if report.covariates is not None:
             check_covariates_shape("the report's covariates", report.covariates, self.predictor)
         speed_W = report.speed
@@ -324,17 +338,9 @@ class LoadBalancer:
         self._silent = bool(self._missed.any())
         known = np.array(state["speed_before"])
         self._known_before = Forecast(known, spread=np.zeros(len(known)))
-        self.plan = self._plan_of(self._sizes, self._forecast(), (why.resumed, (self._iterations,)))
-
-    @staticmethod
-    def _serving(predictor: Predictor, workers: Sequence[str]) -> Predictor:
-        """Return the predictor, behind one that learns the fixed part of times unless it does so itself."""
-        predictor.reset(workers)
-        if getattr(predictor, "reads_sizes", False) or predictor.predict().batch_time is not None:
-            return predictor
-        served = FixedPart(predictor)
-        served.reset(workers)
-        return served
+        self.plan = self._plan_of(
+            self._sizes, self._served.predict(horizon=self.horizon), (why.resumed, (self._iterations,))
+        )
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
@@ -356,11 +362,14 @@ class LoadBalancer:
 
     def _chosen(self, forecast: Forecast, curves: Curves, bounds: Bounds) -> tuple[Split, float, list[why.Reason]]:
         """Return the split to use, its gain, and the reasons."""
-        policy = self.policy
-        if self._iterations < policy.warmup:
-            return self._equal(curves, bounds, (why.equal_batches, (self._iterations, policy.warmup)))
-        now = _Now(forecast, curves, self._hedged(curves, forecast), bounds, self._equal_sizes(bounds))
+        policy, limits = self.policy, self._limits
         current = evaluate(curves, self._sizes)
+        equal = limits.equal if bounds is limits.unlimited else limits.equal_within(bounds)
+        if self._iterations < policy.warmup:
+            chosen = evaluate(curves, equal) if _differ(equal, self._sizes) else current
+            reason = (why.equal_batches, (self._iterations, policy.warmup))
+            return chosen, gain_of(current.makespan, chosen.makespan), [reason]
+        now = _Now(forecast, curves, self._hedged(curves, forecast), bounds, equal)
         if bounds is not self._fits_in and bounds.broken_by(self._sizes, policy.batch_multiple):
             best = now.expected(self._best(now))
             broken = (why.broken_bounds, (self.workers, self._sizes, bounds.high))
@@ -437,26 +446,12 @@ class LoadBalancer:
     def _moved(self, sizes: Sizes, forecast: Forecast) -> why.Reason:
         return why.moved, (self.workers, self._sizes, sizes, forecast.speed, self._known_before)
 
-    def _equal(self, curves: Curves, bounds: Bounds, reason: why.Reason) -> tuple[Split, float, list[why.Reason]]:
-        """Return sizes as equal as the bounds allow."""
-        equal = self._equal_sizes(bounds)
-        if not _differ(equal, self._sizes):
-            return evaluate(curves, self._sizes), 0.0, [reason]
-        chosen = evaluate(curves, equal)
-        return chosen, gain_of(evaluate(curves, self._sizes).makespan, chosen.makespan), [reason]
-
-    def _equal_sizes(self, bounds: Bounds) -> Sizes:
-        return self._limits.equal if bounds is self._limits.unlimited else self._limits.equal_within(bounds)
-
     def _hedged(self, curves: Curves, forecast: Forecast) -> Curves:
         """Return the curves to compare sizes under."""
         risk = self.policy.risk
         if isinstance(risk, str):
             return _stretched(curves, self._hedging.stretch(forecast)) if self._hedging.choice else curves
         return _stretched(curves, caution(forecast.spread, risk)) if risk else curves
-
-    def _forecast(self) -> Forecast:
-        return self._served.predict(horizon=self.horizon)
 
     def _start(self, limits: Limits) -> Forecast:
         """Start with equal sizes and no memory of any change."""
@@ -466,18 +461,16 @@ class LoadBalancer:
         self._sizes = limits.equal
         self._missed, self._silent = np.zeros(len(self._sizes), dtype=np.int64), False
         self._fits_in = None
-        self._known_before = self._forecast()
+        self._known_before = self._served.predict(horizon=self.horizon)
         return self._known_before
 
     def _resplit(self, limits: Limits, event: str) -> Plan:
         forecast = self._start(limits)
         if self._iterations >= self.policy.warmup:
-            bounds, curves = limits.bounds(forecast), _unlimited(forecast)
-            curves = self._hedged(curves, forecast)
-            step = self.policy.batch_multiple
-            self._sizes = split(
-                curves, self.global_batch, lower=bounds.low, upper=bounds.high, batch_multiple=step
-            ).sizes
+            bounds, step = limits.bounds(forecast), self.policy.batch_multiple
+            curves = self._hedged(_unlimited(forecast), forecast)
+            best = split(curves, self.global_batch, lower=bounds.low, upper=bounds.high, batch_multiple=step)
+            self._sizes = best.sizes
         facts = (event, self.workers, self._sizes, why.known_speed(forecast))
         self.plan = self._plan_of(self._sizes, forecast, (why.split_again, facts), acted=True)
         return self.plan
@@ -498,39 +491,6 @@ class LoadBalancer:
         for values in (split.sizes, split.seconds):
             values.flags.writeable = False  # a caller's change would be one of the balancer's own state
         return Plan(self.predictor.workers, split, forecast, gain, acted, tuple(reasons), self._iterations)
-
-
-_owners: WeakKeyDictionary[Any, object] = WeakKeyDictionary()
-"""The balancer that each predictor serves, by a mark of its own."""
-
-
-def _claim(predictor: Predictor) -> object:
-    """Note that a predictor serves a new balancer, and return the mark of it."""
-    owner = object()
-    with suppress(TypeError):  # one's own class may have no hash, or take no weak reference
-        _owners[predictor] = owner
-    return owner
-
-
-def _require_owner(predictor: Predictor, owner: object) -> None:
-    try:
-        known = _owners.get(predictor, owner)
-    except TypeError:
-        return
-    if known is not owner:
-        raise ValueError(
-            "this balancer's predictor was given to another LoadBalancer since, which has reset it: give each balancer "
-            "a predictor of its own, such as copy.deepcopy(predictor)"
-        )
-
-
-def _require_workers(workers: object) -> None:
-    """Refuse workers that have no order, or are only one name or a number."""
-    if isinstance(workers, str | bytes | int | Set | Mapping) or not isinstance(workers, Iterable):
-        what = "a set, whose order differs between processes" if isinstance(workers, Set) else repr(workers)
-        raise TypeError(
-            f"workers must be the workers' names or ranks in order, such as ['gpu0', 'gpu1'] or range(2), got {what}"
-        )
 
 
 def _differ(one: Sizes, other: Sizes) -> bool:

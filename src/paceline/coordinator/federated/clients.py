@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -19,8 +19,9 @@ from paceline._text import SHOWN, listed
 from paceline.coordinator.federated.rounds import LAST, ForecastSource, Reason, RoundPlan, RoundReport
 from paceline.predictors import Curves, Forecast, Predictor, Report
 
-Rows = NDArray[np.intp]
+logger = logging.getLogger("paceline.federated")
 
+Rows = NDArray[np.intp]
 
 MOMENTS = ("fit_count", "fit_x", "fit_y", "fit_xx", "fit_xy", "fit_yy")
 """Of the fit of a client's time against its samples; see `Following`."""
@@ -52,113 +53,6 @@ samples/s; the rest is that of `Following`.
 """
 
 
-class Clients:
-    """Rows by id in the order of joining, with what is kept of each client in columns.
-
-    Parameters
-    ----------
-    capacity
-        How many are known at once. Where more join, those not seen for longest are forgotten.
-
-    Examples
-    --------
-    >>> clients = Clients(capacity=10)
-    >>> clients.join(["a", "b"], round_index=0)
-    >>> clients.leave(["a"])
-    >>> clients.rows(["b", "a"])
-    array([ 0, -1])
-    """
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.devices: dict[str, int] = {"": 0}
-        self._row: dict[str, int] = {}
-        self._columns: dict[str, NDArray[Any]] = {name: np.empty(0, kind) for name, (kind, _) in COLUMNS.items()}
-
-    def __len__(self) -> int:
-        return len(self._row)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._row
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the known clients, in the order in which they joined."""
-        return list(self._row)
-
-    def column(self, name: str) -> NDArray[Any]:
-        """Return a column, one entry a row: a view to read from and to write to."""
-        return self._columns[name]
-
-    def rows(self, names: Sequence[str]) -> Rows:
-        """Return the row of each, -1 where it is not known, ``[W]``."""
-        get = self._row.get
-        return np.fromiter((get(name, -1) for name in names), dtype=np.intp, count=len(names))
-
-    def join(self, names: Sequence[str], *, round_index: int) -> None:
-        """Add clients in the next free rows."""
-        self._row |= {name: len(self) + i for i, name in enumerate(names)}
-        for column, (kind, fresh) in COLUMNS.items():
-            value = round_index if column == "seen" else fresh
-            self._columns[column] = np.append(self._columns[column], np.full(len(names), value, kind))
-
-    def new(self, names: Sequence[str]) -> list[str]:
-        """Return those of these names that are not known."""
-        return [name for name in names if name not in self._row]
-
-    def in_the_way(self, names: Sequence[str]) -> list[str]:
-        """Return the clients to forget before these can join: those not seen for longest, never any of these."""
-        new = len(self.new(names))
-        if new > self.capacity:
-            raise ValueError(f"{new} clients cannot join: max_clients is {self.capacity}; raise it")
-        surplus = len(self) + new - self.capacity
-        if surplus <= 0:
-            return []
-        spared = set(names)
-        others = [name for name in self._row if name not in spared]
-        # Share of the rows that is freed when they run out: looking for the oldest costs a look at all.
-        count = min(max(surplus, int(0.01 * self.capacity)), len(others))
-        oldest = np.argsort(self._columns["seen"][self.rows(others)], kind="stable")[:count]
-        return [others[i] for i in oldest]
-
-    def leave(self, names: Collection[str]) -> None:
-        """Forget these clients; those behind them move up."""
-        gone = set(names)
-        stays_N = np.array([name not in gone for name in self._row], dtype=np.bool_)
-        self._row = {name: row for row, name in enumerate(name for name in self._row if name not in gone)}
-        self._columns = {name: column[stays_N] for name, column in self._columns.items()}
-
-    def device_indices(self, devices: Sequence[str]) -> Sizes:
-        """Return the index of each device type, ``[W]``; one not met before gets the next while there are any."""
-        known = self.devices
-        for device in devices:
-            # Device types that are kept apart: they are names that clients send, so their number must be bounded.
-            if device not in known and len(known) < 10_000:
-                known[device] = len(known)
-        return np.array([known.get(device, known[""]) for device in devices], dtype=np.int64)
-
-    def values(self, name: str, rows: Rows) -> Array:
-        """Return a column at these rows as float64, ``[W]``; a row of -1 gets the value of a new client."""
-        values_W: Array = np.full(len(rows), COLUMNS[name][1], dtype=np.float64)
-        values_W[rows >= 0] = self._columns[name][rows[rows >= 0]]
-        return values_W
-
-    def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return names, device types and columns, in the order of joining."""
-        names = {"names": np.array(self.names, dtype=np.str_), "devices": np.array(list(self.devices), dtype=np.str_)}
-        return {**names, **{name: column.copy() for name, column in self._columns.items()}}
-
-    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Load a state from ``state_dict``."""
-        names = [str(name) for name in state["names"]]
-        wrong = [name for name in COLUMNS if len(state[name]) != len(names)]
-        if wrong:
-            raise ValueError(f"the state must hold one entry a client in every column, but {wrong} do not")
-        self._row = {name: row for row, name in enumerate(names)}
-        self.devices = {str(device): index for index, device in enumerate(state["devices"])}
-        self._columns = {name: np.array(state[name], dtype=kind) for name, (kind, _) in COLUMNS.items()}
-
-
 def prior_of(log_M: Array, device_M: Sizes, device_W: Sizes, prior: float) -> tuple[Array, Array, Sizes]:
     """Return mean and deviation of the log speed of a client of each device type, and its `ForecastSource`, ``[W]``.
 
@@ -187,28 +81,199 @@ def prior_of(log_M: Array, device_M: Sizes, device_W: Sizes, prior: float) -> tu
     return mean_W, np.sqrt(variance_W), np.where(typed_W, ForecastSource.DEVICE, ForecastSource.FLEET)
 
 
-def enter(clients: Clients, plan: RoundPlan, rows: Rows, place: Rows) -> Mask:
-    """Record a round, and return a mask of the clients that were asked and did not reply, ``[W]``.
+# Speed in samples/s before any report: only ratios count.
+PARTS = {"speed": ("computed", 1.0), "comm": ("communicated", 1e6)}
+"""The two predictors by name, with the column that counts their reports and the forecast before any."""
 
-    Parameters
-    ----------
-    clients
-        Known clients; the history is kept in their columns.
-    plan
-        Of the round.
-    rows
-        The row of each client of the plan, ``[W]``.
-    place
-        Index in the plan of each client that replied.
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """Forecast of one quantity for the clients of a round, ``[W]``."""
+
+    speed: Array
+    """In samples/s, or models/s."""
+    spread: Array
+    """Relative deviation; infinite where nothing is known."""
+    source: Sizes
+    """Basis of the forecast, as `ForecastSource`."""
+    curves: Curves
+    """Seconds for a number of samples, or of models."""
+
+
+class Clients:
+    """Clients by id in the order of joining: what is kept of each in columns, and forecasts, kept in step.
+
+    Speeds and times to communicate are forecast by two copies of the predictor. Where more than ``capacity`` clients
+    join, those not seen for longest are forgotten.
     """
-    column = clients.column
-    column("left_out")[rows] = np.where(plan.participating, 0, column("left_out")[rows] + 1)
-    replied_W = np.zeros(len(rows), dtype=np.bool_)
-    replied_W[place] = True
-    column("seen")[rows[replied_W]] = plan.round_index
-    silent_W: Mask = plan.participating & ~replied_W
-    column("silent")[rows] = np.where(silent_W, column("silent")[rows] + 1, 0)
-    return silent_W
+
+    def __init__(self, predictor: Predictor, capacity: int) -> None:
+        self.capacity = capacity
+        self.columns: dict[str, NDArray[Any]] = {name: np.empty(0, kind) for name, (kind, _) in COLUMNS.items()}
+        self._row: dict[str, int] = {}
+        self._devices: dict[str, int] = {"": 0}
+        self._predictors = {part: copy.deepcopy(predictor) for part in PARTS}
+        self._forecast: dict[str, Forecast] = {}
+
+    def __len__(self) -> int:
+        return len(self._row)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._row
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the known clients, in the order in which they joined."""
+        return list(self._row)
+
+    def rows(self, names: Sequence[str]) -> Rows:
+        """Return the row of each, -1 where it is not known, ``[W]``."""
+        return np.array([self._row.get(name, -1) for name in names], dtype=np.intp)
+
+    def values(self, name: str, rows: Rows) -> Array:
+        """Return a column at these rows as float64, ``[W]``; a row of -1 gets the value of a new client."""
+        values_W: Array = np.full(len(rows), COLUMNS[name][1], dtype=np.float64)
+        values_W[rows >= 0] = self.columns[name][rows[rows >= 0]]
+        return values_W
+
+    def join(self, names: Sequence[str], round_index: int) -> Rows:
+        """Return the row of each client, ``[W]``; new clients get a row, for which the longest unseen are forgotten."""
+        new = [name for name in names if name not in self._row]
+        if len(new) > self.capacity:
+            raise ValueError(f"{len(new)} clients cannot join: max_clients is {self.capacity}; raise it")
+        surplus = len(self) + len(new) - self.capacity
+        if surplus > 0:
+            spared = set(names)
+            others = [name for name in self._row if name not in spared]
+            # Share of the rows that is freed when they run out: looking for the oldest costs a look at all.
+            count = min(max(surplus, int(0.01 * self.capacity)), len(others))
+            oldest = np.argsort(self.columns["seen"][self.rows(others)], kind="stable")[:count]
+            self.leave([others[i] for i in oldest])
+        if new:
+            self._row |= {name: len(self) + i for i, name in enumerate(new)}
+            for column, (kind, fresh) in COLUMNS.items():
+                value = round_index if column == "seen" else fresh
+                self.columns[column] = np.append(self.columns[column], np.full(len(new), value, kind))
+            for part, predictor in self._predictors.items():
+                if not self.columns[PARTS[part][0]].any():  # nothing was learned: at once, as there is nothing to keep
+                    predictor.reset(self.names)
+                elif hasattr(predictor, "join_all"):
+                    predictor.join_all(new)
+                else:
+                    for name in new:
+                        predictor.join(name)
+        return self.rows(names)
+
+    def leave(self, names: Sequence[str]) -> None:
+        """Forget these clients; those behind them move up."""
+        gone = set(names)
+        stays_N = np.array([name not in gone for name in self._row], dtype=np.bool_)
+        self._row = {name: row for row, name in enumerate(name for name in self._row if name not in gone)}
+        self.columns = {name: column[stays_N] for name, column in self.columns.items()}
+        for predictor in self._predictors.values():
+            if leave_all := getattr(predictor, "leave_all", None):
+                leave_all(names)
+            else:
+                for name in names:
+                    predictor.leave(name)
+        self._forecast = {}
+
+    def device_indices(self, devices: Sequence[str]) -> Sizes:
+        """Return the index of each device type, ``[W]``; one not met before gets the next while there are any."""
+        known = self._devices
+        for device in devices:
+            # Device types that are kept apart: they are names that clients send, so their number must be bounded.
+            if device not in known and len(known) < 10_000:
+                known[device] = len(known)
+        return np.array([known.get(device, known[""]) for device in devices], dtype=np.int64)
+
+    def observe(self, part: str, rows: Rows, samples_W: Array, seconds_W: Array) -> None:
+        """Learn the reports of these rows, and count an iteration without a report for all others."""
+        samples_N, seconds_N = np.full((2, len(self)), np.nan)
+        samples_N[rows], seconds_N[rows] = samples_W, seconds_W
+        report = Report(samples=samples_N, seconds=seconds_N)
+        if len(self):
+            self._predictors[part].observe(report)
+        self.columns[PARTS[part][0]][rows] += np.isfinite(report.speed[rows])
+        self._forecast.pop(part, None)
+
+    def expected(self, part: str, rows: Rows, device_W: Sizes, ceiling_W: Array | float = np.inf) -> Expected:
+        """Return the forecast for these rows, -1 for a client that is not known; its device type may be.
+
+        ``ceiling_W`` is the most that is forecast of those that did not answer in time. What was learned of them stays
+        as it is, for they may as well have been switched off.
+        """
+        counted, prior = PARTS[part]
+        seen_W = self.values(counted, rows) > 0
+        log_M, reported = self._log_reported(part)
+        mean_W, spread_W, source_W = prior_of(log_M, self.columns["device"][reported], device_W, np.log(prior))
+        speed_W, seen = np.exp(mean_W), rows[seen_W]
+        if len(seen):
+            forecast = self._forecast_of(part)
+            speed_W[seen_W], spread_W[seen_W] = forecast.speed[seen], forecast.spread[seen]
+            source_W[seen_W] = ForecastSource.CLIENT
+        # A prior alone is not knowledge: a ceiling would make it look like some.
+        held_W = (ceiling_W < speed_W) & (source_W != ForecastSource.NOTHING)
+        speed_W, source_W = np.where(held_W, ceiling_W, speed_W), np.where(held_W, ForecastSource.SILENCE, source_W)
+        curves, free_W = Curves.from_speed(speed_W), seen_W & ~held_W
+        if free_W.any():
+            for name in ("floor", "slope", "intercept", "limit"):
+                getattr(curves, name)[free_W] = getattr(forecast.curves, name)[rows[free_W]]
+        return Expected(speed_W, spread_W, source_W, curves)
+
+    def typical(self, part: str) -> float:
+        """Return the geometric mean of the forecasts of all clients that ever reported; NaN if none did."""
+        log_M, _ = self._log_reported(part)
+        return float(np.exp(log_M.mean())) if len(log_M) else float("nan")
+
+    def typical_spread(self) -> float:
+        """Return the usual deviation of a log speed from its forecast, for clients that reported only once."""
+        reported = np.flatnonzero(self.columns["computed"])
+        spread_M = self._forecast_of("speed").spread[reported] if len(reported) else np.empty(0)
+        compared_M = spread_M[np.isfinite(spread_M)]
+        return float(np.sqrt(np.mean(np.square(compared_M)))) if len(compared_M) else 0.2
+
+    def state_dict(self) -> dict[str, NDArray[Any]]:
+        """Return everything, as arrays with a row a client."""
+        devices = np.array(list(self._devices), dtype=np.str_)
+        own = {"names": np.array(self.names, dtype=np.str_), "devices": devices, **self.columns}
+        states = {"clients": own, **{part: predictor.state_dict() for part, predictor in self._predictors.items()}}
+        return {f"{part}/{name}": value.copy() for part, state in states.items() for name, value in state.items()}
+
+    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Load a state, into a new object only: one that is incomplete or of another predictor may fail half-way."""
+        parts: dict[str, dict[str, NDArray[Any]]] = {part: {} for part in ("clients", *PARTS)}
+        for key, value in state.items():
+            part, _, name = key.partition("/")
+            parts.get(part, {})[name] = value
+        own = parts["clients"]
+        if missing := {"names", "devices", *COLUMNS} - set(own):
+            raise ValueError(f"the state is incomplete, it lacks {sorted(missing)}: was it saved by another version?")
+        names = [str(name) for name in own["names"]]
+        if len(names) > self.capacity:
+            raise ValueError(
+                f"the state holds {len(names)} clients, but max_clients is {self.capacity}: raise max_clients"
+            )
+        if wrong := [name for name in COLUMNS if len(own[name]) != len(names)]:
+            raise ValueError(f"the state must hold one entry a client in every column, but {wrong} do not")
+        self._row = {name: row for row, name in enumerate(names)}
+        self._devices = {str(device): index for index, device in enumerate(own["devices"])}
+        self.columns = {name: np.array(own[name], dtype=kind) for name, (kind, _) in COLUMNS.items()}
+        for part, predictor in self._predictors.items():
+            predictor.load_state_dict(parts[part])
+            if list(predictor.workers) != names:
+                raise ValueError(f"the state is incomplete: the predictor of {part} holds other clients")
+
+    def _forecast_of(self, part: str) -> Forecast:
+        """Return the forecast of all rows, made once a round."""
+        if part not in self._forecast:
+            self._forecast[part] = self._predictors[part].predict()
+        return self._forecast[part]
+
+    def _log_reported(self, part: str) -> tuple[Array, Rows]:
+        """Return the log forecasts of all that ever reported, and their rows."""
+        reported = np.flatnonzero(self.columns[PARTS[part][0]])
+        return (np.log(self._forecast_of(part).speed[reported]) if len(reported) else np.empty(0)), reported
 
 
 FOLLOWS, SUSPECT = 0.1, 0.5
@@ -237,14 +302,9 @@ class State(IntEnum):
 
 
 class Following:
-    """The fit of time against samples for every client, and what follows from it.
+    """The fit of time against samples for every client, kept in columns of the clients, and what follows from it.
 
-    Parameters
-    ----------
-    clients
-        Known clients; the fits are kept in their columns.
-    again
-        Reports after which a client whose time follows may be tested again, and one whose time does not is.
+    After ``again`` reports a client whose time follows may be tested again, and one whose time does not is.
     """
 
     def __init__(self, clients: Clients, again: int) -> None:
@@ -254,23 +314,20 @@ class Following:
     def learn(self, rows: Rows, samples_W: Array, seconds_W: Array, size_W: Array, batch: float) -> tuple[Rows, Rows]:
         """Learn what these rows took; return those whose time does not follow, and those whose does again, as news.
 
-        Parameters
-        ----------
-        rows
-            None twice.
-        samples_W, seconds_W
-            Of all local steps, positive and finite.
-        size_W, batch
-            What each was given in a step, and the mean of all that were asked.
+        Samples and seconds are of all local steps, positive and finite; ``size_W`` is what each was given in a step,
+        and ``batch`` the mean of all that were asked.
         """
-        x_W, y_W = np.log(samples_W), np.log(seconds_W)
+        columns, x_W, y_W = self.clients.columns, np.log(samples_W), np.log(seconds_W)
         newest_6W = np.stack([np.ones(len(rows)), x_W, y_W, x_W * x_W, x_W * y_W, y_W * y_W])
+        before_6W = np.stack([columns[moment][rows] for moment in MOMENTS])
+        # A client that imported and compiled seems not to follow: a first report before a larger batch is left out.
+        second_W = (before_6W[0] == 1) & (columns["state"][rows] == State.TRUSTED)
+        before_6W = np.where(second_W & (x_W > before_6W[1]), 0.0, before_6W)
         # about the last ten reports count
-        moment_6W = 0.9 * self._without_warm_up(rows, x_W) + newest_6W
+        moment_6W = 0.9 * before_6W + newest_6W
         slope_W, error_W, varied_W = _fit(moment_6W)
         high_W, low_W = slope_W + CONFIDENCE * error_W, slope_W - CONFIDENCE * error_W
-        column = self.clients.column
-        state_W, turn_W = column("state")[rows], column("turn")[rows] + 1
+        state_W, turn_W = columns["state"][rows], columns["turn"][rows] + 1
         trusted_W, tested_W = state_W == State.TRUSTED, state_W == State.TESTED
         astray_W = np.abs(np.log(size_W / batch))
         # Factor between a client's batch and the mean batch, either way, from which a wrong fit does noticeable harm.
@@ -283,13 +340,13 @@ class Following:
         over_W = tested_W & (turn_W >= MAX_TESTS)
         cleared_W = ~trusted_W & ((low_W > FOLLOWS) | (over_W & ((slope_W > FOLLOWS) | ~varied_W)))
         found_W = tested_W & ~cleared_W & (over_W | (varied_W & (turn_W >= MIN_TESTS) & (high_W < FOLLOWS)))
-        column("base")[rows[suspect_W]] = size_W[suspect_W]
+        columns["base"][rows[suspect_W]] = size_W[suspect_W]
         changes = [suspect_W, cleared_W, found_W]
-        column("state")[rows] = np.select(changes, [State.TESTED, State.TRUSTED, State.FLAT], state_W)
-        column("turn")[rows] = np.select(changes, [0, -5 * self.again, 0], turn_W)
+        columns["state"][rows] = np.select(changes, [State.TESTED, State.TRUSTED, State.FLAT], state_W)
+        columns["turn"][rows] = np.select(changes, [0, -5 * self.again, 0], turn_W)
         # Only what is tried from here on is a test.
         for moment, sum_W, newest_W in zip(MOMENTS, moment_6W, newest_6W, strict=True):
-            column(moment)[rows] = np.where(suspect_W, newest_W, sum_W)
+            columns[moment][rows] = np.where(suspect_W, newest_W, sum_W)
         return rows[found_W], rows[cleared_W & (state_W == State.FLAT)]
 
     def state(self, rows: Rows) -> Sizes:
@@ -312,15 +369,6 @@ class Following:
         count_W, seconds_W = self.clients.values("fit_count", rows), self.clients.values("fit_y", rows)
         return np.where(flat_W, np.exp(seconds_W / np.where(flat_W, count_W, 1.0)), np.nan)
 
-    def _without_warm_up(self, rows: Rows, x_W: Array) -> Array:
-        """Return the moments so far, ``[6, W]``, less a first report before a larger batch.
-
-        A client that imported and compiled then seems not to follow.
-        """
-        moment_6W = np.stack([self.clients.column(moment)[rows] for moment in MOMENTS])
-        second_W = (moment_6W[0] == 1) & (self.clients.column("state")[rows] == State.TRUSTED)
-        return np.where(second_W & (x_W > moment_6W[1]), 0.0, moment_6W)
-
 
 def _fit(moment_6W: Array) -> tuple[Array, Array, Mask]:
     """Return the slope of the log time over the log samples, its deviation, and who has batches apart, ``[W]``."""
@@ -334,216 +382,58 @@ def _fit(moment_6W: Array) -> tuple[Array, Array, Mask]:
     return slope_W, error_W, varied_W
 
 
-# Speed in samples/s before any report: only ratios count.
-PARTS = {"speed": ("computed", 1.0), "comm": ("communicated", 1e6)}
-"""The two predictors by name, with the column that counts their reports and the forecast before any."""
-
-
-@dataclass(frozen=True, eq=False)
-class Expected:
-    """Forecast of one quantity for the clients of a round.
-
-    Parameters
-    ----------
-    speed
-        In samples/s, or models/s, ``[W]``.
-    spread
-        Relative deviation, ``[W]``; infinite where nothing is known.
-    source
-        Basis of the forecast, as `ForecastSource`, ``[W]``.
-    curves
-        Seconds for a number of samples, or of models, ``[W]``.
-    """
-
-    speed: Array
-    spread: Array
-    source: Sizes
-    curves: Curves
-
-
-class Known:
-    """Clients by id with the forecasts of their speed and of their time to communicate, kept in step.
-
-    Parameters
-    ----------
-    predictor
-        Predictor, copied for speeds and for times to communicate.
-    capacity
-        How many clients are known at once.
-    again
-        As for `Following`.
-    """
-
-    def __init__(self, predictor: Predictor, capacity: int, again: int) -> None:
-        self.clients = Clients(capacity)
-        self.following = Following(self.clients, again)
-        self.predictors = {part: copy.deepcopy(predictor) for part in PARTS}
-        self._forecast: dict[str, Forecast] = {}
-
-    def join(self, names: Sequence[str], round_index: int) -> Rows:
-        """Return the row of each client, ``[W]``; new clients get a row, for which the longest unseen are forgotten."""
-        oldest = self.clients.in_the_way(names)
-        if oldest:
-            self.leave(oldest)
-        new = self.clients.new(names)
-        if new:
-            self.clients.join(new, round_index=round_index)
-            for part, predictor in self.predictors.items():
-                self._extend(predictor, new, anything_learned=bool(self.clients.column(PARTS[part][0]).any()))
-        return self.clients.rows(names)
-
-    def leave(self, names: Sequence[str]) -> None:
-        """Forget clients."""
-        self.clients.leave(names)
-        for predictor in self.predictors.values():
-            if leave_all := getattr(predictor, "leave_all", None):
-                leave_all(names)
-            else:
-                for name in names:
-                    predictor.leave(name)
-        self._forecast = {}
-
-    def observe(self, part: str, rows: Rows, samples_W: Array, seconds_W: Array) -> None:
-        """Learn the reports of these rows, and count an iteration without a report for all others."""
-        samples_N, seconds_N = np.full((2, len(self.clients)), np.nan)
-        samples_N[rows], seconds_N[rows] = samples_W, seconds_W
-        report = Report(samples=samples_N, seconds=seconds_N)
-        if len(self.clients):
-            self.predictors[part].observe(report)
-        self.clients.column(PARTS[part][0])[rows] += np.isfinite(report.speed[rows])
-        self._forecast.pop(part, None)
-
-    def expected(self, part: str, rows: Rows, device_W: Sizes, ceiling_W: Array | float = np.inf) -> Expected:
-        """Return the forecast for these rows, -1 for a client that is not known; its device type may be.
-
-        ``ceiling_W`` is the most that is forecast of those that did not answer in time. What was learned of them stays
-        as it is, for they may as well have been switched off.
-        """
-        counted, prior = PARTS[part]
-        seen_W = self.clients.values(counted, rows) > 0
-        log_M, reported = self._log_reported(part)
-        mean_W, spread_W, source_W = prior_of(log_M, self.clients.column("device")[reported], device_W, np.log(prior))
-        speed_W, seen = np.exp(mean_W), rows[seen_W]
-        if len(seen):
-            forecast = self._forecast_of(part)
-            speed_W[seen_W], spread_W[seen_W], source_W[seen_W] = (
-                forecast.speed[seen],
-                forecast.spread[seen],
-                ForecastSource.CLIENT,
-            )
-        # A prior alone is not knowledge: a ceiling would make it look like some.
-        held_W = (ceiling_W < speed_W) & (source_W != ForecastSource.NOTHING)
-        speed_W, source_W = np.where(held_W, ceiling_W, speed_W), np.where(held_W, ForecastSource.SILENCE, source_W)
-        curves, free_W = Curves.from_speed(speed_W), seen_W & ~held_W
-        if free_W.any():
-            for name in ("floor", "slope", "intercept", "limit"):
-                getattr(curves, name)[free_W] = getattr(forecast.curves, name)[rows[free_W]]
-        return Expected(speed_W, spread_W, source_W, curves)
-
-    def typical(self, part: str) -> float:
-        """Return the geometric mean of the forecasts of all clients that ever reported; NaN if none did."""
-        log_M, _ = self._log_reported(part)
-        return float(np.exp(log_M.mean())) if len(log_M) else float("nan")
-
-    def typical_spread(self) -> float:
-        """Return the usual deviation of a log speed from its forecast, for clients that reported only once."""
-        reported = np.flatnonzero(self.clients.column("computed"))
-        spread_M = self._forecast_of("speed").spread[reported] if len(reported) else np.empty(0)
-        compared_M = spread_M[np.isfinite(spread_M)]
-        return float(np.sqrt(np.mean(np.square(compared_M)))) if len(compared_M) else 0.2
-
-    def state_dict(self) -> dict[str, NDArray[Any]]:
-        """Return everything, as arrays with a row a client."""
-        states = {part: predictor.state_dict() for part, predictor in self.predictors.items()}
-        states = {"clients": self.clients.state_dict(), **states}
-        return {f"{part}/{name}": value for part, state in states.items() for name, value in state.items()}
-
-    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Load a state, into a new object only: an incomplete state may fail half-way.
-
-        Raises
-        ------
-        ValueError
-            If it is incomplete, holds more clients than may be known, or comes from another predictor.
-        """
-        count, capacity = len(state["clients/names"]), self.clients.capacity
-        if count > capacity:
-            raise ValueError(f"the state holds {count} clients, but max_clients is {capacity}: raise max_clients")
-        try:
-            self.clients.load_state_dict(_part(state, "clients"))
-        except KeyError as error:
-            raise ValueError(f"the state is incomplete, it lacks {error}: was it saved by another version?") from error
-        for part, predictor in self.predictors.items():
-            predictor.load_state_dict(_part(state, part))
-            if list(predictor.workers) != self.clients.names:
-                raise ValueError(f"the state is incomplete: the predictor of {part} holds other clients")
-
-    # -- what it is made of --------------------------------------------------------------------------------------
-
-    def _extend(self, predictor: Predictor, new: Sequence[str], *, anything_learned: bool) -> None:
-        if not anything_learned:  # at once, as there is nothing to keep
-            predictor.reset(self.clients.names)
-        elif hasattr(predictor, "join_all"):
-            predictor.join_all(new)
-        else:
-            for name in new:
-                predictor.join(name)
-
-    def _forecast_of(self, part: str) -> Forecast:
-        """Return the forecast of all rows, made once a round."""
-        if part not in self._forecast:
-            self._forecast[part] = self.predictors[part].predict()
-        return self._forecast[part]
-
-    def _log_reported(self, part: str) -> tuple[Array, Rows]:
-        """Return the log forecasts of all that ever reported, and their rows."""
-        reported = np.flatnonzero(self.clients.column(PARTS[part][0]))
-        return (np.log(self._forecast_of(part).speed[reported]) if len(reported) else np.empty(0)), reported
-
-
-def _part(state: Mapping[str, NDArray[Any]], part: str) -> dict[str, NDArray[Any]]:
-    return {name[len(part) + 1 :]: value for name, value in state.items() if name.startswith(f"{part}/")}
-
-
-def summary_of(names: Sequence[str], size_W: Sizes, seconds_W: Array, source_W: Sizes, reason_W: Sizes) -> str:
-    """Return a sentence about a round: clients asked, their samples, the time of replies, and the slowest client."""
-    planned_W = size_W > 0
-    count = int(planned_W.sum())
-    if not count:
-        return "No client is asked: none could reply by the deadline, or has data or memory for a sample."
-    who = f"{_text.count(count, 'client')} asked"
-    if count < len(size_W):
-        who += f", {len(size_W) - count} left out"
-    if np.any(source_W == ForecastSource.NOTHING):
-        return f"{who}: equal batches, as no client has reported yet."
-    unseen = int(np.isin(source_W[planned_W], (ForecastSource.DEVICE, ForecastSource.FLEET)).sum())
-    cold = f"; {unseen} of them never seen" if unseen else ""
-    end, typical = float(seconds_W.max()), float(np.median(seconds_W[planned_W]))
-    last = int(np.argmax(seconds_W))
-    # A client expected this many times as late as the median is named in the summary of the round.
-    last_text = f"; the last is {names[last]}{LAST.get(Reason(reason_W[last]), '')}" if end > 1.2 * typical else ""
-    return (
-        f"{who}{cold}, with {size_W[planned_W].min()} to {size_W.max()} samples a step: all replies are expected after "
-        f"{_text.duration(end)}, the median after {_text.duration(typical)}{last_text}."
-    )
+def learn(
+    clients: Clients,
+    following: Following,
+    plan: RoundPlan,
+    report: RoundReport,
+    rows: Rows,
+    place: Rows,
+    plausible: float,
+) -> None:
+    """Learn from the clients that replied; ``rows`` and ``place`` are theirs, among all clients and in the plan."""
+    columns = clients.columns
+    accepted_W = plausible_speeds(report, clients.typical("speed"), plausible)
+    timed_W = plausible_comm(report, accepted_W, clients.typical("comm"), plausible)
+    samples_W, seconds_W = report.processed[accepted_W], report.compute_seconds[accepted_W]
+    # A predictor of curves is to learn them over the samples of a step.
+    clients.observe("speed", rows[accepted_W], samples_W / plan.local_steps, seconds_W / plan.local_steps)
+    comm_W = np.maximum(report.communication[timed_W], 1e-6)
+    clients.observe("comm", rows[timed_W], np.ones(len(comm_W)), comm_W)
+    size_W = plan.sizes[place].astype(np.float64)
+    mean_size = float(plan.sizes[plan.participating].mean()) if len(rows) else 1.0
+    found, cleared = following.learn(rows[accepted_W], samples_W, seconds_W, size_W[accepted_W], mean_size)
+    for changed, sentence in (
+        (
+            found,
+            "the time of %s does not follow the batch, which stays at the mean: let clients train the local steps and "
+            "the batch that they are asked for, and not epochs",
+        ),
+        (cleared, "the time of %s follows the batch by now, which is balanced"),
+    ):
+        if names := [report.names[i] for i in np.flatnonzero(np.isin(rows, changed))]:
+            logger.warning(sentence, listed(names[:SHOWN], max(len(names) - SHOWN, 0)))
+    doubtful_W = np.isfinite(report.speed) & ~accepted_W
+    columns["rejected"][rows[doubtful_W]] += 1
+    columns["rejected"][rows[accepted_W]] = 0
+    for i in np.flatnonzero(doubtful_W)[:SHOWN]:
+        logger.warning(
+            "round %d: %s reported an implausible %.3g samples/s, which its forecast ignores",
+            plan.round_index,
+            report.names[i],
+            report.speed[i],
+        )
+    # A client that ran out of memory gets at most this share of the batch that it ran out with.
+    ran_out = rows[report.ran_out]
+    columns["fits"][ran_out] = np.minimum(columns["fits"][ran_out], np.maximum(0.8 * size_W[report.ran_out], 1.0))
 
 
 def plausible_speeds(report: RoundReport, typical: float, plausible: float) -> Mask:
     """Return which speeds are plausible, ``[W]``: near those of others, and within the time that the server saw pass.
 
-    Where the server measured the round trip, any slowness within it is accepted.
+    Where the server measured the round trip, any slowness within it is accepted. ``typical`` is the mean speed of all
+    clients so far, NaN before any report, and ``plausible`` the largest factor between a speed and that.
 
-    Parameters
-    ----------
-    report
-        What the clients sent.
-    typical
-        The mean speed of all clients so far, in samples/s; NaN before any report.
-    plausible
-        The largest factor between a client's speed and the usual one.
-
-    Examples
-    --------
     >>> report = RoundReport(clients="abc", samples=[100, 100, 1e9], seconds=[1.0, 2.0, 1.0])
     >>> plausible_speeds(report, typical=math.nan, plausible=100.0)
     array([ True,  True, False])
@@ -583,76 +473,27 @@ def plausible_comm(report: RoundReport, accepted_W: Mask, typical: float, plausi
 def _seen(report: RoundReport) -> Array:
     """Return the time that the server saw pass, with room for clocks that differ, ``[W]``; NaN if not measured."""
     # Two clocks may differ by this factor, and by this many seconds, and both be right.
-    # clocks may differ by 1%
     return 1.01 * report.elapsed_seconds + 0.01
 
 
-logger = logging.getLogger("paceline.federated")
-
-
-@dataclass(frozen=True)
-class RoundLearning:
-    """Settings for reading replies: see `FederatedBalancer`."""
-
-    batch: int
-    plausible: float
-
-    def learn(self, known: Known, plan: RoundPlan, report: RoundReport, rows: Rows, place: Rows) -> None:
-        """Learn from the clients that replied; ``rows`` are those of the whole plan, ``place`` of the report in it."""
-        rows = rows[place]
-        accepted_W = plausible_speeds(report, known.typical("speed"), self.plausible)
-        timed_W = plausible_comm(report, accepted_W, known.typical("comm"), self.plausible)
-        samples_W, seconds_W = report.processed[accepted_W], report.compute_seconds[accepted_W]
-        # A predictor of curves is to learn them over the samples of a step.
-        known.observe("speed", rows[accepted_W], samples_W / plan.local_steps, seconds_W / plan.local_steps)
-        comm_W = np.maximum(report.communication[timed_W], 1e-6)
-        known.observe("comm", rows[timed_W], np.ones(len(comm_W)), comm_W)
-        size_W = plan.sizes[place[accepted_W]].astype(np.float64)
-        mean_size = float(plan.sizes[plan.participating].mean()) if plan.participating.any() else float(self.batch)
-        found, cleared = known.following.learn(rows[accepted_W], samples_W, seconds_W, size_W, mean_size)
-        _warn_of(
-            found,
-            "the time of %s does not follow the batch, which stays at the mean: let clients train the local steps and "
-            "the batch that they are asked for, and not epochs",
-            rows,
-            report,
-        )
-        _warn_of(cleared, "the time of %s follows the batch by now, which is balanced", rows, report)
-        _count_rejected(known, plan, report, rows, accepted_W)
-        _limit_memory(known, plan, report, rows, place)
-
-    def slow_down(self, known: Known, plan: RoundPlan, waited: float, rows: Rows, silent_W: Mask) -> None:
-        """Cap the speed of clients that were silent for the whole wait at the most that this silence allows."""
-        left_W = np.maximum(waited - plan.comm_seconds, 0.01 * waited)
-        capacity_W = plan.sizes * plan.local_steps / left_W
-        ceiling, silent = known.clients.column("ceiling"), rows[silent_W]
-        ceiling[silent] = np.minimum(ceiling[silent], capacity_W[silent_W])
-
-
-def _warn_of(found: Rows, sentence: str, rows: Rows, report: RoundReport) -> None:
-    names = [report.names[i] for i in np.flatnonzero(np.isin(rows, found))]
-    if names:
-        logger.warning(sentence, listed(names[:SHOWN], max(len(names) - SHOWN, 0)))
-
-
-def _count_rejected(known: Known, plan: RoundPlan, report: RoundReport, rows: Rows, accepted_W: Mask) -> None:
-    doubtful_W = np.isfinite(report.speed) & ~accepted_W
-    rejected = known.clients.column("rejected")
-    rejected[rows[doubtful_W]] += 1
-    rejected[rows[accepted_W]] = 0
-    for i in np.flatnonzero(doubtful_W)[:SHOWN]:
-        logger.warning(
-            "round %d: %s reported an implausible %.3g samples/s, which its forecast ignores",
-            plan.round_index,
-            report.names[i],
-            report.speed[i],
-        )
-
-
-def _limit_memory(known: Known, plan: RoundPlan, report: RoundReport, rows: Rows, place: Rows) -> None:
-    """Hold clients that ran out of memory below the batch that they ran out with."""
-    ran_out_W = report.ran_out
-    # A client that ran out of memory gets at most this share of the batch that it ran out with.
-    held_W = np.maximum(0.8 * plan.sizes[place[ran_out_W]], 1.0)
-    fits = known.clients.column("fits")
-    fits[rows[ran_out_W]] = np.minimum(fits[rows[ran_out_W]], held_W)
+def summary_of(names: Sequence[str], size_W: Sizes, seconds_W: Array, source_W: Sizes, reason_W: Sizes) -> str:
+    """Return a sentence about a round: clients asked, their samples, the time of replies, and the slowest client."""
+    planned_W = size_W > 0
+    count = int(planned_W.sum())
+    if not count:
+        return "No client is asked: none could reply by the deadline, or has data or memory for a sample."
+    who = f"{_text.count(count, 'client')} asked"
+    if count < len(size_W):
+        who += f", {len(size_W) - count} left out"
+    if np.any(source_W == ForecastSource.NOTHING):
+        return f"{who}: equal batches, as no client has reported yet."
+    unseen = int(np.isin(source_W[planned_W], (ForecastSource.DEVICE, ForecastSource.FLEET)).sum())
+    cold = f"; {unseen} of them never seen" if unseen else ""
+    end, typical = float(seconds_W.max()), float(np.median(seconds_W[planned_W]))
+    last = int(np.argmax(seconds_W))
+    # A client expected this many times as late as the median is named in the summary of the round.
+    last_text = f"; the last is {names[last]}{LAST.get(Reason(reason_W[last]), '')}" if end > 1.2 * typical else ""
+    return (
+        f"{who}{cold}, with {size_W[planned_W].min()} to {size_W.max()} samples a step: all replies are expected after "
+        f"{_text.duration(end)}, the median after {_text.duration(typical)}{last_text}."
+    )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,14 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array
 from paceline._text import SHOWN, listed
-from paceline.coordinator.federated.clients import (
-    Clients,
-    Known,
-    RoundLearning,
-    Rows,
-    enter,
-    summary_of,
-)
+from paceline.coordinator.federated.clients import Clients, Following, learn, summary_of
 from paceline.coordinator.federated.rounds import (
     ForecastSource,
     Reason,
@@ -139,10 +133,22 @@ class FederatedBalancer:
         self.try_again = _positive("try_again", try_again, "round")
         self.plausible = plausible
         self.max_clients = _positive("max_clients", max_clients, "client")
-        self._check()
+        if not 1 <= self.min_batch <= self.batch:
+            raise ValueError(f"min_batch must lie between 1 and the batch of {self.batch}, got {self.min_batch}")
+        if local_epochs is not None and not 0.0 < local_epochs < math.inf:
+            raise ValueError(f"local_epochs must be above 0 and finite, got {local_epochs}")
+        if not 1.0 <= largest < math.inf:
+            raise ValueError(f"largest must be at least 1 (times the batch) and finite, got {largest}")
+        require_predictor(self.predictor)
+        if not 0.0 <= risk <= 2.0:
+            raise ValueError(f"risk must lie in [0, 2], got {risk}")
+        if not plausible > 1.0:
+            raise ValueError(f"plausible must be above 1, got {plausible}")
+        if deadline is not None and not 0.0 < deadline < math.inf:
+            raise ValueError(f"deadline must be a positive number of seconds or None, got {deadline}")
         self.rounds = 0
         self._unanswered = 0  # rounds in a row, up to now, to which nobody replied
-        self._known = Known(self.predictor, max_clients, self.try_again)
+        self._clients = Clients(self.predictor, max_clients)
 
     # -- known clients -------------------------------------------------------------------------------------------
 
@@ -190,12 +196,12 @@ class FederatedBalancer:
             raise ValueError(f"devices must have one entry for each of the {len(names)} clients, got {len(devices)}")
         if len(set(names)) != len(names):
             raise ValueError("clients must not repeat an id: list each only once")
-        rows = self._known.join(names, self.rounds)
+        rows = self._clients.join(names, self.rounds)
         for name, values_W in facts.items():
             if values_W is not None:
-                self._clients.column(name)[rows] = values_W
+                self._clients.columns[name][rows] = values_W
         if devices is not None:
-            self._clients.column("device")[rows] = self._clients.device_indices([str(device) for device in devices])
+            self._clients.columns["device"][rows] = self._clients.device_indices([str(device) for device in devices])
 
     def leave(self, client: object) -> None:
         """Forget a client and its reports.
@@ -208,7 +214,7 @@ class FederatedBalancer:
         name = str(client)
         if name not in self._clients:
             raise ValueError(f"client {name!r} is not known, so it cannot leave")
-        self._known.leave([name])
+        self._clients.leave([name])
 
     # -- a round -------------------------------------------------------------------------------------------------
 
@@ -232,12 +238,16 @@ class FederatedBalancer:
                 f"{len(set(names))} of them different"
             )
         rows = self._clients.rows(names)
-        steps = self._steps(rows)
+        data_W, steps = self._clients.values("data", rows), self.local_steps
+        if self.local_epochs is not None:
+            if not np.isfinite(data_W).any():
+                raise ValueError("local_epochs needs to know how many samples clients hold: give data= to join")
+            steps = max(round(self.local_epochs * float(np.nanmean(data_W)) / self.batch), 1)
         device_W = self._clients.values("device", rows).astype(np.int64)
-        speed = self._known.expected("speed", rows, device_W, self._clients.values("ceiling", rows))
-        comm = self._known.expected("comm", rows, device_W)
-        comm_W = comm.curves.busy_seconds(np.ones(len(rows)))
-        flat_W, following = self._known.following.seconds(rows), self._known.following
+        speed = self._clients.expected("speed", rows, device_W, self._clients.values("ceiling", rows))
+        comm_W = self._clients.expected("comm", rows, device_W).curves.busy_seconds(np.ones(len(rows)))
+        following = Following(self._clients, self.try_again)
+        flat_W = following.seconds(rows)
         is_flat_W = np.isfinite(flat_W)
         # Of all local steps together; next to nothing a sample where the time does not follow the samples.
         times_W, one = np.where(is_flat_W, 1e-12, float(steps)), speed.curves
@@ -246,14 +256,19 @@ class FederatedBalancer:
             curves=curves,
             # The time of those that do not follow their batch is like one to communicate: it is there whatever they do.
             comm=comm_W + np.nan_to_num(flat_W),
-            spread=np.where(np.isfinite(speed.spread), speed.spread, self._known.typical_spread()),
-            data=self._clients.values("data", rows),
+            spread=np.where(np.isfinite(speed.spread), speed.spread, self._clients.typical_spread()),
+            data=data_W,
             memory=np.minimum(self._clients.values("memory", rows), self._clients.values("fits", rows)),
             due=self._clients.values("left_out", rows) >= self.try_again,
             fixed=following.sizes(rows, self.batch, self.min_batch),
             cause=np.where(is_flat_W, Reason.FLAT, Reason.TESTED),
         )
-        rules = self._rules(anything_known=not np.any(speed.source == ForecastSource.NOTHING))
+        rules = Rules(self.batch, self.min_batch, math.floor(self.largest * self.batch), self.risk, self.deadline)
+        if np.any(speed.source == ForecastSource.NOTHING):
+            # Before any report no forecast is in seconds: the deadline is left out. All that is known is whether
+            # anybody replied at all: as long as nobody does, the batch is halved.
+            batch = max(self.batch >> self._unanswered, self.min_batch)
+            rules = replace(rules, batch=batch, deadline=None)
         size_W, reason_W, upper_W, caution_W = sized(now, rules)
         busy_W = np.where(is_flat_W, flat_W, curves.busy_seconds(np.maximum(size_W, 1)))
         seconds_W = np.where(size_W > 0, busy_W + comm_W, 0.0)
@@ -296,16 +311,22 @@ class FederatedBalancer:
                 f"{listed(strangers[:SHOWN], max(len(strangers) - SHOWN, 0))} replied but were not asked "
                 "in this round: leave replies of earlier rounds out of the report"
             )
-        rows = self._known.join(plan.clients, self.rounds)
-        learning = RoundLearning(self.batch, self.plausible)
-        learning.learn(self._known, plan, report, rows, place)
+        rows = self._clients.join(plan.clients, self.rounds)
+        columns, replied = self._clients.columns, rows[place]
+        learn(self._clients, Following(self._clients, self.try_again), plan, report, replied, place, self.plausible)
         # An answer in time, even without a time of its own, shows that it is not as slow as its silence did.
-        self._clients.column("ceiling")[rows[place[report.used]]] = np.inf
-        silent_W = enter(self._clients, plan, rows, place)
+        columns["ceiling"][replied[report.used]] = np.inf
+        columns["seen"][replied] = plan.round_index
+        columns["left_out"][rows] = np.where(plan.participating, 0, columns["left_out"][rows] + 1)
+        silent_W = plan.participating.copy()
+        silent_W[place] = False
+        columns["silent"][rows] = np.where(silent_W, columns["silent"][rows] + 1, 0)
         if plan.participating.any():
             self._unanswered = 0 if len(place) else self._unanswered + 1
-        if report.waited > 0:
-            learning.slow_down(self._known, plan, report.waited, rows, silent_W)
+        if report.waited > 0:  # whoever was silent for so long computes at most as fast as this silence allows
+            left_W = np.maximum(report.waited - plan.comm_seconds, 0.01 * report.waited)
+            most_W, silent = plan.sizes * plan.local_steps / left_W, rows[silent_W]
+            columns["ceiling"][silent] = np.minimum(columns["ceiling"][silent], most_W[silent_W])
         self.rounds += 1
 
     # -- saved and resumed ---------------------------------------------------------------------------------------
@@ -313,7 +334,7 @@ class FederatedBalancer:
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return everything learned, as arrays with a row a client: loading it resumes exactly."""
         counts = {"rounds": np.array(self.rounds), "unanswered": np.array(self._unanswered)}
-        return {**counts, **self._known.state_dict()}
+        return {**counts, **self._clients.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume from what ``state_dict`` returned.
@@ -325,49 +346,9 @@ class FederatedBalancer:
         """
         if "rounds" not in state or "clients/names" not in state:
             raise ValueError(f"the state must come from state_dict of a FederatedBalancer, got {sorted(state)[:5]}")
-        known = Known(self.predictor, self.max_clients, self.try_again)
-        known.load_state_dict(state)
-        self._known, self.rounds, self._unanswered = known, int(state["rounds"]), int(state.get("unanswered", 0))
-
-    # -- what it is made of --------------------------------------------------------------------------------------
-
-    def _check(self) -> None:
-        if not 1 <= self.min_batch <= self.batch:
-            raise ValueError(f"min_batch must lie between 1 and the batch of {self.batch}, got {self.min_batch}")
-        if self.local_epochs is not None and not 0.0 < self.local_epochs < math.inf:
-            raise ValueError(f"local_epochs must be above 0 and finite, got {self.local_epochs}")
-        if not 1.0 <= self.largest < math.inf:
-            raise ValueError(f"largest must be at least 1 (times the batch) and finite, got {self.largest}")
-        require_predictor(self.predictor)
-        if not 0.0 <= self.risk <= 2.0:
-            raise ValueError(f"risk must lie in [0, 2], got {self.risk}")
-        if not self.plausible > 1.0:
-            raise ValueError(f"plausible must be above 1, got {self.plausible}")
-        if self.deadline is not None and not 0.0 < self.deadline < math.inf:
-            raise ValueError(f"deadline must be a positive number of seconds or None, got {self.deadline}")
-
-    def _rules(self, *, anything_known: bool) -> Rules:
-        """Return the limits of batches; the deadline is left out before any report, as no forecast is in seconds.
-
-        All that is known then is whether anybody replied at all: as long as nobody does, the batch is halved.
-        """
-        largest = math.floor(self.largest * self.batch)
-        if anything_known:
-            return Rules(self.batch, self.min_batch, largest, self.risk, self.deadline)
-        return Rules(max(self.batch >> self._unanswered, self.min_batch), self.min_batch, largest, self.risk, None)
-
-    @property
-    def _clients(self) -> Clients:
-        return self._known.clients
-
-    def _steps(self, rows: Rows) -> int:
-        """Return the local steps of a round with these clients."""
-        if self.local_epochs is None:
-            return self.local_steps
-        data_W = self._clients.values("data", rows)
-        if not np.isfinite(data_W).any():
-            raise ValueError("local_epochs needs to know how many samples clients hold: give data= to join")
-        return max(round(self.local_epochs * float(np.nanmean(data_W)) / self.batch), 1)
+        clients = Clients(self.predictor, self.max_clients)
+        clients.load_state_dict(state)
+        self._clients, self.rounds, self._unanswered = clients, int(state["rounds"]), int(state.get("unanswered", 0))
 
 
 def _amounts(name: str, values: ArrayLike | None, count: int) -> Array | None:

@@ -344,32 +344,23 @@ LOG_CHANCE: Array = np.log([NormalDist().cdf(score) for score in SCORES])
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RoundBounds:
-    """Forecasts and limits of a round's clients, from which their batches are chosen.
-
-    Parameters
-    ----------
-    curves
-        Seconds of all local steps together over the samples of one, ``[W]``.
-    comm
-        Seconds to communicate, ``[W]``.
-    spread
-        Log deviation of each one's speed from its forecast, ``[W]``.
-    data, memory
-        The most samples a batch may have by the client's data and memory, ``[W]``; NaN data are not known.
-    due
-        Mask of the clients to try again, as they were left out for so long, ``[W]``.
-    fixed, cause
-        The batch of those that are not balanced, ``[W]``, NaN for others; and why, as `Reason`.
-    """
+    """Forecasts and limits of a round's clients, ``[W]``, from which their batches are chosen."""
 
     curves: Curves
+    """Seconds of all local steps together over the samples of one."""
     comm: Array
+    """Seconds to communicate."""
     spread: Array
+    """Log deviation of each one's speed from its forecast."""
     data: Array
+    """The most samples a batch may have by the client's data; NaN where they are not known."""
     memory: Array
     due: Mask
+    """Whether to try a client again, as it was left out for so long."""
     fixed: Array
+    """The batch of those that are not balanced, NaN for others."""
     cause: Sizes
+    """Why it is not, as `Reason`."""
 
 
 @dataclass(frozen=True)
@@ -414,8 +405,12 @@ def sized(now: RoundBounds, rules: Rules) -> tuple[Sizes, Sizes, Array, Array]:
     reason_W = np.where((reason_W == Reason.BALANCED) & np.isfinite(now.fixed), now.cause, reason_W)
     balanced_W = reason_W == Reason.BALANCED
     reason_W = np.where(balanced_W & (size_W >= upper_W), held_by_W, reason_W)
-    last_W = balanced_W & (size_W == lower_W) & (size_W < upper_W) & _is_last(now, size_W, planned_W)
-    return size_W, np.where(last_W, Reason.MIN_BATCH, reason_W), upper_W, caution_W
+    smallest_W = balanced_W & (size_W == lower_W) & (size_W < upper_W)
+    if smallest_W.any():  # those that end later than the median of those asked, by more than the time of a sample
+        end_W = now.curves.busy_seconds(size_W) + now.comm
+        last_W = smallest_W & (end_W > np.median(end_W[planned_W]) + now.curves.slope)
+        reason_W = np.where(last_W, Reason.MIN_BATCH, reason_W)
+    return size_W, reason_W, upper_W, caution_W
 
 
 def caution_of(speed_W: Array, spread_W: Array, risk: float) -> Array:
@@ -424,17 +419,8 @@ def caution_of(speed_W: Array, spread_W: Array, risk: float) -> Array:
     The slowest of many decides when a round ends, and it is often one whose speed is hardly known. Each client is taken
     at the same quantile of its speed, ``exp(-z * spread)``: the greater ``z``, the less the uncertain ones get, and the
     more the others. Chosen is the ``z`` with the least expected log time of the round, which is that of the last of
-    independent log-normal times less the log of the speeds that are counted on.
+    independent log-normal times less the log of the speeds that are counted on. ``risk`` is the share of it to apply.
 
-    Parameters
-    ----------
-    speed_W, spread_W
-        Forecasts.
-    risk
-        Share of the caution to apply.
-
-    Examples
-    --------
     Two clients of ten are never seen before; then all of them, which leaves nobody to take over:
 
     >>> caution_of(np.full(10, 100.0), np.where(np.arange(10) < 2, 0.5, 0.05), 1.0)[[0, 9]].round(1)
@@ -485,12 +471,3 @@ def _split(now: RoundBounds, planned_W: Mask, lower_W: Array, upper_W: Array, ca
     free = np.isnan(now.fixed[planned_W])
     total = int(np.clip(batch * free.sum() + high[~free].sum(), low.sum(), high.sum()))
     return split(curves, total, lower=low, upper=high, comm=now.comm[planned_W]).sizes
-
-
-def _is_last(now: RoundBounds, size_W: Sizes, planned_W: Mask) -> Mask:
-    """Return which clients end later than the median of those asked, by more than the time of a sample."""
-    end_W = now.curves.busy_seconds(size_W) + now.comm
-    misses_W: Mask = (
-        planned_W & (end_W > np.median(end_W[planned_W]) + now.curves.slope) if planned_W.any() else planned_W
-    )
-    return misses_W

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,25 +22,21 @@ from paceline.coordinator.federated.rounds import RoundPlan, RoundReport
 from paceline.integrations.flower.record import BATCH, RECORD, STEPS, Measured, integer_in, measured_in
 from paceline.recording.records import Iteration, iteration_of
 
+logger = logging.getLogger("paceline.federated")
+
 CLOCK = time.monotonic
 
 
 class TimedGrid:
     """A Flower grid that also measures how long each client took to reply to the latest training messages.
 
-    Parameters
-    ----------
-    grid
-        Flower's own.
-    deadline
-        Seconds after which training replies are not waited for any longer; ``None`` waits as long as the strategy says.
+    Training replies are not waited for longer than the deadline, in seconds.
     """
 
     def __init__(self, grid: Any, deadline: float | None = None) -> None:
         self._grid = grid
         self._deadline = deadline
         self.elapsed: dict[int, float] = {}
-        self.waited = float("nan")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grid, name)
@@ -50,12 +46,7 @@ class TimedGrid:
         sent = list(messages)
         training = bool(sent) and str(sent[0].metadata.message_type).startswith("train")
         limits = [limit for limit in (timeout, self._deadline if training else None) if limit is not None]
-        elapsed, replies, waited = self._exchange(sent, min(limits, default=None))
-        if training:
-            self.elapsed, self.waited = elapsed, waited
-        return replies
-
-    def _exchange(self, sent: list[Any], limit: float | None) -> tuple[dict[int, float], list[Any], float]:
+        limit = min(limits, default=None)
         begin = CLOCK()
         waiting = {each for each in self._grid.push_messages(sent) if each is not None}
         elapsed: dict[int, float] = {}
@@ -71,10 +62,9 @@ class TimedGrid:
                 break
             # Flower's own grid polls every 3 s, which would be most of a short round
             time.sleep(0.2 if limit is None else min(0.2, limit - now))
-        return elapsed, replies, CLOCK() - begin
-
-
-logger = logging.getLogger("paceline.federated")
+        if training:
+            self.elapsed = elapsed
+        return replies
 
 
 @dataclass(frozen=True)
@@ -107,19 +97,6 @@ def replies_to(plan: RoundPlan, messages: Sequence[Any]) -> list[Reply]:
     return list(found.values())
 
 
-def report_of(replies: Sequence[Reply], elapsed: Mapping[int, float] | None, waited: float) -> RoundReport:
-    """Return the report of a round; ``elapsed`` maps node ids to the seconds from a message to its reply."""
-    return RoundReport(
-        clients=[reply.client for reply in replies],
-        samples=[reply.measured.samples for reply in replies],
-        seconds=[reply.measured.seconds for reply in replies],
-        elapsed=None if elapsed is None else [elapsed.get(reply.node, math.nan) for reply in replies],
-        failed=[reply.failed for reply in replies],
-        out_of_memory=[reply.out_of_memory for reply in replies],
-        waited=waited,
-    )
-
-
 def weight_by_data(messages: Sequence[Any], key: str) -> list[str]:
     """Put right the weights of replies that count samples processed instead of samples held; return whose they were.
 
@@ -146,9 +123,6 @@ def _reply(message: Any) -> Reply:
         ran_out = "out of memory" in str(message.error.reason).lower()
         return Reply(str(node), node, Measured(), failed=True, out_of_memory=ran_out)
     return Reply(str(node), node, measured_in(message.content.get(RECORD)), failed=False, out_of_memory=False)
-
-
-logger = logging.getLogger("paceline.federated")
 
 
 class BalancedStrategy:
@@ -331,19 +305,27 @@ class BalancedStrategy:
         self._introduce(balancer, replies)
         elapsed = self._grid.elapsed if self._grid is not None and self.communication else None
         waited = time.monotonic() - self._begin
-        report = report_of(replies, elapsed, waited)
+        report = RoundReport(
+            clients=[reply.client for reply in replies],
+            samples=[reply.measured.samples for reply in replies],
+            seconds=[reply.measured.seconds for reply in replies],
+            elapsed=None if elapsed is None else [elapsed.get(reply.node, math.nan) for reply in replies],
+            failed=[reply.failed for reply in replies],
+            out_of_memory=[reply.out_of_memory for reply in replies],
+            waited=waited,
+        )
         balancer.observe(plan, report)
-        self._record(plan, report, waited)
-        if self.state is not None:
-            self._save(balancer, self.state)
-
-    def _save(self, balancer: FederatedBalancer, path: Path) -> None:
-        """Keep what was learned; a disk that is full must not end a training that goes well."""
-        try:
-            with atomic_write(path) as temporary, temporary.open("wb") as file:
+        if self.on_iteration and plan.participating.any():
+            iteration = iteration_of(plan, report, time=time.time(), wall_seconds=waited)
+            for observer in self.on_iteration:
+                observer(iteration)
+        if self.state is None:
+            return
+        try:  # a disk that is full must not end a training that goes well
+            with atomic_write(self.state) as temporary, temporary.open("wb") as file:
                 np.savez(file, allow_pickle=False, **balancer.state_dict())
         except OSError as error:
-            self._warn_once("state", f"{path} could not be written, and each round tries again: {error}")
+            self._warn_once("state", f"{self.state} could not be written, and each round tries again: {error}")
 
     def _introduce(self, balancer: FederatedBalancer, replies: list[Reply]) -> None:
         """Pass the clients' data, memory and devices on to the balancer."""
@@ -359,13 +341,6 @@ class BalancedStrategy:
                 'watch.stop() of stopwatch(message) into its reply\'s content["paceline"], or it is sized like one '
                 "that was never seen",
             )
-
-    def _record(self, plan: RoundPlan, report: RoundReport, waited: float) -> None:
-        if not self.on_iteration or not plan.participating.any():
-            return
-        iteration = iteration_of(plan, report, time=time.time(), wall_seconds=waited)
-        for observer in self.on_iteration:
-            observer(iteration)
 
     def _warn_once(self, topic: str, sentence: str) -> None:
         if topic not in self._warned:
