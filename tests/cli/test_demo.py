@@ -1,5 +1,6 @@
 """The demo on small jobs: what it says, the models that it keeps, and the page that it writes."""
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,7 +10,6 @@ from typer.testing import CliRunner
 
 from paceline.cli.main import app
 from paceline.predictors import checks
-from paceline.report import read_page
 from paceline.training import describe_model
 
 KINDS = ("last-value", "ewma:smoothing=0.5", "auto")
@@ -55,7 +55,7 @@ def test_demo_fits_compares_and_writes_one_page(small, tmp_path):
     assert sorted(path.name for path in folder.iterdir()) == files
     assert f"6  Written to {folder}/: {', '.join(files)}  (" in text
     assert describe_model(folder / files[0])["fitted_on"] == "fit 3"
-    page = read_page(folder / "report.json")
+    page = json.loads((folder / "report.json").read_text("utf-8"))
     assert (page["kind"], page["title"]) == ("demo", "Paceline on recorded jobs")
     assert "fitted to" in str(page["sections"][-1])
     titles = [one["title"] for one in page["sections"]]
@@ -74,7 +74,7 @@ def test_demo_fits_compares_and_writes_one_page(small, tmp_path):
 def test_demo_reports_noise_as_no_gain(small, tmp_path, speed_up, half, headline):
     small.setattr("paceline.cli.demo.experiment", lambda setting: outcome(speed_up, half))
     run(tmp_path)
-    verdict = {one["asks"]: one for one in read_page(tmp_path / "report.json")["verdict"]}
+    verdict = {one["asks"]: one for one in json.loads((tmp_path / "report.json").read_text("utf-8"))["verdict"]}
     assert verdict["And for real?"]["headline"] == headline
     assert list(verdict)[-1] == "What next?"
     assert headline in (tmp_path / "report.html").read_text("utf-8")

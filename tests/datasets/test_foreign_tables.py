@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from paceline.cli.main import app
 from paceline.datasets import Trace, read_profiles, read_traces
-from paceline.report import read_page
 
 
 @pytest.fixture
@@ -143,7 +142,7 @@ def test_prose_and_json_are_no_headers(made, text):
     assert "its columns suggest" not in str(error.value)
 
 
-@pytest.mark.parametrize("read", [read_page, read_profiles, read_traces])
+@pytest.mark.parametrize("read", [read_profiles, read_traces])
 @pytest.mark.parametrize("text", ["{bad", '{"a": 1', "a,b\n1\n1,2,3,4\n", '"a,b\n1', ""])
 def test_no_reader_passes_on_what_a_parser_raised(made, read, text):
     with pytest.raises(ValueError, match=r"a\.json") as error:

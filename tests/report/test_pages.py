@@ -15,10 +15,9 @@ from made_pages import Parsed, slowed_run, slowed_trace
 
 from paceline._text import escape_surrogates, printable
 from paceline.audit import AuditStatus, AuditVerdict, Cause
-from paceline.cli import main as cli
 from paceline.eval import Balanced, leaderboard, replay_all
 from paceline.predictors import EWMA
-from paceline.report import audit_page, evaluation_page, read_page, render, replay_page, run_page, write_page
+from paceline.report import audit_page, evaluation_page, render, replay_page, run_page, write_page
 from paceline.report.drawing import WAYS, shown
 from paceline.report.page import ROWS, TEMPLATE
 
@@ -134,7 +133,7 @@ def test_same_data_makes_same_bytes(kind, pages, tmp_path):
     first, again = (_without_times_of_calls(one) for one in (pages[kind], KINDS[kind](tmp_path, NAMES)))
     path = write_page(again, tmp_path / "page.html")
     assert path.read_text("utf-8") == render(first)
-    assert render(read_page(path.with_suffix(".json"))) == path.read_text("utf-8")
+    assert render(json.loads(path.with_suffix(".json").read_text("utf-8"))) == path.read_text("utf-8")
     assert sorted(one.name for one in tmp_path.iterdir() if one.suffix != ".jsonl") == ["page.html", "page.json"]
 
 
@@ -233,40 +232,3 @@ def test_a_page_is_written_as_html_or_not_at_all(tmp_path, name, pages):
     with pytest.raises(ValueError, match=r"must end in \.html"):
         write_page(pages["run"], tmp_path / name)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"paceline_report": 99}', '{"paceline_report": "1"}'])
-def test_other_json_is_refused(tmp_path, text):
-    path = tmp_path / "other.json"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=r"other\.json"):
-        read_page(path)
-
-
-@pytest.mark.slow
-def test_audit_verdict_becomes_a_page(tmp_path, monkeypatch, capsys):
-    verdict = AuditVerdict(status=AuditStatus.EXACT, deviation=1e-15, steps=3, ranks=2, precision="float64")
-    (tmp_path / "verdict.json").write_text(verdict.to_json())
-    assert not typed(monkeypatch, "report", tmp_path / "verdict.json", "--out", tmp_path / "page.html")
-    assert verdict.sentence.removeprefix("Exact: the") in (tmp_path / "page.html").read_text("utf-8")
-    assert read_page(tmp_path / "page.json")["kind"] == "audit"
-    assert typed(monkeypatch, "report", tmp_path / "verdict.json", "--out", tmp_path / "verdict.html") == 2
-    assert "is not the JSON of a report" in " ".join(capsys.readouterr().err.split())
-    assert (tmp_path / "verdict.json").read_text("utf-8") == verdict.to_json()
-
-
-@pytest.mark.slow
-def test_the_command_makes_a_page_again_from_its_json(tmp_path, monkeypatch, pages):
-    first = write_page(pages["run"], tmp_path / "first.html")
-    assert not typed(monkeypatch, "report", tmp_path / "first.json", "--out", tmp_path / "again.html")
-    assert (tmp_path / "again.html").read_bytes() == first.read_bytes()
-    assert not typed(monkeypatch, "report", tmp_path / "first.json", "--out", first)
-    assert (tmp_path / "again.json").read_bytes() == (tmp_path / "first.json").read_bytes()
-
-
-def typed(monkeypatch, *arguments):
-    """Run the command line and return its exit status."""
-    monkeypatch.setattr("sys.argv", ["paceline", *map(str, arguments)])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    return stopped.value.code

@@ -49,10 +49,6 @@ class File:
         except OSError:  # its subject is gone: a process that ended, or a control group that was removed
             return b""
 
-    def number(self) -> float:
-        """Return the number that the file begins with."""
-        return number(self.text())
-
 
 def number(text: bytes) -> float:
     """Return the number at the start of a text, NaN if there is none.
@@ -116,14 +112,18 @@ class ControlGroup:
     @classmethod
     def around_this_process(cls, root: str | Path = "/") -> ControlGroup | None:
         """Return the group of the calling process, with or without a quota; ``None`` if no groups are mounted."""
-        mounts, paths = mounted(root), _paths(Path(root))
+        mounts, paths = mounted(root), dict[str, str]()
+        for line in _lines(Path(root) / "proc/self/cgroup"):
+            _, names, path = line.split(":", 2)
+            paths |= dict.fromkeys(names.split(","), path)
         lineages = {name: _lineage(mounts[name], paths[name]) for name in mounts if name in paths}
         unified = lineages.get("")
         tree = "cpu" if "cpu" in lineages else ""
         cpu = lineages.get(tree)
         if cpu is None:
             return None
-        binding = cpu.index(min(cpu, key=_cores_or_all))  # the smallest quota; the nearest group if several are equal
+        quotas = [math.inf if (cores := _cores(folder)) is None else cores for folder in cpu]
+        binding = quotas.index(min(quotas))  # the smallest quota; the nearest group if several are equal
         usage = cpu[binding] / "cpu.stat"
         if "cpuacct" in lineages:  # a separate tree, in which container runtimes make groups of the same names
             usage = mounts["cpuacct"] / cpu[binding].relative_to(mounts[tree]) / "cpuacct.usage"
@@ -206,19 +206,6 @@ def _cores(folder: Path) -> float | None:
         return cores_granted(b" ".join(file.read_bytes() for file in quota_files(folder)))
     except (OSError, ValueError):  # the tree's root has no such files
         return None
-
-
-def _cores_or_all(folder: Path) -> float:
-    cores = _cores(folder)
-    return float("inf") if cores is None else cores
-
-
-def _paths(root: Path) -> dict[str, str]:
-    paths: dict[str, str] = {}
-    for line in _lines(root / "proc/self/cgroup"):
-        _, names, path = line.split(":", 2)
-        paths |= dict.fromkeys(names.split(","), path)
-    return paths
 
 
 def _lineage(mount: Path, path: str) -> tuple[Path, ...]:

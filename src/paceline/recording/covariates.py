@@ -1,16 +1,6 @@
 """Covariates of a worker's speed, such as its competitors, sampled at every boundary.
 
-A covariate is a small named object with one job. To add one, write a class with a ``name``, a ``unit`` and ``sample``:
-
-    class Temperature:
-        '''Temperature of the processor.'''
-        name, unit = "temperature", "degrees Celsius"
-
-        def __init__(self) -> None:
-            self._file = File("/sys/class/thermal/thermal_zone0/temp")
-
-        def sample(self) -> float:
-            return self._file.number() / 1000
+A covariate is a small named object with one job: a class with a ``name``, a ``unit`` and ``sample``.
 """
 
 from __future__ import annotations
@@ -21,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -63,37 +54,26 @@ class Covariate(Protocol):
 class Followed:
     """A covariate of this process's control group; a move to another group replaces it by one that reads that group.
 
-    Parameters
-    ----------
-    made
-        Makes the covariate of a group, or of the whole machine if there is no group: the covariate's class.
-    where
-        Where the process is; shared by all covariates of a worker.
-    root
-        The folder that contains ``proc`` and ``sys``.
-    any_group
-        Whether to read a group without a quota as well, instead of the whole machine.
+    ``made`` makes the covariate of a group, or of the whole machine if there is no group; one without a quota is none,
+    except for covariates of ``any_group``.
     """
 
     def __init__(self, made: Made, where: Whereabouts, root: Path, *, any_group: bool = False) -> None:
         self._made, self._where, self._root, self._any_group = made, where, root, any_group
         self._group = where.group()
-        self._covariate = self._reopened()
+        self._covariate = self._made_now()
         self.name, self.unit = self._covariate.name, self._covariate.unit
 
     def sample(self) -> float:
         """Return the covariate's value; a change since the last boundary is NaN once after a move."""
         group = self._where.group()
         if group is not self._group:
-            self._group = group
-            self._covariate = self._reopened()
+            self._group, self._covariate = group, self._made_now()
         return self._covariate.sample()
 
-    def _reopened(self) -> Covariate:
-        group = self._group
-        if group is not None and group.cores is None and not self._any_group:
-            group = None
-        return self._made(group, self._root)
+    def _made_now(self) -> Covariate:
+        group = self._where.group()
+        return self._made(group if self._any_group or (group and group.cores is not None) else None, self._root)
 
 
 def nvml_covariates(device: int | torch.device | None = None) -> list[Covariate]:
@@ -117,10 +97,39 @@ def nvml_covariates(device: int | torch.device | None = None) -> list[Covariate]
 
     try:
         pynvml.nvmlInit()
-        handle = _handle(pynvml, _number(device))
-        return [GPUBusy(pynvml, handle), GPUMemory(pynvml, handle), GPUClock(pynvml, handle)]
+        handle, sm = _handle(pynvml, _number(device)), pynvml.NVML_CLOCK_SM
+        highest = pynvml.nvmlDeviceGetMaxClockInfo(handle, sm)
     except (pynvml.NVMLError, IndexError):
         return []
+
+    def busy() -> float:
+        return float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
+
+    def memory() -> float:
+        used = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        return float(used.used / used.total)
+
+    def clock() -> float:
+        return float(pynvml.nvmlDeviceGetClockInfo(handle, sm) / highest)
+
+    return [
+        OfGPU("gpu_busy", "share of time", busy, pynvml.NVMLError),
+        OfGPU("gpu_memory", "share of memory", memory, pynvml.NVMLError),
+        OfGPU("gpu_clock", "share of the highest clock", clock, pynvml.NVMLError),
+    ]
+
+
+class OfGPU:
+    """A covariate of a GPU, for all processes: how busy it is, its memory, or its clock, lower when hot or throttled."""
+
+    def __init__(self, name: str, unit: str, read: Callable[[], float], error: type[Exception]) -> None:
+        self.name, self.unit, self._read, self._error = name, unit, read, error
+
+    def sample(self) -> float:
+        """Return the value now; NaN if this GPU does not support it."""
+        with contextlib.suppress(self._error):
+            return self._read()
+        return math.nan
 
 
 def _number(device: int | torch.device | None) -> int:
@@ -133,53 +142,6 @@ def _number(device: int | torch.device | None) -> int:
     if cuda is not None and cuda.is_initialized():
         return int(cuda.current_device())
     return int(os.environ.get("LOCAL_RANK", "0"))
-
-
-class _OfGPU:
-    # One call of NVML on one GPU; NaN if this GPU does not support it.
-    def __init__(self, nvml: Any, handle: Any) -> None:
-        self._nvml, self._handle = nvml, handle
-
-    def sample(self) -> float:
-        """Return the value now; NaN if this GPU does not support it."""
-        with contextlib.suppress(self._nvml.NVMLError):
-            return self._read()
-        return float("nan")
-
-    def _read(self) -> float:
-        return float("nan")
-
-
-class GPUBusy(_OfGPU):
-    """Share of time in which the GPU computed something, for any process."""
-
-    name, unit = "gpu_busy", "share of time"
-
-    def _read(self) -> float:
-        return float(self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu) / 100
-
-
-class GPUMemory(_OfGPU):
-    """Share of the GPU's memory that any process uses."""
-
-    name, unit = "gpu_memory", "share of memory"
-
-    def _read(self) -> float:
-        memory = self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
-        return float(memory.used / memory.total)
-
-
-class GPUClock(_OfGPU):
-    """Clock of the GPU's processors as a share of the highest: lower when the GPU is hot, idle or throttled."""
-
-    name, unit = "gpu_clock", "share of the highest clock"
-
-    def __init__(self, nvml: Any, handle: Any) -> None:
-        super().__init__(nvml, handle)
-        self._highest = nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)
-
-    def _read(self) -> float:
-        return float(self._nvml.nvmlDeviceGetClockInfo(self._handle, self._nvml.NVML_CLOCK_SM) / self._highest)
 
 
 def _handle(nvml: Any, number: int) -> Any:
@@ -292,15 +254,15 @@ def default_covariates(group: ControlGroup | None = None, root: Path = ROOT) -> 
     >>> [covariate.name for covariate in default_covariates()]
     ['cpu_busy', 'run_delay', 'throttled', 'cpu_pressure', 'runnable', 'memory_available', 'memory_pressure']
     """
-    of_group = _OfGroup(group, root)
+    of_group = partial(_of_group, group, Whereabouts(root), root)
     return [
         of_group(CPUBusy),
         RunDelay(root),
         of_group(Throttled, any_group=True),
-        of_group(CPUPressure),
+        of_group(partial(Pressure, "cpu")),
         of_group(Runnable),
         MemoryAvailable(root),
-        of_group(MemoryPressure),
+        of_group(partial(Pressure, "memory")),
     ]
 
 
@@ -313,19 +275,15 @@ def all_covariates(
     one: see :func:`~paceline.recording.covariates.nvml_covariates` for ``device``.
     """
     has_quota = (group or ControlGroup.of_this_process(root)) is not None
-    quota = [_OfGroup(group, root)(CPUQuota)] if has_quota else []
+    quota = [_of_group(group, Whereabouts(root), root, CPUQuota)] if has_quota else []
     return [*default_covariates(group, root), *quota, *nvml_covariates(device)]
 
 
-class _OfGroup:
-    # Makes covariates of the given group; without one, of the group that the process is in, even after a move.
-    def __init__(self, group: ControlGroup | None, root: Path) -> None:
-        self._group, self._root, self._where = group, root, Whereabouts(root)
-
-    def __call__(self, made: Callable[[ControlGroup | None, Path], Covariate], *, any_group: bool = False) -> Covariate:
-        if self._group is not None:
-            return made(self._group, self._root)
-        return Followed(made, self._where, self._root, any_group=any_group)
+def _of_group(
+    group: ControlGroup | None, where: Whereabouts, root: Path, made: Made, *, any_group: bool = False
+) -> Covariate:
+    """Return a covariate of the given group; without one, of the group that the process is in, even after a move."""
+    return Followed(made, where, root, any_group=any_group) if group is None else made(group, root)
 
 
 class CPUBusy:
@@ -378,31 +336,22 @@ class RunDelay:
         return self._grown.by(int(fields[1]) * 1e-9 if len(fields) > 1 else math.nan)
 
 
-class _Pressure:
-    # Linux's pressure-stall line "some": the time in which at least one task waited for the resource.
-    resource, name, unit = "", "", "share of wall time"
+class Pressure:
+    """Share of time in which some task waited for a CPU or for memory: ``cpu.pressure`` and ``memory.pressure``.
 
-    def __init__(self, group: ControlGroup | None = None, root: Path = ROOT) -> None:
-        group_file = group.pressure / f"{self.resource}.pressure" if group else None
-        self._file = File(group_file if group_file and group_file.exists() else root / f"proc/pressure/{self.resource}")
+    It is that of the group, or of the machine: the line "some" of Linux's pressure-stall information.
+    """
+
+    def __init__(self, resource: str, group: ControlGroup | None = None, root: Path = ROOT) -> None:
+        self.name, self.unit = f"{resource}_pressure", "share of wall time"
+        group_file = group.pressure / f"{resource}.pressure" if group else None
+        self._file = File(group_file if group_file and group_file.exists() else root / f"proc/pressure/{resource}")
         self._grown = Growth()
 
     def sample(self) -> float:
         """Return the share of the time since the last boundary."""
         _, found, total = self._file.text().partition(b"total=")
         return self._grown.by(number(total) * 1e-6 if found else math.nan)
-
-
-class CPUPressure(_Pressure):
-    """Share of time in which some task waited for a CPU: ``cpu.pressure`` of the group, or of the machine."""
-
-    resource, name = "cpu", "cpu_pressure"
-
-
-class MemoryPressure(_Pressure):
-    """Share of time in which some task waited for memory: ``memory.pressure`` of the group, or of the machine."""
-
-    resource, name = "memory", "memory_pressure"
 
 
 class Runnable:

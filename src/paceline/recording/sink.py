@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -122,42 +122,38 @@ def of_workers(iteration: Iteration) -> dict[str, list[float]]:
     return {name: np.asarray(row, dtype=float).tolist() for name, row in known.items()}
 
 
-def summary_of_round(record: Round) -> dict[str, float]:
-    """Return the numbers of the whole fleet that every dashboard shows of asynchronous training.
+OF_ROUND = {
+    "version": ("version", "Updates applied."),
+    "applied_samples": ("applied", "Samples applied."),
+    "dropped_samples": ("dropped", "Samples of pushes beyond the bound, drawn again."),
+    "abandoned_samples": ("abandoned", "Samples of steps that were given up, drawn again."),
+    "refused_samples": ("refused", "Samples of pushes with something wrong, drawn again."),
+    "wasted_share": ("wasted_share", "Share of the samples computed that was for nothing."),
+    "stragglers": ("stragglers", "Workers that are stragglers."),
+    "largest_staleness": ("largest", "Largest staleness applied, in versions."),
+    "forecast_staleness": ("forecast", "Staleness forecast, in versions, the mean over all pushes."),
+    "actual_staleness": ("actual", "Staleness seen, in versions, the mean over all pushes."),
+    "forecast_covered": ("covered", "Share of the pushes within the forecast's limit."),
+}
+OF_WORKERS_IN_ROUND = {
+    "next_samples": ("sizes", "Samples of the next step."),
+    "staleness": ("staleness", "Mean staleness of the last round's pushes, in versions."),
+    "expected_staleness": ("expected", "Staleness forecast for the next push, in versions."),
+    "applied_samples": ("done", "Samples applied."),
+    "samples_wasted": ("wasted", "Samples computed for nothing."),
+    "waited_seconds": ("waited", "Time it waited for others."),
+}
+"""Names of a round's numbers on dashboards, of the fleet and of each worker: the record's field, and what it means."""
 
-    Returns
-    -------
-    dict
-        ``version`` and ``applied_samples``; ``dropped_samples``, ``abandoned_samples``, ``refused_samples`` and the
-        ``wasted_share`` that they make; ``stragglers``; ``largest_staleness``; ``forecast_staleness`` and
-        ``actual_staleness``, their means, and ``forecast_covered``, NaN without a forecast.
-    """
-    return {
-        "version": float(record.version),
-        "applied_samples": float(record.applied),
-        "dropped_samples": float(record.dropped),
-        "abandoned_samples": float(record.abandoned),
-        "refused_samples": float(record.refused),
-        "wasted_share": record.wasted_share,
-        "stragglers": float(len(record.stragglers)),
-        "largest_staleness": float(record.largest),
-        "forecast_staleness": record.forecast,
-        "actual_staleness": record.actual,
-        "forecast_covered": record.covered,
-    }
 
-
-def of_workers_in_round(record: Round) -> dict[str, list[float]]:
-    """Return the numbers of each worker, in the order of the fleet, by their names."""
-    rows = {
-        "next_samples": record.sizes,
-        "staleness": record.staleness,
-        "expected_staleness": record.expected,
-        "applied_samples": record.done,
-        "samples_wasted": record.wasted,
-        "waited_seconds": record.waited,
-    }
-    return {name: np.asarray(row, dtype=float).tolist() for name, row in rows.items()}
+def numbers_of_round(record: Round) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Return a round's numbers of the whole fleet, and of each worker, by their names on dashboards."""
+    fleet = {name: getattr(record, field) for name, (field, _) in OF_ROUND.items()}
+    rows = {name: getattr(record, field) for name, (field, _) in OF_WORKERS_IN_ROUND.items()}
+    return (
+        {name: float(len(one) if isinstance(one, tuple) else one) for name, one in fleet.items()},
+        {name: np.asarray(row, dtype=float).tolist() for name, row in rows.items()},
+    )
 
 
 def _equal_seconds(iteration: Iteration) -> float:
@@ -248,18 +244,12 @@ class TensorBoard(Sink):
 
     def write(self, iteration: Iteration) -> None:
         """Write the scalars, and the reason as text where sizes changed."""
-        self._write(iteration.index, iteration.time, summary(iteration), iteration.workers, of_workers(iteration))
-        if iteration.plan.acted:
-            self._writer.add_text(
-                "paceline/why", escape_surrogates(iteration.plan.why), iteration.index, walltime=iteration.time
-            )
+        plan = iteration.plan
+        self._write(iteration, plan.why if plan.acted else "", summary(iteration), of_workers(iteration))
 
     def write_round(self, record: Round) -> None:
         """Write the scalars, and the reason as text where something happened."""
-        numbers, rows = summary_of_round(record), of_workers_in_round(record)
-        self._write(record.index, record.time, numbers, record.workers, rows)
-        if record.acted:
-            self._writer.add_text("paceline/why", escape_surrogates(record.why), record.index, walltime=record.time)
+        self._write(record, record.why if record.acted else "", *numbers_of_round(record))
 
     def close(self) -> None:
         """Write scalars that are still in memory."""
@@ -267,7 +257,7 @@ class TensorBoard(Sink):
             self._writer.close()
 
     def _write(
-        self, step: int, when: float, numbers: dict[str, float], workers: tuple[str, ...], rows: dict[str, list[float]]
+        self, record: Iteration | Round, why: str, numbers: dict[str, float], rows: dict[str, list[float]]
     ) -> None:
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter
@@ -276,10 +266,13 @@ class TensorBoard(Sink):
             atexit.register(self.close)  # TensorBoard's writer flushes only every two minutes
         for name, value in numbers.items():
             if not math.isnan(value):  # a board would draw it as a point of its own
-                self._writer.add_scalar(f"paceline/{name}", value, step, walltime=when)
+                self._writer.add_scalar(f"paceline/{name}", value, record.index, walltime=record.time)
         for name, values_W in rows.items():
-            for worker, value in zip(workers, values_W, strict=True):
-                self._writer.add_scalar(f"paceline_{name}/{escape_surrogates(worker)}", value, step, walltime=when)
+            for worker, value in zip(record.workers, values_W, strict=True):
+                place = f"paceline_{name}/{escape_surrogates(worker)}"
+                self._writer.add_scalar(place, value, record.index, walltime=record.time)
+        if why:
+            self._writer.add_text("paceline/why", escape_surrogates(why), record.index, walltime=record.time)
 
 
 class Prometheus(Sink):
@@ -313,22 +306,22 @@ class Prometheus(Sink):
         self.address = address
         self.registry = registry
         self.server: Any = None
-        self._metrics: _Metrics | None = None
+        self._metrics: Metrics | None = None
         self._workers: tuple[str, ...] = ()
 
     def write(self, iteration: Iteration) -> None:
         """Set the gauges and count the iteration."""
-        metrics = self._set(SYNCHRONOUS, iteration.workers, summary(iteration), of_workers(iteration))
-        metrics.counters["iterations"].inc()
-        metrics.counters["samples"].inc(iteration.global_batch)
-        metrics.counters["changes"].inc(iteration.plan.acted)
-        metrics.counters["disagreements"].inc(not iteration.agreed)
+        counters = self._set("paceline", iteration.workers, summary(iteration), of_workers(iteration))
+        counters["iterations"].inc()
+        counters["samples"].inc(iteration.global_batch)
+        counters["changes"].inc(iteration.plan.acted)
+        counters["disagreements"].inc(not iteration.agreed)
 
     def write_round(self, record: Round) -> None:
         """Set the gauges and count the round."""
-        metrics = self._set(ASYNCHRONOUS, record.workers, summary_of_round(record), of_workers_in_round(record))
-        metrics.counters["rounds"].inc()
-        metrics.counters["changes"].inc(record.acted)
+        counters = self._set("paceline_async", record.workers, *numbers_of_round(record))
+        counters["rounds"].inc()
+        counters["changes"].inc(record.acted)
 
     def close(self) -> None:
         """Stop answering; the metrics stay registered, as counters must not start again within a process."""
@@ -340,113 +333,82 @@ class Prometheus(Sink):
         self.server = None
 
     def _set(
-        self, family: Family, workers: tuple[str, ...], numbers: dict[str, float], rows: dict[str, list[float]]
-    ) -> _Metrics:
-        metrics = self._metrics = self._metrics or self._registered(family)
+        self, prefix: str, workers: tuple[str, ...], numbers: dict[str, float], rows: dict[str, list[float]]
+    ) -> dict[str, Any]:
+        """Set the gauges, and return the counters."""
+        gauges, of_each, counters = self._metrics = self._metrics or self._registered(prefix)
         if workers != self._workers:
-            for gauge in metrics.of_workers.values():  # of workers that left
+            for gauge in of_each.values():  # of workers that left
                 gauge.clear()
             self._workers = workers
         for name, value in numbers.items():
-            metrics.gauges[name].set(value)
+            gauges[name].set(value)
         for name, values_W in rows.items():
             for worker, value in zip(workers, values_W, strict=True):
-                metrics.of_workers[name].labels(escape_surrogates(worker)).set(value)
-        return metrics
+                of_each[name].labels(escape_surrogates(worker)).set(value)
+        return counters
 
-    def _registered(self, family: Family) -> _Metrics:
+    def _registered(self, prefix: str) -> Metrics:
         from prometheus_client import REGISTRY, Counter, Gauge, start_http_server
 
         registry = REGISTRY if self.registry is None else self.registry
         if self.port is not None:  # first, because a port that is taken must leave no metrics behind
             self.server = start_http_server(self.port, addr=self.address, registry=registry)
         registered = _OF_REGISTRY.setdefault(registry, {})
-        if family.prefix not in registered:
-            registered[family.prefix] = made = _Metrics()
-            for name, about in family.fleet.items():
-                made.gauges[name] = Gauge(f"{family.prefix}_{name}", about, registry=registry)
-            for name, about in family.worker.items():
-                made.of_workers[name] = Gauge(f"{family.prefix}_worker_{name}", about, ["worker"], registry=registry)
-            for name, about in family.counted.items():
-                made.counters[name] = Counter(f"{family.prefix}_{name}", about, registry=registry)
-        return registered[family.prefix]
+        if prefix not in registered:
+            fleet, worker, counted = FAMILIES[prefix]
+            registered[prefix] = (
+                {name: Gauge(f"{prefix}_{name}", about, registry=registry) for name, about in fleet.items()},
+                {
+                    name: Gauge(f"{prefix}_worker_{name}", about, ["worker"], registry=registry)
+                    for name, about in worker.items()
+                },
+                {name: Counter(f"{prefix}_{name}", about, registry=registry) for name, about in counted.items()},
+            )
+        return registered[prefix]
 
 
-@dataclass(frozen=True)
-class Family:
-    """The names of metrics that belong together, and what they mean."""
+Metrics = tuple[dict[str, Any], dict[str, Any], dict[str, Any]]
+"""Gauges of the fleet and of each worker, and counters, by their names."""
 
-    prefix: str
-    fleet: dict[str, str]
-    worker: dict[str, str]
-    counted: dict[str, str]
+_OF_REGISTRY: WeakKeyDictionary[Any, dict[str, Metrics]] = WeakKeyDictionary()
+"""The metrics of each registry, which refuses to register a name twice."""
 
-
-@dataclass
-class _Metrics:
-    """The metrics of one registry, which refuses to register a name twice."""
-
-    gauges: dict[str, Any] = field(default_factory=dict)
-    of_workers: dict[str, Any] = field(default_factory=dict)
-    counters: dict[str, Any] = field(default_factory=dict)
-
-
-_OF_REGISTRY: WeakKeyDictionary[Any, dict[str, _Metrics]] = WeakKeyDictionary()
-
-SYNCHRONOUS = Family(
-    "paceline",
-    {
-        "seconds": "Own compute time of the slowest worker.",
-        "forecast_seconds": "Time that the slowest worker was expected to take.",
-        "equal_seconds": "Time that the slowest worker would have taken with equal batches, an estimate.",
-        "gain": "Share of the time saved over equal batches.",
-        "waiting_share": "Share of the workers' time spent waiting for the slowest.",
-        "waiting_from_workers": "What it would be with equal work, every worker at its own speed; NaN without costs.",
-        "waiting_from_work": "What it would be with the actual work, all workers at one speed; NaN without costs.",
-        "forecast_error": "Relative error of the forecast, the mean over the workers.",
-        "wall_seconds": "Time from one iteration's start to the next one's.",
-        "overhead_seconds": "Time that balancing took on the critical path.",
-    },
-    {
-        "samples": "Samples processed in the last iteration.",
-        "work": "What they cost, in average samples; NaN where samples have no costs.",
-        "seconds": "Own compute time of the last iteration.",
-        "forecast_seconds": "Compute time that was expected.",
-        "wait_seconds": "Time it waited for the slowest.",
-    },
-    {
-        "iterations": "Iterations done.",
-        "samples": "Samples processed.",
-        "changes": "Times the sizes were changed.",
-        "disagreements": "Times the workers had different plans.",
-    },
-)
-
-ASYNCHRONOUS = Family(
-    "paceline_async",
-    fleet={
-        "version": "Updates applied.",
-        "applied_samples": "Samples applied.",
-        "dropped_samples": "Samples of pushes beyond the bound, drawn again.",
-        "abandoned_samples": "Samples of steps that were given up, drawn again.",
-        "refused_samples": "Samples of pushes with something wrong, drawn again.",
-        "wasted_share": "Share of the samples computed that was for nothing.",
-        "stragglers": "Workers that are stragglers.",
-        "largest_staleness": "Largest staleness applied, in versions.",
-        "forecast_staleness": "Staleness forecast, in versions, the mean over all pushes.",
-        "actual_staleness": "Staleness seen, in versions, the mean over all pushes.",
-        "forecast_covered": "Share of the pushes within the forecast's limit.",
-    },
-    worker={
-        "next_samples": "Samples of the next step.",
-        "staleness": "Mean staleness of the last round's pushes, in versions.",
-        "expected_staleness": "Staleness forecast for the next push, in versions.",
-        "applied_samples": "Samples applied.",
-        "samples_wasted": "Samples computed for nothing.",
-        "waited_seconds": "Time it waited for others.",
-    },
-    counted={"rounds": "Rounds recorded.", "changes": "Rounds in which something happened."},
-)
+FAMILIES = {
+    "paceline": (
+        {
+            "seconds": "Own compute time of the slowest worker.",
+            "forecast_seconds": "Time that the slowest worker was expected to take.",
+            "equal_seconds": "Time that the slowest worker would have taken with equal batches, an estimate.",
+            "gain": "Share of the time saved over equal batches.",
+            "waiting_share": "Share of the workers' time spent waiting for the slowest.",
+            "waiting_from_workers": "The same with equal work, every worker at its own speed; NaN without costs.",
+            "waiting_from_work": "The same with the actual work, all workers at one speed; NaN without costs.",
+            "forecast_error": "Relative error of the forecast, the mean over the workers.",
+            "wall_seconds": "Time from one iteration's start to the next one's.",
+            "overhead_seconds": "Time that balancing took on the critical path.",
+        },
+        {
+            "samples": "Samples processed in the last iteration.",
+            "work": "What they cost, in average samples; NaN where samples have no costs.",
+            "seconds": "Own compute time of the last iteration.",
+            "forecast_seconds": "Compute time that was expected.",
+            "wait_seconds": "Time it waited for the slowest.",
+        },
+        {
+            "iterations": "Iterations done.",
+            "samples": "Samples processed.",
+            "changes": "Times the sizes were changed.",
+            "disagreements": "Times the workers had different plans.",
+        },
+    ),
+    "paceline_async": (
+        {name: about for name, (_, about) in OF_ROUND.items()},
+        {name: about for name, (_, about) in OF_WORKERS_IN_ROUND.items()},
+        {"rounds": "Rounds recorded.", "changes": "Rounds in which something happened."},
+    ),
+}
+"""What the metrics mean: those of the fleet, of each worker, and the counters."""
 
 Target = str | Callable[[Any], None]
 """The name of a sink, or a sink: any function of an iteration, or of a round of asynchronous training."""
@@ -498,48 +460,13 @@ def _named(target: str) -> Sink:
 
 
 def known(value: float) -> float | None:
-    """Return a number for JSON: null if it is not finite.
-
-    >>> known(0.25), known(float("nan"))
-    (0.25, None)
-    """
+    """Return a number for JSON: null if it is not finite."""
     return round(float(value), 7) if math.isfinite(value) else None
 
 
 def all_known(values: ArrayLike) -> list[float | None]:
     """Return numbers for JSON, ``[W]``."""
     return [known(value) for value in np.asarray(values, dtype=np.float64).tolist()]
-
-
-def header_of_rounds(record: Round) -> dict[str, Any]:
-    """Return the line that comes before the rounds of a fleet."""
-    return {
-        "paceline_async_run": ROUND_SCHEMA,
-        "version": __version__,
-        "workers": list(record.workers),
-        "scheme": record.scheme,
-        "bound": record.bound,
-        "batch": record.batch,
-        "units": {
-            "time": "seconds since the epoch",
-            "waited": "seconds",
-            "staleness, expected, forecast, actual, largest, bound": "versions",
-            "sizes, done, wasted, applied, dropped, abandoned, refused, batch": "samples",
-            "wasted_share, covered": "share",
-        },
-    }
-
-
-def about_round(record: Round) -> dict[str, Any]:
-    """Return the line of a round."""
-    return {
-        **{name: known(getattr(record, name)) for name in ROUND_OF_FLEET},
-        "time": round(record.time, 3),
-        **{name: all_known(getattr(record, name)) for name in ROUND_OF_WORKERS},
-        "stragglers": list(record.stragglers),
-        "acted": record.acted,
-        "why": record.why,
-    }
 
 
 class JsonLines(Sink):
@@ -593,11 +520,56 @@ class JsonLines(Sink):
 
     def write(self, iteration: Iteration) -> None:
         """Append the iteration, after a header line if the fleet is a new one."""
-        self._append((iteration.workers, int(iteration.plan.sizes.sum())), _header(iteration), _about(iteration))
+        numbers, plan, batch = summary(iteration), iteration.plan, int(iteration.plan.sizes.sum())
+        units = {"time": "seconds since the epoch", "sizes": "samples", "work": "average samples"}
+        header = {
+            "paceline_run": SCHEMA,
+            "version": __version__,
+            "workers": list(iteration.workers),
+            "global_batch": batch,
+            "units": units | {"all others": "seconds, or shares"},
+        }
+        line = {
+            "index": iteration.index,
+            "time": round(iteration.time, 3),
+            "sizes": iteration.sizes.tolist(),
+            "seconds": all_known(iteration.seconds),
+            "forecast_seconds": all_known(iteration.forecast_seconds),
+            "comm_seconds": all_known(iteration.comm_seconds),
+            **{name: known(numbers[name]) for name in ("wall_seconds", "equal_seconds", "overhead_seconds")},
+            "agreed": bool(iteration.agreed),
+            **({} if iteration.work is None else {"work": all_known(iteration.work)}),
+            "planned": plan.sizes.tolist(),
+            "gain": known(plan.gain),
+            "acted": bool(plan.acted),
+            "why": plan.why,
+        }
+        self._append((iteration.workers, batch), header, line)
 
     def write_round(self, record: Round) -> None:
         """Append the round, after a header line if the fleet is a new one."""
-        self._append((record.workers, record.batch), header_of_rounds(record), about_round(record))
+        header = {
+            "paceline_async_run": ROUND_SCHEMA,
+            "version": __version__,
+            "workers": list(record.workers),
+            **{name: getattr(record, name) for name in ("scheme", "bound", "batch")},
+            "units": {
+                "time": "seconds since the epoch",
+                "waited": "seconds",
+                "staleness, expected, forecast, actual, largest, bound": "versions",
+                "sizes, done, wasted, applied, dropped, abandoned, refused, batch": "samples",
+                "wasted_share, covered": "share",
+            },
+        }
+        line = {
+            **{name: known(getattr(record, name)) for name in ROUND_OF_FLEET},
+            "time": round(record.time, 3),
+            **{name: all_known(getattr(record, name)) for name in ROUND_OF_WORKERS},
+            "stragglers": list(record.stragglers),
+            "acted": record.acted,
+            "why": record.why,
+        }
+        self._append((record.workers, record.batch), header, line)
 
     def _append(self, fleet: tuple[tuple[str, ...], int], header: dict[str, Any], about: dict[str, Any]) -> None:
         if self._lines is None:
@@ -653,39 +625,3 @@ def _writer_of(path: Path) -> dict[str, Any]:
             if b'"process"' in text and isinstance(process := parsed(text).get("process"), dict):
                 found = process
     return found
-
-
-def _header(iteration: Iteration) -> dict[str, Any]:
-    return {
-        "paceline_run": SCHEMA,
-        "version": __version__,
-        "workers": list(iteration.workers),
-        "global_batch": int(iteration.plan.sizes.sum()),
-        "units": {
-            "time": "seconds since the epoch",
-            "sizes": "samples",
-            "work": "average samples",
-            "all others": "seconds, or shares",
-        },
-    }
-
-
-def _about(iteration: Iteration) -> dict[str, Any]:
-    numbers, plan = summary(iteration), iteration.plan
-    return {
-        "index": iteration.index,
-        "time": round(iteration.time, 3),
-        "sizes": iteration.sizes.tolist(),
-        "seconds": all_known(iteration.seconds),
-        "forecast_seconds": all_known(iteration.forecast_seconds),
-        "comm_seconds": all_known(iteration.comm_seconds),
-        "wall_seconds": known(numbers["wall_seconds"]),
-        "equal_seconds": known(numbers["equal_seconds"]),
-        "overhead_seconds": known(numbers["overhead_seconds"]),
-        "agreed": bool(iteration.agreed),
-        **({} if iteration.work is None else {"work": all_known(iteration.work)}),
-        "planned": plan.sizes.tolist(),
-        "gain": known(plan.gain),
-        "acted": bool(plan.acted),
-        "why": plan.why,
-    }

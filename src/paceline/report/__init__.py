@@ -3,7 +3,7 @@
 from paceline.report.async_page import async_page
 from paceline.report.audit_page import audit_page
 from paceline.report.evaluation_page import evaluation_page
-from paceline.report.page import read_page, render, write_page
+from paceline.report.page import render, write_page
 from paceline.report.replay_page import replay_page
 from paceline.report.run_page import run_page
 
@@ -11,7 +11,6 @@ __all__ = [
     "async_page",
     "audit_page",
     "evaluation_page",
-    "read_page",
     "render",
     "replay_page",
     "run_page",

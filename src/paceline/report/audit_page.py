@@ -6,12 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from paceline.report.drawing import answer, sentence, shown
-from paceline.report.page import Page, page, section, table
-
-
-def is_audit(found: Any) -> bool:
-    """Return whether this is what ``paceline audit --json`` prints."""
-    return isinstance(found, dict) and {"status", "sentence", "remedy", "runs"} <= found.keys()
+from paceline.report.page import Page, figures, page, section, table
 
 
 def audit_page(verdict: Mapping[str, Any], *, script: str, digest: str = "", command: str = "") -> Page:
@@ -21,27 +16,23 @@ def audit_page(verdict: Mapping[str, Any], *, script: str, digest: str = "", com
     ----------
     verdict
         What ``paceline audit --json`` prints.
-    script
-        What was audited.
-    digest
-        SHA-256 of the script or of the verdict's file.
+    script, digest
+        Name and SHA-256 of what was audited.
     command
         The command that makes the page again.
     """
-    headline = {"exact": "Exact", "not_exact": "Not exact", "could_not_tell": "Could not tell"}.get(
-        str(verdict["status"]), "Could not tell"
-    )
+    headline = {"exact": "Exact", "not_exact": "Not exact"}.get(verdict["status"], "Could not tell")
     exact = headline == "Exact"
     detail = str(verdict["sentence"]).removeprefix(f"{headline}: ")  # the headline stands above it
-    figures = sentence("{sentence}", sentence=(detail[:1].upper() + detail[1:], "text"))
-    figures["facts"] |= {key: verdict[key] for key in ("deviation", "noise", "steps", "ranks", "first_step")}
+    found = sentence("{sentence}", sentence=(detail[:1].upper() + detail[1:], "text"))
+    found["facts"] |= {key: verdict[key] for key in ("deviation", "noise", "steps", "ranks", "first_step")}
     remedy = (
         "Balance it: unequal batches will train the same model."
         if exact
         else verdict["remedy"] or "Run it without the audit first."
     )
     answers = [
-        answer("Does a sample count the same wherever it lands?", headline, figures),
+        answer("Does a sample count the same wherever it lands?", headline, found),
         answer(
             "What next?",
             "Balance it" if exact else "Change it" if headline == "Not exact" else "Look closer",
@@ -62,23 +53,14 @@ def audit_page(verdict: Mapping[str, Any], *, script: str, digest: str = "", com
         ("at", verdict["parameter"] or None, "text"),
     )
     known = [(name, shown(value, form)) for name, value, form in facts if value is not None]
-    sections = [
-        section(
-            "Runs that were compared",
-            "Samples are the same in every step; ranks, micro-batches and sizes differ.",
-            runs,
-        ),
-        section(
-            "Details", " ".join(verdict["notes"]), table("In figures", (("quantity", "text"), ("value", "text")), known)
-        ),
-    ]
-    data = [(script, "the audited script", digest)]
+    details = section("Details", " ".join(verdict["notes"]), figures(known))
+    about = "Samples are the same in every step; ranks, micro-batches and sizes differ."
     return page(
         "audit",
         f"Audit of {script}",
         answers,
-        sections,
+        [section("Runs that were compared", about, runs), details],
         settings=[("steps", str(verdict["steps"]))],
-        data=data,
+        data=[(script, "the audited script", digest)],
         command=command,
     )

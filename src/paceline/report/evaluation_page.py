@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,7 +11,6 @@ from paceline._arrays import Array
 from paceline.datasets import Trace
 from paceline.eval import Leaderboard, iter_backtest
 from paceline.eval.leaderboard import BASELINE
-from paceline.eval.significance import Lead
 from paceline.predictors import LastValue, Predictor
 from paceline.report.drawing import answer, sentence, shown
 from paceline.report.page import ChartBand, ChartLine, Page, lines, named, page, section, table
@@ -22,8 +20,7 @@ LEVELS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 """Levels at which calibration is checked: the first and the last bound the 90% interval."""
 
 
-@dataclass(frozen=True, eq=False)
-class ForecastsOf:
+class ForecastsOf(NamedTuple):
     """Scored forecasts of one job: quantiles ``[Q, T, W]``, forecasts and actual speeds, ``[T, W]``."""
 
     trace: Trace
@@ -53,10 +50,8 @@ def evaluation_page(
         The jobs that were scored.
     warmup
         Iterations that were not scored.
-    settings
-        Names and values of what was chosen beside.
-    command
-        The command that makes the page again.
+    settings, command
+        Names and values of what was chosen beside, and the command that makes the page again.
     """
     best = str(board.overall["predictor"][0])
     model = {BASELINE: LastValue(), **models}[best]
@@ -78,13 +73,9 @@ def evaluation_page(
     )
 
 
-def _range(lead: Lead) -> tuple[float, float, float]:
-    return lead.low, lead.ratio, lead.high
-
-
 def _verdict(board: Leaderboard, best: str) -> list[dict[str, Any]]:
-    lead = board.lead(best)
-    table_of = board.overall.set_index("predictor")
+    lead, row = board.lead(best), board.overall.set_index("predictor").loc[best]
+    worst, overhead, coverage = (float(np.asarray(row[name])) for name in ("worst", "overhead", "coverage"))
     ahead = sentence(
         "Its error is {rmse} of the last value's, {low} to {high} with 95% confidence over {workers} workers: "
         + ("significant." if lead.is_significant else "not significant."),
@@ -93,36 +84,27 @@ def _verdict(board: Leaderboard, best: str) -> list[dict[str, Any]]:
         high=(lead.high, "ratio"),
         workers=(int((board.workers["predictor"] == best).sum()), "count"),
     )
-    worst = float(np.asarray(table_of.loc[best, "worst"]))
     where = sentence(
         "times the last value's error, for the worker where it does worst: {where}.",
-        where=(str(table_of.loc[best, "where"]), "text"),
+        where=(str(row["where"]), "text"),
         worst=(worst, "ratio"),
     )
-    overhead = float(np.asarray(table_of.loc[best, "overhead"]))
     costs = sentence(
         "longer than with known speeds: so much its errors cost a group of 16 workers.", overhead=(overhead, "percent")
     )
-    coverage = float(np.asarray(table_of.loc[best, "coverage"]))
     holds = sentence("of the speeds lay in its 90% intervals.", coverage=(coverage, "percent"))
+    advice = "Keep it simple"
+    reason = sentence("Nothing here beats the last value significantly; an average (ewma) will do.")
+    if lead.is_significant and best != BASELINE:
+        advice = "Replay it"
+        reason = sentence("paceline replay {best} says what its forecasts gain as batch sizes.", best=(best, "text"))
     return [
         answer("Who forecasts best?", best, ahead),
         answer("Where is it worst?", shown(worst, "ratio"), where),
         answer("What do its errors cost?", shown(overhead, "percent"), costs),
         answer("Do its intervals hold?", shown(coverage, "percent"), holds),
-        _next(best, lead.is_significant),
+        answer("What next?", advice, reason),
     ]
-
-
-def _next(best: str, clear: bool) -> dict[str, Any]:
-    if clear and best != BASELINE:
-        text = "paceline replay {best} says what its forecasts gain as batch sizes."
-        return answer("What next?", "Replay it", sentence(text, best=(best, "text")))
-    return answer(
-        "What next?",
-        "Keep it simple",
-        sentence("Nothing here beats the last value significantly; an average (ewma) will do."),
-    )
 
 
 def _leaderboard(board: Leaderboard) -> dict[str, Any]:
@@ -133,7 +115,7 @@ def _leaderboard(board: Leaderboard) -> dict[str, Any]:
     rows = [
         (
             row["predictor"],
-            _range(board.lead(str(row["predictor"]))),
+            ((lead := board.lead(str(row["predictor"]))).low, lead.ratio, lead.high),
             *(row[name] for name in ("mae", "worst", "coverage", "overhead")),
             1e-6 * float(row["microseconds"]),
             *((row.get("fit seconds"),) if board.fit_seconds else ()),

@@ -1,10 +1,4 @@
-"""A page: plain data, written as one HTML file that needs no other, and as JSON beside it.
-
-Charts are drawn here, as SVG, and a script of two hundred lines lets readers point at them and zoom. Libraries that do
-that were measured and left out: their scripts alone have 0.9 MB (Vega), 1.3 MB (Bokeh) and 4.8 MB (Plotly), where a
-whole page has about 0.1 MB; and they draw when the script runs, so that nothing is there in print, in the dark, on a
-phone or for a screen reader unless it is made once more.
-"""
+"""A page: plain data, written as one HTML file that needs no other, and as JSON beside it."""
 
 from __future__ import annotations
 
@@ -13,10 +7,9 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,7 +19,6 @@ from paceline._files import atomic_write, require_writable
 from paceline._require import require
 from paceline._text import count, printable
 from paceline._version import __version__
-from paceline.datasets.io import json_of
 from paceline.report import drawing
 from paceline.report.drawing import shown
 
@@ -54,27 +46,23 @@ def table(
     return {"block": "table", "caption": caption, "columns": heads, "rows": [list(row) for row in rows], "note": note}
 
 
-@dataclass(frozen=True)
-class ChartLine:
-    """One line of a chart.
+def figures(rows: Iterable[tuple[str, Any]], caption: str = "In figures") -> dict[str, Any]:
+    """Return a table of quantities, whose values are texts."""
+    return table(caption, (("quantity", "text"), ("value", "text")), rows)
 
-    Parameters
-    ----------
-    name
-        Its name in the legend.
-    values
-        Its values along the chart, ``[T]``; NaN leaves a gap.
-    color
-        Its color, 0 to 5; -1 is gray. Each color has a pattern of dashes, for those who do not see it.
+
+class ChartLine(NamedTuple):
+    """One line of a chart: its name in the legend, and values along the chart, ``[T]``; NaN leaves a gap.
+
+    Each color has a pattern of dashes too, for those who do not see it.
     """
 
     name: str
     values: ArrayLike
-    color: int
+    color: int  # 0 to 5; -1 is gray
 
 
-@dataclass(frozen=True)
-class ChartBand:
+class ChartBand(NamedTuple):
     """An area between two values along a chart, ``[T]`` each."""
 
     name: str
@@ -93,18 +81,9 @@ def lines(
     unit: str,
     bands: Sequence[ChartBand] = (),
 ) -> dict[str, Any]:
-    """Return a chart of lines over ``along``, ``[T]``; of many iterations, means of neighbors.
+    """Return a chart of lines, the most important last, and of areas behind them; of many iterations, mean neighbors.
 
-    Parameters
-    ----------
-    title, about
-        Its title, and a sentence on how to read it.
-    along
-        Positions of the values, ascending.
-    chart_lines, bands
-        Lines, the most important last, and areas behind them.
-    x, unit
-        What runs along the chart, and the unit of the values.
+    They run over ``along``, ``[T]``, ascending numbers of ``x``; ``unit`` is that of the values.
     """
     each = -(-len(along) // POINTS)
     thinned = f" Each point is the mean of {each} neighbors." if each > 1 else ""
@@ -149,20 +128,10 @@ def gantt(
     first: Sequence[int],
     until: float | None = None,
 ) -> dict[str, Any]:
-    """Return who computed and who waited in a few iterations, on one row a worker.
+    """Return who computed and who waited in K iterations that follow each other, on one row a worker.
 
-    Parameters
-    ----------
-    title, about
-        Its title, and a sentence on how to read it.
-    workers
-        The fleet.
-    seconds_KW
-        Time of each worker in K iterations that follow each other; NaN where it did not report.
-    first
-        The workers with a row of their own; one more row is the median of all others.
-    until
-        Where the time axis ends, in seconds, so that two charts can be compared; by default where the last bar does.
+    The ``first`` workers have a row of their own; one more row is the median of all others. The time axis ends at
+    ``until`` seconds, by default where the last bar does.
     """
     ends_K = np.cumsum(np.fmax.reduce(seconds_KW, axis=1))
     begins_K = np.concatenate([[0.0], ends_K[:-1]])
@@ -216,9 +185,6 @@ def _plain(value: float) -> float | None:
     return float(f"{value:.5g}") if np.isfinite(value) else None
 
 
-SCHEMA = 1
-"""Version of the page's JSON; later ones are refused."""
-
 TEMPLATE = Path(__file__).parent / "template"
 
 Page = dict[str, Any]
@@ -235,32 +201,17 @@ def page(
     data: Sequence[Sequence[Any]],
     command: str = "",
 ) -> Page:
-    """Return a page of these parts, with what it was made from, and how it is made again, at its end.
+    """Return a page of answers and sections, and at its end what it was made from, and by which command.
 
-    Parameters
-    ----------
-    kind
-        What it is about: a run, an evaluation, a replay, an audit.
-    title
-        Its name.
-    verdict
-        Answers (:func:`paceline.report.drawing.answer`), the most important first.
-    sections
-        Sections (:func:`paceline.report.page.section`).
-    settings
-        Names and values of what was chosen.
-    data
-        Name, size and SHA-256 of what was read.
-    command
-        The command that makes it again; empty if there is none.
+    ``settings`` are names and values of what was chosen; ``data`` are name, size and SHA-256 of what was read.
     """
     origin = section(
         "Settings and data",
         "The same data and the same version make the same page, byte by byte.",
-        table("Settings", (("setting", "text"), ("value", "text")), [*settings, ("paceline", __version__)]),
+        figures([*settings, ("paceline", __version__)], "Settings"),
         table("Data", (("data", "text"), ("holds", "text"), ("SHA-256", "text")), data),
     )
-    about = {"paceline_report": SCHEMA, "version": __version__, "kind": kind, "title": title, "command": command}
+    about = {"paceline_report": 1, "version": __version__, "kind": kind, "title": title, "command": command}
     made: Page = _json_safe({**about, "verdict": list(verdict), "sections": [*sections, origin]})
     return made
 
@@ -316,26 +267,6 @@ def is_page(path: Path) -> bool:
     except (OSError, ValueError):
         return False
     return isinstance(found, dict) and "paceline_report" in found
-
-
-def read_page(path: str | Path) -> Page:
-    """Read a page's JSON.
-
-    Raises
-    ------
-    ValueError
-        If the file is not the JSON of a report, or was written by a later version.
-    """
-    path = Path(path)
-    found = json_of(path, 1 << 28, "no report is as large")
-    schema = found.get("paceline_report") if isinstance(found, dict) else None
-    if not isinstance(schema, int) or schema > SCHEMA:
-        raise ValueError(
-            f"{printable(str(path))} must be the JSON of a report, schema {SCHEMA} at most, "
-            f"got {printable(str(schema))}: "
-            "give a run's .jsonl file, what `paceline audit --json` printed, or the .json beside a report"
-        )
-    return dict(found)
 
 
 def render(page: Page) -> str:

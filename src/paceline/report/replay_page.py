@@ -31,15 +31,15 @@ def replay_page(
         What :func:`paceline.eval.replay_all` returned.
     traces
         The replayed jobs.
-    settings
-        Names and values of what was chosen beside.
-    command
-        The command that makes the page again.
+    settings, command
+        Names and values of what was chosen beside, and the command that makes the page again.
     """
-    scheme = _best(replays)
-    gains = {name: float(_row(replay, scheme)["speed-up"]) for name, replay in replays.replays.items()}
+    schemes = [str(name) for name in replays.overall["scheme"] if name not in (EQUAL, ORACLE)]
+    scheme = schemes[0] if schemes else ORACLE  # the fastest that a job could use
+    by_job = replays.replays
+    gains = {name: float(_row(replay, scheme)["speed-up"]) for name, replay in by_job.items()}
     shown_job = max(gains, key=gains.__getitem__)
-    trace, replay = next(trace for trace in traces if trace.name == shown_job), replays.replays[shown_job]
+    trace, replay = next(trace for trace in traces if trace.name == shown_job), by_job[shown_job]
     jobs = f"{len(traces)} recorded jobs" if len(traces) > 1 else shown_job
     facts = [Fact.of(one) for one in traces]
     return page(
@@ -47,10 +47,7 @@ def replay_page(
         f"Replay of {jobs}",
         replay_verdict(replays, scheme, replay, trace),
         [_schemes(replays, gains), _job(replay, trace, scheme)],
-        settings=[
-            *settings,
-            *((f"global batch, {name}", f"{one.global_batch}") for name, one in replays.replays.items()),
-        ],
+        settings=[*settings, *((f"global batch, {name}", f"{one.global_batch}") for name, one in by_job.items())],
         data=[(one.name, f"{one.iterations} iterations of {one.workers} workers", one.digest) for one in facts],
         command=command,
     )
@@ -92,33 +89,20 @@ def replay_verdict(replays: Replays, scheme: str, replay: Replay, trace: Trace) 
 
 
 def _next(gain: float, oracle: float, scheme: str) -> dict[str, Any]:
+    asks, by, best = "What next?", {"scheme": (scheme, "text")}, {"oracle": (oracle, "times")}
     # a smaller speed-up is less than the error of the replay's simplifications
     if oracle < 1.02:
         text = "Even speeds known in advance would gain no more than {oracle}: workers are alike."
-        return answer("What next?", "Nothing", sentence(text, oracle=(oracle, "times")))
+        return answer(asks, "Nothing", sentence(text, **best))
     if gain < 1.02:
         text = "Balancing by {scheme} reaches {gain} of {oracle}: compare predictors with paceline evaluate."
-        return answer(
-            "What next?",
-            "Forecast better",
-            sentence(text, scheme=(scheme, "text"), gain=(gain, "times"), oracle=(oracle, "times")),
-        )
-    if scheme == "auto":
-        return answer(
-            "What next?",
-            "Balance it",
-            sentence("Add balance = attach(model, loader) to the script: auto is its default."),
-        )
+        return answer(asks, "Forecast better", sentence(text, **by, gain=(gain, "times"), **best))
     text = "paceline fit {scheme} --out model.safetensors, then give it to attach as predictor=load_model(...)."
-    if scheme.endswith(".safetensors"):
+    if scheme == "auto":
+        text, by = "Add balance = attach(model, loader) to the script: auto is its default.", {}
+    elif scheme.endswith(".safetensors"):
         text = "Give {scheme} to attach as predictor=load_model(...)."
-    return answer("What next?", "Balance it", sentence(text, scheme=(scheme, "text")))
-
-
-def _best(replays: Replays) -> str:
-    """Return the fastest scheme that a job could use."""
-    names = [str(name) for name in replays.overall["scheme"] if name not in (EQUAL, ORACLE)]
-    return names[0] if names else ORACLE
+    return answer(asks, "Balance it", sentence(text, **by))
 
 
 def _schemes(replays: Replays, gains: Mapping[str, float]) -> dict[str, Any]:
@@ -128,24 +112,18 @@ def _schemes(replays: Replays, gains: Mapping[str, float]) -> dict[str, Any]:
     ]
     several = len(gains) > 1
     detail = "from the job that gains least to the one that gains most" if several else "a 95% interval over its parts"
-    columns = (
-        ("scheme", "text"),
-        ("speed-up over equal batches", "range"),
-        ("waiting", "percent"),
-        ("slower than the oracle by", "percent"),
-    )
-    tables = [
-        table("Leaderboard", columns, rows, note=f"The range is {detail}. The line is at 1: as fast as equal batches.")
-    ]
+    columns = [("scheme", "text"), ("speed-up over equal batches", "range"), ("waiting", "percent")]
+    columns += [("slower than the oracle by", "percent")]
+    note = f"The range is {detail}. The line is at 1: as fast as equal batches."
+    tables = [table("Leaderboard", columns, rows, note=note)]
     if several:
         wide = [
             (row[0], *(float(_row(one, str(row[0]))["speed-up"]) for one in replays.replays.values())) for row in rows
         ]
         heads = [("scheme", "text"), *((name, "times") for name in replays.replays)]
         tables.append(table("Speed-up of each job", heads, wide))
-    return section(
-        "Schemes side by side", "The same recorded speeds, other batch sizes. Communication is left out.", *tables
-    )
+    about = "The same recorded speeds, other batch sizes. Communication is left out."
+    return section("Schemes side by side", about, *tables)
 
 
 def _range_over(replays: Replays, scheme: str) -> tuple[float, float, float]:
@@ -178,61 +156,29 @@ def jackknife(numerator_K: Array, denominator_K: Array) -> float:
 
 
 def _job(replay: Replay, trace: Trace, scheme: str) -> dict[str, Any]:
-    equal, better = replay.iterations[EQUAL], replay.iterations[scheme]
-    seconds_KW = np.stack([one.seconds for one in equal])
+    equal = replay.iterations[EQUAL]
+    seconds_KW, balanced_KW = (np.stack([one.seconds for one in replay.iterations[name]]) for name in (EQUAL, scheme))
     waits_K = np.array([one.waiting for one in equal])
-    k = max(int(np.argmax(np.convolve(waits_K, np.ones(WINDOW), "valid"))) if len(waits_K) >= WINDOW else 0, 0)
+    k = int(np.argmax(np.convolve(waits_K, np.ones(WINDOW), "valid"))) if len(waits_K) >= WINDOW else 0
     rows = slice(k, k + WINDOW)
-    first = _first(trace, seconds_KW)
-    until = float(seconds_KW[rows].max(axis=1).sum())
-    numbers = [one.number for one in equal[rows]]
-    about = f"Iterations {numbers[0]} to {numbers[-1]} of {trace.name}: those in a row that waited most."
-    balanced_KW = np.stack([one.seconds for one in better])
-    charts = [
-        gantt("Before: equal batches", about, trace.workers, seconds_KW[rows], first=first[:WITH_A_ROW], until=until),
-        gantt(
-            f"After: balanced by {scheme}",
-            "The same iterations, speeds and time axis.",
-            trace.workers,
-            balanced_KW[rows],
-            first=first[:WITH_A_ROW],
-            until=until,
-        ),
-        lines(
-            "Iteration times",
-            "Means of 25 iterations.",
-            np.array([one.number for one in equal]),
-            [ChartLine(name, 1e3 * smooth(replay.seconds(name)), color) for name, color in _line_colors(scheme)],
-            x="iteration",
-            unit="ms",
-        ),
-    ]
-    chart_lines, bands = of_fleet(trace.speed, trace.workers, first)
-    charts.append(
-        lines(
-            "Recorded speeds",
-            "Slow workers first.",
-            np.arange(len(trace)),
-            chart_lines[::-1],
-            x="iteration",
-            unit="samples/s",
-            bands=bands,
-        )
-    )
+    slow = [one.worker for one in slow_workers(trace.speed)]
+    first = list(dict.fromkeys([*slow, *np.argsort(-seconds_KW.mean(axis=0), kind="stable").tolist()]))
+    numbers = np.array([one.number for one in equal])
+    axes: dict[str, Any] = {"first": first[:WITH_A_ROW], "until": float(seconds_KW[rows].max(axis=1).sum())}
+    about = f"Iterations {numbers[rows][0]} to {numbers[rows][-1]} of {trace.name}: those in a row that waited most."
+    same = "The same iterations, speeds and time axis."
+    colors = {EQUAL: 5, ORACLE: 2, scheme: 0}.items()
+    times = [ChartLine(name, 1e3 * smooth(replay.seconds(name)), color) for name, color in colors]
+    speeds, bands = of_fleet(trace.speed, trace.workers, first)
+    along: dict[str, Any] = {"along": np.arange(len(trace)), "x": "iteration", "unit": "samples/s"}
     return section(
         f"Who waits, before and after: {trace.name}",
         "Each row is a worker. It computes, then waits for the slowest one.",
-        *charts,
+        gantt("Before: equal batches", about, trace.workers, seconds_KW[rows], **axes),
+        gantt(f"After: balanced by {scheme}", same, trace.workers, balanced_KW[rows], **axes),
+        lines("Iteration times", "Means of 25 iterations.", numbers, times, x="iteration", unit="ms"),
+        lines("Recorded speeds", "Slow workers first.", **along, chart_lines=speeds[::-1], bands=bands),
     )
-
-
-def _line_colors(scheme: str) -> list[tuple[str, int]]:
-    return list({EQUAL: 5, ORACLE: 2, scheme: 0}.items())
-
-
-def _first(trace: Trace, seconds_KW: Array) -> list[int]:
-    slow = [one.worker for one in slow_workers(trace.speed)]
-    return list(dict.fromkeys([*slow, *np.argsort(-seconds_KW.mean(axis=0), kind="stable").tolist()]))
 
 
 def _row(replay: Replay, scheme: str) -> dict[str, float]:

@@ -17,33 +17,23 @@ from paceline._arrays import Array, mean, median
 from paceline._text import listed
 from paceline.recording import Run
 from paceline.report.drawing import answer, sentence, shown
-from paceline.report.page import ChartLine, Page, gantt, lines, named, of_fleet, page, section, table
+from paceline.report.page import ChartLine, Page, figures, gantt, lines, named, of_fleet, page, section, table
 
 
 @dataclass(frozen=True, kw_only=True)
 class Slowness:
-    """The longest time for which a worker was slow.
-
-    Parameters
-    ----------
-    worker
-        Its column.
-    first, last
-        Its first and last slow iteration, as positions in the job.
-    lasts
-        Whether it was still slow at the end.
-    speed
-        Its median speed meanwhile, over the usual one.
-    lost
-        How much it lost: iterations of the whole fleet that its missing speed would make, were all as slow.
-    """
+    """The longest time for which a worker, a column, was slow."""
 
     worker: int
     first: int
     last: int
+    """Its first and last slow iteration, as positions in the job."""
     lasts: bool
+    """Whether it was still slow at the end."""
     speed: float
+    """Its median speed meanwhile, over the usual one."""
     lost: float
+    """Iterations of the whole fleet that its missing speed would make, were all as slow."""
 
 
 def slow_workers(speed_TW: Array) -> list[Slowness]:
@@ -78,11 +68,8 @@ def who_is_slow(speed_TW: Array, workers: Sequence[str], index_T: Sequence[int] 
     if not np.isfinite(speed_TW).any():
         return answer(asks, "Not known", sentence("No worker reported a time."))
     if not found:
-        return answer(
-            asks,
-            "Nobody",
-            sentence("No worker stayed more than {least} below the usual speed.", least=(0.1, "percent")),
-        )
+        detail = sentence("No worker stayed more than {least} below the usual speed.", least=(0.1, "percent"))
+        return answer(asks, "Nobody", detail)
     worst, other = found[0], "the other" if len(workers) == 2 else "the median"
     slower, first = (1 - worst.speed, "percent"), (float(index_T[worst.first]), "count")
     if not worst.lasts:
@@ -96,21 +83,15 @@ def who_is_slow(speed_TW: Array, workers: Sequence[str], index_T: Sequence[int] 
     else:
         detail = sentence(f"It has been {{slower}} slower than {other} ever since the first iteration.", slower=slower)
     if 2 * len(found) > len(workers) > 2 and not worst.lasts:
-        turns = sentence(
-            "{count} of {workers} workers were slow at times.",
-            count=(len(found), "count"),
-            workers=(len(workers), "count"),
-        )
+        counts = {"count": (len(found), "count"), "workers": (len(workers), "count")}
+        turns = sentence("{count} of {workers} workers were slow at times.", **counts)
         longest = sentence("The longest time was that of {worker}:", worker=(named(workers[worst.worker]), "text"))
         return answer(asks, "It moves", turns, longest, detail | {"text": detail["text"].replace("It was", "it was")})
     if len(found) == 1:
         return answer(asks, named(workers[worst.worker]), detail)
     names = listed([named(workers[one.worker]) for one in found[1:3]], max(len(found) - 3, 0))
-    too = sentence(
-        "{names} {were} slow for a while too.",
-        names=(names, "text"),
-        were=("was" if len(found) == 2 else "were", "text"),
-    )
+    were = "was" if len(found) == 2 else "were"
+    too = sentence("{names} {were} slow for a while too.", names=(names, "text"), were=(were, "text"))
     return answer(asks, named(workers[worst.worker]), detail, too)
 
 
@@ -163,18 +144,16 @@ def speed_of(run: Run) -> Array:
 
 
 def _cost(run: Run) -> dict[str, Any]:
-    share, waited = run.waiting().share, float(np.nansum(run.wait_seconds))
+    share, waited, asks = run.waiting().share, float(np.nansum(run.wait_seconds)), "What does waiting cost?"
     if np.isnan(share):
-        return answer(
-            "What does waiting cost?", "Not known", sentence("No two workers reported a time in the same iteration.")
-        )
+        return answer(asks, "Not known", sentence("No two workers reported a time in the same iteration."))
     detail = sentence(
         "of the workers' time was spent waiting for the slowest one: {waited}, summed over {workers} workers.",
         share=(share, "percent"),
         waited=(waited, "seconds"),
         workers=(len(run.workers), "count"),
     )
-    return answer("What does waiting cost?", shown(share, "percent"), detail)
+    return answer(asks, shown(share, "percent"), detail)
 
 
 def _saved(run: Run) -> dict[str, Any]:
@@ -253,31 +232,22 @@ def run_page(run: Run, *, digest: str = "", command: str = "") -> Page:
     ----------
     run
         A run read with :func:`paceline.recording.read_run`.
-    digest
-        SHA-256 of its file.
-    command
-        The command that makes the page again.
+    digest, command
+        SHA-256 of its file, and the command that makes the page again.
     """
     first = _first(run)
     name = Path(run.name)
-    holds = f"{len(run)} iterations of {len(run.workers)} workers"
+    batch = np.nansum(run.of_workers["planned"][-1])
     return page(
         "run",
         name.stem,
         [who_is_slow(speed_of(run), run.workers, run.of_fleet["index"]), _cost(run), _saved(run), _next(run)],
         [
-            _waits(run, first),
-            _times(run),
-            _forecasts(run, first[0]),
-            _shares(run, first),
-            _workers(run, first),
-            _reasons(run),
+            *(_waits(run, first), _times(run), _forecasts(run, first[0])),
+            *(_shares(run, first), _workers(run, first), _reasons(run)),
         ],
-        settings=[
-            ("workers", f"{len(run.workers)}"),
-            ("global batch", f"{np.nansum(run.of_workers['planned'][-1]):.0f}"),
-        ],
-        data=[(name.name, holds, digest)],
+        settings=[("workers", f"{len(run.workers)}"), ("global batch", f"{batch:.0f}")],
+        data=[(name.name, f"{len(run)} iterations of {len(run.workers)} workers", digest)],
         command=command,
     )
 
@@ -296,10 +266,11 @@ def _first(run: Run) -> list[int]:
 def _waits(run: Run, first: list[int]) -> dict[str, Any]:
     windows = list(_windows(run))
     until = max(float(np.nansum(np.fmax.reduce(run.seconds[rows], axis=1))) for _, _, rows in windows)
-    charts = [
-        gantt(title, about, run.workers, run.seconds[rows], first=first[:12], until=until or None)
-        for title, about, rows in windows
-    ]
+    charts = []
+    for title, then, rows in windows:
+        index = run.of_fleet["index"][rows]
+        about = f"Iterations {index[0]:.0f} to {index[-1]:.0f}. {then}"
+        charts.append(gantt(title, about, run.workers, run.seconds[rows], first=first[:12], until=until or None))
     about = (
         "Each row is a worker, slow ones first. It computes, then waits for the slowest one; communication is left out."
     )
@@ -323,16 +294,14 @@ def _windows(run: Run) -> Iterator[tuple[str, str, slice]]:
         waits_T = np.nan_to_num(run.waiting_share)
         t = int(np.argmax(np.convolve(waits_T, np.ones(WINDOW))[: len(waits_T)]))  # the last of those that waited most
         shown = slice(max(t - WINDOW + 1, 0), t + 1)
-        yield "The iterations that waited most", _which(run, shown) + " Sizes were not changed.", shown
+        yield "The iterations that waited most", "Sizes were not changed.", shown
         return
-    before, after = slice(max(t - WINDOW + 1, 0), t + 1), slice(t + 1, t + 1 + WINDOW)
-    yield "Before", _which(run, before) + " Then came the change of sizes that was expected to gain most.", before
-    yield "After", _which(run, after) + " The time axis is the same.", after
-
-
-def _which(run: Run, rows: slice) -> str:
-    index = run.of_fleet["index"][rows]
-    return f"Iterations {index[0]:.0f} to {index[-1]:.0f}."
+    yield (
+        "Before",
+        "Then came the change of sizes that was expected to gain most.",
+        slice(max(t - WINDOW + 1, 0), t + 1),
+    )
+    yield "After", "The time axis is the same.", slice(t + 1, t + 1 + WINDOW)
 
 
 # -- times and forecasts -----------------------------------------------------------------------------------------
@@ -353,12 +322,6 @@ def _times(run: Run) -> dict[str, Any]:
         x="iteration",
         unit="ms",
     )
-    return section(
-        "Iteration times", "", chart, table("In figures", (("quantity", "text"), ("value", "text")), _figures(run))
-    )
-
-
-def _figures(run: Run) -> list[tuple[str, Any]]:
     fleet, waits = run.of_fleet, run.waiting()
     rows = (
         ("iterations", len(run), "count"),
@@ -375,7 +338,8 @@ def _figures(run: Run) -> list[tuple[str, Any]]:
         ("lines of the file that could not be read", run.skipped, "count"),
         ("iterations that could not be written to the file", run.lost, "count"),
     )
-    return [(name, shown(value, form)) for name, value, form in rows if not np.isnan(value)]
+    known = [(name, shown(value, form)) for name, value, form in rows if not np.isnan(value)]
+    return section("Iteration times", "", chart, figures(known))
 
 
 def _forecasts(run: Run, w: int) -> dict[str, Any]:
@@ -434,24 +398,11 @@ def _workers(run: Run, first: list[int]) -> dict[str, Any]:
         )
         for w in first
     ]
-    return section(
-        "Workers",
-        "Slow ones first, then those that the others waited for most.",
-        table(
-            "All workers",
-            (
-                ("worker", "text"),
-                ("samples, mean", "number"),
-                ("time, median", "seconds"),
-                ("samples/s, median", "number"),
-                ("forecast off by, median", "percent"),
-                ("waits", "percent"),
-                ("slowest in", "percent"),
-                ("no report in", "percent"),
-            ),
-            rows,
-        ),
-    )
+    columns = [("worker", "text"), ("samples, mean", "number"), ("time, median", "seconds")]
+    columns += [("samples/s, median", "number"), ("forecast off by, median", "percent"), ("waits", "percent")]
+    columns += [("slowest in", "percent"), ("no report in", "percent")]
+    about = "Slow ones first, then those that the others waited for most."
+    return section("Workers", about, table("All workers", columns, rows))
 
 
 def _reasons(run: Run) -> dict[str, Any]:
