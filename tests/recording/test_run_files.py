@@ -321,13 +321,10 @@ def lines_of(path, batch, count):
     return header, rows
 
 
-@pytest.mark.parametrize("names_its_run", [True, False])
-def test_interleaved_lines_read_by_own_header(tmp_path, names_its_run):
-    """A file from before locks, or of a disk without: lines are the right job's, or are skipped and counted."""
+def test_interleaved_lines_read_by_own_header(tmp_path):
+    """A file of a disk without locks: lines are the right job's."""
     one, two = (lines_of(tmp_path / f"{batch}.jsonl", batch, 5) for batch in (60, 90))
     mixed = [one[0], two[0], *(row for pair in zip(one[1], two[1], strict=True) for row in pair)]
-    if not names_its_run:
-        mixed = [{key: value for key, value in line.items() if key != "run"} for line in mixed]
     path = tmp_path / "both.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in mixed))
     run = read_run(path)
@@ -335,5 +332,4 @@ def test_interleaved_lines_read_by_own_header(tmp_path, names_its_run):
     for w, worker in enumerate(run.workers):
         of_worker = np.isfinite(run.seconds[:, w])
         assert set(index[of_worker]) <= {float(worker.partition("-")[0])}
-    assert len(run) + run.skipped == 10
-    assert len(run) == (10 if names_its_run else 5)
+    assert (len(run), run.skipped) == (10, 0)

@@ -19,14 +19,6 @@ class Spent(NamedTuple):
     throttled: float = 0.0
 
 
-class Used(NamedTuple):
-    """Seconds of CPU time that this process and its whole group had used at a time."""
-
-    at: float
-    process: float
-    group: float
-
-
 class Allowance:
     """The CPU quota of this process's control group, and what the process has spent of it.
 
@@ -75,19 +67,19 @@ class Allowance:
         self._throttled = ThrottledTime(group)
         self._stood = self._throttled.seconds()
         self._usage = File(group.usage) if group else None
-        self._last: Used | None = None
+        self._last: tuple[float, float, float] | None = None  # when, and seconds used by the process and its group
 
     def _is_alone(self) -> bool:
         """Return whether the quota is this process's own, by what it and its group have used since the last look."""
         now, last = time.monotonic(), self._last
         # the kernel counts a group's CPU time in ticks of some ms
-        if self._usage is not None and (last is None or now - last.at >= 0.1):
-            self._last = used = Used(now, time.process_time(), used_seconds(self._usage.text()))
+        if self._usage is not None and (last is None or now - last[0] >= 0.1):
+            _, process, group = self._last = now, time.process_time(), used_seconds(self._usage.text())
             if last is not None:
                 # False too if the group's time is not counted, as is possible in version 1.
                 # workers that share one quota are limited by it together: count it only for the
                 # process that uses most of it
-                self._alone = used.process - last.process >= 0.8 * (used.group - last.group)
+                self._alone = process - last[1] >= 0.8 * (group - last[2])
         return self._alone
 
 

@@ -120,7 +120,7 @@ def nvml_covariates(device: int | torch.device | None = None) -> list[Covariate]
 
 
 class OfGPU:
-    """A covariate of a GPU, for all processes: how busy it is, its memory, or its clock, lower when hot or throttled."""
+    """What all processes do to a GPU: how busy it is, its memory, or its clock, lower when hot or throttled."""
 
     def __init__(self, name: str, unit: str, read: Callable[[], float], error: type[Exception]) -> None:
         self.name, self.unit, self._read, self._error = name, unit, read, error

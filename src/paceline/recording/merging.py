@@ -126,11 +126,7 @@ def _union(names: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _named(paths: Sequence[str | Path]) -> str:
-    """Return the first paths, and how many there are beside them.
-
-    >>> _named(["a", "b"]), _named(["a", "b", "c", "d", "e"])
-    ('a, b', 'a, b, c and 2 more')
-    """
+    """Return the first paths, and how many there are beside them."""
     shown = ", ".join(map(str, paths[:3]))
     return f"{shown} and {len(paths) - 3} more" if len(paths) > 3 else shown
 
@@ -149,35 +145,26 @@ def _merged(files: Sequence[Record]) -> Trace:
 
     measured = {name: panel(name) for name in measured_names}
     if all(header.get("wait_in_comm") for header, _ in files):
-        measured |= _without_waiting(measured["comm_seconds"])
+        # All workers leave the exchange together, so the shortest stay is that of the worker that arrived last.
+        exposed_TW = measured["comm_seconds"]
+        shortest_T = np.min(exposed_TW, axis=1, keepdims=True, initial=np.inf, where=np.isfinite(exposed_TW))
+        measured["comm_seconds"] = comm_TW = np.where(np.isfinite(exposed_TW), shortest_T, np.nan)
+        measured["wait_seconds"] = exposed_TW - comm_TW
     if WORK in measured and not np.isfinite(measured[WORK]).any():
         del measured[WORK]  # nobody knew it
+    # The first worker's word about the job counts.
+    meta = {key: value for header, _ in reversed(files) for key, value in header["meta"].items()}
+    # Recorders number iterations without a gap, so a gap is an iteration that could not be written.
+    gaps = [(header["worker"], int(np.ptp(rows[:, 0])) + 1 - len(rows)) for header, rows in files if len(rows)]
+    if lost := [f"worker {worker}: {count}" for worker, count in gaps if count]:
+        meta["iterations_lost"] = ", ".join(lost)
     return Trace(
         **measured,
         covariates=np.stack([panel(name) for name in covariate_names], axis=-1) if covariate_names else None,
         covariate_names=covariate_names,
         workers=[header["worker"] for header, _ in files],
-        meta=_facts(files) | _lost(files),
+        meta=meta,
     )
-
-
-def _without_waiting(exposed_TW: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-    # All workers leave the exchange together, so the shortest stay is that of the worker that arrived last.
-    shortest_T = np.min(exposed_TW, axis=1, keepdims=True, initial=np.inf, where=np.isfinite(exposed_TW))
-    comm_TW = np.where(np.isfinite(exposed_TW), shortest_T, np.nan)
-    return {"comm_seconds": comm_TW, "wait_seconds": exposed_TW - comm_TW}
-
-
-def _facts(files: Sequence[Record]) -> dict[str, str]:
-    # What the headers say of the job; the first worker's word counts.
-    return {key: value for header, _ in reversed(files) for key, value in header["meta"].items()}
-
-
-def _lost(files: Sequence[Record]) -> dict[str, str]:
-    # Recorders number iterations without a gap, so a gap is an iteration that could not be written.
-    gaps = [(header["worker"], int(np.ptp(rows[:, 0])) + 1 - len(rows)) for header, rows in files if len(rows)]
-    words = [f"worker {worker}: {count}" for worker, count in gaps if count]
-    return {"iterations_lost": ", ".join(words)} if words else {}
 
 
 def _read(path: Path, faults: list[str] | None = None) -> Record:

@@ -265,12 +265,8 @@ def iteration_of(plan: RoundPlan, report: RoundReport, *, time: float, wall_seco
     seconds, comm = np.full(len(place), np.nan), np.full(len(place), np.nan)
     rows = [place[name] for name in report.names]
     comm[rows] = report.communication
-    seconds[rows] = _until_reply(report)
+    # Until a reply is there: computing and communication; NaN for a reply that could not be used.
+    compute_W = np.where(np.isfinite(report.compute_seconds), report.compute_seconds, np.nan)
+    seconds[rows] = np.where(report.used, compute_W + np.nan_to_num(report.communication), np.nan)
     as_report = Report(samples=as_plan.sizes, seconds=seconds, comm_seconds=comm)
     return Iteration.of(as_plan, as_report, as_plan, index=plan.round_index, time=time, wall_seconds=wall_seconds)
-
-
-def _until_reply(report: RoundReport) -> Array:
-    """Return computing and communication of each client, ``[W]``; NaN for a reply that could not be used."""
-    seconds_W = np.where(np.isfinite(report.compute_seconds), report.compute_seconds, np.nan)
-    return np.where(report.used, seconds_W + np.nan_to_num(report.communication), np.nan)

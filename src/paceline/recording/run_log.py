@@ -31,7 +31,7 @@ SCHEMA = ROUND_SCHEMA = 1
 
 OF_WORKERS = ("sizes", "seconds", "forecast_seconds", "comm_seconds", "planned")
 WORK = "work"
-"""Known of workers too where samples have costs; lines of other jobs, and of earlier versions, lack it."""
+"""Known of workers too where samples have costs; lines of other jobs lack it."""
 
 OF_FLEET = ("index", "time", "wall_seconds", "equal_seconds", "overhead_seconds", "gain")
 
@@ -147,10 +147,6 @@ class GrowingFile:
     def begins(self, header: dict[str, Any], fleet: tuple[str, ...]) -> None:
         """Note a complete header."""
 
-    def fits(self, header: dict[str, Any], line: dict[str, Any]) -> bool:
-        """Return whether a line may be one of a header's; a line that names its run always is one of that run's."""
-        return True
-
     def record(self, fleet: tuple[str, ...], line: dict[str, Any]) -> Line | None:
         """Return the record in a line; ``None`` if it lacks something."""
         if not line.keys() >= {*self.of_workers, *self.of_fleet, *self.others}:
@@ -189,7 +185,7 @@ class GrowingFile:
         self._begin = self._end = b""
         self._begun = self._in_long_line = self.ended = False
         self._fleet: tuple[str, ...] | None = None
-        self._headers: dict[object, dict[str, Any] | None] = {}
+        self._headers: dict[str, dict[str, Any] | None] = {}
 
     def _is_another_file(self) -> bool:
         """Return whether what was read first and last is not there any more: another run has taken the file's place."""
@@ -218,7 +214,7 @@ class GrowingFile:
         is_header = self.header in line
         if is_header:
             self._fleet = self._fleet_of(line)
-            self._headers[self._run_of(line)] = None if self._fleet is None else line
+            self._headers[str(line.get("run"))] = None if self._fleet is None else line
             self._begun = self._begun or self._fleet is not None
         if not self._begun:
             raise ValueError(
@@ -228,20 +224,15 @@ class GrowingFile:
         self.ended = not is_header and "ended" in line
         if self.ended:
             return
-        header = None if is_header else self._headers.get(self._run_of(line))
-        explained = header is not None and self.fits(header, line)
-        record = self.record(tuple(header["workers"]), line) if header is not None and explained else None
+        header = None if is_header else self._headers.get(str(line.get("run")))
+        record = None if header is None else self.record(tuple(header["workers"]), line)
         if record is not None:
             self._lines.append(record)
             self._count += 1
-            self.lost += _lost_before(line)
+            lost = line.get("lost_before", 0)
+            self.lost += lost if isinstance(lost, int) and 0 <= lost < LARGEST else 0
         elif text.strip() and not (is_header and self._fleet is not None):
             self.skipped += 1
-
-    def _run_of(self, line: dict[str, Any]) -> object:
-        """Return the run that a line names; files of earlier versions name none, and their newest header counts."""
-        run = line.get("run")
-        return run if isinstance(run, str) else None
 
     def _fleet_of(self, header: dict[str, Any]) -> tuple[str, ...] | None:
         """Return the workers that a header names; ``None`` if it is broken, as it then explains no line."""
@@ -266,11 +257,6 @@ def parsed(text: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return line if isinstance(line, dict) else {}
-
-
-def _lost_before(line: dict[str, Any]) -> int:
-    lost = line.get("lost_before", 0)  # runs of earlier versions do not have it
-    return lost if isinstance(lost, int) and 0 <= lost < LARGEST else 0
 
 
 def are_rows(rows: Iterable[Any], workers: int) -> bool:
@@ -426,13 +412,6 @@ class RunReader(GrowingFile):
         truths = np.array(agreed, dtype=bool), np.array(acted, dtype=bool)
         return Run(str(self.path), workers, of_workers, of_fleet, *truths, why, self.skipped, self.lost)
 
-    def fits(self, header: dict[str, Any], line: dict[str, Any]) -> bool:
-        """Return whether a line's plan divides the header's batch: two jobs may have written to one file."""
-        planned, batch = line.get("planned"), header.get("global_batch")
-        if "run" in line or not isinstance(planned, list) or not isinstance(batch, int):
-            return True
-        return not all(isinstance(size, int) for size in planned) or sum(planned) == batch
-
 
 def read_run(path: str | Path) -> Run:
     """Read a file of JSON lines.
@@ -535,7 +514,7 @@ class AsyncRunReader(GrowingFile):
     def begins(self, header: dict[str, Any], fleet: tuple[str, ...]) -> None:
         """Keep the header's facts about the scheme."""
         bound, batch = header.get("bound"), header.get("batch")
-        self._scheme = str(header.get("scheme", "not known"))
+        self._scheme = str(header.get("scheme"))
         self._bound = bound if isinstance(bound, int) else None
         self._batch = batch if isinstance(batch, int) else 0
 
@@ -558,10 +537,10 @@ class AsyncRunReader(GrowingFile):
             lost=self.lost,
         )
 
-    def fits(self, header: dict[str, Any], line: dict[str, Any]) -> bool:
-        """Return whether the stragglers of a line are names."""
-        names = line.get("stragglers")
-        return isinstance(names, list) and all(isinstance(name, str) for name in names)
+    def record(self, fleet: tuple[str, ...], line: dict[str, Any]) -> Line | None:
+        """Return the record in a line; ``None`` if it lacks something, or its stragglers are no names."""
+        found = super().record(fleet, line)
+        return found if found is not None and all(isinstance(name, str) for name in found.others[0]) else None
 
 
 def is_asynchronous(path: str | Path) -> bool:

@@ -147,18 +147,13 @@ NOTHING = Spent()
 
 
 class Measure(NamedTuple):
-    """Measurements since the last report.
-
-    They are samples, their micro-batches, steps, busy time for all of them, and the communication seconds of the
-    previous step: from the last gradient being ready to the sum over all ranks. Under a CPU quota busy time are those
-    that the work takes if the quota lasts.
-    """
+    """Measurements since the last report."""
 
     samples: float = math.nan
     micro_batches: float = math.nan
     steps: float = math.nan
-    seconds: float = math.nan
-    comm_seconds: float = math.nan
+    seconds: float = math.nan  # busy time for all of them; under a CPU quota, what it is if the quota lasts
+    comm_seconds: float = math.nan  # of the previous step, from the last gradient being ready to the sum over all ranks
 
     def by_steps(self) -> Measure:
         """Return these measurements with the micro-batches of a step taken as one."""
@@ -175,16 +170,12 @@ class _Wait:
 
 @dataclass(eq=False, slots=True)
 class _Load:
-    """The loading of a batch between two marks.
-
-    ``waited`` are seconds of it in which the rank waited for its loading processes, and ``ahead`` those that they took
-    for the batch, divided by their number.
-    """
+    """The loading of a batch between two marks."""
 
     begin: Any
     end: Any = None
-    waited: float = 0.0
-    ahead: float = 0.0
+    waited: float = 0.0  # seconds of it in which the rank waited for its loading processes
+    ahead: float = 0.0  # seconds that they took for the batch, divided by their number
 
 
 @dataclass(eq=False, slots=True)
@@ -294,9 +285,8 @@ class Clock:
         self._pieces: list[float] = []
         self._step_end = _StepEnd()
         self._samples = 0  # of the last lap that was reported
-        self._regular: tuple[int, float, float] | None = (
-            None  # samples, between steps and in all, of the last usual lap
-        )
+        # Samples, between steps and in all, of the last usual lap.
+        self._regular: tuple[int, float, float] | None = None
         self._paused = False
         self.features: tuple[float, ...] = ()
         self.next_look = math.inf if allowance is None else 0.0
@@ -312,15 +302,7 @@ class Clock:
         lap.loads.append(self._load)
 
     def load_ends(self, waited: float = 0.0, ahead: float = 0.0) -> None:
-        """Note that the batch is there.
-
-        Parameters
-        ----------
-        waited
-            Seconds of its loading in which the rank waited for its loading processes.
-        ahead
-            Seconds that these took for it, divided by their number.
-        """
+        """Note that the batch is there, and how long its loading processes were waited for, and took ahead, each."""
         if self._load is not None:
             self._load.end, self._load.waited, self._load.ahead = self._marks.mark(), waited, ahead
 
@@ -480,7 +462,8 @@ class Clock:
         before, after = lap.spent_begin, lap.spent_end
         if seconds <= 0 or (cores == math.inf and before.throttled == after.throttled):  # as a rule there is no quota
             return 1.0
-        return lasting(seconds, difference(before, after), cores, self._threads) / seconds
+        spent = Spent(after.cpu - before.cpu, after.throttled - before.throttled)
+        return lasting(seconds, spent, cores, self._threads) / seconds
 
     def _between(self, begin: Any, end: Any) -> float:
         """Return the time between two marks; 0 if the second is missing or has not been passed."""
@@ -511,21 +494,8 @@ class Clock:
         return took
 
 
-def difference(start: Spent, stop: Spent) -> Spent:
-    """Return the CPU time spent between two moments.
-
-    >>> difference(Spent(1.0, 0.5), Spent(1.5, 0.5))
-    Spent(cpu=0.5, throttled=0.0)
-    """
-    return Spent(stop.cpu - start.cpu, stop.throttled - start.throttled)
-
-
 def added(one: tuple[float, ...], other: tuple[float, ...]) -> tuple[float, ...]:
-    """Return the sums of two rows of numbers; either may be empty.
-
-    >>> added((1.0, 2.0), (0.5, 0.5)), added((), (1.0,))
-    ((1.5, 2.5), (1.0,))
-    """
+    """Return the sums of two rows of numbers; either may be empty."""
     if not one or not other:
         return one or other
     return tuple(a + b for a, b in zip(one, other, strict=True))
