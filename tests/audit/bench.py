@@ -15,7 +15,7 @@ from paceline.audit import Audit
 from paceline.audit.inside.balanced import watch_balanced
 from paceline.audit.inside.patches import Patches
 from paceline.audit.inside.step_recorder import StepRecorder
-from paceline.audit.run import AuditRun, load_all
+from paceline.audit.run import AuditRun, RankRecord
 
 
 class Ended(BaseException):
@@ -77,7 +77,8 @@ class Together:
         # Models first: the garbage collector would wait with the interpreter's lock for gloo's threads, which need it.
         gc.collect()
         dist.destroy_process_group()
-        return AuditRun(load_all(folder), str(folder), error)
+        records = [RankRecord.load(path) for path in sorted(folder.glob("*.json"))]
+        return AuditRun(records, str(folder), error)
 
 
 def verdicts_of(rank, world_size, folder, names):

@@ -10,28 +10,20 @@ import numpy as np
 from paceline.audit.run import RANDINT, Arranged, RankRecord, Ref, StepRecord
 
 
-def borders(record: RankRecord, stream: str) -> list[int]:
-    """Return how many batches of a stream belong to the steps so far, for every step that has some.
+def groups(record: RankRecord, stream: str) -> list[range]:
+    """Return the batches of a stream that belong to each step, for every step that has some.
 
     A loop may fetch a batch or two ahead. As it does so in every step, the first has as many more than the others; but
     those at an epoch's end may have fewer.
     Where a loop has fetched all before its first step, nobody knows: then every batch stands for itself.
     """
     counts = [step.delivered.get(stream, 0) for step in record.steps]
-    grown = [count for number, count in enumerate(counts) if count > (counts[number - 1] if number else 0)]
-    if not grown:
-        return []
+    grown = [after for before, after in pairwise([0, *counts]) if after > before]
     if len(grown) == 1 and len(counts) > 1:
-        return list(range(1, grown[0] + 1))
-    each = max(after - before for before, after in pairwise(grown)) if len(grown) > 1 else grown[0]
-    ahead = max(grown[0] - each, 0)
-    return [count - ahead for count in grown]
-
-
-def groups(record: RankRecord, stream: str) -> list[range]:
-    """Return the batches of a stream that belong to each step."""
-    ends = borders(record, stream)
-    return [range(first, end) for first, end in pairwise([0, *ends])]
+        return [range(number, number + 1) for number in range(grown[0])]
+    each = max((after - before for before, after in pairwise(grown)), default=grown[0] if grown else 0)
+    ahead = max(grown[0] - each, 0) if grown else 0
+    return [range(first, end) for first, end in pairwise([0, *(count - ahead for count in grown)])]
 
 
 def grouped(record: RankRecord) -> list[list[StepRecord]]:

@@ -45,7 +45,8 @@ class Audit:
         failed = self._begin()
         if failed is not None:
             return failed
-        return self._repeats() or self._ranks_agree() or self._moved() or self._divided() or self.exact()
+        moved = self._moved_balanced if self.balanced else self._moved_plain
+        return self._repeats() or self._ranks_agree() or moved() or self._divided() or self.exact()
 
     # -- the first run ---------------------------------------------------------------------------------------------
 
@@ -105,20 +106,16 @@ class Audit:
         if len(records) < 2:
             return None
         difference = compare.ranks_differ(records)
-        if compare.starts_differ(records) > self.tolerance:
+        ends_apart = compare.farthest([record.steps[-1].parameters for record in records])
+        if compare.farthest([record.start for record in records]) > self.tolerance:
             shapes = [{name: array.shape for name, array in record.start.items()} for record in records]
             if any("flat_param" in name for name in shapes[0]) or any(other != shapes[0] for other in shapes[1:]):
                 return None  # of FSDP1: ranks hold different shards
-            if difference.largest > self.tolerance:
-                return (
-                    None if compare.ends_differ(records) < self.tolerance else self.not_exact(Cause.STARTS, difference)
-                )
+            if difference.largest > self.tolerance > ends_apart:
+                return None
             return self.not_exact(Cause.STARTS, difference)
-        if difference.largest > self.tolerance and compare.ends_differ(records) > self.tolerance:
+        if difference.largest > self.tolerance and ends_apart > self.tolerance:
             return self.not_exact(Cause.NOT_AVERAGED, difference)
-        return self._order(records)
-
-    def _order(self, records: Sequence[RankRecord]) -> AuditVerdict | None:
         samplers = [record.facts.get("samplers", {}) for record in records]
         for stream in samplers[0]:
             orders = [known[stream] for known in samplers if stream in known]
@@ -132,9 +129,6 @@ class Audit:
         return None
 
     # -- the same samples elsewhere --------------------------------------------------------------------------------
-
-    def _moved(self) -> AuditVerdict | None:
-        return self._moved_balanced() if self.balanced else self._moved_plain()
 
     def _moved_plain(self) -> AuditVerdict | None:
         exchanged = arrange.arranged(self.base.records, arrange.mixed(self.base.records, 1))

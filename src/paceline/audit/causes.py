@@ -10,7 +10,7 @@ gets x and all others y, the factor of G(x) is how much that rank counts, and so
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from paceline._arrays import Array
 from paceline.audit import arrange, compare
 from paceline.audit.arrange import as_they_were, grouped, groups, pool, shared, sizes_of
 from paceline.audit.compare import flat
-from paceline.audit.run import Arranged, AuditPlan, BalancedRun, RankRecord, Ref
+from paceline.audit.run import Arranged, AuditPlan, BalancedRun, RankRecord
 from paceline.audit.verdict import AuditVerdict, Cause
 
 if TYPE_CHECKING:
@@ -35,45 +35,22 @@ SAME = ("own",) * len(STEPS)
 
 @dataclass(frozen=True)
 class Probe:
-    """Result of a probing run: how much samples, ranks and micro-batches count in its gradients.
+    """Result of a probing run: how much samples, ranks and micro-batches count in its gradients."""
 
-    Parameters
-    ----------
-    control
-        Relative deviation of two steps that hold the same.
-    residual
-        Part of the gradient of mixed x and y that neither explains, relative.
-    shares
-        The share of x in a mixture by its gradient, for the pairs x, y and x, z; NaN where it cannot be told.
-    expected
-        The share of x in the samples.
-    rank_weight, micro_weight
-        How much the first rank and the first micro-batch count, times their number: 1 if they count as all others.
-    extreme
-        Whether a sample counts nothing beside another although it has a gradient when alone.
-    counts
-        The sizes of x, y and z.
-    again
-        The gradient of the last step.
-    """
-
-    control: float
-    residual: float
-    shares: tuple[float, float]
-    expected: float
+    control: float  # relative deviation of two steps that hold the same
+    residual: float  # part of the gradient of mixed x and y that neither explains, relative
+    shares: tuple[float, float]  # of x in its mixtures with y and with z, by their gradients; NaN if it cannot be told
+    expected: float  # the share of x in the samples
+    # how much the first rank and the first micro-batch count, times their number: 1 if they count as all others
     rank_weight: float
     micro_weight: float
-    counts: tuple[dict[str, int], ...] = ()
-    extreme: bool = False
-    again: Array = field(default_factory=lambda: np.zeros(0), compare=False)
+    counts: tuple[dict[str, int], ...]  # the sizes of x, y and z
+    extreme: bool  # a sample counts nothing beside another although it has a gradient when alone
+    again: Array  # the gradient of the last step
 
 
 def distinct(sizes: Sequence[dict[str, int]]) -> list[int]:
-    """Return three places: of the smallest, of the largest, and of one in between.
-
-    >>> distinct([{"a": 3}, {"a": 9}, {"a": 1}, {"a": 4}])
-    [2, 1, 3]
-    """
+    """Return three places: of the smallest, of the largest, and of one in between."""
     order = sorted(range(len(sizes)), key=lambda place: (sum(sizes[place].values()), place))
     rest = [place for place in order if place not in (order[0], order[-1])]
     return [order[0], order[-1], rest[len(rest) // 2] if rest else order[-1]]
@@ -90,43 +67,25 @@ def fill(step: str, micro: int, rank: int, place: int) -> int:
 
 def probing(records: Sequence[RankRecord], steps: Sequence[str] = STEPS) -> tuple[Arranged, tuple[dict[str, int], ...]]:
     """Return the samples of a probing run, and the sizes of x, y and z; the first step is repeated in all streams."""
-    streams = shared(records)
-    main = max(streams, key=lambda stream: len(pool(*_first(records, stream))))
-    refs = pool(*_first(records, main))
+    groups_of = {stream: groups(records[0], stream)[0] for stream in shared(records)}
+    firsts = {stream: (group, sizes_of(records, stream, group)) for stream, group in groups_of.items()}
+    main = max(firsts, key=lambda stream: len(pool(*firsts[stream])))
+    refs = pool(*firsts[main])
     known = [records[rank].streams[main][number][place].counts for rank, number, place in refs]
     chosen = [refs[place] for place in distinct(known)]
     found: Arranged = {}
-    for stream in streams:
-        group, sizes = _first(records, stream)
+    for stream, (group, sizes) in firsts.items():
         base = as_they_were(stream, group, sizes)
         found[stream] = []
         for step in steps:
-            found[stream] += base if step.startswith("own") or stream != main else _filled(step, sizes, chosen)
+            if step.startswith("own") or stream != main:
+                found[stream] += base
+                continue
+            found[stream] += [
+                [[chosen[fill(step, micro, rank, place)] for place in range(size)] for rank, size in enumerate(row)]
+                for micro, row in enumerate(sizes)
+            ]
     return found, tuple(known[refs.index(ref)] for ref in chosen)
-
-
-def _first(records: Sequence[RankRecord], stream: str) -> tuple[range, list[list[int]]]:
-    group = groups(records[0], stream)[0]
-    return group, sizes_of(records, stream, group)
-
-
-def _filled(step: str, sizes: list[list[int]], chosen: Sequence[Ref]) -> list[list[list[Ref]]]:
-    return [
-        [[chosen[fill(step, micro, rank, place)] for place in range(size)] for rank, size in enumerate(row)]
-        for micro, row in enumerate(sizes)
-    ]
-
-
-def numbers_of(
-    step_size: int, ranks: int, chosen: Sequence[int], base: list[int], steps: Sequence[str] = STEPS
-) -> list[list[int]]:
-    """Return the numbers of the samples of a balanced loader's probing run; each rank's part is one after the other."""
-    return [
-        base
-        if step.startswith("own")
-        else [chosen[fill(step, 0, place * ranks // step_size, place)] for place in range(step_size)]
-        for step in steps
-    ]
 
 
 def probing_gradients(
@@ -181,11 +140,6 @@ def mixture_weights(mixture: Array, one: Array, other: Array) -> tuple[float, fl
     """Return the least-squares weights of two vectors in a mixture, and the relative residual.
 
     If one is zero, its weight is 1 minus the other's, as in a mean.
-
-    >>> [round(part, 3) for part in mixture_weights(np.array([3.0, 4.0, 1.0]), np.eye(3)[0], np.eye(3)[1])]
-    [3.0, 4.0, 0.196]
-    >>> mixture_weights(np.array([0.0, 0.5]), np.zeros(2), np.array([0.0, 1.0]))
-    (0.5, 0.5, 0.0)
     """
     basis = np.stack([one, other], axis=1)
     factors, *_ = np.linalg.lstsq(basis, mixture, rcond=1e-10)
@@ -366,14 +320,20 @@ def _of_balanced(audit: Audit, alone: bool, steps: Sequence[str]) -> Probing:
     ranks = int(kind["ranks"])
     numbers, counts = zip(*kind["candidates"], strict=True) if kind["candidates"] else ((), ())
     chosen = distinct(counts) if len(counts) > 2 else []
-    base = [numbers[place % len(numbers)] for place in range(kind["step"])] if chosen else []
-    assigned = numbers_of(kind["step"], ranks, [numbers[place] for place in chosen], base, steps) if chosen else []
+    size, three = kind["step"], [numbers[place] for place in chosen]
+    base = [numbers[place % len(numbers)] for place in range(size)] if chosen else []
+    # Each rank's part is one after the other.
+    assigned = [
+        base
+        if step.startswith("own")
+        else [three[fill(step, 0, place * ranks // size, place)] for place in range(size)]
+        for step in (steps if chosen else ())
+    ]
 
     def of(part: range) -> AuditPlan:
         return audit.frozen(len(part), balanced=BalancedRun(numbers=assigned[part.start : part.stop]))
 
-    sizes = [[kind["step"] // ranks] * ranks]
-    return of, {}, kind["batches"], sizes, tuple(counts[place] for place in chosen)
+    return of, {}, kind["batches"], [[size // ranks] * ranks], tuple(counts[place] for place in chosen)
 
 
 def _size_exponent(audit: Audit, kind: dict[str, Any]) -> float | None:

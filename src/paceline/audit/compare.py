@@ -33,13 +33,10 @@ class Difference:
 
 def difference(expected: Sequence[RankRecord], found: Sequence[RankRecord]) -> Difference:
     """Compare two runs rank by rank, step by step."""
-    steps: list[dict[str, float]] = []
+    steps = []
     for number in range(min(len(record.steps) for record in [*expected, *found])):
-        worst: dict[str, float] = {}
-        for one, other in zip(expected, found, strict=True):
-            amounts = of_step(one, one.steps[number], other.steps[number])
-            worst = {name: max(worst.get(name, 0.0), amount) for name, amount in amounts.items()}
-        steps.append(worst)
+        pairs = zip(expected, found, strict=True)
+        steps.append(worst([of_step(one, one.steps[number], other.steps[number]) for one, other in pairs]))
     return Difference(tuple(steps))
 
 
@@ -87,30 +84,24 @@ def distance(one: Array, other: Array) -> float:
 
 def ranks_differ(records: Sequence[RankRecord]) -> Difference:
     """Return how far the ranks' gradients are from each other, relative to the first rank's."""
-    first = records[0]
+    first, *others = records
     steps = []
     for number, step in enumerate(first.steps):
-        worst: dict[str, float] = {}
-        for record in records[1:]:
-            found = relative(step.gradients, record.steps[number].gradients) if number < len(record.steps) else {}
-            worst = {name: max(worst.get(name, 0.0), amount) for name, amount in found.items()}
-        steps.append(worst)
+        there = [record.steps[number].gradients for record in others if number < len(record.steps)]
+        steps.append(worst([relative(step.gradients, gradients) for gradients in there]))
     return Difference(tuple(steps))
 
 
-def starts_differ(records: Sequence[RankRecord]) -> float:
-    """Return how far the ranks' parameters are from each other before the first step."""
-    return max(
-        (max(relative(records[0].start, record.start).values(), default=0.0) for record in records[1:]), default=0.0
-    )
+def worst(found: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Return the largest deviation of each parameter."""
+    names = dict.fromkeys(name for amounts in found for name in amounts)
+    return {name: max(amounts[name] for amounts in found if name in amounts) for name in names}
 
 
-def ends_differ(records: Sequence[RankRecord]) -> float:
-    """Return how far the ranks' parameters are from each other after the last step."""
-    last = records[0].steps[-1].parameters
-    return max(
-        (max(relative(last, record.steps[-1].parameters).values(), default=0.0) for record in records[1:]), default=0.0
-    )
+def farthest(parameters: Sequence[Arrays]) -> float:
+    """Return how far the ranks' parameters are from the first rank's."""
+    first, *others = parameters
+    return max((amount for other in others for amount in relative(first, other).values()), default=0.0)
 
 
 def flat(steps: Sequence[StepRecord], *, raw: bool = False) -> Array:

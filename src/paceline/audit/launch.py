@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -10,10 +11,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from paceline._runtime import with_hooks
-from paceline.audit.run import AuditPlan, AuditRun, load_all
+from paceline.audit.run import AuditPlan, AuditRun, RankRecord
 
 
 class Launcher:
@@ -46,12 +48,13 @@ class Launcher:
         self.report(f"run {self.runs}" + (", as one process" if alone else ""))
         folder = self.folder / str(self.runs)
         folder.mkdir()
-        (folder / "plan").write_text(plan.to_json(), encoding="utf-8")
+        (folder / "plan").write_text(json.dumps(asdict(plan)), encoding="utf-8")
         error = self._started(command, folder)
-        return AuditRun(load_all(folder), str(folder), error)
+        records = [RankRecord.load(path) for path in folder.glob("*.json")]
+        return AuditRun(sorted(records, key=lambda record: record.rank), str(folder), error)
 
     def _started(self, command: list[str], folder: Path) -> str:
-        """Run a command; return what it said last if it failed."""
+        """Run a command; return the error among its last words if it failed."""
         began = time.monotonic()
         environment = with_hooks({"torch": "paceline.audit.inside:begin"}, PACELINE_AUDIT=str(folder))
         # A later run has ten times the seconds of the longest before, and at least a minute.
@@ -71,21 +74,12 @@ class Launcher:
                     process.wait()
                 return f"it took longer than {limit:.0f} seconds"
             log.seek(0)
-            output = log.read()
+            lines = log.read().strip().splitlines() or ["it said nothing"]
         if status == 0:
             self.longest = max(self.longest, time.monotonic() - began)
-        return "" if status == 0 else reason(output)
-
-
-def reason(output: str) -> str:
-    r"""Return the error among a failed script's last words.
-
-    >>> reason("Traceback:\n  File x\nValueError: no data\n")
-    'ValueError: no data'
-    """
-    errors = [line for line in output.splitlines() if re.match(r"^(\[rank\d+\]: ?)?[\w.]*(Error|Exception)\b", line)]
-    lines = output.strip().splitlines()
-    return errors[0] if errors else (lines[-1] if lines else "it said nothing")[-2000:]
+            return ""
+        errors = [line for line in lines if re.match(r"^(\[rank\d+\]: ?)?[\w.]*(Error|Exception)\b", line)]
+        return errors[0] if errors else lines[-1][-2000:]
 
 
 def of_one(command: Sequence[str]) -> list[str] | None:
@@ -108,13 +102,7 @@ def of_one(command: Sequence[str]) -> list[str] | None:
 
 
 def found(command: Sequence[str]) -> list[str]:
-    """Return a command whose program was looked up, beside this Python too; raise if there is none.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such program.
-    """
+    """Return a command whose program was looked up, beside this Python too; raise if there is none."""
     program = shutil.which(command[0]) or shutil.which(str(Path(sys.executable).parent / command[0]))
     if program is None:
         raise FileNotFoundError(f"no program {command[0]!r} was found: give the command that starts your script")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,63 +21,31 @@ Arranged = dict[str, list[list[list[Ref]]]]
 
 @dataclass(frozen=True, kw_only=True)
 class AuditPlan:
-    """One run of a script.
+    """One run of a script."""
 
-    Parameters
-    ----------
-    steps
-        Optimizer steps after which the script ends.
-    precision
-        ``"float64"`` or ``"float32"``.
-    arranged
-        The samples of batches that do not get their own; None leaves all as they are.
-    supplies
-        Folder of the run whose samples these are.
-    frozen
-        Whether every step starts from the same parameters: steps then show gradients alone.
-    hooks
-        Whether hooks that the script puts on parameters run.
-    balanced
-        What a job with a balanced loader does; None leaves it alone.
-    """
-
-    steps: int = 4
-    precision: str = "float64"
-    arranged: Arranged | None = None
-    supplies: str = ""
-    frozen: bool = False
-    hooks: bool = True
-    balanced: BalancedRun | None = None
-
-    def to_json(self) -> str:
-        """Return the plan as JSON."""
-        return json.dumps(asdict(self))
+    steps: int = 4  # optimizer steps after which the script ends
+    precision: str = "float64"  # or "float32"
+    arranged: Arranged | None = None  # the samples of batches that do not get their own
+    supplies: str = ""  # folder of the run whose samples these are
+    frozen: bool = False  # every step starts from the same parameters: steps then show gradients alone
+    hooks: bool = True  # hooks that the script puts on parameters run
+    balanced: BalancedRun | None = None  # what a job with a balanced loader does
 
     @classmethod
-    def from_json(cls, text: str) -> AuditPlan:
-        """Return the plan that :meth:`to_json` wrote."""
-        known: dict[str, Any] = json.loads(text)
+    def load(cls, path: Path) -> AuditPlan:
+        """Return the plan in a file of JSON."""
+        known: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         balanced = known.pop("balanced")
         return cls(**known, balanced=None if balanced is None else BalancedRun(**balanced))
 
 
 @dataclass(frozen=True, kw_only=True)
 class BalancedRun:
-    """A job with a balanced loader: equal sizes or uneven ones, and another order within each global batch.
+    """A job with a balanced loader: equal sizes or uneven ones, and another order within each global batch."""
 
-    Parameters
-    ----------
-    uneven
-        Whether sizes differ from rank to rank and from step to step; else they are equal.
-    seed
-        Seed of the order within each global batch; 0 leaves it as it is.
-    numbers
-        The numbers of the samples of the first steps, in place of the order's.
-    """
-
-    uneven: bool = False
-    seed: int = 0
-    numbers: list[list[int]] = field(default_factory=list)
+    uneven: bool = False  # sizes differ from rank to rank and from step to step
+    seed: int = 0  # of the order within each global batch; 0 leaves it as it is
+    numbers: list[list[int]] = field(default_factory=list)  # of the first steps' samples, in place of the order's
 
 
 Arrays = dict[str, Array]
@@ -110,36 +78,21 @@ class StepRecord:
 
 @dataclass
 class RankRecord:
-    """The record of one rank.
-
-    Parameters
-    ----------
-    rank, world_size
-        The rank that the record is of.
-    streams
-        The batches of every stream of samples.
-    start
-        Parameters before the first step.
-    steps
-        The steps.
-    facts
-        What else was seen: layers, samplers, random numbers, the precision.
-    """
+    """The record of one rank."""
 
     rank: int
     world_size: int
-    streams: dict[str, list[list[Sample]]] = field(default_factory=dict)
-    start: Arrays = field(default_factory=dict)
+    streams: dict[str, list[list[Sample]]] = field(default_factory=dict)  # the batches of every stream of samples
+    start: Arrays = field(default_factory=dict)  # parameters before the first step
     steps: list[StepRecord] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)  # layers, samplers, random numbers, the precision
 
     def save(self, folder: Path) -> None:
         """Write the record; its JSON file comes last, so that a folder with this file is complete."""
         arrays = {f"start/{name}": array for name, array in self.start.items()}
         for number, step in enumerate(self.steps):
-            arrays |= {f"gradients/{number}/{name}": array for name, array in step.gradients.items()}
-            arrays |= {f"raw/{number}/{name}": array for name, array in step.raw.items()}
-            arrays |= {f"parameters/{number}/{name}": array for name, array in step.parameters.items()}
+            for kind in ("gradients", "raw", "parameters"):
+                arrays |= {f"{kind}/{number}/{name}": array for name, array in getattr(step, kind).items()}
         with (folder / f"{self.rank}.npz").open("wb") as file:
             np.savez(file, **arrays)  # type: ignore[arg-type]
         known = {
@@ -166,26 +119,15 @@ class RankRecord:
             name: [[Sample(digest, counts) for digest, counts in batch] for batch in batches]
             for name, batches in known["streams"].items()
         }
-        steps = [
-            StepRecord(
-                stored["delivered"],
-                _under(arrays, f"gradients/{number}/"),
-                _under(arrays, f"parameters/{number}/"),
-                stored["facts"],
-                _under(arrays, f"raw/{number}/"),
-            )
-            for number, stored in enumerate(known["steps"])
-        ]
-        return cls(known["rank"], known["world_size"], streams, _under(arrays, "start/"), steps, known["facts"])
 
+        def under(prefix: str) -> Arrays:
+            return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
-def load_all(folder: Path) -> list[RankRecord]:
-    """Return the records of all ranks of a run, in their order."""
-    return sorted((RankRecord.load(path) for path in folder.glob("*.json")), key=lambda record: record.rank)
-
-
-def _under(arrays: Arrays, prefix: str) -> Arrays:
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+        steps = []
+        for number, stored in enumerate(known["steps"]):
+            gradients, parameters, raw = (under(f"{kind}/{number}/") for kind in ("gradients", "parameters", "raw"))
+            steps.append(StepRecord(stored["delivered"], gradients, parameters, stored["facts"], raw))
+        return cls(known["rank"], known["world_size"], streams, under("start/"), steps, known["facts"])
 
 
 @dataclass(frozen=True)

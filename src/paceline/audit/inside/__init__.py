@@ -18,8 +18,7 @@ from paceline.audit.run import AuditPlan
 def begin(module: object) -> None:
     """Begin, once torch was imported, in a process whose environment says what to do."""
     folder = Path(os.environ["PACELINE_AUDIT"])
-    plan = AuditPlan.from_json((folder / "plan").read_text(encoding="utf-8"))
-    recorder = StepRecorder(plan, folder, end_process)
+    recorder = StepRecorder(AuditPlan.load(folder / "plan"), folder, end_process)
     patches = Patches(recorder)
     # what a script does not seed, differently on each rank
     patches.apply(20 + int(os.environ.get("RANK", "0")))

@@ -29,13 +29,7 @@ CHUNKS_MODULE = "paceline.torch.loading"
 
 
 class Patches:
-    """The changes for one recorder.
-
-    Parameters
-    ----------
-    recorder
-        The recorder that the changes report to; None where only dropout is disabled.
-    """
+    """The changes for one recorder, to which they report; None where only dropout is disabled."""
 
     def __init__(self, recorder: StepRecorder | None) -> None:
         self.recorder: Any = recorder

@@ -1,4 +1,4 @@
-"""Names of parameters, which an optimizer does not know: modules are noted when they are asked for their parameters."""
+"""What one rank did in one run: its samples, and the gradients and parameters of its steps, by their names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _nothing: tuple[Callable[[], Any], str] = (lambda: None, "")
 
 
 class Names:
-    """The modules of a script, and the names of their parameters."""
+    """The modules of a script, noted when they are asked for their parameters, and the names of these."""
 
     def __init__(self) -> None:
         self._modules: list[ref[torch.nn.Module]] = []
@@ -94,17 +94,7 @@ class Names:
 
 
 class StepRecorder:
-    """Recorder of the samples and steps of one rank in one run.
-
-    Parameters
-    ----------
-    plan
-        Plan of the run.
-    folder
-        Where the record is written.
-    end
-        Called after the last step, when the record is written: it ends the script.
-    """
+    """Recorder of one rank in one run, into a folder; ``end`` is called when it is written, and ends the script."""
 
     def __init__(self, plan: AuditPlan, folder: Path, end: Callable[[Path, int], None]) -> None:
         self.plan, self.folder = plan, folder
@@ -134,7 +124,8 @@ class StepRecorder:
     def fetched(self, stream: str, dataset: Any, indices: list[Any], get: Callable[[Any], Any]) -> list[Any]:
         """Return the next samples of a stream: those of these indices, or others in their place."""
         batches = self.record.streams.setdefault(stream, [])
-        refs = self._arranged(stream, len(batches), self._rank())
+        arranged = (self.plan.arranged or {}).get(stream, [])
+        refs = arranged[len(batches)][self._rank()] if len(batches) < len(arranged) else None
         self._look_for_draws()
         if refs is None:
             samples = [self.loaded(stream, index, get) for index in indices]
@@ -164,10 +155,6 @@ class StepRecorder:
         if rank not in self._supplies:
             self._supplies[rank] = torch.load(Path(self.plan.supplies, f"{rank}.samples"), weights_only=True)
         return self._supplies[rank][stream][batch][place]
-
-    def _arranged(self, stream: str, number: int, rank: int) -> list[tuple[int, int, int]] | None:
-        batches = (self.plan.arranged or {}).get(stream, [])
-        return batches[number][rank] if number < len(batches) else None
 
     def collated(self, samples: int, batch: Any) -> Any:
         """Return a batch that was made of so many samples, in the precision of the run."""
