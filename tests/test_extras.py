@@ -1,6 +1,5 @@
 """What fails for want of an extra names the line that installs it, for every extra."""
 
-import ast
 import os
 import re
 import subprocess
@@ -12,7 +11,6 @@ import pytest
 from ranks import run_ranks
 
 PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
-README = PYPROJECT.parent / "README.md"
 PACKAGES = {"sklearn": "scikit-learn", "prometheus_client": "prometheus-client"}
 
 CALLS = {
@@ -117,39 +115,6 @@ def test_every_extra_of_a_user_is_among_all():
         "flower",
         "torchft",
     }  # the last two are not for every environment
-
-
-@pytest.mark.checkout
-def test_what_the_readme_installs_runs_what_it_shows():
-    """Every import of its examples, and every command and option that needs a library, is covered by its one line."""
-    readme = README.read_text("utf-8")
-    (line,) = re.findall(r'^pip install -c constraints\.txt "\.\[(.*)\]"$', readme, re.MULTILINE)
-    project = tomllib.loads(PYPROJECT.read_text("utf-8"))["project"]
-    extras = project["optional-dependencies"]
-    covered = {re.match(r"[\w-]+", one)[0] for one in project["dependencies"]}
-    covered |= set().union(*(installed(extra, extras) for extra in line.split(",")))
-    blocks = re.findall(r"^```python\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
-    scripts = [README.parent / path for path in re.findall(r"\]\((examples/[^)]+\.py)\)", readme)]
-    assert blocks
-    assert scripts
-    for code in [*blocks, *(path.read_text("utf-8") for path in scripts)]:
-        assert third_party(code) <= covered
-    needs = {
-        "docs/figures/who_waits.py": {"torch", "matplotlib"},
-        "DistributedDataParallel": {"torch"},
-    }
-    for shown, packages in needs.items():
-        assert shown in " ".join(readme.split()), f"the README no longer shows {shown}: remove it here"
-        assert packages <= covered
-
-
-def third_party(code):
-    """Names of the packages that a script imports, without Python's own and ours."""
-    trees = list(ast.walk(ast.parse(code)))
-    names = {alias.name for tree in trees if isinstance(tree, ast.Import) for alias in tree.names}
-    names |= {tree.module for tree in trees if isinstance(tree, ast.ImportFrom) and tree.module}
-    own = {name.partition(".")[0] for name in names} - set(sys.stdlib_module_names) - {"paceline"}
-    return {PACKAGES.get(name, name) for name in own}
 
 
 def installed(extra, extras):

@@ -47,26 +47,6 @@ def test_recorder_loses_only_what_does_not_fit(tmp_path, room, caplog):
     assert "lacks 3 lines" in said[2]
 
 
-def test_unfit_header_takes_its_iterations(tmp_path, room):
-    path = tmp_path / "0.jsonl"
-    with Recorder(path, "0") as recorder:
-        room(0)
-        record(recorder, 2)
-        room(None)
-        record(recorder, 3)
-    assert recorder.lost == 2
-    assert len(merge([path])) == 3
-
-
-def test_recorder_closes_on_full_disk(tmp_path, room):
-    with Recorder(tmp_path / "0.jsonl", "0") as recorder:
-        room(0)
-        record(recorder, 2)
-    assert recorder.lost == 2
-    with pytest.raises(ValueError, match=r"0\.jsonl holds no header"):
-        merge([tmp_path / "0.jsonl"])
-
-
 def test_metrics_lose_only_what_does_not_fit(tmp_path, room, caplog):
     path = tmp_path / "run.jsonl"
     sink = JsonLines(path)

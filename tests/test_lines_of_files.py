@@ -83,27 +83,6 @@ def test_lost_lines_are_reported(tmp_path, caplog):
     assert "is lost: the file is closed" in caplog.text
 
 
-@pytest.mark.parametrize("nothing", [0, None])
-def test_silently_full_file_loses_the_line(tmp_path, caplog, nothing):
-    lines = Lines(tmp_path / "a.txt", LOG)
-    lines.file.close()
-    lines.file = type("Takes", (), {"write": lambda self, content: nothing, "close": lambda self: None})()
-    assert not lines.append("a")
-    assert "nothing more could be written" in caplog.text
-    lines.close()
-
-
-def test_late_refusal_is_reported(tmp_path, caplog):
-    def refused():
-        raise OSError("late")
-
-    lines = Lines(tmp_path / "a.txt", LOG)
-    lines.file.close()
-    lines.file = type("Refuses", (), {"close": staticmethod(refused)})()
-    lines.close()
-    assert caplog.messages == [f"{lines.path} could not be closed: late; its last lines may be missing"]
-
-
 def test_new_file_must_not_exist_text_is_escaped(tmp_path):
     lines = Lines(tmp_path / "a.txt", LOG, new=True)
     assert lines.append("\ud800")

@@ -30,16 +30,6 @@ def test_output_to_a_pipe_keeps_the_pipe(tmp_path):
     os.close(reader)
 
 
-@pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o600), (0o022, 0o644)])
-def test_output_respects_the_umask(tmp_path, mask, mode):
-    before = os.umask(mask)
-    try:
-        save_model(EWMA(), tmp_path / "model.safetensors")
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((tmp_path / "model.safetensors").stat().st_mode) == mode
-
-
 def test_report_never_overwrites_json_of_the_user(tmp_path):
     (tmp_path / "config.json").write_text('{"mine": 1}')
     done = CliRunner().invoke(cli.app, ["evaluate", "ewma", "--report", str(tmp_path / "config.html")])
@@ -73,17 +63,6 @@ def test_error_of_a_full_disk_names_the_file(tmp_path, monkeypatch):
     with pytest.raises(OSError, match=r"cannot write .*model\.safetensors: No space left") as refused:
         save_model(EWMA(), tmp_path / "model.safetensors")
     assert ".paceline-" not in str(refused.value)
-
-
-def test_evaluate_prints_results_when_the_page_fails(tmp_path, monkeypatch):
-    def full(page, path):
-        raise OSError(28, f"cannot write {path}: No space left on device")
-
-    monkeypatch.setattr("paceline.report.write_page", full)
-    words = ["evaluate", "ewma", "-t", "digits-cnn-bursty", "--report", str(tmp_path / "page.html")]
-    done = CliRunner().invoke(cli.app, words)
-    assert "ewma" in done.stdout
-    assert "page.html" in str(done.exception)
 
 
 def test_fit_keeps_the_model_when_the_disk_is_full(tmp_path, monkeypatch):

@@ -161,37 +161,12 @@ for loop in (balanced, plain):
     )
 
 
-@kind("chance")
-def noise_of_its_own_generator():
-    """The model draws from a generator that it holds."""
-    generator = torch.Generator().manual_seed(0)
-
-    def loss_of(model, inputs, targets, classes):
-        return mean(model, inputs * torch.rand(len(inputs), 1, generator=generator), targets, classes)
-
-    plain(loss_of, Points())
-
-
-class Late(Points):
-    """Points, flipped by a generator that is made when the first of them is loaded."""
-
-    generator = None
-
-    def __getitem__(self, index):
-        self.generator = self.generator or np.random.default_rng(dist.get_rank())
-        inputs, targets, classes = super().__getitem__(index)
-        return (inputs.flip(0) if self.generator.random() < 0.5 else inputs), targets, classes
-
-
 for loop in (balanced, plain):
     for loss_of, cause in ((mean, None), (by_class, "terms")):
         data = [torch.utils.data.Subset(Flipped(random.random), range(90)), Flipped(lambda: float(torch.rand(())))]
         kind(cause, f"flips in joined datasets, {loop.__name__} {loss_of.__name__}")(
             lambda loop=loop, loss_of=loss_of, data=data: loop(loss_of, torch.utils.data.ConcatDataset(data))
         )
-    kind(None if loop is plain else "chance", f"flips of a late generator, {loop.__name__}")(
-        lambda loop=loop: loop(mean, Late())
-    )
 
 
 class FlippedStream(torch.utils.data.IterableDataset):
@@ -220,18 +195,6 @@ def of_stream(loss_of):
 
 kind(None, "flips in a stream, mean")(lambda: of_stream(mean))
 kind("unknown", "flips in a stream, by_class")(lambda: of_stream(by_class))  # it cannot be probed
-
-
-def logged(loss_of):
-    """Draw a number in the loop that changes nothing."""
-    return lambda *batch: loss_of(*batch) if random.random() < 2 else None
-
-
-for loop in (balanced, plain):
-    for loss_of, cause in ((mean, None), (by_class, "terms")):
-        kind(cause, f"a draw that changes nothing, {loop.__name__} {loss_of.__name__}")(
-            lambda loop=loop, loss_of=loss_of: loop(logged(loss_of), Points())
-        )
 
 
 # -- ways to load and to step ----------------------------------------------------------------------------------------
@@ -315,19 +278,6 @@ def averaged(model):
     for parameter in model.parameters():
         dist.all_reduce(parameter.grad)
         parameter.grad /= dist.get_world_size()
-
-
-@kind("hooks")
-def clipped_before_gradients_are_summed():
-    """Each rank clips its own gradients, and sums them then by hand."""
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for inputs, targets, _ in loader_of(Points()):
-        optimizer.zero_grad()
-        functional.mse_loss(model(inputs), targets).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 0.05)
-        averaged(model)
-        optimizer.step()
 
 
 @kind("hooks")
@@ -436,53 +386,6 @@ def a_mean_over_the_nodes_of_graphs_clipped_by_hand():
         optimizer.step()
 
 
-@kind("failed")
-def a_batch_in_parts():
-    """A rank computes its batch in parts of four, and averages their losses: refused."""
-
-    def loss_of(model, inputs, targets, classes):
-        parts = list(zip(inputs.split(4), targets.split(4), strict=True))
-        return sum(functional.mse_loss(model(one), other) for one, other in parts) / len(parts)
-
-    balanced(loss_of, Points())
-
-
-def annealed(loss_of):
-    """Train with a loss that grows from step to step."""
-    seen = [0]
-
-    def grown(*batch):
-        seen[0] += 1
-        return seen[0] * loss_of(*batch)
-
-    return grown
-
-
-kind(None, "a loss that grows, right")(lambda: plain(annealed(mean), Points()))
-kind("unknown", "a loss that grows, wrong")(lambda: plain(annealed(by_class), Points()))
-
-
-def centered(of_all):
-    """Train towards a center of the outputs so far, of all ranks or of one."""
-    center = torch.zeros(3)
-
-    def loss_of(model, inputs, targets, classes):
-        outputs = model(inputs)
-        mean = outputs.detach().mean(0).to(center.dtype)
-        if of_all:
-            dist.all_reduce(mean)
-            mean /= dist.get_world_size()
-        loss = functional.mse_loss(outputs - center, targets)
-        center.mul_(0.5).add_(0.5 * mean)
-        return loss
-
-    return loss_of
-
-
-kind("carried", "a center of each rank")(lambda: plain(centered(False), Points()))
-kind(None, "a center of all ranks")(lambda: plain(centered(True), Points()))
-
-
 def hooked(model):
     for parameter in model.parameters():
         parameter.register_hook(lambda gradient: gradient)
@@ -494,43 +397,6 @@ def batch_normalization_beside_a_hook_that_changes_nothing():
     """A hook that only looks is not the cause."""
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
     plain(mean, Points(), hooked(model))
-
-
-class Half(torch.utils.data.IterableDataset):
-    """A stream that is split over the ranks."""
-
-    def __iter__(self):
-        points = Points()
-        return (points[number] for number in range(dist.get_rank(), len(points), 2))
-
-
-class GraphStream(torch.utils.data.IterableDataset):
-    """A stream of objects."""
-
-    def __iter__(self):
-        graphs = Graphs()
-        return (graphs[number] for number in range(dist.get_rank(), len(graphs), dist.get_world_size()))
-
-
-kind("terms", "a mean over the nodes of a stream of graphs")(
-    lambda: of_dataset(GraphStream(), of_nodes, batch_size=4, collate_fn=joined)
-)
-
-
-@kind("failed")
-def a_stream_that_is_split():
-    """Each rank draws its own half, and takes its part of that."""
-    model = DistributedDataParallel(network())
-    loader = StreamLoader(Half(), global_batch=16)
-    balance = attach(model, loader)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    try:
-        for batch in loader:
-            optimizer.zero_grad()
-            mean(model, *batch).backward()
-            optimizer.step()
-    finally:
-        balance.close()
 
 
 @kind("different_data")

@@ -148,9 +148,6 @@ def coupled(samples):
     return mean * np.abs(mean)
 
 
-COUPLED = mean_of(coupled)
-
-
 def by_place(weights, axis):
     """A rule by which ranks (axis 1) or micro-batches (axis 0) count by these weights."""
 
@@ -160,13 +157,6 @@ def by_place(weights, axis):
         return (means * along).mean(axis=(0, 1))
 
     return rule
-
-
-def carrying(batches, state):
-    """A mean, to which what the first rank had before is added."""
-    own = EXACT(batches, state)
-    before, state["first"] = state.get("first", 0.0), vectors(batches[0][0]).mean(axis=0)
-    return own + 0.3 * before
 
 
 def of_ranks(of_batch, weight):

@@ -4,7 +4,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,12 +11,10 @@ from hypothesis import strategies as st
 sys.path[:0] = [str(Path(__file__).parent)]
 
 from made_scripts import (  # noqa: E402
-    COUPLED,
     EXACT,
     SUMS,
     Made,
     by_place,
-    carrying,
     coupled,
     mean_of,
     of_ranks,
@@ -87,15 +84,6 @@ def test_batch_normalized_loss_names_its_divisor(weight, detail, shape):
     assert told(found) == ("NOT_EXACT", "TERMS", detail)
 
 
-@given(SHAPES)
-@FEW
-def test_mixed_rows_name_the_mixer(shape):
-    unnamed = "negatives within the batch, hard examples, mixup"
-    assert told(verdict(Made(COUPLED, **shape))) == ("NOT_EXACT", "ROWS", unnamed)
-    mixing = Made(COUPLED, facts={"mixing": ["BatchNorm1d", "BatchNorm2d"]}, **shape)
-    assert told(verdict(mixing)) == ("NOT_EXACT", "ROWS", "BatchNorm1d, BatchNorm2d")
-
-
 @given(SHAPES, st.sampled_from([0.25, 0.5, 1.5, 1.75]))
 @FEW
 def test_uneven_ranks_and_micro_batches_told(shape, first):
@@ -106,16 +94,6 @@ def test_uneven_ranks_and_micro_batches_told(shape, first):
         others = (micro - first) / (micro - 1)
         found = verdict(Made(by_place([first, *[others] * 2], 0), **shape))
         assert told(found) == ("NOT_EXACT", "MICRO_BATCHES", f"the first counts {first:.3g} times its share")
-
-
-@given(SHAPES)
-@FEW
-def test_carried_state_begins_in_second_step(shape):
-    found = verdict(Made(carrying, **shape))
-    assert told(found) == ("NOT_EXACT", "CARRIED", "")
-    assert found.first_step == 1
-    drawn = Made(carrying, step_facts={"draws": True}, **shape)
-    assert told(verdict(drawn)) == ("COULD_NOT_TELL", "CHANCE", "")
 
 
 # -- what one run shows ----------------------------------------------------------------------------------------------
@@ -163,23 +141,6 @@ def test_noise_widens_tolerance_until_unknown(noise, known):
         assert told(found) == ("EXACT", None, "")
     else:
         assert told(found) == ("COULD_NOT_TELL", "NOISE", "by 2.0e-01 of the gradient")
-
-
-def test_random_order_replaced_by_first_run():
-    def shuffled(run, plan, alone, found):
-        if plan.arranged is None:
-            for record in found.records:
-                record.streams = {
-                    k: [[replace(one, digest=one.digest + run) for one in b] for b in v]
-                    for k, v in record.streams.items()
-                }
-                for step in record.steps:
-                    step.gradients = {k: v * run for k, v in step.gradients.items()}
-        return found
-
-    found = verdict(each(shuffled))
-    assert told(found) == ("EXACT", None, "")
-    assert any("Two equal runs get different samples" in note for note in found.notes)
 
 
 def on_rank_one(of_step, start=None):
@@ -233,47 +194,6 @@ def moved_start(start):
 def test_ranks_must_begin_and_step_alike(change, cause):
     found = verdict(each(change))
     assert (found.cause and found.cause.name) == cause
-
-
-def test_nonfinite_gradients_are_located():
-    def spoilt(run, plan, alone, found):
-        for record in found.records:
-            record.steps[1].gradients["last"][0] = np.nan
-        return found
-
-    found = verdict(each(spoilt))
-    assert told(found) == ("NOT_EXACT", "NOT_A_NUMBER", "")
-    assert (found.first_step, found.parameter, found.deviation) == (1, "last", np.inf)
-    assert found.sentence.startswith("Not exact: in step 1 at last: gradients are not numbers")
-
-
-@pytest.mark.parametrize(
-    ("said", "detail"),
-    [
-        ([[2, 0, True, 0, 0], [2, 1, True, 0, 0]], None),
-        ([[2, 0, True, 0, 0], [2, 1, True, 5, 0]], "seeds of the samplers: rank 0: 0, rank 1: 5"),
-        ([[2, 0, True, 3, 1], [2, 1, True, 3, 2]], "seeds of the samplers: rank 0: 3, rank 1: 3"),
-        ([[2, 0, True, 3, 1], [2, 1, False, 3, 1]], "seeds of the samplers: rank 0: 3, rank 1: 3"),
-    ],
-)
-def test_samplers_of_one_order_are_asked_for(said, detail):
-    def change(run, plan, alone, found):
-        for record in found.records:
-            record.facts["samplers"] = {"data": said[record.rank]}
-        return found
-
-    assert told(verdict(each(change))) == (("NOT_EXACT", "ORDER", detail) if detail else ("EXACT", None, ""))
-
-
-def test_same_samples_on_ranks_are_told():
-    def change(run, plan, alone, found):
-        for record in found.records[1:]:
-            first = found.records[0].streams["data"]
-            record.streams["data"] = [batch[::-1] for batch in first]
-        return found
-
-    same = "every rank got the same ones in these steps"
-    assert told(verdict(each(change))) == ("NOT_EXACT", "SAME_DATA", same)
 
 
 @pytest.mark.parametrize(
@@ -347,50 +267,3 @@ def test_a_balanced_job_gets_its_verdict(seed, ranks):
     follows = "it follows the number of labels that count"
     assert told(verdict(balanced(tokens, **options))) == ("NOT_EXACT", "TERMS", follows)
     assert told(verdict(balanced(coupled, **options)))[1] == "ROWS"
-
-
-@given(seed=st.integers(0, 99), first=st.sampled_from([0.5, 1.5]))
-@FEW
-def test_balanced_job_uneven_or_stateful(seed, first):
-    def by_rank(batches, state):
-        (row,) = batches
-        total = sum(map(len, row))
-        return sum(len(one) / total * w * mean(one) for w, one in zip((first, 2 - first), row, strict=True))
-
-    found = verdict(Made(by_rank, balanced=12, seed=seed))
-    assert told(found) == ("NOT_EXACT", "RANKS", f"the first counts {first:.3g} times its share")
-    exact = of_ranks(mean, lambda own, total, ranks: own / total)
-
-    def carries(batches, state):
-        before, state["first"] = state.get("first", 0.0), mean(batches[0][0])
-        return exact(batches, state) + 0.3 * before
-
-    assert told(verdict(Made(carries, balanced=12, seed=seed)))[:2] == ("NOT_EXACT", "CARRIED")
-
-
-def test_balanced_job_of_fixed_sizes_or_failing():
-    def fails(run, plan, alone, found):
-        return replace(found, records=[], error="sizes differ") if plan.balanced else found
-
-    assert told(verdict(balanced(mean, spoilt=fails))) == ("NOT_EXACT", "UNEVEN", "sizes differ")
-
-    def alike(run, plan, alone, found):
-        for record in found.records:
-            for step in record.steps:
-                step.facts["sizes"] = [[6, 6]]
-        return found
-
-    said = "Sizes did not differ: batches are too small, or steps too few."
-    assert verdict(balanced(mean, spoilt=alike)).notes[-1] == said
-    assert said not in verdict(balanced(mean)).notes
-
-    def not_numbers(run, plan, alone, found):
-        if plan.balanced:
-            found.records[0].steps[2].gradients["first"][1] = np.inf
-        return found
-
-    found = verdict(balanced(mean, spoilt=not_numbers))
-    assert (told(found)[1], found.first_step) == ("NOT_A_NUMBER", 2)
-
-
-# -- distances -------------------------------------------------------------------------------------------------------

@@ -36,41 +36,6 @@ def a_model_whose_noise_is_small():
     noisy(1e-5)
 
 
-class Deep(nn.Module):
-    """Layers that are left out at random, for the whole batch."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 3)
-
-    def forward(self, inputs):
-        left = torch.rand(len(inputs), 1) < 0.5
-        return self.second(inputs + left * self.first(inputs))
-
-
-@bug("chance", "stochastic depth")
-def stochastic_depth():
-    """Random numbers are drawn for a place in the batch, so a sample has others when it is elsewhere."""
-
-    def loss_of(model, window, place):
-        return functional.mse_loss(model(window[place][0]), window[place][1])
-
-    trained(loss_of, dataset=Points(), model=Deep())
-
-
-@bug(None, "dropout")
-def dropout():
-    """Dropout is switched off, so its random numbers do not matter."""
-
-    def loss_of(model, window, place):
-        return functional.mse_loss(model(window[place][0]), window[place][1])
-
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.3), nn.Linear(8, 3))
-    trained(loss_of, dataset=Points(), model=model)
-
-
 class Augmented(Points):
     """Points to which noise is added as they are loaded."""
 

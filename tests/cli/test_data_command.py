@@ -50,23 +50,6 @@ def test_load_with_format_options(usage, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*2 of 2 machines are left out")
-def test_load_refuses_when_all_left_out(tmp_path):
-    path = tmp_path / "db__TPS.csv"
-    path.write_text("value,runtime,starttime,VM_id\n10,1,2023-09-02 05:13:10,0\n20,1,2023-09-01 05:13:10,1\n")
-    assert "holds no trace to write" in fails("load", path, "--out", tmp_path / "t.parquet")
-
-
-@pytest.mark.slow
-def test_a_usage_trace_says_that_it_has_no_speed(tmp_path):
-    path = tmp_path / "cpu.csv"
-    path.write_text("time,machine_id,cpu_util\n2017-10-03 00:08:00 PDT,m1,12.5\n2017-10-03 00:09:00 PDT,m1,13\n")
-    assert "1 workers, usage only: no speed; dropped" in " ".join(
-        run("load", path, "--out", tmp_path / "t.parquet").split()
-    )
-
-
-@pytest.mark.slow
 def test_a_file_of_several_traces_needs_a_folder(tmp_path):
     path = tmp_path / "db__TPS.csv"
     rows = [f"10,1,2023-09-0{day} 05:13:10,{machine}\n" for day in (1, 2) for machine in (0, 1)]
@@ -111,13 +94,6 @@ def test_info_shows_gaps_repeats_and_clock(tmp_path):
     assert about(tmp_path, np.ones((400, 3)), seconds)["clock jumps"] is None
 
 
-@pytest.mark.parametrize("second", [1e-3, 60.0])
-def test_clock_jumps_over_ten_intervals(tmp_path, second):
-    for jump, count in ((10.0, 0), (10.5, 1)):
-        start = second * np.concatenate([np.arange(20.0), 19.0 + jump + np.arange(20.0)])[:, None]
-        assert about(tmp_path, np.ones((40, 1)), np.ones((40, 1)), start=start)["clock jumps"] == count
-
-
 @pytest.mark.parametrize(
     ("samples", "seconds", "why"),
     [
@@ -132,34 +108,10 @@ def test_info_tells_why_there_is_no_speed(tmp_path, samples, seconds, why):
 
 
 @pytest.mark.slow
-def test_info_of_usage_alone(usage):
-    assert "the trace only has usage" in run("info", usage)
-
-
-@pytest.mark.slow
 def test_data_mistakes_end_in_a_sentence(usage, tmp_path):
     assert "--with takes NAME=VALUE" in fails("info", usage, "--with", "period")
     assert "there is no trace file" in fails("info", tmp_path / "none.csv")
     assert "there is no format 'x'" in fails("info", usage, "--format", "x")
-
-
-@pytest.mark.slow
-def test_columns_and_units_mapped_by_options(tmp_path):
-    path = tmp_path / "log.csv"
-    path.write_text("worker,iteration,duration_ms\na,0,250\n")
-    run(
-        "load",
-        path,
-        "--out",
-        tmp_path / "t.parquet",
-        "--with",
-        "seconds=duration_ms",
-        "--with",
-        "unit=ms",
-        "--with",
-        "samples=8",
-    )
-    assert load(tmp_path / "t.parquet").speed.tolist() == [[32.0]]
 
 
 @pytest.mark.slow
@@ -173,13 +125,6 @@ def test_load_round_trip_keeps_values_and_meta(tmp_path):
     for name in ("a.csv", "a.parquet", "b.csv"):
         assert json.loads(run("info", tmp_path / name, "--json")) == about
         np.testing.assert_array_equal(read_traces(tmp_path / name)[0].speed, read_traces(path)[0].speed)
-
-
-@pytest.mark.parametrize("kept", ["[1]", '{"licence": 5}', "{"])
-def test_broken_csv_meta_refused(tmp_path, kept):
-    (tmp_path / "a.csv").write_text("worker,iteration,samples,seconds\na,0,1,1\n")
-    (tmp_path / "a.csv.meta.json").write_text(kept)
-    assert "a.csv.meta.json" in fails("info", tmp_path / "a.csv")
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 13, 19, 25])

@@ -11,8 +11,6 @@ from typer.testing import CliRunner
 
 from paceline.cli import main as cli
 from paceline.datasets import Trace
-from paceline.eval import leaderboard
-from paceline.predictors import EWMA, named
 
 
 def noisy_trace(iterations=300, workers=3, noise=0.1):
@@ -45,11 +43,6 @@ def test_evaluate_page_and_terminal_agree(folder):
     assert "than the last value" in (folder / "page.html").read_text("utf-8")
 
 
-def test_short_trace_names_the_warmup():
-    with pytest.raises(ValueError, match=r"warm-up of 50 iterations.*51 iterations, of which 1 .*smaller warmup"):
-        leaderboard({"ewma": EWMA()}, [noisy_trace(51)])
-
-
 @pytest.mark.parametrize("width", [40, 80])
 def test_tables_fit_the_terminal(folder, monkeypatch, width):
     console = Console(width=width, record=True, file=io.StringIO())
@@ -66,12 +59,6 @@ def test_tune_prints_a_command_that_fits_the_winner(folder):
     command = shlex.split(next(line for line in told.splitlines() if line.startswith("paceline fit")))
     run(*command[1:])
     assert (folder / "model.safetensors").is_file()
-
-
-def test_names_take_training_options_and_covariates():
-    narx = named("narx:covariates=cpu_load,learning_rate=0.01,epochs=3")
-    assert (narx.covariates, narx.training.learning_rate, narx.training.epochs) == (("cpu_load",), 0.01, 3)
-    assert named("auto:covariates=cpu_load").covariates == ("cpu_load",)
 
 
 @pytest.mark.parametrize("kind", ["auto", "rls"])

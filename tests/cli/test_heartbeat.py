@@ -1,14 +1,11 @@
 """A long command that writes to a file says now and then how far it is."""
 
-import json
 import re
 
 import pytest
 from test_cli import fails, fitting, run, trace  # noqa: F401 - fixtures
 
-from paceline.eval import replay
 from paceline.predictors import EWMA
-from paceline.training import fit
 
 
 @pytest.fixture
@@ -49,35 +46,6 @@ def test_a_redirected_command_says_how_far_it_is(often, capsys, monkeypatch, tra
     from paceline.cli import main
 
     main.app(standalone_mode=False)
-
-
-def test_a_redirected_fit_says_how_far_it_is(often, capsys, wavy_job):
-    seen = []
-
-    class Slow(EWMA):
-        def fit_streamed(self, traces, how):
-            while "read: 1 of 1" not in "".join(seen):
-                seen.append(capsys.readouterr().err)
-            return super().fit_streamed(traces, how)
-
-    fit(Slow(smoothing=None), [wavy_job], progress=True)
-
-
-@pytest.fixture
-def wavy_job():
-    from fit_cases import wavy
-
-    return wavy(0)
-
-
-@pytest.mark.slow
-def test_replay_command_equals_replay(trace, fitting):  # noqa: F811
-    from paceline.datasets import load
-    from paceline.eval import Balanced
-
-    tables = json.loads(run("replay", "ewma", "-t", trace, "-f", fitting, "--json"))
-    expected = replay({"ewma": Balanced(EWMA())}, load(trace)).table.set_index("scheme")["mean"]
-    assert {row["scheme"]: row["mean"] for row in tables["per trace"]} == pytest.approx(dict(expected))
 
 
 def test_the_version_is_printed():

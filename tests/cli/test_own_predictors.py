@@ -109,19 +109,6 @@ def test_error_names_file_and_line(mine, capsys, monkeypatch, trace, fitting, co
 
 
 @pytest.mark.slow
-def test_last_own_line_named_in_our_error(mine, capsys, monkeypatch, trace, fitting):  # noqa: F811
-    mine()
-    said = fails(capsys, monkeypatch, "evaluate", "mine.py:Deeper", "-t", trace, "-f", fitting)
-    assert "q must lie strictly between 0 and 1, got 2 (mine.py, line 16, in quantile)" in said
-
-
-def test_broken_own_file_names_line(mine, capsys, monkeypatch, trace, fitting, tmp_path):  # noqa: F811
-    (tmp_path / "mine.py").write_text("import numpy as np\n\nraise np.exceptions.AxisError('no axis')\n")
-    said = fails(capsys, monkeypatch, "evaluate", "mine.py:Slow", "-t", trace, "-f", fitting)
-    assert "AxisError: no axis (mine.py, line 3, in <module>)" in said
-
-
-@pytest.mark.slow
 def test_fit_says_how_to_load_own_class(mine, fitting, tmp_path):  # noqa: F811
     mine()
     said = " ".join(run("fit", "mine.py:Slow:smoothing=0.3", "-f", fitting, "--out", "slow.safetensors").split())

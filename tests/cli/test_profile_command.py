@@ -98,27 +98,6 @@ def test_mistakes_write_nothing(module, tmp_path, monkeypatch, capsys, arguments
     assert not list(tmp_path.glob("profile*"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("function", "sentence"),
-    [
-        ("absent", "has no function 'absent'"),
-        ("constant", "must be a function make_step(batch_size, device), got a int"),
-        ("returns_nothing", "make_step(8, 'cpu') returned None, and must return a function"),
-        ("returns_a_number", "make_step(8, 'cpu') returned a float, and must return a function"),
-    ],
-)
-@pytest.mark.parametrize("warmup", ["0", "3"])
-def test_wrong_make_step_shows_what_is_expected(module, tmp_path, monkeypatch, capsys, function, sentence, warmup):
-    assert run(monkeypatch, f"{module}:{function}", "--sizes", "8", "--warmup", warmup) == 2
-    error = capsys.readouterr().err
-    assert sentence in error
-    assert "expected is make_step(batch_size, device), which returns a function" in error
-    assert "    def make_step(batch_size, device):\n        return lambda: train_once(" in error
-    assert "Traceback" not in error
-    assert not list(tmp_path.glob("profile*"))
-
-
 @pytest.mark.parametrize(
     ("function", "sentence"),
     [
@@ -161,34 +140,6 @@ def test_unimportable_module_says_why(tmp_path, monkeypatch, capsys, source, sen
     assert "Traceback" not in error
 
 
-HELD = """
-alive = set()
-
-class Step:
-    def __init__(self, size):
-        assert not alive, "the step before is still held, with its tensors"
-        alive.add(size)
-        self.size = size
-
-    def __call__(self):
-        sum(range(2000))
-
-    def __del__(self):
-        alive.discard(self.size)
-
-def make_step(batch_size, device):
-    return Step(batch_size)
-"""
-
-
-@pytest.mark.slow
-def test_profile_lets_each_step_go_before_the_next(tmp_path, monkeypatch):
-    (tmp_path / "held_steps.py").write_text(HELD)
-    monkeypatch.chdir(tmp_path)
-    assert not run(monkeypatch, "held_steps:make_step", "--sizes", "4,2,8")
-    assert read_profiles(tmp_path / "profile.csv")["batch"].tolist() == [2, 4, 8]
-
-
 def test_the_example_trains_on_the_cpu(tmp_path, monkeypatch):
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
@@ -196,11 +147,3 @@ def test_the_example_trains_on_the_cpu(tmp_path, monkeypatch):
     frame = read_profiles(tmp_path / "profile.csv")
     assert (frame["seconds"] > 0).all()
     assert frame["device"].tolist() == ["cpu", "cpu"]
-
-
-def test_without_a_gpu_cuda_is_refused_in_a_sentence(monkeypatch, capsys):
-    torch = pytest.importorskip("torch")
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU here")
-    assert run(monkeypatch, "--sizes", "1", "--device", "cuda") == 2
-    assert "which finds no CUDA device here" in capsys.readouterr().err

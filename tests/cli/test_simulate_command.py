@@ -48,33 +48,12 @@ def test_a_probe_ends_with_the_lines_to_add(probe):
 
 
 @pytest.mark.slow
-def test_an_unknown_batch_is_left_open(tmp_path):
-    samples = np.where(np.arange(100)[:, None] // 4 % 2, 0.5, 1.0) * np.ones(2)
-    seconds = samples * np.random.default_rng(0).normal([0.1, 0.2], 1e-3, size=(100, 2))
-    assert "global_batch=...)" in run(Trace(samples, seconds).save(tmp_path / "steps.parquet"))
-
-
-@pytest.mark.slow
 def test_json_holds_the_same_numbers(trace):
     (found,) = json.loads(run(trace, "--json", "--global-batch", 480))
     same = simulate(Trace.load(trace), global_batch=480).to_dict()
     assert {key: found[key] for key in ("saving", "low", "high", "sentences")} == {
         key: list(same[key]) if key == "sentences" else same[key] for key in ("saving", "low", "high", "sentences")
     }
-
-
-@pytest.mark.slow
-def test_no_gain_leaves_script_as_it_is():
-    assert "Next: leave the script as it is." in run("--speeds", "100,100")
-
-
-@pytest.mark.slow
-def test_own_table_read_with_named_columns(tmp_path):
-    rows = [f"{step},{rank},{100 + 80 * rank}" for step in range(60) for rank in (0, 1)]
-    (tmp_path / "log.csv").write_text("step,rank,step_time_ms\n" + "\n".join(rows))
-    named = ["worker=rank", "iteration=step", "seconds=step_time_ms", "unit=ms", "samples=64"]
-    said = run(tmp_path / "log.csv", *(word for option in named for word in ("--with", option)))
-    assert "how much of worker 1's extra time" in said
 
 
 @pytest.mark.slow

@@ -1,12 +1,8 @@
 """No name in a file reaches a terminal as an escape sequence, whichever command prints it."""
 
-import logging
-
 import pytest
-from recorded_runs import iterations
 
 from paceline.cli import main
-from paceline.recording import Logging
 
 OSC = "\x1b]52;c;aGk=\x07"
 EVIL = f"a{OSC}\x1b]0;owned\x07\x1b[2J\x9b31m\u202e"
@@ -50,22 +46,3 @@ def test_names_of_a_file_reach_no_terminal(evil, monkeypatch, capsys, command):
     told = capsys.readouterr()
     assert r"\x1b]52" in told.out + told.err
     assert not unprintable(told.out + told.err)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", [("data", "info"), ("evaluate", "ewma", "--trace"), ("replay", "ewma", "--trace")])
-def test_names_in_an_error_reach_no_terminal(tmp_path, monkeypatch, capsys, command):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / f"evil{OSC}.csv").write_text(
-        f'worker,iteration,samples,seconds\n"{EVIL}",0,8,1\n"{EVIL}",0,8,2\n', encoding="utf-8"
-    )
-    assert paceline(monkeypatch, *command, f"evil{OSC}.csv") == 2
-    assert not unprintable(capsys.readouterr().err)
-
-
-def test_names_reach_no_log(caplog):
-    with caplog.at_level(logging.INFO, "paceline.metrics"):
-        for record in iterations(4, workers=(EVIL, "b")):
-            Logging(every=1)(record)
-    assert r"\x1b]52" in caplog.text
-    assert all(not unprintable(record.getMessage()) for record in caplog.records)

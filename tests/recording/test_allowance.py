@@ -60,12 +60,6 @@ def test_work_independent_of_period_start(cpu, cores, spent_before, threads):
     assert lasting(wall, spent, math.inf, threads) == pytest.approx(cpu)
 
 
-@pytest.mark.parametrize("threads", [1, 4])
-def test_competitors_are_not_the_quota(threads):
-    spent = Spent(cpu=0.02 * threads, throttled=0.02 * threads)
-    assert lasting(0.1, spent, cores=0.5 * threads, threads=threads) == pytest.approx(0.08)
-
-
 @pytest.mark.parametrize(
     ("files", "quota", "values"),
     [
@@ -120,18 +114,6 @@ def test_rank_reports_work_under_quota():
     assert seconds == pytest.approx([0.044, 0.052, 0.052])
     granted.cores = math.inf
     assert step(0.086, 0.011, 0.075, between=0.002) == pytest.approx(0.013), "the quota has just been removed"
-
-
-def test_waiting_is_no_work_under_quota():
-    cpu, granted = Ticking(), Granted()
-    clock = Clock(cpu, granted)
-    clock.forward(8)
-    clock.wait_begins()
-    cpu.time = 1.0
-    clock.wait_ends()
-    cpu.time, granted.cpu = 1.01, 0.01
-    clock.ready()
-    assert clock.report().seconds == pytest.approx(0.04)
 
 
 def busy_time_with_a_quota_on_the_second_rank(rank):

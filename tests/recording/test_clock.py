@@ -111,18 +111,6 @@ def test_clock_takes_longer_of_loading_and_rank(marks):
     assert [seconds for _, seconds in reports[1:]] == [max(20.0, 2.0 * samples) for samples, _ in reports[1:]]
 
 
-def test_clock_drops_batches_that_the_loop_skips(marks):
-    loop, costs = Loop(marks), {"load": (0, 2), "inside": (3, 0)}
-    loop.step(8, costs)
-    loop.fetch(30, costs)
-    loop.out.clear()
-    assert loop.step(10, costs) == (10, 23)
-    loop.fetch(10, {"load": (99, 0)})
-    loop.out.clear()
-    loop.clock.forget_batches()
-    assert loop.step(10, costs) == (10, 23)
-
-
 # -- a device that lags behind: what is read once it has passed a step, and what never is ---------------------------
 
 
@@ -221,23 +209,6 @@ def test_clock_micro_batches_and_uncounted_steps():
     assert Measure(samples=3.0, micro_batches=6.0, steps=2.0).by_steps()[:3] == (3.0, 2.0, 2.0)
 
 
-def test_collective_in_gradient_wait_is_one_wait():
-    marks = Unhurried()
-    clock = Clock(marks)
-    take_steps(clock, marks, (0, 0, 10, 0, 0))
-    clock.forward(8)
-    clock.ready()
-    marks.now += 1
-    clock.wait_begins()
-    marks.now += 2
-    clock.wait_ends()
-    clock.wait_ends()
-    marks.now += 5
-    clock.forward(8)
-    clock.ready()
-    assert told(clock.report())[3] == 10, "what came but once may be a pause"
-
-
 def test_collectives_in_gradient_wait_are_one_wait(marks):
     """HSDP on CPUs: several collectives wait, one after the other, before the gradients of all replicas are summed."""
     clock, own = Clock(marks), []
@@ -253,19 +224,6 @@ def test_collectives_in_gradient_wait_are_one_wait(marks):
         marks.now += 1
         clock.summed(gradients)
     assert own == [10] * 4
-
-
-def test_given_seconds_replace_measured_once():
-    marks = Lagging()
-    marks.reached = -1
-    clock = Clock(marks)
-    take_steps(clock, marks, (0, 0, 10, 0, 2), (1, 0, 20, 0, 3))
-    clock.measured(5.0)
-    clock.measured(7.0)
-    marks.reached = math.inf
-    assert told(clock.report()) == [16, 2, 2, 12, 3]
-    take_steps(clock, marks, (1, 0, 20, 0, 3))
-    assert told(clock.report()) == [8, 1, 1, 21, 3]
 
 
 class Behind:

@@ -2,10 +2,6 @@
 
 import math
 import os
-import subprocess
-import sys
-import time
-from contextlib import ExitStack
 
 import pytest
 from machine_files import NESTED_1, NESTED_2, made, twice
@@ -36,12 +32,6 @@ def test_the_own_group_is_found_in_version_1(tmp_path):
     assert group.usage == tmp_path / "groups/cpu,cpuacct/job/cpuacct.usage"
     assert group.pressure == tmp_path / "groups/unified/job"
     assert set(mounted(tmp_path)) >= {"cpu", "cpuacct", ""}
-
-
-def test_the_own_group_is_found_in_version_2(tmp_path):
-    group = ControlGroup.of_this_process(made(tmp_path, VERSION_2))
-    assert group.cores == 0.4
-    assert group.usage == tmp_path / "groups/job/cpu.stat"
 
 
 def test_a_group_without_a_quota_is_no_group(tmp_path):
@@ -133,13 +123,6 @@ def test_covariates_follow_a_moved_process(tmp_path, looking_always):
     assert runnable.sample() == 0
 
 
-def test_named_group_stays(tmp_path, looking_always):
-    group = ControlGroup.of_this_process(made(tmp_path, NESTED_2))
-    quota = named(all_covariates(group, tmp_path), "cpu_quota")
-    (tmp_path / "proc/self/cgroup").write_text("0::/\n")
-    assert quota.sample() == 0.4
-
-
 @pytest.mark.parametrize(
     ("told", "folder"),
     [
@@ -152,76 +135,3 @@ def test_named_group_stays(tmp_path, looking_always):
 def test_group_path_as_host_sees_it(tmp_path, told, folder):
     made(tmp_path, {**VERSION_2, "proc/self/cgroup": f"0::{told}\n", "elsewhere/cpu.max": "1 1\n"})
     assert ControlGroup.around_this_process(tmp_path).cpu == tmp_path / folder
-
-
-def test_without_usage_pinned_cores_are_read(tmp_path):
-    made(tmp_path, NESTED_1)
-    (tmp_path / "groups/cpuacct/pod/cpuacct.usage").unlink()
-    ticks = os.sysconf("SC_CLK_TCK")
-    stat = made(tmp_path, {"proc/stat": "".join(f"cpu{n} 9 0 0 0 0 0 0 0 0 0\n" for n in range(512))}) / "proc/stat"
-    busy = "".join(f"cpu{n} {9 + 4 * ticks} 0 0 0 0 0 0 0 0 0\n" for n in range(512))
-    covariate = named(default_covariates(root=tmp_path), "cpu_busy")
-    assert twice(covariate, lambda: stat.write_text(busy)) == pytest.approx(4.0, rel=0.3)
-
-
-@pytest.fixture
-def real_groups():
-    """A real group with a quota of a tenth of a core, and one inside it without; both are removed."""
-    mounts = mounted()
-    tree = mounts.get("cpu") or mounts.get("")
-    if tree is None:
-        pytest.skip("no control groups are mounted")
-    outer, inner = tree / f"paceline-test-{os.getpid()}", tree / f"paceline-test-{os.getpid()}" / "worker"
-    with ExitStack() as made_groups:
-        try:
-            if "cpu" not in mounts:
-                (tree / "cgroup.subtree_control").write_text("+cpu")
-            for folder in (outer, inner):
-                folder.mkdir()
-                made_groups.callback(_removed, folder)
-            if "cpu" in mounts:
-                (outer / "cpu.cfs_period_us").write_text("10000")
-                (outer / "cpu.cfs_quota_us").write_text("1000")
-            else:
-                (outer / "cpu.max").write_text("1000 10000")
-        except OSError as error:
-            pytest.skip(f"control groups cannot be written here: {error}")
-        yield outer, inner
-
-
-def _removed(folder):
-    for _ in range(100):  # the kernel holds a group for a moment after its last process was reaped
-        try:
-            return folder.rmdir()
-        except OSError:
-            time.sleep(0.02)
-    return folder.rmdir()
-
-
-BUSY_CHILD = """
-import sys
-from paceline.recording.covariates import default_covariates
-(covariate,) = (one for one in default_covariates() if one.name == "throttled")
-seen = [covariate.sample()]
-if sys.argv[2] == "moved later":
-    seen.append(covariate.sample())
-with open(sys.argv[1] + "/cgroup.procs", "w") as procs:
-    procs.write("0")
-if sys.argv[2] == "moved first":
-    (covariate,) = (one for one in default_covariates() if one.name == "throttled")
-for _ in range(1000):  # enough for many periods of the quota, however fast the machine
-    sum(range(2000))
-    seen.append(covariate.sample())
-    if seen[-1] > 0:
-        break
-print(max(value for value in seen if value == value))
-"""
-
-
-@pytest.mark.parametrize("order", ["moved first", "moved later"])
-@pytest.mark.parametrize("place", [0, 1], ids=["in the group with the quota", "in a group inside it"])
-def test_real_quota_reads_as_throttled(real_groups, place, order):
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", BUSY_CHILD, str(real_groups[place]), order]
-    told = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True).stdout
-    assert float(told) > 0

@@ -27,13 +27,6 @@ def test_missing_sources_give_nan(tmp_path):
         assert value == 0 if covariate.name == "throttled" else math.isnan(value), covariate.name
 
 
-def test_a_control_group_that_is_gone_gives_nan(tmp_path):
-    group = ControlGroup(tmp_path / "cpu", tmp_path / "usage", tmp_path / "pressure")
-    for covariate in (named(name, group, tmp_path) for name in ("cpu_busy", "throttled", "runnable")):
-        covariate.sample()
-        assert math.isnan(covariate.sample()), covariate.name
-
-
 @pytest.mark.parametrize(
     ("before", "after"),
     [
@@ -83,12 +76,6 @@ def test_runnable_counts_ready_processes_of_group(tmp_path):
     assert covariate.sample() == 2
     (tmp_path / "proc/9/stat").write_text("9 (a name) S 1 1")
     assert covariate.sample() == 1
-
-
-def test_runnable_without_group_is_of_machine(tmp_path):
-    cores = os.cpu_count()
-    made(tmp_path, {"proc/loadavg": f"0.19 0.12 0.06 {2 * cores + 1}/123 4601\n"})
-    assert named("runnable", root=tmp_path).sample() == 2
 
 
 def test_memory_available_is_a_share(tmp_path):
@@ -201,14 +188,6 @@ def test_without_a_gpu_there_are_no_covariates_of_one(gpus, monkeypatch):
     assert nvml_covariates() == []
     monkeypatch.setattr("paceline.recording.covariates.find_spec", lambda name: None)
     assert nvml_covariates() == []
-
-
-def test_all_covariates_are_available_ones(gpus, tmp_path):
-    made(tmp_path, {"cpu.max": "40000 100000\n"})
-    group = ControlGroup(tmp_path, tmp_path / "cpu.stat", tmp_path)
-    names = [covariate.name for covariate in all_covariates(group)]
-    assert names[:7] == [covariate.name for covariate in default_covariates(group)]
-    assert names[7:] == ["cpu_quota", "gpu_busy", "gpu_memory", "gpu_clock"]
 
 
 def test_the_gpu_of_the_model_is_read(gpus, monkeypatch):

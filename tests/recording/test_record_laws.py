@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recorded_runs import iterations, written
+from recorded_runs import written
 
 import paceline
 from paceline.coordinator import LoadBalancer
@@ -165,22 +165,6 @@ def test_round_numbers_round_trip(acts, every):
 
 
 # -- what a reader takes ---------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def pair(tmp_path):
-    """The path of a run of two iterations, with its header and lines."""
-    path = tmp_path / "run.jsonl"
-    written(path, iterations(2)).close()
-    return path, *path.read_bytes().splitlines(keepends=True)[:3]
-
-
-@pytest.mark.parametrize(("lost", "counted"), [(3, 3), (0, 0), (-1, 0), ("3", 0), (10**300, 0)])
-def test_lost_iterations_counted(pair, lost, counted):
-    path, header, first, second = pair
-    path.write_bytes(header + first + json.dumps(json.loads(second) | {"lost_before": lost}).encode() + b"\n")
-    run = read_run(path)
-    assert (len(run), run.lost, run.skipped) == (2, counted, 0)
 
 
 SPOILT = [{"stragglers": "a"}, {"stragglers": [1]}, {"acted": 1}, {"why": None}, {"done": [1.0]}, {"done": [True, 1]}]

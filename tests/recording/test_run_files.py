@@ -22,34 +22,6 @@ from paceline.recording import JsonLines, RunReader, newest, read_run, summary
 from paceline.recording.records import Iteration
 
 
-def test_what_was_written_is_read_back(tmp_path):
-    records = list(iterations(6))
-    written(tmp_path / "run.jsonl", records).close()
-    run = read_run(tmp_path / "run.jsonl")
-    assert run.workers == ("gpu0", "gpu1")
-    np.testing.assert_array_equal(run.sizes, [record.sizes for record in records])
-    np.testing.assert_allclose(run.seconds, [record.seconds for record in records], atol=1e-7)
-    np.testing.assert_allclose(run.waiting_share, [record.waiting_share for record in records], atol=1e-5)
-    np.testing.assert_array_equal(run.of_workers["planned"], [record.plan.sizes for record in records])
-    assert run.acted.tolist() == [record.plan.acted for record in records]
-    assert run.why == tuple(record.plan.why for record in records)
-    assert run.of_fleet["index"].tolist() == list(range(6))
-    assert np.isnan(run.of_workers["comm_seconds"]).all()
-
-
-def test_run_lines_are_strict_json(tmp_path):
-    records = [replace(record, seconds=np.array([np.nan, np.inf])) for record in iterations(2)]
-    written(tmp_path / "run.jsonl", records).close()
-    lines = [
-        json.loads(line, parse_constant=pytest.fail)
-        for line in (tmp_path / "run.jsonl").read_text("utf-8").splitlines()
-    ]
-    assert lines[0]["paceline_run"] == 1
-    assert lines[0]["workers"] == ["gpu0", "gpu1"]
-    assert lines[0]["global_batch"] == 60
-    assert lines[1]["seconds"] == [None, None]
-
-
 @pytest.mark.slow
 def test_gain_is_against_equal_batches(tmp_path):
     *_, last = iterations(5)
@@ -60,12 +32,6 @@ def test_gain_is_against_equal_batches(tmp_path):
     assert numbers["waiting_share"] == pytest.approx(0)
     written(tmp_path / "run.jsonl", iterations(200)).close()
     assert read_run(tmp_path / "run.jsonl").saved == pytest.approx(1 / 3, abs=0.01)
-
-
-def test_unreported_iteration_summary_is_nan():
-    (record,) = iterations(1)
-    numbers = summary(replace(record, seconds=np.full(2, np.nan)))
-    assert all(np.isnan(numbers[name]) for name in ("seconds", "equal_seconds", "gain", "waiting_share"))
 
 
 KILLED = """
@@ -146,13 +112,6 @@ def test_the_newest_file_of_a_folder_is_found(tmp_path):
     assert newest(tmp_path / "old.jsonl").name == "old.jsonl"
 
 
-def test_a_run_becomes_a_trace_like_any_other(tmp_path):
-    written(tmp_path / "mine.jsonl", iterations(5)).close()
-    trace = read_run(tmp_path / "mine.jsonl").trace()
-    assert trace.name == "mine"
-    np.testing.assert_allclose(trace.speed, np.tile([1000.0, 500.0], (5, 1)), rtol=1e-4)
-
-
 LARGE = """
 import sys
 import threading
@@ -175,20 +134,6 @@ def test_long_run_takes_little_memory(tmp_path):
     assert bounded(LARGE.format(megabytes=12, keep=100), path) == f"{count} 0 100"
 
 
-@pytest.mark.slow
-def test_long_line_in_pieces_skipped_once(tmp_path):
-    path = tmp_path / "run.jsonl"
-    written(path, iterations(2)).close()
-    header, *lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(header + lines[0] + b"x" * (5 << 20))
-    reader = RunReader(path)
-    assert reader.poll() == 1
-    with path.open("ab") as file:
-        file.write(b"x" * (6 << 20) + b"\n" + lines[1])
-    assert reader.poll() == 1
-    assert reader.skipped == 1
-
-
 def test_work_round_trip_tells_waiting(tmp_path):
     records = [replace(record, work=record.sizes * np.array([1.0, 2.0])) for record in iterations(6)]
     written(tmp_path / "run.jsonl", records).close()
@@ -198,16 +143,6 @@ def test_work_round_trip_tells_waiting(tmp_path):
     assert last["waiting_from_workers"] == pytest.approx(0)
     assert last["waiting_from_work"] == pytest.approx(last["waiting_share"])
     assert run.waiting(last=1).from_work == pytest.approx(last["waiting_from_work"])
-
-
-def test_lines_without_work_are_unknown(tmp_path):
-    plain, known = iterations(2)
-    written(tmp_path / "run.jsonl", [plain, replace(known, work=known.sizes * 1.0)]).close()
-    run = read_run(tmp_path / "run.jsonl")
-    assert np.isnan(run.work[0]).all()
-    assert (run.waiting().iterations, run.waiting().of) == (1, 2)
-    written(tmp_path / "plain.jsonl", [plain]).close()
-    assert read_run(tmp_path / "plain.jsonl").work is None
 
 
 def test_own_coordinator_record():

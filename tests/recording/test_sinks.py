@@ -101,18 +101,6 @@ def fresh_registry(monkeypatch):
     return registry
 
 
-def test_prometheus_listens_locally(fresh_registry):
-    (closed,), (opened,) = sinks("prometheus:0"), sinks("prometheus:0.0.0.0:0")
-    try:
-        for sink in (closed, opened):
-            sink(next(iterations(1)))
-        assert closed.server[0].server_address[0] == "127.0.0.1"
-        assert opened.server[0].server_address[0] == "0.0.0.0"
-    finally:
-        closed.close()
-        opened.close()
-
-
 def test_prometheus_sinks_share_metrics(fresh_registry, caplog):
     first, second = Prometheus(), Prometheus()
     for sink in (first, second):
@@ -166,20 +154,3 @@ def test_sinks_named_by_text_or_functions(tmp_path):
 def test_a_text_that_names_no_sink_is_refused(text):
     with pytest.raises(ValueError, match="metrics must be"):
         sinks(text)
-
-
-def test_missing_library_named_when_made(monkeypatch):
-    monkeypatch.setattr("paceline._require.find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"\[metrics\]"):
-        Prometheus(9100)
-
-
-def test_a_sink_of_ones_own_needs_one_method():
-    class Mine(Sink):
-        def write(self, iteration):
-            self.last = iteration.index
-
-    sink = Mine()
-    for record in iterations(3):
-        sink(record)
-    assert sink.last == 2

@@ -101,23 +101,6 @@ def test_waited_for_worker_comes_first(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_last_line_cut_short_is_left_out(tmp_path, monkeypatch, capsys):
-    path = run_file(tmp_path / "run.jsonl")
-    path.write_bytes(path.read_bytes()[:-30])
-    assert not paceline(monkeypatch, "watch", path, "--once")
-    assert "iteration 10 " in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_names_and_reasons_are_shown_as_they_are(tmp_path, monkeypatch, capsys):
-    run_file(tmp_path / "run.jsonl", workers=("[red]a[/red]", "<b>"), why="[bold]because[/bold]")
-    assert not paceline(monkeypatch, "watch", tmp_path, "--once")
-    shown = capsys.readouterr().out
-    assert "[red]a[/red]" in shown
-    assert "[bold]because[/bold]" in shown
-
-
-@pytest.mark.slow
 def test_unreported_run_is_shown(tmp_path, monkeypatch, capsys):
     path = tmp_path / "run.jsonl"
     unknown = {"seconds": [None, None], "forecast_seconds": [None, None], "equal_seconds": None, "wall_seconds": None}
@@ -203,23 +186,6 @@ def test_standstill_told_first(tmp_path):
     assert first == "No iteration has been reported for 10 s: one usually comes every 100 ms."
     assert second == "The slowest until then was gpu1."
     assert "No iteration" not in looks(run, silent=2.9), "less may be a checkpoint that is written"
-
-
-def test_silence_measured_by_report_interval(tmp_path):
-    """Short iterations are recorded now and then; a pause for an evaluation among them does not count as usual."""
-    times = np.cumsum([2.0] * 20 + [300.0] + [2.0] * 5)
-    lines = [line(50 * k, time=1.7e9 + float(times[k])) for k in range(len(times))]
-    run = written(tmp_path / "run.jsonl", lines)
-    assert "No iteration" not in looks(run, silent=9.0)
-    assert "for 11 s: one usually comes every 2 s." in looks(run, silent=11.0)
-
-
-@pytest.mark.slow
-def test_watch_ended_run_says_since_when(tmp_path, monkeypatch, capsys):
-    path = run_file(tmp_path / "run.jsonl")
-    monkeypatch.setattr(time, "time", lambda: 1.7e9 + 1.1 + 3 * 86400)
-    assert not paceline(monkeypatch, "watch", path, "--once")
-    assert "No iteration has been reported for 3 days" in capsys.readouterr().out
 
 
 JOB = """
@@ -310,16 +276,6 @@ def test_unreported_iteration_blames_no_worker(tmp_path):
 # -- how it is drawn -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("outliers", [1, 2])
-def test_an_outlier_does_not_flatten_the_bars(tmp_path, outliers):
-    seconds = np.random.default_rng(0).uniform(0.9, 1.1, 12)
-    seconds[3 : 3 + outliers] = 60.0
-    lines = [line(k, wall_seconds=each) for k, each in enumerate(seconds.tolist())]
-    (drawn,) = re.findall("^[▁▂▃▄▅▆▇█]+$", looks(written(tmp_path / "run.jsonl", lines)), re.MULTILINE)
-    assert drawn.count("█") == outliers
-    assert all(bar in "▃▄▅▆▇" for bar in drawn.replace("█", ""))
-
-
 # -- what a file may hold --------------------------------------------------------------------------------------------
 
 
@@ -397,15 +353,6 @@ def test_control_characters_not_on_terminal(tmp_path, monkeypatch, capsys, comma
     for told in [shown] if command[0] == "watch" else [page.read_text("utf-8")]:
         assert r"\x1b]52;c;aGk=\x07" in told.replace("\n", "")
         assert not {char for char in told if not char.isprintable()} - {"\n"}
-
-
-@pytest.mark.slow
-def test_control_characters_not_in_errors(tmp_path, monkeypatch, capsys):
-    path = tmp_path / "later.jsonl"
-    path.write_text(json.dumps({"paceline_run": 99, "version": f"9{EVIL}"}) + "\n")
-    for command in (("watch", path, "--once"), ("report", path)):
-        assert paceline(monkeypatch, *command) == 2
-        assert not {char for char in capsys.readouterr().err if not char.isprintable()} - {"\n"}
 
 
 # -- who joins and leaves -------------------------------------------------------------------------------------------

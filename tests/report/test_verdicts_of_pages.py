@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_pages import slowed_run, slowed_speeds, slowed_trace
-from recorded_runs import iterations, written
 
 from paceline.datasets import Trace
 from paceline.eval import Balanced, leaderboard, replay_all
@@ -57,16 +56,6 @@ def test_planted_slow_worker_is_found(workers, iterations, factor, seed, data):
 @given(st.integers(2, 40), st.integers(1, 600), st.integers(0, 10**6))
 def test_of_alike_workers_nobody_is_slow(workers, iterations, seed):
     assert not slow_workers(slowed_speeds(workers, iterations, 0, iterations, seed=seed))
-
-
-@pytest.mark.slow
-def test_recovered_worker_has_start_and_end():
-    speed_TW = slowed_speeds(5, 300, slow=1, at=100)
-    speed_TW[200:, 1] *= 2.0
-    (found,) = slow_workers(speed_TW)
-    assert (found.worker, found.lasts) == (1, False)
-    assert found.first == pytest.approx(100, abs=9)
-    assert found.last == pytest.approx(199, abs=9)
 
 
 def test_gaps_and_strays_make_nobody_slow():
@@ -122,12 +111,6 @@ def test_the_next_step_names_a_silent_worker_first(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_that_waits_little_needs_nothing(tmp_path):
-    written(tmp_path / "run.jsonl", iterations(200)).close()
-    assert verdict_of(run_page(read_run(tmp_path / "run.jsonl")))["What next?"]["headline"] == "Nothing"
-
-
-@pytest.mark.slow
 def test_uneven_samples_are_told_from_uneven_workers(tmp_path):
     run = slowed_run(tmp_path / "run.jsonl", NAMES, at=120)
     work_TW = np.random.default_rng(0).uniform(0.2, 2.0, run.sizes.shape)
@@ -152,18 +135,6 @@ def test_evaluation_verdict_states_interval():
     even = leaderboard({"ewma": EWMA(smoothing=1.0)}, [trace])
     said = verdict_of(evaluation_page(even, {"ewma": EWMA(smoothing=1.0)}, [trace]))["Who forecasts best?"]
     assert "not significant" in said["text"]
-
-
-@pytest.mark.slow
-def test_calibration_counts_speeds_below_each_quantile():
-    trace = slowed_trace(NAMES, iterations=300)
-    board = leaderboard({"ewma": EWMA()}, [trace])
-    page = evaluation_page(board, {"ewma": EWMA()}, [trace])
-    share = [row[1] for row in block_of(page, "In figures")["rows"]]
-    assert share[:-1] == sorted(share[:-1]), "a higher quantile has no fewer speeds below it"
-    best = board.overall.set_index("predictor").loc[board.overall["predictor"][0]]
-    assert share[-1] == pytest.approx(best["coverage"])
-    assert shown(share[-1], "percent") == verdict_of(page)["Do its intervals hold?"]["headline"]
 
 
 # -- replays -----------------------------------------------------------------------------------------------------

@@ -6,16 +6,13 @@ import json
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.markup import escape
 
-from paceline.cli.output import ToPage, err, out, require_page, typed, working, write_page
+from paceline.cli.output import AsJson, ToPage, err, out, require_page, typed, working, write_page
 from paceline.cli.report import sha256
-
-if TYPE_CHECKING:
-    from paceline.audit import AuditVerdict
 
 
 def audit(
@@ -24,7 +21,7 @@ def audit(
         typer.Argument(help="The command that starts the script, after [cyan]--[/]: torchrun, accelerate or python."),
     ],
     steps: Annotated[int, typer.Option(help="Optimizer steps to compare.", min=1)] = 3,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    as_json: AsJson = False,
     timeout: Annotated[float, typer.Option(help="Seconds for one run of the script.", min=1)] = 600.0,
     keep: Annotated[
         Path | None, typer.Option(help="A new folder in which to leave the records and logs of all runs.")
@@ -64,13 +61,9 @@ def audit(
         for note in verdict.notes:
             err.print(escape(note), soft_wrap=True, highlight=False)
     if to_page is not None:
-        _write_page(verdict, command, to_page)
+        from paceline.report import audit_page
+
+        script = next((Path(word) for word in command if word.endswith(".py")), Path(command[-1]))
+        digest, known = sha256(script) if script.is_file() else "", json.loads(verdict.to_json())
+        write_page(audit_page(known, script=script.name, digest=digest, command=typed()), to_page)
     raise typer.Exit(verdict.status.value)
-
-
-def _write_page(verdict: AuditVerdict, command: list[str], path: Path) -> None:
-    from paceline.report import audit_page
-
-    script = next((Path(word) for word in command if word.endswith(".py")), Path(command[-1]))
-    digest = sha256(script) if script.is_file() else ""
-    write_page(audit_page(json.loads(verdict.to_json()), script=script.name, digest=digest, command=typed()), path)

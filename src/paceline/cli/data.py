@@ -15,25 +15,15 @@ from rich.markup import escape
 
 from paceline._files import require_writable
 from paceline._text import printable
-from paceline.cli.output import out
+from paceline.cli.output import AsJson, Options, out, print_rows
 
 if TYPE_CHECKING:
-    from paceline._arrays import Array, Mask
     from paceline.datasets import Trace
 
 data_app = typer.Typer(help="List, describe and read traces, and write them as Parquet or CSV.", no_args_is_help=True)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
 FileFormat = Annotated[
     str | None, typer.Option("--format", help="A name from [cyan]paceline data list formats[/]. [default: recognized]")
-]
-Options = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--with",
-        metavar="NAME=VALUE",
-        help="An option of the format of named files, as [cyan]period=300[/] or [cyan]workers=m_1,m_2[/]; repeat.",
-    ),
 ]
 Source = Annotated[str, typer.Argument(help="A recorded trace's name, a file of any format, or a folder of files.")]
 
@@ -45,14 +35,17 @@ def data_list(
     what: Annotated[str, typer.Argument(help="shipped or formats.")] = "shipped", as_json: AsJson = False
 ) -> None:
     """List the traces that come with the library, or the formats it reads."""
-    from paceline.cli.output import print_rows
+    from paceline.datasets import recorded
+    from paceline.datasets.readers import FORMATS
 
-    listed = {"shipped": _shipped, "formats": _formats}
-    if what not in listed:
-        raise ValueError(f"cannot list {what!r}; choose from {list(listed)}")
-    rows = listed[what]()
-    wide = ("files", "seen") if what == "formats" and not as_json else ()
-    print_rows(what, [{key: value for key, value in row.items() if key not in wide} for row in rows], as_json)
+    if what == "shipped":
+        rows = [_summary(recorded.load(name)) for name in recorded.names()]
+    elif what == "formats":
+        columns = ("name", "gives", "about", *(("files", "seen") if as_json else ()))
+        rows = [{key: getattr(one, key) for key in columns} for one in FORMATS.values()]
+    else:
+        raise ValueError(f"cannot list {what!r}; choose from ['shipped', 'formats']")
+    print_rows(what, rows, as_json)
 
 
 @data_app.command("info")
@@ -160,21 +153,6 @@ def _written(trace: Trace, path: Path) -> None:
     )
 
 
-def _shipped() -> list[dict[str, Any]]:
-    from paceline.datasets import recorded
-
-    return [_summary(recorded.load(name)) for name in recorded.names()]
-
-
-def _formats() -> list[dict[str, Any]]:
-    from paceline.datasets.readers import FORMATS
-
-    return [
-        {"name": one.name, "gives": one.gives, "about": one.about, "files": one.files, "seen": one.seen}
-        for one in FORMATS.values()
-    ]
-
-
 def _summary(trace: Trace) -> dict[str, Any]:
     import numpy as np
 
@@ -203,10 +181,17 @@ def _flaws(trace: Trace) -> dict[str, Any]:
         return {"no speed": _why_no_speed(trace)}
     both = there[1:] & there[:-1]
     repeated = (both & (speed[1:] == speed[:-1])).sum() / both.sum() if both.any() else None
-    jumps, backwards = (None, None) if trace.start is None else _clock(trace.start)
+    gaps = [len(list(run)) for one in there.T for known, run in groupby(one.tolist()) if not known]
+    jumps = backwards = None
+    if trace.start is not None:
+        intervals = [np.diff(one[np.isfinite(one)]) for one in trace.start.T]
+        forward = [one[one > 0] for one in intervals]
+        # over more than ten median intervals
+        jumps = sum(int((one > 10.0 * np.median(one)).sum()) for one in forward if one.size)
+        backwards = sum(int((one < 0).sum()) for one in intervals)
     return {
         "missing speeds": float(1.0 - there.mean()),
-        "longest gap": max(_longest_run(~one) for one in there.T),
+        "longest gap": max(gaps, default=0),
         "speeds equal to the one before": None if repeated is None else float(repeated),
         "clock jumps": jumps,
         "clock steps back": backwards,
@@ -222,17 +207,3 @@ def _why_no_speed(trace: Trace) -> str:
         if not (panel > 0).any():
             return f"all its {name} are {'missing' if np.isnan(panel).all() else 'missing or 0'}"
     return "no worker reported samples and seconds of the same iteration"
-
-
-def _longest_run(here: Mask) -> int:
-    return max((len(list(run)) for value, run in groupby(here.tolist()) if value), default=0)
-
-
-def _clock(start: Array) -> tuple[int, int]:
-    """Return how often a worker's clock jumps over more than ten median intervals, and how often it goes backwards."""
-    import numpy as np
-
-    intervals = [np.diff(one[np.isfinite(one)]) for one in start.T]
-    forward = [one[one > 0] for one in intervals]
-    jumps = sum(int((one > 10.0 * np.median(one)).sum()) for one in forward if one.size)
-    return jumps, sum(int((one < 0).sum()) for one in intervals)

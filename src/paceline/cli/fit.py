@@ -6,20 +6,17 @@ import contextlib
 import os
 import shlex
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
 from paceline._files import require_writable
 from paceline._text import printable
-from paceline.cli.data import Options
-from paceline.cli.output import err, out
+from paceline.cli.output import AsJson, Options, err, out
 
 if TYPE_CHECKING:
-    from paceline.predictors import FleetPredictor
     from paceline.training import Source
 
 FitTraces = Annotated[
@@ -48,10 +45,21 @@ def fit(
     Example: [cyan]paceline fit narx -f traces/ --out narx.safetensors[/]
     """
     from paceline.cli import options as sources
+    from paceline.predictors import KINDS
+    from paceline.predictors.nested import Adopted
     from paceline.training import Bar, fit, save_model
 
-    _require_output(model)
-    unfitted = _storable(sources.predictor(predictor), predictor)
+    if model.suffix != ".safetensors":
+        raise ValueError(
+            f"--out must name a .safetensors file, the extension of models in evaluate and replay, got {model}"
+        )
+    require_writable(model)
+    unfitted = sources.predictor(predictor)
+    if isinstance(unfitted, Adopted):
+        raise ValueError(
+            f"{predictor} cannot be saved in a model file, as its class does not inherit from FleetPredictor; name "
+            "it in evaluate and replay, which fit it first"
+        )
     source = sources.source(traces, "fit", strict=strict, options=options)
     together = "TORCHELASTIC_RUN_ID" in os.environ
     first = not together or os.environ.get("RANK") == "0"
@@ -77,37 +85,10 @@ def fit(
         folder = Path(tempfile.mkdtemp(prefix="paceline-"))
         file = save_model(fitted, folder / model.name, fitted_on=about)
         err.print(f"{error}; the model is in {file} instead", markup=False, soft_wrap=True)
-    out.print(f"written to {file}; {_use(fitted, file)}", markup=False, soft_wrap=True)
-
-
-def _use(fitted: FleetPredictor, file: Path) -> str:
-    """Return how the model is used: evaluate and replay know the classes of this library alone."""
-    from paceline.predictors import KINDS
-
-    if type(fitted) in KINDS:
-        return "use it by its file name in evaluate and replay"
-    return f"use it in Python, beside its class: load_model({str(file)!r}, kinds=[{type(fitted).__name__}])"
-
-
-def _require_output(model: Path) -> None:
-    """Refuse, before a long fit, a file that cannot be written, or that evaluate would not take for a model."""
-    if model.suffix != ".safetensors":
-        raise ValueError(
-            f"--out must name a .safetensors file, the extension of models in evaluate and replay, got {model}"
-        )
-    require_writable(model)
-
-
-def _storable(predictor: FleetPredictor, text: str) -> FleetPredictor:
-    """Return the predictor; refuse, before a long fit, one that no model file can hold."""
-    from paceline.predictors.nested import Adopted
-
-    if isinstance(predictor, Adopted):
-        raise ValueError(
-            f"{text} cannot be saved in a model file, as its class does not inherit from FleetPredictor; name "
-            "it in evaluate and replay, which fit it first"
-        )
-    return predictor
+    use = "use it by its file name in evaluate and replay"  # which know the classes of this library alone
+    if type(fitted) not in KINDS:
+        use = f"use it in Python, beside its class: load_model({str(file)!r}, kinds=[{type(fitted).__name__}])"
+    out.print(f"written to {file}; {use}", markup=False, soft_wrap=True)
 
 
 def _report_skipped(source: Source) -> None:
@@ -128,11 +109,9 @@ def tune(
     trials: Annotated[int, typer.Option(help="Trials in all, with those of earlier calls.")] = 20,
     jobs: Annotated[int, typer.Option(help="Trials at once, each in a process of its own.")] = 1,
     hold_out: Annotated[float, typer.Option(help="Share of the workers on which trials are compared.")] = 0.3,
-    journal: Annotated[Path, typer.Option(help="The journal of trials: called again, the search goes on.")] = Path(
-        "tune.journal"
-    ),
+    journal: Annotated[Path, typer.Option(help="Journal of trials: called again, it goes on.")] = Path("tune.journal"),
     epochs: Annotated[int | None, typer.Option(help="Most passes of a network's training.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Try arguments of a predictor on validation workers, and print the best ones and what mattered.
 
@@ -168,13 +147,10 @@ def tune(
         best = {str(name): value for name, value in tuned.trials.iloc[0].items() if name != "score"}
         if epochs is not None:
             best["epochs"] = epochs
-        text = predictor + ("," if ":" in predictor else ":") + ",".join(f"{k}={v!r}" for k, v in _plain(best).items())
+        # Python's own numbers: whole ones of a table's row may have become floats.
+        plain = {name: value.item() if hasattr(value, "item") else value for name, value in best.items()}
+        plain = {n: int(v) if isinstance(v, float) and v.is_integer() else v for n, v in plain.items()}
+        text = predictor + ("," if ":" in predictor else ":") + ",".join(f"{k}={v!r}" for k, v in plain.items())
         files = [word for name in traces or () for word in ("-f", name)]
         command = ["paceline", "fit", text, *files, "-o", "model.safetensors"]
         out.print(f"fit the best with:\n{shlex.join(command)}", markup=False, highlight=False, soft_wrap=True)
-
-
-def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments as Python's own numbers: whole ones of a table's row may have become floats."""
-    plain = {name: value.item() if hasattr(value, "item") else value for name, value in arguments.items()}
-    return {n: int(v) if isinstance(v, float) and v.is_integer() else v for n, v in plain.items()}

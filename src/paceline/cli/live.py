@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import Progress
 from rich.table import Table
 
-from paceline.cli.output import err, out
+from paceline.cli.output import AsJson, err, out
 
 if TYPE_CHECKING:
-    from paceline.lab import ExperimentOutcome, Setting
+    from paceline.lab import ExperimentOutcome
 
 
 def live(
@@ -38,31 +38,29 @@ def live(
     seed: Annotated[int, typer.Option(help="Seed of the model, the data's order and the bursts.")] = 0,
     device: Annotated[str, typer.Option(help="cpu, or cuda: one device that both ranks share.")] = "cpu",
     precision: Annotated[str, typer.Option(help="single or mixed, which is autocast to bfloat16.")] = "single",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train for real with two ranks, one of them disturbed: equal and balanced batches in turns, in one run.
 
     Each rank is pinned to its own core. Every turn of a scheme is compared with the turns of equal batches before and
     after it, so that a machine whose speed drifts does not bias the result.
     """
-    from paceline.lab import Setting, can_set_quotas
+    from paceline.lab import Setting, can_set_quotas, experiment
 
-    settings = [
-        Setting(
-            contention=kind,
-            schemes=tuple(schemes or ["auto"]),
-            model=model,
-            global_batch=global_batch,
-            rounds=rounds,
-            seconds=seconds,
-            seed=seed,
-            device=device,
-            precision=precision,
-        )
-        for kind in contention or ["quota" if can_set_quotas() else "hogs"]
-    ]
-    for setting in settings:
-        outcome = _watched(setting)
+    same = Setting(
+        contention="none",
+        schemes=tuple(schemes or ["auto"]),
+        model=model,
+        global_batch=global_batch,
+        rounds=rounds,
+        seconds=seconds,
+        seed=seed,
+    )
+    kinds = contention or ["quota" if can_set_quotas() else "hogs"]
+    for setting in [replace(same, contention=kind, device=device, precision=precision) for kind in kinds]:
+        with Progress(console=err, transient=True, disable=not err.on_terminal) as progress:
+            task = progress.add_task(f"training under contention: {setting.contention}", total=1.0)
+            outcome = experiment(setting, progress=lambda share: progress.update(task, completed=share))  # noqa: B023
         if as_json:
             out.print_json(data={"setting": asdict(setting), "rows": [asdict(row) for row in outcome.rows]})
         else:
@@ -86,15 +84,3 @@ def outcome_table(outcome: ExperimentOutcome) -> Table:
             f"{row.overhead * 1e6:.0f} us",
         )
     return shown
-
-
-def _watched(setting: Setting) -> ExperimentOutcome:
-    from paceline.lab import experiment
-
-    with Progress(console=err, transient=True, disable=not err.on_terminal) as progress:
-        task = progress.add_task(f"training under contention: {setting.contention}", total=1.0)
-
-        def seen(share: float) -> None:
-            progress.update(task, completed=share)
-
-        return experiment(setting, progress=seen)

@@ -18,11 +18,22 @@ from rich.markup import escape
 
 from paceline._text import printable
 from paceline.cli.audit import audit
-from paceline.cli.data import Options, data_app
-from paceline.cli.fit import fit, tune
+from paceline.cli.data import data_app
+from paceline.cli.fit import FitTraces, fit, tune
 from paceline.cli.live import live
 from paceline.cli.options import DEFAULT_PREDICTORS, user_location
-from paceline.cli.output import ToPage, err, out, print_frames, require_page, typed, working, write_page
+from paceline.cli.output import (
+    AsJson,
+    Options,
+    ToPage,
+    err,
+    out,
+    print_frames,
+    require_page,
+    typed,
+    working,
+    write_page,
+)
 from paceline.cli.profile import profile
 from paceline.cli.record import record
 from paceline.cli.report import report
@@ -33,22 +44,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from paceline.datasets import Trace
-    from paceline.eval import Replay, Replays
-    from paceline.eval.replay import SizeScheme
+    from paceline.eval import Replay
     from paceline.predictors import FleetPredictor
     from paceline.training import FitProgress
 
 app = typer.Typer(name="paceline", no_args_is_help=True, rich_markup_mode="rich", pretty_exceptions_enable=False)
 app.add_typer(data_app, name="data")
-app.command()(fit)
-app.command()(tune)
-app.command()(record)
-app.command()(profile)
-app.command()(simulate)
-app.command()(live)
-app.command()(watch)
-app.command()(report)
-app.command()(audit)
+for _function in (fit, tune, record, profile, simulate, live, watch, report, audit):
+    app.command()(_function)
 
 
 def _print_version(value: bool) -> None:
@@ -68,7 +71,6 @@ def paceline(
     """Predict each training worker's next speed and size its next batch, so that no worker waits for another."""
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
 Traces = Annotated[
     list[str] | None,
     typer.Option(
@@ -78,24 +80,12 @@ Traces = Annotated[
         "[default: the recorded held-out jobs]",
     ),
 ]
-FitTraces = Annotated[
-    list[str] | None,
-    typer.Option("--fit-on", "-f", help="Traces to fit to, given in the same way. [default: the recorded jobs to fit]"),
-]
 Warmup = Annotated[int, typer.Option(help="Iterations at the start of each trace that are not scored.")]
+KINDS = "Kinds such as [cyan]ewma:smoothing=0.5[/] or [cyan]narx[/], or model files. "
 Predictors = Annotated[
-    list[str] | None,
-    typer.Argument(
-        help="Kinds such as [cyan]ewma:smoothing=0.5[/] or [cyan]narx[/], or model files. "
-        "[default: ewma, narx without and with covariates, arima, mixture]"
-    ),
+    list[str] | None, typer.Argument(help=f"{KINDS}[default: last-value, ewma, narx, arima, mixture, auto]")
 ]
-Evaluated = Annotated[
-    list[str] | None,
-    typer.Argument(
-        help="Kinds such as [cyan]ewma:smoothing=0.5[/] or [cyan]narx[/], or model files. [default: every kind]"
-    ),
-]
+Evaluated = Annotated[list[str] | None, typer.Argument(help=f"{KINDS}[default: every kind]")]
 
 
 @app.command()
@@ -154,11 +144,19 @@ def replay(
 
     A predictor's row is what the load balancer of a job does with it.
     """
-    from paceline.eval import Balanced
+    from paceline.eval import Balanced, Replays
+    from paceline.eval import replay as replay_trace
+    from paceline.eval.backtest import by_name
 
     require_page(to_page)
     scored, models, _, skipped = _traces_and_models(predictors or list(DEFAULT_PREDICTORS), traces, fit_on, options)
-    result = _replayed({name: Balanced(model) for name, model in models.items()}, scored, batch, warmup)
+    schemes = {name: Balanced(model) for name, model in models.items()}
+    done: dict[str, Replay] = {}  # trace by trace, as replay_all does, to show how far it is
+    with working("replaying") as update:
+        for name, trace in by_name(scored).items():
+            update(f"replaying {name}, {len(done)} of {len(scored)} traces done")
+            done[name] = replay_trace(schemes, trace, global_batch=batch, warmup=warmup)
+    result = Replays(done)
     for note in result.notes:
         err.print(escape(note))
     print_frames({"overall": result.overall, "per trace": result.per_trace, "skipped": skipped}, as_json)
@@ -167,19 +165,6 @@ def replay(
 
         settings = [("warm-up, not scored", f"{warmup} iterations"), *_fitted_on(traces, fit_on)]
         write_page(replay_page(result, scored, settings=settings, command=typed()), to_page)
-
-
-def _replayed(schemes: dict[str, SizeScheme], traces: list[Trace], batch: int | None, warmup: int) -> Replays:
-    """Replay trace by trace, as :func:`paceline.eval.replay_all` does, and show how far it is."""
-    from paceline.eval import Replays, replay
-    from paceline.eval.backtest import by_name
-
-    done: dict[str, Replay] = {}
-    with working("replaying") as update:
-        for name, trace in by_name(traces).items():
-            update(f"replaying {name}, {len(done)} of {len(traces)} traces done")
-            done[name] = replay(schemes, trace, global_batch=batch, warmup=warmup)
-    return Replays(done)
 
 
 def _fitted_on(traces: list[str] | None, fit_on: list[str] | None) -> list[tuple[str, str]]:
@@ -272,7 +257,12 @@ def _traces_and_models(
         with working(f"fitting {text}") as update:
             began, model = time.perf_counter(), sources.predictor(text)
             try:
-                _require_covariates(text, model, scored)
+                # Covariates that no trace has would silently change nothing.
+                there = sorted({name for trace in scored for name in trace.covariate_names})
+                if lacks := [name for name in getattr(model, "covariates", None) or () if name not in there]:
+                    raise ValueError(
+                        f"{text} names covariates {lacks} that are in none of the traces; those that are: {there}"
+                    )
                 if sources.is_model(text):
                     _warn_if_fitted(text, scored)
                 shown = partial(_show, update, f"fitting {text}")
@@ -284,13 +274,6 @@ def _traces_and_models(
         raise next(iter(missing.values()))
     skipped = [{"predictor": text, "reason": str(error)} for text, error in missing.items()]
     return scored, models, seconds, pd.DataFrame(skipped, columns=["predictor", "reason"])
-
-
-def _require_covariates(text: str, model: FleetPredictor, scored: list[Trace]) -> None:
-    """Refuse covariates that were named and that no trace has: they would silently change nothing."""
-    there = sorted({name for trace in scored for name in trace.covariate_names})
-    if missing := [name for name in getattr(model, "covariates", None) or () if name not in there]:
-        raise ValueError(f"{text} names covariates {missing} that are in none of the traces; those that are: {there}")
 
 
 def _show(update: Callable[[str], None], doing: str, progress: FitProgress) -> None:

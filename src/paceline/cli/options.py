@@ -11,6 +11,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -29,13 +30,7 @@ DEFAULT_PREDICTORS = ("last-value", "ewma", "narx:covariates=()", "narx", "arima
 
 
 def find_traces(name: str, file_format: str | None = None, **options: Any) -> Iterator[Trace]:
-    """Yield the trace of a recorded job's name, or the traces of a file or a folder of any format.
-
-    Raises
-    ------
-    FileNotFoundError, ValueError
-        If there is no such thing, or it cannot be read; the sentence says where and why.
-    """
+    """Yield the trace of a recorded job's name, or the traces of a file or a folder of any format."""
     path = Path(name)
     if path.exists():
         yield from readers.iter_traces(path, file_format, **options)
@@ -50,52 +45,38 @@ def find_traces(name: str, file_format: str | None = None, **options: Any) -> It
         )
 
 
-def option(text: str) -> tuple[str, Any]:
-    """Return name and value of an option: a number, a boolean, a text, or for ``workers`` names between commas."""
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise ValueError(f"--with takes NAME=VALUE, such as period=300, got {text!r}")
-    if name == "workers":
-        return name, value.split(",")
-    try:
-        return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return name, value
-
-
 def options_of(texts: Sequence[str] | None) -> dict[str, Any]:
-    """Return the options of a format, as ``--with`` gives them: repeated, one each time."""
-    return dict(map(option, texts or ()))
+    """Return the options of a format, as ``--with`` gives them: numbers, booleans, texts, or ``workers``, a list."""
+    options: dict[str, Any] = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ValueError(f"--with takes NAME=VALUE, such as period=300, got {text!r}")
+        options[name] = value.split(",") if name == "workers" else value
+        if name != "workers":
+            with suppress(ValueError, SyntaxError):
+                options[name] = ast.literal_eval(value)
+    return options
 
 
 def traces(names: Sequence[str] | None, split: str, options: Sequence[str] | None = None) -> list[Trace]:
     """Return all traces of those named, or the recorded ones of a split when none is named.
 
-    ``options`` are those of the format of named files.
-
-    Traces of different files that have the same name are named by as much of their paths as tells them apart.
+    ``options`` are those of the format of named files. Traces of different files that have the same name are named by
+    as much of their paths as tells them apart.
     """
     if not names:
         return recorded.load_split(split)
-    return _with_unique_names([found for name in names for found in _with_files(name, options_of(options))])
-
-
-def _with_files(name: str, options: dict[str, Any]) -> Iterator[tuple[Trace, Path | None]]:
-    """Yield the traces of a name, each with its file if it has one."""
-    path = Path(name)
-    if not path.exists():
-        yield from ((one, None) for one in find_traces(name))
-        return
-    for chosen, files in jobs_of(path, options=options):
-        yield from ((one, files[0].resolve()) for one in read_job(chosen, files, **options))
-
-
-def _with_unique_names(found: Sequence[tuple[Trace, Path | None]]) -> list[Trace]:
-    """Return the traces, renamed where different files hold traces of one name."""
+    known, found = options_of(options), list[tuple[Trace, Path | None]]()
     files: dict[str, set[Path]] = {}
-    for one, file in found:
-        if file is not None:
-            files.setdefault(one.name, set()).add(file)
+    for name in names:
+        if not Path(name).exists():
+            found += [(one, None) for one in find_traces(name)]
+            continue
+        for chosen, paths in jobs_of(Path(name), options=known):
+            for one in read_job(chosen, paths, **known):
+                found.append((one, paths[0].resolve()))
+                files.setdefault(one.name, set()).add(paths[0].resolve())
     return [
         one if file is None or len(files[one.name]) == 1 else _named_by_path(one, file, files[one.name] - {file})
         for one, file in found
@@ -128,9 +109,9 @@ def is_model(text: str) -> bool:
 
 def predictor(text: str) -> FleetPredictor:
     """Return a predictor: a model file, a name with arguments (``ewma:smoothing=0.5``), or a class of the user's."""
-    if text.endswith(".safetensors"):
+    if is_model(text):
         return load_model(text)
-    return user_predictor(text) if is_user_class(text) else named(text)
+    return user_predictor(text) if NAMED.fullmatch(text) else named(text)
 
 
 NAMED = re.compile(r"(?P<module>[^:]+\.py|[\w.]+):(?P<name>[A-Za-z_]\w*)(?::(?P<arguments>.*))?")
@@ -141,38 +122,13 @@ files: set[str] = set()
 """The files of a user's own predictors that were run."""
 
 
-def is_user_class(text: str) -> bool:
-    """Return whether a text names a class in a module, and not one of the library's predictors.
-
-    >>> is_user_class("my_package:Seasonal:lags=4"), is_user_class("ewma:smoothing=0.5")
-    (True, False)
-    """
-    return NAMED.fullmatch(text) is not None
-
-
 def user_predictor(text: str) -> FleetPredictor:
-    r"""Return a new predictor of a class in a file, or in a module that can be imported from the working folder.
+    """Return a new predictor of a class in a file, or in a module that can be imported from the working folder.
 
     The file is run, as ``python my_file.py`` would.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file.
-    ValueError
-        If there is no such module or class, or what it makes does not keep the contract of a predictor.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = Path(folder) / "mine.py"
-    ...     _ = file.write_text("from paceline.predictors import EWMA\nclass Slow(EWMA):\n    pass\n")
-    ...     user_predictor(f"{file}:Slow:smoothing=0.1")
-    Slow(smoothing=0.1)
     """
     found = NAMED.fullmatch(text)
-    assert found is not None, "is_user_class says so"
+    assert found is not None, "predictor says so"
     module = _imported(found["module"])
     files.add(str(module.__file__))
     kind = getattr(module, found["name"], None)
@@ -191,11 +147,7 @@ def user_predictor(text: str) -> FleetPredictor:
 
 
 def user_location(error: BaseException | None) -> str:
-    """Return the last place in a user's own file that an error, or what caused it, passed; empty if none.
-
-    >>> user_location(ValueError("not raised"))
-    ''
-    """
+    """Return the last place in a user's own file that an error, or what caused it, passed; empty if none."""
     while error is not None:
         for frame in reversed(traceback.extract_tb(error.__traceback__)):
             if frame.filename in files:

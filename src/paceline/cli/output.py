@@ -57,6 +57,15 @@ class SafeConsole(Console):
 out = SafeConsole()
 err = SafeConsole(stderr=True)
 
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of text.")]
+Options = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--with",
+        metavar="NAME=VALUE",
+        help="An option of the format of named files, as [cyan]period=300[/] or [cyan]workers=m_1,m_2[/]; repeat.",
+    ),
+]
 ToPage = Annotated[
     Path | None, typer.Option("--report", help="The .html page to write, with its numbers as .json beside it.")
 ]
@@ -93,9 +102,18 @@ def print_rows(title: str, rows: list[dict[str, Any]], as_json: bool = False) ->
         print(json.dumps(rows))
         return
     # Escaped before the columns are laid out, not only when they are printed.
-    rows = [{printable(key): _shown(value) for key, value in row.items()} for row in rows]
+    rows = [
+        {printable(key): printable(one) if isinstance(one, str) else one for key, one in row.items()} for row in rows
+    ]
     for k, part in enumerate(_fitting(rows, out.width)):
-        _print_table(f"{title}, continued" if k else title, part)
+        table = Table(title=f"{title}, continued" if k else title, title_justify="left", title_style="bold")
+        for key, value in part[0].items() if part else ():
+            number = isinstance(value, (int, float))
+            widest = 0 if number or table.columns else min(24, max(len(str(row[key])) for row in part))
+            table.add_column(key, justify="right" if number else "left", min_width=widest)
+        for row in part:
+            table.add_row(*map(_cell, row.values()))
+        out.print(table)
 
 
 def _fitting(rows: list[dict[str, Any]], width: int) -> list[list[dict[str, Any]]]:
@@ -114,26 +132,11 @@ def _fitting(rows: list[dict[str, Any]], width: int) -> list[list[dict[str, Any]
     return [[{key: row[key] for key in part} for row in rows] for part in parts]
 
 
-def _print_table(title: str, rows: list[dict[str, Any]]) -> None:
-    table = Table(title=title, title_justify="left", title_style="bold")
-    for key, value in rows[0].items() if rows else ():
-        number = isinstance(value, (int, float))
-        widest = 0 if number or table.columns else min(24, max(len(str(row[key])) for row in rows))
-        table.add_column(key, justify="right" if number else "left", min_width=widest)
-    for row in rows:
-        table.add_row(*map(_cell, row.values()))
-    out.print(table)
-
-
 def _cell(value: Any) -> str:
     """Return a cell's text: four digits of a number, and a dash for one that is not known."""
     if isinstance(value, float):
         return f"{value:.4g}" if value == value else "-"
     return escape(str(value))
-
-
-def _shown(value: Any) -> Any:
-    return printable(value) if isinstance(value, str) else value
 
 
 def typed() -> str:

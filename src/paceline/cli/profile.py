@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,7 +43,10 @@ def profile(
     from paceline.training import profile as profiling
     from paceline.training.profile import load_make_step
 
-    chosen = _numbers(sizes)
+    try:
+        chosen = [int(text) for text in sizes.split(",")]
+    except ValueError as error:
+        raise ValueError(f"--sizes must be whole numbers like 8,16,32, got {sizes!r}") from error
     make_step = load_make_step(model)
     if target.suffix != ".csv":
         raise ValueError(f"--out must end in .csv, got {target}")
@@ -63,14 +67,12 @@ def profile(
     save_profile(measured, target)
     for line in _described(measured):
         out.print(escape(line))
-    out.print(escape(f"written to {_written(measured, target)}"), soft_wrap=True)
+    written = str(target)
+    if find_spec("matplotlib") is not None and measured["seconds"].count() > 1:
+        from paceline.eval.plots import curve_figure
 
-
-def _numbers(sizes: str) -> list[int]:
-    try:
-        return [int(text) for text in sizes.split(",")]
-    except ValueError as error:
-        raise ValueError(f"--sizes must be whole numbers like 8,16,32, got {sizes!r}") from error
+        written += f" and {curve_figure(measured, target.with_suffix('.png'))}"
+    out.print(escape(f"written to {written}"), soft_wrap=True)
 
 
 def _described(measured: pd.DataFrame) -> list[str]:
@@ -79,7 +81,12 @@ def _described(measured: pd.DataFrame) -> list[str]:
 
     fits = measured.dropna(subset=["seconds"])
     columns = (measured[name].to_numpy(dtype=float) for name in ("batch", "seconds", "uncertainty"))
-    lines = [_line(*row) for row in zip(*columns, strict=True)]
+    lines = [
+        f"{batch:8.0f} samples  {1e3 * seconds:10.3f} ms {f'+-{uncertainty:.1%}':>8}  {batch / seconds:10.1f} samples/s"
+        if seconds > 0
+        else f"{batch:8.0f} samples  no memory"
+        for batch, seconds, uncertainty in zip(*columns, strict=True)
+    ]
     lines.append("+- is half the 95% interval of the median; nan: fewer than six passes")
     if len(fits) > 1:
         weights = certainty(fits["uncertainty"])
@@ -88,22 +95,3 @@ def _described(measured: pd.DataFrame) -> list[str]:
     if len(fits) < len(measured):
         lines.append(f"memory limit: {fits['batch'].max():.0f} samples")
     return lines
-
-
-def _line(batch: float, seconds: float, uncertainty: float) -> str:
-    """Describe the measurements of one size; ``seconds`` is NaN where it did not fit into memory."""
-    if not seconds > 0:
-        return f"{batch:8.0f} samples  no memory"
-    certainty = f"+-{uncertainty:.1%}"
-    return f"{batch:8.0f} samples  {1e3 * seconds:10.3f} ms {certainty:>8}  {batch / seconds:10.1f} samples/s"
-
-
-def _written(measured: pd.DataFrame, target: Path) -> str:
-    """Draw the picture if possible, and return the names of the written files."""
-    from importlib.util import find_spec
-
-    if find_spec("matplotlib") is None or measured["seconds"].count() < 2:
-        return str(target)
-    from paceline.eval.plots import curve_figure
-
-    return f"{target} and {curve_figure(measured, target.with_suffix('.png'))}"

@@ -10,8 +10,7 @@ import typer
 from rich.markup import escape
 
 from paceline._text import printable
-from paceline.cli.data import Options
-from paceline.cli.output import out, working
+from paceline.cli.output import AsJson, Options, out, working
 
 if TYPE_CHECKING:
     from paceline.eval.simulate import Simulation
@@ -38,7 +37,7 @@ def simulate(
     ] = 0.05,
     file_format: Annotated[str | None, typer.Option("--format", help="The format, if it is not recognized.")] = None,
     options: Options = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Say what balancing would gain on your cluster, before anything is attached.
 

@@ -69,13 +69,7 @@ class Watched:
         self._arrived: float | None = None
 
     def picture(self) -> RenderableType:
-        """Return the picture of the run now.
-
-        Raises
-        ------
-        FileNotFoundError
-            If there is no file yet.
-        """
+        """Return the picture of the run now; raise ``FileNotFoundError`` if there is no file yet."""
         from paceline.recording import AsyncRun
 
         reader = self._read()
@@ -120,41 +114,22 @@ HEADROOM, MAX_MEDIANS = 1.2, 3.0
 among few bars, that percentile is an outlier itself."""
 
 
-def bars(values: Array, width: int = 60) -> str:
-    """Return numbers as a row of bars from 0 to :func:`bars_top`, neighbors averaged if there are too many.
+def bars(values: Array, width: int = 60) -> tuple[str, float]:
+    """Return numbers as a row of bars, neighbors averaged if there are too many, and the value at their top.
 
-    Values above the top have their own mark.
+    Bars begin at 0; values above the top have their own mark. NaN if nothing is known.
 
     >>> bars(np.array([1.0, 2.0, 2.0, np.nan, 2.1, 2.0, 40.0]), width=10)
-    '▃▆▆ ▆▆█'
+    ('▃▆▆ ▆▆█', 2.52)
     """
-    means_B = _means(values, width)
-    top, steps = _top(means_B), len(LEVELS) - 1
-    return "".join(
-        " " if np.isnan(mean) else ABOVE if mean > top else LEVELS[round(mean / top * steps)] for mean in means_B
-    )
-
-
-def bars_top(values: Array, width: int = 60) -> float:
-    """Return the value at the top of the bars; NaN if nothing is known.
-
-    >>> bars_top(np.array([1.0, 2.0, 2.0, np.nan, 2.1, 2.0, 40.0]), width=10)
-    2.52
-    """
-    return _top(_means(values, width))
-
-
-def _means(values: Array, width: int) -> list[float]:
-    parts = np.array_split(values, min(width, len(values)))
-    return [float(part[np.isfinite(part)].mean()) if np.isfinite(part).any() else np.nan for part in parts]
-
-
-def _top(means_B: list[float]) -> float:
-    known = [mean for mean in means_B if np.isfinite(mean)]
+    means_B = [mean(part) for part in np.array_split(values, min(width, len(values)))]
+    known = [one for one in means_B if np.isfinite(one)]
     if not known:
-        return float("nan")
+        return " " * len(means_B), float("nan")
     high = float(np.quantile(known, 0.95, method="lower"))
-    return min(max(known), HEADROOM * high, MAX_MEDIANS * float(np.median(known))) or 1.0
+    top, steps = min(max(known), HEADROOM * high, MAX_MEDIANS * float(np.median(known))) or 1.0, len(LEVELS) - 1
+    drawn = (" " if np.isnan(one) else ABOVE if one > top else LEVELS[round(one / top * steps)] for one in means_B)
+    return "".join(drawn), top
 
 
 def time_text(seconds: float) -> str:
@@ -217,17 +192,7 @@ checkpoint being written, or a slow file system."""
 
 
 def view(run: Run, *, done: int, silent: float = 0.0) -> Panel:
-    """Return the picture of a run's last iterations.
-
-    Parameters
-    ----------
-    run
-        The run's last iterations, at least one.
-    done
-        Total number of iterations done.
-    silent
-        Seconds since the last report.
-    """
+    """Return the picture of a run's last iterations: of so many done, and so many seconds after the last report."""
     parts: list[RenderableType] = [
         *_alarms(run, silent),  # first what may need somebody to act
         _headline(run),
@@ -238,7 +203,7 @@ def view(run: Run, *, done: int, silent: float = 0.0) -> Panel:
         Text(),
         changes(run, "what the balancer did, and why"),
     ]
-    alarm = is_silent(run, silent) or bool(run.silent_workers.any())
+    alarm = is_long(silent, typical_seconds(run)) or bool(run.silent_workers.any())
     return framed(parts, run.name, f"{_text.count(done, 'iteration')} recorded", alarm=alarm)
 
 
@@ -272,11 +237,22 @@ def title(name: str) -> str:
 
 
 def _alarms(run: Run, silent: float) -> Iterator[Text]:
-    if is_silent(run, silent):
-        yield from (Text(sentence, style="bold red") for sentence in _silence(run, silent))
+    typical = typical_seconds(run)
+    if is_long(silent, typical):
+        before = f": one usually comes every {time_text(typical)}" if typical > 0 else ""
+        yield Text(f"No iteration has been reported for {time_text(silent)}{before}.", style="bold red")
+        known = run.slowest[-RECENT:][run.slowest[-RECENT:] >= 0]
+        if len(known) and len(run.workers) > 1:
+            worker = printable(run.workers[int(np.bincount(known).argmax())])
+            yield Text(f"The slowest until then was {worker}.", style="bold red")
     missing = [int(w) for w in np.argsort(-run.silent_workers, kind="stable") if run.silent_workers[w]]
     if missing:
-        yield Text(f"No report from {_missing(run, missing)}.", style="bold red")
+        lasts = {w: _text.count(int(run.silent_workers[w]), "iteration") for w in missing}
+        named = [f"{printable(run.workers[w])} for {lasts[w]}" for w in missing[:3]]
+        whose = _text.listed(named, max(len(missing) - 3, 0))
+        if len(missing) == np.isfinite(run.sizes[-1]).sum():
+            whose = f"any worker for {lasts[missing[-1]]}"
+        yield Text(f"No report from {whose}.", style="bold red")
     if not run.agreed.all():
         times = _text.count(int(np.sum(~run.agreed)), "time")
         yield Text(f"The workers had different plans {times}.", style="bold red")
@@ -289,17 +265,8 @@ def _alarms(run: Run, silent: float) -> Iterator[Text]:
         yield Text(f"{lost} could not be written to the file: was the disk full?", style="bold yellow")
 
 
-def is_silent(run: Run, silent: float) -> bool:
-    """Return whether a run has been silent for far longer than an iteration usually takes."""
-    return is_long(silent, typical_seconds(run))
-
-
 def is_long(silent: float, typical: float) -> bool:
-    """Return whether a silence is far longer than the usual time between two reports, in seconds; NaN if unknown.
-
-    >>> is_long(4.0, typical=0.5), is_long(4.0, typical=1.0), is_long(4.0, typical=float("nan"))
-    (True, False, True)
-    """
+    """Return whether a silence is far longer than the usual time between two reports, in seconds; NaN if unknown."""
     return silent > max(SILENT_SECONDS, SILENT_TIMES * typical if np.isfinite(typical) else 0.0)
 
 
@@ -310,24 +277,6 @@ def typical_seconds(run: Run) -> float:
         return float(np.median(between))
     wall = float(run.of_fleet["wall_seconds"][-1])
     return wall if np.isfinite(wall) else float(run.makespan[-1])
-
-
-def _silence(run: Run, silent: float) -> Iterator[str]:
-    typical = typical_seconds(run)
-    before = f": one usually comes every {time_text(typical)}" if typical > 0 else ""
-    yield f"No iteration has been reported for {time_text(silent)}{before}."
-    known = run.slowest[-RECENT:][run.slowest[-RECENT:] >= 0]
-    if len(known) and len(run.workers) > 1:
-        yield f"The slowest until then was {printable(run.workers[int(np.bincount(known).argmax())])}."
-
-
-def _missing(run: Run, missing: list[int]) -> str:
-    if len(missing) == np.isfinite(run.sizes[-1]).sum():
-        return f"any worker for {_text.count(int(run.silent_workers[missing[-1]]), 'iteration')}"
-    named = [
-        f"{printable(run.workers[w])} for {_text.count(int(run.silent_workers[w]), 'iteration')}" for w in missing[:3]
-    ]
-    return _text.listed(named, max(len(missing) - 3, 0))
 
 
 # -- state -----------------------------------------------------------------------------------------------------
@@ -355,8 +304,7 @@ def _times(run: Run) -> Iterator[Text]:
     """Yield a line that explains the bars, and the bars on their own line, because 80 columns hold no more."""
     wall = run.of_fleet["wall_seconds"]
     seconds = np.where(np.isfinite(wall), wall, run.makespan)
-    top, longest = bars_top(seconds), float(np.fmax.reduce(seconds))
-    text_bars = bars(seconds)
+    (text_bars, top), longest = bars(seconds), float(np.fmax.reduce(seconds))
     label = f"iteration time: bars end at {time_text(top)}"
     label += f", {ABOVE} is longer" if ABOVE in text_bars else ""
     yield Text(label + (f"; longest {time_text(longest)}" if longest > top else ""))
@@ -365,11 +313,19 @@ def _times(run: Run) -> Iterator[Text]:
 
 def _workers(run: Run) -> Iterator[RenderableType]:
     table = worker_table("samples", "time", "forecast", "off by", "speed", "waits", "slowest")
-    sizes_W, seconds_W, forecast_W, waits_W, error_W = (_recent(rows) for rows in _rows(run))
-    silent_W = run.silent_workers
-    order = [int(w) for w in np.lexsort((waits_W, -_waited_for(run), silent_W == 0)) if np.isfinite(sizes_W[w])]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        waits_TW = run.wait_seconds / run.makespan[:, None]
+    sizes_W, seconds_W, forecast_W, waits_W, error_W = (
+        np.array([median(column) for column in rows_TW[-RECENT:].T])  # medians, as the first forecasts are far off
+        for rows_TW in (run.sizes, run.seconds, run.forecast_seconds, waits_TW, np.abs(run.forecast_error))
+    )
+    slowest_T, silent_W = run.slowest[-RECENT:], run.silent_workers
+    # having been waited for counts half as much 5 iterations later
+    weight_T, known_T = 0.5 ** (np.arange(len(slowest_T))[::-1] / 5), slowest_T >= 0
+    waited_for_W = np.bincount(slowest_T[known_T], weights=weight_T[known_T], minlength=len(run.workers))
+    order = [int(w) for w in np.lexsort((waits_W, -waited_for_W, silent_W == 0)) if np.isfinite(sizes_W[w])]
     for w in order[:SHOWN]:
-        missing = bool(silent_W[w])
+        missing, share = bool(silent_W[w]), float(np.mean(slowest_T == w))
         table.add_row(
             Text(printable(run.workers[w]), style="bold red" if missing else ""),
             samples_text(sizes_W[w]) if np.isfinite(run.sizes[-1, w]) else "gone",
@@ -378,7 +334,7 @@ def _workers(run: Run) -> Iterator[RenderableType]:
             percent_text(error_W[w]),
             speed_text(sizes_W[w] / seconds_W[w]) if seconds_W[w] > 0 else "-",
             percent_text(waits_W[w]),
-            _slowest(run, w),
+            Text(percent_text(share), style="bold red" if share > 0.5 and len(run.workers) > 2 else ""),
         )
     yield table
     if len(order) > SHOWN:  # below the table, whose first column is as narrow as the names
@@ -394,27 +350,6 @@ def worker_table(*columns: str) -> Table:
     return table
 
 
-def _waited_for(run: Run) -> Array:
-    """Return how long each worker was waited for recently, ``[W]``: older iterations count less."""
-    slowest_T = run.slowest[-RECENT:]
-    # having been waited for counts half as much 5 iterations later
-    weight_T = 0.5 ** (np.arange(len(slowest_T))[::-1] / 5)
-    known_T = slowest_T >= 0
-    return np.bincount(slowest_T[known_T], weights=weight_T[known_T], minlength=len(run.workers)).astype(np.float64)
-
-
-def _rows(run: Run) -> tuple[Array, ...]:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        waits = run.wait_seconds / run.makespan[:, None]
-    return run.sizes, run.seconds, run.forecast_seconds, waits, np.abs(run.forecast_error)
-
-
-def _slowest(run: Run, w: int) -> Text:
-    """Return how often the others waited for this worker; in red if it was mostly this one of several."""
-    share = float(np.mean(run.slowest[-RECENT:] == w))
-    return Text(percent_text(share), style="bold red" if share > 0.5 and len(run.workers) > 2 else "")
-
-
 def changes(run: Run | AsyncRun, heading: str) -> Table:
     """Return what was done last, and why, with the newest line in any case."""
     table = Table.grid(padding=(0, 2))
@@ -427,23 +362,8 @@ def changes(run: Run | AsyncRun, heading: str) -> Table:
     return table
 
 
-def _recent(rows_TW: Array) -> Array:
-    """Return the median of each column's last known values, ``[W]``: the first forecasts are far off."""
-    return np.array([median(column) for column in rows_TW[-RECENT:].T])
-
-
 def async_view(run: AsyncRun, *, done: int, silent: float = 0.0) -> Panel:
-    """Return the picture of an asynchronous run's last rounds.
-
-    Parameters
-    ----------
-    run
-        The run's last rounds, at least one.
-    done
-        Total number of rounds recorded.
-    silent
-        Seconds since the last record.
-    """
+    """Return the picture of an asynchronous run's last rounds, as :func:`view` does."""
     alarms = _async_alarms(run, silent)
     parts: list[RenderableType] = [
         *alarms,
@@ -507,11 +427,7 @@ def _async_workers(run: AsyncRun) -> Table:
 
 
 def last_known(values_R: Array) -> float:
-    """Return the last known value; 0 if there is none.
-
-    >>> last_known(np.array([1.0, 2.0, np.nan]))
-    2.0
-    """
+    """Return the last known value; 0 if there is none."""
     known = values_R[np.isfinite(values_R)]
     return float(known[-1]) if len(known) else 0.0
 

@@ -150,7 +150,6 @@ class Kernels:
 
     def __init__(self, device: str, side: int = 2048) -> None:
         self.device, self.side = device, side
-        self.products = 0
         self._on = threading.Event()
         threading.Thread(target=self._run, daemon=True).start()
 
@@ -172,4 +171,3 @@ class Kernels:
                 finished = torch.cuda.Event()
                 finished.record()
                 finished.synchronize()  # this thread waits, not the one that trains
-                self.products += 4
