@@ -1,16 +1,9 @@
 """The live experiment: what it concludes from what ranks wrote down, and a short real run."""
 
 import os
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "standin"))
-
-from standin import stand_in
 
 from paceline.lab import EQUAL, ExperimentOutcome, Setting, experiment
 from paceline.lab.disturbance import Bursts, Quota
@@ -136,18 +129,3 @@ def test_experiment_trains_equally_with_any_sizes(tmp_path):
     assert shares[-1] == 1.0
     outcome.results[1].write(tmp_path / "result.json")
     assert RankResult.read(tmp_path / "result.json") == outcome.results[1]
-
-
-# -- on a CUDA device, of which a stand-in takes the place ----------------------------------------------------------
-
-
-def test_live_refuses_missing_device(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ValueError, match="device must be 'cpu', or 'cuda' where torch finds a device, got 'cuda' here"):
-        Setting(device="cuda")
-    with pytest.raises(ValueError, match="'kernels' needs a CUDA device"):
-        Setting(contention="kernels")
-    with pytest.raises(ValueError, match="precision must be 'single' or 'mixed', got 'half'"):
-        Setting(precision="half")
-    with stand_in():
-        assert Setting(device="cuda", contention="kernels").turns

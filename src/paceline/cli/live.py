@@ -24,8 +24,7 @@ def live(
         typer.Option(
             "--contention",
             "-c",
-            help="none, quota, hogs, bursty, bursty-hogs or between; on a device kernels or bursty-kernels; repeat "
-            "for several. "
+            help="none, quota, hogs, bursty, bursty-hogs or between; repeat for several. "
             "[default: quota if this machine allows setting one, otherwise hogs]",
         ),
     ] = None,
@@ -36,8 +35,6 @@ def live(
     rounds: Annotated[int, typer.Option(help="Turns of every scheme.")] = 4,
     seconds: Annotated[float, typer.Option(help="Length of a turn.")] = 3.0,
     seed: Annotated[int, typer.Option(help="Seed of the model, the data's order and the bursts.")] = 0,
-    device: Annotated[str, typer.Option(help="cpu, or cuda: one device that both ranks share.")] = "cpu",
-    precision: Annotated[str, typer.Option(help="single or mixed, which is autocast to bfloat16.")] = "single",
     as_json: AsJson = False,
 ) -> None:
     """Train for real with two ranks, one of them disturbed: equal and balanced batches in turns, in one run.
@@ -57,7 +54,7 @@ def live(
         seed=seed,
     )
     kinds = contention or ["quota" if can_set_quotas() else "hogs"]
-    for setting in [replace(same, contention=kind, device=device, precision=precision) for kind in kinds]:
+    for setting in [replace(same, contention=kind) for kind in kinds]:
         with Progress(console=err, transient=True, disable=not err.on_terminal) as progress:
             task = progress.add_task(f"training under contention: {setting.contention}", total=1.0)
             outcome = experiment(setting, progress=lambda share: progress.update(task, completed=share))  # noqa: B023

@@ -104,8 +104,6 @@ class Disturbance:
         Cores that rank 1 may use while it is disturbed; None for no quota.
     hogs
         Processes that compete for the core of rank 1 while it is disturbed.
-    kernels
-        Whether kernels compete for rank 1's share of a CUDA device while it is disturbed.
     between
         Seconds of other work, such as reading data or writing logs, that rank 1 does between two iterations while it is
         disturbed.
@@ -115,16 +113,13 @@ class Disturbance:
 
     quota: float | None = None
     hogs: int = 0
-    kernels: bool = False
     between: float = 0.0
     bursts: float | None = None
 
     def __str__(self) -> str:
         """Return a phrase that describes the disturbance."""
         what = f"a quota of {self.quota:.0%} of a core" if self.quota else f"{self.hogs} competing processes"
-        if self.kernels:
-            what = "kernels that compete for its share of the device"
-        elif self.between:
+        if self.between:
             what = f"{self.between * 1e3:g} ms of other work after each iteration"
         elif not self.quota and not self.hogs:
             return "no rank is disturbed"
@@ -139,35 +134,5 @@ DISTURBANCES = {
     "bursty": Disturbance(quota=0.25, bursts=2.0),
     "between": Disturbance(between=0.04),
     "bursty-hogs": Disturbance(hogs=3, bursts=2.0),
-    "kernels": Disturbance(kernels=True),
-    "bursty-kernels": Disturbance(kernels=True, bursts=2.0),
 }
-"""The kinds of disturbance, by name. Quotas need writable control groups, and kernels a CUDA device."""
-
-
-class Kernels:
-    """Multiplies square matrices on a device while the disturbance is on."""
-
-    def __init__(self, device: str, side: int = 2048) -> None:
-        self.device, self.side = device, side
-        self._on = threading.Event()
-        threading.Thread(target=self._run, daemon=True).start()
-
-    def turn(self, on: bool) -> None:
-        """Begin or end the disturbance."""
-        if on:
-            self._on.set()
-        else:
-            self._on.clear()
-
-    def _run(self) -> None:
-        import torch
-
-        with torch.cuda.stream(torch.cuda.Stream(self.device)):
-            matrix = torch.ones(self.side, self.side, device=self.device)
-            while self._on.wait():
-                for _ in range(4):  # a short queue, so that little is left to do when the disturbance ends
-                    matrix @ matrix
-                finished = torch.cuda.Event()
-                finished.record()
-                finished.synchronize()  # this thread waits, not the one that trains
+"""The kinds of disturbance, by name. Quotas need writable control groups."""

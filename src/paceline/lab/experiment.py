@@ -51,10 +51,6 @@ class Setting:
         Length of a turn.
     seed
         Seed of the model, of the order of the data, and of the bursts.
-    device
-        ``"cpu"``, or ``"cuda"``: a device that both ranks share.
-    precision
-        ``"single"``, or ``"mixed"``: autocast to bfloat16.
 
     Raises
     ------
@@ -69,8 +65,6 @@ class Setting:
     rounds: int = 4
     seconds: float = 3.0
     seed: int = 0
-    device: str = "cpu"
-    precision: str = "single"
 
     def __post_init__(self) -> None:
         if self.contention not in DISTURBANCES:
@@ -83,17 +77,6 @@ class Setting:
         for name in ("rounds", "seconds", "global_batch"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
-        if self.precision not in ("single", "mixed"):
-            raise ValueError(f"precision must be 'single' or 'mixed', got {self.precision!r}")
-        if self.device == "cpu":
-            if DISTURBANCES[self.contention].kernels:
-                raise ValueError(f"the contention {self.contention!r} needs a CUDA device: set device='cuda'")
-            return
-        require_models("a live experiment")
-        import torch
-
-        if self.device != "cuda" or not torch.cuda.is_available():
-            raise ValueError(f"device must be 'cpu', or 'cuda' where torch finds a device, got {self.device!r} here")
 
     @property
     def turns(self) -> list[tuple[str, int]]:
@@ -159,37 +142,25 @@ class RankResult:
 
 @dataclass(frozen=True)
 class Row:
-    """Results of one scheme.
-
-    Parameters
-    ----------
-    scheme
-        Its name.
-    speed_up
-        Over equal batches, geometric mean over pairs of turns, and the half-width of its 95% confidence interval.
-    waiting
-        Share of the ranks' time, up to the slowest's end, that was spent waiting.
-    oracle
-        Speed-up over equal batches that the solver reaches on the same iterations when it knows their speeds.
-    reached
-        Time of the oracle over that of the scheme.
-    overhead
-        Median seconds that balancing adds to an iteration on the critical path.
-    changes
-        Changes of sizes in 100 iterations.
-    loss_gap
-        Largest difference to the loss of equal batches after the same number of samples, relative to the first loss.
-    """
+    """Results of one scheme."""
 
     scheme: str
     speed_up: float
+    """Over equal batches, geometric mean over pairs of turns."""
     half_width: float
+    """Of its 95% confidence interval."""
     waiting: float
+    """Share of the ranks' time, up to the slowest's end, that was spent waiting."""
     oracle: float
+    """Speed-up over equal batches that the solver reaches on the same iterations when it knows their speeds."""
     reached: float
+    """Time of the oracle over that of the scheme."""
     overhead: float
+    """Median seconds that balancing adds to an iteration on the critical path."""
     changes: float
+    """Changes of sizes in 100 iterations."""
     loss_gap: float
+    """Largest difference to the loss of equal batches after the same number of samples, relative to the first loss."""
 
 
 @dataclass(frozen=True)

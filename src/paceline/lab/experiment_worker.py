@@ -22,7 +22,7 @@ from torch.utils.data import TensorDataset
 
 from paceline._arrays import Sizes
 from paceline.coordinator.policy import Policy
-from paceline.lab.disturbance import DISTURBANCES, Bursts, Hogs, Kernels, Quota, Switch
+from paceline.lab.disturbance import DISTURBANCES, Bursts, Hogs, Quota, Switch
 from paceline.lab.experiment import CONTROL, EQUAL, IterationResult, RankResult, Setting, TurnResult
 from paceline.lab.processes import Place, die_with_parent
 from paceline.lab.tasks import TASKS
@@ -40,12 +40,10 @@ class Contestant:
         samples = len(task.inputs) // setting.global_batch * setting.global_batch
         data = TensorDataset(task.inputs[:samples], task.targets[:samples])
         self.loss_of = task.loss
-        self.device = setting.device
-        self._precision = torch.autocast(setting.device, torch.bfloat16, enabled=setting.precision == "mixed")
-        self.model = DistributedDataParallel(task.model.to(setting.device))
+        self.model = DistributedDataParallel(task.model)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=2e-3)
         self.loader = BalancedLoader(data, setting.global_batch, seed=setting.seed)
-        self.losses: list[torch.Tensor] = []  # the rank's mean of every iteration; on a device, not yet synchronized
+        self.losses: list[float] = []  # the rank's mean of every iteration
         self.weights: list[float] = []  # the rank's share of the samples
         self.records: list[Iteration] = []  # of a balanced scheme
         if scheme != EQUAL:
@@ -59,21 +57,14 @@ class Contestant:
         """Train for one iteration."""
         next(self._steps)
 
-    def finish(self) -> None:
-        """Synchronize the device."""
-        if self.device != "cpu":
-            torch.cuda.synchronize()
-
     def _train(self) -> Iterator[None]:
         while True:
-            for batch in self.loader:
-                inputs, targets = (part.to(self.device, non_blocking=True) for part in batch)
+            for inputs, targets in self.loader:
                 self.optimizer.zero_grad()
-                with self._precision:
-                    loss = self.loss_of(self.model(inputs), targets)
+                loss = self.loss_of(self.model(inputs), targets)
                 loss.backward()
                 self.optimizer.step()
-                self.losses.append(loss.detach())  # reading it now would synchronize
+                self.losses.append(loss.item())
                 sizes_W = self.loader.batch_sizes
                 self.weights.append(float(sizes_W[self.loader.rank] / sizes_W.sum()))
                 yield
@@ -101,7 +92,7 @@ def run(setting: Setting, rank: int, finish: Sizes, bursts: Bursts | None, distu
     ]
     return RankResult(
         turns=turns,
-        losses={scheme: [loss.item() for loss in job.losses] for scheme, job in contestants.items()},
+        losses={scheme: job.losses for scheme, job in contestants.items()},
         weights={scheme: job.weights for scheme, job in contestants.items()},
         records={
             scheme: [
@@ -143,8 +134,6 @@ def train_turn(
         walls.append(now - previous)
         if rank == 0 and now - begin > seconds and finish[0] == NO_END:
             finish[0] = len(contestant.losses) + 1
-    contestant.finish()
-    walls[-1] += time.perf_counter() - now
     if bursts:
         bursts.stop()
     return TurnResult(scheme, seed, first, walls, busy_seconds() - machine, time.process_time() - rank_cpu)
@@ -180,13 +169,11 @@ def main() -> None:
 def start_disturbance(task: dict[str, Any], setting: Setting) -> Bursts | None:
     """Start a permanent disturbance of this rank, or return its bursts, which each turn starts."""
     contention = DISTURBANCES[setting.contention]
-    if not task["disturbed"] or not (contention.quota or contention.hogs or contention.kernels):
+    if not task["disturbed"] or not (contention.quota or contention.hogs):
         return None
     switch: Switch = Hogs(task["hogs"])
     if contention.quota:
         switch = Quota(task["place"]["folders"][0], contention.quota)
-    elif contention.kernels:
-        switch = Kernels(setting.device)
     switch.turn(contention.bursts is None)
     return None if contention.bursts is None else Bursts(switch, contention.bursts)
 
