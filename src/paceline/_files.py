@@ -16,21 +16,7 @@ from uuid import uuid4
 
 @contextmanager
 def atomic_write(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path`` to write to; it is renamed to ``path`` only if the block succeeds.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the folder of ``path`` does not exist.
-
-    Examples
-    --------
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with atomic_write(f"{folder}/note.txt") as temporary:
-    ...         _ = temporary.write_text("all of it")
-    ...     Path(f"{folder}/note.txt").read_text()
-    'all of it'
-    """
+    """Yield a temporary path beside ``path`` to write to; it is renamed to ``path`` only if the block succeeds."""
     named, path = Path(path), Path(path).resolve()  # through a link, so that the link stays
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {named.parent} to write {named.name} into")
@@ -47,15 +33,7 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
 
 
 def require_writable(path: str | Path) -> None:
-    """Raise an error unless a file can be written here: called before long work, not after it.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the folder does not exist.
-    OSError
-        If the folder or the file cannot be written.
-    """
+    """Raise an error unless a file can be written here: called before long work, not after it."""
     named, path = Path(path), Path(path).resolve()
     if path.is_dir():
         raise IsADirectoryError(f"{named} is a folder: name a file to write")
@@ -134,7 +112,7 @@ def _is_at(handle: int, path: Path) -> bool:
 
 
 class Lines:
-    r"""Appends whole lines to a file, each at once and without a buffer.
+    """Appends whole lines to a file, each at once and without a buffer.
 
     A line that does not fit, as on a full disk, is taken back whole and counted; later lines are written again once
     there is space. Nothing raises after the file was opened: a record must never end the job that it records.
@@ -151,38 +129,33 @@ class Lines:
     alone
         Whether no other process may write to the file while this one does.
 
-    Attributes
-    ----------
-    lost
-        Number of lines that could not be written so far.
-
     Raises
     ------
     OSError
         If the file cannot be opened; FileExistsError if it must be new and exists; BlockingIOError if another process
         writes to it and this one must be alone.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     lines = Lines(f"{folder}/notes.txt", logging.getLogger("paceline"))
-    ...     written = lines.append("the first"), lines.append("the second")
-    ...     lines.close()
-    ...     (written, lines.lost, Path(f"{folder}/notes.txt").read_text())
-    ((True, True), 0, 'the first\nthe second\n')
     """
 
     def __init__(self, path: str | Path, log: logging.Logger, *, new: bool = False, alone: bool = False) -> None:
         self.path = Path(path)
-        self.lost = 0
+        self.lost = 0  # lines that could not be written so far
         self._log = log
         self._torn = 0  # bytes of a line cut short at the end of the file that could not be taken back yet
         self._failing = False
         self.file: FileIO | None = self.path.open("xb" if new else "ab", buffering=0)
         if alone:
-            _lock(self.file)
-        self._break = b"" if new or _ends_with_newline(self.path) else b"\n"
+            try:
+                fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self.file.close()
+                raise
+            except OSError:  # locks are not supported, as on NFS
+                pass
+        self._break = b"\n" if self.path.is_file() and self.path.stat().st_size else b""
+        if self._break:
+            with self.path.open("rb") as file:
+                file.seek(-1, 2)
+                self._break = b"" if file.read() == b"\n" else b"\n"
 
     def append(self, line: str) -> bool:
         """Write a line, and return whether all of it was written."""
@@ -238,23 +211,3 @@ class Lines:
         self._failing = True
         with suppress(OSError):  # tried again before the next line
             self._take_back()
-
-
-def _lock(file: FileIO) -> None:
-    """Lock a file against other processes until it is closed; do nothing where locks are not supported, as on NFS."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise
-    except OSError:
-        return
-
-
-def _ends_with_newline(path: Path) -> bool:
-    """Return whether a file is empty or ends with a line break; so does what cannot be read back, such as a pipe."""
-    if not path.is_file() or not path.stat().st_size:
-        return True
-    with path.open("rb") as file:
-        file.seek(-1, 2)
-        return file.read() == b"\n"

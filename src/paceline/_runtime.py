@@ -34,15 +34,6 @@ R = TypeVar("R")
 def spread(function: Callable[..., R], calls: Iterable[tuple[Any, ...]]) -> list[R]:
     """Return the result of each call, in order: in this process, unless ``joblib.parallel_config`` says otherwise.
 
-    Parameters
-    ----------
-    function
-        Called with each tuple of arguments.
-    calls
-        The arguments.
-
-    Examples
-    --------
     >>> spread(pow, [(2, 3), (3, 2)])
     [8, 9]
     """
@@ -67,20 +58,7 @@ INTERVAL = 10.0
 
 
 class Heartbeat:
-    """Writes a progress line every ten seconds, from a background thread.
-
-    Parameters
-    ----------
-    write
-        Called with the line.
-    doing
-        What is being done, until :meth:`update` changes it.
-
-    Examples
-    --------
-    >>> with Heartbeat(print, "scoring") as heartbeat:
-    ...     heartbeat.update("scoring, 3 of 9")
-    """
+    """Writes a progress line every ten seconds, from a background thread: what is being done, and for how long."""
 
     def __init__(self, write: Callable[[str], None], doing: str) -> None:
         self._write = write

@@ -121,13 +121,7 @@ def _traces(name: str, file_format: str | None, options: list[str] | None) -> It
 
 
 def _readable(key: str, value: Any) -> str:
-    """Return a value as people read it: four digits, thousands apart, a date beside seconds since 1970.
-
-    >>> _readable("median seconds", 0.22307702229625076), _readable("iterations", 45000), _readable("job", "2023")
-    ('0.2231', '45,000', '2023')
-    >>> _readable("first_time", "1372629804 s since 1970 (UTC)")
-    '1372629804 s since 1970 (UTC), 2013-06-30 22:03:24'
-    """
+    """Return a value as people read it: four digits, thousands apart, a date beside seconds since 1970."""
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, int) or (key in COUNTS and COUNT.fullmatch(value)):

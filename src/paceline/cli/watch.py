@@ -133,11 +133,7 @@ def bars(values: Array, width: int = 60) -> tuple[str, float]:
 
 
 def time_text(seconds: float) -> str:
-    """Return a time with its unit.
-
-    >>> time_text(0.0414), time_text(95), time_text(700), time_text(90_000), time_text(float("nan"))
-    ('41.4 ms', '95 s', '11.7 min', '25 h', '-')
-    """
+    """Return a time with its unit."""
     if not np.isfinite(seconds):
         return "-"
     for unit, size in (("days", 86_400), ("h", 3600), ("min", 60)):
@@ -147,11 +143,7 @@ def time_text(seconds: float) -> str:
 
 
 def speed_text(samples_a_second: float) -> str:
-    """Return a speed.
-
-    >>> speed_text(4.25), speed_text(24_144), speed_text(12_345_678), speed_text(float("nan"))
-    ('4.25/s', '24,144/s', '12.3 M/s', '-')
-    """
+    """Return a speed."""
     if not np.isfinite(samples_a_second):
         return "-"
     if samples_a_second >= 1e6:
@@ -160,20 +152,12 @@ def speed_text(samples_a_second: float) -> str:
 
 
 def samples_text(number: float) -> str:
-    """Return a number of samples.
-
-    >>> samples_text(64.0), samples_text(123_456_789)
-    ('64', '123 M')
-    """
+    """Return a number of samples."""
     return f"{number:.0f}" if number < 1e7 else f"{number / 1e6:.0f} M"
 
 
 def percent_text(share: float) -> str:
-    """Return a share in percent; shares above 1000% are not shown exactly.
-
-    >>> percent_text(0.034), percent_text(123.4), percent_text(float("nan"))
-    ('3.4%', '>1000%', '-')
-    """
+    """Return a share in percent; shares above 1000% are not shown exactly."""
     if not np.isfinite(share):
         return "-"
     return _text.percent(share) if share <= 10 else ">1000%"
@@ -220,11 +204,7 @@ def framed(parts: list[RenderableType], name: str, count: str, *, alarm: bool) -
 
 
 def title(name: str) -> str:
-    """Return the file with its folder, if both fit: a long path would lose its end, which says most.
-
-    >>> title("/home/me/experiments/monday/run.jsonl"), title("/home/" + 80 * "a" + "/run.jsonl")
-    ('monday/run.jsonl', 'run.jsonl')
-    """
+    """Return the file with its folder, if both fit: a long path would lose its end, which says most."""
     parts = PurePath(name).parts
     both, file = printable("/".join(parts[-2:])), printable(parts[-1])
     limit = 70  # fits into the frame of a terminal of 80 columns

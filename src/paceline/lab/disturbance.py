@@ -96,25 +96,16 @@ class Bursts:
 
 @dataclass(frozen=True, kw_only=True)
 class Disturbance:
-    """Disturbance of rank 1.
-
-    Parameters
-    ----------
-    quota
-        Cores that rank 1 may use while it is disturbed; None for no quota.
-    hogs
-        Processes that compete for the core of rank 1 while it is disturbed.
-    between
-        Seconds of other work, such as reading data or writing logs, that rank 1 does between two iterations while it is
-        disturbed.
-    bursts
-        Mean length of a disturbance, and of the calm between two, in seconds; None for a permanent disturbance.
-    """
+    """Disturbance of rank 1."""
 
     quota: float | None = None
+    """Cores that it may use meanwhile; None for no quota."""
     hogs: int = 0
+    """Processes that compete for its core."""
     between: float = 0.0
+    """Seconds of other work between two iterations, such as reading data or writing logs."""
     bursts: float | None = None
+    """Mean length of a disturbance, and of the calm between two, in seconds; None for a permanent disturbance."""
 
     def __str__(self) -> str:
         """Return a phrase that describes the disturbance."""

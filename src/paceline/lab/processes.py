@@ -35,18 +35,8 @@ class Place:
 class Process:
     """A worker or a competitor: a process that reads its task from its standard input.
 
-    It ends when that input is closed, so it never outlives the process that started it.
-
-    Parameters
-    ----------
-    module
-        The module to run, as with ``python -m``; the last part of its name is the process's role.
-    number
-        Number among the processes of the same role.
-    folder
-        Folder for the log of its output.
-    task
-        Its task, sent as JSON in the first line of its standard input.
+    It ends when that input is closed, so it never outlives the process that started it. The last part of the module's
+    name is its role; ``folder`` gets the log of its output.
     """
 
     def __init__(self, module: str, number: int, folder: Path, task: Mapping[str, object]) -> None:

@@ -22,17 +22,7 @@ class Spent(NamedTuple):
 class Allowance:
     """The CPU quota of this process's control group, and what the process has spent of it.
 
-    Attributes
-    ----------
-    cores
-        The quota, in cores; infinite without one. NaN where other processes use a good part of it.
-
-    Examples
-    --------
-    >>> allowance = Allowance(root=Path("/nowhere"))
-    >>> allowance.look()
-    >>> allowance.cores, allowance.spent().throttled
-    (inf, 0.0)
+    ``cores`` is the quota; infinite without one, and NaN where other processes use a good part of it.
     """
 
     def __init__(self, root: Path = Path("/")) -> None:
@@ -90,26 +80,11 @@ def lasting(seconds: float, spent: Spent, cores: float, threads: int = 1) -> flo
     at full speed; longer work is stopped until the next period. So what one step took says little about the next: at a
     quarter of a core the same 11 ms of computing take 11 ms, or 86. In the long run they take 11 / 0.25 = 44 ms.
 
-    Parameters
-    ----------
-    seconds
-        What the work took, waiting for other workers left out.
-    spent
-        CPU seconds of the work, and seconds in which it was throttled.
-    cores
-        The quota that holds from now on; infinite for none, NaN if it is not known.
-    threads
-        Threads that compute. Throttled seconds are counted on every core that they use.
+    ``seconds`` is what the work took, waiting for others left out, and ``cores`` the quota that holds from now on;
+    infinite for none, NaN if it is not known. Throttled seconds are counted on every core that ``threads`` use.
 
-    Examples
-    --------
     >>> lasting(0.011, Spent(cpu=0.011), cores=0.25), lasting(0.086, Spent(0.011, 0.075), cores=0.25)
     (0.044, 0.044)
-
-    The quota was taken away meanwhile:
-
-    >>> round(lasting(0.086, Spent(0.011, 0.075), cores=math.inf), 3)
-    0.011
     """
     if math.isnan(cores):
         return seconds

@@ -51,21 +51,13 @@ class File:
 
 
 def number(text: bytes) -> float:
-    """Return the number at the start of a text, NaN if there is none.
-
-    >>> number(b"42 us")
-    42.0
-    """
+    """Return the number at the start of a text, NaN if there is none."""
     word, *_ = text.split(None, 1) or [b""]
     return float(word) if word.isdigit() else math.nan
 
 
 def field(text: bytes, key: bytes) -> float:
-    """Return the number that follows a key, NaN if the key is absent.
-
-    >>> field(b"nr_periods 8 throttled_usec 120", b"throttled_usec")
-    120.0
-    """
+    """Return the number that follows a key, NaN if the key is absent."""
     return number(text.partition(key)[2])
 
 
@@ -142,11 +134,7 @@ class ControlGroup:
 
 
 class Whereabouts:
-    """The control group that this process is in now, looked up repeatedly because the process may be moved.
-
-    Launchers and people move processes after their start: a covariate that kept the first group would measure other
-    processes for the rest of the run.
-    """
+    """The control group that this process is in now, looked up repeatedly because the process may be moved."""
 
     def __init__(self, root: str | Path = "/") -> None:
         self._root = root
@@ -193,11 +181,7 @@ def cores_granted(text: bytes) -> float | None:
 
 
 def used_seconds(text: bytes) -> float:
-    """Return the CPU seconds that a group has used, from ``cpu.stat`` (version 2) or ``cpuacct.usage``.
-
-    >>> used_seconds(b"usage_usec 2500000"), used_seconds(b"2500000000")
-    (2.5, 2.5)
-    """
+    """Return the CPU seconds that a group has used, from ``cpu.stat`` (version 2) or ``cpuacct.usage``."""
     return field(text, b"usage_usec") * 1e-6 if b"usage_usec" in text else number(text) * 1e-9
 
 

@@ -257,12 +257,12 @@ def default_covariates(group: ControlGroup | None = None, root: Path = ROOT) -> 
     of_group = partial(_of_group, group, Whereabouts(root), root)
     return [
         of_group(CPUBusy),
-        RunDelay(root),
+        run_delay(root),
         of_group(Throttled, any_group=True),
-        of_group(partial(Pressure, "cpu")),
+        of_group(partial(pressure, "cpu")),
         of_group(Runnable),
-        MemoryAvailable(root),
-        of_group(partial(Pressure, "memory")),
+        memory_available(root),
+        of_group(partial(pressure, "memory")),
     ]
 
 
@@ -318,40 +318,54 @@ class CPUBusy:
         return used_seconds(text)
 
 
-class RunDelay:
-    """Time that the thread was ready to run but waited for a core: ``/proc/self/schedstat``, second field.
+class FromFile:
+    """A covariate that one kernel file tells: a number, or its growth per second since the last boundary."""
+
+    def __init__(self, name: str, unit: str, file: Path, read: Callable[[bytes], float], *, grows: bool = True) -> None:
+        self.name, self.unit, self._file, self._read = name, unit, File(file), read
+        self._grown = Growth() if grows else None
+
+    def sample(self) -> float:
+        """Return the number, or its growth; NaN if the file does not tell."""
+        value = self._read(self._file.text())
+        return value if self._grown is None else self._grown.by(value)
+
+
+def run_delay(root: Path = ROOT) -> FromFile:
+    """Return the time that the thread was ready to run but waited for a core: ``/proc/self/schedstat``, second field.
 
     It covers only the main thread of the process, which does the computing if torch has one thread.
     """
 
-    name, unit = "run_delay", "s per s of wall time"
+    def read(text: bytes) -> float:
+        fields = text.split()
+        return int(fields[1]) * 1e-9 if len(fields) > 1 else math.nan
 
-    def __init__(self, root: Path = ROOT) -> None:
-        self._file = File(root / "proc/self/schedstat")
-        self._grown = Growth()
-
-    def sample(self) -> float:
-        """Return seconds of waiting per second since the last boundary."""
-        fields = self._file.text().split()
-        return self._grown.by(int(fields[1]) * 1e-9 if len(fields) > 1 else math.nan)
+    return FromFile("run_delay", "s per s of wall time", root / "proc/self/schedstat", read)
 
 
-class Pressure:
-    """Share of time in which some task waited for a CPU or for memory: ``cpu.pressure`` and ``memory.pressure``.
+def pressure(resource: str, group: ControlGroup | None = None, root: Path = ROOT) -> FromFile:
+    """Return the share of time in which some task waited for a resource, ``cpu`` or ``memory``.
 
     It is that of the group, or of the machine: the line "some" of Linux's pressure-stall information.
     """
 
-    def __init__(self, resource: str, group: ControlGroup | None = None, root: Path = ROOT) -> None:
-        self.name, self.unit = f"{resource}_pressure", "share of wall time"
-        group_file = group.pressure / f"{resource}.pressure" if group else None
-        self._file = File(group_file if group_file and group_file.exists() else root / f"proc/pressure/{resource}")
-        self._grown = Growth()
+    def read(text: bytes) -> float:
+        _, found, total = text.partition(b"total=")
+        return number(total) * 1e-6 if found else math.nan
 
-    def sample(self) -> float:
-        """Return the share of the time since the last boundary."""
-        _, found, total = self._file.text().partition(b"total=")
-        return self._grown.by(number(total) * 1e-6 if found else math.nan)
+    file = group.pressure / f"{resource}.pressure" if group else None
+    file = file if file and file.exists() else root / f"proc/pressure/{resource}"
+    return FromFile(f"{resource}_pressure", "share of wall time", file, read)
+
+
+def memory_available(root: Path = ROOT) -> FromFile:
+    """Return the share of the machine's memory that is available: ``MemAvailable`` of ``/proc/meminfo``."""
+
+    def read(text: bytes) -> float:
+        return field(text, b"MemAvailable:") / (field(text, b"MemTotal:") or math.nan)
+
+    return FromFile("memory_available", "share of memory", root / "proc/meminfo", read, grows=False)
 
 
 class Runnable:
@@ -382,17 +396,3 @@ class Runnable:
         folder = self._root / "proc"
         self._stats = {pid: self._stats.get(pid) or File(folder / pid.decode() / "stat") for pid in others}
         return float(sum(b") R" in stat.text() for stat in self._stats.values()))
-
-
-class MemoryAvailable:
-    """Share of the machine's memory that is available: ``MemAvailable`` of ``/proc/meminfo``."""
-
-    name, unit = "memory_available", "share of memory"
-
-    def __init__(self, root: Path = ROOT) -> None:
-        self._file = File(root / "proc/meminfo")
-
-    def sample(self) -> float:
-        """Return the share now, between 0 and 1."""
-        text = self._file.text()
-        return field(text, b"MemAvailable:") / (field(text, b"MemTotal:") or math.nan)

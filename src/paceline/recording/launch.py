@@ -190,7 +190,7 @@ def machine() -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Recorded:
-    """Result of a recorded command: exit status, the workers' files, the merged trace, and warnings about gaps."""
+    """Result of a recorded command: exit status, the workers' files, the merged trace if any, and what is missing."""
 
     status: int
     files: Sequence[Path]
@@ -206,27 +206,8 @@ def record_command(command: Sequence[str], path: str | Path, *, probe_steps: int
     merged into the trace even if the command fails or is interrupted; files and rows that are broken are left out and
     named.
 
-    Parameters
-    ----------
-    command
-        The command and its arguments, such as ``["torchrun", "--nproc-per-node", "4", "train.py"]``.
-    path
-        The trace file to write.
-    probe_steps
-        If not 0, every other block of batches is cut to half, and the workers exit after so many steps: this shows how
-        much of a step does not depend on the batch.
-
-    Returns
-    -------
-    Recorded
-        Its trace is ``None`` if nothing was recorded.
-
-    Raises
-    ------
-    FileExistsError
-        If the trace, or a folder with records of it, exists.
-    FileNotFoundError
-        If there is no such command.
+    With ``probe_steps``, every other block of batches is cut to half, and the workers exit after so many steps: this
+    shows how much of a step does not depend on the batch.
     """
     path = Path(path)
     folder = path.with_suffix("")

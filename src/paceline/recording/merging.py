@@ -54,12 +54,9 @@ def merge(paths: Iterable[str | Path]) -> Trace:
 
 
 def merge_what_is_sound(paths: Iterable[str | Path]) -> tuple[Trace | None, list[str]]:
-    """Merge as :func:`merge` does, but leave out files and rows that are broken, rather than refuse all of them.
+    """Merge as :func:`merge` does, but leave out files and rows that are broken, and say so in a sentence a file.
 
-    Returns
-    -------
-    tuple
-        The trace, None where nothing sound was recorded, and a sentence about each file of which something is missing.
+    The trace is None where nothing sound was recorded.
     """
     files: list[Record] = []
     missing: list[str] = []
@@ -240,20 +237,10 @@ def _parse(path: Path, at: int, line: str) -> Any:
 
 
 def slow_worker(paths: Iterable[str | Path]) -> str:
-    """Report which workers are slow, by how much and in which phase, or that none is.
+    """Report which workers are slow, by how much and in which phase, or that none is, by the files of all.
 
     A worker is slow if the median of its time without waits exceeds that of the slowest of the faster half by more than
     5%, and by more than twice the uncertainty of the difference.
-
-    Parameters
-    ----------
-    paths
-        The files of all workers, as ``paceline record`` writes them.
-
-    Raises
-    ------
-    ValueError
-        As :func:`paceline.recording.merge` does.
     """
     paths = list(paths)
     trace = merge(paths)

@@ -157,22 +157,19 @@ class Recorder:
 
     def _explain(self, lines: Lines) -> bool:
         if not self._explained:
-            self._explained = lines.append(json.dumps(self._header()))
+            units = {covariate.name: covariate.unit for covariate in self.covariates}
+            header = {
+                "schema_version": SCHEMA_VERSION,
+                "worker": self.worker,
+                "columns": ["iteration", *MEASURED, *self.phases, *(covariate.name for covariate in self.covariates)],
+                "units": UNITS | dict.fromkeys(self.phases, "s") | units,
+                "phases": self.phases,
+                "covariates": [covariate.name for covariate in self.covariates],
+                "wait_in_comm": self.wait_in_comm,
+                "meta": self.meta,
+            }
+            self._explained = lines.append(json.dumps(header))
         return self._explained
-
-    def _header(self) -> dict[str, object]:
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "worker": self.worker,
-            "columns": ["iteration", *MEASURED, *self.phases, *(covariate.name for covariate in self.covariates)],
-            "units": UNITS
-            | dict.fromkeys(self.phases, "s")
-            | {covariate.name: covariate.unit for covariate in self.covariates},
-            "phases": self.phases,
-            "covariates": [covariate.name for covariate in self.covariates],
-            "wait_in_comm": self.wait_in_comm,
-            "meta": self.meta,
-        }
 
 
 class Step:

@@ -130,10 +130,6 @@ def _happened(run: AsyncRun) -> dict[str, Any]:
 
 
 def _held(values_RW: Array) -> Array:
-    """Return each worker's last known value, round by round: of a round without its push nothing is known.
-
-    >>> _held(np.array([[np.nan], [2.0], [np.nan]]))[:, 0]
-    array([nan,  2.,  2.])
-    """
+    """Return each worker's last known value, round by round: of a round without its push nothing is known."""
     last_RW = np.where(np.isfinite(values_RW), np.arange(len(values_RW))[:, None], 0)
     return np.asarray(np.take_along_axis(values_RW, np.maximum.accumulate(last_RW, axis=0), axis=0))

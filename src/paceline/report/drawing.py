@@ -164,11 +164,7 @@ def _span(along: Values) -> tuple[float, float]:
 
 
 def _ends(rows: Iterable[Values]) -> tuple[float, float]:
-    """Return the ends of the upward axis: it begins at 0 unless all values lie far above.
-
-    >>> _ends([[10.0, 90.0]]), _ends([[3.0, 3.5]])
-    ((0.0, 94.0), (2.975, 3.525))
-    """
+    """Return the ends of the upward axis: it begins at 0 unless all values lie far above."""
     known = [value for row in rows for value in row if value is not None]
     if not known:
         return 0.0, 1.0
@@ -178,11 +174,7 @@ def _ends(rows: Iterable[Values]) -> tuple[float, float]:
 
 
 def _path(along: Values, values: Values, sides: tuple[float, ...]) -> str:
-    """Return a path through the known values; it is interrupted where one is not known.
-
-    >>> _path([0, 1, 2, 3], [0, 3, None, 3], (0, 3, 0, 3))
-    'M0 300L333.3 0M1000 0h.01'
-    """
+    """Return a path through the known values; it is interrupted where one is not known."""
     pieces: list[list[str]] = [[]]
     for x, y in zip(along, values, strict=True):
         if x is None or y is None:

@@ -65,7 +65,7 @@ def evaluation_page(
         [
             _leaderboard(board),
             _forecast_section(board, jobs, best),
-            _calibration(_below(jobs), float(covered[best]), best),
+            _calibration(jobs, float(covered[best]), best),
         ],
         settings=[("warm-up, not scored", f"{warmup} iterations"), *settings],
         data=[(one.name, f"{one.iterations} iterations of {one.workers} workers", one.digest) for one in facts],
@@ -184,16 +184,11 @@ def _chart(job: ForecastsOf, w: int, which: str) -> dict[str, Any]:
     )
 
 
-def _below(jobs: Sequence[ForecastsOf]) -> Array:
-    """Return how often the actual speed lay below each quantile, ``[Q]``."""
+def _calibration(jobs: Sequence[ForecastsOf], inside: float, best: str) -> dict[str, Any]:
     known = np.concatenate([np.isfinite(job.actual).ravel() for job in jobs])
     actual = np.concatenate([job.actual.ravel() for job in jobs])[known]
     quantiles = np.concatenate([job.quantiles.reshape(len(LEVELS), -1) for job in jobs], axis=1)[:, known]
-    below_Q: Array = (actual <= quantiles).mean(axis=1)
-    return below_Q
-
-
-def _calibration(below: Array, inside: float, best: str) -> dict[str, Any]:
+    below: Array = (actual <= quantiles).mean(axis=1)  # how often the actual speed lay below each quantile
     levels = 100 * np.array(LEVELS)
     chart = lines(
         "How often speeds lay below a quantile",

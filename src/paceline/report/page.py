@@ -101,13 +101,7 @@ def lines(
 
 
 def of_fleet(values_TW: Array, workers: Sequence[str], first: Sequence[int]) -> tuple[list[ChartLine], list[ChartBand]]:
-    """Return lines of some workers, and a band where all others lie, or nine tenths of many.
-
-    >>> names = [f"gpu{k}" for k in range(9)]
-    >>> chart_lines, bands = of_fleet(np.ones((4, 9)), names, [8, 7])
-    >>> [line.name for line in chart_lines], [band.name for band in bands]
-    (['gpu8', 'gpu7'], ['7 others'])
-    """
+    """Return lines of some workers, and a band where all others lie, or nine tenths of many."""
     # six workers have a line of their own; the others are a band
     chosen = list(first)[:6]
     others = [w for w in range(len(workers)) if w not in chosen]
@@ -145,11 +139,7 @@ def gantt(
 
 
 def named(worker: str) -> str:
-    """Return a worker's name as words: a rank's number alone says nothing.
-
-    >>> named("3"), named("gpu3")
-    ('worker 3', 'gpu3')
-    """
+    """Return a worker's name as words: a rank's number alone says nothing."""
     return f"worker {worker}" if worker.isdigit() else worker
 
 
@@ -217,17 +207,7 @@ def page(
 
 
 def require_page(path: str | Path) -> None:
-    """Raise an error unless a page can be written here: called before long work, not after it.
-
-    Raises
-    ------
-    ValueError
-        If the path does not end in ``.html``.
-    ImportError
-        If Jinja2 is missing.
-    OSError
-        If the folder does not exist or cannot be written, or a file of another kind is where the numbers would go.
-    """
+    """Raise an error unless a page can be written here, and its numbers beside it: called before long work."""
     path = Path(path)
     require("jinja2", needed_by="a report", extra="report")
     if path.suffix != ".html":
@@ -247,7 +227,14 @@ def require_page(path: str | Path) -> None:
 def write_page(page: Page, path: str | Path) -> Path:
     """Write a page, and its data as JSON beside it with the suffix ``.json``; return the page's path.
 
-    It raises what :func:`require_page` raises.
+    Raises
+    ------
+    ValueError
+        If the path does not end in ``.html``.
+    ImportError
+        If Jinja2 is missing.
+    OSError
+        If the folder does not exist or cannot be written, or a file of another kind is where the numbers would go.
     """
     path = Path(path)
     require_page(path)

@@ -36,13 +36,7 @@ if TYPE_CHECKING:
 
 
 class CPUMarks:
-    """Moments at which all work launched so far is done: on the CPU, whose work is done as soon as its call returns.
-
-    >>> marks = CPUMarks()
-    >>> first, second = marks.mark(), marks.mark()
-    >>> marks.passed(second), marks.seconds(first, second) >= 0
-    (True, True)
-    """
+    """Moments at which all work launched so far is done: on the CPU, whose work is done as soon as its call returns."""
 
     mark = staticmethod(time.perf_counter)
 
@@ -58,13 +52,10 @@ class CPUMarks:
 
 
 class CUDAMarks:
-    """Moments of a CUDA device's current stream, marked by events.
+    """Moments of the current stream of the CUDA device that computes, marked by events.
 
-    Parameters
-    ----------
-    device
-        The device that computes. The current one is another where a script gives numbers of devices and chooses none,
-        and in threads of gloo; its events would have passed long before the work is done.
+    The current device is another where a script gives numbers of devices and chooses none, and in threads of gloo; its
+    events would have passed long before the work is done.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -237,24 +228,8 @@ class Clock:
     A CUDA device runs behind the process that launches its work. Its marks are read one step later, so that nothing
     ever waits for them.
 
-    Parameters
-    ----------
-    marks
-        How moments are marked: by the CPU's clock, or by CUDA events.
-    allowance
-        The CPU quota of the process; only for work on a CPU.
-    threads
-        Threads that compute.
+    ``allowance`` is the CPU quota of the process, only for work on a CPU, and ``threads`` are those that compute.
 
-    Attributes
-    ----------
-    features
-        What the work of the last report's samples is made of, summed; empty where nobody said.
-    next_look
-        When to look at the CPU quota again, by ``time.perf_counter``; never without one to look at.
-
-    Examples
-    --------
     A step of 40 ms, 10 ms of it spent waiting in a collective:
 
     >>> class Ticks(CPUMarks):
@@ -288,8 +263,8 @@ class Clock:
         # Samples, between steps and in all, of the last usual lap.
         self._regular: tuple[int, float, float] | None = None
         self._paused = False
-        self.features: tuple[float, ...] = ()
-        self.next_look = math.inf if allowance is None else 0.0
+        self.features: tuple[float, ...] = ()  # of the last report's samples, summed; empty where nobody said
+        self.next_look = math.inf if allowance is None else 0.0  # when to look at the quota, by time.perf_counter
 
     def load_begins(self) -> None:
         """Note that the loader begins to load a batch, or to wait for its loading processes."""

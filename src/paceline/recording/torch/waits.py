@@ -62,25 +62,6 @@ def listen(listener: WaitListener, before_gather: BeforeGather | None = None) ->
     The listener is held weakly, so that measuring a model does not keep it alive. Waits of other threads, such as one
     that writes checkpoints, are not reported, because they delay no training. ``before_gather``, which must not hold
     the listener, is called before tensors of all ranks are gathered; an error in it keeps them from being so.
-
-    Examples
-    --------
-    >>> import torch.distributed as dist
-    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    >>> class Counting:
-    ...     waits = 0
-    ...     def wait_begins(self):
-    ...         self.waits += 1
-    ...     def wait_ends(self):
-    ...         pass
-    >>> counting = Counting()
-    >>> stop = listen(counting)
-    >>> dist.barrier()
-    >>> stop()
-    >>> dist.barrier()
-    >>> counting.waits
-    1
-    >>> dist.destroy_process_group()
     """
     # The functions are wrapped only while somebody listens, so that an unrecorded process runs torch unchanged.
     with _lock:
@@ -185,16 +166,10 @@ def _active_listeners() -> list[WaitListener]:
 
 
 class FSDPWaits:
-    """Notifies a listener of the waits of every module that ``fully_shard`` was given.
+    """Notifies a listener of the waits of every module that ``fully_shard`` was given before.
 
-    Waits may lie inside waits that the listener learns of elsewhere: only the outermost count.
-
-    Parameters
-    ----------
-    model
-        A model whose modules were sharded already.
-    listener
-        Is notified in the thread that waits, which is one of torch's own in the backward pass.
+    It is notified in the thread that waits, which is one of torch's own in the backward pass. Waits may lie inside
+    waits that it learns of elsewhere: only the outermost count.
     """
 
     def __init__(self, model: torch.nn.Module, listener: WaitListener) -> None:
