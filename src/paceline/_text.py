@@ -8,15 +8,6 @@ SHOWN = 3
 """At most this many workers are named; the others are counted."""
 
 
-def without_period(text: str) -> str:
-    """Return a sentence without its final period, to be part of another.
-
-    >>> without_period("No client is asked.")
-    'No client is asked'
-    """
-    return text.removesuffix(".")
-
-
 def percent(share: float) -> str:
     """Return a share in percent.
 

@@ -105,24 +105,6 @@ class OwnPython:
         return self.generator.random()
 
 
-class Picture:
-    """A sample that is no plain value."""
-
-    def __init__(self, parts):
-        self.parts = parts
-
-
-class Pictures(Flipped):
-    """Objects that are flipped at random."""
-
-    def __getitem__(self, index):
-        return Picture(super().__getitem__(index))
-
-
-def stacked(pictures):
-    return torch.utils.data.default_collate([picture.parts for picture in pictures])
-
-
 DRAWS = {
     "torch": lambda: float(torch.rand(())),
     "numpy": lambda: np.random.rand(),  # noqa: NPY002
@@ -136,12 +118,6 @@ for name, draw in DRAWS.items():
         for loss_of, cause in ((mean, None), (by_class, "terms")):
             kind(cause, f"flips of {name}, {loop.__name__} {loss_of.__name__}")(
                 lambda loop=loop, loss_of=loss_of, draw=draw: loop(loss_of, Flipped(draw))
-            )
-for loop in (balanced, plain):
-    for loss_of, cause in ((mean, None), (by_class, "terms")):
-        for name in ("torch", "a torch generator"):
-            kind(cause, f"flips of objects by {name}, {loop.__name__} {loss_of.__name__}")(
-                lambda loop=loop, loss_of=loss_of, draw=DRAWS[name]: loop(loss_of, Pictures(draw), collate=stacked)
             )
 
 

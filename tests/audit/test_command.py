@@ -121,35 +121,6 @@ time.sleep(600)
         pytest.fail("a process of the run is still there")
 
 
-COUNTED = """
-import torch
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import TensorDataset
-from paceline.torch import BalancedLoader, attach
-
-dist.init_process_group("gloo")
-data = TensorDataset(torch.randn(96, 4, generator=torch.Generator().manual_seed(0)))
-model = DistributedDataParallel(torch.nn.Linear(4, 2))
-loader = BalancedLoader(data, global_batch=24)
-attach(model, loader)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for (inputs,) in loader:
-    optimizer.zero_grad()
-    model(inputs).square().mean().backward()
-    for part in inputs.split(4):
-        dist.all_reduce(part.mean())
-    optimizer.step()
-"""
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1100)
-def test_batch_dependent_collectives_found(tmp_path):
-    code, report = audited(tmp_path, *TORCHRUN, script(tmp_path, COUNTED))
-    assert (code, report["cause"]) == (1, "uneven"), report
-
-
 @pytest.mark.soak
 @pytest.mark.timeout(1100)
 def test_failing_script_ends_with_2_and_its_error(tmp_path):

@@ -2,10 +2,7 @@
 
 import math
 import os
-import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -81,30 +78,6 @@ def test_runnable_counts_ready_processes_of_group(tmp_path):
 def test_memory_available_is_a_share(tmp_path):
     made(tmp_path, {"proc/meminfo": "MemTotal: 8000 kB\nMemFree: 9 kB\nMemAvailable: 2000 kB\n"})
     assert named("memory_available", root=tmp_path).sample() == 0.25
-
-
-def test_run_delay_rises_on_shared_core():
-    """Both processes are pinned to one core, so one of them always waits for it."""
-    cores, delays = os.sched_getaffinity(0), {}
-    assert threading.current_thread() is threading.main_thread()
-    try:
-        os.sched_setaffinity(0, {min(cores)})
-        hog = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-        covariate, deadline = named("run_delay"), time.monotonic() + 10
-        covariate.sample()
-        while not delays.get("shared", 0) > 0.3 and time.monotonic() < deadline:
-            for _ in range(5000):  # longer than the other process is let run at a time
-                sum(range(1000))
-            delays["shared"] = covariate.sample()
-    finally:
-        os.sched_setaffinity(0, cores)
-        hog.kill()
-        hog.wait()
-    covariate.sample()
-    time.sleep(0.1)
-    delays["asleep"] = covariate.sample()
-    assert delays["shared"] > 0.3
-    assert delays["shared"] > delays["asleep"]
 
 
 @pytest.mark.parametrize(

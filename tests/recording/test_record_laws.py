@@ -3,7 +3,6 @@
 import json
 import math
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -188,25 +187,6 @@ def test_a_round_that_lacks_something_is_skipped(tmp_path, spoilt):
         )
         with pytest.raises(ValueError, match="holds no round yet; 1 of its lines could not be read"):
             read_async_run(path)
-
-
-@given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 9)), min_size=1, max_size=6))
-@FEW
-def test_throughput_between_continuing_rounds(found):
-    with tempfile.TemporaryDirectory() as folder:
-        (sink,) = sinks(f"{folder}/run.jsonl")
-        times = np.cumsum([seconds for _, seconds in found]).tolist()
-        for k, ((applied, _), when) in enumerate(zip(found, times, strict=True)):
-            sink(replace(a_round(k, False, ["a"], lambda: 0.0), applied=applied, time=float(when)))
-        sink.close()
-        run = read_async_run(f"{folder}/run.jsonl")
-    steps = [
-        (after - before, later - earlier)
-        for (before, _), (after, _), earlier, later in zip(found, found[1:], times, times[1:], strict=False)
-        if after >= before and later > earlier
-    ]
-    wanted = sum(one for one, _ in steps) / sum(one for _, one in steps) if steps else math.nan
-    assert run.samples_per_second == pytest.approx(wanted, nan_ok=True)
 
 
 # -- boards ----------------------------------------------------------------------------------------------------------

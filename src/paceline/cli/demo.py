@@ -20,7 +20,7 @@ from paceline.predictors import FleetPredictor, named
 from paceline.report import evaluation_page, replay_page, write_page
 from paceline.report.drawing import answer, sentence, shown
 from paceline.report.page import ChartLine, lines, require_page, section, table
-from paceline.training import describe_model, fit, load_model, save_model
+from paceline.training import fit, save_model
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,31 +79,18 @@ def demo_page(replayed: Page, evaluated: Page, live: ExperimentOutcome | None) -
         else:
             text = "as fast as equal batches in a real training here, with two ranks, one disturbed: ± {half} (95%)."
             found.append(answer("And for real?", shown(row.speed_up, "times"), sentence(text, **facts)))
-    origin = replayed["sections"][-1]
-    verdict = [*found, evaluated["verdict"][0], advice]
-    return {
-        **replayed,
-        "kind": "demo",
-        "title": "Paceline on recorded jobs",
-        "verdict": verdict,
-        "sections": [*sections, origin],
-    }
+    about = {"kind": "demo", "title": "Paceline on recorded jobs", "verdict": [*found, evaluated["verdict"][0], advice]}
+    return {**replayed, **about, "sections": [*sections, replayed["sections"][-1]]}
 
 
 def _live_section(outcome: ExperimentOutcome) -> dict[str, Any]:
     """Return the experiment as a section: how fast, and that the model learns the same."""
     columns = [("balanced by", "text"), ("speed-up over equal batches", "range"), ("oracle", "times")]
     columns += [("waiting", "percent"), ("added time", "seconds")]
-    rows = [
-        (
-            one.scheme,
-            (one.speed_up - one.half_width, one.speed_up, one.speed_up + one.half_width),
-            one.oracle,
-            one.waiting,
-            one.overhead,
-        )
-        for one in outcome.rows
-    ]
+    rows = []
+    for one in outcome.rows:
+        gain = (one.speed_up - one.half_width, one.speed_up, one.speed_up + one.half_width)
+        rows.append((one.scheme, gain, one.oracle, one.waiting, one.overhead))
     losses = {name: outcome.losses(name) for name in (EQUAL, *outcome.setting.schemes)}
     last = min(map(len, losses.values()))
     chart_lines = [ChartLine(name, loss[:last], 5 if name == EQUAL else 1) for name, loss in losses.items()]
@@ -133,18 +120,13 @@ def _live(out: Console) -> ExperimentOutcome | None:
 
 
 def _fitted(text: str, traces: list[Trace], folder: Path, out: Console) -> FleetPredictor:
-    """Return a fitted predictor: fitted now, by an earlier run to the same traces, or one that needs no fitting."""
+    """Return a fitted predictor, or one that needs no fitting."""
     predictor = named(text)
     # comes fitted, to these jobs among others
     if text == "auto":
         out.print(f"   {text}: as shipped")
         return predictor
     path = folder / f"{text.replace(':', '-').replace('=', '-').replace('()', 'none')}.safetensors"
-    if path.is_file() and describe_model(path)["fitted_on"] == _names(traces):
-        saved = load_model(path)
-        if repr(saved) == repr(predictor):
-            out.print(f"   {text}: fitted by an earlier run, {path}")
-            return saved
     with out.status(f"   fitting {text} ..."):
         began = time.perf_counter()
         predictor = fit(predictor, traces)

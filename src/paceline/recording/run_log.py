@@ -77,33 +77,19 @@ class GrowingFile:
 
     Attributes
     ----------
-    skipped
-        Number of skipped lines.
-    lost
-        Number of records that the lines say could not be written.
+    skipped, lost
+        Number of skipped lines, and of records that the lines say could not be written.
     ended
         Whether the newest line says that the run has ended.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is no such file.
     """
 
-    header: str
-    """The key that tells a header, under which the schema's number stands."""
-    schema: int
-    """The newest schema that is known."""
-    of_fleet: tuple[str, ...]
-    """Keys of the fleet's numbers in a line."""
-    of_workers: tuple[str, ...]
-    """Keys of the workers' numbers."""
-    optional: tuple[str, ...] = ()
-    """Keys of further numbers of the workers, which a line may lack."""
-    may_be_unknown: tuple[str, ...]
-    """Those of the fleet's numbers that may be null."""
-    others: ClassVar[dict[str, type]]
-    """Keys of what else a line holds, and its kind."""
+    header: str  # the key that tells a header, under which the schema's number stands
+    schema: int  # the newest that is known
+    of_fleet: tuple[str, ...]  # keys of the fleet's numbers in a line
+    of_workers: tuple[str, ...]  # keys of the workers' numbers
+    optional: tuple[str, ...] = ()  # keys of further numbers of the workers, which a line may lack
+    may_be_unknown: tuple[str, ...]  # those of the fleet's numbers that may be null
+    others: ClassVar[dict[str, type]]  # keys of what else a line holds, and its kind
 
     def __init__(self, path: str | Path, keep: int | None = None) -> None:
         self.path = Path(path)
@@ -115,10 +101,7 @@ class GrowingFile:
     def poll(self) -> int:
         """Read the lines added since the last call, and return the number of new records.
 
-        Raises
-        ------
-        ValueError
-            If the file is not the record of a run, or has a later version.
+        It raises ``ValueError`` if the file is not the record of a run, or has a later version.
         """
         before = self._count
         if self._is_another_file():

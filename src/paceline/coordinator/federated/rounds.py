@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from paceline._arrays import Array, Mask, Sizes
-from paceline._text import count, duration, percent, without_period
+from paceline._text import count, duration, percent
 from paceline.coordinator.plan import Plan
 from paceline.predictors import Curves, Forecast
 from paceline.solver import evaluate, split
@@ -327,7 +327,7 @@ class RoundPlan:
         forecast = Forecast(speed=self.speed[i], spread=self.spread[i], batch_time=curves)
         workers = tuple(self.clients[j] for j in i)
         split = evaluate(curves, self.sizes[i] * self.local_steps)
-        return Plan(workers, split, forecast, 0.0, True, (without_period(self.summary),), self.round_index)
+        return Plan(workers, split, forecast, 0.0, True, (self.summary.removesuffix("."),), self.round_index)
 
 
 MIN_SPREAD, MAX_SPREAD = 0.05, 1.0
