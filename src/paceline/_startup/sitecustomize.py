@@ -31,7 +31,8 @@ class HookedImport:
         """Return the module's specification, with a loader that also calls the function; None for other modules."""
         if name not in HOOKS:
             return None
-        found = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
+        others = [finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec")]
+        found = (finder.find_spec(name, path, target) for finder in others)
         spec = next((one for one in found if one is not None), None)
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
