@@ -183,3 +183,9 @@ def test_plain_files_named_by_path_when_equal(tmp_path, fitting):
 def test_one_file_named_twice_is_refused(capsys, monkeypatch, trace, fitting):
     error = fails(capsys, monkeypatch, "evaluate", "ewma", "-t", trace, "-t", trace, "-f", fitting)
     assert "traces must have different names" in error
+
+
+def test_help_tells_defaults_in_words():
+    for command, default in (("evaluate", "every kind"), ("fit", "the recorded jobs to fit")):
+        told = " ".join(run(command, "--help").replace("│", " ").split())
+        assert f"[default: {default}]" in told

@@ -25,7 +25,7 @@ FitTraces = Annotated[
         "--fit-on",
         "-f",
         help="A recorded trace's name, a file or a folder of files; repeat for several. "
-        "[default: the recorded jobs to fit]",
+        "\\[default: the recorded jobs to fit]",
     ),
 ]
 

@@ -25,7 +25,7 @@ def live(
             "--contention",
             "-c",
             help="none, quota, hogs, bursty, bursty-hogs or between; repeat for several. "
-            "[default: quota if this machine allows setting one, otherwise hogs]",
+            "\\[default: quota if this machine allows setting one, otherwise hogs]",
         ),
     ] = None,
     model: Annotated[

@@ -77,15 +77,15 @@ Traces = Annotated[
         "--trace",
         "-t",
         help="A recorded trace's name, or a .parquet or tidy .csv file; repeat for several. "
-        "[default: the recorded held-out jobs]",
+        "\\[default: the recorded held-out jobs]",
     ),
 ]
 Warmup = Annotated[int, typer.Option(help="Iterations at the start of each trace that are not scored.")]
 KINDS = "Kinds such as [cyan]ewma:smoothing=0.5[/] or [cyan]narx[/], or model files. "
 Predictors = Annotated[
-    list[str] | None, typer.Argument(help=f"{KINDS}[default: last-value, ewma, narx, arima, mixture, auto]")
+    list[str] | None, typer.Argument(help=f"{KINDS}\\[default: last-value, ewma, narx, arima, mixture, auto]")
 ]
-Evaluated = Annotated[list[str] | None, typer.Argument(help=f"{KINDS}[default: every kind]")]
+Evaluated = Annotated[list[str] | None, typer.Argument(help=f"{KINDS}\\[default: every kind]")]
 
 
 @app.command()

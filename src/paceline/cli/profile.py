@@ -23,7 +23,7 @@ def profile(
     sizes: Annotated[str, typer.Option(help="Batch sizes to measure.")] = "1,2,4,8,16,32,64,128,256",
     target: Annotated[Path, typer.Option("--out", "-o", help="The .csv file to write.")] = Path("profile.csv"),
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:<number>.")] = "cpu",
-    name: Annotated[str, typer.Option(help="Name of the device in the profile. [default: its own name]")] = "",
+    name: Annotated[str, typer.Option(help="Name of the device in the profile. \\[default: its own name]")] = "",
     repeats: Annotated[int, typer.Option(help="Timed steps per size and pass; their median counts.")] = 5,
     warmup: Annotated[int, typer.Option(help="Steps per size and pass before the timed ones.")] = 3,
     precision: Annotated[float, typer.Option(help="Measure until each median is certain to this share.")] = 0.03,

@@ -15,7 +15,7 @@ from paceline.cli.output import err
 def record(
     command: Annotated[list[str], typer.Argument(help="[cyan]--[/] and the command to run.")],
     folder: Annotated[Path, typer.Option("--out", "-o", help="Folder for the trace file.")] = Path("traces"),
-    name: Annotated[str, typer.Option(help="Name of the trace. [default: name of the script]")] = "",
+    name: Annotated[str, typer.Option(help="Name of the trace. \\[default: name of the script]")] = "",
     probe: Annotated[
         bool, typer.Option("--probe", help="Cut every other block of batches to half, and stop after some steps.")
     ] = False,
