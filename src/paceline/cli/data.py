@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 data_app = typer.Typer(help="List, describe and read traces, and write them as Parquet or CSV.", no_args_is_help=True)
 
 FileFormat = Annotated[
-    str | None, typer.Option("--format", help="A name from [cyan]paceline data list formats[/]. \\[default: recognized]")
+    str | None, typer.Option("--format", help="One of [cyan]paceline data list formats[/]. \\[default: recognized]")
 ]
 Source = Annotated[str, typer.Argument(help="A recorded trace's name, a file of any format, or a folder of files.")]
 
