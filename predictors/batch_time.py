@@ -232,10 +232,6 @@ class BatchTime(NestedPredictor):
         fitted = self._device(self.workers[w]) in self.curves_
         self.state["information"][w] = FITTED_INFORMATION if fitted else UNKNOWN_INFORMATION
 
-    def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        # earlier versions called what is inside "relative"
-        super().load_state_dict({name.replace("/relative/", "/inner0/"): value for name, value in state.items()})
-
     def fitted_state(self) -> dict[str, NDArray[Any]]:
         if not self.curves_:
             return {}

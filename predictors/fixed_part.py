@@ -194,7 +194,7 @@ class FixedPart:
         return {**self.predictor.state_dict(), **mine, f"{PREFIX}reference": reference}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume from what ``state_dict`` returned; a state without fixed parts is one of an earlier version."""
+        """Resume from what ``state_dict`` returned, or from a state of the inner predictor alone."""
         inner = {name: value for name, value in state.items() if not name.startswith(PREFIX)}
         self.predictor.load_state_dict(inner)
         fresh = _fresh(len(self.workers))

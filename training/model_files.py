@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -54,8 +54,7 @@ def save_model(predictor: FleetPredictor, path: str | Path, *, fitted_on: str = 
         "format_version": FORMAT_VERSION,
         "kind": type(predictor).__name__,
         "configuration": {
-            n: asdict(value) if isinstance(value, Training) else value
-            for n, value in predictor.get_params(deep=False).items()
+            n: asdict(value) if isinstance(value, Training) else value for n, value in predictor.get_params().items()
         },
         "fitted_on": fitted_on,
         "text": {name: value.tolist() for name, value in learned.items() if value.dtype.kind == "U"},
@@ -96,7 +95,10 @@ def load_model(path: str | Path, *, kinds: Sequence[type[FleetPredictor]] = KIND
         )
     try:
         kind = {kind.__name__: kind for kind in kinds}[about["kind"]]
-        predictor = kind(**_arguments(about["kind"], about["configuration"]))
+        arguments = dict(about["configuration"])
+        if training := arguments.get("training"):
+            arguments["training"] = Training(**training)
+        predictor = kind(**arguments)
         text = {name: np.array(value, dtype=np.str_) for name, value in about["text"].items()}
         predictor.load_state_dict({f"learned/{n}": value for n, value in (numbers | text).items()})
         _try(predictor)
@@ -110,15 +112,6 @@ def load_model(path: str | Path, *, kinds: Sequence[type[FleetPredictor]] = KIND
 def describe_model(path: str | Path) -> dict[str, Any]:
     """Return a model file's header: kind, format version, configuration and what it was fitted on."""
     return _read(Path(path))[0]
-
-
-def _arguments(kind: str, stored: Mapping[str, Any]) -> dict[str, Any]:
-    # files of earlier versions hold options that are gone
-    gone = {"GatedNARX": "online", "BatchTime": "probing"}.get(kind)
-    arguments = {name: value for name, value in stored.items() if name != gone}
-    if training := arguments.get("training"):
-        arguments["training"] = Training(**{name: value for name, value in training.items() if name != "closed_loop"})
-    return arguments
 
 
 def _try(predictor: FleetPredictor) -> None:

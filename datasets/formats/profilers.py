@@ -1,4 +1,4 @@
-"""Times of each rank that profilers and timers write: Megatron-LM, torch.profiler, TraceML, nvidia-resiliency-ext."""
+"""Times of each rank that profilers and timers write: Megatron-LM, torch.profiler, nvidia-resiliency-ext."""
 
 from __future__ import annotations
 
@@ -194,92 +194,6 @@ def _number_of(path: Path, export: Mapping[str, Any]) -> int:
     return int(named[1])
 
 
-# --- Averages of each rank's step, from the final summary that TraceML writes. Axis: W ranks.
-
-
-Rows = dict[str, Mapping[str, object]]
-"""The metrics of each rank."""
-
-
-def read_traceml(paths: Sequence[Path]) -> Iterator[Trace]:
-    """Yield one iteration of all ranks: the averages of their steps, without the waiting inside the passes."""
-    for path in paths:
-        rows = _rows(path)
-
-        def column(name: str, needed: bool = False, path: Path = path, rows: Rows = rows) -> Array:
-            return np.array([_number(path, rank, row, name, needed) for rank, row in rows.items()])
-
-        forward_W, backward_W = column("forward_ms", needed=True), column("backward_ms", needed=True)
-        listed_W = sum(map(column, ("input_wait_ms", "h2d_ms", "optimizer_ms", "residual_ms")), np.zeros(len(rows)))
-        # what of a rank's step no part lists is its own too
-        beside_W = np.maximum(listed_W, column("step_time_ms") - forward_W - backward_W)
-        counts = RowCounts()
-        counts.read(len(rows))
-        yield Trace(
-            samples=np.ones((1, len(rows))),
-            seconds=1e-3 * (beside_W + compute_passes(forward_W, backward_W, beside_W))[None, :],
-            workers=list(rows),
-            meta={
-                "source": "github.com/traceopt-ai/traceml",
-                "job": path.name.split(".")[0],
-                "format": "traceml_summary",
-                "units": "seconds: of a step on average, without waiting inside the passes",
-                "averages": "one iteration: a rank's usual time, not a series",
-                **counts.meta(),
-            },
-        )
-
-
-def compute_passes(forward_W: Array, backward_W: Array, beside_W: Array) -> Array:
-    """Return the time of both passes without waiting, ``[W]``.
-
-    A rank waits for the others inside one of its passes, usually the backward pass; the slowest rank waits least. There
-    both passes have their true ratio, which the others have too, as all run the same model.
-
-    >>> compute_passes(np.array([10.0, 20.0]), np.array([50.0, 40.0]), np.zeros(2))
-    array([30., 60.])
-
-    A collective inside the forward pass, as of SyncBatchNorm, moves the waiting there: a rank's forward pass is then as
-    much longer as the other rank's step is elsewhere.
-
-    >>> compute_passes(np.array([20.8, 0.8]), np.array([12.8, 12.8]), np.array([1.0, 21.0])).round(1)
-    array([13.6, 13.6])
-    """
-    clean_W, waiting_W = forward_W, backward_W
-    if np.ptp(forward_W + beside_W) < np.ptp(forward_W) / 2:
-        clean_W, waiting_W = backward_W, forward_W
-    passes: Array = clean_W * (1.0 + float(np.min(waiting_W / clean_W)))
-    return passes
-
-
-def _rows(path: Path) -> Rows:
-    summary = json_of(path, 1 << 26, "this is no summary of a run")
-    rows = summary
-    for key in ("step_time", "groups", "rows"):
-        rows = rows.get(key) if isinstance(rows, Mapping) else None
-    if not isinstance(rows, Mapping) or not rows:
-        raise ValueError(
-            f"{path}: must hold a row for each rank under step_time, groups, rows, as TraceML writes from schema 1.4"
-        )
-    metrics = {str(rank): row.get("metrics") if isinstance(row, Mapping) else None for rank, row in rows.items()}
-    if bad := [rank for rank, row in metrics.items() if not isinstance(row, Mapping)]:
-        raise ValueError(f"{path}: ranks {bad[:5]} have no metrics")
-    return metrics  # type: ignore[return-value]
-
-
-def _number(path: Path, rank: str, row: Mapping[str, object], name: str, needed: bool) -> float:
-    value = row.get(name)
-    if value is None and not needed:
-        return 0.0
-    usable = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e12
-    if not usable or (needed and value == 0):
-        raise ValueError(
-            f"{path}: rank {rank!r}: {name} must be a {'positive ' if needed else ''}number of milliseconds, got "
-            f"{value!r:.40}; without it a rank's busy time is not known"
-        )
-    return float(value)  # type: ignore[arg-type]
-
-
 # --- Scores of the ranks' GPUs, as nvidia-resiliency-ext's straggler detection reports them. Axes: T reports, W ranks.
 
 REPORT = re.compile(r"(?:GPUs relative perf: |\"relative_scores\": ?)\{([^{}]*)\}")
@@ -383,15 +297,6 @@ FORMATS = (
         read=read_torch_profiler,
         matches=lambda path, head: '"traceEvents"' in head or '"deviceProperties"' in head,
         job=lambda path: "profile",
-    ),
-    Format(
-        name="traceml_summary",
-        about="average times of each rank's step (TraceML's final summary)",
-        files="final_summary.json",
-        gives="speed",
-        seen=MADE,
-        read=read_traceml,
-        matches=lambda path, head: '"schema_version"' in head and '"primary_diagnosis"' in head,
     ),
     Format(
         name="nvrx_scores",

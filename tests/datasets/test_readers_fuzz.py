@@ -49,8 +49,6 @@ GOOD = {
     "nvidia_smi": "timestamp, index, utilization.gpu [%], memory.used [MiB]\n"
     "2024/09/08 13:03:31.000, 0, 100%, 51234 MiB\n2024/09/08 13:03:31.000, 1, [N/A], 51234 MiB\n",
     "nvrx_scores": "Rank 0 GPUs relative perf: {0: 0.96, 1: 0.90}\nRank 0 GPUs relative perf: {0: 0.9, 1: 1.0}\n",
-    "traceml_summary": '{"schema_version": 1.6, "primary_diagnosis": {}, "step_time": {"groups": {"rows": {"0": '
-    '{"metrics": {"forward_ms": 10, "backward_ms": 20}}, "1": {"metrics": {"forward_ms": 11, "backward_ms": 20.5}}}}}}',
     "megatron_timers": "times across ranks (ms):\n  forward-compute:\n     rank  0: 10.00\n     rank  1: 20.00\n"
     "  backward-compute:\n     rank  0: 10.00\n     rank  1: 20.00\n",
     "fedscale": "client,computation,communication\na,20,500\n",

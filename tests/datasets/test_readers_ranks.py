@@ -22,56 +22,6 @@ def test_scores_in_json_lines_are_the_same(tmp_path):
     np.testing.assert_allclose(only(tmp_path / "job.jsonl").speed, [[1, 0.5]] * 2)
 
 
-def summary(**rows):
-    """A summary in TraceML's documented form."""
-    groups = {rank.removeprefix("r"): {"identity": {}, "metrics": metrics} for rank, metrics in rows.items()}
-    return {
-        "schema_version": 1.6,
-        "primary_diagnosis": {},
-        "step_time": {"groups": {"by": "global_rank", "rows": groups}},
-    }
-
-
-def test_traceml_waits_in_backward_removed(tmp_path):
-    slow = {"input_wait_ms": 5, "forward_ms": 20, "backward_ms": 40, "optimizer_ms": 5, "h2d_ms": None}
-    fast = {"input_wait_ms": 5, "forward_ms": 10, "backward_ms": 50, "optimizer_ms": 5, "h2d_ms": 1}
-    (tmp_path / "final_summary.json").write_text(json.dumps(summary(r0=slow, r1=fast)))
-    np.testing.assert_allclose(only(tmp_path / "final_summary.json").seconds, [[0.070, 0.041]])
-
-
-@pytest.mark.parametrize(
-    ("metrics", "sentence"),
-    [
-        ({"forward_ms": 1, "backward_ms": None}, "backward_ms must be a positive number of milliseconds, got None"),
-        ({"forward_ms": 0, "backward_ms": 1}, "forward_ms must be a positive number"),
-        (None, r"ranks \['0'\] have no metrics"),
-    ],
-)
-def test_a_summary_without_a_pass_is_refused(tmp_path, metrics, sentence):
-    (tmp_path / "s.json").write_text(json.dumps(summary(r0=metrics)))
-    with pytest.raises(ValueError, match=sentence):
-        read_traces(tmp_path / "s.json")
-
-
-@pytest.mark.parametrize("waits_in", ["backward_ms", "forward_ms"])
-@pytest.mark.parametrize("booked", ["residual_ms", "input_wait_ms", None])
-@pytest.mark.parametrize("slow", [0, 1, 2])
-def test_summary_finds_the_slow_rank(tmp_path, waits_in, booked, slow):
-    """A rank works 20 ms longer outside the passes; the others wait for it inside a pass; `None`: no part lists it."""
-    rows = {}
-    for rank in range(3):
-        parts = {"input_wait_ms": 3.0, "forward_ms": 4.0 + 0.1 * rank, "backward_ms": 9.0, "optimizer_ms": 0.5}
-        parts["residual_ms" if booked is None else booked] = parts.get(booked, 1.0) + 20.0 * (rank == slow)
-        parts[waits_in] += 20.0 * (rank != slow)
-        rows[f"r{rank}"] = {**parts, "step_time_ms": sum(parts.values())}
-        if booked is None:
-            del rows[f"r{rank}"]["residual_ms"]
-    (tmp_path / "final_summary.json").write_text(json.dumps(summary(**rows)))
-    (seconds,) = only(tmp_path / "final_summary.json").seconds
-    others = np.delete(seconds, slow)
-    np.testing.assert_allclose(seconds[slow] - others, 0.020, atol=0.002)
-
-
 def test_megatron_adds_own_parts_of_the_optimizer(tmp_path):
     step = "  optimizer-inner-step:\n     rank  0: 1.00\n     rank  1: 7.00\n  optimizer:\n     rank  0: 9.00\n"
     (tmp_path / "log.txt").write_text(timers([10, 20], [30, 50]).replace(" iteration", f"{step} iteration"))

@@ -110,7 +110,6 @@ ONE = "one row a worker, an average or a usual value: there is nothing to start 
 WITHOUT = {
     "parquet": "written from a trace, whose iterations are numbered already",
     "fedscale": ONE,
-    "traceml_summary": ONE,
     "nvrx_scores": "a report carries no counter",
     "megatron_timers": "a block of times carries no counter",
     "torch_profiler": "a profile holds some steps of one run",
