@@ -47,11 +47,7 @@ TIMES = {
 
 
 def seconds_of(unit: str) -> float:
-    """Return how many seconds one of this unit is.
-
-    >>> seconds_of("ms")
-    0.001
-    """
+    """Return how many seconds one of this unit is."""
     if unit not in TIMES:
         raise ValueError(f"unit must be one of {list(TIMES)}, got {unit!r}")
     return TIMES[unit]
@@ -134,11 +130,7 @@ def in_seconds(frame: pd.DataFrame, unit: str = "s", start_unit: str = "s") -> p
 
 
 def start_unit_of(time: float) -> str:
-    """Return the unit in which a number is a time between 2001 and 2100.
-
-    >>> [start_unit_of(1.7297e9 * scale) for scale in (1, 1e3, 1e6, 1e9)]
-    ['s', 'ms', 'us', 'ns']
-    """
+    """Return the unit in which a number is a time between 2001 and 2100."""
     return next((unit for unit in ("s", "ms", "us") if time * seconds_of(unit) <= LATEST), "ns")
 
 
@@ -277,12 +269,7 @@ def _coded(worker: pd.Series[Any]) -> tuple[NDArray[np.integer[Any]], Iterable[o
 
 
 def require_dense(rows: int, iterations: int, workers: int) -> None:
-    """Refuse a panel that would be nearly empty and larger than any memory.
-
-    >>> require_dense(rows=100_000, iterations=100_000, workers=100_000)
-    Traceback (most recent call last):
-    ValueError: 100000 rows name 100000 workers and 100000 iterations, a nearly empty panel: check these columns
-    """
+    """Refuse a panel that would be nearly empty and larger than any memory."""
     if iterations * workers > max(FREE_PLACES, EMPTIEST * rows):
         raise ValueError(
             f"{rows} rows name {workers} workers and {iterations} iterations, a nearly empty panel: check these columns"

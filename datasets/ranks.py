@@ -21,11 +21,7 @@ RANK = re.compile(
 
 
 def job_of(path: Path) -> str:
-    """Return a path without the numbers of ranks in it: the same for all files of a job.
-
-    >>> job_of(Path("run/rank3.csv")) == job_of(Path("run/rank10.csv")) != job_of(Path("run/lr3.csv"))
-    True
-    """
+    """Return a path without the numbers of ranks in it: the same for all files of a job."""
     return RANK.sub(r"\1\2#", str(path))
 
 
@@ -82,11 +78,7 @@ def name_of(paths: Sequence[Path]) -> str:
 
 
 def are_ranks(workers: Sequence[Sequence[str]]) -> bool:
-    """Return whether the files of a job hold one worker each: files of several are jobs of their own.
-
-    >>> are_ranks([["0"], ["0"]]), are_ranks([["0", "1"], ["0", "1"]]), are_ranks([["0"]])
-    (True, False, False)
-    """
+    """Return whether the files of a job hold one worker each: files of several are jobs of their own."""
     return len(workers) > 1 and all(len(names) == 1 for names in workers)
 
 

@@ -29,12 +29,7 @@ def frozen(trace: Trace) -> str:
     """Return in words for how many iterations all covariates of a worker stand still; empty if they never do.
 
     A single covariate that rests, such as used memory, is nothing unusual while others move. A worker whose covariates
-    never change has no frozen stretch. Here a load is measured for 50 iterations, and stays at its last value for more:
-
-    >>> load_T = np.append(np.sin(np.arange(50)), np.full(30, np.sin(49)))
-    >>> ones = np.ones((80, 1))
-    >>> frozen(Trace(ones, ones, workers=["a"], covariates=load_T[:, None, None], covariate_names=["load"]))
-    'all covariates stand still for 31 iterations of a'
+    never change has no frozen stretch.
     """
     covariates_TWD = trace.covariates
     if covariates_TWD is None or len(trace) <= 20:

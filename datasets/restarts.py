@@ -15,22 +15,13 @@ MIN_ROWS, MIN_REPEATED = 2, 0.9
 
 
 def runs_of(step_T: Array) -> Sizes:
-    """Return the run that each row belongs to: a step counter that goes back starts a new one.
-
-    >>> runs_of(np.array([0, 1, 2, 2, 1, 2, 0.0]))
-    array([0, 0, 0, 0, 1, 1, 2])
-    """
+    """Return the run that each row belongs to: a step counter that goes back starts a new one."""
     back_T: NDArray[np.bool_] = np.diff(step_T, prepend=step_T[:1]) < 0
     return np.cumsum(back_T, dtype=np.int64)
 
 
 def continued(step_T: Array, run_T: Sizes) -> Array:
-    """Return steps that go on where the run before ended, so that no two runs share an iteration.
-
-    >>> step_T = np.array([5, 6, 7, 6, 7, 0, 1.0])
-    >>> continued(step_T, runs_of(step_T))
-    array([ 5.,  6.,  7.,  8.,  9., 10., 11.])
-    """
+    """Return steps that go on where the run before ended, so that no two runs share an iteration."""
     runs = int(run_T.max(initial=0)) + 1
     first_R, last_R = np.full(runs, np.inf), np.full(runs, -np.inf)
     np.minimum.at(first_R, run_T, step_T)
@@ -48,10 +39,6 @@ def runs_of_rows(worker_N: NDArray[Any], step_N: Array) -> Sizes:
 
     >>> runs_of_rows(np.array(["a", "b", "a", "b", "a", "a"]), np.array([0, 0, 1, 1, 0, 1.0]))
     array([0, 0, 0, 0, 1, 1])
-    >>> runs_of_rows(np.array(["a", "a", "a"]), np.array([2, 1, 0.0]))
-    array([0, 0, 0])
-    >>> runs_of_rows(np.array(["a"] * 6), np.array([0, 1, 2, 0, 3, 4.0]))
-    array([0, 0, 0, 0, 0, 0])
     """
     run_N = np.zeros(len(step_N), dtype=np.int64)
     if not len(step_N):
@@ -88,12 +75,6 @@ def increments(total_T: Array, run_T: Sizes) -> Array:
 
     The first of a run is its own total, if the total began again, and otherwise what it is ahead of the run before; NaN
     if it can be neither.
-
-    >>> run_T = np.array([0, 0, 0, 1, 1, 2, 2])
-    >>> increments(np.array([32, 64, 96, 32, 64, 900, 932.0]), run_T)
-    array([32., 32., 32., 32., 32., nan, 32.])
-    >>> increments(np.array([32, 64, 96, 128, 160, 192, 224.0]), run_T)
-    array([32., 32., 32., 32., 32., 32., 32.])
     """
     first_T = np.diff(run_T, prepend=-1) > 0
     added_T = np.diff(total_T, prepend=np.nan)

@@ -79,15 +79,7 @@ def synthetic_fleet(kind: str, workers: int = 100, iterations: int = 2000, seed:
 
 
 def oracle_speed(kind: str, workers: int = 100, iterations: int = 2000, seed: int = 0) -> Array:
-    """Return the speeds of the same fleet without noise and spikes, ``[T, W]``, in samples/s.
-
-    This is the forecast given the hidden state of every iteration: no predictor can beat it.
-
-    >>> speed = synthetic_fleet("walk", workers=2, iterations=500).speed
-    >>> error = np.log(speed / oracle_speed("walk", workers=2, iterations=500))
-    >>> bool(np.median(np.abs(error)) < 0.06)
-    True
-    """
+    """Return the speeds of the same fleet without noise and spikes, ``[T, W]``: no predictor can beat them."""
     return np.asarray(np.exp(_simulated(kind, workers, iterations, seed).expected))
 
 

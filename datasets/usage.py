@@ -96,18 +96,10 @@ LONGEST, LONGEST_TO_ROWS = 1_000_000, 4
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The content of the rows of a usage format.
+    """The content of the rows of a usage format: covariates with their units, in the order of the values.
 
-    Parameters
-    ----------
-    covariates
-        Names and units of the covariates, in the order of the values.
-    period
-        Seconds between a worker's rows; rows within one period are averaged.
-    since_1970
-        Whether times count from 1970 (UTC); otherwise they count from the start of the trace.
-    meta
-        Facts about the format: source, licence, ...
+    Rows of a worker within one ``period``, in seconds, are averaged. Times count from 1970 (UTC) or from the start of
+    the trace. ``meta`` holds facts about the format: source, licence, ...
     """
 
     covariates: Mapping[str, str]
@@ -141,11 +133,7 @@ def usage_traces(
     period: float | None = None,
     workers: Sequence[str] | None = None,
 ) -> Iterator[Trace]:
-    """Yield traces that only have covariates: one for a small file, or one for each group of workers that fits.
-
-    Rows without worker or time are dropped and counted, as are repeated rows of one worker and time; rows whose
-    time goes backwards are sorted and counted.
-    """
+    """Yield traces that only have covariates: one for a small file, or one for each group of workers that fits."""
     step = layout.period if period is None else float(period)
     if not (np.isfinite(step) and step > 0):
         raise ValueError(f"period must be a positive number of seconds, got {period}")

@@ -92,19 +92,10 @@ class Waiting:
 def waiting(seconds_TW: Array, work_TW: Array | None) -> Waiting:
     """Return how much workers wait, and how much of that comes from uneven speeds, and from uneven work.
 
-    What a cost leaves out of the work counts as speed: a part of the time that does not depend on the work, or noise.
+    Own compute times in seconds, and the cost of each worker's samples in any unit, ``[T, W]`` each, NaN where not
+    known. Iterations in which fewer than two workers reported are left out. What a cost leaves out of the work counts
+    as speed: a part of the time that does not depend on the work, or noise.
 
-    Parameters
-    ----------
-    seconds_TW
-        Own compute time, ``[T, W]``, in seconds; NaN where a worker did not report. Iterations in which fewer than two
-        workers reported are left out.
-    work_TW
-        Cost of each worker's samples, ``[T, W]``, in any unit: only proportions within an iteration count. NaN where it
-        is not known; None where it never is.
-
-    Examples
-    --------
     Workers of equal speed; in the second iteration one has twice the work:
 
     >>> found = waiting(np.array([[1.0, 1.0], [2.0, 1.0]]), np.array([[8.0, 8.0], [16.0, 8.0]]))
@@ -143,14 +134,7 @@ def waiting_of(trace: Trace) -> Waiting:
 
 
 def holds_wall_times(trace: Trace) -> bool:
-    """Return whether a trace holds the times of whole iterations, which are the same on all workers.
-
-    >>> step_TW = np.random.default_rng(0).uniform(0.1, 0.2, (50, 1)) * np.ones(4)
-    >>> holds_wall_times(Trace(np.ones((50, 4)), step_TW))
-    True
-    >>> holds_wall_times(Trace(np.ones((50, 4)), step_TW, wait_seconds=0.1 * step_TW))
-    False
-    """
+    """Return whether a trace holds the times of whole iterations, which are the same on all workers."""
     complete_T = np.isfinite(trace.seconds).all(axis=1)
     return not has_measured_waiting(trace) and are_wall_times(trace.seconds[complete_T])
 
@@ -161,13 +145,7 @@ def has_measured_waiting(trace: Trace) -> bool:
 
 
 def are_wall_times(seconds_TW: Array) -> bool:
-    """Return whether all workers have the same time in every iteration, as they wait for each other.
-
-    >>> rng = np.random.default_rng(0)
-    >>> step_T = rng.uniform(0.1, 0.2, (50, 1))
-    >>> are_wall_times(step_T + rng.normal(0, 1e-4, (50, 4))), are_wall_times(step_T * rng.uniform(1, 1.1, (50, 4)))
-    (True, False)
-    """
+    """Return whether all workers have the same time in every iteration, as they wait for each other."""
     if len(seconds_TW) < 3 or seconds_TW.shape[1] < 2:
         return False
     spread_T = np.ptp(seconds_TW, axis=1) / seconds_TW.max(axis=1)

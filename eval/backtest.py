@@ -20,11 +20,7 @@ from paceline.predictors.protocol import require_predictor
 
 
 def by_name(traces: Iterable[Trace] | Trace) -> dict[str, Trace]:
-    """Return the traces by name; refuse two traces of one name, which tables would merge.
-
-    >>> list(by_name([Trace([[8]], [[1]], meta={"job": "digits"}), Trace([[8]], [[1]])]))
-    ['digits', 'trace']
-    """
+    """Return the traces by name; refuse two traces of one name, which tables would merge."""
     jobs: dict[str, Trace] = {}
     for trace in [traces] if isinstance(traces, Trace) else traces:
         require_trace(trace)
@@ -54,21 +50,8 @@ def require_warmup(warmup: int, trace: Trace) -> None:
 def require_forecasts(
     predictor: Predictor, speed_TW: Array, spread_TW: Array, workers: Sequence[str], first: int = 0
 ) -> None:
-    """Raise an error unless every forecast is a finite speed above 0, with a spread that is a number.
+    """Raise an error unless every forecast, ``[T, W]``, is a finite speed above 0, with a spread that is a number.
 
-    Parameters
-    ----------
-    predictor
-        Who made the forecasts: the error names it.
-    speed_TW, spread_TW
-        Forecast speeds in samples/s, and their relative standard deviations, ``[T, W]``.
-    workers
-        The fleet.
-    first
-        Number of the first forecast's iteration.
-
-    Examples
-    --------
     >>> from paceline.predictors import EWMA
     >>> require_forecasts(EWMA(), np.array([[90.0, np.nan]]), np.array([[0.1, 0.1]]), ["a", "b"], first=7)
     Traceback (most recent call last):

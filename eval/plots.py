@@ -23,19 +23,10 @@ GRAY, BLUE, VERMILION = "#767676", "#0072B2", "#D55E00"
 def curve_figure(profile: pd.DataFrame, path: str | Path) -> Path:
     """Draw each curve of a profile: measured times, the fitted curve and the memory limit. Return the path.
 
-    Parameters
-    ----------
-    profile
-        A tidy profile: see :mod:`paceline.datasets.profiles`.
-    path
-        The picture to write; the suffix decides its format.
-
     Raises
     ------
     ValueError
         If the profile holds more than six curves, or a curve with fewer than two different batches.
-    ImportError
-        If matplotlib is missing.
     """
     require("matplotlib", needed_by="curve_figure", extra="plot")
     from matplotlib.figure import Figure

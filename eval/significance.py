@@ -164,16 +164,10 @@ def mean_estimate(values_TW: Array) -> Estimate:
 
 
 def lead(differences: Sequence[ErrorFigures], weights: Sequence[float], *, among: int = 2) -> Lead:
-    """Return the lead that differences of two predictors' errors show, over jobs that count by weights.
+    """Return the lead that differences of two predictors' errors, one for each job, show over jobs of these weights.
 
-    Parameters
-    ----------
-    differences
-        One for each job.
-    weights
-        How much each job counts; they sum to 1.
-    among
-        Number of predictors of which these two were picked as the best and another: the test is then Tukey's.
+    ``among`` is the number of predictors of which these two were picked as the best and another: the test is then
+    Tukey's. Weights sum to 1.
     """
     logs, losses = [one.log for one in differences], [one.loss for one in differences]
     value, loss = (float(np.dot(weights, [one.value for one in figures])) for figures in (logs, losses))
@@ -230,9 +224,6 @@ def critical_difference(predictors: int, jobs: int) -> float:
     """Return by how much mean ranks over jobs must differ to be significant (Nemenyi's test, 5%).
 
     J. Demsar, "Statistical comparisons of classifiers over multiple data sets", JMLR 7, 2006.
-
-    >>> round(critical_difference(predictors=4, jobs=14), 2)
-    1.25
     """
     from scipy.stats import studentized_range
 

@@ -278,11 +278,7 @@ def from_profiles(profiles: Mapping[str | Path, int], *, global_batch: int, nois
 
 
 def percent(share: float) -> str:
-    """Return a share as people read it.
-
-    >>> percent(0.1234), percent(-1e-9)
-    ('12.3%', '0.0%')
-    """
+    """Return a share as people read it."""
     return f"{_rounded(share)}%"
 
 
@@ -486,11 +482,7 @@ CHANGED, BESIDE = 0.1, 3
 
 
 def pauses(seconds_TW: Array) -> Array:
-    """Return the seconds of each worker's time that are a pause, ``[T, W]``; 0 where there is none.
-
-    >>> pauses(np.where(np.arange(20) == 7, 60.0, 0.1)[:, None]).sum().round(1)
-    np.float64(59.9)
-    """
+    """Return the seconds of each worker's time that are a pause, ``[T, W]``; 0 where there is none."""
     from scipy.ndimage import median_filter
 
     # what lasts for more than half of 11 iterations is a slow worker, not a pause
@@ -502,14 +494,9 @@ def pauses(seconds_TW: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class FixedShare:
-    """Share of each worker's time that does not follow its batch, at the job's own batch, ``[W]``.
+    """Share of each worker's time that does not follow its batch, at the job's own batch ``samples``, ``[W]`` each.
 
-    Parameters
-    ----------
-    value, low, high
-        The estimate, and the ends of its 90% interval: 0 and 1 where nothing is known.
-    samples
-        The batches to which the shares apply, ``[W]``.
+    ``low`` and ``high`` are the ends of its 90% interval: 0 and 1 where nothing is known.
     """
 
     value: Array
@@ -532,10 +519,6 @@ def fixed_share(samples_TW: Array, seconds_TW: Array) -> FixedShare:
     """Return how much of each worker's time is fixed, from what its time did when its batch changed.
 
     Each change compares the iterations just before with those just after, so that speeds that drift do not count.
-
-    >>> samples_TW = np.where(np.arange(80) // 4 % 2, 32.0, 64.0)[:, None]
-    >>> fixed_share(samples_TW, 0.04 + 0.001 * samples_TW).value.round(2)
-    array([0.38])
     """
     from scipy.stats import t
 

@@ -59,11 +59,7 @@ class StateSpace:
 
 
 def states(order: tuple[int, int, int]) -> int:
-    """Return the number of states of an ARIMA of this order (p, d, q).
-
-    >>> states((2, 1, 1))
-    3
-    """
+    """Return the number of states of an ARIMA of this order (p, d, q)."""
     p, d, q = order
     return d + max(p, q + 1)
 
@@ -72,9 +68,6 @@ def state_space(ar_WP: Array, ma_WQ: Array, differences: int) -> StateSpace:
     """Return the state spaces of ARIMA models of one order, one for each row of coefficients.
 
     The signs are those of statsmodels: ``y[t] = ar . y[t-1, ...] + e[t] + ma . e[t-1, ...]``.
-
-    >>> state_space(np.array([[0.5]]), np.zeros((1, 0)), 0).start_WSS  # 1 / (1 - 0.5**2)
-    array([[[1.33333333]]])
     """
     count, p, q = len(ar_WP), ar_WP.shape[1], ma_WQ.shape[1]
     size = states((p, differences, q))

@@ -51,13 +51,6 @@ def fit_css(value_TN: Array, covariates_TND: Array, order: Order) -> tuple[Coeff
 
     Values and innovations before the first iteration count as zero. In a gap (NaN) of the values the last value holds,
     and so do the covariates beside it; the innovations of a gap do not count.
-
-    >>> rng = np.random.default_rng(0)
-    >>> value_TN = np.zeros((2000, 1))
-    >>> for t in range(1, 2000):
-    ...     value_TN[t] = 0.7 * value_TN[t - 1] + rng.normal()
-    >>> fit_css(value_TN, np.zeros((2000, 1, 0)), (1, 0, 0))[0].ar.round(2)
-    array([0.7])
     """
     fits, loss_G = fit_css_groups(value_TN, covariates_TND, order, np.zeros(value_TN.shape[1], dtype=np.int64))
     return fits[0], float(loss_G[0])
@@ -215,11 +208,7 @@ class _Panel:
 
 
 def corrected_aic(loss: float, values: int, coefficients: int) -> float:
-    """Return Akaike's criterion of a least-squares fit, corrected for few values; the variance is one coefficient more.
-
-    >>> corrected_aic(1.0, values=100, coefficients=1)
-    4.123711340206185
-    """
+    """Return Akaike's criterion of a least-squares fit, corrected for few values."""
     k = coefficients + 1
     # A constant series has a loss of zero, whose logarithm would be -inf.
     return values * float(np.log(max(loss, 1e-300))) + 2.0 * k + 2.0 * k * (k + 1) / max(values - k - 1, 1)
@@ -288,9 +277,8 @@ def _bounded(coefficients_GK: Array, largest: float) -> Array:
 def _bridged(panel_TNK: Array, missing_TN: NDArray[np.bool_]) -> Array:
     """Return the panel with the last value held in gaps, and the first one before it.
 
-    No later value enters: a straight line to the next one would foretell it, and the fit would learn to read that off.
-    The covariates are bridged wherever the values are: a bridged value beside a measured covariate would look like a
-    jump.
+    No later value enters: the fit would learn to read a straight line off. Covariates are bridged wherever the values
+    are: a bridged value beside a measured covariate would look like a jump.
     """
     bridged_TNK = panel_TNK.copy()
     times = np.arange(len(panel_TNK))

@@ -144,13 +144,8 @@ class EWMA(FleetPredictor):
 class Averages(FleetPredictor):
     """Several EWMAs at once, each one column of the forecast: a mixture merges its plain averages into this.
 
-    Parameters
-    ----------
-    smoothings
-        Weight of the newest speed in each.
-    fading
-        The weight of the newest speed is at least ``fading / (fading + earlier reports)``: above 0 an average is not
-        held back by a worker's first speeds. At 2 its weights first grow linearly with time.
+    The weight of the newest speed is at least ``fading / (fading + earlier reports)``: above 0 an average is not held
+    back by a worker's first speeds. At 2 its weights first grow linearly with time.
     """
 
     def __init__(self, smoothings: Sequence[float], fading: float = 0.0) -> None:

@@ -46,11 +46,6 @@ def curves_of_traces(
     A curve can only come from a job in which the device's batch size varied. If the size is constant within each job
     and differs between jobs, the times differ because the jobs train different models. Traces with varying sizes are
     taken to be jobs of one model.
-
-    >>> from paceline.datasets import Trace
-    >>> trace = Trace(samples=[[8, 8], [16, 8]], seconds=[[0.3, 1.0], [0.5, 1.0]], workers=["a", "b"])
-    >>> curves_of_traces([trace], str)["a"].round(3)
-    array([ 0.   ,  0.025,  0.1  ,    inf, 12.   ])
     """
     telling: dict[str, list[Array]] = {}
     for trace in traces:
@@ -272,8 +267,8 @@ class BatchTime(NestedPredictor):
     def _learn_slope(self, size_W: Array, seconds_W: Array) -> None:
         """Compare each report with the worker's last one: the batch moved in between, the relative speed hardly.
 
-        A comparison with a smoothed past would go wrong under a balancer: a worker that slows down gets smaller batches
-        while its smoothed speed is still falling, so the slope would seem to vanish.
+        A smoothed past would go wrong under a balancer: a worker that slows down gets smaller batches while its
+        smoothed speed is still falling, so the slope would seem to vanish.
         """
         rows = self.state
         move_W = (size_W - rows["last"]) / np.maximum(size_W, rows["last"])

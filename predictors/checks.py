@@ -32,13 +32,7 @@ class ContractBrokenError(AssertionError):
 
 
 class Fitted:
-    """Makes copies of a predictor that is fitted to :func:`example_trace`, and of it as it was before.
-
-    Parameters
-    ----------
-    predictor
-        The predictor, not fitted; it stays as it is.
-    """
+    """Makes copies of a predictor that is fitted to :func:`example_trace`, and of it as it was before."""
 
     def __init__(self, predictor: Predictor) -> None:
         self._before = copy.deepcopy(predictor)

@@ -34,30 +34,9 @@ def fit_curve(sizes: ArrayLike, seconds: ArrayLike, weights: ArrayLike | None = 
     Deviations are logarithms of ratios, because batch sizes depend only on ratios of times. The fit tries all lines
     through two measurements with all floors through one, and takes those with the least sum of absolute deviations, so
     an outlier has no influence. Huber's reweighted least squares then averages the noise of the others. A floor is kept
-    only if it explains the measurements better than an additional parameter would by chance.
+    only if it explains the measurements better than an additional parameter would by chance; that of a plain line is 0,
+    or half the time at the smallest size where the intercept is negative, so that every time is positive.
 
-    Parameters
-    ----------
-    sizes
-        Batch sizes, ``[N]``, in samples; at least two different ones.
-    seconds
-        Measured time of each, ``[N]``, in seconds, positive.
-    weights
-        Weight of each measurement, ``[N]``; equal by default.
-
-    Returns
-    -------
-    tuple
-        Floor in s, slope in s per sample (never negative), intercept in s. The floor of a plain line is 0; if the
-        intercept is negative, the floor is half the time at the smallest size, so that every time is positive.
-
-    Raises
-    ------
-    ValueError
-        If the arguments' shapes differ, a number is not positive, or all sizes are the same.
-
-    Examples
-    --------
     A device that is not saturated below 32 samples, with one disturbed measurement:
 
     >>> sizes = [8, 16, 32, 64, 128, 256]
@@ -86,9 +65,6 @@ def fit_curve(sizes: ArrayLike, seconds: ArrayLike, weights: ArrayLike | None = 
 def nearness(sizes: ArrayLike, batch: float) -> Array:
     """Return weights for :func:`fit_curve` that make the curve accurate near one batch size, ``[N]``.
 
-    Real curves bend over the decades that a profile spans, but near the batch to run a line is enough. A size
-    :data:`REACH` times as large or as small gets about a third of the weight, and even the most distant one a little.
-
     >>> nearness([16, 32, 64], 32).round(2)
     array([0.37, 1.  , 0.37])
     """
@@ -98,9 +74,6 @@ def nearness(sizes: ArrayLike, batch: float) -> Array:
 
 def certainty(uncertainty: ArrayLike) -> Array:
     """Return weights for :func:`fit_curve` from relative uncertainties, ``[N]``; what is not known counts as a median.
-
-    A curve of two lines is no better than a few per cent itself, so what is certain to 3% and what is
-    certain to less count nearly the same.
 
     >>> certainty([0.0, 0.02, 0.2, float("nan")]).round(2)
     array([1.  , 0.69, 0.02, 0.69])
@@ -113,11 +86,7 @@ def certainty(uncertainty: ArrayLike) -> Array:
 
 
 def curve_seconds(fit: Fit, sizes: ArrayLike) -> Array:
-    """Return the times of batches of these sizes under a fitted curve, in seconds.
-
-    >>> curve_seconds((0.4, 0.01, 0.06), [16, 64])
-    array([0.4, 0.7])
-    """
+    """Return the times of batches of these sizes under a fitted curve, in seconds."""
     floor, slope, intercept = fit
     return np.maximum(floor, intercept + slope * np.asarray(sizes, dtype=np.float64))
 

@@ -28,21 +28,12 @@ SOLVED_EVERY, SOLVED_ALWAYS = 8, 64
 
 
 class DrivenAverages(Averages):
-    """Several EWMAs at once, one of which also knows what covariates do to the speed.
+    """Several EWMAs at once, one of which, ``corrected``, also knows what covariates do to the speed.
 
     Its log is corrected by ``effect * (z - EWMA of z)`` for each covariate z: a competitor that takes a third of the
     processor takes a third of the speed, on whichever worker. All workers share the effects, in absolute log speed.
     They are a weighted ridge regression, learned online from how far each report was from the average; examples count
     less the larger a worker's usual error is.
-
-    Parameters
-    ----------
-    smoothings, fading
-        As in :class:`Averages`.
-    corrected
-        Which of the smoothings is corrected.
-    covariates
-        Names of the covariates.
     """
 
     def __init__(
@@ -183,11 +174,7 @@ class DrivenAverages(Averages):
 
 @dataclass(frozen=True, eq=False)
 class _Moves:
-    """How far covariates are from their averages, with the report and covariates that this was made from.
-
-    Covariates with missing ones filled in, their moves as they are and in usual moves, and what these do to the log
-    speed.
-    """
+    """How far covariates are from their averages, with the report and covariates that this was made from."""
 
     level_WS: Array
     covariates_WD: Array

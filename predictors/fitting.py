@@ -65,20 +65,10 @@ class Spread:
 
 @dataclass(frozen=True)
 class TraceSummary:
-    """Summary of some traces.
+    """Summary of some traces: iterations of each, the number of speeds, and the names of workers, as they appear.
 
-    Parameters
-    ----------
-    lengths
-        Iterations of each trace.
-    speeds
-        Number of measured speeds, over all traces.
-    workers
-        The different names of workers, in order of appearance.
-    covariates
-        Every covariate of any trace with its spread over the workers that are fitted.
-    shared
-        The covariates that all traces have.
+    ``covariates`` holds every covariate of any trace with its spread over the workers that are fitted; ``shared`` those
+    that all traces have.
     """
 
     lengths: tuple[int, ...]
@@ -89,14 +79,7 @@ class TraceSummary:
 
     @classmethod
     def of(cls, traces: Iterable[Trace], held_out: Callable[[str], bool] = lambda worker: False) -> Self:
-        """Pass over the traces once; the spread of covariates leaves out the workers for which ``held_out`` is true.
-
-        >>> from paceline.datasets import Trace
-        >>> one = Trace([[8, 8]], [[1, 2]], covariates=[[[0.5], [1.0]]], covariate_names=["cpu_share"])
-        >>> summary = TraceSummary.of([one, one])
-        >>> summary.shared, summary.covariates["cpu_share"].mean, summary.speeds
-        (('cpu_share',), 0.75, 4)
-        """
+        """Pass over the traces once; the spread of covariates leaves out the workers for which ``held_out`` is true."""
         lengths: list[int] = []
         speeds, workers, covariates = 0, dict[str, None](), dict[str, Spread]()
         shared: Sequence[str] | None = None
@@ -150,13 +133,7 @@ P = TypeVar("P", bound=Predictor)
 
 
 def as_traces(traces: Trace | Iterable[Trace]) -> list[Trace]:
-    """Return traces as a list: one trace, several, or a tidy DataFrame of one job.
-
-    >>> from paceline.datasets import Trace
-    >>> one = Trace(samples=[[8, 8]], seconds=[[1, 2]])
-    >>> as_traces(one) == as_traces([one]) == [one]
-    True
-    """
+    """Return traces as a list: one trace, several, or a tidy DataFrame of one job."""
     from paceline.datasets import Trace
 
     if isinstance(traces, Trace):
@@ -201,23 +178,11 @@ class FitProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class Fitting:
-    """Options of a fit.
+    """Options of a fit, as :func:`paceline.training.fit` takes them.
 
-    Parameters
-    ----------
-    summary
-        What the traces hold, if that is known already; it saves a pass over them.
-    warm
-        Start from what the predictor has learned before, instead of starting from scratch.
-    held_out
-        Names of the workers whose speeds are never fitted, only used to decide when to stop; ``None`` holds out the
-        end of every trace instead.
-    device
-        ``"cpu"``, ``"cuda"`` or ``"cuda:1"``.
-    distributed
-        Whether all processes of the default group of ``torch.distributed`` fit together.
-    progress
-        Called with a :class:`FitProgress` now and then.
+    ``summary`` is what the traces hold, if that is known already; it saves a pass over them. ``warm`` starts from what
+    the predictor has learned before. ``held_out`` names the workers that are never fitted and only decide when to stop;
+    ``None`` holds out the end of every trace instead.
     """
 
     summary: TraceSummary | None = None
@@ -252,15 +217,7 @@ class Fitting:
 
 
 def fit_with(predictor: Any, traces: Iterable[Trace], fitting: Fitting) -> None:
-    """Fit a predictor in place, streamed where it can; any other gets a list, without the held-out workers.
-
-    >>> from paceline.datasets import Trace
-    >>> from paceline.predictors import EWMA
-    >>> model = EWMA(smoothing=None)
-    >>> fit_with(model, [Trace([[8]] * 4, [[1.0], [0.9], [0.81], [0.73]])], Fitting())
-    >>> model.smoothing_
-    1.0
-    """
+    """Fit a predictor in place, streamed where it can; any other gets a list, without the held-out workers."""
     if streams(predictor):
         predictor.fit_streamed(traces, fitting)
     else:

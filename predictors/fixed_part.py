@@ -60,30 +60,14 @@ PREFIX = "fixed_part/"
 
 
 class FixedPart:
-    """Another predictor, behind one that learns how much of each worker's time does not follow its batch.
+    """Another predictor, held, behind one that learns how much of each worker's time does not follow its batch.
 
     Each change of a worker's size is a test of hypotheses about its fixed part: by how much should the time have
     changed since the last report? Workers that have not changed yet are taken to be like those that have. Reports are
-    brought to one reference size by the expected share before the inner predictor gets them, so that a change of size
-    does not look like a change of speed, and its forecast becomes a line with an intercept.
+    brought to one reference size, the mean batch of the first report, by the expected share before the inner predictor
+    gets them (``latest`` is the last of these), so that a change of size does not look like a change of speed. The
+    forecast's ``speed`` is that at the reference size; times of other sizes come from its ``batch_time``.
 
-    Parameters
-    ----------
-    predictor
-        A predictor that knows nothing of batch sizes. It is held, not copied.
-
-    Attributes
-    ----------
-    latest
-        The latest report, as the inner predictor got it.
-
-    Notes
-    -----
-    The forecast's ``speed`` is that at the reference size, the mean batch of the first report, so that speeds of
-    different workers and iterations can be compared; times of other sizes come from its ``batch_time``.
-
-    Examples
-    --------
     A worker needs 0.2 s besides 0.01 s per sample. When its batch halves and its time does not, that shows:
 
     >>> from paceline.predictors import LastValue, Report
@@ -273,9 +257,8 @@ class FixedPart:
     ) -> tuple[Array, Array, Array]:
         """Return smoothed squared errors of two forecasts, the error of the better one, and the change it foresaw.
 
-        A size changes because a change of speed is foreseen. To compare with the last time alone would take the one for
-        the effect of the other: if a worker gets less because it is about to slow down, its time would seem fixed. So
-        times are compared with the inner predictor's own forecast, where that has been closer than the last time.
+        A size changes because a change of speed is foreseen, and the last time alone would take the one for the effect
+        of the other. So times are compared with the inner predictor's own forecast, where that has been closer.
         """
         rows = self._rows
         now_W = seconds_W / self._relative_seconds(seconds_W, size_W / reference)
@@ -294,14 +277,8 @@ class FixedPart:
     def _follow_jumps(self, rows: dict[str, Array], size_W: Array, rose_W: Mask, calm_W: Mask, moved_W: Mask) -> None:
         """Note jumps, and whether those before were over at once, in place.
 
-        Parameters
-        ----------
-        rose_W
-            Workers whose time has just jumped up.
-        calm_W
-            Workers whose time is again as it was before a jump.
-        moved_W
-            Workers whose size has changed, so that a fall says nothing about the jump.
+        ``rose_W``: whose time has just jumped up. ``calm_W``: whose time is again as it was before a jump. ``moved_W``:
+        whose size has changed, so that a fall says nothing about the jump.
         """
         before = self._rows
         first_W = (before["jump"] == 1) & ~moved_W & np.isfinite(size_W)

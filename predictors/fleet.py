@@ -22,28 +22,14 @@ if TYPE_CHECKING:
 
 
 def require_int(name: str, value: object, minimum: int, maximum: int = 10_000) -> int:
-    """Return a whole number within its range.
-
-    >>> require_int("window", 8, minimum=1)
-    8
-    >>> require_int("window", 10**10, minimum=1)
-    Traceback (most recent call last):
-    ValueError: window must be a whole number from 1 to 10000, got 10000000000
-    """
+    """Return a whole number within its range."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not minimum <= value <= maximum:
         raise ValueError(f"{name} must be a whole number from {minimum} to {maximum}, got {value!r}")
     return int(value)
 
 
 def covariate_names(covariates: Sequence[str]) -> tuple[str, ...]:
-    """Return names of covariates; refuse one bare text, which would be taken for a name in each letter.
-
-    >>> covariate_names(["cpu_share"])
-    ('cpu_share',)
-    >>> covariate_names("cpu_share")
-    Traceback (most recent call last):
-    ValueError: covariates must be a list of names such as ['cpu_share'], got 'cpu_share'
-    """
+    """Return names of covariates; refuse one bare text, which would be taken for a name in each letter."""
     names = tuple(covariates) if isinstance(covariates, Iterable) else (None,)
     if isinstance(covariates, str) or not all(isinstance(name, str) for name in names):
         example = [covariates] if isinstance(covariates, str) else ["cpu_share"]
@@ -334,8 +320,8 @@ class FleetPredictor:
     def _doubted(self, error_W: Array, speed_W: Array) -> Mask:
         """Return whose speeds are not accepted yet: those far above the forecast for the first time.
 
-        A clock that jumps reports a step of no time, and one such speed would rule an average for a hundred iterations.
-        A second report in a row that is as fast is accepted. Slow speeds are accepted at once: stalls are real.
+        A clock that jumps reports a step of no time. A second report in a row that is as fast is accepted; slow speeds
+        are accepted at once: stalls are real.
         """
         far_W = error_W > DOUBTED  # False where there is no report, or no forecast yet (NaN)
         before_W = self.state["doubted"]
@@ -398,11 +384,7 @@ def _side_by_side(rows: dict[str, Array]) -> dict[str, Array]:
 
 
 def shortened(names: Sequence[str], limit: int = 8) -> str:
-    """Return a list of names for a message: the number, and the first few of many.
-
-    >>> shortened(["a", "b"]), shortened([str(k) for k in range(200)], limit=2)
-    ("2: ['a', 'b']", "200: ['0', '1'] and 198 more")
-    """
+    """Return a list of names for a message: the number, and the first few of many."""
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return f"{len(names)}: {list(names[:limit])}{more}"
 

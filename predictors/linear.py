@@ -166,8 +166,8 @@ def learn(
     """Take one weighted step of recursive least squares in place, against the error of each worker's forecast.
 
     Without an error (NaN) a worker learns nothing. ``doubt_W``, at least 1, is by how much an example counts less.
-    ``forgetting`` is the factor by which the past shrinks in each step. It inflates the covariance, without end where
-    inputs stay zero, so the trace of the covariance is bounded by ``largest_trace``.
+    ``forgetting`` shrinks the past; it inflates the covariance, without end where inputs stay zero, so the trace of
+    that is bounded by ``largest_trace``.
     """
     seen_W, noise_W = np.isfinite(error_W), forgetting * doubt_W
     if not seen_W.all():  # of endless noise nothing is learned

@@ -31,15 +31,7 @@ MAX_HORIZONS, MAX_HORIZON = 3, 64
 
 
 class Ahead(FleetPredictor):
-    """State learned for one horizon, and the forecasts at this horizon of iterations still to come.
-
-    Parameters
-    ----------
-    owner
-        The predictor whose forecasts these are.
-    horizon
-        Iterations ahead, above 1.
-    """
+    """State learned for one horizon above 1, and the forecasts at this horizon of iterations still to come."""
 
     def __init__(self, owner: NestedPredictor, horizon: int) -> None:
         super().__init__()
@@ -74,13 +66,7 @@ PREFIX = "learned/adopted/"
 
 
 def adopted(predictor: str | Predictor) -> FleetPredictor:
-    """Return a predictor that a wrapper can hold: a new one by name, or a copy of the given one.
-
-    Raises
-    ------
-    ValueError
-        If there is no predictor of that name.
-    """
+    """Return a predictor that a wrapper can hold: a new one by name, or a copy of the given one."""
     if isinstance(predictor, str):
         return named(predictor)
     mine = copy.deepcopy(predictor)
@@ -88,13 +74,7 @@ def adopted(predictor: str | Predictor) -> FleetPredictor:
 
 
 class Adopted(FleetPredictor):
-    """A user's own predictor, called only through the public contract.
-
-    Parameters
-    ----------
-    predictor
-        Any object that keeps the contract: see :class:`paceline.predictors.Predictor`.
-    """
+    """A user's own predictor, called only through the public contract."""
 
     def __init__(self, predictor: Predictor) -> None:
         super().__init__()

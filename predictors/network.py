@@ -139,9 +139,8 @@ def residual_layer(xp: Any, weights: Mapping[str, Any], past: int, inputs: Any) 
 def gated_layer(weights: Mapping[str, Array], inputs: Array, references: Array, unit: Array) -> Array:
     """Return the change that a gated network expects, ``[N]``, in the unit of the references.
 
-    Gates and heads are outputs of one tanh layer; inputs at the end that are left out count as 0. The change is
-    ``sum_r softmax_r(gates) * reference_r + head_1 + unit * head_2``; the softmax has one more gate, fixed at zero,
-    whose reference is no change.
+    It is ``sum_r softmax_r(gates) * reference_r + head_1 + unit * head_2``, of one tanh layer; the softmax has one more
+    gate, fixed at zero, whose reference is no change. Inputs at the end that are left out count as 0.
     """
     hidden = inputs @ weights["w1"][: inputs.shape[1]]
     hidden += weights["b1"]
@@ -159,15 +158,7 @@ Records = NDArray[np.void]
 
 @dataclass(frozen=True, eq=False)
 class Windows:
-    """Training windows of many traces.
-
-    Parameters
-    ----------
-    records
-        The windows, in the order of the traces.
-    names
-        The traces that they come from, by ``source``.
-    """
+    """Training windows of many traces, in their order; ``names`` are the traces, by the records' ``source``."""
 
     records: Records
     names: Sequence[str]
@@ -194,14 +185,7 @@ def collected(
 ) -> Windows:
     """Return the windows of all traces, of very many a random sample: those of two million speeds.
 
-    Parameters
-    ----------
-    traces, summary, fitting
-        What to fit to.
-    parts_of
-        Yields a trace's windows part by part.
-    needs
-        What a trace may be too short for, for the error.
+    ``parts_of`` yields those of a trace; ``needs`` is what a trace may be too short for, for the error.
     """
     # Two million take at most a gigabyte, and more no longer change what a network of some thousand weights learns.
     share = 2_000_000 / max(summary.speeds, 1)
@@ -244,13 +228,7 @@ LOG_SPEEDS = (np.log(SLOWEST), np.log(FASTEST))
 
 
 class Network(FleetPredictor):
-    """A predictor with weights that torch fits; its inputs hold covariates in deviations from their mean.
-
-    Parameters
-    ----------
-    covariates
-        Names of the covariates to use; ``None`` leaves the choice to the fit.
-    """
+    """A predictor with weights that torch fits; its inputs hold covariates in deviations from their mean."""
 
     def __init__(self, covariates: Sequence[str] | None) -> None:
         super().__init__()

@@ -35,18 +35,11 @@ class Pooled(NestedPredictor):
     """Two forecasts of each worker: another predictor's with a correction, and without.
 
     The correction is a ridge regression of the predictor's error, in each worker's running scale, on past speeds,
-    averages, covariates and the forecast itself. All workers share its weights, so that a fleet of many workers learns
-    within few iterations what a covariate does, and a worker that joins starts with it. Errors and inputs far out count
-    less. It is an expert for a mixture, which uses both columns. Further ahead than one iteration, the correction is
-    learned for the horizon that is asked for, from where that of the next one is, and corrects the forecast of the
-    next: feeding a network's forecasts back to it forecasts no better, and takes a network's time for each iteration.
-
-    Parameters
-    ----------
-    predictor
-        Name with arguments as in :func:`paceline.predictors.named`, or a predictor of any class.
-    covariates
-        Names of the covariates that the correction reads in addition to those of the predictor.
+    averages, covariates (its own and those named here) and the forecast itself. All workers share its weights, so that
+    a fleet of many workers learns within few iterations what a covariate does, and a worker that joins starts with it.
+    Errors and inputs far out count less. It is an expert for a mixture, which uses both columns. Further ahead than one
+    iteration, the correction is learned for the horizon that is asked for, and corrects the forecast of the next:
+    feeding a network's forecasts back to it forecasts no better, and takes a network's time for each iteration.
     """
 
     columns = 2
@@ -178,11 +171,7 @@ def _ridge(products_FF: Array, prior_F: Array) -> Array:
 
 @dataclass(eq=False)
 class _Answer:
-    """Cached answer to the last forecast asked for: its report and covariates, and the correction that follows.
-
-    The covariates if any is known, the log of the predictor's forecast, the inputs, each worker's scale, the most
-    scales that it may be corrected by, and the correction in scales.
-    """
+    """Cached answer to the last forecast asked for, in each worker's scale, and what it was made from."""
 
     memory_WR: Array
     covariates_WD: Array

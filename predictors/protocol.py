@@ -237,12 +237,7 @@ def missing_parts(predictor: object) -> list[str]:
 
 
 def require_predictor(predictor: object) -> None:
-    """Refuse an object that is not a predictor, such as a predictor's name or class.
-
-    >>> require_predictor(7)
-    Traceback (most recent call last):
-    TypeError: predictor must be one such as EWMA(), got an object of int: make one of a class in paceline.predictors
-    """
+    """Refuse an object that is not a predictor, such as a predictor's name or class."""
     what, instead = f"an object of {type(predictor).__name__}", "make one of a class in paceline.predictors"
     if isinstance(predictor, str):
         what, instead = f"the name {predictor!r}", f"paceline.predictors.named({predictor!r}) makes one"

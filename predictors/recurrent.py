@@ -28,8 +28,7 @@ class RecurrentPredictor(Network):
     """Base class of recurrent predictors: a hidden state per worker that every report advances, and a linear output.
 
     The cell sees the newest change of log speed in the worker's running scale, and the covariates at the boundary
-    before the iteration to forecast. The output is the next change, in the same scale. A worker that does not report
-    keeps its state. Before the fit, the forecast is the last speed.
+    before the iteration to forecast. The output is the next change, in the same scale.
     """
 
     cells: int = 1

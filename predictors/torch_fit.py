@@ -62,12 +62,7 @@ Sources = NDArray[np.int32]
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute in one thread: layers of a few units are too small to share, and more threads only wait for each other.
-
-    >>> with one_thread():
-    ...     torch.get_num_threads()
-    1
-    """
+    """Compute in one thread: layers of a few units are too small to share."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -78,24 +73,10 @@ def one_thread() -> Iterator[None]:
 
 @dataclass(eq=False)
 class Descent:
-    """One training: minimizes ``loss(*batch)`` over the weights.
+    """One training: minimizes ``loss(*batch)``, the mean over a batch of these columns, over the weights, in place.
 
-    Parameters
-    ----------
-    weights
-        Tensors to change in place.
-    loss
-        The mean loss of a batch, from its columns.
-    columns
-        The columns of the windows that the loss takes, in order.
-    windows, training, fitting
-        What to train on, and how.
-    generator
-        Draws the order of windows, and whatever ``augment`` draws.
-    augment
-        Changes a batch before it is fitted.
-    weight
-        Returns how much a batch counts in the mean over several: by default as much as it has windows.
+    ``generator`` draws the order of windows, and whatever ``augment`` draws, which changes a batch before it is fitted.
+    ``weight`` is how much a batch counts in the mean over several: by default as much as it has windows.
     """
 
     weights: Weights
@@ -249,7 +230,7 @@ def fit_residual(
     """Fit the weights of :func:`residual_layer` to windows of :class:`Examples` under Huber loss.
 
     The output layer and the direct path start at zero, so that an untrained network leaves the linear forecast as it
-    is. Returns ``linear [L]`` as given, ``w1 [F, H]``, ``b1 [H]``, ``w2 [H]``, ``b2 []``, ``direct [F]``.
+    is.
     """
     generator = torch.Generator().manual_seed(training.seed)
     width = 2 * (past + 1) + windows.width("inputs") - len(linear)
@@ -281,8 +262,7 @@ def fit_gates(
 ) -> dict[str, Array]:
     """Fit the weights of :func:`gated_layer` to windows of :class:`GateExamples` under Huber loss, hiding covariates.
 
-    A hidden covariate looks like one that was never sampled, so that the network learns to do without it. Returns
-    ``w1 [F, H]``, ``b1 [H]``, ``w2 [H, R + 2]``, ``b2 [R + 2]``.
+    A hidden covariate looks like one that was never sampled, so that the network learns to do without it.
     """
     generator = torch.Generator().manual_seed(training.seed)
     width, outputs = windows.width("inputs"), windows.width("references") + 2
@@ -338,8 +318,7 @@ def fit_recurrent(
 ) -> dict[str, Array]:
     """Fit a recurrent layer of torch and a linear output to windows of :class:`Sequences` under Huber loss.
 
-    Every sequence starts from a zero state. Returns the layer's weights, transposed for numpy: ``weight_ih [F, G]``,
-    ``weight_hh [H, G]``, ``bias_ih [G]``, ``bias_hh [G]``, and ``out [H]``, ``out_bias []``.
+    Every sequence starts from a zero state. The layer's weights are returned transposed, for numpy.
     """
     generator = torch.Generator().manual_seed(training.seed)
     # torch draws the layer's first weights from its global generator. They are replaced below, and fork_rng restores

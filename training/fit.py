@@ -73,11 +73,7 @@ class Bar:
 
 
 def progress_line(progress: FitProgress) -> str:
-    """Return a line for a log: the stage, what is done, and what :func:`progress_details` says.
-
-    >>> progress_line(FitProgress("read", 3, 10))
-    'read: 3 of 10'
-    """
+    """Return a line for a log: the stage, what is done, and what :func:`progress_details` says."""
     done = f"{progress.stage}: {progress.done:,} of {progress.total:,}"
     return f"{done}, {text}" if (text := progress_details(progress)) else done
 
@@ -240,11 +236,7 @@ def _start_from(fitted: Predictor, start: Predictor) -> None:
 
 
 def held_out_by(hold_out: float | Collection[str], seed: int) -> Callable[[str], bool]:
-    """Return a function that tells whether a worker of this name is held out.
-
-    >>> [held_out_by(0.5, seed=0)(name) for name in "abcd"] == [held_out_by(0.5, seed=0)(name) for name in "abcd"]
-    True
-    """
+    """Return a function that tells whether a worker of this name is held out."""
     if not isinstance(hold_out, int | float):
         return frozenset(hold_out).__contains__
     # By a digest of the name, so that a worker is on one side in all files, on all days and in all processes.
@@ -253,11 +245,7 @@ def held_out_by(hold_out: float | Collection[str], seed: int) -> Callable[[str],
 
 
 def held_workers(hold_out: float | Collection[str], workers: Collection[str], seed: int) -> frozenset[str]:
-    """Return the workers that are held out; of a share, some and not all, however few workers there are.
-
-    >>> [len(held_workers(0.3, [f"{k}" for k in range(workers)], seed=0)) for workers in (2, 4)]
-    [1, 1]
-    """
+    """Return the workers that are held out; of a share, some and not all, however few workers there are."""
     held = frozenset(filter(held_out_by(hold_out, seed), workers))
     if isinstance(hold_out, int | float) and hold_out > 0 and len(held) in (0, len(workers)) and len(workers) > 1:
         limit = min(max(round(hold_out * len(workers)), 1), len(workers) - 1)

@@ -49,16 +49,6 @@ class StepError(ValueError):
 def load_make_step(text: str) -> MakeStep:
     """Return the function that ``package.module:make_step`` names; the working folder is searched too.
 
-    Raises
-    ------
-    ValueError
-        If the text does not have this form, there is no such module or function, the module fails when it is imported,
-        or it is no function.
-    ModuleNotFoundError
-        If the module exists, but one that it imports does not.
-
-    Examples
-    --------
     >>> load_make_step("paceline.training.profile:example").__name__
     'example'
     """
@@ -127,8 +117,7 @@ def profile(
     """Measure a training step at each batch size, in passes over all sizes, until the median of each is certain.
 
     The first pass is in rising order; if memory runs out, it finds the limit by bisection. The others are in random
-    order, so that a slow minute of the machine does not look like a slow size. Each builds its steps again: what a
-    process was unlucky with, such as where its memory lies, often lasts for all steps of a visit.
+    order, and each builds its steps again, so that neither a slow minute nor an unlucky visit looks like a slow size.
 
     Parameters
     ----------
@@ -144,8 +133,8 @@ def profile(
     warmup, repeats
         In each pass, number of steps before the timed ones, and number of timed steps, whose median counts.
     precision
-        A size is certain once half the 95% interval of the median of its passes is at most this share of it. It takes
-        six passes to have such an interval, which assumes nothing about how times are distributed.
+        A size is certain once half the 95% interval of the median of its passes, of six or more, is at most this share
+        of it.
     max_passes
         Passes after which the measurement ends all the same; 1 measures every size once.
     progress
@@ -224,13 +213,11 @@ def profile(
 def uncertainty(seconds: Sequence[float]) -> float:
     """Return half the 95% interval of the median of independent measurements, as a share of it; NaN of fewer than six.
 
-    The interval lies between two of the sorted measurements: the k-th from either end, where so many fall on one side
-    of the true median with a chance of at most 2.5%. A single outlier does not widen it, from nine on.
+    It lies between the k-th smallest and the k-th largest, where so many fall on one side of the true median with a
+    chance of at most 2.5%.
 
     >>> uncertainty([1.0, 1.02, 0.98, 1.0, 1.04, 0.96, 1.0, 1.0, 7.0])
     0.03
-    >>> uncertainty([1.0, 1.0])
-    nan
     """
     count, chance, below = len(seconds), 0.0, -1
     while chance <= 0.025 and below < count:
@@ -243,10 +230,7 @@ def uncertainty(seconds: Sequence[float]) -> float:
 
 
 def example(batch_size: int, device: str) -> Step:
-    """Return one training step of a small convolutional network on random 32 x 32 images. Needs torch.
-
-    It shows the form of a ``make_step``: build everything first, and return the function to time.
-    """
+    """Return a step of a small convolutional network on random images: the form of a ``make_step``. Needs torch."""
     require("torch", needed_by="paceline.training.profile:example", extra="torch")
     import torch
     from torch import nn

@@ -13,26 +13,10 @@ from paceline.datasets.trace import Trace
 class Format:
     """One readable format.
 
-    Parameters
-    ----------
-    name
-        Its name: ``paceline data load FILE --format NAME``.
-    about
-        The content of the files, in a phrase.
-    files
-        The names of the files.
-    gives
-        ``"speed"`` if iterations or rates were measured, ``"usage"`` if only resource usage was.
-    read
-        Yields the traces of the files of one job; the parameters after ``paths`` are the format's options, by keyword.
-    matches
-        Returns whether a file has this format, from its path and its first 64 kB of text.
-    seen
-        What it was tried on: ``"real files of NAME"``, or :data:`NATIVE`, :data:`QUOTED` or :data:`MADE`.
-    job
-        Returns the job that a file belongs to: files of one folder and one job are read together.
-    per_rank
-        Whether each rank may have written a file of its own: such files are joined.
+    ``read`` yields the traces of the files of one job; its parameters after ``paths`` are the format's options, by
+    keyword. ``matches`` tells a file by its path and its first 64 kB of text. ``gives`` is ``"speed"`` if iterations or
+    rates were measured. ``seen`` is what it was tried on: ``"real files of NAME"``, or :data:`NATIVE`, :data:`QUOTED`
+    or :data:`MADE`. Files of one folder and one ``job`` are read together; ``per_rank`` ones may be a rank's each.
     """
 
     name: str

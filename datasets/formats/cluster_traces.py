@@ -320,11 +320,7 @@ def named(path: Path) -> tuple[str, str]:
 
 
 def seconds_per(unit: str) -> float | None:
-    """Return how many seconds a value of one is, if the unit is a time; None if it is a rate.
-
-    >>> seconds_per("us Per Event"), seconds_per("msec"), seconds_per("MiB s"), seconds_per("TPS")
-    (1e-06, 0.001, None, None)
-    """
+    """Return how many seconds a value of one is, if the unit is a time; None if it is a rate."""
     word = unit.lower().removesuffix(" per event").removesuffix("/event").strip()
     return TIMES.get(word)  # a unit in which a smaller value is faster; all others are rates
 

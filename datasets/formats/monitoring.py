@@ -56,11 +56,7 @@ def read_dstat(paths: Sequence[Path]) -> Iterator[Trace]:
 
 
 def _dstat(path: Path, counts: RowCounts) -> tuple[list[str], list[str], list[Numbered], list[int]]:
-    """Return the columns' names and units, the rows, and which rows a start of dstat began with.
-
-    A dstat that is started again writes its header again, below its first rows. A file truncated while writing may end
-    in NUL bytes.
-    """
+    """Return the columns' names and units, the rows, and which rows a start of dstat began with."""
     names: list[str] = []
     units: list[str] = []
     groups: list[str] = []
@@ -333,11 +329,7 @@ def _series(path: Path) -> list[dict[str, Any]]:
 
 
 def _named(metric: Mapping[str, Any], differing: Sequence[str]) -> str:
-    """Return a series' name: its value of the one label in which they differ, or all of these with their labels.
-
-    >>> _named({"job": "a", "instance": "h1:9"}, ["instance"]), _named({"gpu": "0", "node": "b"}, ["gpu", "node"])
-    ('h1:9', 'gpu=0,node=b')
-    """
+    """Return a series' name: its value of the one label in which they differ, or all of these with their labels."""
     if len(differing) == 1:
         return str(metric.get(differing[0], ""))
     return ",".join(f"{label}={metric.get(label, '')}" for label in differing) or "0"

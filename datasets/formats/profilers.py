@@ -149,11 +149,7 @@ def _rank(path: Path, counts: RowCounts) -> tuple[int, dict[int, float]]:
 
 
 def alone(collective: Array, computing: Array, began: float, ended: float) -> float:
-    """Return for how long collectives ran in a span and nothing else did: the union of both, less what else ran.
-
-    >>> alone(np.array([[2.0, 6.0], [5.0, 9.0]]), np.array([[0.0, 3.0]]), 0.0, 8.0)
-    5.0
-    """
+    """Return for how long collectives ran in a span and nothing else did: the union of both, less what else ran."""
     both = np.concatenate([collective, computing])
     return _covered(both, began, ended) - _covered(computing, began, ended)
 
@@ -250,11 +246,7 @@ def _reports(path: Path, counts: RowCounts) -> Iterator[dict[int, float]]:
 
 
 def instead(text: str) -> str:
-    """Return what is wrong with a log, and what to log instead; empty if it is none of these.
-
-    >>> instead("0: | MnRtt/Rnk: 3453.08ms/8 | MxRtt/Rnk: 3468.20ms/0 |")[:65]
-    'is the straggler log of Megatron-LM, which names the fastest and '
-    """
+    """Return what is wrong with a log, and what to log instead; empty if it is none of these."""
     record = "record busy times instead: paceline record -- <your command>"
     options = "log with --timing-log-level 2 --timing-log-option all"
     known = {

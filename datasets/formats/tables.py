@@ -221,12 +221,6 @@ def is_table_with(names: Sequence[str], options: Mapping[str, object]) -> bool:
     """Return whether columns of these names are a plain table once these options say what they are.
 
     Where they say what was measured, workers and iterations may go without columns.
-
-    >>> named = {"worker": "rank", "seconds": "duration_ms", "samples": 32}
-    >>> is_table_with(["rank", "iteration", "duration_ms"], named), is_table_with(["rank", "lr"], named)
-    (True, False)
-    >>> is_table_with(["iteration", "ms"], {"seconds": "ms", "samples": 32, "unit": "ms"})
-    True
     """
     if guessed(names, options) and {one for one in options.values() if isinstance(one, str)} <= set(names):
         return True

@@ -242,13 +242,7 @@ def read_chart(
 
 
 def _runs_of_chart(lines: Sequence[str]) -> dict[str, str]:
-    """Return a name for each line of a chart: its run, or run and metric where metrics differ.
-
-    >>> _runs_of_chart(["fast - step_time", "slow - step_time"])
-    {'fast - step_time': 'fast', 'slow - step_time': 'slow'}
-    >>> _runs_of_chart(["fast - a", "fast - b"])
-    {'fast - a': 'fast - a', 'fast - b': 'fast - b'}
-    """
+    """Return a name for each line of a chart: its run, or run and metric where metrics differ."""
     one_metric = len({line.rpartition(" - ")[2] for line in lines}) == 1
     return {line: line.rpartition(" - ")[0] if one_metric and " - " in line else line for line in lines}
 
@@ -316,11 +310,7 @@ def read_monitor(paths: Sequence[Path]) -> Iterator[Trace]:
 
 
 def experiment(path: Path) -> str:
-    """Return the experiment that a file belongs to.
-
-    >>> experiment(Path("hivemind-113-aws-t4-1.csv"))
-    'hivemind-113'
-    """
+    """Return the experiment that a file belongs to: ``hivemind-113`` of ``hivemind-113-aws-t4-1.csv``."""
     return "-".join(path.name.split(".")[0].split("-")[:2])
 
 
