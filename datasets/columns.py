@@ -28,6 +28,9 @@ RATE = re.compile(
     r"(samples?|tokens?|examples?|images?|imgs?|its?|iters?|steps?)_?(/|per)_?s(ec(ond)?)?|throughput|speed"
 )
 
+ONE_WORKER = re.compile(rf"({'|'.join(sorted(WORKER))})?s?[ _:.-]?\d+")
+"""A column of one worker: ``rank0``, ``gpu 1``, ``7``."""
+
 STEP_TIME = {"step", "iter", "iteration", "batch", "compute", "busy", "train", "training", "own", "work"}
 """Words of a column that holds the time of a whole iteration."""
 
@@ -125,7 +128,7 @@ def suggested(names: Sequence[str]) -> dict[str, str]:
     elif span:
         unit = span_unit(span)
         options |= {"seconds": span, "unit": None if unit == "s" else unit, "samples": samples or "1"}
-    elif len(left) > 1 and all(map(_is_one_worker, left)) and not (worker or samples):
+    elif len(left) > 1 and all(ONE_WORKER.fullmatch(name.strip().lower()) for name in left) and not (worker or samples):
         options |= {"values": "seconds", "samples": "1"}
     else:
         return {}
@@ -157,11 +160,6 @@ def span_unit(name: str) -> str | None:
     if words[-1] in TIMES and (clear or (SPANS | STEP_TIME) & set(words[:-1])):
         return "s" if TIMES[words[-1]] == 1.0 else words[-1]
     return "s" if words[-1] in SPANS and name.lower() != "time" else None
-
-
-def _is_one_worker(name: str) -> bool:
-    r"""Return whether a column is named after one worker: ``rank0``, ``gpu 1``, ``7``."""
-    return re.fullmatch(rf"({'|'.join(sorted(WORKER))})?s?[ _:.-]?\d+", name.strip().lower()) is not None
 
 
 def names_in(text: str) -> list[str]:
@@ -241,7 +239,15 @@ class Arrangement:
                 ):
                     written = str(self.columns.get(name, name))  # an error names the column as the file does
                     table[name] = numbers_in(table.rename(columns={name: written}), written)
-            table = _measured(table, counts)
+            # rows of other kinds that loggers write between: without an iteration, or of one that nobody timed
+            if "iteration" in table:
+                known = table["iteration"].notna()
+                counts.rows("rows without an iteration", (~known).sum())
+                table = table[known]
+                if "seconds" in table and table["seconds"].notna().any():
+                    timed = table["seconds"].notna().groupby(table["iteration"]).transform("any")
+                    counts.rows("rows of iterations without a time", (~timed).sum())
+                    table = table[timed]
         if self.period is not None:
             table = self._gridded(table, self.period, counts)
         if missing := [name for name in REQUIRED if name not in table]:
@@ -286,19 +292,6 @@ class Arrangement:
         numbers = [name for name in table.columns if name in (*key, *MEASURED) or holds_numbers(table[name])]
         values = {name: numbers_in(table, name) for name in numbers if name != "worker"}
         return table[["worker"]].assign(**values).groupby(key, as_index=False, observed=True).mean()
-
-
-def _measured(table: pd.DataFrame, counts: RowCounts) -> pd.DataFrame:
-    """Drop the rows of other kinds that loggers write between: without an iteration, or of one that nobody timed."""
-    if "iteration" in table:
-        known = table["iteration"].notna()
-        counts.rows("rows without an iteration", (~known).sum())
-        table = table[known]
-        if "seconds" in table and table["seconds"].notna().any():
-            timed = table["seconds"].notna().groupby(table["iteration"]).transform("any")
-            counts.rows("rows of iterations without a time", (~timed).sum())
-            table = table[timed]
-    return table
 
 
 def without_texts(table: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -140,84 +140,44 @@ def panels_of(frame: pd.DataFrame) -> dict[str, Any]:
         raise ValueError(f"columns {missing} are missing; a trace needs {list(REQUIRED)}, got {list(frame.columns)}")
     if not len(frame):
         raise ValueError("the frame has no rows; a trace needs at least one")
-    iteration_N = _checked_iterations(frame)
+    number_N = numbers_in(frame, "iteration")
+    integer_N = (np.abs(number_N) <= LARGEST_ITERATION) & (number_N == np.round(number_N))
+    if not integer_N.all():
+        at = _first(~integer_N)
+        raise ValueError(
+            f"column 'iteration' must hold whole numbers of at most {LARGEST_ITERATION}, but row {frame.index[at]} "
+            f"holds {_cell(frame['iteration'], at)}"
+        )
     _check_names_and_signs(frame)
-    workers, place_C, name_N = _sorted_names(frame["worker"])
-    order_W, absent = np.argsort(place_C[name_N[: len(workers)]]), ""
-    dense = _is_dense(iteration_N, name_N, len(workers))
-    if not dense:
-        row_N = iteration_N - iteration_N.min()  # a number that is absent for all workers is a gap, not a neighbor
-        iterations = int(row_N.max()) + 1
-        require_dense(len(frame), iterations, len(workers))  # before pairs are numbered: a far row would overflow
-        column_N = place_C[name_N]
-        _, first, count = np.unique(row_N * len(workers) + column_N, return_index=True, return_counts=True)
-        if (count > 1).any():
-            again = frame.iloc[int(first[np.argmax(count > 1)])]
-            raise ValueError(
-                f"worker {again['worker']!s} reports iteration {int(again['iteration'])} more than once; "
-                "each pair (worker, iteration) may have only one row"
-            )
-        if empty := iterations - len(np.unique(row_N)):
-            absent = f"{empty} of {iterations} iterations, for all workers"
+    workers, column_N = _sorted_names(frame["worker"])
+    row_N = number_N.astype(np.int64)
+    row_N = row_N - row_N.min()  # a number that is absent for all workers is a gap, not a neighbor
+    iterations = int(row_N.max()) + 1
+    require_dense(len(frame), iterations, len(workers))  # before pairs are numbered: a far row would overflow
+    _, first, count = np.unique(row_N * len(workers) + column_N, return_index=True, return_counts=True)
+    if (count > 1).any():
+        again = frame.iloc[int(first[np.argmax(count > 1)])]
+        raise ValueError(
+            f"worker {again['worker']!s} reports iteration {int(again['iteration'])} more than once; "
+            "each pair (worker, iteration) may have only one row"
+        )
+    empty = iterations - len(np.unique(row_N))
 
     def panel(name: str) -> NDArray[np.float64]:
-        """Return the panel of a column, ``[T, W]``."""
-        number_N = numbers_in(frame, name)
-        if not dense:
-            values = np.full((iterations, len(workers)), np.nan)
-            values[row_N, column_N] = number_N
-            return _read_only(values)
-        # such a table is the panel as it lies; only its workers may be in another order
-        values = number_N.reshape(-1, len(workers))
-        return values if (np.diff(order_W) == 1).all() else _read_only(np.take(values, order_W, axis=1))
+        """Return the panel of a column, ``[T, W]``, read-only: a trace takes such without a copy."""
+        values = np.full((iterations, len(workers)), np.nan)
+        values[row_N, column_N] = numbers_in(frame, name)
+        values.setflags(write=False)
+        return values
 
     covariate_names = [str(name) for name in frame.columns if name not in (*REQUIRED, *MEASURED)]
     return {
-        "meta": {"absent": absent} if absent else {},
+        "meta": {"absent": f"{empty} of {iterations} iterations, for all workers"} if empty else {},
         **{name: panel(name) for name in MEASURED if name in frame.columns},
         "covariates": np.stack([panel(name) for name in covariate_names], axis=-1) if covariate_names else None,
         "covariate_names": covariate_names,
         "workers": [str(name) for name in workers],
     }
-
-
-def _read_only(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return new values read-only: a trace takes such without a copy."""
-    values.setflags(write=False)
-    return values
-
-
-def _is_dense(iteration_N: NDArray[np.int64], name_N: NDArray[np.integer[Any]], workers: int) -> bool:
-    """Return whether every iteration has one row of every worker, in the same order: as ``Trace.save`` writes them.
-
-    Such a table is the panel as it lies; sorting its rows again took most of the time of reading.
-    """
-    if len(iteration_N) % workers:
-        return False
-    iteration_TW, name_TW = iteration_N.reshape(-1, workers), name_N.reshape(-1, workers)
-    first_T, order_W = iteration_TW[:, 0], name_TW[0]
-    return bool(
-        (first_T[1:] == first_T[:-1] + 1).all()  # a number that is absent is a gap
-        and (iteration_TW == first_T[:, None]).all()
-        and (name_TW == order_W).all()
-    )
-
-
-def _checked_iterations(frame: pd.DataFrame) -> NDArray[np.int64]:
-    """Return the number of each row's iteration."""
-    column = frame["iteration"]
-    number_N: NDArray[Any] = column.to_numpy() if _is_integer(column) else numbers_in(frame, "iteration")
-    # False if one is NaN. By the extremes, as many large arrays of signs and rounded numbers take longer than reading.
-    if number_N.min() >= -LARGEST_ITERATION and number_N.max() <= LARGEST_ITERATION:
-        iteration_N = number_N.astype(np.int64, copy=False)
-        if number_N.dtype.kind in "iu" or (iteration_N == number_N).all():
-            return iteration_N
-    integer_N = (number_N >= -LARGEST_ITERATION) & (number_N <= LARGEST_ITERATION) & (number_N == np.round(number_N))
-    at = _first(~integer_N)
-    raise ValueError(
-        f"column 'iteration' must hold whole numbers of at most {LARGEST_ITERATION}, but row {frame.index[at]} holds "
-        f"{_cell(column, at)}"
-    )
 
 
 def _check_names_and_signs(frame: pd.DataFrame) -> None:
@@ -239,33 +199,20 @@ def _check_names_and_signs(frame: pd.DataFrame) -> None:
             raise ValueError(f"column {name!r} must not be negative, but row {frame.index[_first(bad)]} is")
 
 
-def _sorted_names(
-    worker: pd.Series[Any],
-) -> tuple[NDArray[np.str_], NDArray[np.intp], NDArray[np.integer[Any]]]:
-    """Return the workers in order, the place there of each name as it appears, and which name each row has."""
-    name_N, different = _coded(worker)
+def _sorted_names(worker: pd.Series[Any]) -> tuple[NDArray[np.str_], NDArray[np.intp]]:
+    """Return the workers in order, and which of them each row is of."""
+    import pandas as pd
+
+    name_N, different = pd.factorize(worker)
     names = [str(name) for name in different]
     if (longest := max(map(len, names), default=0)) > 1000:  # an array gives each name the room of the longest
         raise ValueError(f"column 'worker' must hold names of at most 1000 characters, got one of {longest}")
-    workers, place_C = np.unique(np.array(names, dtype=str), return_inverse=True)
+    workers, place_C = np.unique(np.array(names, dtype=str), return_inverse=True)  # 1 and "1" are one worker
     # longer numbers do not fit into int64 and are sorted as text
     if all(name.isascii() and name.isdigit() and len(name) <= 18 for name in names):
         by_number = np.argsort(workers.astype(int), kind="stable")
         workers, place_C = workers[by_number], np.argsort(by_number)[place_C]
-    if len(workers) < len(names):  # 1 and "1" are one worker
-        name_N, place_C = place_C[name_N], np.arange(len(workers))
-    return workers, place_C, name_N
-
-
-def _coded(worker: pd.Series[Any]) -> tuple[NDArray[np.integer[Any]], Iterable[object]]:
-    """Return which of its different names each row has, and these names."""
-    import pandas as pd
-
-    if isinstance(worker.dtype, pd.CategoricalDtype):
-        code_N, names = worker.cat.codes.to_numpy(), worker.cat.categories
-        if len(set(code_N[: len(names)].tolist())) == len(names):  # each name is a worker's
-            return code_N, names
-    return pd.factorize(worker)
+    return workers, place_C[name_N]
 
 
 def require_dense(rows: int, iterations: int, workers: int) -> None:

@@ -93,17 +93,11 @@ def read_table(path: Path, columns: Sequence[str]) -> pa.Table:
 def read_frame(path: Path) -> tuple[pd.DataFrame, dict[bytes, bytes]]:
     """Return all columns of a Parquet file as a frame, and its metadata; texts become categories.
 
-    The metadata of pandas is not obeyed: it may ask for anything. Raises what :func:`read_table` does.
+    The metadata of pandas is not obeyed: it may ask for anything.
     """
-    import pandas as pd
-
     with _checked(path) as file:
-        left, frames = max_bytes(path), []
-        for columns in _portions(file):
-            table = _read_columns(file, columns, left)
-            left -= table.nbytes
-            frames.append(table.to_pandas(ignore_metadata=True))
-        return pd.concat(frames, axis=1) if len(frames) > 1 else frames[0], file.schema_arrow.metadata or {}
+        table = _read_columns(file, file.schema_arrow.names, max_bytes(path))
+        return table.to_pandas(ignore_metadata=True), file.schema_arrow.metadata or {}
 
 
 @contextmanager
@@ -121,19 +115,6 @@ def _checked(path: Path) -> Iterator[ParquetFile]:
             yield file
     except (pa.ArrowException, OSError, MemoryError, KeyError, TypeError, UnicodeDecodeError, OverflowError) as error:
         raise ValueError(f"not a complete Parquet file (cut off while writing, or another format): {error}") from error
-
-
-def _portions(file: ParquetFile) -> list[list[str]]:
-    """Return the columns in portions: of a long table each alone, so that only one is in memory twice.
-
-    Memory that is used for the first time costs more than reading.
-    """
-    names = file.schema_arrow.names
-    if len(set(names)) < len(names) or any("." in name for name in names):
-        return [names]  # such names would choose more columns than their own
-    # so many numbers are read before they are converted, at least one column
-    each = max((1 << 19) // max(file.metadata.num_rows, 1), 1)
-    return [names[k : k + each] for k in range(0, len(names), each)] or [[]]
 
 
 def _check_metadata(path: Path, file: ParquetFile) -> None:

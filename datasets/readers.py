@@ -183,7 +183,9 @@ def jobs_of(
         return
     jobs: dict[tuple[str, str, str], list[Path]] = {}
     why: ValueError | None = None
-    for file in _files_below(path):
+    # hidden folders, such as that of a repository's history, hold no data
+    hidden = lambda file: any(part.startswith(".") for part in file.relative_to(path).parts[:-1])  # noqa: E731
+    for file in sorted(file for file in path.rglob("*") if file.is_file() and not hidden(file)):
         try:
             chosen = detect_format(file, options)
         except ValueError as error:
@@ -199,12 +201,6 @@ def jobs_of(
         raise ValueError(f"{path}: holds no file of {wanted}{f': {why}' if why and name is None else ''}")
     for (chosen_name, _, _), files in jobs.items():
         yield FORMATS[chosen_name], files
-
-
-def _files_below(folder: Path) -> list[Path]:
-    """Return all files below a folder; hidden folders, such as that of a repository's history, hold no data."""
-    below = [(file, file.relative_to(folder).parts[:-1]) for file in folder.rglob("*") if file.is_file()]
-    return sorted(file for file, folders in below if not any(name.startswith(".") for name in folders))
 
 
 def _options_of(chosen: Format) -> list[str]:

@@ -17,7 +17,6 @@ from typing import Any, Self
 import numpy as np
 
 from paceline.datasets import Trace
-from paceline.datasets.frame import MEASURED
 from paceline.datasets.readers import jobs_of, read_job
 
 Load = Callable[[], Iterator[Trace]]
@@ -89,7 +88,6 @@ class Source:
         self.facts: list[Fact] = []
         self._left_out: dict[str, LeftOut] = {}
         self._usable: dict[int, int] = {}
-        self._remembered: dict[int, list[Trace]] = {}
         self._read = False
         self._loads = self._loads_of(traces)
 
@@ -109,12 +107,10 @@ class Source:
     # -- passes --------------------------------------------------------------------------------------------------
 
     def _first(self) -> Iterator[Trace]:
-        self.facts, self._usable, self._remembered = [], {}, {}
+        self.facts, self._usable = [], {}
         derived: list[Fact] = []
-        room = 64 << 20  # bytes of traces from files that are kept in memory, which saves reading them again
         for place, (file, load) in enumerate(self._loads):
             self._usable[place] = 0
-            passed: list[Trace] = []
             for trace in self._readable(file, load):
                 fact = Fact.of(trace, file)
                 self.facts.append(fact)
@@ -125,13 +121,7 @@ class Source:
                         "others have measured ones; fit the two kinds separately"
                     )
                 self._usable[place] += 1
-                if file:  # the others are in memory anyway
-                    panels = (getattr(trace, name) for name in (*MEASURED, "covariates"))
-                    room -= sum(panel.nbytes for panel in panels if panel is not None)
-                    passed += [trace] if room >= 0 else []
                 yield trace
-            if file and room >= 0:
-                self._remembered[place] = passed
         if not self.facts:
             why = "".join(f"; {left}" for left in self.left_out[:3])
             raise ValueError(f"traces must hold at least one trace to fit, got none{why}")
@@ -139,9 +129,7 @@ class Source:
 
     def _again(self) -> Iterator[Trace]:
         for place, (file, load) in enumerate(self._loads):
-            if place in self._remembered:
-                yield from self._remembered[place]
-            elif usable := self._usable[place]:
+            if usable := self._usable[place]:
                 with_speed = (trace for trace in load() if _has_speed(trace))
                 for trace in islice(with_speed, usable):
                     yield _labeled(trace, file)

@@ -89,6 +89,13 @@ def _is_headerless(prefix: str, names: Sequence[str], path: Path, head: str) -> 
     return first == list(names) or (path.name.startswith(prefix) and len(first) == len(names))
 
 
+ALIBABA_TRAFFIC = {
+    "net_in": "incoming traffic, normalized to [0, 100]",
+    "net_out": "outgoing traffic, normalized to [0, 100]",
+    "disk_io_percent": "percent",
+}
+
+
 def _rows_alibaba_2018(names: Sequence[str], covariates: list[str], path: Path, counts: RowCounts) -> Iterator[Rows]:
     columns = {names[0]: TEXT, "time_stamp": NUMBER, **dict.fromkeys(covariates, NUMBER)}
     for block in frames(path, columns, counts, names=names, skip=int(headed(path, names))):
@@ -226,12 +233,6 @@ def _float(path: Path, line: int, one: dict[str, Any], name: str) -> float:
     return number if np.isfinite(number) else float("nan")
 
 
-def _is_google(path: Path, head: str) -> bool:
-    if head.lstrip().startswith("{"):
-        return '"collection_id"' in head and '"average_usage' in head
-    return {"start_time", "collection_id", "instance_index", "average_usage.cpus"} <= set(header_of(head))
-
-
 # --- CPU of virtual machines: the Azure public dataset of 2019 (V2).
 
 
@@ -252,9 +253,17 @@ def read_azure_noise(paths: Sequence[Path], *, min_measurements: int = 2) -> Ite
     """
     for path in paths:
         counts = RowCounts()
-        table = _in_order(
-            path, frame(path, {"value": NUMBER, "runtime": NUMBER, "starttime": TEXT, "VM_id": TEXT}, counts), counts
-        )
+        table = frame(path, {"value": NUMBER, "runtime": NUMBER, "starttime": TEXT, "VM_id": TEXT}, counts)
+        table = table.assign(start=seconds_since_1970(path, table["starttime"], "starttime"))
+        bad = ~(table["value"] > 0)
+        counts.rows("values that are not positive", bad.sum())
+        table = table[~bad].dropna(subset=["VM_id", "start"]).sort_values("start", kind="stable")
+        counts.rows("rows without a machine or a time", int((~bad).sum()) - len(table))
+        repeated = table.duplicated(["VM_id", "start"])
+        counts.rows("repeated rows of a machine and time, of which the first counts", repeated.sum())
+        if not len(table):
+            raise ValueError(f"{path}: has no row with a machine and a positive value")
+        table = table[~repeated]
         machines = table.groupby("VM_id")
         short = machines["value"].transform("size") < min_measurements
         if short.any():
@@ -286,20 +295,6 @@ def read_azure_noise(paths: Sequence[Path], *, min_measurements: int = 2) -> Ite
                     **counts.meta(),
                 },
             )
-
-
-def _in_order(path: Path, table: pd.DataFrame, counts: RowCounts) -> pd.DataFrame:
-    """Return the rows sorted by time; of rows that repeat a machine's time, the first counts."""
-    table = table.assign(start=seconds_since_1970(path, table["starttime"], "starttime"))
-    bad = ~(table["value"] > 0)
-    counts.rows("values that are not positive", bad.sum())
-    table = table[~bad].dropna(subset=["VM_id", "start"]).sort_values("start", kind="stable")
-    counts.rows("rows without a machine or a time", int((~bad).sum()) - len(table))
-    repeated = table.duplicated(["VM_id", "start"])
-    counts.rows("repeated rows of a machine and time, of which the first counts", repeated.sum())
-    if not len(table):
-        raise ValueError(f"{path}: has no row with a machine and a positive value")
-    return table[~repeated]
 
 
 def named(path: Path) -> tuple[str, str]:
@@ -531,11 +526,6 @@ def _fedscale_json(path: Path, counts: RowCounts) -> tuple[list[str], Array, Arr
     return list(clients), np.array(columns["computation"]), np.array(columns["communication"])
 
 
-def _is_fedscale(path: Path, head: str) -> bool:
-    by_key = path.suffix == ".json" and '"computation"' in head and '"communication"' in head
-    return by_key or {"client", "computation", "communication"} <= set(header_of(head))
-
-
 FORMATS = (
     *(
         _usage(
@@ -553,27 +543,21 @@ FORMATS = (
                 "machine_usage",
                 ("machine_id",),
                 {
-                    "cpu_util_percent": "percent",
-                    "mem_util_percent": "percent",
+                    **dict.fromkeys(("cpu_util_percent", "mem_util_percent"), "percent"),
                     "mem_gps": "memory bandwidth, normalized to [0, 100]",
                     "mkpi": "cache misses per thousand instructions",
-                    "net_in": "incoming traffic, normalized to [0, 100]",
-                    "net_out": "outgoing traffic, normalized to [0, 100]",
-                    "disk_io_percent": "percent",
+                    **ALIBABA_TRAFFIC,
                 },
             ),
             (
                 "container_usage",
                 ("container_id", "machine_id"),
                 {
-                    "cpu_util_percent": "percent",
-                    "mem_util_percent": "percent",
+                    **dict.fromkeys(("cpu_util_percent", "mem_util_percent"), "percent"),
                     "cpi": "cycles per instruction",
                     "mem_gps": "memory bandwidth, normalized to [0, 100]",
                     "mpki": "cache misses per thousand instructions",
-                    "net_in": "incoming traffic, normalized to [0, 100]",
-                    "net_out": "outgoing traffic, normalized to [0, 100]",
-                    "disk_io_percent": "percent",
+                    **ALIBABA_TRAFFIC,
                 },
             ),
         )
@@ -601,7 +585,11 @@ FORMATS = (
         "CPU and memory of task instances every 5 minutes (Google 2019, version 3)",
         "instance_usage-*.json[.gz], or CSV from BigQuery with dotted names; a folder's files are one set",
         rows=_rows_google,
-        matches=_is_google,
+        matches=lambda path, head: (
+            '"collection_id"' in head and '"average_usage' in head
+            if head.lstrip().startswith("{")
+            else {"start_time", "collection_id", "instance_index", "average_usage.cpus"} <= set(header_of(head))
+        ),
         covariates={
             "average_usage.cpus": "normalized compute units",
             "average_usage.memory": "normalized bytes",
@@ -739,6 +727,9 @@ FORMATS = (
         gives="speed",
         seen=MADE,
         read=read_fedscale,
-        matches=_is_fedscale,
+        matches=lambda path, head: (
+            (path.suffix == ".json" and '"computation"' in head and '"communication"' in head)
+            or {"client", "computation", "communication"} <= set(header_of(head))
+        ),
     ),
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -203,6 +203,7 @@ GPU = ("index", "pci.bus_id", "gpu_bus_id", "uuid", "gpu_uuid", "gpu_serial", "s
 """Columns that name a GPU, the first that is there names the worker."""
 
 UNIT = re.compile(r"\s*\[([^\]]*)\]$")
+QUERIED = re.compile(r"(utilization|memory|temperature|power|clocks|fan|pcie|encoder|ecc)\.[.\w]+( \[.*\])?")
 MISSING = ("[N/A]", "N/A", "[Not Supported]", "[Unknown Error]", "[GPU is lost]", "ERR!", "[Insufficient Permissions]")
 
 
@@ -250,12 +251,6 @@ def _values(path: Path, table: pd.DataFrame) -> pd.DataFrame:
         raise ValueError(f"{path}: {error}") from None
 
 
-def _is_nvidia_smi(path: Path, text: str) -> bool:
-    names = header_of(text)
-    queried = re.compile(r"(utilization|memory|temperature|power|clocks|fan|pcie|encoder|ecc)\.[.\w]+( \[.*\])?")
-    return "timestamp" in names and any(map(queried.fullmatch, names))
-
-
 # --- The answer to a range query of Prometheus.
 
 
@@ -292,7 +287,13 @@ def _prometheus_table(path: Path, counts: RowCounts) -> pd.DataFrame:
     labels = dict.fromkeys(label for one in series for label in one["metric"])
     differing = [label for label in labels if len({str(one["metric"].get(label)) for one in series}) > 1]
     rows: dict[str, list[Any]] = {"worker": [], "start": [], "value": []}
-    names = [_named(one["metric"], differing) for one in series]
+    # its value of the one label in which series differ, or all of these with their labels
+    names = [
+        str(one["metric"].get(differing[0], ""))
+        if len(differing) == 1
+        else ",".join(f"{label}={one['metric'].get(label, '')}" for label in differing) or "0"
+        for one in series
+    ]
     if len(set(names)) < len(names):
         raise ValueError(f"{path}: series must differ in their labels, got {names!r:.200}")
     for name, one in zip(names, series, strict=True):
@@ -328,13 +329,6 @@ def _series(path: Path) -> list[dict[str, Any]]:
     return series
 
 
-def _named(metric: Mapping[str, Any], differing: Sequence[str]) -> str:
-    """Return a series' name: its value of the one label in which they differ, or all of these with their labels."""
-    if len(differing) == 1:
-        return str(metric.get(differing[0], ""))
-    return ",".join(f"{label}={metric.get(label, '')}" for label in differing) or "0"
-
-
 FORMATS = (
     Format(
         name="dstat",
@@ -361,7 +355,7 @@ FORMATS = (
         gives="usage",
         seen=QUOTED,
         read=read_nvidia_smi,
-        matches=_is_nvidia_smi,
+        matches=lambda path, head: "timestamp" in header_of(head) and any(map(QUERIED.fullmatch, header_of(head))),
     ),
     Format(
         name="prometheus",

@@ -142,7 +142,14 @@ def _rank(path: Path, counts: RowCounts) -> tuple[int, dict[int, float]]:
             f"{path}: has no {missing}, so the time that a rank spends waiting for others is unknown; "
             "collectives on CPUs leave no span: record such a job with paceline.recording"
         )
-    return _number_of(path, export), {
+    about = export.get("distributedInfo")
+    rank = about.get("rank") if isinstance(about, Mapping) else None
+    if not isinstance(rank, int):
+        named = re.search(r"rank[-_]?(\d+)", path.name, re.IGNORECASE)
+        if named is None:
+            raise ValueError(f"{path}: does not name its rank: rename the files to rank0.json, rank1.json, ...")
+        rank = int(named[1])
+    return rank, {
         number: 1e-6 * (one["dur"] - alone(collective, computing, one["ts"], one["ts"] + one["dur"]))
         for number, one in steps.items()
     }
@@ -177,17 +184,6 @@ def _is_span(one: object) -> bool:
         return False
     times = one.get("ts"), one.get("dur")
     return all(isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e18 for value in times)
-
-
-def _number_of(path: Path, export: Mapping[str, Any]) -> int:
-    about = export.get("distributedInfo")
-    rank = about.get("rank") if isinstance(about, Mapping) else None
-    if isinstance(rank, int):
-        return rank
-    named = re.search(r"rank[-_]?(\d+)", path.name, re.IGNORECASE)
-    if named is None:
-        raise ValueError(f"{path}: does not name its rank: rename the files to rank0.json, rank1.json, ...")
-    return int(named[1])
 
 
 # --- Scores of the ranks' GPUs, as nvidia-resiliency-ext's straggler detection reports them. Axes: T reports, W ranks.

@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from paceline._arrays import Array
 from paceline._files import atomic_write
 from paceline.datasets.columns import Arrangement, as_options, names_in, unambiguous, without_texts
 from paceline.datasets.formats import NATIVE, Format
@@ -257,9 +255,18 @@ def _table(path: Path, counts: RowCounts) -> pd.DataFrame:
     if kind == "json":
         return _json_table(path, counts)
     if kind == "parquet":
-        return _parquet_table(path, counts)
+        frame = read_frame(path)[0]
+        frame = frame[[name for name in frame if not re.fullmatch(r"__index_level_\d+__", str(name))]]  # of pandas
+        dates = [name for name in frame if frame[name].dtype.kind == "M" or "datetime" in str(frame[name].dtype)]
+        counts.read(len(frame))
+        return frame.assign(**in_seconds(frame[dates]))
     delimiter = delimiter_of(first)
-    _check_header(first, delimiter)
+    header = header_of(first, delimiter)
+    # a first line without end is not a header, and each column costs a millisecond
+    if (columns := len(header)) > MAX_COLUMNS or (len(first) >= HEAD and not {"\n", "\r"} & set(first)):
+        raise ValueError(f"the header has {columns} columns or more; at most {MAX_COLUMNS}, within 64 kB, are read")
+    if twice := sorted(name for name, times in Counter(header).items() if name and times > 1):
+        raise ValueError(f"columns {twice} appear more than once; give each column a name of its own")
     # A decimal comma stands only where commas separate nothing else.
     lines = first.partition("\n")[2]
     decimal = "," if delimiter == ";" and re.search(r"\d,\d", lines) and not re.search(r"\d\.\d", lines) else "."
@@ -271,25 +278,6 @@ def _table(path: Path, counts: RowCounts) -> pd.DataFrame:
     table.index = pd.RangeIndex(2, len(table) + 2)  # rows are counted as an editor does, from the header
     counts.read(len(table))
     return table
-
-
-def _check_header(first: str, delimiter: str) -> None:
-    """Refuse a first line that is not a header (each column costs a millisecond), or that repeats a column."""
-    header = header_of(first, delimiter)
-    if (columns := len(header)) > MAX_COLUMNS or (len(first) >= HEAD and not {"\n", "\r"} & set(first)):
-        raise ValueError(f"the header has {columns} columns or more; at most {MAX_COLUMNS}, within 64 kB, are read")
-    if twice := sorted(name for name, times in Counter(header).items() if name and times > 1):
-        raise ValueError(f"columns {twice} appear more than once; give each column a name of its own")
-
-
-def _parquet_table(path: Path, counts: RowCounts) -> pd.DataFrame:
-    """Return a Parquet table that others wrote, with dates as seconds since 1970."""
-    frame = read_frame(path)[0]
-    frame = frame[[name for name in frame if not re.fullmatch(r"__index_level_\d+__", str(name))]]  # of pandas
-    dates = [name for name in frame if frame[name].dtype.kind == "M" or "datetime" in str(frame[name].dtype)]
-    frame = frame.assign(**in_seconds(frame[dates]))
-    counts.read(len(frame))
-    return frame
 
 
 def _json_table(path: Path, counts: RowCounts) -> pd.DataFrame:
@@ -389,8 +377,6 @@ def _in_order(table: pd.DataFrame, counts: RowCounts) -> pd.DataFrame:
     if not np.isfinite(step_N).all():
         return table
     code_N = pd.factorize(table["worker"])[0]  # names would be wider than numbers
-    if _is_dense(code_N, step_N):
-        return table
     again_N = table.duplicated(key).to_numpy()
     if again_N.any():
         run_N = runs_of_rows(code_N, step_N)
@@ -416,19 +402,6 @@ def _in_order(table: pd.DataFrame, counts: RowCounts) -> pd.DataFrame:
     back_N = (np.diff(code_N[written_N]) == 0) & (np.diff(step_N[written_N]) < 0)
     counts.notes("rows were out of order and were sorted by iteration", back_N.sum())
     return table
-
-
-def _is_dense(code_N: NDArray[np.intp], step_N: Array) -> bool:
-    """Return whether each iteration has a row of every worker, in one order, and iterations rise: as most files are."""
-    workers = int(code_N.max(initial=0)) + 1
-    if len(code_N) % workers:
-        return False
-    code_TW, step_TW = code_N.reshape(-1, workers), step_N.reshape(-1, workers)
-    return bool(
-        (code_TW == np.arange(workers)).all()  # numbered as they appear
-        and (step_TW == step_TW[:, :1]).all()
-        and (np.diff(step_TW[:, 0]) > 0).all()
-    )
 
 
 def _without_time(table: pd.DataFrame, key: list[str], counts: RowCounts) -> pd.Series[bool]:

@@ -137,11 +137,25 @@ def read_wandb(
         names = [name for name in map(str, table) if name not in {seconds, samples, *WANDB_COLUMNS}]
         names = [name for name in names if name.startswith(("system.", "system/"))] or names
         if seconds is None:
-            _warn_unknown_speed(path, table)
+            times = [
+                n for n in map(str, table) if n not in WANDB_COLUMNS and span_unit(n.rpartition("/")[2]) is not None
+            ]
+            likely = f"; likely ones are {times[:5]}" if times else ""
+            warnings.warn(
+                f"{path}: every speed is NaN, as no column of step times is named: give seconds=COLUMN, and unit=ms "
+                f"if it is in ms{likely}",
+                stacklevel=2,
+            )
             none_T = np.full(len(table), np.nan)
             covariates, start_T, samples_T, seconds_T = table, table["_timestamp"], none_T, none_T
         else:
-            rows = _steps(path, table, seconds, samples)
+            for name in [seconds, *([samples] if isinstance(samples, str) else [])]:
+                if name not in table:
+                    numbers = f"columns with numbers: {list(table)}"
+                    raise ValueError(f"{path}: column {name!r} is missing or has no numbers; {numbers}")
+            rows = table[table[seconds].notna()]
+            if rows.empty:
+                raise ValueError(f"{path}: column {seconds!r} has no values: choose another column")
             # what a run knows dies with it
             covariates = table[names].groupby(run_T).ffill().groupby(run_T).shift(1).loc[rows.index]
             seconds_T = rows[seconds].to_numpy()
@@ -167,18 +181,6 @@ def read_wandb(
         )
 
 
-def _warn_unknown_speed(path: Path, table: pd.DataFrame) -> None:
-    """Warn that no speed is known, and name the columns that look like times of a step."""
-    names = [name for name in map(str, table) if name not in WANDB_COLUMNS]
-    times = [name for name in names if span_unit(name.rpartition("/")[2]) is not None]
-    likely = f"; likely ones are {times[:5]}" if times else ""
-    warnings.warn(
-        f"{path}: every speed is NaN, as no column of step times is named: give seconds=COLUMN, and unit=ms if it is "
-        f"in ms{likely}",
-        stacklevel=2,
-    )
-
-
 def _numbers(path: Path, counts: RowCounts) -> tuple[pd.DataFrame, list[str]]:
     """Return the purely numeric columns, with the time, and the names of the others."""
     import pandas as pd
@@ -200,24 +202,6 @@ def _numbers(path: Path, counts: RowCounts) -> tuple[pd.DataFrame, list[str]]:
     return rows.sort_values(by, kind="stable", ignore_index=True), [name for name in names if name not in held]
 
 
-def _steps(path: Path, table: pd.DataFrame, seconds: str, samples: str | float) -> pd.DataFrame:
-    """Return the rows in which a step's time was logged."""
-    for name in [seconds, *([samples] if isinstance(samples, str) else [])]:
-        if name not in table:
-            raise ValueError(
-                f"{path}: column {name!r} is missing or has no numbers; columns with numbers: {list(table)}"
-            )
-    rows = table[table[seconds].notna()]
-    if rows.empty:
-        raise ValueError(f"{path}: column {seconds!r} has no values: choose another column")
-    return rows
-
-
-def _is_wandb(path: Path, head: str) -> bool:
-    names = set(header_of(head))
-    return set(WANDB_COLUMNS) <= names and not any(name.startswith(("02_timing/", "04_peers/")) for name in names)
-
-
 # --- A chart exported from Weights & Biases: a line per run.
 
 
@@ -235,16 +219,13 @@ def read_chart(
         counts = RowCounts()
         names = header_of(head_of(path))
         lines = [name for name in names if f"{name}__MIN" in names]
-        table = frame(path, dict.fromkeys(lines, NUMBER), counts).rename(columns=_runs_of_chart(lines))
+        # a line is named after its run, or after run and metric where metrics differ
+        one_metric = len({line.rpartition(" - ")[2] for line in lines}) == 1
+        runs = {line: line.rpartition(" - ")[0] if one_metric and " - " in line else line for line in lines}
+        table = frame(path, dict.fromkeys(lines, NUMBER), counts).rename(columns=runs)
         columns = {"samples": samples} if values == "seconds" else {}
         arrangement = Arrangement(columns=columns, values=values, unit=unit, workers=workers)
         yield from traces_of(path, table, arrangement, counts, "wandb_chart")
-
-
-def _runs_of_chart(lines: Sequence[str]) -> dict[str, str]:
-    """Return a name for each line of a chart: its run, or run and metric where metrics differ."""
-    one_metric = len({line.rpartition(" - ")[2] for line in lines}) == 1
-    return {line: line.rpartition(" - ")[0] if one_metric and " - " in line else line for line in lines}
 
 
 # --- Training steps of workers in several clouds: the W&B exports of cirquit/hivemind-multi-cloud.
@@ -393,7 +374,15 @@ def read_tensorboard(paths: Sequence[Path], *, value_is_rate: bool = False) -> I
             counts.cells("rates that are not positive", bad_T.sum())
             start_T, steps_T, seconds_T = wall_T, np.where(bad_T, np.nan, value_T), np.where(bad_T, np.nan, 1.0)
         else:
-            start_T, steps_T, seconds_T = _differences(path, wall_T, step_T, counts)
+            last_T = np.concatenate([np.diff(wall_T) > 0, [True]])  # a clock of whole seconds repeats its readings
+            counts.notes("rows of the same clock reading were put together", (~last_T).sum())
+            wall_T, steps_T = wall_T[last_T], np.diff(step_T[last_T])
+            if len(wall_T) < 2:
+                raise ValueError(f"{path}: needs two rows at different times for a rate")
+            bad_T = ~(steps_T >= 0)
+            counts.cells("differences of steps that went backwards or are unknown", bad_T.sum())
+            start_T, steps_T = wall_T[:-1], np.where(bad_T, np.nan, steps_T)
+            seconds_T = np.where(bad_T, np.nan, np.diff(wall_T))
         yield Trace(
             samples=steps_T[:, None],
             seconds=seconds_T[:, None],
@@ -455,18 +444,6 @@ def _in_order(path: Path, time_T: Array, counts: RowCounts, *, repeats: bool = T
     return order_T
 
 
-def _differences(path: Path, wall_T: Array, step_T: Array, counts: RowCounts) -> tuple[Array, Array, Array]:
-    """Return start, steps and seconds between rows whose clocks differ."""
-    last_T = np.concatenate([np.diff(wall_T) > 0, [True]])  # a clock of whole seconds repeats its readings
-    counts.notes("rows of the same clock reading were put together", (~last_T).sum())
-    wall_T, steps_T = wall_T[last_T], np.diff(step_T[last_T])
-    if len(wall_T) < 2:
-        raise ValueError(f"{path}: needs two rows at different times for a rate")
-    backwards_T = ~(steps_T >= 0)
-    counts.cells("differences of steps that went backwards or are unknown", backwards_T.sum())
-    return wall_T[:-1], np.where(backwards_T, np.nan, steps_T), np.where(backwards_T, np.nan, np.diff(wall_T))
-
-
 FORMATS = (
     Format(
         name="pytorch_log",
@@ -485,7 +462,10 @@ FORMATS = (
         gives="speed if the column of step times is named, otherwise usage",
         seen="real files of cirquit/hivemind-multi-cloud",
         read=read_wandb,
-        matches=_is_wandb,
+        matches=lambda path, head: (
+            set(WANDB_COLUMNS) <= (names := set(header_of(head)))
+            and not any(name.startswith(("02_timing/", "04_peers/")) for name in names)
+        ),
     ),
     Format(
         name="wandb_chart",
