@@ -184,8 +184,8 @@ def jobs_of(
     jobs: dict[tuple[str, str, str], list[Path]] = {}
     why: ValueError | None = None
     # hidden folders, such as that of a repository's history, hold no data
-    hidden = lambda file: any(part.startswith(".") for part in file.relative_to(path).parts[:-1])  # noqa: E731
-    for file in sorted(file for file in path.rglob("*") if file.is_file() and not hidden(file)):
+    below = [(file, file.relative_to(path).parts[:-1]) for file in path.rglob("*") if file.is_file()]
+    for file in sorted(file for file, folders in below if not any(name.startswith(".") for name in folders)):
         try:
             chosen = detect_format(file, options)
         except ValueError as error:
@@ -193,8 +193,10 @@ def jobs_of(
             why = why or error
             continue
         if name in (None, chosen.name):
-            below = file.relative_to(path)
-            job = ("", job_of(below)) if chosen.per_rank and rank_of(below) else (str(below.parent), chosen.job(file))
+            inside = file.relative_to(path)
+            job = (
+                ("", job_of(inside)) if chosen.per_rank and rank_of(inside) else (str(inside.parent), chosen.job(file))
+            )
             jobs.setdefault((chosen.name, *job), []).append(file)
     if not jobs:
         wanted = "a format that is recognized" if name is None else name

@@ -137,9 +137,8 @@ def read_wandb(
         names = [name for name in map(str, table) if name not in {seconds, samples, *WANDB_COLUMNS}]
         names = [name for name in names if name.startswith(("system.", "system/"))] or names
         if seconds is None:
-            times = [
-                n for n in map(str, table) if n not in WANDB_COLUMNS and span_unit(n.rpartition("/")[2]) is not None
-            ]
+            logged = [name for name in map(str, table) if name not in WANDB_COLUMNS]
+            times = [name for name in logged if span_unit(name.rpartition("/")[2]) is not None]
             likely = f"; likely ones are {times[:5]}" if times else ""
             warnings.warn(
                 f"{path}: every speed is NaN, as no column of step times is named: give seconds=COLUMN, and unit=ms "
