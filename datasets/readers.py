@@ -193,10 +193,8 @@ def jobs_of(
             why = why or error
             continue
         if name in (None, chosen.name):
-            inside = file.relative_to(path)
-            job = (
-                ("", job_of(inside)) if chosen.per_rank and rank_of(inside) else (str(inside.parent), chosen.job(file))
-            )
+            local = file.relative_to(path)
+            job = ("", job_of(local)) if chosen.per_rank and rank_of(local) else (str(local.parent), chosen.job(file))
             jobs.setdefault((chosen.name, *job), []).append(file)
     if not jobs:
         wanted = "a format that is recognized" if name is None else name

@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.datasets import Trace, from_frame, read_traces
@@ -165,51 +165,6 @@ def test_number_types_read_alike(kind, name):
 
 NAN = float("nan")
 ROWS = pd.DataFrame({"worker": ["a", "b"], "iteration": [0, 0], "samples": [8, 4], "seconds": [1.0, 2.0]})
-
-
-def slow(rows):
-    """Return workers and the panel of numbers of rows (iteration, worker, number), one cell at a time."""
-    workers = sorted({worker for _, worker, _ in rows})
-    first, last = min(k for k, _, _ in rows), max(k for k, _, _ in rows)
-    panel = [[NAN] * len(workers) for _ in range(first, last + 1)]
-    for k, worker, number in rows:
-        panel[k - first][workers.index(worker)] = number
-    return tuple(workers), panel
-
-
-@st.composite
-def tables(draw):
-    """Rows of a whole panel in some order of workers, of which some are moved, left out, or of another iteration."""
-    workers = draw(st.permutations(["a", "b", "c"]))[: draw(st.integers(1, 3))]
-    keys = [(k, worker) for k in range(draw(st.integers(1, 4))) for worker in workers]
-    for change in draw(st.lists(st.sampled_from(["swap", "drop", "later", "other"]), max_size=2)):
-        at = draw(st.integers(0, len(keys) - 1))
-        k, worker = keys[at]
-        if change == "swap":
-            keys[at], keys[-1] = keys[-1], keys[at]
-        elif change == "drop" and len(keys) > 1:
-            del keys[at]
-        elif change == "later":
-            keys = [(n + 2 * (n >= k), name) for n, name in keys]
-        elif change == "other" and (k + 9, worker) not in keys:
-            keys[at] = (k + 9, worker)
-    return [(k + 5, worker, float(number)) for number, (k, worker) in enumerate(keys, start=1)]
-
-
-@pytest.mark.slow
-@given(tables(), st.booleans())
-@settings(max_examples=50)
-def test_frame_equals_slow_reading(rows, as_categories):
-    frame = pd.DataFrame(rows, columns=["iteration", "worker", "samples"]).assign(seconds=1.0)
-    frame["load"] = -frame["samples"]
-    if as_categories:
-        frame["worker"] = pd.Categorical(frame["worker"], categories=["unused", "c", "a", "b"])
-    trace, (workers, panel) = Trace.from_frame(frame), slow(rows)
-    assert trace.workers == workers
-    np.testing.assert_array_equal(trace.samples, panel)
-    np.testing.assert_array_equal(trace.covariates[:, :, 0], -np.array(panel))
-    silent = int(np.isnan(panel).all(axis=1).sum())
-    assert trace.meta.get("absent") == (f"{silent} of {len(panel)} iterations, for all workers" if silent else None)
 
 
 def test_to_frame_rows_and_columns():
