@@ -189,13 +189,6 @@ def simulate(
     >>> found = simulate(Trace(np.full((300, 4), 64), seconds, workers=["a", "b", "c", "d"]))
     >>> print(found.gain[0])
     Balancing would save 0 to 41% of the time, depending on how much of d's extra time follows its batch.
-
-    Half-size batches in between tell that a quarter of a step is fixed:
-
-    >>> samples = np.where(np.arange(300)[:, None] // 4 % 2, 32, 64) * np.ones((1, 4))
-    >>> found = simulate(Trace(samples, seconds * (0.25 + 0.75 * samples / 64)))
-    >>> found.needs_probe, round(found.saving, 1), found.low < 0.42 < found.high
-    (False, 0.4, True)
     """
     complete_T = np.asarray(np.isfinite(trace.speed).all(axis=1))
     _require_reports(trace, complete_T)

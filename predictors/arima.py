@@ -6,7 +6,7 @@ Axes: T iterations, W workers, N fitted series, D covariates, S states.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -123,11 +123,6 @@ class ARIMA(FleetPredictor):
     log_speed
         Whether it models the log speed, so that forecasts are positive and noise is relative. With plain speed its
         forecasts equal those of statsmodels.
-
-    Raises
-    ------
-    ValueError
-        If an argument is out of range, or the traces to fit are too short or lack a covariate.
 
     Notes
     -----
@@ -259,7 +254,7 @@ class ARIMA(FleetPredictor):
         if not traces:
             raise ValueError("traces must hold at least one worker to fit, got none that is not held out")
         if not fitting.warm:
-            self.covariate_names_ = summary.shared_covariates(self.covariates)
+            self.covariate_names_ = summary.chosen_covariates(self.covariates, shared=True)
             self.covariate_mean_, self.covariate_scale_ = summary.mean_and_scale(self.covariate_names_)
         names, value_TN, covariates_TND = self._panel(traces)
         sparse = _are_sparse(value_TN)
@@ -318,20 +313,17 @@ class ARIMA(FleetPredictor):
         for trace in traces:
             columns = slice(start, start := start + len(trace.workers))
             value_TN[: len(trace), columns] = np.log(trace.speed) if self.log_speed else trace.speed
-            for t, standard_WD in enumerate(self._standard_rows(trace)):
-                covariates_TND[t, columns] = standard_WD
+            if not self.covariate_names_:
+                continue
+            # the covariates of each iteration as the serving code would have seen them
+            served = ARIMA(covariates=self.covariate_names_, log_speed=self.log_speed)
+            served.covariate_mean_, served.covariate_scale_ = self.covariate_mean_, self.covariate_scale_
+            served.reset(trace.workers)
+            for t, covariates_WD in enumerate(np.asarray(trace.covariates_named(self.covariate_names_))):
+                known_WD = served._covariate_rows(covariates_WD)
+                served.state["covariates"] = served._standard(known_WD, _widest(len(self.covariate_names_))[:, None])
+                covariates_TND[t, columns] = served.state["covariates"]
         return names, value_TN, covariates_TND
-
-    def _standard_rows(self, trace: Trace) -> Iterator[Array]:
-        """Yield the covariates of each iteration as the serving code would have seen them."""
-        panel_TWD = trace.covariates_named(self.covariate_names_) if self.covariate_names_ else None
-        served = ARIMA(covariates=self.covariate_names_, log_speed=self.log_speed)
-        served.covariate_mean_, served.covariate_scale_ = self.covariate_mean_, self.covariate_scale_
-        served.reset(trace.workers)
-        widest_2D = _widest(len(self.covariate_names_))
-        for covariates_WD in () if panel_TWD is None else panel_TWD:
-            served.state["covariates"] = served._standard(served._covariate_rows(covariates_WD), widest_2D[:, None])
-            yield served.state["covariates"]
 
     # -- saving --------------------------------------------------------------------------------------------------
 

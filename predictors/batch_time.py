@@ -249,7 +249,10 @@ class BatchTime(NestedPredictor):
     def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
         size_W = np.asarray(report.samples, dtype=np.float64)
         if report.out_of_memory is not None:
-            self._learn_failure(size_W, np.asarray(report.out_of_memory, dtype=bool))
+            rows, ran_out_W = self.state, np.asarray(report.out_of_memory, dtype=bool) & (size_W > 0)
+            rows["failed"] = np.where(ran_out_W, np.minimum(rows["failed"], size_W), rows["failed"])
+            # A size that once worked and now fails proves that older successes are out of date.
+            rows["worked"] = np.where(ran_out_W & (rows["worked"] >= size_W), 0.0, rows["worked"])
         seen_W = np.isfinite(speed_W)
         size_W = np.where(seen_W, size_W, np.nan)
         seconds_W = size_W / speed_W
@@ -308,19 +311,15 @@ class BatchTime(NestedPredictor):
         # a forecast time wrong by more than a factor of 2 counts as wrong by 2
         return np.minimum(np.maximum(ratio_W, 0.5), 2.0)
 
-    def _learn_failure(self, size_W: Array, failed_W: NDArray[np.bool_]) -> None:
-        rows = self.state
-        failed_W = failed_W & (size_W > 0)
-        rows["failed"] = np.where(failed_W, np.minimum(rows["failed"], size_W), rows["failed"])
-        # A size that once worked and now fails proves that older successes are out of date.
-        rows["worked"] = np.where(failed_W & (rows["worked"] >= size_W), 0.0, rows["worked"])
-
     # -- forecasting ---------------------------------------------------------------------------------------------
 
     def make_forecast(self, covariates_WD: Array, horizon: int) -> Forecast:
         rows = self.state
         relative_W = self._relative.predict(covariates=covariates_WD, horizon=horizon).speed
-        size_W = self._likely_size()
+        # the last batch; without one, the median of the others, or a size its curve was fitted at
+        size_W, known_W = rows["last"], np.isfinite(rows["last"])
+        if not known_W.all():
+            size_W = np.where(known_W, size_W, np.median(size_W[known_W]) if known_W.any() else rows["size"])
         level_W = _seconds(rows, size_W)
         # extrapolate with at least half the batch's rise: from a flat stretch, one worker would get all
         # samples
@@ -346,14 +345,6 @@ class BatchTime(NestedPredictor):
     def forecast_speed_at(self, samples_W: Array, covariates_WD: Array) -> Array:
         size_W = np.where(samples_W > 0, samples_W, np.nan)
         return size_W * self._relative.forecast_speed(covariates_WD, 1) / _seconds(self.state, size_W)
-
-    def _likely_size(self) -> Array:
-        """Return the last batch; without one, the median of the others, or a size its curve was fitted at."""
-        last_W = self.state["last"]
-        known_W = np.isfinite(last_W)
-        if known_W.all():
-            return last_W
-        return np.where(known_W, last_W, np.median(last_W[known_W]) if known_W.any() else self.state["size"])
 
 
 def _seconds(rows: Mapping[str, Array], size: Array) -> Array:

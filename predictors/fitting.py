@@ -97,16 +97,13 @@ class TraceSummary:
             raise ValueError("traces must hold at least one trace to fit, got none")
         return cls(tuple(lengths), speeds, tuple(workers), covariates, tuple(shared or ()))
 
-    def shared_covariates(self, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
-        """Return the wanted covariates, or all that the traces share if ``wanted`` is None."""
-        return self._chosen(wanted, self.shared, "not in every trace")
+    def chosen_covariates(self, wanted: tuple[str, ...] | None, shared: bool) -> tuple[str, ...]:
+        """Return the wanted covariates, or all that the traces share, or that any of them has, if ``wanted`` is None.
 
-    def any_covariates(self, wanted: tuple[str, ...] | None) -> tuple[str, ...]:
-        """Return the wanted covariates, or all that any of the traces has if ``wanted`` is None."""
-        return self._chosen(wanted, tuple(self.covariates), "in none of the traces")
-
-    def _chosen(self, wanted: tuple[str, ...] | None, names: tuple[str, ...], where: str) -> tuple[str, ...]:
-        """Return the wanted ones of these names; raise for those without any value, warn of those that never change."""
+        Raise for those without any value, warn of those that never change.
+        """
+        where = "not in every trace" if shared else "in none of the traces"
+        names = self.shared if shared else tuple(self.covariates)
         if missing := [name for name in wanted or () if name not in names]:
             raise ValueError(f"covariates {missing} are {where} to fit; those that are: {list(names)}")
         names = names if wanted is None else wanted
@@ -114,12 +111,11 @@ class TraceSummary:
         if unknown and wanted is not None:
             raise ValueError(f"covariates {unknown} have no value in the traces to fit, only NaN: leave them out")
         if unknown:
-            warnings.warn(f"covariates {unknown} are left out: they are NaN throughout the traces to fit", stacklevel=4)
-        constant = [name for name in names if self.covariates[name].count and self.covariates[name].constant]
-        if constant:
+            warnings.warn(f"covariates {unknown} are left out: they are NaN throughout the traces to fit", stacklevel=3)
+        if constant := [name for name in names if self.covariates[name].count and self.covariates[name].constant]:
             warnings.warn(
                 f"covariates {constant} never change in the traces to fit, so nothing is learned from them",
-                stacklevel=4,
+                stacklevel=3,
             )
         return tuple(name for name in names if name not in unknown)
 

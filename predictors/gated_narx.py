@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from paceline._arrays import Array, all_finite, anywhere
 from paceline.predictors.fitting import Fitting, TraceSummary
 from paceline.predictors.fleet import require_int
+from paceline.predictors.linear import scale_of
 from paceline.predictors.network import (
     LOG_SPEEDS,
     GateExamples,
@@ -26,7 +27,6 @@ from paceline.predictors.network import (
     Training,
     collected,
     gated_layer,
-    scale_of,
 )
 
 if TYPE_CHECKING:
@@ -180,11 +180,6 @@ class GatedNARX(Network):
     training
         How the network is trained.
 
-    Raises
-    ------
-    ValueError
-        If a number is out of range, or the traces to fit are too short or lack a covariate.
-
     Examples
     --------
     A worker that was never seen before has one slow iteration; the forecast returns to its usual speed:
@@ -198,8 +193,7 @@ class GatedNARX(Network):
     True
     """
 
-    shipped_as: ClassVar[str] = "gated-narx"
-    """Name of the file whose network ``pretrained`` starts with."""
+    needs_shared_covariates = False
 
     def __init__(
         self,
@@ -219,7 +213,7 @@ class GatedNARX(Network):
         self._answer: tuple[Array, Array, Array] | None = None
         self._scaled: tuple[Array, Array, tuple[Array, Array]] | None = None
         if pretrained:
-            self.load_fitted_state(_shipped(self.shipped_as))
+            self.load_fitted_state(_shipped())
 
     # -- serving -------------------------------------------------------------------------------------------------
 
@@ -290,9 +284,6 @@ class GatedNARX(Network):
         """Fit the network to traces that may be read more than once and never all at once. Needs torch."""
         return super().fit_streamed(traces, replace(fitting, warm=fitting.warm or self.pretrained))
 
-    def _chosen_covariates(self, summary: TraceSummary) -> tuple[str, ...]:
-        return summary.any_covariates(self.covariates)
-
     def _fit_weights(self, traces: Iterable[Trace], summary: TraceSummary, fitting: Fitting) -> None:
         from paceline.predictors.torch_fit import fit_gates
 
@@ -315,14 +306,14 @@ class GatedNARX(Network):
 
 
 @cache
-def _shipped(name: str) -> dict[str, NDArray[Any]]:
-    """Return the fitted parameters of a network that comes with the library."""
+def _shipped() -> dict[str, NDArray[Any]]:
+    """Return the fitted parameters of the network that comes with the library."""
     import json
 
     from safetensors import safe_open
 
     # Cached by the decorator: every Auto starts from these arrays, and `load_fitted_state` copies them.
-    with safe_open(Path(__file__).parent / "fitted" / f"{name}.safetensors", framework="numpy") as file:
+    with safe_open(Path(__file__).parent / "fitted" / "gated-narx.safetensors", framework="numpy") as file:
         about = json.loads((file.metadata() or {})["paceline"])
         learned: dict[str, NDArray[Any]] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     return learned | {key: np.array(value, dtype=np.str_) for key, value in about["text"].items()}

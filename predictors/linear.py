@@ -206,11 +206,6 @@ class RLS(FleetPredictor):
         Factor by which the weight of the past shrinks in each iteration, in (0.9, 1]. With 0.998 an iteration counts
         half after 350; where the way that covariates act changes for good, 0.99 follows sooner and is noisier before.
 
-    Raises
-    ------
-    ValueError
-        If the forgetting is out of range, or the traces to fit lack a covariate.
-
     Notes
     -----
     Fitting is optional. It learns where a new worker's weights start: at the median of the fitted workers, with a
@@ -245,9 +240,17 @@ class RLS(FleetPredictor):
         """Learn from traces that may be read more than once and never all at once."""
         summary = fitting.summarized(traces)
         if not fitting.warm:  # otherwise workers start from the earlier prior, and move it as far as they move
-            self.covariate_names_ = summary.shared_covariates(self.covariates)
+            self.covariate_names_ = summary.chosen_covariates(self.covariates, shared=True)
             self._set_zero_prior()
-        weights_WF = np.concatenate([self._learned_weights(trace) for trace in fitting.without_held_out(traces)])
+        learned = []
+        for trace in fitting.without_held_out(traces):
+            served = copy.copy(self)
+            served.reset(trace.workers)
+            covariates_TWD = trace.covariates_named(self.covariate_names_)
+            for k, speed_W in enumerate(trace.speed):
+                served.update(speed_W, served._covariate_rows(None if covariates_TWD is None else covariates_TWD[k]))
+            learned.append(served.state["weights"])
+        weights_WF = np.concatenate(learned)
         center_F = np.median(weights_WF, axis=0)
         # 1.4826 turns the median absolute deviation into the standard deviation of normal numbers.
         variance_F = np.square(1.4826 * np.median(np.abs(weights_WF - center_F), axis=0))
@@ -261,14 +264,6 @@ class RLS(FleetPredictor):
         inputs = REFERENCES + 2 * len(self.covariate_names_)
         self.prior_weights_ = np.zeros(inputs)
         self.prior_variance_ = np.full(inputs, PRIOR_VARIANCE)
-
-    def _learned_weights(self, trace: Trace) -> Array:
-        served = copy.copy(self)
-        served.reset(trace.workers)
-        covariates_TWD = trace.covariates_named(self.covariate_names_)
-        for k, speed_W in enumerate(trace.speed):
-            served.update(speed_W, served._covariate_rows(None if covariates_TWD is None else covariates_TWD[k]))
-        return served.state["weights"]
 
     def fitted_state(self) -> dict[str, NDArray[Any]]:
         return {

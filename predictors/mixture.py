@@ -39,11 +39,6 @@ class Mixture(NestedPredictor):
         Names with arguments as in :func:`paceline.predictors.named`, or predictors of any class. Those that need
         fitting forecast the last value until they are fitted.
 
-    Raises
-    ------
-    ValueError
-        If there is no expert, or no predictor of a given name.
-
     Notes
     -----
     Wintenberger, Optimal learning with Bernstein online aggregation, Machine Learning 106, 2017. The losses are

@@ -14,6 +14,7 @@ import numpy as np
 from paceline._arrays import Array
 from paceline.predictors.fitting import Fitting, TraceSummary
 from paceline.predictors.fleet import require_int
+from paceline.predictors.linear import scale_of
 from paceline.predictors.network import (
     LOG_SPEEDS,
     Examples,
@@ -23,7 +24,6 @@ from paceline.predictors.network import (
     Windows,
     collected,
     residual_layer,
-    scale_of,
 )
 
 if TYPE_CHECKING:
@@ -66,11 +66,6 @@ class NARX(Network):
         Names of the covariates to use; ``None`` takes all that the fitted traces share, ``()`` uses none.
     training
         How the network is trained.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of range, or the traces to fit are too short or lack a covariate.
 
     Notes
     -----

@@ -44,10 +44,6 @@ class Ahead(FleetPredictor):
     def initial_shared_state(self) -> dict[str, Array]:
         return self.owner._fresh_fleet_ahead() | {"idle": np.zeros(1), "place": np.zeros(1)}
 
-    def start_as(self, rows: Mapping[str, Array]) -> None:
-        """Start with what is known about each worker's next iteration, where that is of the same kind."""
-        self.state.update({name: rows[name].copy(order="F") for name in self.state if name in rows})
-
     def passed(self, expected_WP: Array) -> Array:
         """Store a later iteration's forecast, and return the stored one of the iteration just finished, ``[W, P]``.
 
@@ -227,7 +223,7 @@ class NestedPredictor(FleetPredictor):
 
     def _start(self, ahead: Ahead) -> None:
         """Start the state for a horizon from the state for the next iteration."""
-        ahead.start_as(self.state)
+        ahead.state.update({n: self.state[n].copy(order="F") for n in ahead.state if n in self.state})
 
     def _fresh_ahead(self, count: int) -> dict[str, Array]:
         return self.initial_state(count)

@@ -11,7 +11,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -230,6 +230,9 @@ LOG_SPEEDS = (np.log(SLOWEST), np.log(FASTEST))
 class Network(FleetPredictor):
     """A predictor with weights that torch fits; its inputs hold covariates in deviations from their mean."""
 
+    needs_shared_covariates: ClassVar[bool] = True
+    """Whether it can only read covariates that all fitted traces have."""
+
     def __init__(self, covariates: Sequence[str] | None) -> None:
         super().__init__()
         self.covariates = None if covariates is None else covariate_names(covariates)
@@ -243,15 +246,12 @@ class Network(FleetPredictor):
         require("torch", needed_by=f"{type(self).__name__}.fit", extra="torch")
         summary = fitting.summarized(traces)
         if not fitting.warm:
-            self.covariate_names_ = self._chosen_covariates(summary)
+            self.covariate_names_ = summary.chosen_covariates(self.covariates, self.needs_shared_covariates)
             self.covariate_mean_, self.covariate_scale_ = summary.mean_and_scale(self.covariate_names_)
             self.weights_ = {}
         self._fit_weights(traces, summary, fitting)
         self.reset(self.workers)
         return self
-
-    def _chosen_covariates(self, summary: TraceSummary) -> tuple[str, ...]:
-        return summary.shared_covariates(self.covariates)
 
     @abstractmethod
     def _fit_weights(self, traces: Iterable[Trace], summary: TraceSummary, fitting: Fitting) -> None:
@@ -314,8 +314,3 @@ class Network(FleetPredictor):
         self.weights_ = {name: np.array(value) for name, value in state.items()}
         if odd := [name for name, value in self.weights_.items() if not np.isfinite(value).all()]:
             raise ValueError(f"weights must be finite, but {odd} are not")
-
-
-def scale_of(rows: Rows) -> Array:
-    """Return the running scale of each worker's changes in log speed, ``[W]``, never zero."""
-    return np.asarray(np.fmax(rows["scale"], 1e-3))  # fmax ignores NaN, which is unknown

@@ -151,20 +151,17 @@ class Forecast:
         normal = self.speed.copy() if z == 0.0 else self.speed * np.exp(z * sigma)
         if self.quantiles is None:
             return normal
-        tracked = _interpolated(z, ndtri(self.levels), np.log(self.quantiles))
+        # on the line through the neighbors, or through the last two outside
+        scores, log_speed = ndtri(self.levels), np.log(self.quantiles)
+        i = int(np.clip(np.searchsorted(scores, z), 1, len(scores) - 1))
+        share = (z - scores[i - 1]) / (scores[i] - scores[i - 1])
+        tracked = log_speed[:, i - 1] + share * (log_speed[:, i] - log_speed[:, i - 1])
         return np.where(np.isnan(tracked), normal, np.exp(tracked))
 
     @property
     def curves(self) -> Curves:
         """The batch time curves for the solver: those forecast, or time = samples / speed if there are none."""
         return Curves.from_speed(self.speed) if self.batch_time is None else self.batch_time
-
-
-def _interpolated(score: float, scores: Array, log_speed: Array) -> Array:
-    """Return the log speed at a normal score, on the line through its neighbors, or through the last two outside."""
-    i = int(np.clip(np.searchsorted(scores, score), 1, len(scores) - 1))
-    share = (score - scores[i - 1]) / (scores[i] - scores[i - 1])
-    return np.asarray(log_speed[:, i - 1] + share * (log_speed[:, i] - log_speed[:, i - 1]))
 
 
 class Predictor(Protocol):

@@ -15,7 +15,8 @@ import numpy as np
 from paceline._arrays import Array
 from paceline.predictors.fitting import Fitting, TraceSummary
 from paceline.predictors.fleet import require_int
-from paceline.predictors.network import LOG_SPEEDS, Network, Rows, Sequences, Training, collected, scale_of
+from paceline.predictors.linear import scale_of
+from paceline.predictors.network import LOG_SPEEDS, Network, Rows, Sequences, Training, collected
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -139,11 +140,6 @@ class SimpleRNN(RecurrentPredictor):
     training
         How it is trained.
 
-    Raises
-    ------
-    ValueError
-        If a number is out of range, or the traces to fit are too short or lack a covariate.
-
     Notes
     -----
     A baseline of Chen et al., arXiv 1806.02508; J. L. Elman, Finding structure in time, Cognitive Science 14, 1990.
@@ -174,11 +170,6 @@ class LSTM(RecurrentPredictor):
         Names of the covariates to use; ``None`` takes all that the fitted traces share, ``()`` uses none.
     training
         How it is trained.
-
-    Raises
-    ------
-    ValueError
-        If a number is out of range, or the traces to fit are too short or lack a covariate.
 
     Notes
     -----

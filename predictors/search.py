@@ -34,11 +34,6 @@ class LeaderSearch(FleetPredictor):
     tolerance
         Sizes are kept while the leader's mean time is within this share of the straggler's.
 
-    Raises
-    ------
-    ValueError
-        If an argument is out of range.
-
     Notes
     -----
     Chen et al., SoCC 2020, describe the moves, the shrinking step and the widening window. The numbers, the tolerance

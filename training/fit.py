@@ -144,24 +144,12 @@ def fit(
         If ``predictor`` is no predictor or ``traces`` are no traces, such as a name or a frame.
     ValueError
         If there is no trace, a trace has no speeds at all, measured speeds and speeds derived from a model of resource
-        usage are mixed, an argument is out of range, ``start`` is
-        another kind of predictor, or a loss is not finite: the sentence names the
-        batch and the files.
+        usage are mixed, an argument is out of range, ``start`` is another kind of predictor, or a loss is not finite.
 
     Examples
     --------
     >>> from paceline.predictors import EWMA
-    >>> fit(EWMA(), [Trace(samples=[[8, 8]], seconds=[[1, 2]])]).smoothing
-    0.2
-
-    A folder of files, and on the next day another one:
-
-    >>> import tempfile
-    >>> monday = Trace(samples=[[8]] * 5, seconds=[[0.9**k] for k in range(5)])
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = monday.save(f"{folder}/monday.parquet")
-    ...     first = fit(EWMA(smoothing=None), folder)
-    >>> fit(EWMA(smoothing=None), [monday], start=first).smoothing_
+    >>> fit(EWMA(smoothing=None), [Trace(samples=[[8]] * 5, seconds=[[0.9**k] for k in range(5)])]).smoothing_
     1.0
     """
     require_predictor(predictor)
