@@ -13,7 +13,7 @@ from paceline._arrays import Array
 from paceline._runtime import spread
 from paceline.datasets import Trace
 from paceline.eval.backtest import backtest, by_name
-from paceline.eval.significance import ErrorFigures, Lead, absolute, critical_difference, lead, squared
+from paceline.eval.significance import ErrorFigures, Lead, critical_difference, lead, squared
 from paceline.predictors import LastValue, Predictor
 
 if TYPE_CHECKING:
@@ -41,14 +41,14 @@ class Leaderboard:
     fit_seconds
         How long fitting each predictor took, where known, in seconds.
     errors
-        Errors of each predictor on each trace, by measure (``"rmse"``, ``"mae"``), predictor and trace.
+        Squared errors of each predictor on each trace, by predictor and trace.
     """
 
     workers: pd.DataFrame
     jobs: pd.DataFrame
     left_out: tuple[str, ...]
     fit_seconds: Mapping[str, float] = field(default_factory=dict)
-    errors: Mapping[str, Mapping[str, Mapping[str, ErrorFigures]]] = field(default_factory=dict, repr=False)
+    errors: Mapping[str, Mapping[str, ErrorFigures]] = field(default_factory=dict, repr=False)
 
     @property
     def overall(self) -> pd.DataFrame:
@@ -68,17 +68,17 @@ class Leaderboard:
         """One row per trace and predictor, with the same columns, best first within each trace."""
         return _summed_up(self.workers, self.jobs, ["trace", "predictor"])
 
-    def lead(self, predictor: str, other: str = BASELINE, *, measure: str = "rmse", among: int = 2) -> Lead:
-        """Return one predictor's error over another's, with its interval, and whether it is significant.
+    def lead(self, predictor: str, other: str = BASELINE, *, among: int = 2) -> Lead:
+        """Return one predictor's RMSE over another's, with its interval, and whether it is significant.
 
-        ``measure`` is ``"rmse"`` or ``"mae"``; ``among`` is of how many predictors the two were picked as the best and
-        another. Every worker counts as much, so a job counts by its workers.
+        ``among`` is of how many predictors the two were picked as the best and another. Every worker counts as much, so
+        a job counts by its workers.
         """
-        errors, sizes = self.errors[measure], self._workers_of_jobs
-        differences = [errors[predictor][trace] - errors[other][trace] for trace in sizes]
+        sizes = self._workers_of_jobs
+        differences = [self.errors[predictor][trace] - self.errors[other][trace] for trace in sizes]
         return lead(differences, [size / sum(sizes.values()) for size in sizes.values()], among=among)
 
-    def leads(self, measure: str = "rmse") -> pd.DataFrame:
+    def leads(self) -> pd.DataFrame:
         """One row per predictor, best first: whether it is better than the last value, and than the best.
 
         The ratio to the last value, its 95% interval (``low``, ``high``) and ``p``; in words ``than last-value``:
@@ -87,14 +87,14 @@ class Leaderboard:
         """
         import pandas as pd
 
-        names = list(self.overall.sort_values(measure, kind="stable")["predictor"])
-        table = self.per_trace.pivot_table(index="trace", columns="predictor", values=measure)
+        names = list(self.overall["predictor"])
+        table = self.per_trace.pivot_table(index="trace", columns="predictor", values="rmse")
         ranks = table.rank(axis=1).mean()
         rows = []
         for name in names:
-            over = self.lead(name, measure=measure)
-            behind = self.lead(name, names[0], measure=measure, among=len(names))
-            row = {"predictor": name, measure: over.ratio, "low": over.low, "high": over.high, "p": over.p}
+            over = self.lead(name)
+            behind = self.lead(name, names[0], among=len(names))
+            row = {"predictor": name, "rmse": over.ratio, "low": over.low, "high": over.high, "p": over.p}
             than = {"than last-value": "" if name == BASELINE else over.verdict}
             than["than the best"] = "the best" if name == names[0] else behind.verdict
             rows.append({**row, **than, **({"rank": float(ranks[name])} if len(table) > 1 else {})})
@@ -164,7 +164,7 @@ def leaderboard(
     scored = by_name(traces)
     board: list[dict[str, object]] = []
     jobs: list[dict[str, object]] = []
-    errors: dict[str, dict[str, dict[str, ErrorFigures]]] = {"rmse": {}, "mae": {}}
+    errors: dict[str, dict[str, ErrorFigures]] = {}
     min_scored = 2  # speeds of a worker for a meaningful ratio
     max_scored = 0
     calls = []
@@ -180,8 +180,7 @@ def leaderboard(
     for rows, job, figures in spread(_scores, calls):
         board += rows
         jobs.append(job)
-        for measure, figure in figures.items():
-            errors[measure].setdefault(job["predictor"], {})[job["trace"]] = figure
+        errors.setdefault(job["predictor"], {})[job["trace"]] = figures
     if not board:
         if scored and max_scored < min_scored:
             longest = max(map(len, scored.values()))
@@ -202,7 +201,7 @@ def _scores(
     warmup: int,
     errors_of_last: tuple[Array, Array],
     counted_W: NDArray[np.bool_],
-) -> tuple[list[dict[str, object]], dict[str, Any], dict[str, ErrorFigures]]:
+) -> tuple[list[dict[str, object]], dict[str, Any], ErrorFigures]:
     """Return a row for each worker that counts, one for the job, and the figures of the errors, not every forecast."""
     result, (rmse_W, mae_W) = backtest(predictor, trace, warmup=warmup), errors_of_last
     error_TW, about = result.error[:, counted_W], {"predictor": name, "trace": trace.name}
@@ -214,7 +213,7 @@ def _scores(
     }
     rows = [about | dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     job = about | {"overhead": result.overhead, "microseconds": 1e6 * result.seconds}
-    return rows, job, {"rmse": squared(error_TW, rmse_W), "mae": absolute(error_TW, mae_W)}
+    return rows, job, squared(error_TW, rmse_W)
 
 
 def _summed_up(workers: pd.DataFrame, jobs: pd.DataFrame, by: list[str]) -> pd.DataFrame:

@@ -135,12 +135,7 @@ def compare(error: ArrayLike, other_error: ArrayLike) -> Lead:
 
 def squared(error_TW: Array, scale_W: Array) -> ErrorFigures:
     """Return the figures of root mean squared errors; each worker's losses are beside its scale, ``[W]``."""
-    return ErrorFigures(_log_mean(np.square(error_TW), 0.5), mean_estimate(np.square(error_TW / scale_W)))
-
-
-def absolute(error_TW: Array, scale_W: Array) -> ErrorFigures:
-    """Return the figures of mean absolute errors; each worker's losses are beside its scale, ``[W]``."""
-    return ErrorFigures(_log_mean(np.abs(error_TW), 1.0), mean_estimate(np.abs(error_TW) / scale_W))
+    return ErrorFigures(_log_root_mean(np.square(error_TW)), mean_estimate(np.square(error_TW / scale_W)))
 
 
 def _mean(values_TW: Array) -> Array:
@@ -149,11 +144,11 @@ def _mean(values_TW: Array) -> Array:
     return mean_W
 
 
-def _log_mean(loss_TW: Array, power: float) -> Estimate:
+def _log_root_mean(loss_TW: Array) -> Estimate:
     there_TW, mean_W = np.isfinite(loss_TW), _mean(loss_TW)
     with np.errstate(divide="ignore", invalid="ignore"):  # a predictor without any error has no scale
         contribution_TW = np.where(there_TW, loss_TW / mean_W - 1.0, 0.0) / there_TW.mean(axis=0)
-        return Estimate(float(power * np.log(mean_W).mean()), power * contribution_TW.mean(axis=1))
+        return Estimate(float(0.5 * np.log(mean_W).mean()), 0.5 * contribution_TW.mean(axis=1))
 
 
 def mean_estimate(values_TW: Array) -> Estimate:

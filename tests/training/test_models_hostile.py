@@ -1,7 +1,6 @@
 """Model files that somebody made to do harm: each ends in one sentence that names the file, and takes no memory."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -212,34 +211,3 @@ def test_flipped_bytes_loaded_or_refused(tmp_path_factory, fitted, at, instead, 
     at %= len(whole)
     path.write_bytes(whole[:at] + instead + whole[at + len(instead) :])
     loaded_or_refused(path)
-
-
-class Odd(EWMA):
-    """Serves a fleet except in one situation, or forecasts one number too many."""
-
-    fault = ""
-
-    def predict(self, *, covariates=None, horizon=1):
-        forecast = super().predict(covariates=covariates, horizon=horizon)
-        if self.fault == f"horizon {horizon}" or self.fault == f"{len(self.workers)} workers":
-            raise ValueError(self.fault)
-        if self.fault in ("speed", "spread"):
-            return replace(forecast, **{self.fault: np.ones(len(self.workers) + 1)})
-        return forecast
-
-    def observe(self, report):
-        w = np.flatnonzero(np.isnan(report.seconds))
-        if self.fault == f"silence of {w.tolist()}":
-            raise ValueError(self.fault)
-        super().observe(report)
-
-
-@pytest.mark.parametrize(
-    "fault",
-    ["horizon 1", "horizon 2", "3 workers", "4 workers", "speed", "spread", "silence of [0]", "silence of [1]"],
-)
-def test_fixed_fleet_model_refused_on_load(tmp_path, monkeypatch, fault):
-    path = save_model(Odd(), tmp_path / "model.safetensors")
-    assert load_model(path, kinds=[Odd]).smoothing == Odd().smoothing
-    monkeypatch.setattr(Odd, "fault", fault)
-    refused(path, "does not fit", lambda path: load_model(path, kinds=[Odd]))

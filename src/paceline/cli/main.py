@@ -122,8 +122,7 @@ def evaluate(
             page = evaluation_page(
                 board, models, scored, warmup=warmup, settings=_fitted_on(traces, fit_on), command=typed()
             )
-    leads = {"leads": board.leads()} | ({"leads by mae": board.leads("mae")} if as_json else {})
-    tables = {"overall": board.overall, **leads, "per trace": board.per_trace}
+    tables = {"overall": board.overall, "leads": board.leads(), "per trace": board.per_trace}
     print_frames({**tables, "notes": board.notes, "skipped": skipped}, as_json)
     if to_page:
         write_page(page, to_page)
