@@ -34,23 +34,16 @@ def frozen(trace: Trace) -> str:
     covariates_TWD = trace.covariates
     if covariates_TWD is None or len(trace) <= 20:
         return ""
-    iterations, workers, _ = covariates_TWD.shape
-    known_TWD = np.isfinite(covariates_TWD)
-    equal_TWD = (covariates_TWD[1:] == covariates_TWD[:-1]) | ~(known_TWD[1:] | known_TWD[:-1])
-    new_TW = np.ones((iterations, workers), dtype=bool)
-    new_TW[1:] = ~equal_TWD.all(axis=2)
-    start_R = np.flatnonzero(new_TW.T)  # the workers' rows end to end
-    length_R = np.diff(start_R, append=iterations * workers)
-    known_run_R = known_TWD.any(axis=2).T.ravel()[start_R]
-    worker_R, length_R = start_R[known_run_R] // iterations, length_R[known_run_R]
-    runs_W = np.bincount(worker_R, minlength=workers)
-    longest_W = np.zeros(workers, dtype=np.int64)
-    np.maximum.at(longest_W, worker_R, length_R)
-    others_W = np.bincount(worker_R, weights=length_R, minlength=workers) - longest_W
-    minimum_W = np.maximum(20, 10.0 * others_W / np.maximum(runs_W - 1, 1))
-    frozen_R = (length_R >= minimum_W[worker_R]) & (runs_W[worker_R] > 1)
-    rows_W = np.bincount(worker_R[frozen_R], weights=length_R[frozen_R], minlength=workers)
-    still = [f"{rows:.0f} iterations of {name}" for name, rows in zip(trace.workers, rows_W, strict=True) if rows]
+    still = []
+    for name, values_TD in zip(trace.workers, np.moveaxis(covariates_TWD, 1, 0), strict=True):
+        known_TD = np.isfinite(values_TD)
+        equal_TD = (values_TD[1:] == values_TD[:-1]) | ~(known_TD[1:] | known_TD[:-1])
+        start_R = np.flatnonzero(np.append(True, ~equal_TD.all(axis=1)))
+        length_R = np.diff(start_R, append=len(trace))[known_TD[start_R].any(axis=1)]
+        if len(length_R) > 1:
+            usual = (length_R.sum() - length_R.max()) / (len(length_R) - 1)
+            rows = length_R[length_R >= max(20.0, 10.0 * usual)].sum()
+            still += [f"{rows} iterations of {name}"] if rows else []
     more = [f"and others of {len(still) - 5} more workers"] if len(still) > 5 else []
     return "all covariates stand still for " + ", ".join([*still[:5], *more]) if still else ""
 

@@ -249,7 +249,13 @@ class FixedPart:
         rows["size"] = np.where(seen_W, size_W, before["size"])
         rows["seconds"] = np.where(seen_W, seconds_W, before["seconds"])
         if np.minimum.reduce(before["reports"], initial=FIRST) < FIRST:
-            moved |= _begin(rows, seconds_W * reference / size_W)
+            first_W = seconds_W * reference / size_W
+            young_W = (rows["reports"] < FIRST) & np.isfinite(first_W)
+            if anywhere(young_W):
+                rows |= {name: rows[name].copy() for name in ("first", "reports", "usual")}
+                rows["first"][young_W, rows["reports"][young_W].astype(int)] = first_W[young_W]
+                rows["reports"][young_W] += 1
+                rows["usual"][young_W] = np.nanmedian(rows["first"][young_W], axis=1)
         return rows, moved
 
     def _errors(
@@ -336,13 +342,9 @@ def _fresh(count: int) -> dict[str, Array]:
     }
 
 
-def _prior() -> Array:
-    weight_H = np.concatenate([np.exp(-FALLING * SHARES), CONSTANT * np.exp(-FALLING * CONSTANTS)])
-    weight_H[0] *= NONE
-    return np.asarray(weight_H / weight_H.sum())
-
-
-PRIOR_H = _prior()
+PRIOR_H: Array = np.concatenate([np.exp(-FALLING * SHARES), CONSTANT * np.exp(-FALLING * CONSTANTS)])
+PRIOR_H[0] *= NONE
+PRIOR_H /= PRIOR_H.sum()
 
 
 def _weights(loss_WH: Array) -> Array:
@@ -384,15 +386,3 @@ def _losses(
     # Student's t with 4 degrees of freedom: an outlier is not impossible
     loss_NH = (4.0 + 1) / 2 * np.log1p(np.square(error_NH) / (4.0 * noise_N)[:, None])
     return np.asarray(loss_NH), np.asarray(np.abs(error_NH).min(axis=1))
-
-
-def _begin(rows: dict[str, Array], seconds_W: Array) -> bool:
-    """Add a report to the first ones of those workers that have not made them all, in place."""
-    young_W = (rows["reports"] < FIRST) & np.isfinite(seconds_W)
-    if not anywhere(young_W):
-        return False
-    rows["first"], rows["reports"], rows["usual"] = (rows[name].copy() for name in ("first", "reports", "usual"))
-    rows["first"][young_W, rows["reports"][young_W].astype(int)] = seconds_W[young_W]
-    rows["reports"][young_W] += 1
-    rows["usual"][young_W] = np.nanmedian(rows["first"][young_W], axis=1)
-    return False
