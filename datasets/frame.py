@@ -61,9 +61,6 @@ LATEST = 4_102_444_800.0
 LARGEST_ITERATION = 2**53
 """Beyond this, neighboring whole numbers are one float64, and a cast to int64 returns garbage from 2**63 on."""
 
-EMPTIEST, FREE_PLACES = 100, 10_000_000
-"""A panel of more than ten million places, and of a hundred for each row, is refused: it would only fill memory."""
-
 
 def frame_of(trace: Trace) -> pd.DataFrame:
     """Return a tidy frame: see :meth:`paceline.datasets.Trace.to_frame`."""
@@ -217,7 +214,7 @@ def _sorted_names(worker: pd.Series[Any]) -> tuple[NDArray[np.str_], NDArray[np.
 
 def require_dense(rows: int, iterations: int, workers: int) -> None:
     """Refuse a panel that would be nearly empty and larger than any memory."""
-    if iterations * workers > max(FREE_PLACES, EMPTIEST * rows):
+    if iterations * workers > max(10_000_000, 100 * rows):
         raise ValueError(
             f"{rows} rows name {workers} workers and {iterations} iterations, a nearly empty panel: check these columns"
         )

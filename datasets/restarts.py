@@ -10,9 +10,6 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
 
-MIN_ROWS, MIN_REPEATED = 2, 0.9
-"""Rows of a run, and share of the steps before that it writes again, from which it is a restart."""
-
 
 def runs_of(step_T: Array) -> Sizes:
     """Return the run that each row belongs to: a step counter that goes back starts a new one."""
@@ -64,10 +61,10 @@ def runs_of_rows(worker_N: NDArray[Any], step_N: Array) -> Sizes:
 
 def _written_again(before: Array, run: Array, highest: float) -> bool:
     """Return whether a run writes again the steps that it goes back over; the first and last may be cut off."""
-    if len(run) < MIN_ROWS:
+    if len(run) < 2:
         return False
     over = np.unique(before[(before >= run[0]) & (before <= min(run[-1], highest))])
-    return len(over) > 0 and np.isin(over, run).mean() >= MIN_REPEATED
+    return len(over) > 0 and np.isin(over, run).mean() >= 0.9
 
 
 def increments(total_T: Array, run_T: Sizes) -> Array:

@@ -5,8 +5,6 @@ Axes: T iterations, W workers.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,27 +13,6 @@ from paceline.datasets.trace import Trace
 
 KINDS = ("mixed", "noexog", "walk")
 """Kinds of fleets: all effects at once; covariates that explain nothing; speeds that wander and never return."""
-
-REGIME_LEVELS, REGIME_CHANGE = np.array([0.0, -0.25, -0.7]), 0.01
-"""Log speed in each hidden regime, and the probability of a change of regime per iteration."""
-
-AR, AR_NOISE, WALK_NOISE = (1.1, -0.2), 0.03, 0.03
-"""Coefficients and innovation scale of the second-order autoregression, and of the random walk."""
-
-NOISE, NOISE_FREEDOM = 0.06, 4.0
-"""Scale and degrees of freedom of the Student-t noise in log speed."""
-
-SPIKE_CHANCE, SPIKE_DEPTH = 0.01, (0.5, 1.5)
-"""Probability that a single iteration is slow, and by how much in log speed."""
-
-
-class _Fleet(NamedTuple):
-    """A simulated fleet: log speed without and with noise and spikes, and the two covariates, each ``[T, W]``."""
-
-    expected: Array
-    measured: Array
-    cpu: Array
-    memory: Array
 
 
 def synthetic_fleet(kind: str, workers: int = 100, iterations: int = 2000, seed: int = 0) -> Trace:
@@ -68,11 +45,11 @@ def synthetic_fleet(kind: str, workers: int = 100, iterations: int = 2000, seed:
     >>> fleet.meta["source"]
     'synthetic'
     """
-    fleet = _simulated(kind, workers, iterations, seed)
+    _, log_speed_TW, cpu_TW, memory_TW = _simulated(kind, workers, iterations, seed)
     return Trace(
         samples=np.full((iterations, workers), 64.0),
-        seconds=64.0 / np.exp(fleet.measured),
-        covariates=np.stack([fleet.cpu, fleet.memory], axis=-1),
+        seconds=64.0 / np.exp(log_speed_TW),
+        covariates=np.stack([cpu_TW, memory_TW], axis=-1),
         covariate_names=("cpu_share", "memory_pressure"),
         meta={"job": f"synthetic-{kind}", "source": "synthetic", "seed": str(seed)},
     )
@@ -80,10 +57,11 @@ def synthetic_fleet(kind: str, workers: int = 100, iterations: int = 2000, seed:
 
 def oracle_speed(kind: str, workers: int = 100, iterations: int = 2000, seed: int = 0) -> Array:
     """Return the speeds of the same fleet without noise and spikes, ``[T, W]``: no predictor can beat them."""
-    return np.asarray(np.exp(_simulated(kind, workers, iterations, seed).expected))
+    return np.asarray(np.exp(_simulated(kind, workers, iterations, seed)[0]))
 
 
-def _simulated(kind: str, workers: int, iterations: int, seed: int) -> _Fleet:
+def _simulated(kind: str, workers: int, iterations: int, seed: int) -> tuple[Array, Array, Array, Array]:
+    """Return log speed without and with noise and spikes, and the two covariates, ``[T, W]`` each."""
     if kind not in KINDS:
         raise ValueError(f"kind must be one of {KINDS}, got {kind!r}")
     if workers < 1 or iterations < 1:
@@ -98,17 +76,21 @@ def _simulated(kind: str, workers: int, iterations: int, seed: int) -> _Fleet:
     climbing_TW = np.mod(phase_W + np.arange(iterations)[:, None] / period_W, 1.0)
     memory_TW = np.clip(0.4 + 0.6 * climbing_TW + rng.normal(0.0, 0.02, shape), 0.0, 1.0)
     hardware_W = np.log(100.0) + rng.normal(0.0, 0.5, workers)
-    expected_TW = hardware_W + REGIME_LEVELS[_held(rng, shape, len(REGIME_LEVELS), REGIME_CHANGE)]
+    expected_TW = hardware_W + np.array([0.0, -0.25, -0.7])[_held(rng, shape, 3, 0.01)]
     if kind == "walk":
-        expected_TW += np.cumsum(rng.normal(0.0, WALK_NOISE, shape), axis=0)
+        expected_TW += np.cumsum(rng.normal(0.0, 0.03, shape), axis=0)
     else:
-        expected_TW += _autoregression(rng, shape)
+        past_TW = np.zeros((iterations + 2, workers))
+        past_TW[2:] = rng.normal(0.0, 0.03, shape)
+        for k in range(2, len(past_TW)):
+            past_TW[k] += 1.1 * past_TW[k - 1] - 0.2 * past_TW[k - 2]
+        expected_TW += past_TW[2:]
     if kind != "noexog":
         knee_W = rng.uniform(0.5, 0.9, workers)
         expected_TW += np.log(np.minimum(1.0, cpu_TW / knee_W)) - 2.0 * np.maximum(memory_TW - 0.8, 0.0)
-    noise_TW = NOISE * rng.standard_t(NOISE_FREEDOM, shape)
-    spikes_TW = (rng.random(shape) < SPIKE_CHANCE) * rng.uniform(*SPIKE_DEPTH, shape)
-    return _Fleet(expected_TW, expected_TW + noise_TW - spikes_TW, cpu_TW, memory_TW)
+    noise_TW = 0.06 * rng.standard_t(4.0, shape)
+    spikes_TW = (rng.random(shape) < 0.01) * rng.uniform(0.5, 1.5, shape)
+    return expected_TW, expected_TW + noise_TW - spikes_TW, cpu_TW, memory_TW
 
 
 def _held(rng: np.random.Generator, shape: tuple[int, int], count: int, change: float) -> NDArray[np.int64]:
@@ -118,11 +100,3 @@ def _held(rng: np.random.Generator, shape: tuple[int, int], count: int, change: 
     changed_TW[0] = True
     since_TW = np.maximum.accumulate(np.where(changed_TW, np.arange(shape[0])[:, None], 0), axis=0)
     return np.take_along_axis(index_TW, since_TW, axis=0)
-
-
-def _autoregression(rng: np.random.Generator, shape: tuple[int, int]) -> Array:
-    past_TW = np.zeros((shape[0] + 2, shape[1]))
-    past_TW[2:] = rng.normal(0.0, AR_NOISE, shape)
-    for k in range(2, len(past_TW)):
-        past_TW[k] += AR[0] * past_TW[k - 1] + AR[1] * past_TW[k - 2]
-    return past_TW[2:]

@@ -90,10 +90,6 @@ def speed_from_usage(
     )
 
 
-LONGEST, LONGEST_TO_ROWS = 1_000_000, 4
-"""A grid of more than a million iterations, and four per row, is refused: a time must be wrong."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Layout:
     """The content of the rows of a usage format: covariates with their units, in the order of the values.
@@ -270,7 +266,8 @@ def _groups_that_fit(path: Path, rows: Coded, step: float, covariates: int) -> I
     if np.spacing(max(abs(first), abs(last))) > step / 1000:
         raise ValueError(f"{path}: a time or its unit is wrong: {max(first, last, key=abs):g} s")
     length = 1 + (last - first) / step
-    if length > max(LONGEST, LONGEST_TO_ROWS * len(rows.time)):
+    # of more than a million iterations, and four per row, a time must be wrong
+    if length > max(1_000_000, 4 * len(rows.time)):
         raise ValueError(
             f"{path}: {len(rows.time)} rows from {first:g} s to {last:g} s would make {length:.3g} iterations of "
             f"{step:g} s: a time or its unit is wrong; if they are right, give a longer period"

@@ -40,9 +40,6 @@ MIN_ITERATIONS = 20
 MAX_ITERATIONS, MAX_REPORTS = 1000, 500_000
 """Number of last iterations that are replayed, and of reports of all workers together, which bounds time and memory."""
 
-ATTACHED_SECONDS = 0.0004, 0.001, 0.002
-"""Seconds that balancing adds to an iteration: least, usual and most (``benchmarks/simulate.md``)."""
-
 WARMUP = 50
 """Iterations before the scored ones, at most a quarter of all, so that forecasts have a start."""
 
@@ -385,7 +382,8 @@ def _recorded(job: Trace, global_batch: int | None, curves: Curves | None) -> Si
 
 def _attached(found: Simulation, seconds_TW: Array) -> Simulation:
     """Return what is saved once the time that balancing takes in every iteration is subtracted."""
-    least, usual, most = (seconds / float(seconds_TW.max(axis=1).mean()) for seconds in ATTACHED_SECONDS)
+    # seconds that balancing adds to an iteration: least, usual and most (benchmarks/simulate.md)
+    least, usual, most = (seconds / float(seconds_TW.max(axis=1).mean()) for seconds in (0.0004, 0.001, 0.002))
     saving, most_saved = found.saving - usual, found.max_saving - usual
     return replace(found, saving=saving, max_saving=most_saved, low=found.low - most, high=found.high - least)
 
@@ -470,10 +468,6 @@ def _named(worker: str) -> str:
     return f"worker {worker}" if worker.isdigit() else printable(worker)
 
 
-CHANGED, BESIDE = 0.1, 3
-"""A batch that changes by more than this share shows how time depends on it: from so many iterations on either side."""
-
-
 def pauses(seconds_TW: Array) -> Array:
     """Return the seconds of each worker's time that are a pause, ``[T, W]``; 0 where there is none."""
     from scipy.ndimage import median_filter
@@ -532,10 +526,11 @@ def fixed_share(samples_TW: Array, seconds_TW: Array) -> FixedShare:
 
 def _fixed_shares_at_size_changes(size_T: Array, seconds_T: Array) -> Array:
     """Return the fixed share that each change of the batch shows, and its weight, ``[changes, 2]``."""
-    changes = np.flatnonzero(np.abs(np.diff(size_T)) > CHANGED * np.minimum(size_T[1:], size_T[:-1])) + 1
+    # a batch that changes by more than 10% shows how time depends on it, from 3 iterations on either side
+    changes = np.flatnonzero(np.abs(np.diff(size_T)) > 0.1 * np.minimum(size_T[1:], size_T[:-1])) + 1
     found, ends = [], [0, *changes, len(size_T)]
     for before, at, after in zip(ends, ends[1:-1], ends[2:], strict=False):
-        past, now = slice(max(before, at - BESIDE), at), slice(at, min(after, at + BESIDE))
+        past, now = slice(max(before, at - 3), at), slice(at, min(after, at + 3))
         size, size_now = float(np.median(size_T[past])), float(np.median(size_T[now]))
         seconds, seconds_now = float(np.median(seconds_T[past])), float(np.median(seconds_T[now]))
         # seconds / seconds_now = (share + (1 - share) size) / (share + (1 - share) size_now), solved for the share

@@ -19,12 +19,6 @@ Order = tuple[int, int, int]
 LARGEST_AR_ROOT, LARGEST_MA_ROOT = 0.99, 0.95
 """Bounds of a conditional fit: a moving-average root nearer to 1 would never forget what a jump made obsolete."""
 
-STEPS, TOLERANCE = 30, 1e-5
-"""Most Gauss-Newton steps (most fits need fewer than ten), and the relative fall of the loss below which a fit ends."""
-
-FIRST_DAMPING, LARGEST_DAMPING = 1e-4, 1e3
-"""Damping of the first step, as a share of the curvature, and the damping above which a fit gives up."""
-
 LONG_AUTOREGRESSION = 8
 """Lags of the autoregression whose residuals approximate the innovations at the start (Hannan and Rissanen).
 
@@ -98,9 +92,9 @@ class _Panel:
     def fitted(self) -> tuple[Array, Array]:
         """Return the best coefficients and losses, by Gauss-Newton steps with damping where they overshoot."""
         at_GK, loss_G = self.start()
-        damping_G = np.full(len(at_GK), FIRST_DAMPING)
+        damping_G = np.full(len(at_GK), 1e-4)  # as a share of the curvature
         going = np.arange(len(at_GK) if at_GK.shape[1] else 0)  # a random walk has no coefficients
-        for _ in range(STEPS):
+        for _ in range(30):  # most fits need fewer than ten
             if not len(going):
                 break
             # Only groups that still improve are computed: most end within a few steps.
@@ -111,8 +105,8 @@ class _Panel:
             at_GK[going[better_G]], loss_G[going[better_G]] = candidate_GK[better_G], candidate_loss_G[better_G]
             # Levenberg-Marquardt: after progress trust the quadratic model more, after an overshoot much less.
             damping_G[going] *= np.where(better_G, 0.1, 100.0)
-            fell_G = loss - candidate_loss_G > TOLERANCE * loss
-            going = going[np.where(better_G, fell_G, damping_G[going] < LARGEST_DAMPING)]
+            fell_G = loss - candidate_loss_G > 1e-5 * loss
+            going = going[np.where(better_G, fell_G, damping_G[going] < 1e3)]
         return at_GK, loss_G
 
     def only(self, groups: NDArray[np.int64]) -> _Panel:

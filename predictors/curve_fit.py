@@ -21,9 +21,6 @@ of measurements with all floors, so its cost grows with the fourth power of thei
 LARGEST_TRUST = 0.2
 """Relative deviation from which a measurement gets less weight, no matter how noisy the others are."""
 
-REACH, MIN_NEARNESS = 2.0, 1e-3
-"""Factor between sizes at which a measurement's weight falls to 1/e, and the least weight of a distant one."""
-
 EXACT = 1e-9
 """Relative deviations below this are rounding."""
 
@@ -68,8 +65,9 @@ def nearness(sizes: ArrayLike, batch: float) -> Array:
     >>> nearness([16, 32, 64], 32).round(2)
     array([0.37, 1.  , 0.37])
     """
-    decades_N = np.log(np.asarray(sizes, dtype=np.float64) / batch) / math.log(REACH)
-    return np.maximum(np.exp(-np.square(decades_N)), MIN_NEARNESS)
+    # at half or twice the size the weight falls to 1/e
+    decades_N = np.log(np.asarray(sizes, dtype=np.float64) / batch) / math.log(2.0)
+    return np.maximum(np.exp(-np.square(decades_N)), 1e-3)
 
 
 def certainty(uncertainty: ArrayLike) -> Array:

@@ -14,9 +14,6 @@ from paceline._arrays import Array, Mask, all_finite, anywhere, mean
 from paceline.predictors.averages import Averages
 from paceline.predictors.fleet import covariate_names
 
-FORGETTING, RIDGE = 0.998, 0.25
-"""Factor by which examples fade in each iteration, and usual examples that a squared effect of 1 costs as much as."""
-
 HUBER, FARTHEST = 2.0, 6.0
 """Errors beyond this many of a worker's usual ones count linearly, and the most usual moves that a covariate counts."""
 
@@ -152,7 +149,7 @@ class DrivenAverages(Averages):
     def _learn_effects(self, moves: _Moves, places: slice, weight_W: Array, off_W: Array, error_W: Array) -> None:
         fleet = self.shared_state
         counted_KW = (moves.move_WK * weight_W[:, None]).T
-        products_DD = FORGETTING * fleet["products"]
+        products_DD = 0.998 * fleet["products"]  # examples fade
         products_DD[places, places] += counted_KW @ moves.move_WK
         products_DD[places, -1] += counted_KW @ off_W
         count = int(fleet["iterations"][0])
@@ -166,7 +163,8 @@ class DrivenAverages(Averages):
             products_DD[places, places] *= ratio_K[:, None] * ratio_K
             products_DD[places, -1] *= ratio_K
             usual = max(mean(error_W), SMALLEST_ERROR)  # NaN before the first error
-            ridge = RIDGE / usual**2 if anywhere(weight_W) else 1.0
+            # a squared effect of 1 costs as much as a quarter of a usual example
+            ridge = 0.25 / usual**2 if anywhere(weight_W) else 1.0
             penalized_KK = products_DD[places, places] + ridge * np.eye(len(unit_K))
             solved_K: Array = np.asarray(np.linalg.solve(penalized_KK, products_DD[places, -1]), dtype=np.float64)
             fleet["effects"] = _replaced(fleet["effects"][None], places, solved_K[None])[0]

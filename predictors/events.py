@@ -16,9 +16,6 @@ from paceline.predictors.protocol import FASTEST, SLOWEST, Forecast, Predictor, 
 MIN_EFFECT, MIN_ERRORS = 0.15, 5.0
 """An event is a forecast error beyond this in log speed, and beyond so many usual errors."""
 
-ERROR_SMOOTHING, LARGEST_ERROR, SMALLEST_ERROR = 0.05, 3.0, 1e-3
-"""Weight of the newest error in the usual one, and how many times the usual one it counts for at most."""
-
 REMEMBERED, SHORTEST = 3, 4
 """Events at equal distances that make a schedule, and the shortest distance."""
 
@@ -122,8 +119,9 @@ class PeriodicEvents(NestedPredictor):
         error_W = np.log(speed_W / inner.forecast_speed_at(samples_W, covariates_WD))
         size_W, mean_W, due_W = np.abs(error_W), rows["usual"], self._due()
         event_W = size_W > np.maximum(MIN_EFFECT, MIN_ERRORS * mean_W)
-        bounded_W = np.minimum(size_W, LARGEST_ERROR * mean_W + SMALLEST_ERROR)
-        smoothed_W = mean_W + ERROR_SMOOTHING * (bounded_W - mean_W)
+        # the newest error weighs 5% in the usual one, and counts for at most 3 of it
+        bounded_W = np.minimum(size_W, 3.0 * mean_W + 1e-3)
+        smoothed_W = mean_W + 0.05 * (bounded_W - mean_W)
         seen: Mask | float = 1.0
         if not all_finite(smoothed_W):
             smoothed_W = np.where(np.isnan(error_W), mean_W, np.where(np.isnan(mean_W), size_W, smoothed_W))

@@ -37,9 +37,6 @@ FIRST_NOISE, FIRST_WEIGHT, MIN_NOISE, NOISE_SMOOTHING, LARGEST = 0.05, 2.0, 0.01
 """Noise of a time before anything is known, and how many changes of time that counts for; the least noise, relative to
 it; the weight of the newest change of time in it, and the most times the noise that one change counts for."""
 
-MISSED_SMOOTHING, MAX_MISSED = 0.1, 0.5
-"""Weight of the newest squared error in those of last time and forecast, and the most that one counts for."""
-
 SUDDEN, UNLIKELY = np.log(1.5), 5.0
 """A change of time that no hypothesis explains within this, in log time, and so many times the noise, is a jump, and
 teaches nothing: a pause began or ended, or the speed changed."""
@@ -271,9 +268,9 @@ class FixedPart:
         last_W = rows["seconds"] / self._relative_seconds(rows["seconds"], rows["size"] / reference)
         forecast_W = reference / self.predictor.predict(covariates=report.covariates).speed
         error_W2 = np.log(now_W[:, None] / np.stack([last_W, forecast_W], axis=1))
-        bounded_W2 = np.minimum(np.square(error_W2), MAX_MISSED**2)
+        bounded_W2 = np.minimum(np.square(error_W2), 0.5**2)
         known_W = moved_W & ~np.isnan(error_W2[:, 0])
-        missed_W2 = rows["missed"] + MISSED_SMOOTHING * known_W[:, None] * np.where(
+        missed_W2 = rows["missed"] + 0.1 * known_W[:, None] * np.where(
             known_W[:, None], bounded_W2 - rows["missed"], 0.0
         )
         follow_W = known_W & (rows["missed"][:, 1] <= rows["missed"][:, 0])

@@ -33,10 +33,6 @@ if TYPE_CHECKING:
 SMOOTHINGS = np.array([0.4, 0.1, 0.02])
 """Weights of the newest iteration in a worker's averages of log speed and of covariates."""
 
-BOUND, SHRINKAGE = 3.0, 100.0
-"""In the fit of the linear path errors beyond this many running scales count linearly, and its weights are shrunk as by
-this many windows: less makes it worse where the second half of a trace is unlike the first."""
-
 DEFAULT = Training()
 
 
@@ -198,8 +194,9 @@ class NARX(Network):
 def linear_path(windows: Windows, width: int) -> Array:
     """Return the robust ridge regression of the targets on the first inputs, over the windows that do not validate."""
     weights_L: Array = np.zeros(width)
-    for bound in (np.inf, BOUND, BOUND, BOUND):
-        gram_LL, moment_L = SHRINKAGE * np.eye(width), np.zeros(width)
+    for bound in (np.inf, 3.0, 3.0, 3.0):  # errors beyond 3 running scales count linearly
+        # shrunk as by 100 windows: less makes it worse where the second half of a trace is unlike the first
+        gram_LL, moment_L = 100.0 * np.eye(width), np.zeros(width)
         for inputs_NF, targets_N in _blocks(windows, validates=False):
             inputs_NL = inputs_NF[:, :width]
             error_N = np.abs(targets_N - inputs_NL @ weights_L)

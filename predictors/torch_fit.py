@@ -282,10 +282,6 @@ def fit_gates(
     return Descent(weights, loss, columns, windows, training, fitting, generator, hides).to_the_end()
 
 
-HIDDEN_ALL, HIDDEN_EACH = 0.15, 0.1
-"""Probability that an example hides all of its covariates, and that it hides any single one."""
-
-
 def gated_change(weights: Weights, inputs: torch.Tensor, references: torch.Tensor, unit: torch.Tensor) -> torch.Tensor:
     """Return the same as :func:`paceline.predictors.network.gated_layer`, in torch, to be differentiated."""
     output = torch.tanh(inputs @ weights["w1"] + weights["b1"]) @ weights["w2"] + weights["b2"]
@@ -301,8 +297,9 @@ def _hider(covariate_columns_DF: torch.Tensor, generator: torch.Generator) -> Ca
         inputs, *others = batch
         if not covariates:
             return batch
-        hidden = torch.rand(*inputs.shape[:-1], covariates, generator=generator) < HIDDEN_EACH
-        hidden |= torch.rand(*inputs.shape[:-1], 1, generator=generator) < HIDDEN_ALL
+        # an example hides any single covariate in a tenth of the cases, and all of them in 15%
+        hidden = torch.rand(*inputs.shape[:-1], covariates, generator=generator) < 0.1
+        hidden |= torch.rand(*inputs.shape[:-1], 1, generator=generator) < 0.15
         return (inputs * (1.0 - hidden.float() @ covariate_columns_DF), *others)
 
     return hide

@@ -349,10 +349,6 @@ def _without_time(rows: pd.DataFrame, counts: RowCounts) -> pd.DataFrame:
 TENSORBOARD = ("Wall time", "Step", "Value")
 """The columns used; some exports have others between them, such as ``Relative time (s)``."""
 
-MOSTLY, NEAR, VALUE_DIGITS = 0.9, 2.0, 6
-"""Two files are of one training if this share of the rows agrees: steps within so many of the usual increments at the
-same time, or values to so many digits."""
-
 
 def read_tensorboard(paths: Sequence[Path], *, value_is_rate: bool = False) -> Iterator[Trace]:
     """Yield one trace per training, with steps and their seconds; rows with the same clock reading are merged.
@@ -421,11 +417,12 @@ def _is_same_training(long: pd.DataFrame, short: pd.DataFrame) -> bool:
     row = np.median(np.diff(wall_T))
     within_S = (wall_S >= wall_T[0] - row) & (wall_S <= wall_T[-1] + row)
     off_S = np.abs(np.interp(wall_S, wall_T, step_T) - step_S)
-    if within_S.mean() >= MOSTLY and np.median(off_S) <= NEAR * np.median(np.abs(np.diff(step_T))):
+    # nine rows in ten agree: steps within two usual increments at the same time, or values to six digits
+    if within_S.mean() >= 0.9 and np.median(off_S) <= 2.0 * np.median(np.abs(np.diff(step_T))):
         return True
-    held = set(zip(step_T, long["Value"].round(VALUE_DIGITS), strict=True))
-    copied = [pair in held for pair in zip(step_S, short["Value"].round(VALUE_DIGITS), strict=True)]
-    return bool(abs(wall_S[0] - wall_T[0]) < 1.0 and np.mean(copied) >= MOSTLY)
+    held = set(zip(step_T, long["Value"].round(6), strict=True))
+    copied = [pair in held for pair in zip(step_S, short["Value"].round(6), strict=True)]
+    return bool(abs(wall_S[0] - wall_T[0]) < 1.0 and np.mean(copied) >= 0.9)
 
 
 def _in_order(path: Path, time_T: Array, counts: RowCounts, *, repeats: bool = True) -> NDArray[np.int64]:
