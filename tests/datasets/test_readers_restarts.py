@@ -1,11 +1,10 @@
-"""Every reader is fed a log whose job was started again: each run counts from nothing, or from a checkpoint."""
+"""Readers of logs with a counter are fed one whose job was started again: each run counts from nothing, or from a checkpoint."""
 
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from readings import formats
 
 from paceline.datasets import read_traces
 
@@ -104,32 +103,6 @@ LOGS = {
     "sar": (sar, None, {}),
 }
 """The log, the speed in it (None: usage only), and the options to read it with."""
-
-CLOCK = "its rows carry a clock that goes on over a restart, and no counter; what is missing is a gap"
-ONE = "one row a worker, an average or a usual value: there is nothing to start again"
-WITHOUT = {
-    "parquet": "written from a trace, whose iterations are numbered already",
-    "fedscale": ONE,
-    "nvrx_scores": "a report carries no counter",
-    "megatron_timers": "a block of times carries no counter",
-    "torch_profiler": "a profile holds some steps of one run",
-    "prometheus": CLOCK,
-    "wandb_chart": "a row is an iteration, whatever its step",
-    "pai_variation": "a row is a job and its columns are the iterations",
-    **dict.fromkeys(
-        (
-            *("hivemind_monitor", "azure_vm_noise", "alibaba_machine_usage", "alibaba_container_usage", "google_2019"),
-            *("azure_vm_cpu", "bitbrains", "philly_cpu", "philly_mem", "philly_gpu", "supercloud_cpu"),
-            *("supercloud_gpu", "nvidia_smi"),
-        ),
-        CLOCK,
-    ),
-}
-
-
-def test_every_format_restarts_or_says_why_not():
-    assert set(LOGS) | set(WITHOUT) == set(formats())
-    assert not set(LOGS) & set(WITHOUT)
 
 
 def written(name, runs, folder):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from paceline.datasets import Trace
-from paceline.predictors import ARIMA, EWMA, Report, checks
+from paceline.predictors import ARIMA, Report, checks
 from paceline.predictors.arima import POOLED
 from paceline.predictors.arima_fit import Coefficients, fit_css, fit_css_groups
 
@@ -156,24 +156,6 @@ def test_unfitted_arima_is_log_ewma():
         level = np.log(speed) if level is None else level + 0.3 * (np.log(speed) - level)
         model.observe(Report(samples=[1.0], seconds=[1.0 / speed]))
     assert model.predict().speed == pytest.approx(np.exp(level), rel=1e-9)
-
-
-@pytest.mark.slow
-def test_explaining_covariate_halves_error():
-    trace = checks.example_trace(600)
-    model, ewma = ARIMA().fit([trace.select(slice(300))]), EWMA()
-    forecast_TW = observe_all(model, trace)
-    plain_TW = observe_all(ewma, trace)
-    assert log_error(forecast_TW, trace) < 0.5 * log_error(plain_TW, trace)
-
-
-def observe_all(model, trace):
-    model.reset(trace.workers)
-    return observe(model, trace.speed, trace.covariates, bool(model.covariate_names))
-
-
-def log_error(forecast_TW, trace):
-    return np.sqrt(np.mean(np.square(np.log(forecast_TW / trace.speed)[300:])))
 
 
 def test_worker_coefficients_and_pooled_for_new():
