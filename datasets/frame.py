@@ -118,17 +118,13 @@ def in_seconds(frame: pd.DataFrame, unit: str = "s", start_unit: str = "s") -> p
             found[name] = numbers_in(found, str(name)) * seconds_of(start_unit)
     if "start" in found.columns and (implausible := numbers_in(found, "start") > LATEST).any():
         at = _first(implausible)
+        time = numbers_in(found, "start")[at]
+        fits = next((unit for unit in ("ms", "us") if time * seconds_of(unit) <= LATEST), "ns")
         raise ValueError(
             f"column 'start' must hold seconds since 1970, but row {found.index[at]} holds "
-            f"{_cell(found['start'], at)}, after the year 2100; name its unit: "
-            f"start_unit={start_unit_of(numbers_in(found, 'start')[at])}"
+            f"{_cell(found['start'], at)}, after the year 2100; name its unit: start_unit={fits}"
         )
     return found
-
-
-def start_unit_of(time: float) -> str:
-    """Return the unit in which a number is a time between 2001 and 2100."""
-    return next((unit for unit in ("s", "ms", "us") if time * seconds_of(unit) <= LATEST), "ns")
 
 
 def panels_of(frame: pd.DataFrame) -> dict[str, Any]:
@@ -224,7 +220,8 @@ def numbers_in(frame: pd.DataFrame, name: str) -> NDArray[np.float64]:
     """Return a column as numbers."""
     import pandas as pd
 
-    if frame[name].dtype == np.float64 or _is_integer(frame[name]):
+    kind = frame[name].dtype
+    if kind == np.float64 or (isinstance(kind, np.dtype) and kind.kind in "iu"):
         return frame[name].to_numpy(dtype=np.float64)
     numbers = pd.to_numeric(frame[name], errors="coerce")
     broken = numbers.isna() & frame[name].notna()
@@ -232,10 +229,6 @@ def numbers_in(frame: pd.DataFrame, name: str) -> NDArray[np.float64]:
         at = _first(broken)
         raise ValueError(f"column {name!r} must hold numbers, but row {frame.index[at]} holds {_cell(frame[name], at)}")
     return numbers.to_numpy(dtype=np.float64)
-
-
-def _is_integer(column: pd.Series[Any]) -> bool:
-    return isinstance(column.dtype, np.dtype) and column.dtype.kind in "iu"
 
 
 def _cell(column: pd.Series[Any], row: int) -> str:

@@ -143,8 +143,12 @@ def _arranged(
 
 def _finished(one: Arranged) -> Trace:
     with _about(one.path):
-        rows = _in_order(one.rows, one.counts)
-        meta = {**one.meta, **one.counts.meta(), **_stored_meta(one.path)}
+        rows, beside, stored = _in_order(one.rows, one.counts), about(one.path), {}
+        if beside.is_file():
+            stored = json_of(beside, 1 << 20, "it is not what paceline wrote")
+            if not isinstance(stored, dict) or not all(isinstance(value, str) for value in stored.values()):
+                raise ValueError(f"{beside}: must hold a JSON object of texts")
+        meta = {**one.meta, **one.counts.meta(), **stored}
         if altered := one.counts.sentence():
             log.warning("%s: %s", one.path, altered)
         return Trace.from_frame(rows, unit=one.arrangement.unit, start_unit=one.arrangement.start_unit, meta=meta)
@@ -428,17 +432,6 @@ def write_csv(trace: Trace, path: Path) -> None:
         temporary.write_text(json.dumps(dict(trace.meta), indent=2) + "\n", encoding="utf-8")
     with atomic_write(path) as temporary:
         trace.to_frame().to_csv(temporary, index=False)
-
-
-def _stored_meta(path: Path) -> dict[str, str]:
-    """Return the ``meta`` kept beside a CSV, if there is any."""
-    beside = about(path)
-    if not beside.is_file():
-        return {}
-    found = json_of(beside, 1 << 20, "it is not what paceline wrote")
-    if not isinstance(found, dict) or not all(isinstance(value, str) for value in found.values()):
-        raise ValueError(f"{beside}: must hold a JSON object of texts")
-    return found
 
 
 FORMATS = tuple(

@@ -1,4 +1,4 @@
-"""Readers of logs with a counter are fed one whose job was started again: each run counts from nothing, or from a checkpoint."""
+"""Readers are fed logs whose job was started again: each run counts from nothing, or from a checkpoint."""
 
 import numpy as np
 import pandas as pd
