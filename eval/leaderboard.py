@@ -218,12 +218,15 @@ def _scores(
 
 def _summed_up(workers: pd.DataFrame, jobs: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     groups = workers.groupby(by)
-    with np.errstate(divide="ignore"):  # a predictor without any error has the ratio 0, and so has the mean
-        logs = workers.assign(rmse=np.log(workers["rmse"]), mae=np.log(workers["mae"])).groupby(by)
-        table = np.exp(logs[["rmse", "mae"]].mean())
+    table = groups[["rmse", "mae"]].agg(_geometric_mean)
     worst = workers.loc[groups["rmse"].idxmax()].set_index(by)
     table["worst"] = worst["rmse"]
     table["where"] = worst["trace"] + "/" + worst["worker"] if "trace" not in by else worst["worker"]
     table["coverage"] = groups["coverage"].mean()
     table[["overhead", "microseconds"]] = jobs.groupby(by)[["overhead", "microseconds"]].mean()
     return table.reset_index().sort_values([*by[:-1], "rmse"], ignore_index=True)
+
+
+def _geometric_mean(ratios: pd.Series[float]) -> float:
+    with np.errstate(divide="ignore"):  # a predictor without any error has the ratio 0, and so has the mean
+        return float(np.exp(np.log(ratios).mean()))
