@@ -64,12 +64,6 @@ def test_full_disk_does_not_end_training(tmp_path, caplog):
     assert again.server.finished
 
 
-@pytest.mark.parametrize("every", [0, 1, BATCH, 3 * BATCH])
-def test_full_disk_is_logged_once(tmp_path, caplog, every):
-    to_the_end(service_of(checkpoint=tmp_path / "gone" / "run.safetensors", checkpoint_every=every, epochs=5))
-    assert [record.levelname for record in caplog.records] == ["ERROR"]
-
-
 def test_wrong_checkpoint_is_refused(tmp_path):
     path = tmp_path / "run.safetensors"
     service = service_of(checkpoint=path, epochs=3)

@@ -1,12 +1,10 @@
-"""Clients that train by epochs: found, tested, and given steps of their own."""
+"""Clients that train by epochs: found, and tested now and then."""
 
 import logging
 
 import numpy as np
 import pytest
-from federated_rounds import LAWS, balancer_of, fleets, names_of, played
-from hypothesis import given
-from hypothesis import strategies as st
+from federated_rounds import names_of, played
 
 from paceline.coordinator.federated import FederatedBalancer, Reason, RoundReport
 
@@ -84,38 +82,3 @@ def test_epoch_client_and_the_deadline():
         plan = hurried.plan(names_of(6))
         assert plan.participating[0] == asked
         assert (plan.reasons[0] == Reason.LEFT_OUT) == (not asked)
-
-
-@pytest.mark.slow
-@LAWS
-@given(fleets, st.floats(0.2, 5.0), st.integers(20, 5000), st.integers(0, 9))
-def test_local_epochs_set_the_steps(fleet, epochs, mean, seed):
-    speed, comm = np.array(fleet).T
-    data = np.random.default_rng(seed).integers(mean, 2 * mean, len(fleet))
-    balancer = balancer_of(local_steps=None, local_epochs=epochs, batch=8)
-    balancer.join(names_of(len(fleet)), data=data)
-    plan = played(balancer, speed, comm, rounds=2)
-    wanted = epochs * data.mean() / 8
-    assert balancer.local_steps == 0, "those of a round are its plan's"
-    assert plan.local_steps == max(round(wanted), 1)
-    one_more = (plan.sizes + 1) * plan.local_steps / speed + comm
-    free = plan.sizes < plan.upper
-    assert np.all(one_more[free] >= plan.makespan * (1 - 1e-9) - 1e-5) or np.all(
-        plan.sizes[plan.seconds == plan.makespan] == 1
-    )
-
-
-def test_local_epochs_use_known_data():
-    balancer = balancer_of(local_steps=None, local_epochs=1, batch=8)
-    balancer.join(["a", "b"], data=[80, 240])
-    assert [balancer.plan(names).local_steps for names in (["a", "x"], ["a", "b", "x", "y"])] == [10, 20]
-
-
-def test_wrong_local_epochs_are_refused():
-    with pytest.raises(ValueError, match="local_epochs needs to know how many samples clients hold"):
-        balancer_of(local_steps=None, local_epochs=1).plan(["a", "b"])
-    for options in ({"local_epochs": 1}, {"local_steps": None}):
-        with pytest.raises(ValueError, match="give local_steps or local_epochs"):
-            balancer_of(**options)
-    with pytest.raises(ValueError, match="local_epochs must be above 0"):
-        balancer_of(local_steps=None, local_epochs=-1.0)

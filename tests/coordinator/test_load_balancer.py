@@ -183,37 +183,6 @@ def test_any_report_keeps_sum_multiple_and_bounds(reports, rules):
 
 
 @pytest.mark.parametrize(
-    ("report", "sentence"),
-    [
-        (Report([64] * 3, [0.5] * 3), r"each of the 4 workers, got the shapes \(3,\) and \(3,\); call join or leave"),
-        (Report([64] * 4, [0.5] * 5), r"each of the 4 workers, got the shapes \(4,\) and \(5,\)"),
-        (Report([64] * 4, [0.5] * 4, out_of_memory=[True]), r"out_of_memory must hold one flag for each of the 4"),
-    ],
-)
-def test_report_of_another_fleet_is_refused(report, sentence):
-    used, untouched = balancer(), balancer()
-    with pytest.raises(ValueError, match=sentence):
-        used.step(report)
-    assert all(same(used.step(each), untouched.step(each)) for each in random_reports(10))
-
-
-@pytest.mark.parametrize("where", ["sampled now", "in the report"])
-def test_covariates_of_another_shape_are_refused(where):
-    class Driven(LastValue):
-        covariate_names = ("cpu_share", "cpu_busy")
-
-    used, untouched = balancer(Driven()), balancer(Driven())
-    report, now = Report([64] * 4, [0.5, 0.5, 0.5, 1.0]), np.ones((4, 1))
-    if where == "in the report":
-        report, now = Report([64] * 4, [0.5, 0.5, 0.5, 1.0], covariates=now), None
-    with pytest.raises(
-        ValueError, match=r"covariates.* \(4, 2\), in the order \['cpu_share', 'cpu_busy'\], got \(4, 1\)"
-    ):
-        used.step(report, now)
-    assert all(same(used.step(each), untouched.step(each)) for each in random_reports(10))
-
-
-@pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         ({"horizon": 0}, "horizon must be at least 1 iteration, got 0"),

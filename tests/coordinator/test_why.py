@@ -77,23 +77,23 @@ def test_every_sentence_is_true(seed):
 
 
 @pytest.mark.parametrize(
-    ("report", "covariates"),
+    ("report", "covariates", "sentence"),
     [
-        (Report([64, 64], [0.1, 0.1]), np.ones((3, 1))),
-        (Report([64, 64], [0.1, 0.1]), "warm"),
-        (Report([64, 64], [0.1, 0.1], covariates=np.ones((2, 5))), np.ones((2, 1))),
-        (Report([64, 64, 64], [0.1, 0.1, 0.1]), np.ones((2, 1))),
-        (Report([64, 64], [0.1, 0.1], comm_seconds=[0.1]), np.ones((2, 1))),
-        (Report([64, 64], [0.1, 0.1], out_of_memory=[True]), np.ones((2, 1))),
-        (Report(["a", "b"], [0.1, 0.1]), np.ones((2, 1))),
+        (Report([64, 64], [0.1, 0.1]), np.ones((3, 1)), r"\(2, 1\), in the order \['load'\], got \(3, 1\)"),
+        (Report([64, 64], [0.1, 0.1]), "warm", "."),
+        (Report([64, 64], [0.1, 0.1], covariates=np.ones((2, 5))), np.ones((2, 1)), r"the report's covariates .* got"),
+        (Report([64] * 3, [0.1] * 3), np.ones((2, 1)), r"the shapes \(3,\) and \(3,\); call join or leave"),
+        (Report([64, 64], [0.1, 0.1], comm_seconds=[0.1]), np.ones((2, 1)), "comm_seconds must hold one number"),
+        (Report([64, 64], [0.1, 0.1], out_of_memory=[True]), np.ones((2, 1)), "out_of_memory must hold one flag"),
+        (Report(["a", "b"], [0.1, 0.1]), np.ones((2, 1)), "."),
     ],
     ids=["covariates now", "no numbers", "covariates then", "fleet", "communication", "memory", "samples"],
 )
-def test_refused_step_changes_nothing(report, covariates):
+def test_refused_step_changes_nothing(report, covariates, sentence):
     balancer = LoadBalancer(RLS(covariates=("load",)), workers=["a", "b"], global_batch=128)
     balancer.step(Report([64, 64], [0.1, 0.2]), np.ones((2, 1)))
     before, plan = balancer.state_dict(), balancer.plan
-    with pytest.raises((ValueError, TypeError)):
+    with pytest.raises((ValueError, TypeError), match=sentence):
         balancer.step(report, covariates)
     after = balancer.state_dict()
     assert before.keys() == after.keys()

@@ -54,6 +54,7 @@ def schedulers():
         "cyclic": lambda optim: of.CyclicLR(optim, 0.01, 0.3, step_size_up=3, cycle_momentum=False),
         "chained": chained,
         "one after the other": one_after_the_other,
+        "own": Own,
     }
 
 
@@ -72,24 +73,12 @@ class Own:
         return Decay(optim, lambda step: 1.0)
 
 
-KINDS = [
-    "one cycle",
-    "cosine",
-    "restarts",
-    "steps",
-    "milestones",
-    "lambda",
-    "factors",
-    "polynomial",
-    "cyclic",
-    "chained",
-    "one after the other",
-    "own",
-]
+KINDS = ["one cycle", "cosine", "restarts", "steps", "milestones", "lambda", "factors", "polynomial", "cyclic"]
+KINDS += ["chained", "one after the other", "own"]
 
 
 def scheduler_of(kind, optim):
-    return Own(optim) if kind == "own" else schedulers()[kind](optim)
+    return schedulers()[kind](optim)
 
 
 def made(optimizer, kind, tick):

@@ -25,24 +25,10 @@ class Hedging:
 
     A choice spares noisy workers by some caution, and shrinks what remains of the differences between workers: not at
     all, by half, or to equal batches. Every iteration shows what each would have cost, whichever was used: a report
-    gives one point of each worker's curve, and the forecast its shape. So nothing has to be tried out, and forecasts
-    that are only noise end in equal batches. This is the follow-the-leader rule over a few experts, with a fading
-    memory.
+    gives one point of each worker's curve, and the forecast, ``horizon`` iterations ahead, its shape. So nothing has to
+    be tried out, and forecasts that are only noise end in equal batches. This is the follow-the-leader rule over a few
+    experts, with a fading memory.
 
-    Parameters
-    ----------
-    global_batch
-        Samples of all workers together.
-    horizon
-        How many iterations ahead the forecasts are.
-
-    Attributes
-    ----------
-    choice
-        The choice that would have cost least; 0, the forecast itself, until something is known.
-
-    Examples
-    --------
     The second worker often takes nearly twice as long as forecast, so it is worth sparing it:
 
     >>> hedging = Hedging(global_batch=200)
@@ -57,6 +43,7 @@ class Hedging:
         self.global_batch = global_batch
         self.horizon = horizon
         self.choice = 0
+        """The choice that would have cost least; 0, the forecast itself, until something is known."""
         self._cost_C = np.zeros(len(CHOICES_C2))
         self._planned: list[Array] = []
 
@@ -136,14 +123,8 @@ class Hedging:
 def fluid_sizes(equal_CW: Array, start_W: Array | None, size: float) -> Array:
     """Return sizes that end together, ``[C, W]``, in fractions of samples.
 
-    Parameters
-    ----------
-    equal_CW
-        Time of a batch of the mean size.
-    start_W
-        Share of that time that is fixed; None if nothing is.
-    size
-        The mean size. No worker gets less than a sample, or than that size if it is smaller.
+    A batch of the mean ``size`` takes ``equal_CW``, of which the share ``start_W`` is fixed. No worker gets less than a
+    sample, or than the mean size if that is smaller.
     """
     workers = equal_CW.shape[1]
     if start_W is None:

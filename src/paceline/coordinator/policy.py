@@ -126,13 +126,7 @@ class Limits:
 
     @classmethod
     def of(cls, policy: Policy, workers: Sequence[str], global_batch: int, memory: Array | None = None) -> Self:
-        """Return the policy's bounds for this fleet.
-
-        Raises
-        ------
-        ValueError
-            If no split of the global batch satisfies the bounds.
-        """
+        """Return the policy's bounds for this fleet; a ValueError says if no split satisfies them."""
         lower = _by_worker(policy.lower, workers, unnamed=1)
         upper = _by_worker(policy.upper, workers, unnamed=np.inf)
         # Solved only for its checks: they name the bound that makes every split impossible.
@@ -149,7 +143,7 @@ class Limits:
 
     def after(self, report: Report, sizes: Sizes, forecast: Forecast) -> Self:
         """Return the bounds after a report: workers out of memory get less, unless their curves limit them already."""
-        ran_out = _flags(report.out_of_memory, len(sizes))
+        ran_out = np.asarray(report.out_of_memory) == 1
         if not ran_out.any():
             return self
         samples = np.asarray(report.samples, dtype=np.float64)
@@ -217,18 +211,11 @@ def require_fleet(report: Report, count: int) -> None:
             f"comm_seconds must hold one number for each of the {count} workers, got the shape "
             f"{np.shape(report.comm_seconds)}"
         )
-    if report.out_of_memory is not None:
-        _flags(report.out_of_memory, count)
-
-
-def _flags(out_of_memory: object, count: int) -> Mask:
-    flags = np.asarray(out_of_memory)
-    if flags.shape != (count,):
+    if report.out_of_memory is not None and np.shape(report.out_of_memory) != (count,):
         raise ValueError(
-            f"out_of_memory must hold one flag for each of the {count} workers, got the shape {flags.shape}"
+            f"out_of_memory must hold one flag for each of the {count} workers, got the shape "
+            f"{np.shape(report.out_of_memory)}"
         )
-    ran_out: Mask = flags == 1
-    return ran_out
 
 
 def _by_worker(bound: int | Mapping[str, int] | None, workers: Sequence[str], unnamed: float) -> Array:

@@ -23,11 +23,7 @@ def sentence(reasons: Iterable[Reason]) -> str:
     >>> sentence([(equal_batches, (2, 5))])
     'Equal batches: 2 of 5 warm-up iterations done.'
     """
-    return _joined(reasons) + "."
-
-
-def _joined(reasons: Iterable[Reason]) -> str:
-    return "".join([one if isinstance(one, str) else one[0](*one[1]) for one in reasons])
+    return "".join([one if isinstance(one, str) else one[0](*one[1]) for one in reasons]) + "."
 
 
 def resumed(iterations: int) -> str:
@@ -90,9 +86,16 @@ def moved(
     takers, more_takers = _largest(change)
     from_names, to_names = [workers[i] for i in givers], [workers[i] for i in takers]
     speed_before = None if known_before is None else known_speed(known_before)
-    faster = _recovery(takers[0], givers[0], speed, speed_before)
-    other, than = _reference(workers, speed, givers[0])
-    slower = 1 - float(speed[givers[0]]) / other
+    taker, giver = takers[0], givers[0]
+    faster = 0.0  # by how much the taker became faster, if that explains more than what the giver lost
+    if speed_before is not None and np.isfinite([speed_before[taker], speed_before[giver]]).all():
+        gained, lost = speed[taker] / speed_before[taker], speed_before[giver] / speed[giver]
+        faster = float(gained - 1) if gained > lost else 0.0
+    if len(workers) == 2:  # the median of two would be half their own difference away from both
+        other, than = float(speed[1 - giver]), workers[1 - giver]
+    else:
+        other, than = float(np.median(speed)), "the median"
+    slower = 1 - float(speed[giver]) / other
     # differences below 1% are not reported
     if faster >= 0.01:
         to_names[0] += f" ({percent(faster)} faster than before)"
@@ -100,21 +103,6 @@ def moved(
         from_names[0] += f" ({percent(slower)} slower than {than})"
     samples = count(int(change[change > 0].sum()), "sample")
     return f"Moved {samples} from {listed(from_names, more_givers)} to {listed(to_names, more_takers)}"
-
-
-def _recovery(taker: int, giver: int, speed: Array, before: Array | None) -> float:
-    """Return by how much the taker became faster, if that explains more than what the giver lost; otherwise 0."""
-    if before is None or not np.isfinite([before[taker], before[giver]]).all():
-        return 0.0
-    gained, lost = speed[taker] / before[taker], before[giver] / speed[giver]
-    return float(gained - 1) if gained > lost else 0.0
-
-
-def _reference(workers: Sequence[str], speed: Array, one: int) -> tuple[float, str]:
-    """Return the speed that a worker's speed is compared with, and a name for it."""
-    if len(workers) == 2:  # the median of two would be half their own difference away from both
-        return float(speed[1 - one]), workers[1 - one]
-    return float(np.median(speed)), "the median"
 
 
 def split_again(event: str, workers: Sequence[str], sizes: Sizes, known: Array) -> str:
@@ -205,12 +193,12 @@ def silent(workers: Sequence[str], missed: Sizes) -> str:
         return ""
     # Reports, not iterations: a running job may report several iterations at once.
     lasted = int(missed[quiet].min())
-    many = quiet.sum() > 1
-    were, theirs = (
-        ("were", "their sizes follow their own last ones") if many else ("was", "its size follows its own last one")
-    )
-    prefix = "at least " if many else ""
-    return f"; {_those(workers, quiet)} {were} missing from {prefix}the last {lasted} reports, so {theirs}"
+    names = _those(workers, quiet)
+    if quiet.sum() > 1:
+        return (
+            f"; {names} were missing from at least the last {lasted} reports, so their sizes follow their own last ones"
+        )
+    return f"; {names} was missing from the last {lasted} reports, so its size follows its own last one"
 
 
 def _those(workers: Sequence[str], chosen: Mask) -> str:

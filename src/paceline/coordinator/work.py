@@ -93,12 +93,7 @@ class WorkModel:
     def observe(self, features_WF: ArrayLike, seconds_W: ArrayLike) -> bool:
         """Learn from one iteration; return whether the coefficients have changed.
 
-        Parameters
-        ----------
-        features_WF
-            Features of each worker's batch, ``[W, F]``.
-        seconds_W
-            Busy time of each worker for it, ``[W]``; NaN, or any invalid number, where it is not known.
+        The busy time of a worker may be NaN, or any invalid number, where it is not known.
         """
         features, seconds = np.asarray(features_WF, dtype=np.float64), np.asarray(seconds_W, dtype=np.float64)
         if features.shape != (len(seconds), len(self.coefficients)):
@@ -133,13 +128,7 @@ class WorkModel:
         }
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from what ``state_dict`` returned.
-
-        Raises
-        ------
-        ValueError
-            If the state is one of other features.
-        """
+        """Go on from what ``state_dict`` returned; a ValueError says if it is one of other features."""
         if state["coefficients"].shape != self.coefficients.shape:
             raise ValueError(
                 f"the state has {len(state['coefficients'])} coefficients of cost, but this job has "
@@ -149,9 +138,7 @@ class WorkModel:
         self.fixed = float(state["fixed"])
         self.status = WorkStatus[str(state["status"])]
         self._seen = int(state["seen"])
-        # States of earlier versions fitted at every multiple of REFIT.
-        fits = state.get("fits", np.array([self._seen + REFIT - self._seen % REFIT, REFIT]))
-        self._next_fit, self._every = (int(number) for number in fits)
+        self._next_fit, self._every = (int(number) for number in state["fits"])
         self._past = deque(state["past"], maxlen=128)
 
     def _refit(self) -> bool:
@@ -163,7 +150,9 @@ class WorkModel:
         seconds_KW = np.where(known_KW, seconds_KW, 1.0)
         features_KWF = np.where(known_KW[..., None], features_KWF, 1.0)
         before, scale = self.coefficients, float(np.median(seconds_KW[known_KW]))
-        if _alike(features_KWF[known_KW]):
+        # Least variation of features relative to the first: below it batches are too much alike to tell costs apart.
+        ratio_RF = features_KWF[known_KW][:, 1:] / features_KWF[known_KW][:, :1]
+        if (ratio_RF.std(axis=0) < 0.02 * ratio_RF.mean(axis=0)).all():
             self.status, self.coefficients, self.fixed = WorkStatus.ALIKE, np.eye(len(before))[0], 0.0
         else:
             self.status = WorkStatus.LEARNED
@@ -194,14 +183,22 @@ def fitted(
     size, theta = len(coefficients), np.append(coefficients, fixed)
     # 8 steps are enough from the last fit
     for _ in range(8):
-        # What is fixed is so in seconds: in units of work it is as much more as the worker is faster.
-        speed_KW1 = np.broadcast_to(_speeds(features_KWF, seconds_KW, known_KW, theta)[:, None], (*known_KW.shape, 1))
+        # The usual speed of each worker, under these coefficients and fixed seconds. What is fixed is so in seconds: in
+        # units of work it is as much more as the worker is faster.
+        variable_KW = np.maximum(seconds_KW - theta[-1], 0.05 * seconds_KW)
+        columns = zip(((features_KWF * theta[:-1]).sum(axis=2) / variable_KW).T, known_KW.T, strict=True)
+        speed_W = np.array([np.median(speed[known]) if known.any() else 1.0 for speed, known in columns])
+        speed_KW1 = np.broadcast_to(speed_W[:, None], (*known_KW.shape, 1))
         design_KWF = np.concatenate([features_KWF, speed_KW1], axis=2)
         work_KW = np.where(known_KW, (design_KWF * theta).sum(axis=2), np.nan)
         slope_RF, target_R = _differences(design_KWF / work_KW[..., None], np.log(work_KW), np.log(seconds_KW))
         if len(target_R) < 16:
             return coefficients, fixed
-        weight_R = _weights(target_R)
+        # The square root of Huber's weights, against jumps of a worker's speed; what is 8 times the median, such as a
+        # checkpoint, is dropped.
+        size_R = np.maximum(np.abs(target_R), 1e-12)
+        typical = max(float(np.median(size_R)), 1e-9)
+        weight_R = np.where(size_R > 8.0 * typical, 0.0, np.sqrt(np.minimum(1, 1.5 * typical / size_R)))
         theta = not_negative(slope_RF * weight_R[:, None], target_R * weight_R, theta)
         total = theta[:size].sum()
         if total <= 0:  # all time seems fixed: nothing to divide by
@@ -209,23 +206,6 @@ def fitted(
         theta[:size] /= total
     rounded = np.round(theta[:size], 4)
     return rounded / rounded.sum(), float(theta[size])
-
-
-def _weights(residual_R: Array) -> Array:
-    """Return the square root of each residual's weight: Huber's, and 0 for gross outliers."""
-    size = np.maximum(np.abs(residual_R), 1e-12)
-    typical = max(float(np.median(size)), 1e-9)
-    # down-weight jumps of a worker's speed, and drop what is 8 times the median, such as a checkpoint
-    weight: Array = np.where(size > 8.0 * typical, 0.0, np.sqrt(np.minimum(1, 1.5 * typical / size)))
-    return weight
-
-
-def _speeds(features_KWF: Array, seconds_KW: Array, known_KW: Mask, theta: Array) -> Array:
-    """Return the usual speed of each worker, ``[W]``, under these coefficients and fixed seconds."""
-    work_KW = (features_KWF * theta[:-1]).sum(axis=2)
-    variable_KW = np.maximum(seconds_KW - theta[-1], 0.05 * seconds_KW)
-    columns = zip((work_KW / variable_KW).T, known_KW.T, strict=True)
-    return np.array([np.median(speed[known]) if known.any() else 1.0 for speed, known in columns])
 
 
 def _differences(slope_KWF: Array, work_KW: Array, seconds_KW: Array) -> tuple[Array, Array]:
@@ -271,10 +251,3 @@ def not_negative(design_RF: Array, target_R: Array, prior_F: Array) -> Array:
                 best, smallest = np.zeros(size), loss
                 best[list(chosen)] = part
     return best
-
-
-def _alike(features_RF: Array) -> bool:
-    """Return whether all batches have nearly the same mix of features."""
-    ratio_RF = features_RF[:, 1:] / features_RF[:, :1]
-    # Least variation of features relative to the first: below it batches are too much alike to tell costs apart.
-    return bool((ratio_RF.std(axis=0) < 0.02 * ratio_RF.mean(axis=0)).all())

@@ -126,26 +126,16 @@ def prepare(accelerator: Any, *things: Any, metrics: str | Iterable[Target] = ()
 class PreparedLoader:
     """A balanced loader with the interface of Accelerate's own: it moves batches, and reports the epoch's end.
 
-    Parameters
-    ----------
-    loader
-        The balanced loader.
-    accelerator
-        The accelerator, for its device and its record of running loaders.
-
     Attributes
     ----------
     loader
         The loader that was given.
     balance
         The handle that ``attach`` returned; None in a job of one process.
-    end_of_dataloader
-        Whether the batch yielded last was the epoch's last.
-    remainder
-        Accelerate's count of samples in the last batch that are not repetitions; 0 means that it repeats none.
     """
 
     remainder = 0
+    """Accelerate's count of samples in the last batch that are not repetitions; 0 means that it repeats none."""
 
     def __init__(self, loader: GlobalLoader, accelerator: Any) -> None:
         self.loader = loader

@@ -23,13 +23,7 @@ SHUFFLES = {"random": True, "sequential": False}
 
 
 def refuse_ignored(trainer: Any, mixin: type) -> None:
-    """Refuse the first option that would be ignored.
-
-    Raises
-    ------
-    ValueError
-        If there is one; the message says what to do.
-    """
+    """Raise a ValueError for the first option that would be ignored; it says what to do."""
     for sentence in (*_of_sharding(trainer), *_of_assigning(trainer, mixin), *_of_arguments(trainer.args)):
         raise ValueError(sentence)
     if trainer.args.full_determinism:
@@ -39,11 +33,6 @@ def refuse_ignored(trainer: Any, mixin: type) -> None:
             BalanceWarning,
             stacklevel=2,
         )
-
-
-def shuffles(arguments: Any) -> bool:
-    """Return whether every epoch has its own order."""
-    return SHUFFLES[getattr(arguments, "train_sampling_strategy", "random")]
 
 
 def loading(arguments: Any) -> dict[str, Any]:
@@ -63,11 +52,6 @@ def costs_for(dataset: Any, costs: Costs | None) -> Costs | None:
     """Return the loader's costs, with the numbers of all samples of this dataset.
 
     They are read here because the loader gets a dataset without the columns that the model does not take.
-
-    Raises
-    ------
-    ValueError
-        If the Trainer cannot honor them.
     """
     if costs is None:
         return None
@@ -167,14 +151,8 @@ def loss_of(trainer: Any, batch: Any) -> str:
     """Return the kind of the loss for such batches, ``"mean"`` or ``"sum"``: the same on all ranks.
 
     Losses divided by the number of tokens of all ranks suit any sizes and are averaged plainly. Means over the rank's
-    own batch are weighted by its samples.
-
-    Parameters
-    ----------
-    trainer
-        The Trainer, its model on every rank.
-    batch
-        This rank's first batch. Its loss is computed twice, without gradients and in evaluation mode.
+    own batch are weighted by its samples. The loss of this rank's first batch is computed twice, without gradients and
+    in evaluation mode.
     """
     if not takes_count(trainer) or not has_labels(batch):
         return "mean"
@@ -182,10 +160,12 @@ def loss_of(trainer: Any, batch: Any) -> str:
     if ratio > SAME:
         return "mean"
     if ratio > HALVED:
-        _warn(
+        warnings.warn(
             "A part of the loss is divided by the number of tokens of all ranks and a part is not, such as the loss of "
             "a router. Gradients are averaged plainly, as the Trainer does: in the second part, samples count more on "
-            "ranks with few of them"
+            "ranks with few of them",
+            BalanceWarning,
+            stacklevel=2,
         )
     return "sum"
 
@@ -206,23 +186,17 @@ def _ratio(trainer: Any, batch: Any) -> float:
     trainer.model.eval()  # no dropout, and no update of batch normalization's running statistics
     try:
         # a loss divided by the number of tokens halves with twice the number
-        losses = torch.stack([_loss(trainer, batch, count) for count in (64.0, 2 * 64.0)]).nan_to_num()
+        losses = []
+        for count in (64.0, 128.0):
+            inputs = trainer._prepare_inputs({**batch})  # a copy, because the Trainer removes labels from it
+            items = torch.tensor(count, device=trainer.args.device)
+            with torch.no_grad(), trainer.compute_loss_context_manager():
+                loss = trainer.compute_loss(trainer.model, inputs, num_items_in_batch=items)
+            losses.append(loss.detach().double().mean())
     finally:
         trainer.model.train(training)
-    once, twice = trainer.accelerator.gather(losses[None]).sum(0).tolist()
+    once, twice = trainer.accelerator.gather(torch.stack(losses).nan_to_num()[None]).sum(0).tolist()
     return float(twice / once) if once else 0.5  # a zero loss shows nothing: assume what the Trainer assumes
-
-
-def _loss(trainer: Any, batch: Any, count: float) -> torch.Tensor:
-    inputs = trainer._prepare_inputs({**batch})  # a copy, because the Trainer removes labels from it
-    items = torch.tensor(count, device=trainer.args.device)
-    with torch.no_grad(), trainer.compute_loss_context_manager():
-        loss: torch.Tensor = trainer.compute_loss(trainer.model, inputs, num_items_in_batch=items)
-    return loss.detach().double().mean()
-
-
-def _warn(sentence: str) -> None:
-    warnings.warn(sentence, BalanceWarning, stacklevel=2)
 
 
 FILE = "paceline.pt"
@@ -344,7 +318,7 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
             arguments.train_batch_size * arguments.world_size,
             rank=arguments.process_index,
             world_size=arguments.world_size,
-            shuffle=shuffles(arguments),
+            shuffle=SHUFFLES[getattr(arguments, "train_sampling_strategy", "random")],
             seed=arguments.seed if arguments.data_seed is None else arguments.data_seed,
             drop_last=arguments.dataloader_drop_last,
             accumulate=arguments.gradient_accumulation_steps,
@@ -461,14 +435,7 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
 class Feed:
     """A balanced loader with the interface that the Trainer expects.
 
-    Parameters
-    ----------
-    loader
-        The loader.
-    begin
-        Called before an epoch's first batch is taken.
-    send
-        Moves a batch to the device.
+    ``begin`` is called before an epoch's first batch is taken, and ``send`` moves a batch to the device.
     """
 
     def __init__(self, loader: BalancedLoader, begin: Callable[[], None], send: Callable[[Any], Any]) -> None:

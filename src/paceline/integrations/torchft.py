@@ -201,8 +201,6 @@ class ReplicaLoader:
         counts_P = self._gathered((float(count) if own else 0.0,))[:, 0]
         return loss * (float(counts_P[self._rank]) * len(counts_P) / max(float(counts_P.sum()), 1.0))
 
-    # -- parts -----------------------------------------------------------------------------------------------------
-
     def _agree(self, measured: tuple[float, float]) -> None:
         """Agree on the replicas of a step and on their sizes; a quorum in which that fails is followed by another.
 
@@ -214,7 +212,9 @@ class ReplicaLoader:
             if manager.participating_rank() is None:
                 raise ValueError("this replica has no part in its quorum: give the Manager use_async_quorum=False")
             self._rank = int(manager.participating_rank())
-            rows_PF = self._gathered((*measured, *self._settings(), *_encoded(self.name)))
+            settings = (len(self.dataset), self.global_batch, self.epochs, self._order.seed, self._order.shuffle)
+            name = self.name.encode().ljust(NAME_BYTES, b"\0")
+            rows_PF = self._gathered((*measured, *settings, *name))
             if manager.errored() is None:
                 plan = self._planned(rows_PF)
                 # What replicas have learned may differ after a failure, and other hardware may round otherwise.
@@ -232,31 +232,16 @@ class ReplicaLoader:
         rows: Array = rows_PF.cpu().numpy()
         return rows
 
-    def _settings(self) -> tuple[int, ...]:
-        return len(self.dataset), self.global_batch, self.epochs, self._order.seed, self._order.shuffle
-
     def _planned(self, rows_PF: Array) -> list[float]:
         """Learn what the replicas have measured, and return the sizes of this step, in their order."""
         measured_PF, settings_PF, names_PF = np.split(rows_PF, [2, 2 + len(SETTINGS)], axis=1)
         for name, values in zip(SETTINGS, settings_PF.T.astype(int).tolist(), strict=True):
             if len(set(values)) > 1:
                 raise ValueError(f"{name} must be the same on every replica, got {values}")
-        names = [_decoded(row_F) for row_F in names_PF]
+        names = [bytes(row_F.astype(np.uint8)).rstrip(b"\0").decode() for row_F in names_PF]
         if len(set(names)) < len(names):
             raise ValueError(f"replicas must have different names, got {names}: give name= or set REPLICA_GROUP_ID")
         self.replicas = tuple(names)
-        self._follow(names)
-        measured_WF = measured_PF[[names.index(worker) for worker in self.balancer.workers]]
-        if np.isfinite(measured_WF[:, 1]).any():
-            self.balancer.step(Report(samples=measured_WF[:, 0], seconds=measured_WF[:, 1]))
-        sizes_W = self.balancer.plan.sizes
-        left = len(self._order) - self.manager.current_step() % len(self) * self.global_batch
-        if left < self.global_batch:
-            sizes_W = split(Curves.from_speed(sizes_W.astype(float)), left).sizes
-        return [float(sizes_W[self.balancer.workers.index(name)]) for name in names]
-
-    def _follow(self, names: list[str]) -> None:
-        """Make the balancer's fleet these replicas."""
         joined = [name for name in names if name not in self.balancer.workers]
         if len(joined) == len(names):  # after a resume: a fleet is never empty
             self.balancer.join(joined.pop(0))
@@ -265,6 +250,14 @@ class ReplicaLoader:
                 self.balancer.leave(worker)
         for name in joined:
             self.balancer.join(name)
+        measured_WF = measured_PF[[names.index(worker) for worker in self.balancer.workers]]
+        if np.isfinite(measured_WF[:, 1]).any():
+            self.balancer.step(Report(samples=measured_WF[:, 0], seconds=measured_WF[:, 1]))
+        sizes_W = self.balancer.plan.sizes
+        left = len(self._order) - self.manager.current_step() % len(self) * self.global_batch
+        if left < self.global_batch:
+            sizes_W = split(Curves.from_speed(sizes_W.astype(float)), left).sizes
+        return [float(sizes_W[self.balancer.workers.index(name)]) for name in names]
 
     def _samples(self) -> NDArray[np.int64]:
         """Return the numbers of this replica's samples in this step."""
@@ -292,11 +285,3 @@ class ReplicaLoader:
 
         work.wait = timed
         return work
-
-
-def _encoded(name: str) -> list[int]:
-    return list(name.encode().ljust(NAME_BYTES, b"\0"))
-
-
-def _decoded(row_F: Array) -> str:
-    return bytes(row_F.astype(np.uint8)).rstrip(b"\0").decode()

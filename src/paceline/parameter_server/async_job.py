@@ -11,7 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from threading import Thread
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -40,16 +40,6 @@ from paceline.recording.sink import sinks
 logger = logging.getLogger("paceline.asynchronous")
 
 
-class JobSamples(Protocol):
-    """A data set with a length, whose samples are reached by their rows."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, row: int, /) -> Any:
-        """Return a sample."""
-        ...
-
-
 class AsyncJob:
     """Batches to train on, each at the newest parameters; ``push()`` takes the place of ``optimizer.step()``.
 
@@ -65,7 +55,8 @@ class AsyncJob:
         Any torch optimizer of the model. A copy of it works at the server; the one given is neither stepped nor to be
         changed in the loop.
     dataset
-        SampleBatch so that an epoch over all ranks covers every sample exactly once, even if workers fail.
+        Any map-style dataset, the same on every rank. An epoch over all ranks covers every sample exactly once, even if
+        workers fail.
     batch
         Samples of a worker's full batch, the most that any step takes.
     epochs
@@ -133,7 +124,7 @@ class AsyncJob:
         self,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
-        dataset: JobSamples,
+        dataset: Any,
         *,
         batch: int,
         epochs: int,

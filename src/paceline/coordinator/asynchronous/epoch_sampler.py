@@ -48,11 +48,6 @@ class EpochSampler:
     epochs
         How many epochs to draw, ``None`` for no end.
 
-    Attributes
-    ----------
-    applied
-        Samples that have been applied so far.
-
     Raises
     ------
     ValueError
@@ -97,8 +92,19 @@ class EpochSampler:
             count = int(self.left)
         draws: list[SampleBatch] = []
         while count > 0 and not self.empty:
-            draws.append(self._returned_up_to(count) if self._returned else self._fresh_up_to(count))
-            count -= len(draws[-1])
+            if self._returned:
+                assigned = self._returned.popleft()
+                if len(assigned) > count:
+                    self._returned.appendleft(assigned.after(count))
+                    assigned = assigned.first(count)
+            else:
+                rows = self._order[self._place : self._place + count]
+                assigned = SampleBatch(rows, np.full(len(rows), self._epoch))
+                self._place += len(rows)
+                if self._place == self.samples:
+                    self._shuffle(self._epoch + 1)
+            draws.append(assigned)
+            count -= len(assigned)
         if len(draws) == 1:
             return draws[0]
         none = np.empty(0, np.int64)
@@ -175,14 +181,7 @@ class EpochSampler:
         self._completed = 0
 
     def require_fit(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Raise unless a state belongs to this sampler.
-
-        Raises
-        ------
-        ValueError
-            If it is that of a sampler of other samples or another seed, or has assigned more than all epochs of this
-            one.
-        """
+        """Raise a ValueError if a state is that of other samples, another seed, or more epochs than these."""
         samples, seed, _ = (int(value) for value in state["size"])
         if (samples, seed) != (self.samples, self.seed):
             raise ValueError(
@@ -193,24 +192,9 @@ class EpochSampler:
         if self.epochs is not None and (epoch, place) > (self.epochs, 0):
             raise ValueError(
                 f"the state has assigned samples of epoch {epoch + 1 if place else epoch}, and epochs is "
-                f"{self.epochs}: "
-                "ask for as many as before, or more"
+                f"{self.epochs}: ask for as many as before, or more"
             )
 
     def _shuffle(self, epoch: int) -> None:
         self._epoch, self._place = epoch, 0
         self._order = np.random.default_rng((self.seed, epoch)).permutation(self.samples)
-
-    def _returned_up_to(self, count: int) -> SampleBatch:
-        assigned = self._returned.popleft()
-        if len(assigned) > count:
-            self._returned.appendleft(assigned.after(count))
-        return assigned.first(count)
-
-    def _fresh_up_to(self, count: int) -> SampleBatch:
-        rows = self._order[self._place : self._place + count]
-        assigned = SampleBatch(rows, np.full(len(rows), self._epoch))
-        self._place += len(rows)
-        if self._place == self.samples:
-            self._shuffle(self._epoch + 1)
-        return assigned

@@ -102,17 +102,14 @@ class SGD:
         scratch = np.empty(min(size, len(parameters)), dtype=parameters.dtype)
         for start in range(0, len(parameters), size):
             block = slice(start, start + size)
-            self._step(parameters[block], gradient[block], block, rate, factor, scratch[: len(parameters[block])])
-
-    def _step(
-        self, parameters: Vector, gradient: Vector, block: slice, rate: float, factor: float, scratch: Vector
-    ) -> None:
-        if self._momentum_P is not None:
-            momentum = self._momentum_P[block]
-            momentum *= self.momentum
-            momentum += np.multiply(gradient, factor, out=scratch)
-            gradient, factor = momentum, 1.0
-        parameters -= np.multiply(gradient, rate * factor, out=scratch)
+            step, out = gradient[block], scratch[: len(parameters) - start]
+            if self._momentum_P is None:
+                parameters[block] -= np.multiply(step, rate * factor, out=out)
+            else:
+                momentum = self._momentum_P[block]
+                momentum *= self.momentum
+                momentum += np.multiply(step, factor, out=out)
+                parameters[block] -= np.multiply(momentum, rate, out=out)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         return {} if self._momentum_P is None else {"momentum": self._momentum_P.copy()}
@@ -145,11 +142,9 @@ def miscounted(samples: int, assigned: int) -> str:
     >>> miscounted(samples=9, assigned=8)
     'it claims to be the mean of 9 samples, and 8 were assigned'
     """
-    return (
-        ""
-        if 1 <= samples <= assigned
-        else f"it claims to be the mean of {samples} samples, and {assigned} were assigned"
-    )
+    if 1 <= samples <= assigned:
+        return ""
+    return f"it claims to be the mean of {samples} samples, and {assigned} were assigned"
 
 
 def is_finite(values: Vector) -> bool:

@@ -43,11 +43,8 @@ class FederatedBalancer:
         Samples of a client in a local step, in the mean over the clients that are asked: what plain federated
         averaging would give everybody.
     local_steps
-        Local steps of every client in a round.
-    local_epochs
-        In place of ``local_steps``: as many steps as this many epochs of the mean client of the round take with the
-        mean batch. All take the same number: steps by each one's own data would cost accuracy, and leave no time to
-        balance. Clients must say how many samples they hold.
+        Local steps of every client in a round. All take the same number: steps by each one's own data would cost
+        accuracy, and leave no time to balance.
     deadline
         Seconds after which a round closes. A client that would miss it with its balanced batch, if it computed slower
         than forecast by one standard deviation, gets less; one that would miss it even with ``min_batch`` is not asked.
@@ -108,8 +105,7 @@ class FederatedBalancer:
         self,
         *,
         batch: int,
-        local_steps: int | None = None,
-        local_epochs: float | None = None,
+        local_steps: int,
         deadline: float | None = None,
         min_batch: int | None = None,
         largest: float = 8.0,
@@ -120,11 +116,7 @@ class FederatedBalancer:
         max_clients: int = 1_000_000,
     ) -> None:
         self.batch = _positive("batch", batch, "sample")
-        if (local_steps is None) == (local_epochs is None):
-            raise ValueError(f"give local_steps or local_epochs, and not both, got {local_steps} and {local_epochs}")
-        # 0 where they follow from epochs: those of a round are its plan's.
-        self.local_steps = 0 if local_steps is None else _positive("local_steps", local_steps, "step")
-        self.local_epochs = local_epochs
+        self.local_steps = _positive("local_steps", local_steps, "step")
         self.deadline = deadline
         self.min_batch = max(1, batch // 4) if min_batch is None else min_batch
         self.largest = largest
@@ -135,8 +127,6 @@ class FederatedBalancer:
         self.max_clients = _positive("max_clients", max_clients, "client")
         if not 1 <= self.min_batch <= self.batch:
             raise ValueError(f"min_batch must lie between 1 and the batch of {self.batch}, got {self.min_batch}")
-        if local_epochs is not None and not 0.0 < local_epochs < math.inf:
-            raise ValueError(f"local_epochs must be above 0 and finite, got {local_epochs}")
         if not 1.0 <= largest < math.inf:
             raise ValueError(f"largest must be at least 1 (times the batch) and finite, got {largest}")
         require_predictor(self.predictor)
@@ -149,8 +139,6 @@ class FederatedBalancer:
         self.rounds = 0
         self._unanswered = 0  # rounds in a row, up to now, to which nobody replied
         self._clients = Clients(self.predictor, max_clients)
-
-    # -- known clients -------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -216,8 +204,6 @@ class FederatedBalancer:
             raise ValueError(f"client {name!r} is not known, so it cannot leave")
         self._clients.leave([name])
 
-    # -- a round -------------------------------------------------------------------------------------------------
-
     def plan(self, clients: Sequence[object]) -> RoundPlan:
         """Return the batches of a round with these clients. Pure: asking twice gives the same answer.
 
@@ -229,7 +215,7 @@ class FederatedBalancer:
         Raises
         ------
         ValueError
-            If nobody or somebody twice is chosen, or epochs are asked for and nobody's data are known.
+            If nobody or somebody twice is chosen.
         """
         names = tuple(str(client) for client in clients)
         if not names or len(set(names)) != len(names):
@@ -238,11 +224,6 @@ class FederatedBalancer:
                 f"{len(set(names))} of them different"
             )
         rows = self._clients.rows(names)
-        data_W, steps = self._clients.values("data", rows), self.local_steps
-        if self.local_epochs is not None:
-            if not np.isfinite(data_W).any():
-                raise ValueError("local_epochs needs to know how many samples clients hold: give data= to join")
-            steps = max(round(self.local_epochs * float(np.nanmean(data_W)) / self.batch), 1)
         device_W = self._clients.values("device", rows).astype(np.int64)
         speed = self._clients.expected("speed", rows, device_W, self._clients.values("ceiling", rows))
         comm_W = self._clients.expected("comm", rows, device_W).curves.busy_seconds(np.ones(len(rows)))
@@ -250,14 +231,14 @@ class FederatedBalancer:
         flat_W = following.seconds(rows)
         is_flat_W = np.isfinite(flat_W)
         # Of all local steps together; next to nothing a sample where the time does not follow the samples.
-        times_W, one = np.where(is_flat_W, 1e-12, float(steps)), speed.curves
+        times_W, one = np.where(is_flat_W, 1e-12, float(self.local_steps)), speed.curves
         curves = Curves(one.floor * times_W, one.slope * times_W, one.intercept * times_W, one.limit)
         now = RoundBounds(
             curves=curves,
             # The time of those that do not follow their batch is like one to communicate: it is there whatever they do.
             comm=comm_W + np.nan_to_num(flat_W),
             spread=np.where(np.isfinite(speed.spread), speed.spread, self._clients.typical_spread()),
-            data=data_W,
+            data=self._clients.values("data", rows),
             memory=np.minimum(self._clients.values("memory", rows), self._clients.values("fits", rows)),
             due=self._clients.values("left_out", rows) >= self.try_again,
             fixed=following.sizes(rows, self.batch, self.min_batch),
@@ -275,8 +256,8 @@ class FederatedBalancer:
         return RoundPlan(
             clients=names,
             sizes=size_W,
-            local_steps=steps,
-            speed=np.maximum(size_W, 1) * steps / busy_W,
+            local_steps=self.local_steps,
+            speed=np.maximum(size_W, 1) * self.local_steps / busy_W,
             spread=speed.spread,
             comm_seconds=comm_W,
             source=speed.source,
@@ -328,8 +309,6 @@ class FederatedBalancer:
             most_W, silent = plan.sizes * plan.local_steps / left_W, rows[silent_W]
             columns["ceiling"][silent] = np.minimum(columns["ceiling"][silent], most_W[silent_W])
         self.rounds += 1
-
-    # -- saved and resumed ---------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return everything learned, as arrays with a row a client: loading it resumes exactly."""
