@@ -23,11 +23,19 @@ def test_output_follows_a_link(tmp_path):
 def test_output_to_a_pipe_keeps_the_pipe(tmp_path):
     pipe = tmp_path / "model.safetensors"
     os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    save_model(EWMA(), pipe)
+    with pytest.raises(OSError, match=r"model\.safetensors is no file"):
+        save_model(EWMA(), pipe)
     assert stat.S_ISFIFO(pipe.stat().st_mode)
-    assert len(os.read(reader, 1 << 16)) > 0
-    os.close(reader)
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o600), (0o022, 0o644)])
+def test_output_respects_the_umask(tmp_path, mask, mode):
+    before = os.umask(mask)
+    try:
+        save_model(EWMA(), tmp_path / "model.safetensors")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "model.safetensors").stat().st_mode) == mode
 
 
 def test_report_never_overwrites_json_of_the_user(tmp_path):

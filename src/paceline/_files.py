@@ -5,8 +5,6 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
@@ -18,12 +16,7 @@ from uuid import uuid4
 def atomic_write(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path`` to write to; it is renamed to ``path`` only if the block succeeds."""
     named, path = Path(path), Path(path).resolve()  # through a link, so that the link stays
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {named.parent} to write {named.name} into")
-    if path.exists() and not path.is_file():
-        with _write_through(named, path) as temporary:
-            yield temporary
-        return
+    _require_place(named, path)
     with _naming_errors(named, path.parent), _begun(path) as temporary:
         yield temporary
         temporary.chmod(0o666 & ~_umask())  # begun as a file that only its owner can read
@@ -35,28 +28,17 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
 def require_writable(path: str | Path) -> None:
     """Raise an error unless a file can be written here: called before long work, not after it."""
     named, path = Path(path), Path(path).resolve()
-    if path.is_dir():
-        raise IsADirectoryError(f"{named} is a folder: name a file to write")
+    _require_place(named, path)
+    with _naming_errors(named, path.parent), _begun(path):
+        pass
+
+
+def _require_place(named: Path, path: Path) -> None:
+    if path.exists() and not path.is_file():  # a device or a pipe would be replaced by a file
+        kind = "a folder" if path.is_dir() else "no file"
+        raise OSError(f"{named} is {kind}: name a file to write")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {named.parent} to write {named.name} into")
-    with _naming_errors(named, path.parent):
-        if path.exists() and not path.is_file():
-            path.open("wb").close()
-        else:
-            with _begun(path):
-                pass
-
-
-@contextmanager
-def _write_through(named: Path, path: Path) -> Iterator[Path]:
-    """Yield a temporary path whose content is then copied to a device or a pipe."""
-    if path.is_dir():
-        raise IsADirectoryError(f"{named} is a folder: name a file to write")
-    with tempfile.TemporaryDirectory() as folder:
-        temporary = Path(folder, path.name)
-        yield temporary
-        with _naming_errors(named, path.parent), temporary.open("rb") as source, path.open("wb") as target:
-            shutil.copyfileobj(source, target)
 
 
 @contextmanager

@@ -33,38 +33,15 @@ DISTURBED = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One live experiment.
+    """One live experiment; ``ValueError`` if there is no such thing, or a number is not above 0."""
 
-    Parameters
-    ----------
-    contention
-        A key of ``DISTURBANCES``.
-    schemes
-        Predictors by name, such as ``"auto"`` or ``"ewma:smoothing=0.5"``, or ``"control"``.
-    model
-        Name of the task: a key of ``paceline.lab.TASKS``.
-    global_batch
-        Samples of all ranks in an iteration.
-    rounds
-        Turns of every scheme, each between two turns of equal batches.
-    seconds
-        Length of a turn.
-    seed
-        Seed of the model, of the order of the data, and of the bursts.
-
-    Raises
-    ------
-    ValueError
-        If there is no such contention, model or predictor, or a number is not above 0.
-    """
-
-    contention: str = "quota"
-    schemes: tuple[str, ...] = ("auto",)
-    model: str = "digits-cnn"
-    global_batch: int = 896
-    rounds: int = 4
-    seconds: float = 3.0
-    seed: int = 0
+    contention: str = "quota"  # a key of DISTURBANCES
+    schemes: tuple[str, ...] = ("auto",)  # predictors by name, such as "ewma:smoothing=0.5", or "control"
+    model: str = "digits-cnn"  # a key of TASKS
+    global_batch: int = 896  # samples of all ranks in an iteration
+    rounds: int = 4  # turns of every scheme, each between two turns of equal batches
+    seconds: float = 3.0  # of a turn
+    seed: int = 0  # of the model, of the order of the data, and of the bursts
 
     def __post_init__(self) -> None:
         if self.contention not in DISTURBANCES:

@@ -258,35 +258,18 @@ def is_number(value: Any) -> bool:
 class Run:
     """The record of a run. NaN where a value is unknown, or a worker was not in the fleet.
 
-    Parameters
-    ----------
-    name
-        The file it was read from.
-    workers
-        All workers that ever took part, in the order in which they appeared.
-    of_workers
-        Arrays ``[T, W]`` under the names in ``OF_WORKERS``, and ``work``.
-    of_fleet
-        Arrays ``[T]`` under the names in ``OF_FLEET``.
-    agreed, acted
-        Whether all workers had the same plan, and whether the next sizes differ, ``[T]`` of bool.
-    why
-        The balancer's reason, T sentences.
-    skipped
-        Number of lines of the file that could not be read; their iterations are missing here.
-    lost
-        Number of iterations that could not be written, as on a full disk; they are missing here too.
+    Its numbers are those of :class:`paceline.recording.Iteration`, T times.
     """
 
-    name: str
-    workers: tuple[str, ...]
-    of_workers: Mapping[str, Array]
-    of_fleet: Mapping[str, Array]
-    agreed: NDArray[np.bool_]
-    acted: NDArray[np.bool_]
-    why: tuple[str, ...]
-    skipped: int = 0
-    lost: int = 0
+    name: str  # the file it was read from
+    workers: tuple[str, ...]  # all that ever took part, in the order in which they appeared
+    of_workers: Mapping[str, Array]  # [T, W], under the names in OF_WORKERS, and work
+    of_fleet: Mapping[str, Array]  # [T], under the names in OF_FLEET
+    agreed: NDArray[np.bool_]  # all workers had the same plan, [T]
+    acted: NDArray[np.bool_]  # the next sizes differ, [T]
+    why: tuple[str, ...]  # the balancer's reasons
+    skipped: int = 0  # lines that could not be read; their iterations are missing here
+    lost: int = 0  # iterations that could not be written, as on a full disk; they are missing here too
 
     def __len__(self) -> int:
         """Return the number of iterations."""
@@ -430,39 +413,21 @@ def newest(path: str | Path) -> Path:
 class AsyncRun:
     """The record of an asynchronous run. NaN where a value is unknown, or a worker was not in the fleet.
 
-    Parameters
-    ----------
-    name
-        The file it was read from.
-    scheme, bound, batch
-        The scheme's name, its bound in versions (``None`` for none), and the samples of a full batch.
-    workers
-        All workers that ever took part, in the order in which they appeared.
-    of_workers
-        Arrays ``[R, W]``: sizes, pushes, staleness, expected, done, wasted, waited, as in
-        :class:`paceline.recording.records.Round`.
-    of_fleet
-        Arrays ``[R]`` of the numbers of the whole fleet.
-    stragglers
-        Names of the stragglers of each round, R times.
-    acted, why
-        Whether something happened, and what, R times.
-    skipped, lost
-        Lines that could not be read, and rounds that could not be written; they are missing here.
+    Its numbers are those of :class:`paceline.recording.Round`, R times.
     """
 
-    name: str
+    name: str  # the file it was read from
     scheme: str
     bound: int | None
     batch: int
-    workers: tuple[str, ...]
-    of_workers: Mapping[str, Array]
-    of_fleet: Mapping[str, Array]
+    workers: tuple[str, ...]  # all that ever took part, in the order in which they appeared
+    of_workers: Mapping[str, Array]  # [R, W], under the names in ROUND_OF_WORKERS
+    of_fleet: Mapping[str, Array]  # [R], under the names in ROUND_OF_FLEET
     stragglers: tuple[tuple[str, ...], ...]
     acted: tuple[bool, ...]
     why: tuple[str, ...]
-    skipped: int = 0
-    lost: int = 0
+    skipped: int = 0  # lines that could not be read; their rounds are missing here
+    lost: int = 0  # rounds that could not be written; they are missing here
 
     def __len__(self) -> int:
         """Return the number of rounds."""

@@ -213,8 +213,6 @@ def require_page(path: str | Path) -> None:
     if path.suffix != ".html":
         raise ValueError(f"a report's path must end in .html, got {printable(str(path))}")
     require_writable(path)
-    if path.exists() and not path.is_file():
-        return  # a device or a pipe, which gets the page alone
     numbers = path.with_suffix(".json")
     if numbers.exists() and not is_page(numbers):
         raise FileExistsError(
@@ -238,10 +236,8 @@ def write_page(page: Page, path: str | Path) -> Path:
     """
     path = Path(path)
     require_page(path)
-    made = {path: render(page)}
-    if not path.exists() or path.is_file():
-        made[path.with_suffix(".json")] = json.dumps(page, indent=1, allow_nan=False) + "\n"
-    for file, text in made.items():
+    numbers = json.dumps(page, indent=1, allow_nan=False) + "\n"
+    for file, text in ((path, render(page)), (path.with_suffix(".json"), numbers)):
         with atomic_write(file) as temporary:
             temporary.write_text(text, encoding="utf-8")
     return path
