@@ -19,21 +19,11 @@ from paceline.audit.verdict import AuditStatus, AuditVerdict, Cause
 
 @dataclass
 class Audit:
-    """The audit of a script: its runs, one after the other, until a verdict follows.
+    """The audit of a script: its runs, one after the other, until a verdict follows."""
 
-    Parameters
-    ----------
-    run
-        Runs the script.
-    steps
-        Steps that are compared.
-    script
-        Whether a script is audited, with loaders of its own, and not a loss alone.
-    """
-
-    run: Runner
-    steps: int = 3
-    script: bool = True
+    run: Runner  # runs the script
+    steps: int = 3  # that are compared
+    script: bool = True  # with loaders of its own, and not a loss alone
     found: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     noise: float = 0.0

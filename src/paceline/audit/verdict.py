@@ -149,44 +149,20 @@ class Cause(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class AuditVerdict:
-    """Findings of an audit: whether the script is exact, the cause if it is not, and the deviations measured.
-
-    Parameters
-    ----------
-    status
-        Exact, not exact, or could not tell.
-    cause
-        Why, if it is not exact; None if it is.
-    detail
-        What belongs to the cause in this script.
-    deviation
-        The largest relative deviation that counts.
-    steps, ranks
-        How many of them were compared.
-    first_step, parameter
-        Where a deviation begins.
-    precision
-        Precision of the gradients, such as ``float64``.
-    noise
-        Relative deviation of two equal runs.
-    notes
-        What else the audit has to say, a sentence each.
-    runs
-        The largest relative deviation of each run from the first.
-    """
+    """Findings of an audit: whether the script is exact, the cause if it is not, and the deviations measured."""
 
     status: AuditStatus
-    cause: Cause | None = None
-    detail: str = ""
-    deviation: float = 0.0
-    steps: int = 0
+    cause: Cause | None = None  # why, if it is not exact
+    detail: str = ""  # what belongs to the cause in this script
+    deviation: float = 0.0  # the largest relative one that counts
+    steps: int = 0  # how many were compared
     ranks: int = 0
-    first_step: int = 0
+    first_step: int = 0  # where a deviation begins
     parameter: str = ""
-    precision: str = ""
-    noise: float = 0.0
-    notes: tuple[str, ...] = ()
-    runs: dict[str, float] = field(default_factory=dict)
+    precision: str = ""  # of the gradients, such as "float64"
+    noise: float = 0.0  # relative deviation of two equal runs
+    notes: tuple[str, ...] = ()  # what else the audit has to say, a sentence each
+    runs: dict[str, float] = field(default_factory=dict)  # the largest relative deviation of each from the first
 
     @property
     def sentence(self) -> str:

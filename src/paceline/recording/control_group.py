@@ -67,25 +67,16 @@ LOOKED_UP_EVERY = 0.1
 
 @dataclass(frozen=True)
 class ControlGroup:
-    """The folders and files of one control group.
-
-    Parameters
-    ----------
-    cpu
-        The folder with the quota, ``cpu.stat`` and the list of processes.
-    usage
-        The file that counts CPU time: ``cpuacct.usage`` (version 1) or ``cpu.stat`` (version 2), of the group with the
-        smallest quota.
-    pressure
-        The folder with ``cpu.pressure`` and ``memory.pressure``, in the tree of version 2.
-    above
-        The folders of the parent groups, the nearest first, as far as they are visible from here.
-    """
+    """The folders and files of one control group."""
 
     cpu: Path
+    """The folder with the quota, ``cpu.stat`` and the list of processes."""
     usage: Path
+    """The file that counts the CPU time of the group with the smallest quota: ``cpuacct.usage``, or ``cpu.stat``."""
     pressure: Path
+    """The folder with ``cpu.pressure`` and ``memory.pressure``, in the tree of version 2."""
     above: tuple[Path, ...] = ()
+    """The folders of the parent groups, the nearest first, as far as they are visible from here."""
 
     @classmethod
     def of_this_process(cls, root: str | Path = "/") -> ControlGroup | None:
