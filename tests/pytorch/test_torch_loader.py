@@ -137,7 +137,7 @@ def test_astray_rank_follows_the_others(num_workers):
     second.sizes = np.array([1, 7])
     next(others)  # cut with sizes that the first rank does not know
     second.sizes = np.array([4, 4])
-    second.adopt(first.place())
+    second.sync_from(first.place())
     rest = [*batches, *others]
     assert [len(batch) for batch in rest] == [4] * 8
     assert len(set(torch.cat(rest).tolist())) == 32
@@ -334,6 +334,6 @@ def test_place_of_another_rank_is_adopted(num_workers):
     other.shares = np.array([1, 3])
     for loop in (loops[0], loops[1], loops[1]):
         next(loop)
-    one.adopt(other.place())
+    one.sync_from(other.place())
     assert (one.position, one.shares.tolist()) == (other.position, [1, 3])
     assert [len(next(loop)) for loop in loops] == [1, 3]

@@ -84,7 +84,7 @@ class Fleet(RuleBasedStateMachine):
         if self.adopts_from is not None:
             if rank == self.adopts_from:
                 self.state, self.restart = loader.place(), loader.state_dict()
-            loader.adopt(self.state)
+            loader.sync_from(self.state)
         astray = rank == self.strays and self.adopts_from is None
         loader.sizes = self.random_sizes(np.random.default_rng([self.turns[rank], int(astray)]))
         self.turns[rank] += 1

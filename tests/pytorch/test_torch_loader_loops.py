@@ -142,7 +142,7 @@ def test_place_adopted_while_loading_ahead(num_workers):
         next(loop)
     state, place = saved(first), first.place()
     for loader in (first, second):
-        loader.adopt(place)
+        loader.sync_from(place)
     rest = [sample for batches in zip(*loops, strict=True) for batch in batches for sample in batch.tolist()]
     (alone,) = fleet(1)
     alone.load_state_dict(state)
@@ -397,5 +397,5 @@ def test_listeners_told_of_starts_and_batches():
     list(loader)
     assert told == ["start", "start", "before", ([10], 10), "before", ([5], 5)]
     told.clear()
-    loader.adopt(loader.place())
+    loader.sync_from(loader.place())
     assert told == ["start"]

@@ -231,7 +231,7 @@ def packed_owners(samples: Samples, fleet: Fleet, enough: float) -> Sizes:
     if samples.cap < np.inf and (sums(samples.tokens, owner_N, len(fleet)) > samples.cap).any():
         owner_N = _under_cap(samples, fleet)
     owner_N = _one_sample_each(samples, fleet, owner_N)
-    return _exchanged(samples, fleet, owner_N, enough)
+    return _exchange_samples(samples, fleet, owner_N, enough)
 
 
 def _longest_first(samples: Samples, fleet: Fleet) -> Sizes:
@@ -321,7 +321,7 @@ def _one_sample_each(samples: Samples, fleet: Fleet, owner_N: Sizes) -> Sizes:
     return owner_N
 
 
-def _exchanged(samples: Samples, fleet: Fleet, owner_N: Sizes, enough: float) -> Sizes:
+def _exchange_samples(samples: Samples, fleet: Fleet, owner_N: Sizes, enough: float) -> Sizes:
     """Move a sample from the latest rank to an early one, or swap two, while that ends the iteration sooner."""
     work_W = samples.works(owner_N, len(fleet))
     # Exchanges after which the search ends. It rarely needs ten.
@@ -360,14 +360,14 @@ def _best_exchange(
         gives, takes = np.concatenate([mine, mine]), np.concatenate([pair[1] for pair in pairs])
         moved = samples.costs[gives] - cost_T[takes]
         last = np.maximum(ends_W[latest] - moved * fleet.pace[latest], ends_W[partner] + moved * fleet.pace[partner])
-        last[~_allowed(samples, owner_N, (latest, partner), gives, theirs[takes])] = np.inf
+        last[~_allowed_exchanges(samples, owner_N, (latest, partner), gives, theirs[takes])] = np.inf
         best = int(last.argmin())
         if last[best] < ends_W[latest]:
             return int(gives[best]), int(theirs[takes[best]]), partner
     return None
 
 
-def _allowed(samples: Samples, owner_N: Sizes, pair: tuple[int, int], gives: Sizes, takes: Sizes) -> Mask:
+def _allowed_exchanges(samples: Samples, owner_N: Sizes, pair: tuple[int, int], gives: Sizes, takes: Sizes) -> Mask:
     """Return which exchanges leave both ranks under the cap, and the giving rank with enough samples."""
     fine: Mask = (takes >= 0) | (np.count_nonzero(owner_N == pair[0]) > samples.lower)
     if samples.cap < np.inf:
@@ -446,7 +446,7 @@ class Cuts:
         cut, first, left = [], 0, len(order)
         for rank in order:
             left -= 1
-            count = self._count(rank, first, left, deadline)
+            count = self._samples_by_deadline(rank, first, left, deadline)
             if count < self.lower:
                 return None
             cut.append((rank, count))
@@ -459,25 +459,25 @@ class Cuts:
         while rest:
             # Ranks among which the next is chosen so that little of its time is left over: more took longer and gained
             # nothing.
-            count, place = self._sparing(rest[:8], first, len(rest) - 1, deadline)
+            count, place = self._next_sparing(rest[:8], first, len(rest) - 1, deadline)
             if count < self.lower:
                 return None
             cut.append((rest.pop(place), count))
             first += count
         return cut if first == len(self.longest) else None
 
-    def _sparing(self, ranks: Sequence[int], first: int, left: int, deadline: float) -> tuple[int, int]:
+    def _next_sparing(self, ranks: Sequence[int], first: int, left: int, deadline: float) -> tuple[int, int]:
         longest = self.longest[min(first, len(self.longest) - 1)]
         choices = []
         for place, rank in enumerate(ranks):
-            count = self._count(rank, first, left, deadline)
+            count = self._samples_by_deadline(rank, first, left, deadline)
             room = (deadline - self.fixed[rank]) / (self.pace[rank] * longest)
             wasted = (room - count) / room if count >= max(self.lower, 1) else 1.0
             choices.append((wasted, place, count))
         _, place, count = min(choices)
         return count, place
 
-    def _count(self, rank: int, first: int, left: int, deadline: float) -> int:
+    def _samples_by_deadline(self, rank: int, first: int, left: int, deadline: float) -> int:
         """Return how many samples, from the first on, a rank ends in time; the others after it get their fewest."""
         longest = len(self.longest) - first - left * self.lower
         if longest <= 0 or deadline <= self.fixed[rank]:
@@ -522,7 +522,7 @@ def few_orders(fleet: Fleet, states: int) -> bool:
 def best_order(samples: Samples, fleet: Fleet, low: float, high: float, fine: float) -> list[int]:
     """Return the order of ranks, the longest samples first, with which they end soonest; up to ``fine``, relatively."""
     table = Table(samples, fleet)
-    _, high = _bisected(table, low, high, fine)
+    _, high = _bisect(table, low, high, fine)
     return table.order(high)
 
 
@@ -530,10 +530,10 @@ def order_bound(samples: Samples, fleet: Fleet, low: float, high: float, fine: f
     """Return a time before which no padded assignment ends, just below the earliest that one ends."""
     if (np.diff(samples.tokens) > 0).any():  # then contiguous cuts are not the best: the bound is that without a cap
         samples = replace(samples, cap=np.inf)
-    return _bisected(Table(samples, fleet), low, high, fine)[0]
+    return _bisect(Table(samples, fleet), low, high, fine)[0]
 
 
-def _bisected(table: Table, low: float, high: float, fine: float) -> tuple[float, float]:
+def _bisect(table: Table, low: float, high: float, fine: float) -> tuple[float, float]:
     while high - low > fine * low:
         middle = (low + high) / 2
         low, high = (low, middle) if table.is_feasible(middle) else (middle, high)
@@ -566,11 +566,11 @@ class Table:
 
     def is_feasible(self, deadline: float) -> bool:
         """Return whether there is an order in which all samples end by this time."""
-        return bool(self._covered(deadline)[-1] >= self.count)
+        return bool(self._cover(deadline)[-1] >= self.count)
 
     def order(self, deadline: float) -> list[int]:
         """Return an order of ranks in which all samples end by this time."""
-        covered = self._covered(deadline)
+        covered = self._cover(deadline)
         state, kinds = len(covered) - 1, []
         for states, before_SK in reversed(self.layers):
             before_K = before_SK[np.searchsorted(states, state)]
@@ -580,7 +580,7 @@ class Table:
         waiting = {kind: iter(np.flatnonzero(self.kind_W == kind).tolist()) for kind in set(kinds)}
         return [next(waiting[kind]) for kind in reversed(kinds)]
 
-    def _covered(self, deadline: float) -> Sizes:
+    def _cover(self, deadline: float) -> Sizes:
         covered = np.full(1 + self.layers[-1][0][-1], -1, dtype=np.int64)
         covered[0] = 0
         for states, before_SK in self.layers:

@@ -83,17 +83,17 @@ def sums(values_N: Array, owner_N: Sizes, ranks: int) -> Array:
 def checked_fleet(speeds: ArrayLike | BatchTimeCurves, fixed: ArrayLike) -> Fleet:
     """Return the fleet of these speeds or curves; an error names a wrong argument."""
     if hasattr(speeds, "slope"):
-        return _of_curves(speeds, fixed)  # type: ignore[arg-type]  # narrowed by its attribute
+        return _fleet_of_curves(speeds, fixed)  # type: ignore[arg-type]  # narrowed by its attribute
     speed_W = np.array(speeds, dtype=np.float64)
     if speed_W.ndim != 1 or not len(speed_W):
         raise ValueError(f"speeds must hold one number for each rank, got the shape {speed_W.shape}")
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         pace_W = 1.0 / speed_W
     _require(np.isfinite(pace_W) & (pace_W > 0), speed_W, "speeds must be finite and above 0", "rank")
-    return Fleet(pace_W, _fixed(fixed, len(speed_W)), np.zeros(len(speed_W)))
+    return Fleet(pace_W, _fixed_seconds(fixed, len(speed_W)), np.zeros(len(speed_W)))
 
 
-def _of_curves(curves: BatchTimeCurves, fixed: ArrayLike) -> Fleet:
+def _fleet_of_curves(curves: BatchTimeCurves, fixed: ArrayLike) -> Fleet:
     pace_W, floor_W, start_W = (
         np.array(column, dtype=np.float64) for column in (curves.slope, curves.floor, curves.intercept)
     )
@@ -102,10 +102,10 @@ def _of_curves(curves: BatchTimeCurves, fixed: ArrayLike) -> Fleet:
         raise ValueError(
             "curves with a limit bound samples, not their cost: give curves without limits, and cap= in tokens"
         )
-    return Fleet(pace_W, _fixed(start_W + np.asarray(fixed, dtype=np.float64), len(pace_W)), floor_W)
+    return Fleet(pace_W, _fixed_seconds(start_W + np.asarray(fixed, dtype=np.float64), len(pace_W)), floor_W)
 
 
-def _fixed(fixed: ArrayLike, ranks: int) -> Array:
+def _fixed_seconds(fixed: ArrayLike, ranks: int) -> Array:
     fixed_W = np.array(np.broadcast_to(np.asarray(fixed, dtype=np.float64), (ranks,)))
     _require(np.isfinite(fixed_W) & (fixed_W >= 0), fixed_W, "fixed must be finite and not negative", "rank")
     return fixed_W

@@ -147,7 +147,7 @@ class _Rounds:
 
 def _needs(problem: Problem) -> tuple[Array, float]:
     """Return what each sample takes of a cap, ``[N]``, and the cap; of several, the largest share, and 1."""
-    return (problem.tokens[:, 0], float(problem.caps[0])) if len(problem.caps) == 1 else (problem.share, 1.0)
+    return (problem.tokens[:, 0], float(problem.caps[0])) if len(problem.caps) == 1 else (problem.cap_fraction, 1.0)
 
 
 def _by_rounds(problem: Problem, rounds: int, slack: float, ranks_with_largest: float) -> _Rounds | None:

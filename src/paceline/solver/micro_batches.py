@@ -50,7 +50,7 @@ class Problem:
         return len(self.fleet)
 
     @cached_property
-    def share(self) -> Array:
+    def cap_fraction(self) -> Array:
         """The largest share of a cap that each sample takes, ``[N]``."""
         share_N: Array = (self.tokens / self.caps).max(axis=1)
         return share_N
@@ -117,7 +117,7 @@ def _owners(problem: Problem, count: int | None, level: float) -> list[list[int]
     left = ((level - problem.fleet.fixed) / problem.fleet.pace - fixed * (count or 0)).tolist()
     cost_N = problem.work[:, 0]
     if count is None and fixed:  # a sample takes as much of a micro-batch's fixed cost as of its cap
-        cost_N = cost_N + fixed * problem.share
+        cost_N = cost_N + fixed * problem.cap_fraction
     room = [float(problem.caps[0]) * (count or np.inf)] * problem.ranks
     speed_W = 1 / problem.fleet.pace
     share = float(problem.tokens[:, 0].cumsum()[-1] * speed_W[0] / speed_W.cumsum()[-1])
@@ -168,16 +168,16 @@ def _ranks_first(problem: Problem, mine: list[list[int]], count: int | None) -> 
     rank_B: list[int] = []
     of_N, over = np.full(len(problem), -1, dtype=np.int64), []
     for rank, places in enumerate(mine):
-        groups = (_alike(problem, places, count) if count else None) or _best_fit(problem, places)
+        groups = (_split_alike(problem, places, count) if count else None) or _best_fit(problem, places)
         for place, group in enumerate(groups[:count]):
             of_N[group] = len(rank_B) + place
         over += [sample for group in groups[count or len(groups) :] for sample in group]
         rank_B += [rank] * (count or len(groups))
     bins = Bins(np.array(rank_B, dtype=np.int64), of_N)
-    return bins if not over or _placed(problem, bins, sorted(over)) else None
+    return bins if not over or _place_rest(problem, bins, sorted(over)) else None
 
 
-def _placed(problem: Problem, bins: Bins, over: list[int]) -> bool:
+def _place_rest(problem: Problem, bins: Bins, over: list[int]) -> bool:
     """Put samples that did not fit beside their rank's others where there is room, on the rank that ends earliest."""
     room_BD, placed = problem.caps - np.zeros((len(bins.rank), len(problem.caps))), bins.of >= 0
     for column, tokens_N in enumerate(problem.tokens.T):
@@ -216,7 +216,7 @@ def _bins_first(problem: Problem, count: int | None, level: float) -> Bins | Non
     return Bins(np.concatenate([rank_B, np.array(spare, dtype=np.int64)]), of_N)
 
 
-def _alike(problem: Problem, samples: list[int], count: int) -> list[list[int]] | None:
+def _split_alike(problem: Problem, samples: list[int], count: int) -> list[list[int]] | None:
     """Divide samples into so many micro-batches of like cost, the largest first; None if they do not fit that way."""
     cap, *other_caps = problem.caps.tolist()
     groups: list[list[int]] = [[] for _ in range(count)]
@@ -241,7 +241,7 @@ def _alike(problem: Problem, samples: list[int], count: int) -> list[list[int]] 
 def _best_fit(problem: Problem, samples: list[int]) -> list[list[int]]:
     """Return micro-batches of these samples, by best fit decreasing: nearly as few as possible."""
     caps = problem.caps.tolist()
-    share = problem.share[samples]
+    share = problem.cap_fraction[samples]
     order = [samples[place] for place in np.argsort(-share, kind="stable").tolist()]
     groups: list[list[int]] = []
     if len(caps) > 1:  # first fit: there is no best of several caps
@@ -302,8 +302,8 @@ class _Exchanges:
     def __init__(self, problem: Problem, bins: Bins, *, equal: bool) -> None:
         self.problem, self.bins, self.equal = problem, bins, equal
         self.work_WP, self.tokens_BD, self.size_B = bins.work(problem, equal), bins.tokens(problem), bins.sizes
-        self.by_rank = _grouped(bins.rank[bins.of], problem.ranks)
-        self.bins_of = _grouped(bins.rank, problem.ranks)
+        self.by_rank = _group_by_owner(bins.rank[bins.of], problem.ranks)
+        self.bins_of = _group_by_owner(bins.rank, problem.ranks)
 
     def run(self, enough: float) -> None:
         """Exchange samples as long as that helps and the step takes longer than ``enough`` seconds."""
@@ -347,10 +347,10 @@ class _Exchanges:
         latest = int(seconds_WP[:, phase].argmax())
         order = np.argsort(seconds_WP[:, phase], kind="stable")[:8]
         early = [rank for rank in order.tolist() if seconds_WP[rank, phase] < seconds_WP[latest, phase]]
-        candidates = _spread(self.by_rank[latest])
+        candidates = _subsample(self.by_rank[latest])
         if not early or not len(candidates):
             return None
-        theirs = _spread(np.concatenate([self.by_rank[rank] for rank in early]))
+        theirs = _subsample(np.concatenate([self.by_rank[rank] for rank in early]))
         free = np.concatenate([self.bins_of[rank] for rank in early])
         # A place is a sample to swap with, or room in a micro-batch.
         place_C = np.concatenate([bins.of[theirs], free])
@@ -386,7 +386,7 @@ class _Exchanges:
         return int(candidates[sample]), -1 if moves_C[place] else int(theirs[place]), int(place_C[place])
 
 
-def _grouped(owner_N: Sizes, owners: int) -> list[Sizes]:
+def _group_by_owner(owner_N: Sizes, owners: int) -> list[Sizes]:
     """Return the places of each owner, rising."""
     order = np.argsort(owner_N, kind="stable")
     return np.split(order, np.bincount(owner_N, minlength=owners).cumsum()[:-1])
@@ -411,7 +411,7 @@ def _no_later(seconds_WP: Array, latest: int, rank_C: Sizes, new_ACP: Array, the
     return fine_AC
 
 
-def _spread(samples: Sizes) -> Sizes:
+def _subsample(samples: Sizes) -> Sizes:
     """Return at most 64 of these samples, evenly spread."""
     # search among 64 samples of a side, spread evenly over their costs
     if len(samples) <= 64:

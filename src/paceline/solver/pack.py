@@ -307,7 +307,7 @@ def _best(problem: Problem, micro_batches: int | str | None, *, padded: bool) ->
     """Return the best micro-batches that are found; None if they do not fit."""
     if micro_batches != "equal":
         count = None if micro_batches is None else int(micro_batches)
-        return _searched(problem, count, packing_bound(problem, count), padded=padded)
+        return _search_bins(problem, count, packing_bound(problem, count), padded=padded)
     bounds = equal_bounds(problem)
     # numbers of micro-batches to try; six from the one that padding alone would choose
     candidates, limit = sorted(bounds), 3
@@ -320,7 +320,7 @@ def _best(problem: Problem, micro_batches: int | str | None, *, padded: bool) ->
         # another number is tried if its bound is at least 0.3% earlier
         if bound * (1 + 3e-3) >= end or tried == limit or worse == 2:
             break
-        bins = _searched(problem, count, bound or packing_bound(problem, count), padded=padded)
+        bins = _search_bins(problem, count, bound or packing_bound(problem, count), padded=padded)
         if bins is None:
             continue
         _, work_WP = _loads(problem, bins, equal=True, padded=padded)
@@ -331,7 +331,7 @@ def _best(problem: Problem, micro_batches: int | str | None, *, padded: bool) ->
     return best
 
 
-def _searched(problem: Problem, count: int | None, bound: float, *, padded: bool) -> Bins | None:
+def _search_bins(problem: Problem, count: int | None, bound: float, *, padded: bool) -> Bins | None:
     if padded:
         return search_padded(problem, count, bound)
     # stop within 0.1% of the bound: a speed's forecast errs by more
@@ -546,7 +546,7 @@ def packing_bound(problem: Problem, count: int | None, *, padded: bool = False) 
         if count is None:
             bound = max(bound, level(problem.fleet, work + fixed * fewest))
         elif lower and len(problem.fixed) == 1:
-            bound = max(bound, _capped(problem, work, count))
+            bound = max(bound, _cap_bound(problem, work, count))
         if padded:
             samples = replace(samples, tokens=problem.tokens[:, 0], cap=float(problem.caps[0]))
             padded_cost = min_padded_cost(samples, fixed, count and count * problem.ranks)
@@ -567,7 +567,7 @@ def equal_bounds(problem: Problem) -> list[tuple[float, int]]:
     return bounds
 
 
-def _capped(problem: Problem, work: float, count: int) -> float:
+def _cap_bound(problem: Problem, work: float, count: int) -> float:
     """Return a bound from what the fastest ranks can do at most within their caps: the densest samples they can hold.
 
     What is left of the work must be done by the others.

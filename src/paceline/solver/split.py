@@ -137,7 +137,7 @@ def split(
     # A flat curve has an infinite rate. Where that leads to 0 * inf, the computed times decide, so no warning is due.
     with np.errstate(all="ignore"):
         plain = _load(fleet, multiples, step, lower, upper, comm)
-        load = _cautious(plain, spread, risk)
+        load = _stretch_noisy(plain, spread, risk)
         sizes = share(load, multiples)
         seconds = np.where(sizes > 0, plain.seconds(sizes), 0.0)
         status = _status(load, sizes)
@@ -210,7 +210,7 @@ def _expected_maximum(count: int) -> float:
     return NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
 
 
-def _cautious(load: Load, spread: ArrayLike | None, risk: float) -> Load:
+def _stretch_noisy(load: Load, spread: ArrayLike | None, risk: float) -> Load:
     """Return the load with the curves of noisy workers stretched."""
     if not 0 <= risk <= 2:
         raise ValueError(f"risk must lie in [0, 2], got {risk}")
@@ -433,10 +433,10 @@ class Load:
         done = np.where(started, done, self.lower)
         rows = ((bound - done > 1) & started).nonzero()[0]
         if len(rows):
-            done[rows] = self.only(rows)._bisected(done[rows], bound[rows], deadline)
+            done[rows] = self.only(rows)._bisect(done[rows], bound[rows], deadline)
         return done
 
-    def _bisected(self, done: Array, bound: Array, deadline: float) -> Array:
+    def _bisect(self, done: Array, bound: Array, deadline: float) -> Array:
         """Bisect between a count that is done in time and one that is late."""
         done = np.where(self.seconds(self.upper) <= deadline, self.upper, done)
         while (bound - done > 1).any():
@@ -524,10 +524,10 @@ def earliest(load: Load, multiples: int) -> tuple[float, Array]:
         margin = float(np.count_nonzero(moving)) ** 0.5 + 1
         pivot += float((missing + (margin if missing > 0 else -margin)) / np.dot(load.rate, moving))
         turn += 1
-    return (_from_bits(end), bound) if end - early == 1 else _ranked(load, done, bound, multiples)
+    return (_from_bits(end), bound) if end - early == 1 else _rank_times(load, done, bound, multiples)
 
 
-def _ranked(load: Load, done: Array, bound: Array, multiples: int) -> tuple[float, Array]:
+def _rank_times(load: Load, done: Array, bound: Array, multiples: int) -> tuple[float, Array]:
     """Return the deadline and the multiples ended by it, by ranking all times above ``done`` up to ``bound``."""
     count = (bound - done).astype(np.intp)
     rows = np.arange(len(done)).repeat(count)

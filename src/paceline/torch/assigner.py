@@ -59,13 +59,13 @@ class Order:
             If a sampler yields a number that the dataset does not have, or fewer than there are ranks.
         """
         if self.sampler is not None:
-            return self._sampled(self.sampler, epoch, ranks)
+            return self._order_of_sampler(self.sampler, epoch, ranks)
         if not self.shuffle:
             return np.arange(self.samples)
         # Sorting raw random bits: the stream of a bit generator is the same in every version of numpy.
         return np.argsort(np.random.PCG64([self.seed, epoch]).random_raw(self.samples), kind="stable")
 
-    def _sampled(self, sampler: Any, epoch: int, ranks: int) -> Samples:
+    def _order_of_sampler(self, sampler: Any, epoch: int, ranks: int) -> Samples:
         if hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)
         order = np.array(list(sampler), dtype=np.int64).reshape(-1)
@@ -143,7 +143,7 @@ class Assigner(ABC):
     def load_state_dict(self, state: State) -> None:
         """Move to the place of a saved state, at the start of a loop."""
 
-    def adopt(self, state: State) -> None:
+    def sync_from(self, state: State) -> None:
         """Move to the place of another rank, in the middle of a loop."""
         self.load_state_dict(state)
 
@@ -183,7 +183,7 @@ class EpochAssigner(Assigner):
         self.end()
 
     @abstractmethod
-    def expected(self, requested: int) -> tuple[Samples, int]:
+    def samples_to_load(self, requested: int) -> tuple[Samples, int]:
         """Return the samples to load next, those of this rank if shares stay as they are, and how far they reach.
 
         ``requested`` says how far they were asked for: 0 at the start, and then what was returned beside the last ones.
@@ -194,7 +194,7 @@ class EpochAssigner(Assigner):
         return requested <= self.place
 
     @abstractmethod
-    def settled(self) -> Samples:
+    def settled_samples(self) -> Samples:
         """Return requested samples that the next batch settles: this rank takes them then, or not at all."""
 
     @property
@@ -209,12 +209,12 @@ class EpochAssigner(Assigner):
         self.epoch, self.batches = epoch, 0
         self._unique = self.order.sampler is not None  # such an order may not come again: a state holds it
         self.digest = zlib.crc32(numbers.astype("<i8").tobytes()) if self._unique else 0
-        self._stand(numbers, 0)
+        self._move_to(numbers, 0)
 
     def end(self) -> None:
         """Leave out the rest of the epoch."""
         self.buffers = [np.arange(0)] * self.rule.world_size
-        self._stand(np.arange(0), 0)
+        self._move_to(np.arange(0), 0)
 
     def batches_in(self, epoch: int) -> int:
         """Return the batches of a whole epoch: of the one under way, or else of this one."""
@@ -257,9 +257,9 @@ class EpochAssigner(Assigner):
             self.buffers = np.split(held, np.cumsum(lengths)[:-1])
         elif len(held):
             numbers, place, self._unique = np.concatenate([held, numbers[place:]]), 0, True
-        self._stand(numbers, place)
+        self._move_to(numbers, place)
 
-    def _stand(self, numbers: Samples, place: int) -> None:
+    def _move_to(self, numbers: Samples, place: int) -> None:
         """Move to this place in this order."""
         self.numbers, self.place = numbers, place
         self.remaining = len(numbers) - place + sum(len(buffer) for buffer in self.buffers)
@@ -305,7 +305,7 @@ class SliceAssigner(EpochAssigner):
     def next(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, Samples]:
         """Return facts about the next batch, and this rank's samples."""
         if shares_W is not self._cut_for or self.remaining < self._room:
-            self._cut(shares_W)
+            self._cut_batch(shares_W)
         first = self.place + self._first
         return self._rank_batch, self.numbers[first : first + self._count]
 
@@ -321,23 +321,23 @@ class SliceAssigner(EpochAssigner):
         left = len(self.numbers) - place
         return place + self.rule.count(left) if left >= self._min_left else None
 
-    def expected(self, requested: int) -> tuple[Samples, int]:
+    def samples_to_load(self, requested: int) -> tuple[Samples, int]:
         """Return this rank's part of one more global batch, and where that ends."""
         place = max(requested, self.place)
         end = self.after(place)
-        return (np.arange(0), place) if end is None else (self.part(place), end)
+        return (np.arange(0), place) if end is None else (self.rank_samples(place), end)
 
-    def settled(self) -> Samples:
+    def settled_samples(self) -> Samples:
         """Return the samples of the next global batch: other ranks take the rest of it."""
         return self.numbers[self.place : self.after(self.place)]
 
-    def part(self, place: int) -> Samples:
+    def rank_samples(self, place: int) -> Samples:
         """Return this rank's samples of the global batch that begins at this place, if shares stay as they are."""
         sizes = self.rule.sizes(len(self.numbers) - place, self._shares_W).tolist()
         first = place + sum(sizes[: self.rank])
         return self.numbers[first : first + sizes[self.rank]]
 
-    def _cut(self, shares_W: Sizes) -> None:
+    def _cut_batch(self, shares_W: Sizes) -> None:
         """Compute what these shares mean for the next batch, and for all full ones as long as they stay."""
         self._shares_W = shares_W
         self._cut_for = sizes_W = self.rule.sizes(self.remaining, shares_W)  # the shares themselves, if it is full
@@ -386,7 +386,7 @@ class BufferAssigner(EpochAssigner):
         self._reach = min(self._reach, self._consumed + len(self.buffers[self.rank]))
         return self._rank_batch, self.buffers[self.rank][: sizes_W[self.rank]]
 
-    def expected(self, requested: int) -> tuple[Samples, int]:
+    def samples_to_load(self, requested: int) -> tuple[Samples, int]:
         """Return the next samples of the buffer, up to the end of a batch; their count begins with the loop."""
         buffer, size = self.buffers[self.rank], self._rank_batch.local(self.rank)
         # What came back from another rank can be taken without having been asked for again.
@@ -399,7 +399,7 @@ class BufferAssigner(EpochAssigner):
         """Return True: the whole buffer is requested sooner or later, from its front."""
         return True
 
-    def settled(self) -> Samples:
+    def settled_samples(self) -> Samples:
         """Return this rank's part of the next batch: the rest of its buffer stays."""
         return self.buffers[self.rank][: self._rank_batch.local(self.rank)]
 
@@ -411,7 +411,7 @@ class BufferAssigner(EpochAssigner):
 
     def reserve(self, sizes_W: Sizes) -> None:
         """Fill every rank's buffer for a batch of its size, and for what it may load ahead."""
-        held_W, drawable = self._held(), len(self.numbers) - self.place
+        held_W, drawable = self._buffer_lengths(), len(self.numbers) - self.place
         short_W = (1 + self.ahead) * sizes_W - held_W
         if drawable and short_W.max() > 0:
             needed = int(np.max(-(-short_W // np.maximum(sizes_W, 1))))
@@ -428,11 +428,11 @@ class BufferAssigner(EpochAssigner):
         self.digest = zlib.crc32(sizes_W.astype("<i8").tobytes(), self.digest)
         return parts
 
-    def _stand(self, numbers: Samples, place: int) -> None:
-        super()._stand(numbers, place)
+    def _move_to(self, numbers: Samples, place: int) -> None:
+        super()._move_to(numbers, place)
         self._consumed = self._reach = 0
 
-    def _held(self) -> Sizes:
+    def _buffer_lengths(self) -> Sizes:
         return np.array([len(buffer) for buffer in self.buffers])
 
     def _draw(self, sizes_W: Sizes, rounds: int) -> None:
@@ -453,7 +453,7 @@ class BufferAssigner(EpochAssigner):
         While sizes stay they do, and nothing moves. Who has more gives from the end of its buffer, which is not loaded
         yet but in the last few batches.
         """
-        held_W, borders_W1 = self._held(), _borders(sizes_W)
+        held_W, borders_W1 = self._buffer_lengths(), _borders(sizes_W)
         fair_W1 = borders_W1 * held_W.sum() // borders_W1[-1]
         spare_W = held_W - (fair_W1[1:] - fair_W1[:-1])
         for taker in np.flatnonzero(spare_W < 0):

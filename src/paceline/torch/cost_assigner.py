@@ -56,7 +56,7 @@ class CostAssigner(SliceAssigner):
         self.costs, self.table = costs, table
         self.coefficients, self.varies = table.prior, costs.global_tokens is not None
         self._known: dict[tuple[int, bytes, bytes], Division] = {}
-        self._counted = (-1, 0)
+        self._batches_counted = (-1, 0)
         super().__init__(order, rule, rank)
 
     def start(self, epoch: int) -> None:
@@ -68,7 +68,7 @@ class CostAssigner(SliceAssigner):
     def next(self, shares_W: Sizes, accumulate: int = 1) -> tuple[RankBatch, Samples]:
         """Return facts about the next batch, and this rank's samples."""
         self._shares_W = shares_W
-        samples = self.part(self.place)
+        samples = self.rank_samples(self.place)
         return RankBatch(self._assignment(self.place).counts, self.features(samples)), samples
 
     def advance(self) -> None:
@@ -84,7 +84,7 @@ class CostAssigner(SliceAssigner):
         """Return the end of the global batch that begins at this place; None if none begins there."""
         return self._end(place) if self.costs.global_tokens else super().after(place)
 
-    def part(self, place: int) -> Samples:
+    def rank_samples(self, place: int) -> Samples:
         """Return this rank's samples of the global batch that begins at this place, if shares stay as they are."""
         return self._slice(place)[self._assignment(place).of(self.rank)]
 
@@ -97,19 +97,19 @@ class CostAssigner(SliceAssigner):
         if not self.costs.global_tokens:
             return super().batches_in(epoch)
         epoch = self.epoch if self.remaining else epoch
-        if self._counted[0] != epoch or self.order.sampler is not None:  # trainers ask at every batch
+        if self._batches_counted[0] != epoch or self.order.sampler is not None:  # trainers ask at every batch
             free = replace(self.costs, cap=None)
             uncapped = CostAssigner(self.order, self.rule, self.rank, free, self.table)
             uncapped.start(epoch)
-            self._counted = (epoch, len(uncapped._ends()))
-        return self._counted[1]
+            self._batches_counted = (epoch, len(uncapped._ends()))
+        return self._batches_counted[1]
 
     def settings(self) -> dict[str, object]:
         """Return what must be the same on every rank, beside the order and the rule."""
         return {"costs of the samples": self.table.digest, **self.costs.settings()}
 
-    def _stand(self, numbers: Samples, place: int) -> None:
-        super()._stand(numbers, place)
+    def _move_to(self, numbers: Samples, place: int) -> None:
+        super()._move_to(numbers, place)
         self._known = {}
         if self.costs.global_tokens:
             self._until_N1 = np.concatenate([[0.0], self.table.tokens[numbers].cumsum()])
@@ -144,13 +144,13 @@ class CostAssigner(SliceAssigner):
         assert self.coefficients is not None
         key = (place, self._shares_W.tobytes(), self.coefficients.tobytes())
         if key not in self._known:
-            self._known[key] = self._divided(self.table[self._slice(place)])
+            self._known[key] = self._divide_batch(self.table[self._slice(place)])
         return self._known[key]
 
-    def _divided(self, samples: SampleCosts) -> Division:
+    def _divide_batch(self, samples: SampleCosts) -> Division:
         """Return who takes which of these samples, at the shares that hold."""
         assert self.coefficients is not None
-        return self.costs.divided(samples, self._shares_W, self.coefficients, self.min_samples)
+        return self.costs.assign_samples(samples, self._shares_W, self.coefficients, self.min_samples)
 
     def _require_room(self, cap: float) -> None:
         """Refuse an epoch in which a global batch exceeds what all ranks may take, before it begins."""
@@ -227,9 +227,9 @@ class PackAssigner(CostAssigner):
         """Return what must be the same on every rank, beside the order and the rule."""
         return {"pack": "lockstep" if self.lockstep else True, **super().settings()}
 
-    def _divided(self, samples: SampleCosts) -> Packed:
+    def _divide_batch(self, samples: SampleCosts) -> Packed:
         assert self.coefficients is not None
-        packing = self.costs.packed(samples, self._shares_W, self.coefficients, lockstep=self.lockstep)
+        packing = self.costs.pack_samples(samples, self._shares_W, self.coefficients, lockstep=self.lockstep)
         return _with_samples_for_all(packing)
 
     def _require_room(self, cap: float) -> None:

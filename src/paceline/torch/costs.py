@@ -164,8 +164,8 @@ class Costs:
         """Return the costs of all samples, each feature scaled to the mean 1; refuse numbers that are out of range."""
         read = self.read(dataset)
         cost_N = None if read.cost is None else np.asarray(read.cost)
-        known = self._known(list(read.parts.values()), cost_N, len(dataset))
-        return SampleCosts(_scaled(known.features, zeros=len(self.parts) > 1), known.tokens)
+        known = self._sample_costs(list(read.parts.values()), cost_N, len(dataset))
+        return SampleCosts(_scale_features(known.features, zeros=len(self.parts) > 1), known.tokens)
 
     def read(self, dataset: Any) -> Costs:
         """Return these costs with arrays in place of names and functions."""
@@ -189,7 +189,7 @@ class Costs:
         for name, function in value.items():
             numbers[name] = np.array([function(sample) for sample in samples], dtype=np.float64)
             require_in_range(numbers[name], name, first=first, of=of, zeros=several and name != "cost")
-        return self._known([numbers[name] for name in self.parts], numbers.get("cost"), len(samples), first, of)
+        return self._sample_costs([numbers[name] for name in self.parts], numbers.get("cost"), len(samples), first, of)
 
     def require_callable_costs(self) -> None:
         """Refuse numbers that are not a function of a sample: samples of a stream cannot be looked up."""
@@ -202,7 +202,7 @@ class Costs:
         if self.global_tokens is not None:
             raise ValueError("global_tokens is about datasets: for a stream leave it out, and give global_batch")
 
-    def divided(self, samples: SampleCosts, shares_W: Sizes, coefficients_F: Array, minimum: int) -> Assignment:
+    def assign_samples(self, samples: SampleCosts, shares_W: Sizes, coefficients_F: Array, minimum: int) -> Assignment:
         """Return the assignment of the drawn samples with which ranks end together, at these shares of work."""
         # keep the ranks' order of padded batches where that takes at most 5% longer
         return assign(
@@ -215,7 +215,7 @@ class Costs:
             steady=0.05,
         )
 
-    def packed(self, samples: SampleCosts, shares_W: Sizes, coefficients_F: Array, *, lockstep: bool) -> Packing:
+    def pack_samples(self, samples: SampleCosts, shares_W: Sizes, coefficients_F: Array, *, lockstep: bool) -> Packing:
         """Return the drawn samples in micro-batches under the cap, with which ranks end together."""
         return pack(
             samples.tokens,
@@ -238,7 +238,7 @@ class Costs:
         names = ("cap", "global_tokens", "padded")
         return {name: getattr(self, name) for name in names}
 
-    def _known(
+    def _sample_costs(
         self, parts_PN: list[Array], cost_N: Array | None, samples: int, first: int = 0, of: str = ""
     ) -> SampleCosts:
         """Return the numbers of some samples: a given cost is used as it is, and the costs of lengths are learned."""
@@ -295,7 +295,7 @@ class SampleCosts:
         return SampleCosts(self.features[samples], self.tokens[samples])
 
 
-def _scaled(features_NF: Array, *, zeros: bool = False) -> Array:
+def _scale_features(features_NF: Array, *, zeros: bool = False) -> Array:
     """Return features of the mean 1 each; with ``zeros``, all but the first may be 0 for some samples."""
     # cumsum adds in one order on every processor: features are compared, and costs computed, bit for bit.
     with np.errstate(all="ignore"):

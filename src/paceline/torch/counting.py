@@ -185,7 +185,7 @@ class BatchesOut:
         self._used, self._fetched = False, bool(self._out)
         self._backed.clear()
 
-    def backed(self, batch: RankBatch, model: object) -> None:
+    def note_backward(self, batch: RankBatch, model: object) -> None:
         """Note a backward pass of a model through this batch."""
         if self._out and self._out[0] is batch:
             self._backed.add(id(model))

@@ -84,7 +84,7 @@ def _shards() -> bool:
     return False
 
 
-class SumsToCome:
+class PendingAllReduces:
     """Compares how often gradients were summed with how often a loop of so many batches sums them.
 
     Both are the same on every rank at the same place of a script. What a rank sees of its own passes is not: rows
@@ -97,7 +97,7 @@ class SumsToCome:
 
     Examples
     --------
-    >>> sums = SumsToCome(batches=1)
+    >>> sums = PendingAllReduces(batches=1)
     >>> sums.hand_out(); sums.hand_out(); sums.sent()  # a loop of two batches that fetches one ahead
     >>> sums.waits
     True

@@ -102,11 +102,11 @@ class Exchange:
         # Lengths first: all_gather needs tensors of equal length. dist.all_gather_object would unpickle.
         payload = torch.frombuffer(bytearray(json.dumps(thing).encode()), dtype=torch.uint8)
         lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world_size)]
-        self._answered(lambda: dist.all_gather(lengths, torch.tensor([len(payload)]), group=self.group))
+        self._or_lost(lambda: dist.all_gather(lengths, torch.tensor([len(payload)]), group=self.group))
         longest = int(max(lengths))
         texts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.world_size)]
         padded = torch.nn.functional.pad(payload, (0, longest - len(payload)))
-        self._answered(lambda: dist.all_gather(texts, padded, group=self.group))
+        self._or_lost(lambda: dist.all_gather(texts, padded, group=self.group))
         pairs = zip(texts, lengths, strict=True)
         return [json.loads(text[: int(length)].numpy().tobytes()) for text, length in pairs]
 
@@ -116,9 +116,9 @@ class Exchange:
         np.savez(written, **state)  # type: ignore[arg-type]
         payload = torch.frombuffer(bytearray(written.getvalue()), dtype=torch.uint8)
         length = torch.tensor([len(payload)])
-        self._answered(lambda: dist.broadcast(length, src=self._first, group=self.group))
+        self._or_lost(lambda: dist.broadcast(length, src=self._first, group=self.group))
         sent = payload if self.rank == 0 else torch.zeros(int(length), dtype=torch.uint8)
-        self._answered(lambda: dist.broadcast(sent, src=self._first, group=self.group))
+        self._or_lost(lambda: dist.broadcast(sent, src=self._first, group=self.group))
         # Explicit, although it is numpy's default: what another process sent is never unpickled.
         with np.load(io.BytesIO(sent.numpy().tobytes()), allow_pickle=False) as arrays:
             return dict(arrays)
@@ -132,7 +132,7 @@ class Exchange:
         # part of a cycle that waits for the garbage collector, through hundreds of attached and detached balances.
         vars(self).pop("group", None)
 
-    def _answered(self, wait: Callable[[], T]) -> T:
+    def _or_lost(self, wait: Callable[[], T]) -> T:
         try:
             with unheard():
                 return wait()

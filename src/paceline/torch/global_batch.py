@@ -100,7 +100,7 @@ class GlobalBatch:
         """Return equal sizes of a full batch, as far as it can be divided."""
         return _in_proportion(np.ones(self.world_size), self.samples)
 
-    def checked(self, sizes_W: Any) -> Sizes:
+    def validate_sizes(self, sizes_W: Any) -> Sizes:
         """Return sizes of a full batch as a read-only array.
 
         Raises

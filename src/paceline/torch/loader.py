@@ -10,7 +10,7 @@ from paceline.torch.assigner import BufferAssigner, EpochAssigner, Order, Sample
 from paceline.torch.cost_assigner import CostAssigner, Pack, PackAssigner
 from paceline.torch.costs import Costs, SampleCosts
 from paceline.torch.global_batch import GlobalBatch
-from paceline.torch.loader_options import Loading, place, refuse, require_int, require_samples
+from paceline.torch.loader_options import Loading, place, raise_unknown_option, require_int, require_samples
 from paceline.torch.loading import source
 from paceline.torch.packed_collate import Flatten
 from paceline.torch.rank_loader import Pieces, RankLoader, borders
@@ -119,7 +119,7 @@ class BalancedLoader(RankLoader):
         multiprocessing_context: Any = None,
         **unknown: Never,
     ) -> None:
-        refuse(unknown, BalancedLoader)
+        raise_unknown_option(unknown, BalancedLoader)
         rank, world_size = place(rank, world_size)
         require_samples(dataset, world_size, 1)
         table = None if costs is None else costs.of_dataset(dataset)

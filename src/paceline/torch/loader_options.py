@@ -53,13 +53,13 @@ class Loading:
                 raise ValueError(f"{name} applies to loading processes only: set num_workers above 0, or leave it out")
 
 
-def refuse(unknown: Iterable[str], callee: Callable[..., Any]) -> None:
+def raise_unknown_option(unknown: Iterable[str], callee: Callable[..., Any]) -> None:
     """Raise an error that names the first option that is not known, and says what to use instead.
 
-    >>> refuse(["shufle"], lambda dataset, *, shuffle=True: None)
+    >>> raise_unknown_option(["shufle"], lambda dataset, *, shuffle=True: None)
     Traceback (most recent call last):
     TypeError: BalancedLoader has no option shufle: did you mean shuffle?
-    >>> refuse(["batch_size"], lambda dataset: None)
+    >>> raise_unknown_option(["batch_size"], lambda dataset: None)
     Traceback (most recent call last):
     TypeError: BalancedLoader has no option batch_size: give global_batch, the samples of all ranks together
     """

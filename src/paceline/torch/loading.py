@@ -202,7 +202,7 @@ class Prefetcher:
                 self._receive()
         self.ahead = self._waited, sum(self._seconds[sample] for sample in wanted) / self._processes
         batch = self._gathered([self._stock[sample] for sample in wanted])
-        for sample in self.assigner.settled().tolist():
+        for sample in self.assigner.settled_samples().tolist():
             self._under_way.discard(sample)
             self._stock.pop(sample, None)
             self._seconds.pop(sample, None)
@@ -238,7 +238,7 @@ class Prefetcher:
 
     def _next_request(self) -> Request:
         """Return the samples to ask for next; there may be none."""
-        expected, self._requested = self.assigner.expected(self._requested)
+        expected, self._requested = self.assigner.samples_to_load(self._requested)
         # What another rank was given near the end of the epoch can come back: it has been asked for already.
         samples = [sample for sample in expected.tolist() if sample not in self._under_way]
         self._under_way.update(samples)

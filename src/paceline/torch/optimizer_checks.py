@@ -62,7 +62,7 @@ class OptimizerChecks:
                     alone.append(one)
                 if not one.summed_for(optimizer):
                     unsummed.append(one)
-        weighting.accepted()
+        weighting.before_optimizer_step()
         if isinstance(optimizer, torch.optim.LBFGS) and _steps(optimizer, weighting.models):
             raise RuntimeError(LBFGS)
         # Scanning the parameters is slow, and almost no step needs it.
@@ -91,7 +91,7 @@ class OptimizerChecks:
         models = self._weighting.models  # composable replicate makes a wrapper of its own around their parameters
         others = [
             ddp
-            for ddp in _living(DistributedDataParallel)
+            for ddp in _instances_of(DistributedDataParallel)
             if not was_attached(ddp) and _trains(ddp) and not any(one.has(ddp.parameters()) for one in models)
         ]
         if others:
@@ -105,7 +105,8 @@ class OptimizerChecks:
                 ),
             )
         scheduler = getattr(sys.modules.get("accelerate.scheduler"), "AcceleratedScheduler", None)
-        if self._counts_all and scheduler is not None and any(not one.split_batches for one in _living(scheduler)):
+        schedulers = _instances_of(scheduler) if self._counts_all and scheduler is not None else []
+        if any(not one.split_batches for one in schedulers):
             self._weighting.warn(
                 "scheduler",
                 "Accelerate steps a prepared scheduler once per process, because it expects a loader that counts "
@@ -116,7 +117,7 @@ class OptimizerChecks:
 
 def _steps(optimizer: torch.optim.Optimizer, models: Sequence[Model]) -> bool:
     """Return whether the optimizer steps parameters of these models that have a gradient."""
-    return any(model.has(_stepped(optimizer)) for model in models)
+    return any(model.has(_parameters_with_gradients(optimizer)) for model in models)
 
 
 def _steps_again(optimizer: torch.optim.Optimizer) -> bool:
@@ -130,11 +131,11 @@ def _steps_again(optimizer: torch.optim.Optimizer) -> bool:
     return again
 
 
-def _stepped(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+def _parameters_with_gradients(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [one for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
 
 
-def _living(kind: type) -> list[Any]:
+def _instances_of(kind: type) -> list[Any]:
     """Return all objects of this class that this process holds."""
     # DistributedDataParallel keeps no list of its instances. `isinstance` would trigger lazy proxies to load.
     return [thing for thing in gc.get_objects() if type(thing) is kind]

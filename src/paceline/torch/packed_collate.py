@@ -72,12 +72,12 @@ def _tokens_and_labels(sample: Any) -> tuple[torch.Tensor, torch.Tensor]:
     if not fine:
         raise TypeError(
             f"pack= joins samples by their input_ids, one number for each token, and labels of the same length; got "
-            f"{_described(sample)}: give collate_fn=, which makes a micro-batch of a list of samples"
+            f"{_describe(sample)}: give collate_fn=, which makes a micro-batch of a list of samples"
         )
     return tokens, labels
 
 
-def _described(sample: Any) -> str:
+def _describe(sample: Any) -> str:
     if isinstance(sample, Mapping):
         return f"a sample with {', '.join(map(str, sample))}"
     shape = getattr(sample, "shape", None)

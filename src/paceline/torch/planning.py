@@ -194,11 +194,11 @@ class Planning:
         if work.observe(rows.features_WF / parts_W[:, None], rows["seconds"] / parts_W):
             self._loader.coefficients = work.coefficients
             if relative_change(work.work(rows.features_WF), work_W) > 0.02:
-                return self._retold(rows, work), True
+                return self._in_new_costs(rows, work), True
             self._take_plan()  # the same sizes, and a checksum of the new costs
         return planned, False
 
-    def _retold(self, rows: RankReports, work: WorkModel) -> RankReports:
+    def _in_new_costs(self, rows: RankReports, work: WorkModel) -> RankReports:
         """Report the last iterations to the predictor in units of the new costs; return the newest report in them.
 
         Speeds in the old units would look like a worker that has become slower: the one whose samples now cost more.
@@ -212,7 +212,7 @@ class Planning:
                 self.balancer.observe(Report(shares_W, at_shares(seconds_W, work_W, shares_W, fixed)))
         return rows.at_shares(work.work(rows.features_WF), shares_W, fixed)
 
-    def hand_over(self) -> None:
+    def apply_to_loader(self) -> None:
         """Set the shares of the latest plan on the loader, which checks them, unless they are set already."""
         if self._sizes_W is not self._last_W or self._loader.shares is not self._shares_W:
             self._loader.shares = self._sizes_W if self.in_order else self._sizes_W[self._rank_order]
@@ -235,7 +235,7 @@ class Planning:
         self._last_W = None
         self._steady_plans, self._usual_seconds = 0, math.nan
         self._take_plan()
-        self.hand_over()
+        self.apply_to_loader()
 
 
 def relative_change(one_W: Array, other_W: Array) -> float:

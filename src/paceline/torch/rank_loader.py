@@ -123,9 +123,9 @@ class Progress:
         begun = self._left or self.assigner.batches
         self._rest = self.assigner.state_dict() if begun else None
 
-    def adopt(self, state: State) -> None:
+    def sync_from(self, state: State) -> None:
         """Move to the place of another rank, in the middle of a loop."""
-        self.assigner.adopt(state)
+        self.assigner.sync_from(state)
         self.next_epoch = int(state["next_epoch"])
 
     def _warn_of_rest(self, epoch: int) -> None:
@@ -262,7 +262,7 @@ class RankLoader(ABC):
         self._progress = Progress(assigner)
         self.newest_loop: Callable[[], Loop | None] = _none
         self.ended = False
-        self._shares = rule.checked(rule.equal())
+        self._shares = rule.validate_sizes(rule.equal())
         self.batch_sizes = self._shares
         self.since_uneven = math.inf
         self.rank_batch = RankBatch(self._shares)
@@ -290,7 +290,7 @@ class RankLoader(ABC):
 
     @shares.setter
     def shares(self, shares_W: Sizes) -> None:
-        self._shares = self._rule.checked(shares_W)
+        self._shares = self._rule.validate_sizes(shares_W)
 
     @property
     def sizes(self) -> Sizes:
@@ -395,9 +395,9 @@ class RankLoader(ABC):
         self._take_shares(place)
         self._restart()
 
-    def adopt(self, place: Mapping[str, NDArray[Any]]) -> None:
+    def sync_from(self, place: Mapping[str, NDArray[Any]]) -> None:
         """Continue, in the middle of an epoch, from the place of another rank, after the two have diverged."""
-        self._progress.adopt(place)
+        self._progress.sync_from(place)
         self._take_shares(place)
         self._restart()
 

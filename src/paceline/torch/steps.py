@@ -23,10 +23,10 @@ from paceline.recording.torch.watch import state_work
 from paceline.torch.buffers import Buffers
 from paceline.torch.counting import Pass
 from paceline.torch.covariates import Sampled
-from paceline.torch.equal_shapes import SumsToCome
+from paceline.torch.equal_shapes import PendingAllReduces
 from paceline.torch.exchange import Exchange
 from paceline.torch.global_batch import RankBatch
-from paceline.torch.loss_kind import LossKind
+from paceline.torch.loss_reduction import LossReductionCheck
 from paceline.torch.planning import Planning
 from paceline.torch.rank_loader import RankLoader
 from paceline.torch.reports import MIN_BATCH_SHARE, RankReports, record
@@ -79,11 +79,11 @@ class Steps(Weighting):
         self.index = -1
         self.rows: RankReports | None = None
         self.uneven = False
-        self.to_come = SumsToCome(loader.accumulate)
+        self.to_come = PendingAllReduces(loader.accumulate)
         self.handle: object = None
         self.delayed = bool(clock.delay)
         self._planning, self._clock, self._covariates, self._buffers = planning, clock, covariates, Buffers()
-        self._kind = LossKind(delayed=self.delayed)
+        self._kind = LossReductionCheck(delayed=self.delayed)
         # Samples of unequal cost say nothing by their number; micro-batches of ranks are all of one size.
         self._compares = not (loader.coefficients is not None or loader.micro_batch)
         self._min_samples = MIN_BATCH_SHARE * loader.global_batch
@@ -134,7 +134,7 @@ class Steps(Weighting):
         self.batches.clear()
         self._clock.forget_batches()
 
-    def saves(self) -> None:
+    def before_state_dict(self) -> None:
         """Warn, when a state is saved, of batches that a job would miss that resumes from it."""
         if self.to_come.waits:
             self.warn(
@@ -156,13 +156,13 @@ class Steps(Weighting):
             one.batch, new = batches.next(model)
         if (batch := one.batch) is not None:
             if new:
-                self._new(batch)
+                self._begin_batch(batch)
             if batch.features:
                 coefficients = self.loader.coefficients.tolist()  # a recorder's hook on the module inside comes next
                 state_work(sum(part * each for part, each in zip(batch.features, coefficients, strict=True)))
         self._spent += time.thread_time() - began
 
-    def _new(self, batch: RankBatch) -> None:
+    def _begin_batch(self, batch: RankBatch) -> None:
         self._fresh = True
         if self._compares and not self._kind.full:
             self.looks = self._kind.looks = self._kind.wants(batch.sizes)
@@ -247,7 +247,7 @@ class Steps(Weighting):
 
     # -- at the end of a step ----------------------------------------------------------------------------------------
 
-    def accepted(self) -> None:
+    def before_optimizer_step(self) -> None:
         """Raise an error before an optimizer's step if ranks have looped differently."""
         if self._diverged is not None:
             self._planning.require_one_place(self._diverged)
@@ -266,10 +266,10 @@ class Steps(Weighting):
             self._diverged = None
             planning.settle(rows, self.index)
             planning.learn(rows)
-        planning.hand_over()
+        planning.apply_to_loader()
         if not rows.together:  # whatever ranks would plan from the same state, all use the first one's sizes
-            self.loader.adopt(self.exchange.from_first(self.loader.place()))
-        if rows.has_norms and (sentence := self._kind.learn(self._normed(rows), rows["log_norm"])):
+            self.loader.sync_from(self.exchange.from_first(self.loader.place()))
+        if rows.has_norms and (sentence := self._kind.learn(self._samples_of_norms(rows), rows["log_norm"])):
             self.warn(sentence, sentence)
         if rows.has_buffers and (parted := self._buffers.learn(rows["buffers"], uneven=bool(np.ptp(rows["samples"])))):
             self.warn(parted, parted)
@@ -277,7 +277,7 @@ class Steps(Weighting):
         if self.observers:
             self.notify(rows)
 
-    def _normed(self, rows: RankReports) -> Array:
+    def _samples_of_norms(self, rows: RankReports) -> Array:
         """Return the samples whose gradients' norms were reported, ``[W]``."""
         before_W = self._sizes[0]
         if before_W is None or not self.delayed:
@@ -323,7 +323,7 @@ class Steps(Weighting):
 
         loader, clock = self.loader, self._clock
         loader.before_batch, loader.after_batch = weakly(self.begin), weakly(self.hand_out)
-        loader.on_start, loader.before_state = weakly(self.start_loop), weakly(self.saves)
+        loader.on_start, loader.before_state = weakly(self.start_loop), weakly(self.before_state_dict)
         loader.before_load, loader.after_load = weakly(clock.load_begins), weakly(clock.load_ends)
 
     def disconnect(self) -> None:

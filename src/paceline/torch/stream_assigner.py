@@ -48,7 +48,7 @@ class StreamAssigner(Assigner):
     def start(self, epoch: int) -> None:
         """Begin this epoch."""
         self.epoch, self.batches, self.digest = epoch, 0, 0
-        self._stand(0)
+        self._move_to(0)
 
     def end(self) -> None:
         """Leave out the rest of the epoch."""
@@ -61,7 +61,7 @@ class StreamAssigner(Assigner):
             rank_batch = RankBatch(self.rule.sizes(len(samples), shares_W))
             known, owner_N = np.zeros(0), np.repeat(np.arange(len(shares_W)), rank_batch.sizes)
         else:
-            known, rank_batch, owner_N = self._divided(self.costs, samples, shares_W)
+            known, rank_batch, owner_N = self._divide_batch(self.costs, samples, shares_W)
         content = b"".join(fingerprint(sample if self.key is None else self.key(sample)) for sample in samples)
         self._seen = np.ascontiguousarray(known).tobytes() + owner_N.astype("<i8").tobytes() + content
         return rank_batch, [samples[number] for number in np.flatnonzero(owner_N == self.rank)]
@@ -93,16 +93,16 @@ class StreamAssigner(Assigner):
 
     def load_state_dict(self, state: State) -> None:
         """Move to a saved place: with the next batch, samples drawn before it are read again and dropped."""
-        self.adopt(state)
-        self._stand(int(state["drawn"]))
+        self.sync_from(state)
+        self._move_to(int(state["drawn"]))
         self.over = bool(state["over"])
 
-    def adopt(self, state: State) -> None:
+    def sync_from(self, state: State) -> None:
         """Load the state of another rank; the place in the stream is the same on every rank."""
         self.epoch, self.batches, self.digest = (int(state[name]) for name in ("epoch", "batches", "digest"))
         self._scale = np.array(state["scale"])
 
-    def _stand(self, samples: int) -> None:
+    def _move_to(self, samples: int) -> None:
         self._position, self.over = samples, False
         self._samples, self._batch, self._ahead = None, [], []
 
@@ -112,7 +112,7 @@ class StreamAssigner(Assigner):
             stream: Any = self.stream
             if hasattr(stream, "set_epoch"):
                 stream.set_epoch(self.epoch)
-            self._samples = islice(mixed(stream, self.window, self.seed, self.epoch), self._position, None)
+            self._samples = islice(shuffled_in_window(stream, self.window, self.seed, self.epoch), self._position, None)
         ranks = self.rule.world_size
         self._batch = self._ahead + list(islice(self._samples, self.rule.samples - len(self._ahead)))
         # As many as ranks are read ahead: where there are fewer, they are the stream's end, and join this batch.
@@ -125,7 +125,7 @@ class StreamAssigner(Assigner):
             )
         return self._batch
 
-    def _divided(self, costs: Costs, samples: list[Any], shares_W: Sizes) -> tuple[Array, RankBatch, Sizes]:
+    def _divide_batch(self, costs: Costs, samples: list[Any], shares_W: Sizes) -> tuple[Array, RankBatch, Sizes]:
         """Return the features of the drawn samples, the facts about the batch, and the rank of each sample, ``[N]``."""
         known = costs.of_samples(samples, self._position)
         if not len(self._scale):  # an average sample of the first batch costs 1: the same on every rank
@@ -133,7 +133,7 @@ class StreamAssigner(Assigner):
             self._scale = np.where(mean_F > 0, mean_F, 1.0)  # no sample may have had an image yet
         scaled = SampleCosts(known.features / self._scale, known.tokens)
         assert self.coefficients is not None
-        found = costs.divided(scaled, shares_W, self.coefficients, self.min_samples)
+        found = costs.assign_samples(scaled, shares_W, self.coefficients, self.min_samples)
         rank_batch = RankBatch(found.counts, costs.work(scaled[found.of(self.rank)]))
         return known.features, rank_batch, found.owner
 
@@ -178,11 +178,11 @@ def _content(part: Any) -> Iterator[bytes]:
             yield type(part).__qualname__.encode()
 
 
-def mixed(stream: Iterable[Any], window: int, seed: int, epoch: int) -> Iterator[Any]:
+def shuffled_in_window(stream: Iterable[Any], window: int, seed: int, epoch: int) -> Iterator[Any]:
     """Yield a stream's samples in a random order, each at most about a window away from its place; once each.
 
-    >>> sorted(mixed(range(7), window=3, seed=0, epoch=0)), list(mixed(range(4), window=1, seed=0, epoch=0))
-    ([0, 1, 2, 3, 4, 5, 6], [0, 1, 2, 3])
+    >>> sorted(shuffled_in_window(range(7), window=3, seed=0, epoch=0))
+    [0, 1, 2, 3, 4, 5, 6]
     """
     source, bits = iter(stream), np.random.PCG64([seed, epoch])
     held = list(islice(source, window))

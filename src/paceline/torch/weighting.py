@@ -34,23 +34,23 @@ SOME_SCALED = (
 SOME_STEPS_SCALED = "some of this step's losses are scaled and others are not, or not on every rank: scale every loss"
 
 
-class Only(functools.partial[None]):
+class OwnModuleHook(functools.partial[None]):
     """A hook that only one module runs: copies and pickles of the module carry it along, but it does nothing there."""
 
-    def __new__(cls, call: Callable[..., None]) -> Only:
+    def __new__(cls, call: Callable[..., None]) -> OwnModuleHook:
         """Hide a hook from the compiler: numbers of nodes are those of the run, not of the trace."""
         return super().__new__(cls, torch.compiler.disable(call))  # an optimizer imports dynamo anyway
 
     def __reduce__(self) -> Any:
         """Copy and pickle as a hook that does nothing."""
-        return _nothing, ()
+        return _noop_hook, ()
 
 
-def _nothing() -> Callable[..., None]:
-    return ignored
+def _noop_hook() -> Callable[..., None]:
+    return noop
 
 
-def ignored(*arguments: Any) -> None:
+def noop(*arguments: Any) -> None:
     """Do nothing."""
 
 
@@ -98,8 +98,8 @@ class Model:
         # The first pre-hook, so that a recorder's hook, which takes the work told here, runs after it. The other hook
         # runs after errors too, so that the depth of calls is right in the next forward pass.
         self._handles = [
-            self._inside.register_forward_pre_hook(Only(self._before_forward), with_kwargs=True, prepend=True),
-            self._inside.register_forward_hook(Only(self._after_forward), always_call=True, with_kwargs=True),
+            self._inside.register_forward_pre_hook(OwnModuleHook(self._before_forward), with_kwargs=True, prepend=True),
+            self._inside.register_forward_hook(OwnModuleHook(self._after_forward), always_call=True, with_kwargs=True),
         ]
         self._unwatch = watch(self)
 
@@ -150,7 +150,7 @@ class Model:
             self.weighting.look(tensors_in(output), self)
         self._pass = None
 
-    def averaged(self) -> bool:
+    def averages_gradients(self) -> bool:
         """Return whether the backward pass under way, which has computed this rank's gradients, averages them."""
         if self.ddp is None:
             engine = averages(self.model)
@@ -317,7 +317,7 @@ class Weighting:
         scaled = model.counted == model.counted
         return bool(self.loader.step_ends) and (scaled or model.backwards >= self.loader.accumulate)
 
-    def accepted(self) -> None:
+    def before_optimizer_step(self) -> None:
         """Raise an error before an optimizer's step if ranks have looped differently."""
 
     delayed = False
@@ -344,7 +344,7 @@ class Weighting:
             if error is not None:
                 raise error
             if reached.scaled:
-                counted = self._counted(reached)
+                counted = self._count_of_losses(reached)
             else:
                 factor, residue = self._share(reached)
         except LoopError as refusal:
@@ -353,12 +353,12 @@ class Weighting:
         self._found = any(passed.batch is not None for passed in reached.passes)
         for passed in reached.passes:
             if passed.batch is not None and self._is_ours(passed):
-                self.batches.backed(passed.batch, passed.owner())
+                self.batches.note_backward(passed.batch, passed.owner())
         for one in self._under_way:
             one.begins(residue, counted)
         return factor if self.error is None else math.nan
 
-    def _counted(self, reached: Reached) -> float:
+    def _count_of_losses(self, reached: Reached) -> float:
         if any(self._is_ours(one) for one in reached.plain):
             raise LoopError(SOME_SCALED)
         if reached.leaves and any(model.has(reached.leaves) for model in self.models):
@@ -417,7 +417,7 @@ class Weighting:
 
     def local_gradients_ready(self) -> None:
         """Send the counts of a backward pass whose gradients are averaged now, and look at all ranks' afterwards."""
-        sums = [one for one in self._under_way if one.averaged()]
+        sums = [one for one in self._under_way if one.averages_gradients()]
         for one in self._under_way:
             one.unsummed = True
         if not sums:
@@ -446,9 +446,9 @@ class Weighting:
             self.batches.catch_up()
         for one in sums:
             one.sent()
-        torch.autograd.Variable._execution_engine.queue_callback(self._gradients_averaged)
+        torch.autograd.Variable._execution_engine.queue_callback(self._on_gradients_averaged)
 
-    def _gradients_averaged(self) -> None:
+    def _on_gradients_averaged(self) -> None:
         self.all_there(self._wait)
         self._waits = False
         if self.exchange.under_way and (self.scales or not self.delayed):

@@ -65,7 +65,7 @@ class Norms:
         return math.nan if before is None else before
 
 
-class LossKind:
+class LossReductionCheck:
     """Finds out from gradients of unequal batches whether the loss is of the kind that the weighting assumes.
 
     Parameters
@@ -84,7 +84,7 @@ class LossKind:
 
     Examples
     --------
-    >>> kind = LossKind()
+    >>> kind = LossReductionCheck()
     >>> for step in range(20):  # a summed loss
     ...     sizes = np.array([8.0, 24.0]) if step % 2 else np.array([16.0, 6.0])
     ...     if sentence := kind.learn(sizes, 2 * np.log(sizes) + 0.1 * np.sin([step, 2 * step])):
