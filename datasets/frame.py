@@ -58,7 +58,7 @@ REQUIRED = ("worker", "iteration", "samples", "seconds")
 LATEST = 4_102_444_800.0
 """The first second of 2100."""
 
-LARGEST_ITERATION = 2**53
+LARGEST_ITERATION = 2**53 - 1
 """Beyond this, neighboring whole numbers are one float64, and a cast to int64 returns garbage from 2**63 on."""
 
 

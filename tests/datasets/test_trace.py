@@ -114,8 +114,9 @@ FRAME = pd.DataFrame({"worker": ["a", "b"], "iteration": [0, 0], "samples": [8, 
         (FRAME.assign(worker="a"), "worker a reports iteration 0 more than once"),
         (FRAME.assign(iteration=[0, 0.5]), "column 'iteration' must hold whole numbers"),
         (FRAME.assign(iteration=[0, np.nan]), "column 'iteration' must hold whole numbers"),
-        (FRAME.assign(iteration=[0, 1e30]), r"at most 9007199254740992, but row 1 holds .*1e\+30"),
-        (FRAME.assign(iteration=[-1e19, 0]), r"at most 9007199254740992, but row 0 holds"),
+        (FRAME.assign(iteration=[0, 1e30]), r"at most 9007199254740991, but row 1 holds .*1e\+30"),
+        (FRAME.assign(iteration=[0, 2**53 + 1]), "row 1 holds 9007199254740993"),  # as float64 it is another number
+        (FRAME.assign(iteration=[-1e19, 0]), r"at most 9007199254740991, but row 0 holds"),
         (FRAME.assign(iteration=[0, np.inf]), "row 1 holds .*inf"),
         (FRAME.assign(worker=["a", None]), "column 'worker' must name a worker in every row, but row 1"),
     ],
@@ -154,11 +155,11 @@ def test_a_missing_file_is_named(tmp_path):
 
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("kind", ["int64", "float64"])
-def test_iteration_numbers_up_to_2_53(sign, kind):
-    last, beyond = sign * 2**53, sign * (2**53 + 2)
+def test_iteration_numbers_below_2_53(sign, kind):
+    last, beyond = sign * (2**53 - 1), sign * 2**53
     frame = FRAME.assign(iteration=np.array([last, last - sign], dtype=kind))
     assert len(from_frame(frame)) == 2
-    with pytest.raises(ValueError, match=f"at most {2**53}, but row 1 holds {beyond}"):
+    with pytest.raises(ValueError, match=f"at most {2**53 - 1}, but row 1 holds {beyond}"):
         from_frame(FRAME.assign(iteration=np.array([last, beyond], dtype=kind)))
 
 
