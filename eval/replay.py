@@ -26,9 +26,6 @@ from paceline.solver import split
 if TYPE_CHECKING:
     import pandas as pd
 
-MIN_SAMPLES_PER_WORKER, REPLAYED_SAMPLES_PER_WORKER = 10, 100
-"""Samples a worker below which the steps of a split are coarser than 10%, and the number that is taken instead."""
-
 EQUAL, ORACLE = "equal batches", "oracle"
 
 
@@ -271,10 +268,10 @@ def replay_all(
 def _divisible(trace: Trace, recorded: int) -> tuple[int, str]:
     """Return a global batch that can be divided, and what to say if it is not the job's own."""
     workers = len(trace.workers)
-    if recorded >= MIN_SAMPLES_PER_WORKER * workers:
+    if recorded >= 10 * workers:  # with fewer, the steps of a split are coarser than 10%
         return recorded, ""
     # Speeds of a replay do not depend on the batch, so another one changes the unit of time and nothing else.
-    batch = REPLAYED_SAMPLES_PER_WORKER * workers
+    batch = 100 * workers
     return batch, (
         f"{trace.name}: replayed with a global batch of {batch}, because the recorded {recorded} cannot be divided "
         f"finely among {workers} workers; give another with global_batch"

@@ -34,11 +34,6 @@ MIN_JUMP, ERROR_SCALES = np.log(1.5), 6.0
 single one may be a stall."""
 
 
-TOO_FAST = 5.0
-"""A jump to so many times the fastest speed of a worker so far has to be confirmed by a second report. At 3 times,
-speed-ups that last are followed late: 2% on jobs that change their synchronization."""
-
-
 class Auto(Calibrated):
     """The library's default: averages, periods, and the shipped GatedNARX with a correction learned while it serves.
 
@@ -100,8 +95,9 @@ class Auto(Calibrated):
         fastest_W, self._mixture.hidden_W = self.state["fastest"], None
         accepted_W = speed_W
         if self._faster_W is not None:
-            # compared with all before: a worker that is fast again after a dip is as fast as it was
-            self._mixture.hidden_W = hidden_W = self._faster_W & (speed_W > TOO_FAST * fastest_W)
+            # Compared with all before: a worker that is fast again after a dip is as fast as it was. At 3 times,
+            # speed-ups that last are followed late: 2% on jobs that change their synchronization.
+            self._mixture.hidden_W = hidden_W = self._faster_W & (speed_W > 5.0 * fastest_W)
             accepted_W = np.where(hidden_W, np.nan, speed_W)
         self.state["fastest"] = np.fmax(fastest_W, accepted_W)
         super().update_from_report(report, speed_W, covariates_WD)

@@ -33,15 +33,6 @@ a quarter have nothing fixed in the upper half of their batches, half of them be
 """
 
 
-FIRST_NOISE, FIRST_WEIGHT, MIN_NOISE, NOISE_SMOOTHING, LARGEST = 0.05, 2.0, 0.01, 0.05, 3.0
-"""Noise of a time before anything is known, and how many changes of time that counts for; the least noise, relative to
-it; the weight of the newest change of time in it, and the most times the noise that one change counts for."""
-
-SUDDEN, UNLIKELY = np.log(1.5), 5.0
-"""A change of time that no hypothesis explains within this, in log time, and so many times the noise, is a jump, and
-teaches nothing: a pause began or ended, or the speed changed."""
-
-
 MOSTLY, JUMP_FADING = 0.8, 0.95
 """Share of a job's jumps that were over at the next report, counted with one of each kind beforehand, from which a jump
 is hidden from the inner predictor until it lasts, unless it comes at the distance of the two before; and the factor by
@@ -215,12 +206,15 @@ class FixedPart:
         noise_W, error_W = before["noise"], change_W
         if moved:
             rows["missed"], error_W, foreseen_W = self._errors(report, size_W, seconds_W, moved_W, reference)
-        square_W = np.minimum(np.square(error_W), LARGEST**2 * noise_W)
+        # a change of time counts for at most 3 of the noise, and the first noise for 2 changes
+        square_W = np.minimum(np.square(error_W), 3.0**2 * noise_W)
         still_W = ~np.isnan(error_W)
-        weight_W = np.maximum(NOISE_SMOOTHING, 1.0 / (before["still"] + FIRST_WEIGHT)) * still_W
+        weight_W = np.maximum(0.05, 1.0 / (before["still"] + 2.0)) * still_W
         rows["noise"] = noise_W + weight_W * np.where(still_W, square_W - noise_W, 0.0)
         rows["still"] = before["still"] + still_W
-        threshold_W = np.maximum(SUDDEN, UNLIKELY * np.sqrt(noise_W))
+        # what no hypothesis explains within this is a jump, and teaches nothing: a pause began or ended, or the speed
+        # changed
+        threshold_W = np.maximum(np.log(1.5), 5.0 * np.sqrt(noise_W))
         jump_W = np.abs(error_W) > threshold_W
         if moved:
             found = _losses(change_W - foreseen_W, before, "", size_W, moved_W, reference)
@@ -325,7 +319,7 @@ def _fresh(count: int) -> dict[str, Array]:
     return {
         **unseen,
         "evidence": np.zeros((count, len(SHARES) + len(CONSTANTS))),
-        "noise": np.full(count, FIRST_NOISE**2),
+        "noise": np.full(count, 0.05**2),
         "still": np.zeros(count),
         "missed": np.zeros((count, 2)),
         "jump": np.zeros(count),
@@ -379,7 +373,7 @@ def _losses(
     """
     part = {name: value[moved_W] for name, value in rows.items() if name in (f"{base}size", f"{base}seconds", "usual")}
     error_NH = change_W[moved_W][:, None] - _expected(part, base, size_W[moved_W], reference)
-    noise_N = rows["noise"][moved_W] + MIN_NOISE**2
+    noise_N = rows["noise"][moved_W] + 0.01**2
     # Student's t with 4 degrees of freedom: an outlier is not impossible
     loss_NH = (4.0 + 1) / 2 * np.log1p(np.square(error_NH) / (4.0 * noise_N)[:, None])
     return np.asarray(loss_NH), np.asarray(np.abs(error_NH).min(axis=1))

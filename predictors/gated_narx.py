@@ -45,10 +45,6 @@ SCALE_SMOOTHING, LARGEST_CHANGE = 0.05, 5.0
 ECHOES = 4
 """Past changes that the newest one is compared with: noise reverts at once, a random walk does not."""
 
-LARGEST_UNIT, SCALES_IN_UNIT = 0.2, 2.0
-"""Unit of the second head, in log speed, because a covariate takes a share of the speed; at most this many scales."""
-
-
 # -- what the network sees ---------------------------------------------------------------------------------------
 
 
@@ -81,7 +77,8 @@ def gate_inputs(rows: Rows, standard_WD: Array, known_WD: Array) -> tuple[Array,
         inputs_WF[:, begin + 4 * covariates :] = past_WQ
     # gates choose from lags 2, 3, 4 and 6, and the averages
     references_WR = off_WM[:, [0, 1, 2, 4, 7, 8, 9, 10]]
-    return inputs_WF, references_WR, np.minimum(LARGEST_UNIT / scale_W, SCALES_IN_UNIT)
+    # the second head is in log speed, because a covariate takes a share of the speed; at most 2 scales
+    return inputs_WF, references_WR, np.minimum(0.2 / scale_W, 2.0)
 
 
 def covariate_columns(covariates: int, covariate_lags: int) -> Array:

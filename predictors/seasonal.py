@@ -15,9 +15,6 @@ from paceline.predictors.fleet import FleetPredictor
 SHORTEST, LONGEST = 2, 40
 """Periods that are looked for, in iterations. Rare events with longer ones are left to `PeriodicEvents`."""
 
-LEVEL_SMOOTHING, FADING = 0.1, 2.0
-"""Weight of the newest log speed in the level that deviations are measured from, at first larger: see `Averages`."""
-
 
 class Seasonal(FleetPredictor):
     """Level of the log speed, plus the deviations one and two periods ago where a period shows.
@@ -97,7 +94,7 @@ class Seasonal(FleetPredictor):
         # running correlations over about 50 iterations
         rate_W = np.maximum(0.02, 1.0 / (seen_W + 1.0))
         # Otherwise a slow warm-up would hold the level down for dozens of iterations.
-        fading_W = np.maximum(LEVEL_SMOOTHING, FADING / (FADING + 1.0 + seen_W))
+        fading_W = np.maximum(0.1, 2.0 / (2.0 + 1.0 + seen_W))
         if known_W is not None:
             rate_W = known_W * rate_W
         # Deviations count as at most 10 root mean squares. An event every k iterations is at most sqrt(k) of them, so
