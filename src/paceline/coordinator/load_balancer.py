@@ -73,19 +73,6 @@ def _makespan_lower_bound(curves: Curves, global_batch: int) -> float:
     return together if together >= curves.intercept.max() else 0.0  # level lines give NaN here
 
 
-def _proven(curves: Curves, sizes: Sizes, step: int, bounds: Bounds) -> bool:
-    """Return whether a glance proves that no split between these bounds ends sooner.
-
-    Any other split gives a worker at least one batch multiple more, and any better one takes some from all that end
-    last. So it is proven if no worker could end one batch multiple more any sooner, or if one that ends last has no
-    more to give.
-    """
-    now, more = evaluate(curves, sizes), sizes + step
-    last_W = now.seconds == now.makespan
-    later_W = curves.busy_seconds(more)[more <= bounds.high]
-    return bool((sizes[last_W] - step < bounds.low[last_W]).any() or now.makespan <= later_W.min(initial=np.inf))
-
-
 def gain_of(current: float, proposed: float) -> float:
     """Return the share of the time that a proposal saves, given the makespans of keeping and of changing.
 
@@ -401,11 +388,11 @@ class LoadBalancer:
         if regret[0] + regret[1] <= cost:
             return current, 0.0, [(why.too_little, ("at most ", upper_gain, float(regret[0] + regret[1]), cost))]
         step = self.policy.batch_multiple
-        best = None if _proven(now.compared, self._sizes, step, now.bounds) else self._best(now)
-        gain = 0.0 if best is None else max(gain_of(makespan, best.makespan), 0.0)
+        best = self._best(now)
+        gain = max(gain_of(makespan, best.makespan), 0.0)
         # Where only bounds are known, the gain is taken to have been as large a share of them as it is now.
         regret[:] = regret[0] + regret[1] * gain / upper_gain, 0.0
-        if best is None or gain == 0:
+        if gain == 0:
             return current, 0.0, [why.NOTHING_TO_GAIN]
         if regret[0] <= cost:
             return current, 0.0, [(why.too_little, ("", gain, float(regret[0]), cost))]
