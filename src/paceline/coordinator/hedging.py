@@ -73,13 +73,12 @@ class Hedging:
         return {"cost": self._cost_C.copy(), "choice": np.array(self.choice), "sizes": np.array(self._planned)}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Resume; what the state lacks starts from scratch."""
-        self._cost_C = np.array(state.get("cost", np.zeros(len(CHOICES_C2))))
-        self.choice = int(state.get("choice", 0))
-        self._planned = list(np.array(state.get("sizes", ())))
+        """Resume."""
+        self._cost_C = np.array(state["cost"])
+        self.choice = int(state["choice"])
+        self._planned = list(np.array(state["sizes"]))
 
     def _equal_seconds(self, forecast: Forecast) -> Array:
-        """Return the time that each worker is expected to take for an equal batch, ``[W]``."""
         size_W = np.full(len(forecast.speed), self.global_batch / len(forecast.speed))
         return size_W / forecast.speed if forecast.batch_time is None else batch_seconds(forecast.batch_time, size_W)
 

@@ -315,7 +315,6 @@ class LoadBalancer:
         except BaseException:
             self._served.load_state_dict(before)  # a refused state must change nothing
             raise
-        # `get` with defaults below: states saved by older versions lack these entries.
         self._limits = limits
         self._regret = np.array(state["regret"])
         self._hedging.load_state_dict({name[8:]: v for name, v in state.items() if name.startswith("hedging/")})

@@ -13,24 +13,16 @@ Vector = NDArray[np.floating[Any]]
 """All parameters of a model, or a gradient of them, in one row, ``[P]``: float32 or float64."""
 
 
-Rate = float | Callable[[int], float]
-"""A learning rate, or what it is after that many applied samples."""
-
-
 class Optimizer(Protocol):
-    """Moves the parameters, in place, along one gradient.
-
-    Attributes
-    ----------
-    is_linear
-        Whether a step grows with its gradient, as with plain descent and momentum. Then the learning rate follows the
-        samples of a push. Elsewhere, as in Adam, its gradient does, so that the means that the optimizer keeps count it
-        by its samples.
-    """
+    """Moves the parameters, in place, along one gradient."""
 
     @property
     def is_linear(self) -> bool:
-        """Return whether a step grows with its gradient."""
+        """Whether a step grows with its gradient, as with plain descent and momentum.
+
+        Then the learning rate follows the samples of a push. Elsewhere, as in Adam, its gradient does, so that the
+        means that the optimizer keeps count it by its samples.
+        """
         ...
 
     def step(self, parameters: Vector, gradient: Vector, factor: float, applied: int) -> None:
@@ -83,7 +75,7 @@ class SGD:
     array([0.5, 2.5])
     """
 
-    rate: Rate
+    rate: float | Callable[[int], float]
     momentum: float = 0.0
     is_linear: ClassVar[bool] = True
     _momentum_P: Vector | None = field(default=None, init=False, repr=False)

@@ -323,11 +323,11 @@ class FederatedBalancer:
         ValueError
             If it is not such a whole state, or holds more than ``max_clients``. Nothing is changed then.
         """
-        if "rounds" not in state or "clients/names" not in state:
+        if not {"rounds", "unanswered", "clients/names"} <= set(state):
             raise ValueError(f"the state must come from state_dict of a FederatedBalancer, got {sorted(state)[:5]}")
         clients = Clients(self.predictor, self.max_clients)
         clients.load_state_dict(state)
-        self._clients, self.rounds, self._unanswered = clients, int(state["rounds"]), int(state.get("unanswered", 0))
+        self._clients, self.rounds, self._unanswered = clients, int(state["rounds"]), int(state["unanswered"])
 
 
 def _amounts(name: str, values: ArrayLike | None, count: int) -> Array | None:
