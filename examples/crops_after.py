@@ -1,4 +1,4 @@
-"""The script with a loader of its own, balanced: ``torchrun --nproc-per-node 2 examples/crops_after.py``."""
+"""The script with a custom loader, balanced: ``torchrun --nproc-per-node 2 examples/crops_after.py``."""
 
 import sysconfig
 from pathlib import Path
@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from paceline.torch import BalancedLoader, attach
 
 BLOCK, STEPS = 64, 150
-"""Bytes of a crop of the text, and steps."""
+"""Bytes per crop of the text; number of steps."""
 
 
 class Model(torch.nn.Module):
@@ -35,7 +35,7 @@ text = torch.tensor(list(b"".join(path.read_bytes() for path in sources)))
 
 
 def get_batch(starts):
-    """Return crops of the text, and what comes one byte later."""
+    """Return crops of the text, and the same crops shifted by one byte."""
     return tuple(torch.stack([text[at + late : at + late + BLOCK] for at in starts]) for late in (0, 1))
 
 

@@ -1,4 +1,4 @@
-"""A script with a loader of its own, as nanoGPT has: ``torchrun --nproc-per-node 2 examples/crops_before.py``."""
+"""A script with a custom loader, as in nanoGPT: ``torchrun --nproc-per-node 2 examples/crops_before.py``."""
 
 import sysconfig
 from pathlib import Path
@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 BLOCK, STEPS = 64, 150
-"""Bytes of a crop of the text, and steps."""
+"""Bytes per crop of the text; number of steps."""
 
 
 class Model(torch.nn.Module):
@@ -33,7 +33,7 @@ text = torch.tensor(list(b"".join(path.read_bytes() for path in sources)))
 
 
 def get_batch():
-    """Return crops of the text, and what comes one byte later."""
+    """Return crops of the text, and the same crops shifted by one byte."""
     starts = torch.randint(len(text) - BLOCK, (32 // dist.get_world_size(),))
     return tuple(torch.stack([text[at + late : at + late + BLOCK] for at in starts]) for late in (0, 1))
 

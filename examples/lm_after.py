@@ -14,7 +14,7 @@ from paceline.torch import BalancedLoader, Costs, attach
 
 
 def functions(longest=256):
-    """Return functions of Python's own library, as bytes."""
+    """Return functions of Python's standard library, as bytes."""
     found = []
     for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("[a-d]*.py")):
         source = path.read_bytes()
@@ -25,7 +25,7 @@ def functions(longest=256):
 
 
 def collate(texts):
-    """Pad inputs and, by labels that are not counted, targets."""
+    """Pad inputs, and targets with ignored labels."""
     inputs = pad_sequence([text[:-1] for text in texts], batch_first=True)
     return inputs, pad_sequence([text[1:] for text in texts], batch_first=True, padding_value=-100)
 
@@ -52,7 +52,7 @@ torch.set_num_threads(1)
 dataset = functions()
 
 model = DistributedDataParallel(Model())
-lengths = [len(text) - 1 for text in dataset]  # what a length costs is learned
+lengths = [len(text) - 1 for text in dataset]  # the cost of a length is learned
 costs = Costs(lengths=lengths, padded=True)
 loader = BalancedLoader(dataset, global_batch=32, costs=costs, collate_fn=collate)
 balance = attach(model, loader)

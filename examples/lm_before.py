@@ -1,4 +1,4 @@
-"""A small language model of Python functions, plain: ``torchrun --nproc-per-node 2 examples/lm_before.py``."""
+"""A small language model of Python functions, not balanced: ``torchrun --nproc-per-node 2 examples/lm_before.py``."""
 
 import ast
 import sysconfig
@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 
 def functions(longest=256):
-    """Return functions of Python's own library, as bytes."""
+    """Return functions of Python's standard library, as bytes."""
     found = []
     for path in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("[a-d]*.py")):
         source = path.read_bytes()
@@ -24,7 +24,7 @@ def functions(longest=256):
 
 
 def collate(texts):
-    """Pad inputs and, by labels that are not counted, targets."""
+    """Pad inputs, and targets with ignored labels."""
     inputs = pad_sequence([text[:-1] for text in texts], batch_first=True)
     return inputs, pad_sequence([text[1:] for text in texts], batch_first=True, padding_value=-100)
 

@@ -1,6 +1,6 @@
 """Rollouts packed for ranks of unequal speed: ``torchrun --nproc-per-node 2 examples/packed_rollouts.py``.
 
-A loop of your own, as in a trainer for reinforcement learning: the lengths are known only after generation.
+A custom loop, as in reinforcement learning, where lengths are known only after generation.
 """
 
 import time
@@ -12,18 +12,18 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 import paceline
 from paceline.solver import TokenCost, pack
 
-COST = TokenCost(token=1.0, square=1 / 4096)  # or TokenCost.fit(lengths, seconds) of micro-batches that you measured
+COST = TokenCost(token=1.0, square=1 / 4096)  # or TokenCost.fit(lengths, seconds) with measured micro-batches
 
 
 def generate(step):
-    """Return 48 token sequences of unequal length, the same on all ranks: what generation gathered."""
+    """Return 48 token sequences of different lengths, the same on all ranks, as gathered after generation."""
     chance = torch.Generator().manual_seed(step)
     lengths = (torch.rand(48, generator=chance) ** 3 * 480 + 20).long().tolist()
     return [torch.randint(64, (length,), generator=chance) for length in lengths]
 
 
 def collate(rollouts):
-    """Return one row of tokens, the position of each in its rollout, and where rollouts begin and end."""
+    """Return one row of tokens, their positions within the rollouts, and the boundaries of the rollouts."""
     lengths = torch.tensor([len(one) for one in rollouts])
     cu_seqlens = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
     position_ids = torch.cat([torch.arange(length) for length in lengths.tolist()])
@@ -50,7 +50,7 @@ class Model(torch.nn.Module):
 
 
 def loss_sum(model, rollouts):
-    """Return the sum of the loss over all tokens but the last of each rollout: no mean of a micro-batch's own."""
+    """Return the sum (not the mean) of the loss over all tokens except the last of each rollout."""
     tokens, position_ids, cu_seqlens = collate(rollouts)
     logits, targets = model(tokens, position_ids, cu_seqlens), tokens.roll(-1)
     targets[cu_seqlens[1:] - 1] = -100
@@ -58,7 +58,7 @@ def loss_sum(model, rollouts):
 
 
 def train(steps=12):
-    """Train for some steps; rank 0 prints what each plan was worth."""
+    """Train for some steps; rank 0 prints each plan and the share of waiting."""
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
     model = Model().double()
@@ -70,15 +70,15 @@ def train(steps=12):
         lengths = [len(one) for one in rollouts]
         plan = pack(lengths, cap=1024, speeds=predictor.predict().speed, cost=COST)  # micro_batches="lockstep" for FSDP
 
-        count = sum(lengths) - len(lengths)  # loss terms of all ranks: every token weighs alike, wherever it is
+        count = sum(lengths) - len(lengths)  # loss terms of all ranks: every token has the same weight
         began = time.perf_counter()
         for own in plan.of(rank):
             (loss_sum(model, [rollouts[place] for place in own]) / count).backward()
         if rank == world - 1:
-            time.sleep(time.perf_counter() - began)  # so that this rank is half as fast: delete it
-        seconds = time.perf_counter() - began  # until here without waiting for others
+            time.sleep(time.perf_counter() - began)  # makes this rank half as fast: delete it
+        seconds = time.perf_counter() - began  # excludes waiting for other ranks
 
-        for parameter in model.parameters():  # the sum: the loss has been divided by the terms of all ranks
+        for parameter in model.parameters():  # sum, not mean: the loss is already divided by the terms of all ranks
             dist.all_reduce(parameter.grad)
         optimizer.step()
         optimizer.zero_grad()

@@ -1,7 +1,7 @@
-"""A balanced training script that can be watched: ``torchrun --nproc-per-node 2 examples/watched.py run.jsonl``.
+"""A balanced training script that logs metrics: ``torchrun --nproc-per-node 2 examples/watched.py run.jsonl``.
 
-In a second terminal: ``paceline watch run.jsonl``. Each rank has its own core, so that other work on one
-core slows one rank: try ``taskset -c 1 yes > /dev/null``.
+In a second terminal: ``paceline watch run.jsonl``. Each rank has its own core, so load on one core slows
+one rank: try ``taskset -c 1 yes > /dev/null``.
 """
 
 import os

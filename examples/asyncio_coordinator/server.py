@@ -1,7 +1,7 @@
-"""Your own training service, with plain asyncio and JSON lines, and a `LoadBalancer` embedded at its barrier.
+"""A custom training service with asyncio and JSON lines, and a `LoadBalancer` at its barrier.
 
-A worker sends its name, gets its batch size x, and answers each iteration with <t, c, m>: the seconds that its own work
-took, and the CPU and memory that it has free now. Workers may come and go; a silent one is dropped.
+A worker sends its name, receives its batch size x, and answers each iteration with <t, c, m>: its compute time in
+seconds, and its free CPU and memory. Workers may join and leave; a worker that does not answer is dropped.
 """
 
 import argparse

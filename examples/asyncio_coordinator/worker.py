@@ -1,4 +1,4 @@
-"""A worker of that service. It stands for any framework: its work is a sleep, and it slows down half way."""
+"""A worker of the service. It simulates a framework: its work is a sleep, and it slows down halfway."""
 
 import argparse
 import asyncio
@@ -14,7 +14,7 @@ def free_cpu_and_memory():
 
 
 async def work(port, worker, speeds, host="127.0.0.1"):
-    """Work one iteration at each speed (samples/s) in turn, then at the last speed to the end; return the sizes."""
+    """Run one iteration at each speed (samples/s), then the rest at the last speed; return the sizes."""
     reader, writer = await asyncio.open_connection(host, port)
     writer.write(json.dumps({"worker": worker}).encode() + b"\n")
     sizes = []

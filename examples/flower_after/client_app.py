@@ -1,4 +1,4 @@
-"""The client: trains on its own part and replies with its model and the amount of its data."""
+"""The client: trains on its own data and replies with its model and its number of samples."""
 
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -11,7 +11,7 @@ app = ClientApp()
 
 @app.train()
 def local_training(message, context):
-    """Train the model that came, and send it back."""
+    """Train the received model, and return it."""
     client, clients = context.node_config["partition-id"], context.node_config["num-partitions"]
     model, part = network(), part_of(client, clients)
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())

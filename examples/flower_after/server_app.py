@@ -12,7 +12,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid, context):
-    """Train for some rounds and say how it went."""
+    """Train for some rounds and print the result."""
     strategy = BalancedStrategy(FedAvg(min_train_nodes=2, fraction_evaluate=0.0))
     result = strategy.start(
         grid=grid,
