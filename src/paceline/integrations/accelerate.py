@@ -177,15 +177,12 @@ class PreparedLoader:
         try:
             for batch in self.loader:
                 self.end_of_dataloader = self.loader.position[1] >= len(self)
-                yield self._sent(batch)
+                if self.accelerator.device_placement:
+                    send: Any = import_module("accelerate.utils").send_to_device
+                    batch = send(batch, self.accelerator.device, non_blocking=self.accelerator.non_blocking)
+                yield batch
         finally:
             state._remove_dataloader(self)
-
-    def _sent(self, batch: Any) -> Any:
-        if not self.accelerator.device_placement:
-            return batch
-        send: Any = import_module("accelerate.utils").send_to_device
-        return send(batch, self.accelerator.device, non_blocking=self.accelerator.non_blocking)
 
 
 def _loader_among(things: Iterable[Any]) -> GlobalLoader:

@@ -92,20 +92,15 @@ def _of_sharding(trainer: Any) -> Iterator[str]:
 def _of_assigning(trainer: Any, mixin: type) -> Iterator[str]:
     """Yield errors for subclasses that choose the samples themselves."""
     for name in ("_get_train_sampler", "_get_dataloader", "get_train_dataloader"):
-        owner = _owner(trainer, name, mixin)
+        kinds = type(trainer).__mro__
+        if name in vars(mixin):
+            kinds = kinds[kinds.index(mixin) + 1 :]
+        owner = next(kind for kind in kinds if name in vars(kind))  # whose method would be used without the mixin
         if not owner.__module__.startswith("transformers."):
             yield (
                 f"{owner.__name__}.{name} chooses the samples of a rank, which would be ignored: BalancedLoader "
                 "assigns balanced batches to ranks. Remove the override, or the BalancedTrainerMixin"
             )
-
-
-def _owner(trainer: Any, name: str, mixin: type) -> type:
-    """Return the class whose method the Trainer would use without the mixin."""
-    kinds = type(trainer).__mro__
-    if name in vars(mixin):
-        kinds = kinds[kinds.index(mixin) + 1 :]
-    return next(kind for kind in kinds if name in vars(kind))
 
 
 def _of_arguments(arguments: Any) -> Iterator[str]:
@@ -353,9 +348,9 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
 
     def _attach_on_first_batch(self, sizes_W: Any, batch: Any) -> None:
         """Attach the balancer when the first batch has arrived, and pass it this batch."""
-        assert self._feed is not None
         self._labeled = has_labels(batch)
         self._attach(loss_of(self, batch))
+        assert self._feed is not None
         assert self._feed.loader.after_batch is not None
         self._feed.loader.after_batch(sizes_W, batch)  # attach has replaced it with the balance's callback
 
