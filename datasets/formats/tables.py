@@ -279,6 +279,11 @@ def _table(path: Path, counts: RowCounts) -> pd.DataFrame:
             table = pd.read_csv(file, sep=delimiter, decimal=decimal, skipinitialspace=True, index_col=False)
     except (pd.errors.EmptyDataError, pd.errors.ParserError) as error:
         raise ValueError(csv_fault(error)) from None
+    table = table.rename(columns=_without_mark)
+    texts = [name for name in table if table[name].dtype == object or isinstance(table[name].dtype, pd.StringDtype)]
+    for name in texts:
+        if any(isinstance(text, str) and text.startswith("'") for text in table[name].unique()):
+            table[name] = table[name].map(_without_mark)
     table.index = pd.RangeIndex(2, len(table) + 2)  # rows are counted as an editor does, from the header
     counts.read(len(table))
     return table
@@ -431,7 +436,26 @@ def write_csv(trace: Trace, path: Path) -> None:
     with atomic_write(about(path)) as temporary:
         temporary.write_text(json.dumps(dict(trace.meta), indent=2) + "\n", encoding="utf-8")
     with atomic_write(path) as temporary:
-        trace.to_frame().to_csv(temporary, index=False)
+        table = trace.to_frame().rename(columns=_as_text)
+        table["worker"] = table["worker"].map(_as_text)
+        table.to_csv(temporary, index=False)
+
+
+FORMULA = re.compile(r"'*[=+\-@\t\r]")
+"""Beginning of a text that a spreadsheet would run, with the marks that were put before it."""
+
+
+def _as_text(name: str) -> str:
+    """Return a name as a spreadsheet shows it and does not run it: with a mark before it.
+
+    >>> _as_text("=cmd()"), _as_text("gpu0"), _without_mark(_as_text("'=a"))
+    ("'=cmd()", 'gpu0', "'=a")
+    """
+    return f"'{name}" if FORMULA.match(name) else name
+
+
+def _without_mark(name: Any) -> Any:
+    return name[1:] if isinstance(name, str) and name.startswith("'") and FORMULA.match(name) else name
 
 
 FORMATS = tuple(
