@@ -64,7 +64,7 @@ LINES = {
     "in place of torch.autograd.grad": {"by hand": "backward"},
     "paceline.torch.gather_rows": {"gathers": "rows"},
     "again after requires_grad_(True)": {"wrapper": "plain"},
-    "or give accumulate= a number": {"accumulate": 2},
+    "or pass accumulate= a number": {"accumulate": 2},
     "make them part of the model": {"by hand": "nothing"},
     "scale every loss": {"line": "scale"},
     "the optimizer steps on gradients of this rank alone": {"by hand": "backward"},

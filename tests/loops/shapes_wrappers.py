@@ -310,7 +310,7 @@ def micro_batches_of_tokens_under_hsdp(job):
     )
 
 
-@refused("give the loader drop_last=True", ranks=(4,))
+@refused("pass drop_last=True to the loader", ranks=(4,))
 def micro_batches_under_hsdp_and_a_short_last_batch(job):
     model, loader = sharded(job, job.network(), "HSDP"), job.loader(micro_batch=2)
     job.attach(model, loader)

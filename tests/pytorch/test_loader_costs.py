@@ -228,7 +228,7 @@ def test_hugging_face_column_read_without_rows(tmp_path):
         ({"lengths": [0.0] + [1.0] * 9}, "lengths must be finite and above 0, got 0 for sample 0"),
         ({"sampler": [3]}, "the sampler yields 1 samples, too few for 2 ranks"),
         ({"sampler": [], "lengths": [1.0] * 10}, "the sampler yields 0 samples, too few for 2 ranks"),
-        ({"cap": 8}, "cap is about samples of unequal cost: give cost= or lengths= too"),
+        ({"cap": 8}, "cap is about samples of unequal cost: pass cost= or lengths= too"),
         ({"global_tokens": 8, "global_batch": None}, "global_tokens is about samples of unequal cost"),
         ({"padded": False}, "Costs needs lengths= or cost="),
         ({"cost": [1.0] * 10, "cap": 0}, "cap must be above 0 tokens and finite, got 0"),
@@ -361,7 +361,7 @@ def test_parts_of_a_sample_are_learned_apart():
     [
         ({"lengths": {}}, "lengths must have 1 to 3 parts, got 0"),
         ({"lengths": dict.fromkeys("abcd", len)}, "lengths must have 1 to 3 parts, got 4"),
-        ({"lengths": {"a": len, "b": len}, "padded": True}, "give lengths= of one part"),
+        ({"lengths": {"a": len, "b": len}, "padded": True}, "pass lengths= of one part"),
     ],
 )
 def test_parts_out_of_range_are_refused(options, sentence):

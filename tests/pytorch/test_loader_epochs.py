@@ -111,7 +111,7 @@ def test_finished_epoch_set_again_is_empty_once(kind):
 def test_skipped_rest_stays_skipped(kind):
     first, resumed = loader_of(kind, 0, 1), loader_of(kind, 0, 1)
     next(iter(first))
-    with pytest.warns(UserWarning, match="samples of epoch 0 are skipped, as skip_rest=True requests"):
+    with pytest.warns(UserWarning, match="samples of epoch 0, as requested by skip_rest=True"):
         resumed.load_state_dict(first.state_dict(), skip_rest=True)
     resumed.set_epoch(0)
     assert list(resumed) == []

@@ -218,7 +218,7 @@ def sharded_training(rank):
     samples = texts(70)
     costs = Costs(lengths=[len(text) for text in samples], cap=128)
     model = fully_shard(Model().double())
-    with pytest.raises(TypeError, match='give the loader pack="lockstep"'):
+    with pytest.raises(TypeError, match='pass pack="lockstep" to the loader'):
         attach(model, BalancedLoader(samples, 16, costs=costs, pack=True))
     loader = BalancedLoader(samples, 16, costs=costs, pack="lockstep")
     balance = attach(model, loader)
@@ -324,7 +324,7 @@ def test_cap_below_one_token_is_refused():
 
 @pytest.mark.parametrize("sample", [{"text": "a"}, torch.zeros(2, 3), "words", {"input_ids": [1, 2], "labels": [1]}])
 def test_samples_without_tokens_are_refused(sample):
-    with pytest.raises(TypeError, match="give collate_fn="):
+    with pytest.raises(TypeError, match="pass collate_fn="):
         Flatten()([sample])
 
 

@@ -135,7 +135,7 @@ def test_resume_goes_on_with_the_rest_of_the_epoch():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({}, "give the loader micro_batch="), ({"micro_batch": 5}, "must be a multiple of micro_batch=5")],
+    [({}, "pass micro_batch= to the loader"), ({"micro_batch": 5}, "must be a multiple of micro_batch=5")],
 )
 def test_loaders_without_whole_steps_are_refused(options, message, alone):
     with pytest.raises(ValueError, match=message):

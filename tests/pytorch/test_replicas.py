@@ -61,7 +61,7 @@ def test_counts_follow_the_speed_of_a_replica():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"global_batch": 18, "micro_batch": 2}, "give the loader drop_last=True"),
+        ({"global_batch": 18, "micro_batch": 2}, "pass drop_last=True to the loader"),
         ({"global_batch": 19, "micro_batch": 2, "drop_last": True}, "multiple of the 2 ranks of a replica"),
     ],
 )

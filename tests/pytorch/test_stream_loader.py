@@ -82,7 +82,7 @@ def test_rank_streams_differ_in_position(costs):
 
 
 def test_invalid_stream_options_refused():
-    with pytest.raises(ValueError, match="cap is about samples of unequal cost: give cost= or lengths= too"):
+    with pytest.raises(ValueError, match="cap is about samples of unequal cost: pass cost= or lengths= too"):
         Costs(cap=5)
     with pytest.raises(ValueError, match="cap must be above 0 tokens and finite, got -1"):
         Costs(cap=-1, cost=float)

@@ -279,7 +279,7 @@ def test_differing_rank_adopts_first_plan(ranks):
     assert agreed.count(False) == 1
     assert sizes != sizes_too
     assert sizes[-10:] == sizes_too[-10:]
-    assert "The ranks did not agree on the sizes of iteration" in warnings[0]
+    assert "The ranks computed different sizes for iteration" in warnings[0]
     assert len(warnings) == 1
 
 
@@ -291,7 +291,7 @@ def test_lasting_disagreement_logged_once(ranks):
     assert sizes[first] != sizes_too[first]
     assert sizes[first + 1 :] == sizes_too[first + 1 :]
     (warning,) = warnings
-    assert f"the sizes of iteration {first}: " in warning
+    assert f"different sizes for iteration {first}, " in warning
     assert "later iterations are not affected" in warning
 
 
@@ -342,11 +342,11 @@ def test_wrong_use_is_told_with_what_to_do(ranks):
     assert first == second
     assert first[:5] == [
         "timeout must be above 0 seconds, got 0",
-        "the loader assigns samples to 1 ranks, but 2 ranks train together: give the loader their rank and world_size",
+        "the loader assigns samples to 1 ranks, but 2 ranks train together: pass rank and world_size to the loader",
         "workers must be 2 different names, one for each rank, got ['a', 'a']",
         "policy.lower must be at least 1 sample, as an empty batch has no mean loss, got 0",
         "the predictor reads the covariates ['temperature'], but only ['cpu_busy', 'run_delay', 'throttled', "
-        "'cpu_pressure', 'runnable', 'memory_available', 'memory_pressure'] are sampled: give covariates=[...]",
+        "'cpu_pressure', 'runnable', 'memory_available', 'memory_pressure'] are sampled: pass covariates=[...]",
     ]
     assert first[5].startswith("the ranks must agree on the policy, got Policy(warmup=0")
     assert first[6] == "the ranks must agree on the version of paceline, got 1.0 on rank 0, 1.1 on rank 1"

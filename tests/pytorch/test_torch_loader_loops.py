@@ -307,7 +307,7 @@ def test_resume_on_too_many_ranks_refused():
         ):
             loader.load_state_dict(state)
         assert loader.position == (0, 0, 0), "nothing has changed"
-        with pytest.warns(UserWarning, match="3 samples of epoch 0 are skipped, as skip_rest=True requests"):
+        with pytest.warns(UserWarning, match="skipping 3 samples of epoch 0, as requested by skip_rest=True"):
             loader.load_state_dict(state, skip_rest=True)
     assert sorted(epoch_of(many)) == list(range(23))
     assert many[0].epoch == 1

@@ -29,7 +29,7 @@ DRAWS = "the loader draws every global batch itself, as shuffle= and seed= say"
         ("worldsize", r"did you mean world_size\?"),
         ("batch_sampler", DRAWS),
         ("generator", DRAWS),
-        ("batch_size", "give global_batch, the samples of all ranks together"),
+        ("batch_size", "pass global_batch, the samples of all ranks together"),
         ("persistent_workers", "loading processes live on from epoch to epoch anyway, so leave it out"),
         ("lengths", r"it is a part of costs=Costs\(...\)"),
         ("xyz", "it takes global_batch, rank, world_size, shuffle"),

@@ -355,7 +355,7 @@ def test_given_costs_are_used_as_they_are():
         ({"lengths": [5, 0], "ranks": 2}, "sample 1 has tokens 0"),
         ({"lengths": [5, np.nan], "ranks": 2}, "sample 1"),
         ({"lengths": [], "ranks": 2}, "no sample"),
-        ({"lengths": [5]}, "give ranks"),
+        ({"lengths": [5]}, "pass ranks"),
         ({"lengths": [5], "ranks": 3, "speeds": [1, 1]}, "3 ranks"),
         ({"lengths": [5], "speeds": [1, 0]}, "speeds"),
         ({"lengths": [5], "ranks": 1, "micro_batches": "same"}, "micro_batches"),

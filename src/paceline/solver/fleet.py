@@ -100,7 +100,7 @@ def _fleet_of_curves(curves: BatchTimeCurves, fixed: ArrayLike) -> Fleet:
     _require(np.isfinite(pace_W) & (pace_W > 0), pace_W, "curves.slope must be finite and above 0", "rank")
     if np.isfinite(curves.limit).any():
         raise ValueError(
-            "curves with a limit bound samples, not their cost: give curves without limits, and cap= in tokens"
+            "curves with a limit bound samples, not their cost: pass curves without limits, and cap= in tokens"
         )
     return Fleet(pace_W, _fixed_seconds(start_W + np.asarray(fixed, dtype=np.float64), len(pace_W)), floor_W)
 

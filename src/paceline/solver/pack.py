@@ -342,7 +342,7 @@ def _fleet(speeds: ArrayLike | BatchTimeCurves | None, ranks: int | None) -> tup
     """Return the ranks, the fastest first, and their numbers."""
     if speeds is None:
         if ranks is None or ranks < 1:
-            raise ValueError(f"give ranks, a number above 0, or speeds, one for each rank; got ranks={ranks}")
+            raise ValueError(f"pass ranks, a number above 0, or speeds, one for each rank; got ranks={ranks}")
         speeds = np.ones(ranks)
     fleet = checked_fleet(speeds, 0.0)
     if ranks is not None and ranks != len(fleet):

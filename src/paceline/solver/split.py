@@ -219,7 +219,7 @@ def _stretch_noisy(load: Load, spread: ArrayLike | None, risk: float) -> Load:
     if risk == 0:
         return load
     if spread is None:
-        raise ValueError("risk needs the spread of the forecast: give spread=forecast.spread, or risk=0")
+        raise ValueError("risk needs the spread of the forecast: pass spread=forecast.spread, or risk=0")
     factor = caution(spread, risk)
     return replace(load, floor=load.floor * factor, slope=load.slope * factor, intercept=load.intercept * factor)
 

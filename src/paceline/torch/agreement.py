@@ -65,7 +65,7 @@ def agree(
     if loader.world_size != exchange.world_size:
         raise ValueError(
             f"the loader assigns samples to {loader.world_size} ranks, but {exchange.world_size} ranks train together: "
-            "give the loader their rank and world_size"
+            "pass rank and world_size to the loader"
         )
     # Of all ranks: one of another version may name a fact that the others do not.
     for name in dict.fromkeys(name for other in facts_W for name in other["facts"]):
@@ -76,7 +76,7 @@ def agree(
                 + ", ".join(f"{value} on rank {rank}" for rank, value in enumerate(values))
             )
     if (ranks := [other["rank"] for other in facts_W]) != list(range(exchange.world_size)):
-        raise ValueError(f"each rank must give the loader its own rank, got {ranks} in the order of ranks")
+        raise ValueError(f"each rank must pass its own rank to the loader, got {ranks} in the order of ranks")
     names = [str(one) for one in workers] if workers is not None else [other["name"] for other in facts_W]
     if len(set(names)) != len(names) or len(names) != exchange.world_size:
         raise ValueError(f"workers must be {exchange.world_size} different names, one for each rank, got {names}")

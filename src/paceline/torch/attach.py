@@ -131,12 +131,12 @@ def attach(
             raise ValueError(
                 "micro_batch= and pack=True take one model: ranks have different numbers of micro-batches, "
                 "and torch builds the buckets of a second model in between, at a different time on each rank, so "
-                "the others would wait forever. Put both into one DistributedDataParallel, or give accumulate= a "
+                "the others would wait forever. Put both into one DistributedDataParallel, or pass accumulate= a "
                 "number"
             )
         if any(option is not None for option in (predictor, policy, timeout, workers, covariates)):
             raise ValueError(
-                "this loader is already attached, and a further model shares its balance: give options only in the "
+                "this loader is already attached, and a further model shares its balance: pass options only in the "
                 "first call"
             )
         known.add(model)
@@ -211,7 +211,7 @@ def _ranks_of_a_replica(model: torch.nn.Module, loader: RankLoader) -> int:
     if loader.packs:
         raise TypeError(
             f"the ranks of this {type(model).__name__} gather parameters in every forward pass and so need "
-            'the same number of micro-batches: give the loader pack="lockstep"'
+            'the same number of micro-batches: pass pack="lockstep" to the loader'
         )
     replicas = replicas_of(model)
     if len(set(replicas)) == 1:
@@ -231,8 +231,8 @@ def _ranks_of_a_replica(model: torch.nn.Module, loader: RankLoader) -> int:
         )
     if not loader.settings().get("drop_last"):
         raise ValueError(
-            "the last batch of an epoch cannot always be divided equally among the ranks of a replica: give the loader "
-            "drop_last=True"
+            "the last batch of an epoch cannot always be divided equally among the ranks of a replica: pass "
+            "drop_last=True to the loader"
         )
     return shards
 

@@ -161,7 +161,7 @@ class CostAssigner(SliceAssigner):
             worst = int(tokens_B.argmax())
             raise ValueError(
                 f"global batch {worst} of this epoch holds {tokens_B[worst]:g} tokens, more than {ranks} ranks may "
-                f"take under a cap of {cap:g} each: draw smaller global batches, or give global_tokens, a budget"
+                f"take under a cap of {cap:g} each: draw smaller global batches, or pass global_tokens, a budget"
             )
 
 

@@ -75,7 +75,7 @@ def require_in_range(values_N: Array, name: str, *, first: int = 0, of: str = ""
 def _column(dataset: Any, column: str, name: str) -> Array:
     if not hasattr(dataset, "with_format") or column not in getattr(dataset, "column_names", ()):
         raise TypeError(
-            f"{name}={column!r} names a column, which {type(dataset).__name__} does not have: give one number for each "
+            f"{name}={column!r} names a column, which {type(dataset).__name__} does not have: pass one number for each "
             "sample, or a function of a sample"
         )
     import pyarrow as pa
@@ -120,7 +120,7 @@ class Costs:
     --------
     >>> Costs(cap=4096)
     Traceback (most recent call last):
-    ValueError: cap is about samples of unequal cost: give cost= or lengths= too
+    ValueError: cap is about samples of unequal cost: pass cost= or lengths= too
     """
 
     lengths: Numbers | Mapping[str, Numbers] | None = None
@@ -135,7 +135,7 @@ class Costs:
         for name in ("cap", "global_tokens", "padded"):
             value = getattr(self, name)
             if value and not unequal:
-                raise ValueError(f"{name} is about samples of unequal cost: give cost= or lengths= too")
+                raise ValueError(f"{name} is about samples of unequal cost: pass cost= or lengths= too")
             if name != "padded" and value is not None and not 0 < value < np.inf:
                 raise ValueError(f"{name} must be above 0 tokens and finite, got {value}")
         if not unequal:
@@ -145,7 +145,7 @@ class Costs:
             if not 0 < len(self.lengths) <= 3:
                 raise ValueError(f"lengths must have 1 to 3 parts, got {len(self.lengths)}: add some of them up")
             if self.padded:
-                raise ValueError("padded is about samples of one length: give lengths= of one part")
+                raise ValueError("padded is about samples of one length: pass lengths= of one part")
 
     @property
     def parts(self) -> dict[str, Any]:
@@ -200,7 +200,7 @@ class Costs:
                     f"{type(value).__name__}"
                 )
         if self.global_tokens is not None:
-            raise ValueError("global_tokens is about datasets: for a stream leave it out, and give global_batch")
+            raise ValueError("global_tokens is about datasets: for a stream leave it out, and pass global_batch")
 
     def assign_samples(self, samples: SampleCosts, shares_W: Sizes, coefficients_F: Array, minimum: int) -> Assignment:
         """Return the assignment of the drawn samples with which ranks end together, at these shares of work."""

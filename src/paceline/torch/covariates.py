@@ -73,7 +73,7 @@ def covariates_for(predictor: Predictor, covariates: Sequence[Covariate] | None)
     missing = [name for name in predictor.covariate_names if name not in known]
     if len(missing) == len(predictor.covariate_names):
         raise ValueError(
-            f"the predictor reads the covariates {missing}, but only {list(known)} are sampled: give covariates=[...]"
+            f"the predictor reads the covariates {missing}, but only {list(known)} are sampled: pass covariates=[...]"
         )
     if missing:
         logger.info("the predictor can read %s, which nothing samples here", missing)

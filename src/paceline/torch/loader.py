@@ -130,7 +130,7 @@ class BalancedLoader(RankLoader):
         self.micro_batch = None if micro_batch is None else require_int("micro_batch", micro_batch, 1, "sample")
         if self.micro_batch and self.accumulate > 1:
             raise ValueError(
-                "micro_batch makes a global batch a step, and accumulate a step of several: give one of them"
+                "micro_batch makes a global batch a step, and accumulate a step of several: pass one of them"
             )
         if pack:
             _require_packable(pack, costs, collate_fn, micro_batch, accumulate)
@@ -187,7 +187,7 @@ def _mean_batch(
     if costs is None or table is None or costs.global_tokens is None:
         return require_int("global_batch", global_batch, ranks, f"sample{'s' * (ranks > 1)}, one for each rank")
     if global_batch is not None:
-        raise ValueError("global_batch and global_tokens exclude each other: give one of them")
+        raise ValueError("global_batch and global_tokens exclude each other: pass one of them")
     if drop_last:
         raise ValueError("drop_last is about a fixed number of samples: with global_tokens leave it out")
     return max(round(costs.global_tokens / float(table.tokens.cumsum()[-1]) * len(table.tokens)), ranks)

@@ -61,16 +61,16 @@ def raise_unknown_option(unknown: Iterable[str], callee: Callable[..., Any]) -> 
     TypeError: BalancedLoader has no option shufle: did you mean shuffle?
     >>> raise_unknown_option(["batch_size"], lambda dataset: None)
     Traceback (most recent call last):
-    TypeError: BalancedLoader has no option batch_size: give global_batch, the samples of all ranks together
+    TypeError: BalancedLoader has no option batch_size: pass global_batch, the samples of all ranks together
     """
     instead = {
-        "batch_size": "give global_batch, the samples of all ranks together",
+        "batch_size": "pass global_batch, the samples of all ranks together",
         "batch_sampler": f"{DRAWS}; an order of your own is sampler=",
         "generator": DRAWS,
         "persistent_workers": "loading processes live on from epoch to epoch anyway, so leave it out",
         "in_order": "batches come in order, so leave it out",
-        "pin_memory_device": "memory is pinned for the current CUDA device, so give pin_memory= alone",
-        "num_replicas": "give world_size, the number of ranks",
+        "pin_memory_device": "memory is pinned for the current CUDA device, so pass pin_memory= alone",
+        "num_replicas": "pass world_size, the number of ranks",
         **dict.fromkeys(("lengths", "cost", "cap", "global_tokens", "padded"), "it is a part of costs=Costs(...)"),
     }
     for name in unknown:
@@ -114,7 +114,7 @@ def place(rank: int | None, world_size: int | None) -> tuple[int, int]:
 def require_samples(dataset: Any, world_size: int, minimum: int) -> None:
     """Refuse a dataset that does not give any sample by its number, or has too few for a single batch."""
     if isinstance(dataset, DataLoader):
-        raise TypeError("dataset must be what a DataLoader loads, got the DataLoader: give its dataset")
+        raise TypeError("dataset must be what a DataLoader loads, got the DataLoader: pass its dataset")
     if isinstance(dataset, IterableDataset) or not all(hasattr(dataset, name) for name in ("__len__", "__getitem__")):
         raise TypeError(
             f"dataset must be map-style, with __len__ and __getitem__, got {type(dataset).__name__}: samples "
@@ -127,5 +127,5 @@ def require_samples(dataset: Any, world_size: int, minimum: int) -> None:
     if len(dataset) < minimum:
         raise ValueError(
             f"drop_last would leave out all {len(dataset)} samples, which do not fill a global batch of {minimum}: "
-            "give a smaller global_batch, or drop_last=False"
+            "pass a smaller global_batch, or drop_last=False"
         )

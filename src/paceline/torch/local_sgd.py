@@ -96,11 +96,11 @@ class LocalSGD:
             )
         if ddp_of(model) is not None or gathers_parameters(model):
             raise TypeError(
-                f"ranks take different numbers of steps, and those of this {type(model).__name__} would wait for each "
-                "other in every step: pass LocalSGD the unwrapped, unsharded model"
+                "LocalSGD lets ranks take different numbers of steps, but this model "
+                f"({type(model).__name__}) synchronizes in every step and would hang: pass the unwrapped, unsharded model"
             )
         if not loader.micro_batch:
-            raise ValueError("a round needs steps: give the loader micro_batch=, the samples of a step")
+            raise ValueError("a round needs steps: pass micro_batch= to the loader, the samples of a step")
         if loader.global_batch % loader.micro_batch or loader.global_batch < loader.world_size * loader.micro_batch:
             raise ValueError(
                 f"global_batch must be a multiple of micro_batch={loader.micro_batch} with at least one step for each "

@@ -72,7 +72,7 @@ def _tokens_and_labels(sample: Any) -> tuple[torch.Tensor, torch.Tensor]:
     if not fine:
         raise TypeError(
             f"pack= joins samples by their input_ids, one number for each token, and labels of the same length; got "
-            f"{_describe(sample)}: give collate_fn=, which makes a micro-batch of a list of samples"
+            f"{_describe(sample)}: pass collate_fn=, which makes a micro-batch of a list of samples"
         )
     return tokens, labels
 

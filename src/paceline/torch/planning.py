@@ -132,9 +132,9 @@ class Planning:
         self._settled = True
         if not self._settled_before:  # while it lasts, batches are those of the first rank: there is nothing new to say
             logger.warning(
-                "The ranks did not agree on the sizes of iteration %d: until they do, all use those of rank 0. A "
-                "few samples of that iteration may have been used twice or not at all; later iterations are not "
-                "affected. Do the ranks run on different hardware or libraries?",
+                "The ranks computed different sizes for iteration %d, so all ranks use rank 0's sizes until they agree "
+                "again. A few samples of that iteration may have been used twice or skipped; later iterations are not "
+                "affected. Are the ranks running on different hardware or library versions?",
                 iteration,
             )
         self.balancer.load_state_dict(self._exchange.from_first(self.balancer.state_dict()))
@@ -263,7 +263,7 @@ def _diverged(workers: Sequence[str], places: Array) -> str:
             f"the ranks had different samples by batch {batches:.0f} of epoch {epoch:.0f}. The cause is a sampler= "
             "that orders them differently on each rank (seed its generator alike, and leave out a DistributedSampler, "
             "which yields one rank's part), a stream that is divided among the ranks (leave out split_dataset_by_node) "
-            "or augments at random (give StreamLoader a key=), or a loop that differs"
+            "or augments at random (pass key= to StreamLoader), or a loop that differs"
         )
     places_ = [
         f"{worker} is at batch {place[1]:.0f} of epoch {place[0]:.0f}"

@@ -115,7 +115,7 @@ class Progress:
             left = self.assigner.remaining
             self._left = f"{'some' if left is None else left} samples"
             if skip_rest:
-                warnings.warn(f"{self._left} of epoch {epoch} are skipped, as skip_rest=True requests", stacklevel=3)
+                warnings.warn(f"skipping {self._left} of epoch {epoch}, as requested by skip_rest=True", stacklevel=3)
                 self.assigner.end()
                 self.next_epoch, self._left = max(self.next_epoch, epoch + 1), ""
             else:

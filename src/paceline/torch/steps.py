@@ -127,7 +127,7 @@ class Steps(Weighting):
                 (
                     f"The loop took {delivered} batches, and gave the model {computed} of them. If it leaves out "
                     "batches of another size than one it expects, it leaves out nearly all: balanced batches differ "
-                    "in size. To leave out an epoch's last, incomplete one, give the loader drop_last=True."
+                    "in size. To leave out an epoch's last, incomplete one, pass drop_last=True to the loader."
                 ),
             )
         self.to_come.start()

@@ -373,7 +373,7 @@ class Weighting:
         counts = [node.count for node in reached.scaled]
         if None in counts:
             if any(count is not None for count in counts):
-                raise LoopError("one backward pass has losses with a count and others without: give each a count")
+                raise LoopError("one backward pass has losses with a count and others without: pass a count for each")
             return -1.0
         return float(sum(counts)) * self.unit
 
@@ -466,7 +466,7 @@ class Weighting:
             elif total != total and any(count == count for count in counts):
                 self.refuse(LoopError(SOME_STEPS_SCALED))
             elif min(counts) < 0 <= max(counts):
-                self.refuse(LoopError("a loss has a count on some ranks only: give each a count, or none"))
+                self.refuse(LoopError("a loss has a count on some ranks only: pass one on every rank, or on none"))
             elif abs(residue) > 1e-9 * self.world_size and self.divides:
                 model.summed(self.world_size + residue)
             elif abs(residue) > 1e-9 * self.world_size:
