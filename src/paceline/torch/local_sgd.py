@@ -97,7 +97,7 @@ class LocalSGD:
         if ddp_of(model) is not None or gathers_parameters(model):
             raise TypeError(
                 "LocalSGD lets ranks take different numbers of steps, but this model "
-                f"({type(model).__name__}) synchronizes in every step and would hang: pass the unwrapped, unsharded model"
+                f"({type(model).__name__}) synchronizes in every step and would hang: pass the unwrapped, unsharded one"
             )
         if not loader.micro_batch:
             raise ValueError("a round needs steps: pass micro_batch= to the loader, the samples of a step")
