@@ -62,7 +62,8 @@ SOAK = [pytest.param(name, marks=pytest.mark.soak) for name in ("asp", "ssp", "l
 
 @pytest.mark.parametrize("scheme", ["saps", *SOAK])
 def test_all_ranks_end_alike_after_all_samples(scheme):
-    (first, told), (second, _) = run_ranks(2, trained, {"scheme": scheme}, ("SGD", {"lr": 0.05}), 0.002)
+    rate = 0.01 if scheme == "saps-dc" else 0.05  # compensation may diverge where parameters move far meanwhile
+    (first, told), (second, _) = run_ranks(2, trained, {"scheme": scheme}, ("SGD", {"lr": rate}), 0.002)
     assert all((a == b).all() for a, b in zip(first, second, strict=True))
     assert applied(told) == 6 * SAMPLES
     assert {worker for worker, *_ in told} == {"rank0", "rank1"}
