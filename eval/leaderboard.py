@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
-from paceline._runtime import spread
+from paceline._runtime import map_calls
 from paceline.datasets import Trace
 from paceline.eval.backtest import backtest, by_name
 from paceline.eval.significance import ErrorFigures, Lead, critical_difference, lead, squared
@@ -177,7 +177,7 @@ def leaderboard(
         if counted_W.any():
             errors_of_last = (last.rmse[counted_W], last.mae[counted_W])
             calls += [(name, one, trace, warmup, errors_of_last, counted_W) for name, one in predictors.items()]
-    for rows, job, figures in spread(_scores, calls):
+    for rows, job, figures in map_calls(_scores, calls):
         board += rows
         jobs.append(job)
         errors.setdefault(job["predictor"], {})[job["trace"]] = figures

@@ -9,7 +9,7 @@ import numpy as np
 
 from paceline._files import atomic_write
 from paceline._require import require
-from paceline._text import printable
+from paceline._text import to_printable
 from paceline.datasets.profiles import CURVE
 from paceline.predictors.curve_fit import curve_seconds, fit_curve
 
@@ -58,7 +58,7 @@ def _draw(panel: Any, title: str, rows: pd.DataFrame) -> None:
     text = f"max({1e3 * floor:.3g} ms, {line})" if floor > 0 else line
     worst = f"{100 * off.max():.0f}% at {size[fits][off.argmax()]:g} samples"
     at = f"{100 * np.median(off):.1f}% off in the median, {worst}"
-    name = printable(title).replace("$", r"\$")  # which would start a formula of matplotlib's
+    name = to_printable(title).replace("$", r"\$")  # which would start a formula of matplotlib's
     panel.set_title(f"{name}\nt(x) = {text}\n{at}", loc="left", fontsize=10)
     if not fits.all():
         panel.axvline(size[fits].max(), color=GRAY, linestyle="--", linewidth=1)

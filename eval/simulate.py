@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from paceline._arrays import Array, Mask
 from paceline._curves import Curves
-from paceline._text import printable
+from paceline._text import to_printable
 from paceline.coordinator.policy import Policy, default_batch_multiple
 from paceline.datasets import Trace
 from paceline.datasets.profiles import read_profiles
@@ -465,7 +465,7 @@ def _rounded(share: float) -> str:
 
 
 def _named(worker: str) -> str:
-    return f"worker {worker}" if worker.isdigit() else printable(worker)
+    return f"worker {worker}" if worker.isdigit() else to_printable(worker)
 
 
 def pauses(seconds_TW: Array) -> Array:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paceline._require import require
-from paceline._runtime import spread
+from paceline._runtime import map_calls
 from paceline.eval.backtest import backtest
 from paceline.predictors import FleetPredictor, LastValue, Training, named
 from paceline.training.fit import fit, held_out_by, held_workers
@@ -142,7 +142,7 @@ def tune(
                 else:
                     trial.suggest_float(argument, *REAL[argument], log=True)
         calls = [(named(name), trial.params, training, source, held, seed) for trial in proposed]
-        for trial, (score, why) in zip(proposed, spread(_score, calls), strict=True):
+        for trial, (score, why) in zip(proposed, map_calls(_score, calls), strict=True):
             if why:
                 study.tell(trial, state=optuna.trial.TrialState.FAIL)
                 # such as where there are fewer iterations than lags

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
-from paceline._runtime import spread
+from paceline._runtime import map_calls
 from paceline.predictors.arima_fit import Coefficients, corrected_aic, fit_css, fit_css_groups, fit_likelihood
 from paceline.predictors.averages import speed_of_log
 from paceline.predictors.fitting import Fitting
@@ -306,7 +306,7 @@ class ARIMA(FleetPredictor):
         if self.method == "likelihood":
             longest = [max(columns, key=lambda n: np.isfinite(value_TN[:, n]).sum()) for columns in owned.values()]
             series = [(value_TN[:, n], covariates_TND[:, n], self.order_) for n in longest]
-            fits = spread(fit_likelihood, series)
+            fits = map_calls(fit_likelihood, series)
         else:
             places = [n for columns in owned.values() for n in columns]
             group_N = np.repeat(np.arange(len(owned)), [len(columns) for columns in owned.values()])

@@ -7,7 +7,7 @@ from typing import ClassVar, cast
 
 import numpy as np
 
-from paceline._arrays import Array, Mask, anywhere
+from paceline._arrays import Array, Mask, any_true
 from paceline.predictors.calibrated import Calibrated
 from paceline.predictors.driven import DrivenAverages
 from paceline.predictors.events import PeriodicEvents
@@ -104,14 +104,14 @@ class Auto(Calibrated):
 
     def _track_error(self, error_W: Array) -> None:
         """Forget, before this report is learned, what was seen in a warm-up or before a jump; track the quantiles."""
-        if np.minimum.reduce(self.state["compared"]) < WARM_UP and anywhere(warming_W := self._warming(error_W)):
+        if np.minimum.reduce(self.state["compared"]) < WARM_UP and any_true(warming_W := self._warming(error_W)):
             self._forget(warming_W)
             error_W = np.where(warming_W, np.nan, error_W)
         self._faster_W = None
         # Nobody is far off now, or was before: nobody has jumped.
         if not (self._calm and self._all_near and np.maximum.reduce(np.abs(error_W)) <= MIN_JUMP):
             jumped_W = self._jumped(error_W)
-            if anywhere(jumped_W):  # averages and trust would follow slowly; intervals follow by themselves
+            if any_true(jumped_W):  # averages and trust would follow slowly; intervals follow by themselves
                 self._mixture._forget(jumped_W)
         super()._track_error(error_W)
 
@@ -133,7 +133,7 @@ class Auto(Calibrated):
         jumped_W = np.asarray(far_W * before_W > 0)
         self._faster_W = (far_W > 0.0) & ~jumped_W & (self.state["compared"] >= WARM_UP)
         far_W = np.where(np.isnan(error_W), before_W, np.where(jumped_W, 0.0, far_W))
-        self.state["far"], self._all_near = far_W, not anywhere(far_W)
+        self.state["far"], self._all_near = far_W, not any_true(far_W)
         return jumped_W
 
     def _forget(self, forgotten_W: Mask) -> None:
@@ -151,7 +151,7 @@ class HeadStart(Mixture):
     hidden_W: Mask | None = None
 
     def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
-        if self.hidden_W is not None and anywhere(self.hidden_W):
+        if self.hidden_W is not None and any_true(self.hidden_W):
             report, speed_W = without(report, self.hidden_W), np.where(self.hidden_W, np.nan, speed_W)
         super().update_from_report(report, speed_W, covariates_WD)
 

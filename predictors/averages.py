@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline._arrays import Array, anywhere
+from paceline._arrays import Array, any_true
 from paceline.predictors.fitting import Fitting
 from paceline.predictors.fleet import FleetPredictor, require_int
 from paceline.predictors.protocol import FASTEST, SLOWEST
@@ -224,7 +224,7 @@ def smoothed(level_W: Array, newest_W: Array, smoothing: float | Array) -> Array
     """Move the level towards the newest value; the first value becomes the level, and a gap (NaN) keeps it."""
     moved_W = level_W + smoothing * (newest_W - level_W)
     unmoved_W = np.isnan(moved_W)
-    if not anywhere(unmoved_W):
+    if not any_true(unmoved_W):
         return moved_W
     return np.where(unmoved_W, np.where(np.isnan(newest_W), level_W, newest_W), moved_W)
 

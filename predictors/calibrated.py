@@ -10,7 +10,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from paceline._arrays import Array, Mask, all_finite, anywhere
+from paceline._arrays import Array, Mask, all_finite, any_true
 from paceline._curves import Curves
 from paceline.predictors.events import PeriodicEvents
 from paceline.predictors.fleet import FleetPredictor, fill_unknown_speeds
@@ -154,7 +154,7 @@ class Calibrated(NestedPredictor):
         """Move quantiles by whether those stated ``horizon`` iterations ago held: overlapping errors move together."""
         rows, error_W = ahead.state, log_speed_W - passed_WP[:, 0]
         first_W = (rows["compared"] == 0) & np.isfinite(error_W)
-        if anywhere(first_W):
+        if any_true(first_W):
             rows["scale"] = np.where(first_W, math.pow(ahead.horizon, WIDER_AHEAD) * self.state["scale"], rows["scale"])
             rows["multiples"] = np.where(first_W[:, None], self.state["multiples"], rows["multiples"])
             rows["compared"] = np.where(first_W, KNOWN_AHEAD, rows["compared"])
@@ -190,7 +190,7 @@ def _track(rows: dict[str, Array], error_W: Array, stated_WL: Array, settled: bo
         scale_W = np.where(seen_W, np.where(np.isnan(scale_W), size_W, scale_W), rows["scale"])
         moved_WL = np.where(seen_W[:, None] & np.isfinite(stated_WL), moved_WL, rows["multiples"])
     crossed_WL = moved_WL[:, 1:] < moved_WL[:, :-1]
-    if anywhere(crossed_WL):  # few quantiles ever cross
+    if any_true(crossed_WL):  # few quantiles ever cross
         crossed_W = crossed_WL.any(axis=1)
         moved_WL[crossed_W] = np.sort(moved_WL[crossed_W], axis=1)
     rows["scale"], rows["multiples"], rows["compared"] = scale_W, moved_WL, rows["compared"] + seen_W
@@ -210,12 +210,12 @@ def _restart(rows: dict[str, Array], error_W: Array, size_W: Array) -> bool:
     rows["recent"] = (
         last_WR[:, :-1] if all_finite(error_W) else np.where(np.isnan(error_W)[:, None], recent_WR, last_WR[:, :-1])
     )
-    if not anywhere(far_W):
+    if not any_true(far_W):
         return False
     bound_W1 = SUDDEN * rows["scale"][:, None]
     above_W, below_W = (last_WR > bound_W1).sum(axis=1), (last_WR < -bound_W1).sum(axis=1)
     restarted_W = far_W & (above_W > 0) & (below_W > 0) & (above_W + below_W >= RECENT) & (rows["compared"] >= FEWEST)
-    if not anywhere(restarted_W):
+    if not any_true(restarted_W):
         return False
     median_W = np.median(np.abs(last_WR), axis=1)
     rows["scale"] = np.where(restarted_W, median_W, rows["scale"])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline._arrays import Array, Mask, all_finite, anywhere, mean
+from paceline._arrays import Array, Mask, all_finite, any_true, finite_mean
 from paceline.predictors.averages import Averages
 from paceline.predictors.fleet import covariate_names
 
@@ -113,7 +113,7 @@ class DrivenAverages(Averages):
         if covariates_WD is not self._seen:  # without covariates the same object comes again
             self._seen, known_D = covariates_WD, self.shared_state["known"]
             new_D = np.logical_or.reduce(np.isfinite(covariates_WD)) > known_D
-            if anywhere(new_D):
+            if any_true(new_D):
                 self.shared_state["known"], self._answer = known_D + new_D, None
         if (places := self._places()).stop:
             self._learn(np.log(speed_W), self._moves(covariates_WD, places), places)
@@ -162,9 +162,9 @@ class DrivenAverages(Averages):
             ratio_K = np.divide(before_K, unit_K, out=np.ones_like(unit_K), where=unit_K > 0.0)
             products_DD[places, places] *= ratio_K[:, None] * ratio_K
             products_DD[places, -1] *= ratio_K
-            usual = max(mean(error_W), SMALLEST_ERROR)  # NaN before the first error
+            usual = max(finite_mean(error_W), SMALLEST_ERROR)  # NaN before the first error
             # a squared effect of 1 costs as much as a quarter of a usual example
-            ridge = 0.25 / usual**2 if anywhere(weight_W) else 1.0
+            ridge = 0.25 / usual**2 if any_true(weight_W) else 1.0
             penalized_KK = products_DD[places, places] + ridge * np.eye(len(unit_K))
             solved_K: Array = np.asarray(np.linalg.solve(penalized_KK, products_DD[places, -1]), dtype=np.float64)
             fleet["effects"] = _replaced(fleet["effects"][None], places, solved_K[None])[0]

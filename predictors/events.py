@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from paceline._arrays import Array, Mask, all_finite, anywhere
+from paceline._arrays import Array, Mask, all_finite, any_true
 from paceline._curves import Curves
 from paceline.predictors.fleet import without
 from paceline.predictors.nested import NestedPredictor, adopted
@@ -72,11 +72,11 @@ class PeriodicEvents(NestedPredictor):
         """Return who has a scheduled event in the iteration ``horizon`` ahead, ``None`` if nobody has."""
         due_W = self.state["due"]
         if self._checked is not due_W:  # most fleets never have a schedule: one comparison serves until the next event
-            self._checked, self._scheduled = due_W, anywhere(np.isfinite(due_W))
+            self._checked, self._scheduled = due_W, any_true(np.isfinite(due_W))
         if not self._scheduled:
             return None
         event_W = due_W == self.state["seen"] + (horizon - 1)
-        return event_W if anywhere(event_W) else None
+        return event_W if any_true(event_W) else None
 
     def _believed(self) -> Mask:
         """Return whose schedule is unlikely to be chance: each return has the probability of any event."""
@@ -126,10 +126,10 @@ class PeriodicEvents(NestedPredictor):
         if not all_finite(smoothed_W):
             smoothed_W = np.where(np.isnan(error_W), mean_W, np.where(np.isnan(mean_W), size_W, smoothed_W))
             seen = np.isfinite(speed_W)
-        if due_W is not None or anywhere(event_W):
+        if due_W is not None or any_true(event_W):
             known_W = np.isfinite(error_W)
             hidden_W = self._learn_events(error_W, event_W, known_W & (False if due_W is None else due_W))
-            if anywhere(hidden_W):
+            if any_true(hidden_W):
                 report, speed_W = without(report, hidden_W), np.where(hidden_W, np.nan, speed_W)
         rows["usual"], rows["seen"] = smoothed_W, rows["seen"] + seen
         inner.update_from_report(report, speed_W, covariates_WD)

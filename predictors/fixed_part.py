@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from paceline._arrays import Array, Mask, anywhere
+from paceline._arrays import Array, Mask, any_true
 from paceline._curves import Curves
 from paceline.predictors.protocol import Forecast, Predictor, Report
 
@@ -139,7 +139,7 @@ class FixedPart:
                 self._rows = rows
             relative_W = size_W / (reference or 1.0)
             at_reference_W = seconds_W / self._relative_seconds(seconds_W, relative_W)
-            if anywhere(rows["passing"]):
+            if any_true(rows["passing"]):
                 expected_W = (reference or 1.0) / self.predictor.predict(covariates=report.covariates).speed
                 at_reference_W = np.where(rows["passing"] > 0, expected_W, at_reference_W)
         samples_W = np.full(len(size_W), reference or np.nan)
@@ -202,7 +202,7 @@ class FixedPart:
         change_W = np.log(seconds_W / before["seconds"])
         # sizes within 2% count as equal
         moved_W = np.abs(size_W / before["size"] - 1.0) >= 0.02
-        moved = anywhere(moved_W)
+        moved = any_true(moved_W)
         noise_W, error_W = before["noise"], change_W
         if moved:
             rows["missed"], error_W, foreseen_W = self._errors(report, size_W, seconds_W, moved_W, reference)
@@ -220,7 +220,7 @@ class FixedPart:
             found = _losses(change_W - foreseen_W, before, "", size_W, moved_W, reference)
             loss_NH, jump_W[moved_W] = found[0], found[1] > threshold_W[moved_W]
         rows["count"], rows["passing"] = before["count"] + 1.0, np.zeros(len(size_W))
-        if anywhere(jump_W) or anywhere(before["jump"]):
+        if any_true(jump_W) or any_true(before["jump"]):
             calm_W = np.where(before["jump"] > 0, np.log(seconds_W / before["calm_seconds"]), np.nan)
             calm_WH = _expected(before, "calm_", size_W, reference)
             off_W = np.abs(calm_W[:, None] - calm_WH).min(axis=1)
@@ -242,7 +242,7 @@ class FixedPart:
         if np.minimum.reduce(before["reports"], initial=FIRST) < FIRST:
             first_W = seconds_W * reference / size_W
             young_W = (rows["reports"] < FIRST) & np.isfinite(first_W)
-            if anywhere(young_W):
+            if any_true(young_W):
                 rows |= {name: rows[name].copy() for name in ("first", "reports", "usual")}
                 rows["first"][young_W, rows["reports"][young_W].astype(int)] = first_W[young_W]
                 rows["reports"][young_W] += 1

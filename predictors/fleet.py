@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from paceline._arrays import Array, Mask, anywhere, everywhere
+from paceline._arrays import Array, Mask, all_true, any_true
 from paceline.predictors.protocol import FASTEST, LARGEST, SLOWEST, Forecast, Report
 
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ class FleetPredictor(Params):
         if not (self._calm and np.maximum.reduce(error_W) <= DOUBTED):  # NaN is not
             self._calm = False
             doubted_W = self._doubted(error_W, speed_W)
-            if anywhere(doubted_W):
+            if any_true(doubted_W):
                 report = without(report, doubted_W)
                 speed_W, error_W = (np.where(doubted_W, np.nan, values_W) for values_W in (speed_W, error_W))
         self._track_error(error_W)
@@ -341,7 +341,7 @@ class FleetPredictor(Params):
         if not self._calm:
             known_W = np.where(np.isfinite(before_W), smoothed_W, newest_W)
             smoothed_W = np.where(np.isfinite(newest_W), known_W, before_W)
-            self._calm = everywhere(np.isfinite(smoothed_W)) and not anywhere(self.state["doubted"])
+            self._calm = all_true(np.isfinite(smoothed_W)) and not any_true(self.state["doubted"])
         self.state["squared_error"] = smoothed_W
 
     def _forget(self, forgotten_W: Mask) -> None:
@@ -361,7 +361,7 @@ class FleetPredictor(Params):
         """
         far_W = error_W > DOUBTED  # False where there is no report, or no forecast yet (NaN)
         before_W = self.state["doubted"]
-        if anywhere(far_W) or anywhere(before_W):
+        if any_true(far_W) or any_true(before_W):
             self.state["doubted"] = np.where(np.isnan(speed_W), before_W, far_W & (before_W == 0))
         return np.asarray(far_W & (before_W == 0))
 

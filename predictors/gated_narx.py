@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline._arrays import Array, all_finite, anywhere
+from paceline._arrays import Array, all_finite, any_true
 from paceline.predictors.fitting import Fitting, TraceSummary
 from paceline.predictors.fleet import require_int
 from paceline.predictors.linear import scale_of
@@ -255,7 +255,7 @@ class GatedNARX(Network):
         # The forecast asked for the same, and learning asks again.
         if scaled is None or scaled[0] is not past_WQ or scaled[1] is not covariates_WD:
             standard = self._newly_scaled(rows, covariates_WD)
-            if not anywhere(standard[1]):
+            if not any_true(standard[1]):
                 standard = (covariates_WD[:, :0], covariates_WD[:, :0])
             scaled = self._scaled = (past_WQ, covariates_WD, standard)
         return scaled[2]
@@ -266,7 +266,7 @@ class GatedNARX(Network):
         # clipped at 4 standard deviations: the network was not fitted farther out
         standard_WD = np.minimum(np.maximum(standard_WD, -4.0), 4.0)
         missing_WD = np.isnan(standard_WD)
-        if not anywhere(missing_WD):
+        if not any_true(missing_WD):
             return standard_WD, np.ones_like(standard_WD)
         before_WD = rows["past_covariates"][:, : len(self.covariate_names_)]
         known_WD = np.where(missing_WD, rows["known_before"], 1.0)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline._arrays import Array, all_finite, anywhere, everywhere
+from paceline._arrays import Array, all_finite, all_true, any_true
 from paceline.predictors.fleet import covariate_names
 from paceline.predictors.linear import (
     REFERENCES,
@@ -108,7 +108,7 @@ class Pooled(NestedPredictor):
         (inner, mine_WD) = self._with_covariates(covariates_WD)[0]
         log_W, scale_W = inner.forecast_log_speed(mine_WD, 1), scale_of(self.state)
         # Inputs of covariates that nobody reports would all be 0.
-        known_WD = covariates_WD[:, :0] if everywhere(np.isnan(covariates_WD)) else covariates_WD
+        known_WD = covariates_WD[:, :0] if all_true(np.isnan(covariates_WD)) else covariates_WD
         inputs_WF = inputs_of(self.state, known_WD, scale_W, more=1)
         ahead_W = (log_W - memory_WR[:, 0]) / scale_W
         inputs_WF[:, REFERENCES] = ahead_W if all_finite(ahead_W) else np.where(np.isfinite(ahead_W), ahead_W, 0.0)
@@ -147,7 +147,7 @@ class Pooled(NestedPredictor):
         doubt_W = doubt_of(error_W, farness(inputs_WF, len(fleet["weights"])))
         if not all_finite(error_W):
             seen_W = np.isfinite(error_W)
-            if not anywhere(seen_W):
+            if not any_true(seen_W):
                 return
             target_W, doubt_W = np.where(seen_W, target_W, 0.0), np.where(seen_W, doubt_W, np.inf)
         counted_FW, places = (inputs_WF / doubt_W[:, None]).T, inputs_WF.shape[1]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline._arrays import Array, all_finite, anywhere
+from paceline._arrays import Array, all_finite, any_true
 from paceline.predictors.averages import speed_of_log
 from paceline.predictors.fleet import FleetPredictor
 
@@ -56,7 +56,7 @@ class Seasonal(FleetPredictor):
 
     def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
         rows, (period_W, share_W) = self.state, self._season()
-        if not anywhere(share_W):
+        if not any_true(share_W):
             return rows["level"]
         workers = np.arange(len(period_W))
         # The place of the deviation one period before that iteration.

@@ -1,4 +1,4 @@
-"""Lines of a file that grows: what was said to be written is in it, and nothing else, whatever the disk does."""
+"""LineWriter of a file that grows: what was said to be written is in it, and nothing else, whatever the disk does."""
 
 import errno
 import logging
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline._files import Lines
+from paceline._files import LineWriter
 
 LOG = logging.getLogger("paceline.test")
 
@@ -44,7 +44,7 @@ LINES = st.lists(st.tuples(st.text("abé", max_size=5), st.one_of(st.none(), st.
 def test_file_holds_exactly_the_reported_lines(tmp_path_factory, steps, before):
     path = tmp_path_factory.mktemp("lines") / "a.txt"
     path.write_bytes(before)
-    lines = Lines(path, LOG)
+    lines = LineWriter(path, LOG)
     disk = lines.file = Disk(lines.file)
     written, lost = [], 0
     for text, room in steps:
@@ -61,7 +61,7 @@ def test_file_holds_exactly_the_reported_lines(tmp_path_factory, steps, before):
 
 
 def test_lost_lines_are_reported(tmp_path, caplog):
-    lines = Lines(str(tmp_path / "a.txt"), LOG, new=True)
+    lines = LineWriter(str(tmp_path / "a.txt"), LOG, new=True)
     disk = lines.file = Disk(lines.file)
     said = []
     for room in (9, 0, 3, 9, 9, 1, 9):
@@ -84,17 +84,17 @@ def test_lost_lines_are_reported(tmp_path, caplog):
 
 
 def test_new_file_must_not_exist_text_is_escaped(tmp_path):
-    lines = Lines(tmp_path / "a.txt", LOG, new=True)
+    lines = LineWriter(tmp_path / "a.txt", LOG, new=True)
     assert lines.append("\ud800")
     with pytest.raises(FileExistsError):
-        Lines(tmp_path / "a.txt", LOG, new=True)
+        LineWriter(tmp_path / "a.txt", LOG, new=True)
     assert (tmp_path / "a.txt").read_bytes() == b"\\ud800\n", "at once, before it is closed"
     lines.close()
-    again = Lines(tmp_path / "a.txt", LOG)
+    again = LineWriter(tmp_path / "a.txt", LOG)
     assert again.append("more")
     again.close()
     assert (tmp_path / "a.txt").read_bytes() == b"\\ud800\nmore\n"
-    null = Lines("/dev/null", LOG)  # no file that could be read back
+    null = LineWriter("/dev/null", LOG)  # no file that could be read back
     assert null.append("a")
     null.close()
 
@@ -126,7 +126,7 @@ class Stubborn:
 
 
 def test_partial_line_taken_back_later(tmp_path, caplog):
-    lines = Lines(tmp_path / "a.txt", LOG)
+    lines = LineWriter(tmp_path / "a.txt", LOG)
     assert lines.append("first")
     lines.file = Stubborn(lines.file)
     assert not lines.append("lost one")

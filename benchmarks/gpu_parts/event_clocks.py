@@ -32,8 +32,8 @@ def lengths(place: Place, found: Found) -> None:
             began = time.perf_counter()
             clock.forward(samples=8)
             place.busy(seconds)
-            waiting = clock.ready()
-            clock.summed(waiting)
+            waiting = clock.gradients_ready()
+            clock.gradients_summed(waiting)
             told.append(clock.report().seconds)
             clock.wait_begins()  # else it would count as what a step does besides
             torch.cuda.synchronize()

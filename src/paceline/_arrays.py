@@ -27,12 +27,12 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
 
 # A predictor asks these dozens of times in an iteration. `any`, `all` and `count_nonzero` go through Python, and take
 # several times as long as a reduction, which small fleets notice.
-def anywhere(mask: Mask | Array) -> bool:
+def any_true(mask: Mask | Array) -> bool:
     """Return whether the condition holds for any entry, or any number is not 0."""
     return bool(np.logical_or.reduce(mask, axis=None))
 
 
-def everywhere(mask: Mask) -> bool:
+def all_true(mask: Mask) -> bool:
     """Return whether the condition holds for every entry."""
     return bool(np.logical_and.reduce(mask, axis=None))
 
@@ -42,13 +42,13 @@ def all_finite(numbers: Array) -> bool:
     return isfinite(np.add.reduce(numbers, axis=None))
 
 
-def mean(values: Array) -> float:
+def finite_mean(values: Array) -> float:
     """Return the mean of the known values; NaN if there is none."""
     known = values[np.isfinite(values)]
     return float(known.mean()) if len(known) else float("nan")
 
 
-def median(values: Array) -> float:
+def finite_median(values: Array) -> float:
     """Return the median of the known values; NaN if there is none."""
     known = values[np.isfinite(values)]
     return float(np.median(known)) if len(known) else float("nan")

@@ -10,8 +10,8 @@ import numpy as np
 from paceline._arrays import Array, Sizes
 
 
-class Line(Protocol):
-    """A floor and a line for each worker, ``[W]``."""
+class LinearCurves(Protocol):
+    """A floor and a straight line for each worker, ``[W]``."""
 
     @property
     def floor(self) -> Array:
@@ -29,12 +29,12 @@ class Line(Protocol):
         ...
 
 
-def batch_seconds(line: Line, sizes: Sizes | Array) -> Array:
+def batch_seconds(curves: LinearCurves, sizes: Sizes | Array) -> Array:
     """Return ``max(floor, intercept + slope * size)``, ``[W]``, in seconds: the only place that computes it.
 
     Solver, forecast and plan compare times bit for bit, so they must all round in the same way.
     """
-    seconds: Array = np.maximum(line.floor, line.intercept + line.slope * sizes)
+    seconds: Array = np.maximum(curves.floor, curves.intercept + curves.slope * sizes)
     return seconds
 
 

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and files of whole lines that stay whole when the disk is full."""
+"""Write files atomically, and append lines that are never partial, even when the disk is full."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from uuid import uuid4
 @contextmanager
 def atomic_write(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path`` to write to; it is renamed to ``path`` only if the block succeeds."""
-    named, path = Path(path), Path(path).resolve()  # through a link, so that the link stays
-    _require_place(named, path)
-    with _naming_errors(named, path.parent), _begun(path) as temporary:
+    requested, path = Path(path), Path(path).resolve()  # through a link, so that the link stays
+    _require_file_target(requested, path)
+    with _report_requested_path(requested, path.parent), _locked_temporary_file(path) as temporary:
         yield temporary
-        temporary.chmod(0o666 & ~_umask())  # begun as a file that only its owner can read
+        temporary.chmod(0o666 & ~_read_umask())  # begun as a file that only its owner can read
         with temporary.open("rb") as file:
             os.fsync(file.fileno())  # after a power failure the name must not stand for an empty file
         temporary.replace(path)
@@ -27,41 +27,41 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
 
 def require_writable(path: str | Path) -> None:
     """Raise an error unless a file can be written here: called before long work, not after it."""
-    named, path = Path(path), Path(path).resolve()
-    _require_place(named, path)
-    with _naming_errors(named, path.parent), _begun(path):
+    requested, path = Path(path), Path(path).resolve()
+    _require_file_target(requested, path)
+    with _report_requested_path(requested, path.parent), _locked_temporary_file(path):
         pass
 
 
-def _require_place(named: Path, path: Path) -> None:
+def _require_file_target(requested: Path, path: Path) -> None:
     if path.exists() and not path.is_file():  # a device or a pipe would be replaced by a file
         kind = "a folder" if path.is_dir() else "no file"
-        raise OSError(f"{named} is {kind}: name a file to write")
+        raise OSError(f"{requested} is {kind}: pass the path of a file")
     if not path.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {named.parent} to write {named.name} into")
+        raise FileNotFoundError(f"cannot write {requested.name}: folder {requested.parent} does not exist")
 
 
 @contextmanager
-def _naming_errors(named: Path, folder: Path) -> Iterator[None]:
-    """Name the file that was asked for, in place of a temporary one, in errors of the system."""
+def _report_requested_path(requested: Path, folder: Path) -> Iterator[None]:
+    """Report system errors with the requested path in place of that of the temporary file."""
     try:
         yield
     except OSError as error:
         about = str(error.filename or "")
         if error.errno is None or (about and Path(about).parent != folder):
             raise
-        raise type(error)(error.errno, f"cannot write {named}: {error.strerror}") from error
+        raise type(error)(error.errno, f"cannot write {requested}: {error.strerror}") from error
 
 
-def _umask() -> int:
+def _read_umask() -> int:
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
 
 
 @contextmanager
-def _begun(path: Path) -> Iterator[Path]:
-    """Yield the temporary file of a path. This process holds it locked, and another that writes the path waits."""
+def _locked_temporary_file(path: Path) -> Iterator[Path]:
+    """Yield the temporary file of a path, locked: another process that writes the same path waits."""
     # In the same folder, because a rename is atomic only within one file system.
     temporary = path.with_name(f".{path.name}.paceline-tmp")
     while True:
@@ -74,26 +74,26 @@ def _begun(path: Path) -> Iterator[Path]:
             temporary = path.with_name(f".{path.name}.paceline-{uuid4().hex}")
             handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
             break
-        if _is_at(handle, temporary):
+        if _is_same_file(handle, temporary):
             break
         os.close(handle)  # whoever held it has renamed or removed it
     try:
         os.ftruncate(handle, 0)  # what a killed process left
         yield temporary
     finally:
-        if _is_at(handle, temporary):  # once renamed, the name is free for the next process
+        if _is_same_file(handle, temporary):  # once renamed, the name is free for the next process
             temporary.unlink()
         os.close(handle)
 
 
-def _is_at(handle: int, path: Path) -> bool:
+def _is_same_file(handle: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(handle), path.lstat())
     except FileNotFoundError:
         return False
 
 
-class Lines:
+class LineWriter:
     """Appends whole lines to a file, each at once and without a buffer.
 
     A line that does not fit, as on a full disk, is taken back whole and counted; later lines are written again once
@@ -108,24 +108,24 @@ class Lines:
     new
         Whether the file must not exist yet. Otherwise lines are appended, after a line break if the last line of the
         file was cut short.
-    alone
+    exclusive
         Whether no other process may write to the file while this one does.
 
     Raises
     ------
     OSError
         If the file cannot be opened; FileExistsError if it must be new and exists; BlockingIOError if another process
-        writes to it and this one must be alone.
+        writes to it and this one must be the only one.
     """
 
-    def __init__(self, path: str | Path, log: logging.Logger, *, new: bool = False, alone: bool = False) -> None:
+    def __init__(self, path: str | Path, log: logging.Logger, *, new: bool = False, exclusive: bool = False) -> None:
         self.path = Path(path)
         self.lost = 0  # lines that could not be written so far
         self._log = log
         self._torn = 0  # bytes of a line cut short at the end of the file that could not be taken back yet
         self._failing = False
         self.file: FileIO | None = self.path.open("xb" if new else "ab", buffering=0)
-        if alone:
+        if exclusive:
             try:
                 fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -143,7 +143,7 @@ class Lines:
         """Write a line, and return whether all of it was written."""
         content = self._break + line.encode("utf-8", "backslashreplace") + b"\n"
         try:
-            self._take_back()
+            self._truncate_torn_line()
             self._write(content)
         except OSError as error:
             self.lost += 1
@@ -156,7 +156,7 @@ class Lines:
         return True
 
     def close(self) -> None:
-        """Close the file and say how many lines were lost; closing again does nothing."""
+        """Close the file and log how many lines were lost; closing again does nothing."""
         file, self.file = self.file, None
         if file is None:
             return
@@ -179,7 +179,7 @@ class Lines:
                 raise OSError("nothing more could be written")
         self._torn = 0
 
-    def _take_back(self) -> None:
+    def _truncate_torn_line(self) -> None:
         # Otherwise the next line would be glued to the torn one. Some file systems need space even to truncate, so this
         # is tried again before each line.
         if self._torn and self.file is not None:
@@ -192,4 +192,4 @@ class Lines:
             self._log.error("%s: a line could not be written and is lost: %s", self.path, error)
         self._failing = True
         with suppress(OSError):  # tried again before the next line
-            self._take_back()
+            self._truncate_torn_line()

@@ -1,4 +1,4 @@
-"""Things that a process does beside its work: wait at exit, spread calls over processes, write progress lines."""
+"""Helpers of a process: wait at exit, map calls over processes, write progress lines."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def wait_at_exit() -> None:
 R = TypeVar("R")
 
 
-def spread(function: Callable[..., R], calls: Iterable[tuple[Any, ...]]) -> list[R]:
+def map_calls(function: Callable[..., R], calls: Iterable[tuple[Any, ...]]) -> list[R]:
     """Return the result of each call, in order: in this process, unless ``joblib.parallel_config`` says otherwise.
 
-    >>> spread(pow, [(2, 3), (3, 2)])
+    >>> map_calls(pow, [(2, 3), (3, 2)])
     [8, 9]
     """
     # Whoever configured joblib has imported it; nobody else needs it installed.
@@ -45,16 +45,16 @@ def spread(function: Callable[..., R], calls: Iterable[tuple[Any, ...]]) -> list
     return results
 
 
-def with_hooks(hooks: dict[str, str], **more: str) -> dict[str, str]:
-    """Return an environment whose processes call a function (``package.module:function``) after a module's import."""
+def environment_with_hooks(hooks: dict[str, str], **extra_variables: str) -> dict[str, str]:
+    """Return an environment in which processes call a function (``package.module:function``) after an import."""
     home = Path(__file__).resolve().parent
     path = [str(home / "_startup"), *filter(None, [os.environ.get("PYTHONPATH")])]
-    told = {"PACELINE_HOOKS": ",".join(map("=".join, hooks.items())), "PACELINE_HOME": str(home.parent)}
-    return {**os.environ, **told, **more, "PYTHONPATH": os.pathsep.join(path)}
+    variables = {"PACELINE_HOOKS": ",".join(map("=".join, hooks.items())), "PACELINE_HOME": str(home.parent)}
+    return {**os.environ, **variables, **extra_variables, "PYTHONPATH": os.pathsep.join(path)}
 
 
-INTERVAL = 10.0
-"""Seconds between two lines; shorter commands write none."""
+HEARTBEAT_SECONDS = 10.0
+"""Seconds between two progress lines; shorter commands write none."""
 
 
 class Heartbeat:
@@ -64,7 +64,7 @@ class Heartbeat:
         self._write = write
         self._doing = doing
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="paceline-heartbeat", daemon=True)
+        self._thread = threading.Thread(target=self._write_lines, name="paceline-heartbeat", daemon=True)
 
     def update(self, doing: str) -> None:
         """Set the words of the next line."""
@@ -81,6 +81,6 @@ class Heartbeat:
         self._over.set()
         self._thread.join()
 
-    def _beat(self) -> None:
-        while not self._over.wait(INTERVAL):
+    def _write_lines(self) -> None:
+        while not self._over.wait(HEARTBEAT_SECONDS):
             self._write(f"{self._doing} ({time.monotonic() - self._began:,.0f} s so far)")

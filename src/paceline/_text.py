@@ -1,11 +1,11 @@
-"""Numbers and names as words of a sentence, the same in every record, warning and page."""
+"""Format numbers and names for sentences, the same in every record, warning and page."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-SHOWN = 3
-"""At most this many workers are named; the others are counted."""
+MAX_NAMES = 3
+"""Workers that a sentence names; the others are counted."""
 
 
 def percent(share: float) -> str:
@@ -39,25 +39,25 @@ def count(number: int, thing: str) -> str:
     return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
-def listed(names: Sequence[str], more: int = 0) -> str:
-    """Return names as a list in prose, and how many more there are.
+def join_names(names: Sequence[str], more: int = 0) -> str:
+    """Return names joined by commas and "and", and how many more there are.
 
-    >>> listed(["a"]), listed(["a", "b"]), listed(["a", "b"], more=3)
+    >>> join_names(["a"]), join_names(["a", "b"]), join_names(["a", "b"], more=3)
     ('a', 'a and b', 'a, b and 3 others')
     """
     words = [*names, "1 other" if more == 1 else f"{more} others"] if more else list(names)
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
-def printable(text: str) -> str:
+def to_printable(text: str) -> str:
     r"""Return a text with every unprintable character escaped, so that a terminal shows it and does not act on it.
 
     A name in a file may hold escape sequences that clear the screen, set the clipboard (OSC 52) or rename the window;
     marks that reverse the direction of writing; or a lone surrogate, which cannot be printed at all.
 
-    >>> print(printable("gpu0\x1b]52;c;aGk=\x07 on host\u202e7"))
+    >>> print(to_printable("gpu0\x1b]52;c;aGk=\x07 on host\u202e7"))
     gpu0\x1b]52;c;aGk=\x07 on host\u202e7
-    >>> printable("Zürich-7")
+    >>> to_printable("Zürich-7")
     'Zürich-7'
     """
     if text.isprintable():

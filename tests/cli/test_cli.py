@@ -87,7 +87,7 @@ def test_mistakes_end_in_one_sentence(capsys, monkeypatch, tmp_path, trace):
         (["evaluate", "ewma:__import__('os')", "-t", trace], "must be arguments like"),
         (["data", "info", str(broken)], "broken.parquet: not a complete Parquet file"),
         (["data", "info", "nothing-like-it"], "neither a recorded trace nor a .parquet or .csv file"),
-        (["data", "load", trace, "-o", str(tmp_path / "no" / "x.csv")], "there is no folder"),
+        (["data", "load", trace, "-o", str(tmp_path / "no" / "x.csv")], "does not exist"),
         (["record", "no-such-job"], "'no-such-job' is not a command on the PATH"),
         (["replay", "ewma", "-t", trace, "--global-batch", "2"], "2"),
     ]:

@@ -13,7 +13,7 @@ from ranks import run_ranks
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.coordinator import Policy
-from paceline.recording.allowance import Allowance, Spent, lasting
+from paceline.recording.allowance import CPUSnapshot, QuotaTracker, sustained_seconds
 from paceline.recording.torch.clock import Clock, CPUMarks
 from paceline.torch import BalancedLoader, attach
 
@@ -34,20 +34,20 @@ def throttled_run(cpu, cores, spent_before):
 
 @given(positive, positive, positive, st.integers(1, 64))
 def test_without_a_quota_time_is_what_was_measured(seconds, cpu, cores, threads):
-    assert lasting(seconds, Spent(cpu), math.inf, threads) == seconds
-    assert lasting(seconds, Spent(cpu, 1.0), math.nan, threads) == seconds
+    assert sustained_seconds(seconds, CPUSnapshot(cpu), math.inf, threads) == seconds
+    assert sustained_seconds(seconds, CPUSnapshot(cpu, 1.0), math.nan, threads) == seconds
 
 
 @given(positive, positive, st.integers(1, 64))
 def test_who_spends_nothing_is_not_slowed_by_a_quota(seconds, cores, threads):
-    assert lasting(seconds, Spent(), cores, threads) == seconds
+    assert sustained_seconds(seconds, CPUSnapshot(), cores, threads) == seconds
 
 
 @given(positive, positive, st.floats(0, 1e3), st.floats(0.01, 64), st.floats(1, 8), st.integers(1, 64))
 def test_smaller_quota_never_shortens_work(seconds, cpu, throttled, cores, more, threads):
-    spent = Spent(cpu, throttled)
-    assert lasting(seconds, spent, cores, threads) >= lasting(seconds, spent, cores * more, threads)
-    assert lasting(seconds, spent, cores, threads) >= cpu / cores
+    spent = CPUSnapshot(cpu, throttled)
+    assert sustained_seconds(seconds, spent, cores, threads) >= sustained_seconds(seconds, spent, cores * more, threads)
+    assert sustained_seconds(seconds, spent, cores, threads) >= cpu / cores
 
 
 @settings(derandomize=True)
@@ -55,9 +55,9 @@ def test_smaller_quota_never_shortens_work(seconds, cpu, throttled, cores, more,
 def test_work_independent_of_period_start(cpu, cores, spent_before, threads):
     """Threads that share the work each spend so much, and are throttled at the same time, each on a core of its own."""
     wall, throttled = throttled_run(cpu, cores, spent_before * cores * PERIOD)
-    spent = Spent(threads * cpu, threads * throttled)
-    assert lasting(wall, spent, threads * cores, threads) == pytest.approx(cpu / cores)
-    assert lasting(wall, spent, math.inf, threads) == pytest.approx(cpu)
+    spent = CPUSnapshot(threads * cpu, threads * throttled)
+    assert sustained_seconds(wall, spent, threads * cores, threads) == pytest.approx(cpu / cores)
+    assert sustained_seconds(wall, spent, math.inf, threads) == pytest.approx(cpu)
 
 
 @pytest.mark.parametrize(
@@ -68,12 +68,12 @@ def test_work_independent_of_period_start(cpu, cores, spent_before, threads):
     ],
 )
 def test_changed_quota_is_seen(tmp_path, files, quota, values):
-    allowance = Allowance(made(tmp_path, files))
+    allowance = QuotaTracker(made(tmp_path, files))
     told = []
     for value in (None, *values):
         if value:
             (tmp_path / quota).write_text(value)
-        allowance.look()
+        allowance.refresh()
         told.append(allowance.cores)
     assert told == [0.4, 0.25, math.inf]
 
@@ -91,11 +91,11 @@ class Granted:
     cores = 0.25
     cpu = throttled = 0.0
 
-    def look(self):
+    def refresh(self):
         pass
 
-    def spent(self):
-        return Spent(self.cpu, self.throttled)
+    def snapshot(self):
+        return CPUSnapshot(self.cpu, self.throttled)
 
 
 def test_rank_reports_work_under_quota():
@@ -106,7 +106,7 @@ def test_rank_reports_work_under_quota():
         cpu.time, granted.cpu = cpu.time + between, granted.cpu + between
         clock.forward(8)
         cpu.time, granted.cpu, granted.throttled = cpu.time + wall, granted.cpu + used, granted.throttled + throttled
-        clock.summed(clock.ready())
+        clock.gradients_summed(clock.gradients_ready())
         return clock.report().seconds
 
     walls = [(0.011, 0.0), (0.086, 0.075), (0.011, 0.0)]
@@ -120,7 +120,7 @@ def busy_time_with_a_quota_on_the_second_rank(rank):
     torch.manual_seed(0)
     attaching = importlib.import_module("paceline.torch.attach")
     if rank == 1:
-        attaching.Allowance = Tiny
+        attaching.QuotaTracker = Tiny
     model = DistributedDataParallel(torch.nn.Linear(64, 64))
     loader = BalancedLoader(torch.utils.data.TensorDataset(torch.randn(640, 64)), 64)
     balance = attach(model, loader, policy=Policy(warmup=1000), timeout=60)
@@ -131,10 +131,10 @@ def busy_time_with_a_quota_on_the_second_rank(rank):
     return np.median(own, axis=0)
 
 
-class Tiny(Allowance):
+class Tiny(QuotaTracker):
     """A thousandth of a core."""
 
-    def look(self):
+    def refresh(self):
         self.cores = 0.001
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from paceline.recording.torch.clock import LATEST, Clock, CPUMarks, Measure
+from paceline.recording.torch.clock import MAX_LAPS, Clock, CPUMarks, Measurements
 
 
 class CPU(CPUMarks):
@@ -50,9 +50,9 @@ class Loop:
         self.marks.now += body_pause
         self.clock.forward(computed)
         self.spend("inside", computed, costs)
-        wait = self.clock.ready()
+        wait = self.clock.gradients_ready()
         self.marks.now += 7  # for the others
-        self.clock.summed(wait)
+        self.clock.gradients_summed(wait)
         self.spend("optimizer", computed, costs)
         measure = self.clock.report()
         return measure.samples, measure.seconds
@@ -123,7 +123,7 @@ class Lagging:
     def mark(self):
         return self.now
 
-    def passed(self, mark):
+    def has_passed(self, mark):
         return mark <= self.reached
 
     def seconds(self, start, stop):
@@ -152,9 +152,9 @@ def take_steps(clock, marks, *parts):
         clock.wait_begins()
         marks.now += waited
         clock.wait_ends()
-        waits.append(clock.ready())
+        waits.append(clock.gradients_ready())
         marks.now += exchange
-        clock.summed(waits[-1])
+        clock.gradients_summed(waits[-1])
     return waits
 
 
@@ -188,7 +188,7 @@ def test_a_wait_that_is_not_over_counts_as_busy():
     marks.now += 5
     clock.wait_begins()  # never ends
     marks.now += 7
-    clock.ready()
+    clock.gradients_ready()
     assert told(clock.report()) == [16, 2, 2, 10 + 12 + 0, 0]
 
 
@@ -198,15 +198,15 @@ def test_clock_micro_batches_and_uncounted_steps():
     for features, counts in (((1.0, 2.0), True), ((), True), ((8.0, 9.0), False)):
         clock.forward(8, features=features, counts=counts)
         clock.forward(2, features=features)
-        clock.ready()
+        clock.gradients_ready()
     assert clock.features == ()
     assert told(clock.report())[:3] == [20, 4, 2]
     assert clock.features == (2.0, 4.0)
     clock.forward(8)
-    clock.ready()
+    clock.gradients_ready()
     clock.report()
     assert clock.features == ()
-    assert Measure(samples=3.0, micro_batches=6.0, steps=2.0).by_steps()[:3] == (3.0, 2.0, 2.0)
+    assert Measurements(samples=3.0, micro_batches=6.0, steps=2.0).merge_micro_batches()[:3] == (3.0, 2.0, 2.0)
 
 
 def test_collectives_in_gradient_wait_are_one_wait(marks):
@@ -215,14 +215,14 @@ def test_collectives_in_gradient_wait_are_one_wait(marks):
     for _ in range(4):
         clock.forward(8)
         marks.now += 10
-        gradients = clock.ready()
+        gradients = clock.gradients_ready()
         own.append(clock.report().seconds)
         for seconds in (2, 30):
             clock.wait_begins()
             marks.now += seconds
             clock.wait_ends()
         marks.now += 1
-        clock.summed(gradients)
+        clock.gradients_summed(gradients)
     assert own == [10] * 4
 
 
@@ -236,21 +236,21 @@ class Behind:
         self.made += 1
         return self.made
 
-    def passed(self, mark):
+    def has_passed(self, mark):
         return mark <= self.made - self.lag
 
     def seconds(self, start, stop):
-        assert self.passed(stop)
+        assert self.has_passed(stop)
         return float(stop - start)
 
 
-@pytest.mark.parametrize("laps", [1, LATEST - 1, LATEST, 2 * LATEST, 5 * LATEST])
+@pytest.mark.parametrize("laps", [1, MAX_LAPS - 1, MAX_LAPS, 2 * MAX_LAPS, 5 * MAX_LAPS])
 def test_lagging_device_is_reported(laps):
     """Steps of few and long kernels are launched long before the device gets to them."""
     clock, known = Clock(Behind(laps)), []
-    for _ in range(12 * LATEST):
+    for _ in range(12 * MAX_LAPS):
         clock.forward(8)
-        clock.summed(clock.ready())
+        clock.gradients_summed(clock.gradients_ready())
         report = clock.report()
         if np.isfinite(report.samples):
             known.append(report.samples / report.steps)

@@ -7,7 +7,7 @@ import pytest
 from machine_files import NESTED_1, NESTED_2, made, twice
 
 from paceline.recording import ControlGroup, all_covariates, control_group, default_covariates
-from paceline.recording.control_group import mounted
+from paceline.recording.control_group import find_mounts
 from paceline.recording.covariates import CPUQuota
 
 VERSION_1 = {
@@ -31,7 +31,7 @@ def test_the_own_group_is_found_in_version_1(tmp_path):
     assert group.cores == 0.4
     assert group.usage == tmp_path / "groups/cpu,cpuacct/job/cpuacct.usage"
     assert group.pressure == tmp_path / "groups/unified/job"
-    assert set(mounted(tmp_path)) >= {"cpu", "cpuacct", ""}
+    assert set(find_mounts(tmp_path)) >= {"cpu", "cpuacct", ""}
 
 
 def test_a_group_without_a_quota_is_no_group(tmp_path):
@@ -56,7 +56,7 @@ def named(covariates, name):
 
 @pytest.fixture
 def looking_always(monkeypatch):
-    monkeypatch.setattr(control_group, "LOOKED_UP_EVERY", 0.0)
+    monkeypatch.setattr(control_group, "LOOKUP_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize(("files", "cpu", "after"), VERSIONS)
@@ -128,10 +128,10 @@ def test_covariates_follow_a_moved_process(tmp_path, looking_always):
     [
         ("/kubepods/pod7/c0ffee", "groups"),  # the mount is the container's own group
         ("/kubepods/pod7/c0ffee/job", "groups/job"),  # and the worker is in a group inside it
-        ("/../elsewhere", "groups"),  # out of what is mounted here
+        ("/../elsewhere", "groups"),  # out of what is find_mounts here
         ("/", "groups"),
     ],
 )
 def test_group_path_as_host_sees_it(tmp_path, told, folder):
     made(tmp_path, {**VERSION_2, "proc/self/cgroup": f"0::{told}\n", "elsewhere/cpu.max": "1 1\n"})
-    assert ControlGroup.around_this_process(tmp_path).cpu == tmp_path / folder
+    assert ControlGroup.current(tmp_path).cpu == tmp_path / folder

@@ -31,7 +31,7 @@ def test_gain_is_against_equal_batches(tmp_path):
     assert numbers["gain"] == pytest.approx(1 - 0.040 / 0.060)
     assert numbers["waiting_share"] == pytest.approx(0)
     written(tmp_path / "run.jsonl", iterations(200)).close()
-    assert read_run(tmp_path / "run.jsonl").saved == pytest.approx(1 / 3, abs=0.01)
+    assert read_run(tmp_path / "run.jsonl").saved_share == pytest.approx(1 / 3, abs=0.01)
 
 
 KILLED = """

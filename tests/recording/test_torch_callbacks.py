@@ -7,7 +7,7 @@ import time
 import pytest
 import torch
 
-from paceline.recording.torch.watch import let_go, then
+from paceline.recording.torch.watch import add_callback, wait_for_callbacks
 
 
 def forks():
@@ -19,10 +19,10 @@ def forks():
 
 @pytest.mark.processes
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-@pytest.mark.parametrize("waits", [let_go, forks])
+@pytest.mark.parametrize("waits", [wait_for_callbacks, forks])
 def test_exit_and_fork_wait_for_threads(waits):
     future = torch.futures.Future()
-    then(future, lambda arrived: arrived.value() + 1)
+    add_callback(future, lambda arrived: arrived.value() + 1)
 
     def sum_up():
         time.sleep(0.2)

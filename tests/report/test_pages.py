@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from made_pages import Parsed, slowed_run, slowed_trace
 
-from paceline._text import escape_surrogates, printable
+from paceline._text import escape_surrogates, to_printable
 from paceline.audit import AuditStatus, AuditVerdict, Cause
 from paceline.eval import Balanced, leaderboard, replay_all
 from paceline.predictors import EWMA
@@ -80,7 +80,7 @@ def test_hostile_names_are_escaped(kind, pages, tmp_path):
         assert page.shape == Parsed(render(pages[kind])).shape
         assert not [name for _, attributes in page.elements for name, _ in attributes if name.startswith("on")]
         seen = " ".join([*page.texts, *page.hidden_texts])
-        assert any(printable(name) in seen for name in names)
+        assert any(to_printable(name) in seen for name in names)
         assert not [char for char in render(made) if not char.isprintable() and char != "\n"]
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from paceline._runtime import with_hooks
+from paceline._runtime import environment_with_hooks
 from paceline.audit.run import AuditPlan, AuditRun, RankRecord
 
 
@@ -56,7 +56,7 @@ class Launcher:
     def _started(self, command: list[str], folder: Path) -> str:
         """Run a command; return the error among its last words if it failed."""
         began = time.monotonic()
-        environment = with_hooks({"torch": "paceline.audit.inside:begin"}, PACELINE_AUDIT=str(folder))
+        environment = environment_with_hooks({"torch": "paceline.audit.inside:begin"}, PACELINE_AUDIT=str(folder))
         # A later run has ten times the seconds of the longest before, and at least a minute.
         limit = min(self.timeout, max(60.0, 10 * self.longest)) if self.longest else self.timeout
         with (folder / "log").open("w+", encoding="utf-8", errors="replace") as log:

@@ -14,7 +14,7 @@ import typer
 from rich.markup import escape
 
 from paceline._files import require_writable
-from paceline._text import printable
+from paceline._text import to_printable
 from paceline.cli.output import AsJson, Options, out, print_rows
 
 if TYPE_CHECKING:
@@ -68,7 +68,8 @@ def data_info(name: Source, file_format: FileFormat = None, options: Options = N
         for key, value in one.items():
             if value not in ("", None):
                 out.print(
-                    f"[bold]{escape(printable(key))}[/]  {escape(printable(_readable(key, value)))}", highlight=False
+                    f"[bold]{escape(to_printable(key))}[/]  {escape(to_printable(_readable(key, value)))}",
+                    highlight=False,
                 )
         out.print()
     if len(about) > limit:

@@ -13,7 +13,7 @@ import typer
 from rich.markup import escape
 
 from paceline._files import require_writable
-from paceline._text import printable
+from paceline._text import to_printable
 from paceline.cli.output import AsJson, Options, err, out
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def _report_skipped(source: Source) -> None:
     """Report the files that were left out, and why; of many the first."""
     left, limit = source.left_out, 10
     for one in left[:limit]:
-        err.print(f"left out: {escape(printable(str(one)))}", soft_wrap=True, highlight=False)
+        err.print(f"left out: {escape(to_printable(str(one)))}", soft_wrap=True, highlight=False)
     if len(left) > limit:
         err.print(f"left out: {len(left) - limit} more files")
     if left:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from paceline._text import printable
+from paceline._text import to_printable
 from paceline.cli.audit import audit
 from paceline.cli.data import data_app
 from paceline.cli.fit import FitTraces, fit, tune
@@ -209,7 +209,7 @@ def main() -> None:
         if not place and not isinstance(error, ValueError | OSError | ImportError | RuntimeError):
             raise
         text = f"{type(error).__name__}: {error} ({place})" if place else str(error)
-        lines = "\n".join(map(printable, text.split("\n")))  # an example in an error keeps its lines
+        lines = "\n".join(map(to_printable, text.split("\n")))  # an example in an error keeps its lines
         err.print(f"[bold red]error:[/] {escape(lines)}", soft_wrap=True, highlight=False)
         sys.exit(2)
 
@@ -228,7 +228,7 @@ def _one_option_each(words: list[str]) -> list[str]:
 
 def _show_warning(message: Warning | str, *where: object, **more: object) -> None:
     """Print a warning as one sentence: the line of code that gave it says nothing to a user."""
-    err.print(f"[yellow]warning:[/] {escape(printable(str(message)))}", soft_wrap=True, highlight=False)
+    err.print(f"[yellow]warning:[/] {escape(to_printable(str(message)))}", soft_wrap=True, highlight=False)
 
 
 # -- inputs --------------------------------------------------------------------------------------------------
@@ -288,6 +288,6 @@ def _warn_if_fitted(model: str, scored: list[Trace]) -> None:
     fitted = set(str(describe_model(model)["fitted_on"]).split(", "))
     if same := sorted(fitted & {trace.name for trace in scored}):
         err.print(
-            f"{escape(model)} was fitted to traces called {escape(printable(str(same)))}; a model file stores "
+            f"{escape(model)} was fitted to traces called {escape(to_printable(str(same)))}; a model file stores "
             "only names, so if these are the same traces, its scores here are too good"
         )

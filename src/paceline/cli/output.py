@@ -17,7 +17,7 @@ from rich.segment import Segment
 from rich.table import Table
 
 from paceline._runtime import Heartbeat
-from paceline._text import printable
+from paceline._text import to_printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,7 +50,7 @@ class SafeConsole(Console):
             if segment.control is not None or segment.text.isprintable():
                 yield segment
             else:
-                lines = (printable(line) for line in segment.text.split("\n"))
+                lines = (to_printable(line) for line in segment.text.split("\n"))
                 yield Segment("\n".join(lines), segment.style)
 
 
@@ -78,8 +78,8 @@ def working(doing: str) -> Iterator[Callable[[str], None]]:
     Yields a function to call with further words.
     """
     if err.on_terminal:
-        with err.status(f"{escape(printable(doing))} ...") as status:
-            yield lambda text: status.update(f"{escape(printable(text))} ...")
+        with err.status(f"{escape(to_printable(doing))} ...") as status:
+            yield lambda text: status.update(f"{escape(to_printable(text))} ...")
     else:
         with Heartbeat(lambda line: err.print(line, markup=False, highlight=False), doing) as lines:
             yield lines.update
@@ -103,7 +103,8 @@ def print_rows(title: str, rows: list[dict[str, Any]], as_json: bool = False) ->
         return
     # Escaped before the columns are laid out, not only when they are printed.
     rows = [
-        {printable(key): printable(one) if isinstance(one, str) else one for key, one in row.items()} for row in rows
+        {to_printable(key): to_printable(one) if isinstance(one, str) else one for key, one in row.items()}
+        for row in rows
     ]
     for k, part in enumerate(_fitting(rows, out.width)):
         table = Table(title=f"{title}, continued" if k else title, title_justify="left", title_style="bold")
@@ -156,4 +157,4 @@ def write_page(page: Page, path: Path) -> None:
     """Write a page, and say where it is."""
     from paceline.report import write_page
 
-    err.print(f"written to {escape(printable(str(write_page(page, path))))}", soft_wrap=True)
+    err.print(f"written to {escape(to_printable(str(write_page(page, path))))}", soft_wrap=True)

@@ -32,7 +32,7 @@ def record(
     exit after 200 steps: do not let the command write a checkpoint that you keep.
     """
     from paceline.recording.launch import record_command
-    from paceline.recording.merging import slow_worker
+    from paceline.recording.merging import describe_slow_workers
 
     if shutil.which(command[0]) is None:
         raise ValueError(
@@ -54,7 +54,7 @@ def record(
     workers = len(recorded.trace.workers)
     err.print(f"{path}: {len(recorded.trace)} iterations of {workers} workers; status {recorded.status}")
     if not recorded.missing:
-        err.print(slow_worker(recorded.files))
+        err.print(describe_slow_workers(recorded.files))
     if probe:
         samples_TW = recorded.trace.samples
         if (samples_TW == samples_TW[0]).all():

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from paceline._text import count, printable
+from paceline._text import count, to_printable
 from paceline.cli.output import out, typed
 
 
@@ -41,7 +41,7 @@ def report(
     write_page(page, target)
     skipped = f"; {count(run.skipped, 'line')} could not be read and were skipped" if run.skipped else ""
     holds = f"{len(run)} {what} of {len(run.workers)} workers{skipped}"
-    out.print(f"written to {escape(printable(str(target)))}: {holds}", soft_wrap=True)
+    out.print(f"written to {escape(to_printable(str(target)))}: {holds}", soft_wrap=True)
 
 
 def sha256(path: Path) -> str:

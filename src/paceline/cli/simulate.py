@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from paceline._text import printable
+from paceline._text import to_printable
 from paceline.cli.output import AsJson, Options, out, working
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def simulate(
         return
     for name, one in found:
         for line in (*([f"{name}:"] if len(found) > 1 else []), *one.sentences, *_next(one)):
-            out.print(escape(printable(line)), highlight=False, soft_wrap=True)
+            out.print(escape(to_printable(line)), highlight=False, soft_wrap=True)
 
 
 def _of_traces(

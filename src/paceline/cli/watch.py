@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from paceline import _text
-from paceline._arrays import Array, mean, median
-from paceline._text import printable
+from paceline._arrays import Array, finite_mean, finite_median
+from paceline._text import to_printable
 from paceline.cli.output import out
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def watch(
                 try:
                     live.update(watched.picture(), refresh=True)
                 except FileNotFoundError:
-                    live.update(Text(f"waiting for {printable(str(source))} ..."), refresh=True)
+                    live.update(Text(f"waiting for {to_printable(str(source))} ..."), refresh=True)
                 time.sleep(every)
     except KeyboardInterrupt:
         return
@@ -75,7 +75,7 @@ class Watched:
         reader = self._read()
         if not len(reader):
             skipped = f"; {_text.count(reader.skipped, 'line')} could not be read" if reader.skipped else ""
-            return Text(f"{printable(str(reader.path))} holds no iteration yet{skipped}")
+            return Text(f"{to_printable(str(reader.path))} holds no iteration yet{skipped}")
         run = reader.run()
         silent = 0.0 if reader.ended else self._silent(run.of_fleet["time"][-1])
         shown = async_view if isinstance(run, AsyncRun) else view
@@ -122,7 +122,7 @@ def bars(values: Array, width: int = 60) -> tuple[str, float]:
     >>> bars(np.array([1.0, 2.0, 2.0, np.nan, 2.1, 2.0, 40.0]), width=10)
     ('▃▆▆ ▆▆█', 2.52)
     """
-    means_B = [mean(part) for part in np.array_split(values, min(width, len(values)))]
+    means_B = [finite_mean(part) for part in np.array_split(values, min(width, len(values)))]
     known = [one for one in means_B if np.isfinite(one)]
     if not known:
         return " " * len(means_B), float("nan")
@@ -187,7 +187,7 @@ def view(run: Run, *, done: int, silent: float = 0.0) -> Panel:
         Text(),
         changes(run, "what the balancer did, and why"),
     ]
-    alarm = is_long(silent, typical_seconds(run)) or bool(run.silent_workers.any())
+    alarm = is_long(silent, typical_seconds(run)) or bool(run.silent_iterations.any())
     return framed(parts, run.name, f"{_text.count(done, 'iteration')} recorded", alarm=alarm)
 
 
@@ -206,7 +206,7 @@ def framed(parts: list[RenderableType], name: str, count: str, *, alarm: bool) -
 def title(name: str) -> str:
     """Return the file with its folder, if both fit: a long path would lose its end, which says most."""
     parts = PurePath(name).parts
-    both, file = printable("/".join(parts[-2:])), printable(parts[-1])
+    both, file = to_printable("/".join(parts[-2:])), to_printable(parts[-1])
     limit = 70  # fits into the frame of a terminal of 80 columns
     if len(both) <= limit:
         return both
@@ -223,13 +223,13 @@ def _alarms(run: Run, silent: float) -> Iterator[Text]:
         yield Text(f"No iteration has been reported for {time_text(silent)}{before}.", style="bold red")
         known = run.slowest[-RECENT:][run.slowest[-RECENT:] >= 0]
         if len(known) and len(run.workers) > 1:
-            worker = printable(run.workers[int(np.bincount(known).argmax())])
+            worker = to_printable(run.workers[int(np.bincount(known).argmax())])
             yield Text(f"The slowest until then was {worker}.", style="bold red")
-    missing = [int(w) for w in np.argsort(-run.silent_workers, kind="stable") if run.silent_workers[w]]
+    missing = [int(w) for w in np.argsort(-run.silent_iterations, kind="stable") if run.silent_iterations[w]]
     if missing:
-        lasts = {w: _text.count(int(run.silent_workers[w]), "iteration") for w in missing}
-        named = [f"{printable(run.workers[w])} for {lasts[w]}" for w in missing[:3]]
-        whose = _text.listed(named, max(len(missing) - 3, 0))
+        lasts = {w: _text.count(int(run.silent_iterations[w]), "iteration") for w in missing}
+        named = [f"{to_printable(run.workers[w])} for {lasts[w]}" for w in missing[:3]]
+        whose = _text.join_names(named, max(len(missing) - 3, 0))
         if len(missing) == np.isfinite(run.sizes[-1]).sum():
             whose = f"any worker for {lasts[missing[-1]]}"
         yield Text(f"No report from {whose}.", style="bold red")
@@ -270,7 +270,9 @@ def _headline(run: Run) -> Text:
     saved = 1.0 - made[known].sum() / equal[known].sum() if known.any() else 0.0
     # Medians, because one checkpoint among the iterations would dominate a mean.
     text = Text.assemble((f"iteration {run.of_fleet['index'][-1]:.0f}", "bold"))
-    text.append(f"  {time_text(median(wall))} each, {time_text(median(made))} of it computing on the slowest\n")
+    text.append(
+        f"  {time_text(finite_median(wall))} each, {time_text(finite_median(made))} of it computing on the slowest\n"
+    )
     waits = run.waiting(last=RECENT)
     text.append(f"waiting {percent_text(waits.share)} of the computing time")
     text.append(f", {'saves' if saved >= 0 else 'costs'} about {percent_text(abs(saved))} against equal batches")
@@ -296,10 +298,11 @@ def _workers(run: Run) -> Iterator[RenderableType]:
     with np.errstate(divide="ignore", invalid="ignore"):
         waits_TW = run.wait_seconds / run.makespan[:, None]
     sizes_W, seconds_W, forecast_W, waits_W, error_W = (
-        np.array([median(column) for column in rows_TW[-RECENT:].T])  # medians, as the first forecasts are far off
+        # Medians, as the first forecasts are far off.
+        np.array([finite_median(column) for column in rows_TW[-RECENT:].T])
         for rows_TW in (run.sizes, run.seconds, run.forecast_seconds, waits_TW, np.abs(run.forecast_error))
     )
-    slowest_T, silent_W = run.slowest[-RECENT:], run.silent_workers
+    slowest_T, silent_W = run.slowest[-RECENT:], run.silent_iterations
     # having been waited for counts half as much 5 iterations later
     weight_T, known_T = 0.5 ** (np.arange(len(slowest_T))[::-1] / 5), slowest_T >= 0
     waited_for_W = np.bincount(slowest_T[known_T], weights=weight_T[known_T], minlength=len(run.workers))
@@ -307,7 +310,7 @@ def _workers(run: Run) -> Iterator[RenderableType]:
     for w in order[:SHOWN]:
         missing, share = bool(silent_W[w]), float(np.mean(slowest_T == w))
         table.add_row(
-            Text(printable(run.workers[w]), style="bold red" if missing else ""),
+            Text(to_printable(run.workers[w]), style="bold red" if missing else ""),
             samples_text(sizes_W[w]) if np.isfinite(run.sizes[-1, w]) else "gone",
             Text("missing", style="bold red") if missing else time_text(seconds_W[w]),
             time_text(forecast_W[w]),
@@ -338,7 +341,7 @@ def changes(run: Run | AsyncRun, heading: str) -> Table:
     shown = [t for t in range(len(run)) if run.acted[t]][-5:]
     for t in shown if last in shown else [*shown, last]:
         index = Text(f"{run.of_fleet['index'][t]:.0f}", justify="right", style="bold")
-        table.add_row(index, Text(printable(run.why[t]), "" if run.acted[t] else "dim"))
+        table.add_row(index, Text(to_printable(run.why[t]), "" if run.acted[t] else "dim"))
     return table
 
 
@@ -372,7 +375,7 @@ def _async_alarms(run: AsyncRun, silent: float) -> list[Text]:
 def _async_headline(run: AsyncRun) -> Text:
     last = {name: values[-1] for name, values in run.of_fleet.items()}
     bound = "no bound" if run.bound is None else f"bound {run.bound}"
-    text = Text.assemble((f"{printable(run.scheme)}, version {last['version']:.0f}", "bold"))
+    text = Text.assemble((f"{to_printable(run.scheme)}, version {last['version']:.0f}", "bold"))
     text.append(f"  {last['applied']:,.0f} samples applied, {speed_text(run.samples_per_second)}\n")
     text.append(
         f"largest staleness applied {last['largest']:.0f}, {bound}; wasted {percent_text(run.wasted_share[-1])}"
@@ -387,12 +390,12 @@ def _async_headline(run: AsyncRun) -> Text:
 def _async_workers(run: AsyncRun) -> Table:
     table = worker_table("next", "staleness", "expected", "applied", "wasted", "waited", "straggler")
     rows, names = run.of_workers, set(run.stragglers[-1])
-    stale_W = np.array([mean(column) for column in rows["staleness"][-RECENT:].T])
+    stale_W = np.array([finite_mean(column) for column in rows["staleness"][-RECENT:].T])
     order = np.argsort(-np.nan_to_num(stale_W, nan=-1.0), kind="stable")
     for w in order[:SHOWN].tolist():
         worker, there = run.workers[w], bool(np.isfinite(rows["sizes"][-1, w]))
         table.add_row(
-            Text(printable(worker), style="bold red" if worker in names else ""),
+            Text(to_printable(worker), style="bold red" if worker in names else ""),
             samples_text(rows["sizes"][-1, w]) if there else "gone",
             _versions(float(stale_W[w])),
             _versions(float(rows["expected"][-1, w])),

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from paceline._arrays import Array, Mask, Sizes
-from paceline._text import SHOWN, count, duration, listed, percent
+from paceline._text import MAX_NAMES, count, duration, join_names, percent
 from paceline.predictors.protocol import Forecast
 
 Reason: TypeAlias = str | tuple[Callable[..., str], tuple[Any, ...]]
@@ -102,7 +102,7 @@ def moved(
     elif slower >= 0.01:
         from_names[0] += f" ({percent(slower)} slower than {than})"
     samples = count(int(change[change > 0].sum()), "sample")
-    return f"Moved {samples} from {listed(from_names, more_givers)} to {listed(to_names, more_takers)}"
+    return f"Moved {samples} from {join_names(from_names, more_givers)} to {join_names(to_names, more_takers)}"
 
 
 def split_again(event: str, workers: Sequence[str], sizes: Sizes, known: Array) -> str:
@@ -203,11 +203,11 @@ def silent(workers: Sequence[str], missed: Sizes) -> str:
 
 def _those(workers: Sequence[str], chosen: Mask) -> str:
     rows = np.flatnonzero(chosen)
-    return listed([workers[int(i)] for i in rows[:SHOWN]], max(len(rows) - SHOWN, 0))
+    return join_names([workers[int(i)] for i in rows[:MAX_NAMES]], max(len(rows) - MAX_NAMES, 0))
 
 
 def _largest(change: Sizes) -> tuple[list[int], int]:
     """Return the workers that changed most, and how many others changed."""
-    order = np.argsort(-change, kind="stable")[:SHOWN]
+    order = np.argsort(-change, kind="stable")[:MAX_NAMES]
     changed = int((change > 0).sum())
-    return [int(i) for i in order if change[i] > 0], max(changed - SHOWN, 0)
+    return [int(i) for i in order if change[i] > 0], max(changed - MAX_NAMES, 0)

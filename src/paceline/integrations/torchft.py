@@ -173,7 +173,7 @@ class ReplicaLoader:
             if self.manager.current_step() >= self.epochs * len(self):
                 return  # after a last quorum: a replica in which the last step failed has got its result there
             if waiting is not None:
-                self._clock.summed(waiting)
+                self._clock.gradients_summed(waiting)
             samples = self._samples()
             self._clock.load_begins()
             batch = self._source.take(samples)
@@ -182,7 +182,7 @@ class ReplicaLoader:
             self._clock.forward(len(samples), counts=self.sizes.sum() >= MIN_BATCH_SHARE * self.global_batch)
             step, self._scaled = self.manager.current_step(), False
             yield batch
-            taken, waiting = self.manager.current_step() > step, self._clock.ready()
+            taken, waiting = self.manager.current_step() > step, self._clock.gradients_ready()
 
     def scale(self, loss: torch.Tensor, count: torch.Tensor | float | None = None) -> torch.Tensor:
         """Return the loss scaled so that the mean of the replicas' gradients is that of all samples of the step.

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.recording.control_group import mounted
+from paceline.recording.control_group import find_mounts
 
 
 @dataclass(frozen=True)
@@ -100,11 +100,11 @@ def quota_place(quota: float, root: str | Path = "/") -> Iterator[Place | None]:
 
     ``quota`` are the cores that they may use together, and ``root`` is the folder that contains ``proc`` and ``sys``.
     """
-    mounts = mounted(root)
+    mounts = find_mounts(root)
     _remove_stale(mounts, Path(root))
     period = 5000  # microseconds: much shorter than an iteration, so that each spans many periods
     settings: dict[str, object] = {"cpu.cfs_period_us": period, "cpu.cfs_quota_us": round(quota * period)}
-    # Version 2 mounted beside version 1 has no quotas, but it reports the pressure of each group.
+    # Version 2 find_mounts beside version 1 has no quotas, but it reports the pressure of each group.
     name = f"paceline-{os.getpid()}-0"
     folders = list(dict.fromkeys(mounts[kind] / name for kind in ("cpu", "cpuacct", "") if kind in mounts))
     with ExitStack() as made:

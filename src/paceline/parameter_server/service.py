@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 
 from paceline._files import atomic_write
-from paceline._text import count, listed
+from paceline._text import count, join_names
 from paceline.coordinator.asynchronous.epoch_sampler import SampleBatch
 from paceline.coordinator.asynchronous.optimizer import Vector
 from paceline.coordinator.asynchronous.server import WASTED, Account, Outcome, Server, Verdict
@@ -407,7 +407,7 @@ def _why(before: Standing, now: Standing, verdicts: Sequence[Verdict]) -> str:
 
 
 def _named(what: str, names: Sequence[str]) -> list[str]:
-    return [f"{what}: {listed(names[:NAMED], max(len(names) - NAMED, 0))}"] if names else []
+    return [f"{what}: {join_names(names[:NAMED], max(len(names) - NAMED, 0))}"] if names else []
 
 
 def _few(sentences: Sequence[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""CPU quota of a process: what it allows, and how long work takes if the quota lasts."""
+"""CPU quota of a process, the CPU time that it uses, and how long work takes if the quota lasts."""
 
 from __future__ import annotations
 
@@ -8,73 +8,73 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from paceline.recording.control_group import File, Whereabouts, used_seconds
+from paceline.recording.control_group import ControlGroupLocator, KernelFile, parse_usage_seconds
 from paceline.recording.covariates import CPUQuota, ThrottledTime
 
 
-class Spent(NamedTuple):
-    """Seconds of CPU time of a process, and in which its group had used up its quota, so far."""
+class CPUSnapshot(NamedTuple):
+    """Seconds of CPU time that a process has used, and seconds for which its group was throttled, so far."""
 
     cpu: float = 0.0
     throttled: float = 0.0
 
 
-class Allowance:
-    """The CPU quota of this process's control group, and what the process has spent of it.
+class QuotaTracker:
+    """Tracks the CPU quota of this process's control group, and the CPU time that the process uses.
 
     ``cores`` is the quota; infinite without one, and NaN where other processes use a good part of it.
     """
 
     def __init__(self, root: Path = Path("/")) -> None:
-        self._root, self._where = root, Whereabouts(root)
+        self._root, self._locator = root, ControlGroupLocator(root)
         self._quota_cores = self.cores = math.inf
-        self._alone = True
-        self._follow()
+        self._owns_quota = True
+        self._open_files()
 
-    def spent(self) -> Spent:
-        """Return the CPU time spent so far; only differences mean something."""
+    def snapshot(self) -> CPUSnapshot:
+        """Return the CPU time used so far; only differences mean something."""
         # Nothing is throttled without a quota. This is asked twice in every step, when the caches hold the model: to
         # read the kernel's count took longer than all else that is measured.
         if self._quota_cores < math.inf:
-            self._stood = self._throttled.seconds()
-        return Spent(time.process_time(), self._stood)
+            self._throttled_seconds = self._throttled_time.seconds()
+        return CPUSnapshot(time.process_time(), self._throttled_seconds)
 
-    def look(self) -> None:
-        """Read the present quota."""
-        if self._where.group() is not self._group:
-            self._follow()
+    def refresh(self) -> None:
+        """Read the current quota."""
+        if self._locator.group() is not self._group:
+            self._open_files()
         cores = self._quota.sample()
-        cores = math.inf if not cores < self._every else cores  # also without groups, where it is NaN
+        cores = math.inf if not cores < self._machine_cores else cores  # also without groups, where it is NaN
         if cores != self._quota_cores:  # another group's quota may bind from now on
             self._quota_cores = cores
-            self._where = Whereabouts(self._root)
-            self._follow()
-        self.cores = math.nan if math.isfinite(cores) and not self._is_alone() else cores
+            self._locator = ControlGroupLocator(self._root)
+            self._open_files()
+        self.cores = math.nan if math.isfinite(cores) and not self._check_owns_quota() else cores
 
-    def _follow(self) -> None:
-        self._group = group = self._where.group()
-        self._quota, self._every = CPUQuota(group), float(os.cpu_count() or 1)
-        self._throttled = ThrottledTime(group)
-        self._stood = self._throttled.seconds()
-        self._usage = File(group.usage) if group else None
+    def _open_files(self) -> None:
+        self._group = group = self._locator.group()
+        self._quota, self._machine_cores = CPUQuota(group), float(os.cpu_count() or 1)
+        self._throttled_time = ThrottledTime(group)
+        self._throttled_seconds = self._throttled_time.seconds()
+        self._usage = KernelFile(group.usage) if group else None
         self._last: tuple[float, float, float] | None = None  # when, and seconds used by the process and its group
 
-    def _is_alone(self) -> bool:
-        """Return whether the quota is this process's own, by what it and its group have used since the last look."""
+    def _check_owns_quota(self) -> bool:
+        """Return whether this process uses most of the quota, by CPU times since the last check."""
         now, last = time.monotonic(), self._last
         # the kernel counts a group's CPU time in ticks of some ms
         if self._usage is not None and (last is None or now - last[0] >= 0.1):
-            _, process, group = self._last = now, time.process_time(), used_seconds(self._usage.text())
+            _, process, group = self._last = now, time.process_time(), parse_usage_seconds(self._usage.read())
             if last is not None:
                 # False too if the group's time is not counted, as is possible in version 1.
                 # workers that share one quota are limited by it together: count it only for the
                 # process that uses most of it
-                self._alone = process - last[1] >= 0.8 * (group - last[2])
-        return self._alone
+                self._owns_quota = process - last[1] >= 0.8 * (group - last[2])
+        return self._owns_quota
 
 
-def lasting(seconds: float, spent: Spent, cores: float, threads: int = 1) -> float:
-    """Return how long work takes under a quota that lasts.
+def sustained_seconds(seconds: float, used: CPUSnapshot, cores: float, threads: int = 1) -> float:
+    """Return how long work takes if the quota holds for all of it.
 
     A quota grants a budget per period, of 100 ms as a rule. Work that follows a wait finds an unspent budget and runs
     at full speed; longer work is stopped until the next period. So what one step took says little about the next: at a
@@ -83,12 +83,13 @@ def lasting(seconds: float, spent: Spent, cores: float, threads: int = 1) -> flo
     ``seconds`` is what the work took, waiting for others left out, and ``cores`` the quota that holds from now on;
     infinite for none, NaN if it is not known. Throttled seconds are counted on every core that ``threads`` use.
 
-    >>> lasting(0.011, Spent(cpu=0.011), cores=0.25), lasting(0.086, Spent(0.011, 0.075), cores=0.25)
+    >>> short, long = CPUSnapshot(cpu=0.011), CPUSnapshot(cpu=0.011, throttled=0.075)
+    >>> sustained_seconds(0.011, short, cores=0.25), sustained_seconds(0.086, long, cores=0.25)
     (0.044, 0.044)
     """
     if math.isnan(cores):
         return seconds
     running = seconds
-    if spent.throttled > 0:  # a CPU second takes at least this long, whatever was counted as throttled
-        running = min(seconds, max(seconds - spent.throttled / threads, spent.cpu / threads))
-    return max(running, spent.cpu / cores)
+    if used.throttled > 0:  # a CPU second takes at least this long, whatever was counted as throttled
+        running = min(seconds, max(seconds - used.throttled / threads, used.cpu / threads))
+    return max(running, used.cpu / cores)

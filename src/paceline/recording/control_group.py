@@ -14,21 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
-class Growth:
-    """Growth of a counter, per second of wall time since it was last asked; NaN the first time."""
+class CounterRate:
+    """Rate of a counter: its growth per second of wall time between two updates; NaN the first time."""
 
     def __init__(self) -> None:
         self._value, self._time = math.nan, math.nan
 
-    def by(self, value: float) -> float:
-        """Record the counter's value, and return its growth since the last one."""
+    def update(self, value: float) -> float:
+        """Store the counter's value, and return its growth per second since the last update."""
         now = time.perf_counter()
         growth = (value - self._value) / (now - self._time)
         self._value, self._time = value, now
         return growth
 
 
-class File:
+class KernelFile:
     """A kernel file that is read repeatedly: opened once, and empty if it cannot be read."""
 
     def __init__(self, path: str | Path) -> None:
@@ -39,8 +39,8 @@ class File:
         else:
             weakref.finalize(self, os.close, self._handle)
 
-    def text(self) -> bytes:
-        """Return the file's present content."""
+    def read(self) -> bytes:
+        """Return the current content."""
         if self._handle < 0:
             return b""
         try:
@@ -50,19 +50,19 @@ class File:
             return b""
 
 
-def number(text: bytes) -> float:
+def parse_number(text: bytes) -> float:
     """Return the number at the start of a text, NaN if there is none."""
     word, *_ = text.split(None, 1) or [b""]
     return float(word) if word.isdigit() else math.nan
 
 
-def field(text: bytes, key: bytes) -> float:
+def parse_field(text: bytes, key: bytes) -> float:
     """Return the number that follows a key, NaN if the key is absent."""
-    return number(text.partition(key)[2])
+    return parse_number(text.partition(key)[2])
 
 
-LOOKED_UP_EVERY = 0.1
-"""Seconds between two lookups of the process's group: a lookup takes 4 us, about as long as two covariates."""
+LOOKUP_SECONDS = 0.1
+"""Shortest time between two lookups of the process's group: a lookup takes 4 us, about as long as two covariates."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class ControlGroup:
     """The file that counts the CPU time of the group with the smallest quota: ``cpuacct.usage``, or ``cpu.stat``."""
     pressure: Path
     """The folder with ``cpu.pressure`` and ``memory.pressure``, in the tree of version 2."""
-    above: tuple[Path, ...] = ()
+    parents: tuple[Path, ...] = ()
     """The folders of the parent groups, the nearest first, as far as they are visible from here."""
 
     @classmethod
@@ -89,65 +89,65 @@ class ControlGroup:
         >>> ControlGroup.of_this_process("/nowhere") is None
         True
         """
-        group = cls.around_this_process(root)
+        group = cls.current(root)
         return group if group is not None and group.cores is not None else None
 
     @classmethod
-    def around_this_process(cls, root: str | Path = "/") -> ControlGroup | None:
+    def current(cls, root: str | Path = "/") -> ControlGroup | None:
         """Return the group of the calling process, with or without a quota; ``None`` if no groups are mounted."""
-        mounts, paths = mounted(root), dict[str, str]()
-        for line in _lines(Path(root) / "proc/self/cgroup"):
+        mounts, paths = find_mounts(root), dict[str, str]()
+        for line in _read_lines(Path(root) / "proc/self/cgroup"):
             _, names, path = line.split(":", 2)
             paths |= dict.fromkeys(names.split(","), path)
-        lineages = {name: _lineage(mounts[name], paths[name]) for name in mounts if name in paths}
+        lineages = {name: _resolve_lineage(mounts[name], paths[name]) for name in mounts if name in paths}
         unified = lineages.get("")
         tree = "cpu" if "cpu" in lineages else ""
         cpu = lineages.get(tree)
         if cpu is None:
             return None
-        quotas = [math.inf if (cores := _cores(folder)) is None else cores for folder in cpu]
+        quotas = [math.inf if (cores := _read_quota_cores(folder)) is None else cores for folder in cpu]
         binding = quotas.index(min(quotas))  # the smallest quota; the nearest group if several are equal
         usage = cpu[binding] / "cpu.stat"
         if "cpuacct" in lineages:  # a separate tree, in which container runtimes make groups of the same names
             usage = mounts["cpuacct"] / cpu[binding].relative_to(mounts[tree]) / "cpuacct.usage"
-        return cls(cpu=cpu[0], usage=usage, pressure=(unified or cpu)[0], above=cpu[1:])
+        return cls(cpu=cpu[0], usage=usage, pressure=(unified or cpu)[0], parents=cpu[1:])
 
     @property
     def lineage(self) -> tuple[Path, ...]:
         """The folders of the group and its parents: the quotas of all of them bind."""
-        return (self.cpu, *self.above)
+        return (self.cpu, *self.parents)
 
     @property
     def cores(self) -> float | None:
         """The smallest CPU quota of the group and its parents, in cores, or ``None`` if there is none."""
-        quotas = [quota for folder in self.lineage if (quota := _cores(folder)) is not None]
+        quotas = [quota for folder in self.lineage if (quota := _read_quota_cores(folder)) is not None]
         return min(quotas, default=None)
 
 
-class Whereabouts:
-    """The control group that this process is in now, looked up repeatedly because the process may be moved."""
+class ControlGroupLocator:
+    """Finds the control group that this process is in, again and again because the process may be moved."""
 
     def __init__(self, root: str | Path = "/") -> None:
         self._root = root
-        self._file = File(Path(root) / "proc/self/cgroup")
+        self._file = KernelFile(Path(root) / "proc/self/cgroup")
         self._text: bytes | None = None
         self._group: ControlGroup | None = None
-        self._looked = float("-inf")
+        self._last_lookup = float("-inf")
 
     def group(self) -> ControlGroup | None:
         """Return the group, or ``None`` if no groups are mounted; the same object until the process is moved."""
         now = time.monotonic()
-        if now - self._looked >= LOOKED_UP_EVERY:
-            self._looked, text = now, self._file.text()
+        if now - self._last_lookup >= LOOKUP_SECONDS:
+            self._last_lookup, text = now, self._file.read()
             if text != self._text:
-                self._text, self._group = text, ControlGroup.around_this_process(self._root)
+                self._text, self._group = text, ControlGroup.current(self._root)
         return self._group
 
 
-def mounted(root: str | Path = "/") -> dict[str, Path]:
+def find_mounts(root: str | Path = "/") -> dict[str, Path]:
     """Return the folder of each mounted controller of version 1, and that of version 2 under the key ``""``."""
     mounts: dict[str, Path] = {}
-    for line in _lines(Path(root) / "proc/self/mounts"):
+    for line in _read_lines(Path(root) / "proc/self/mounts"):
         _, folder, kind, options, *_ = line.split()
         names = {"cgroup": options.split(","), "cgroup2": [""]}.get(kind, [])
         mounts |= {name: Path(root) / folder.lstrip("/") for name in names}
@@ -161,29 +161,29 @@ def quota_files(folder: Path) -> tuple[Path, ...]:
     return (folder / "cpu.cfs_quota_us", folder / "cpu.cfs_period_us")
 
 
-def cores_granted(text: bytes) -> float | None:
+def parse_quota_cores(text: bytes) -> float | None:
     """Return the cores that a quota and its period allow, ``None`` for no quota.
 
-    >>> cores_granted(b"40000 100000"), cores_granted(b"max 100000"), cores_granted(b"-1 100000")
+    >>> parse_quota_cores(b"40000 100000"), parse_quota_cores(b"max 100000"), parse_quota_cores(b"-1 100000")
     (0.4, None, None)
     """
     quota, period = text.split()[:2]
     return None if quota in (b"max", b"-1") else int(quota) / int(period)
 
 
-def used_seconds(text: bytes) -> float:
+def parse_usage_seconds(text: bytes) -> float:
     """Return the CPU seconds that a group has used, from ``cpu.stat`` (version 2) or ``cpuacct.usage``."""
-    return field(text, b"usage_usec") * 1e-6 if b"usage_usec" in text else number(text) * 1e-9
+    return parse_field(text, b"usage_usec") * 1e-6 if b"usage_usec" in text else parse_number(text) * 1e-9
 
 
-def _cores(folder: Path) -> float | None:
+def _read_quota_cores(folder: Path) -> float | None:
     try:
-        return cores_granted(b" ".join(file.read_bytes() for file in quota_files(folder)))
+        return parse_quota_cores(b" ".join(file.read_bytes() for file in quota_files(folder)))
     except (OSError, ValueError):  # the tree's root has no such files
         return None
 
 
-def _lineage(mount: Path, path: str) -> tuple[Path, ...]:
+def _resolve_lineage(mount: Path, path: str) -> tuple[Path, ...]:
     """Return the folders of a group and its parents, up to the mount.
 
     Inside a container the path may be the one on the host, while the mount is already a folder on that path. So leading
@@ -199,5 +199,5 @@ def _lineage(mount: Path, path: str) -> tuple[Path, ...]:
     return lineage[:-1] if inside and (mount / "release_agent").exists() else lineage
 
 
-def _lines(path: Path) -> list[str]:
+def _read_lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines() if os.access(path, os.R_OK) else []

@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.recording.control_group import (
     ControlGroup,
-    File,
-    Growth,
-    Whereabouts,
-    cores_granted,
-    field,
-    number,
+    ControlGroupLocator,
+    CounterRate,
+    KernelFile,
+    parse_field,
+    parse_number,
+    parse_quota_cores,
+    parse_usage_seconds,
     quota_files,
-    used_seconds,
 )
 
 if TYPE_CHECKING:
-    Made = Callable[[ControlGroup | None, Path], "Covariate"]
+    CovariateFactory = Callable[[ControlGroup | None, Path], "Covariate"]
     import torch
 
 
@@ -51,29 +51,31 @@ class Covariate(Protocol):
         ...
 
 
-class Followed:
-    """A covariate of this process's control group; a move to another group replaces it by one that reads that group.
+class GroupCovariate:
+    """A covariate of this process's control group, also after the process was moved to another group.
 
-    ``made`` makes the covariate of a group, or of the whole machine if there is no group; one without a quota is none,
-    except for covariates of ``any_group``.
+    ``factory`` makes the covariate of a group, or of the machine if it gets None. A group without a quota counts as
+    None, unless ``any_group``.
     """
 
-    def __init__(self, made: Made, where: Whereabouts, root: Path, *, any_group: bool = False) -> None:
-        self._made, self._where, self._root, self._any_group = made, where, root, any_group
-        self._group = where.group()
-        self._covariate = self._made_now()
+    def __init__(
+        self, factory: CovariateFactory, locator: ControlGroupLocator, root: Path, *, any_group: bool = False
+    ) -> None:
+        self._factory, self._locator, self._root, self._any_group = factory, locator, root, any_group
+        self._group = locator.group()
+        self._covariate = self._create()
         self.name, self.unit = self._covariate.name, self._covariate.unit
 
     def sample(self) -> float:
         """Return the covariate's value; a change since the last boundary is NaN once after a move."""
-        group = self._where.group()
+        group = self._locator.group()
         if group is not self._group:
-            self._group, self._covariate = group, self._made_now()
+            self._group, self._covariate = group, self._create()
         return self._covariate.sample()
 
-    def _made_now(self) -> Covariate:
-        group = self._where.group()
-        return self._made(group if self._any_group or (group and group.cores is not None) else None, self._root)
+    def _create(self) -> Covariate:
+        group = self._locator.group()
+        return self._factory(group if self._any_group or (group and group.cores is not None) else None, self._root)
 
 
 def nvml_covariates(device: int | torch.device | None = None) -> list[Covariate]:
@@ -97,7 +99,7 @@ def nvml_covariates(device: int | torch.device | None = None) -> list[Covariate]
 
     try:
         pynvml.nvmlInit()
-        handle, sm = _handle(pynvml, _number(device)), pynvml.NVML_CLOCK_SM
+        handle, sm = _nvml_handle(pynvml, _device_index(device)), pynvml.NVML_CLOCK_SM
         highest = pynvml.nvmlDeviceGetMaxClockInfo(handle, sm)
     except (pynvml.NVMLError, IndexError):
         return []
@@ -113,14 +115,14 @@ def nvml_covariates(device: int | torch.device | None = None) -> list[Covariate]
         return float(pynvml.nvmlDeviceGetClockInfo(handle, sm) / highest)
 
     return [
-        OfGPU("gpu_busy", "share of time", busy, pynvml.NVMLError),
-        OfGPU("gpu_memory", "share of memory", memory, pynvml.NVMLError),
-        OfGPU("gpu_clock", "share of the highest clock", clock, pynvml.NVMLError),
+        GPUCovariate("gpu_busy", "share of time", busy, pynvml.NVMLError),
+        GPUCovariate("gpu_memory", "share of memory", memory, pynvml.NVMLError),
+        GPUCovariate("gpu_clock", "share of the highest clock", clock, pynvml.NVMLError),
     ]
 
 
-class OfGPU:
-    """What all processes do to a GPU: how busy it is, its memory, or its clock, lower when hot or throttled."""
+class GPUCovariate:
+    """The state of a GPU, by all of its processes: how busy it is, its memory, or its clock."""
 
     def __init__(self, name: str, unit: str, read: Callable[[], float], error: type[Exception]) -> None:
         self.name, self.unit, self._read, self._error = name, unit, read, error
@@ -132,8 +134,8 @@ class OfGPU:
         return math.nan
 
 
-def _number(device: int | torch.device | None) -> int:
-    """Return the number of a device among those that this process may use."""
+def _device_index(device: int | torch.device | None) -> int:
+    """Return the index of a device among those that this process may use."""
     if isinstance(device, int):
         return device
     if device is not None and device.index is not None:
@@ -144,8 +146,8 @@ def _number(device: int | torch.device | None) -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
-def _handle(nvml: Any, number: int) -> Any:
-    """Return NVML's handle of a GPU by its number among those that this process may use.
+def _nvml_handle(nvml: Any, index: int) -> Any:
+    """Return NVML's handle of a GPU by its index among those that this process may use.
 
     CUDA numbers only these, in an order that the environment may change; NVML numbers all, by their place on the bus.
     So the GPU is found by its name, which torch knows once it uses the GPU.
@@ -153,11 +155,11 @@ def _handle(nvml: Any, number: int) -> Any:
     cuda = getattr(sys.modules.get("torch"), "cuda", None)
     if cuda is not None and cuda.is_initialized():
         with contextlib.suppress(nvml.NVMLError, AssertionError, AttributeError, RuntimeError):
-            return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{cuda.get_device_properties(number).uuid}")
+            return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{cuda.get_device_properties(index).uuid}")
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
-        return nvml.nvmlDeviceGetHandleByIndex(number)
-    name = visible.split(",")[number].strip()
+        return nvml.nvmlDeviceGetHandleByIndex(index)
+    name = visible.split(",")[index].strip()
     return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else nvml.nvmlDeviceGetHandleByUUID(name)
 
 
@@ -172,23 +174,24 @@ class ThrottledTime:
     """
 
     def __init__(self, group: ControlGroup | None) -> None:
-        files = [File(folder / "cpu.stat") for folder in group.lineage] if group else []
+        files = [KernelFile(folder / "cpu.stat") for folder in group.lineage] if group else []
         self._own_file = files[0] if files else None
-        self._above = [file for file in files[1:] if _throttled_seconds(file.text()) is not None]  # the root has none
+        # The root has no such counter.
+        self._parent_files = [file for file in files[1:] if _throttled_seconds(file.read()) is not None]
 
     def seconds(self) -> float:
         """Return the seconds so far, summed over cores; 0 without a group, NaN if it was removed."""
         if self._own_file is None:
             return 0.0
-        group_text = self._own_file.text()
+        group_text = self._own_file.read()
         if not group_text:  # the group was removed
             return math.nan
         # A group of version 2 without the CPU controller cannot have a quota, and has no such counter.
-        texts = [group_text, *(file.text() for file in self._above)]
+        texts = [group_text, *(file.read() for file in self._parent_files)]
         return sum(_throttled_seconds(text) or 0.0 for text in texts)
 
 
-class Throttled:
+class ThrottledShare:
     """Share of the time in which the control group, or a parent, had used up its quota, summed over cores.
 
     It is 0 without a quota.
@@ -198,19 +201,19 @@ class Throttled:
 
     def __init__(self, group: ControlGroup | None = None, root: Path = ROOT) -> None:
         self._time = ThrottledTime(group)
-        self._none = group is None
-        self._grown = Growth()
+        self._no_group = group is None
+        self._rate = CounterRate()
 
     def sample(self) -> float:
         """Return throttled seconds per second since the last boundary."""
-        return 0.0 if self._none else self._grown.by(self._time.seconds())
+        return 0.0 if self._no_group else self._rate.update(self._time.seconds())
 
 
 def _throttled_seconds(text: bytes) -> float | None:
     """Return the throttled time in ``cpu.stat``, in seconds, or ``None`` if it is not there."""
     if b"throttled_usec" in text:  # version 2; version 1 counts nanoseconds
-        return field(text, b"throttled_usec") * 1e-6
-    return field(text, b"throttled_time") * 1e-9 if b"throttled_time" in text else None
+        return parse_field(text, b"throttled_usec") * 1e-6
+    return parse_field(text, b"throttled_time") * 1e-9 if b"throttled_time" in text else None
 
 
 class CPUQuota:
@@ -223,20 +226,20 @@ class CPUQuota:
 
     def __init__(self, group: ControlGroup | None, root: Path = ROOT) -> None:
         lineage = group.lineage if group else ()
-        self._pairs = [[File(path) for path in quota_files(folder)] for folder in lineage]
-        self._every = float(os.cpu_count() or 1)  # asked once: it takes 8 us
+        self._pairs = [[KernelFile(path) for path in quota_files(folder)] for folder in lineage]
+        self._machine_cores = float(os.cpu_count() or 1)  # asked once: it takes 8 us
 
     def sample(self) -> float:
         """Return the number of cores that the quota allows; NaN if the group was removed."""
         known, lowest = not self._pairs, float("inf")
         for pair in self._pairs:
-            text = b" ".join([file.text() for file in pair])
+            text = b" ".join([file.read() for file in pair])
             if len(text.split()) > 1:  # the tree's root has no quota files
-                known, cores = True, cores_granted(text)
+                known, cores = True, parse_quota_cores(text)
                 lowest = lowest if cores is None else min(lowest, cores)
         if not known:
             return math.nan
-        return self._every if lowest == float("inf") else lowest
+        return self._machine_cores if lowest == float("inf") else lowest
 
 
 def default_covariates(group: ControlGroup | None = None, root: Path = ROOT) -> list[Covariate]:
@@ -254,15 +257,15 @@ def default_covariates(group: ControlGroup | None = None, root: Path = ROOT) -> 
     >>> [covariate.name for covariate in default_covariates()]
     ['cpu_busy', 'run_delay', 'throttled', 'cpu_pressure', 'runnable', 'memory_available', 'memory_pressure']
     """
-    of_group = partial(_of_group, group, Whereabouts(root), root)
+    make_covariate = partial(_make_covariate, group, ControlGroupLocator(root), root)
     return [
-        of_group(CPUBusy),
-        run_delay(root),
-        of_group(Throttled, any_group=True),
-        of_group(partial(pressure, "cpu")),
-        of_group(Runnable),
-        memory_available(root),
-        of_group(partial(pressure, "memory")),
+        make_covariate(CPUBusy),
+        run_delay_covariate(root),
+        make_covariate(ThrottledShare, any_group=True),
+        make_covariate(partial(pressure_covariate, "cpu")),
+        make_covariate(Runnable),
+        memory_covariate(root),
+        make_covariate(partial(pressure_covariate, "memory")),
     ]
 
 
@@ -275,15 +278,20 @@ def all_covariates(
     one: see :func:`~paceline.recording.covariates.nvml_covariates` for ``device``.
     """
     has_quota = (group or ControlGroup.of_this_process(root)) is not None
-    quota = [_of_group(group, Whereabouts(root), root, CPUQuota)] if has_quota else []
+    quota = [_make_covariate(group, ControlGroupLocator(root), root, CPUQuota)] if has_quota else []
     return [*default_covariates(group, root), *quota, *nvml_covariates(device)]
 
 
-def _of_group(
-    group: ControlGroup | None, where: Whereabouts, root: Path, made: Made, *, any_group: bool = False
+def _make_covariate(
+    group: ControlGroup | None,
+    locator: ControlGroupLocator,
+    root: Path,
+    factory: CovariateFactory,
+    *,
+    any_group: bool = False,
 ) -> Covariate:
-    """Return a covariate of the given group; without one, of the group that the process is in, even after a move."""
-    return Followed(made, where, root, any_group=any_group) if group is None else made(group, root)
+    """Return a covariate of a group; if it is None, of the group that the process is in, even after a move."""
+    return GroupCovariate(factory, locator, root, any_group=any_group) if group is None else factory(group, root)
 
 
 class CPUBusy:
@@ -299,73 +307,74 @@ class CPUBusy:
     def __init__(self, group: ControlGroup | None = None, root: Path = ROOT) -> None:
         group = group if group and group.usage.exists() else None
         self._pinned = () if group else tuple(b"cpu%d " % core for core in os.sched_getaffinity(0))
-        self._file = File(group.usage if group else root / "proc/stat")
+        self._file = KernelFile(group.usage if group else root / "proc/stat")
         self._cores = (group.cores if group else None) or len(os.sched_getaffinity(0))
-        self._grown = Growth()
+        self._rate = CounterRate()
 
     def sample(self) -> float:
         """Return the share, 0 when the worker has its allowance to itself."""
-        others = self._used() - time.process_time()
-        return max(self._grown.by(others) / self._cores, 0.0)  # max keeps a NaN only as its first argument
+        others = self._used_seconds() - time.process_time()
+        return max(self._rate.update(others) / self._cores, 0.0)  # max keeps a NaN only as its first argument
 
-    def _used(self) -> float:
-        text = self._file.text()
+    def _used_seconds(self) -> float:
+        text = self._file.read()
         if self._pinned:
             cores = [line.split() for line in text.splitlines() if line.startswith(self._pinned)]
             idle = (4, 5)  # the fourth and fifth counters of a core: idle, and idle while waiting for a disk
             ticks = [int(core[i]) for core in cores for i in range(1, 9) if i not in idle]
             return sum(ticks) / os.sysconf("SC_CLK_TCK") if ticks else math.nan
-        return used_seconds(text)
+        return parse_usage_seconds(text)
 
 
-class FromFile:
-    """A covariate that one kernel file tells: a number, or its growth per second since the last boundary."""
+class FileCovariate:
+    """A covariate read from one kernel file: a number, or its growth per second since the last boundary."""
 
     def __init__(self, name: str, unit: str, file: Path, read: Callable[[bytes], float], *, grows: bool = True) -> None:
-        self.name, self.unit, self._file, self._read = name, unit, File(file), read
-        self._grown = Growth() if grows else None
+        self.name, self.unit, self._file, self._read = name, unit, KernelFile(file), read
+        self._rate = CounterRate() if grows else None
 
     def sample(self) -> float:
-        """Return the number, or its growth; NaN if the file does not tell."""
-        value = self._read(self._file.text())
-        return value if self._grown is None else self._grown.by(value)
+        """Return the number, or its growth; NaN if the file does not hold it."""
+        value = self._read(self._file.read())
+        return value if self._rate is None else self._rate.update(value)
 
 
-def run_delay(root: Path = ROOT) -> FromFile:
-    """Return the time that the thread was ready to run but waited for a core: ``/proc/self/schedstat``, second field.
+def run_delay_covariate(root: Path = ROOT) -> FileCovariate:
+    """Return the covariate of the time for which the thread was ready to run but waited for a core.
 
-    It covers only the main thread of the process, which does the computing if torch has one thread.
+    It is the second field of ``/proc/self/schedstat``, and covers only the main thread of the process, which does the
+    computing if torch has one thread.
     """
 
     def read(text: bytes) -> float:
         fields = text.split()
         return int(fields[1]) * 1e-9 if len(fields) > 1 else math.nan
 
-    return FromFile("run_delay", "s per s of wall time", root / "proc/self/schedstat", read)
+    return FileCovariate("run_delay", "s per s of wall time", root / "proc/self/schedstat", read)
 
 
-def pressure(resource: str, group: ControlGroup | None = None, root: Path = ROOT) -> FromFile:
-    """Return the share of time in which some task waited for a resource, ``cpu`` or ``memory``.
+def pressure_covariate(resource: str, group: ControlGroup | None = None, root: Path = ROOT) -> FileCovariate:
+    """Return the covariate of the share of time in which some task waited for ``cpu`` or ``memory``.
 
     It is that of the group, or of the machine: the line "some" of Linux's pressure-stall information.
     """
 
     def read(text: bytes) -> float:
         _, found, total = text.partition(b"total=")
-        return number(total) * 1e-6 if found else math.nan
+        return parse_number(total) * 1e-6 if found else math.nan
 
     file = group.pressure / f"{resource}.pressure" if group else None
     file = file if file and file.exists() else root / f"proc/pressure/{resource}"
-    return FromFile(f"{resource}_pressure", "share of wall time", file, read)
+    return FileCovariate(f"{resource}_pressure", "share of wall time", file, read)
 
 
-def memory_available(root: Path = ROOT) -> FromFile:
-    """Return the share of the machine's memory that is available: ``MemAvailable`` of ``/proc/meminfo``."""
+def memory_covariate(root: Path = ROOT) -> FileCovariate:
+    """Return the covariate of the machine's available memory, as a share: ``MemAvailable`` of ``/proc/meminfo``."""
 
     def read(text: bytes) -> float:
-        return field(text, b"MemAvailable:") / (field(text, b"MemTotal:") or math.nan)
+        return parse_field(text, b"MemAvailable:") / (parse_field(text, b"MemTotal:") or math.nan)
 
-    return FromFile("memory_available", "share of memory", root / "proc/meminfo", read, grows=False)
+    return FileCovariate("memory_available", "share of memory", root / "proc/meminfo", read, grows=False)
 
 
 class Runnable:
@@ -380,19 +389,19 @@ class Runnable:
 
     def __init__(self, group: ControlGroup | None = None, root: Path = ROOT) -> None:
         self._root = root
-        self._members = File(group.cpu / "cgroup.procs") if group else None
-        self._load = File(root / "proc/loadavg")
-        self._stats: dict[bytes, File] = {}
+        self._members = KernelFile(group.cpu / "cgroup.procs") if group else None
+        self._load = KernelFile(root / "proc/loadavg")
+        self._stats: dict[bytes, KernelFile] = {}
 
     def sample(self) -> float:
         """Return the number of competing tasks now."""
         if self._members is None:
-            running = self._load.text().replace(b"/", b" ").split()[3:4]
+            running = self._load.read().replace(b"/", b" ").split()[3:4]
             return (int(running[0]) - 1) / (os.cpu_count() or 1) if running else math.nan
-        members = self._members.text().split()
+        members = self._members.read().split()
         if not members:
             return math.nan
         others = {pid for pid in members if int(pid) != os.getpid()}
         folder = self._root / "proc"
-        self._stats = {pid: self._stats.get(pid) or File(folder / pid.decode() / "stat") for pid in others}
-        return float(sum(b") R" in stat.text() for stat in self._stats.values()))
+        self._stats = {pid: self._stats.get(pid) or KernelFile(folder / pid.decode() / "stat") for pid in others}
+        return float(sum(b") R" in stat.read() for stat in self._stats.values()))

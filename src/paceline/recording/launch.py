@@ -20,17 +20,17 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from paceline._runtime import wait_at_exit, with_hooks
+from paceline._runtime import environment_with_hooks, wait_at_exit
 from paceline.datasets.trace import Trace
 from paceline.recording.covariates import all_covariates
-from paceline.recording.merging import merge_what_is_sound
+from paceline.recording.merging import merge_skipping_faults
 from paceline.recording.recorder import Recorder
 from paceline.recording.torch.watch import Watch, watch
 
-PROBE = "PACELINE_PROBE"
+PROBE_STEPS_ENV = "PACELINE_PROBE"
 """Number of steps after which a probe ends; set by ``paceline record --probe``."""
 
-FOLDER = "PACELINE_RECORD"
+RECORD_FOLDER_ENV = "PACELINE_RECORD"
 """Where ``rank<r>.jsonl`` is written; ``rank<r>.<n>.jsonl`` after the n-th restart by torchrun."""
 
 recordings: list[Watch] = []
@@ -41,21 +41,21 @@ def watch_ddp(module: Any) -> None:
     """Record the first DistributedDataParallel of this process, a class of this module, from its construction on."""
     ddp = module.DistributedDataParallel
     begin, register = ddp.__init__, ddp.register_comm_hook
-    if os.environ.get(PROBE):
+    if os.environ.get(PROBE_STEPS_ENV):
         cut_batches()
 
     @functools.wraps(begin)
-    def begin_watched(self: Any, *args: Any, **named: Any) -> None:
+    def init_and_record(self: Any, *args: Any, **named: Any) -> None:
         begin(self, *args, **named)
         if not recordings:
-            _record(self)
+            _start_recording(self)
 
     @functools.wraps(register)
-    def register_timed(self: Any, state: Any, hook: Any) -> None:
+    def register_timed_hook(self: Any, state: Any, hook: Any) -> None:
         ours = [each for each in recordings if each.model is self and not each.times_exchanges]
         register(self, state, ours[0].timed(hook) if ours else hook)
 
-    ddp.__init__, ddp.register_comm_hook = begin_watched, register_timed
+    ddp.__init__, ddp.register_comm_hook = init_and_record, register_timed_hook
 
 
 def watch_other_models(module: Any) -> None:
@@ -87,7 +87,7 @@ def watch_other_models(module: Any) -> None:
         if recordings:
             return
         _require_visible_waits(model)
-        _record(model, None if holds(model, optimizer) else optimizer)
+        _start_recording(model, None if holds(model, optimizer) else optimizer)
         for watching in recordings:
             watching.before_forward(model, args, kwargs)
 
@@ -132,7 +132,7 @@ def cut_batches() -> None:
     BatchSampler.__iter__ = cut  # type: ignore[method-assign]
 
 
-def _stop_after(steps: int, watching: Watch) -> None:
+def _exit_after(steps: int, watching: Watch) -> None:
     """End this process after so many steps: all ranks take them together, so none is left waiting."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
@@ -147,17 +147,17 @@ def _stop_after(steps: int, watching: Watch) -> None:
     register_optimizer_step_post_hook(stepped)
 
 
-def _record(model: Any, optimizer: Any = None) -> None:
+def _start_recording(model: Any, optimizer: Any = None) -> None:
     # The training matters more than its record: if recording fails, the training continues without it.
     rank, restart = os.environ["RANK"], os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     name = f"rank{rank}.jsonl" if restart == "0" else f"rank{rank}.{restart}.jsonl"
-    probe, meta = os.environ.get(PROBE), {"host": socket.gethostname()}
+    probe, meta = os.environ.get(PROBE_STEPS_ENV), {"host": socket.gethostname()}
     if probe:
         meta["probe"] = "every other block of batches is cut to half"
     wait_at_exit()  # a probe ends a job whose script would go on, with torch's threads under way
     try:
         covariates = all_covariates(device=getattr(next(model.parameters(), None), "device", None))
-        recorder = Recorder(Path(os.environ[FOLDER]) / name, rank, covariates, meta=meta).__enter__()
+        recorder = Recorder(Path(os.environ[RECORD_FOLDER_ENV]) / name, rank, covariates, meta=meta).__enter__()
         atexit.register(recorder.close)  # of a recording that fails below, too
         watching = watch(model, optimizer, recorder)
     except Exception as error:
@@ -165,14 +165,14 @@ def _record(model: Any, optimizer: Any = None) -> None:
         return
     atexit.register(watching.close)
     if probe:
-        _stop_after(int(probe), watching)
+        _exit_after(int(probe), watching)
     recordings.append(watching)
 
 
-def machine() -> dict[str, str]:
+def describe_machine() -> dict[str, str]:
     """Return processor, cores, kernel, versions and today's date.
 
-    >>> sorted(machine())
+    >>> sorted(describe_machine())
     ['cores', 'cpu', 'date', 'kernel', 'python', 'torch']
     """
     described = Path("/proc/cpuinfo")
@@ -189,7 +189,7 @@ def machine() -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordResult:
     """Result of a recorded command: exit status, the workers' files, the merged trace if any, and what is missing."""
 
     status: int
@@ -198,7 +198,7 @@ class Recorded:
     missing: Sequence[str] = ()
 
 
-def record_command(command: Sequence[str], path: str | Path, *, probe_steps: int = 0) -> Recorded:
+def record_command(command: Sequence[str], path: str | Path, *, probe_steps: int = 0) -> RecordResult:
     """Run a command whose processes train together, and record every iteration of each.
 
     Neither the command nor its scripts are changed: a hook in Python's start-up records the first model that trains in
@@ -215,27 +215,32 @@ def record_command(command: Sequence[str], path: str | Path, *, probe_steps: int
         if existing.is_file() or (existing.is_dir() and any(existing.iterdir())):
             raise FileExistsError(f"{existing} exists, and a recording is never overwritten: choose a new name")
     folder.mkdir(parents=True, exist_ok=True)
-    status = _run(command, folder, probe_steps)
-    files = _last_attempts(folder)
+    status = _run_command(command, folder, probe_steps)
+    files = _last_attempt_files(folder)
     if not files:
         with suppress(OSError):  # not empty
             folder.rmdir()  # so that the next try is not refused
-        return Recorded(status, [], None)
-    trace, missing = merge_what_is_sound(files)
+        return RecordResult(status, [], None)
+    trace, missing = merge_skipping_faults(files)
     if trace is not None:
-        meta = {"job": path.stem, "source": "recorded by paceline record", "command": " ".join(command), **machine()}
+        meta = {
+            "job": path.stem,
+            "source": "recorded by paceline record",
+            "command": " ".join(command),
+            **describe_machine(),
+        }
         trace = replace(trace, meta={**trace.meta, **meta, "status": str(status)})
         trace.save(path)
-    return Recorded(status, files, trace, missing)
+    return RecordResult(status, files, trace, missing)
 
 
-def _run(command: Sequence[str], folder: Path, probe_steps: int) -> int:
+def _run_command(command: Sequence[str], folder: Path, probe_steps: int) -> int:
     hooks = {
         "torch.nn.parallel.distributed": "paceline.recording.launch:watch_ddp",
         "torch.optim.optimizer": "paceline.recording.launch:watch_other_models",
     }
-    told = {FOLDER: str(folder.resolve()), PROBE: str(probe_steps or "")}
-    with subprocess.Popen(command, env=with_hooks(hooks, **told)) as process:
+    variables = {RECORD_FOLDER_ENV: str(folder.resolve()), PROBE_STEPS_ENV: str(probe_steps or "")}
+    with subprocess.Popen(command, env=environment_with_hooks(hooks, **variables)) as process:
         try:
             return process.wait()
         except KeyboardInterrupt:
@@ -248,7 +253,7 @@ def _run(command: Sequence[str], folder: Path, probe_steps: int) -> int:
                 return process.wait()
 
 
-def _last_attempts(folder: Path) -> list[Path]:
+def _last_attempt_files(folder: Path) -> list[Path]:
     # torchrun restarts all workers together. Of each rank, the last attempt that recorded an iteration counts.
     chosen: dict[int, tuple[int, Path]] = {}
     for file in folder.glob("rank*.jsonl"):

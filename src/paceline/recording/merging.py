@@ -20,7 +20,7 @@ from paceline.recording.recorder import SCHEMA_VERSION
 if TYPE_CHECKING:
     import pandas as pd
 
-Record = tuple[dict[str, Any], NDArray[np.float64]]
+WorkerFile = tuple[dict[str, Any], NDArray[np.float64]]
 """One worker's header, and its rows ``[T, columns]``."""
 
 
@@ -46,24 +46,24 @@ def merge(paths: Iterable[str | Path]) -> Trace:
         do not hold a trace.
     """
     paths = list(paths)
-    files = _files(paths)
+    files = _read_files(paths)
     try:
-        return _merged(files)
+        return _merge_files(files)
     except ValueError as error:
-        raise ValueError(f"{_named(paths)}: {error}") from error
+        raise ValueError(f"{_join_paths(paths)}: {error}") from error
 
 
-def merge_what_is_sound(paths: Iterable[str | Path]) -> tuple[Trace | None, list[str]]:
-    """Merge as :func:`merge` does, but leave out files and rows that are broken, and say so in a sentence a file.
+def merge_skipping_faults(paths: Iterable[str | Path]) -> tuple[Trace | None, list[str]]:
+    """Merge as :func:`merge` does, but skip broken files and rows, and return a sentence about each file with some.
 
-    The trace is None where nothing sound was recorded.
+    The trace is None if nothing valid was recorded.
     """
-    files: list[Record] = []
+    files: list[WorkerFile] = []
     missing: list[str] = []
     for path in map(Path, paths):
         faults: list[str] = []
         try:
-            header, panel = _read(path, faults)
+            header, rows = _read_file(path, faults)
         except (OSError, ValueError) as error:
             missing.append(f"left out: {error}")
             continue
@@ -72,8 +72,8 @@ def merge_what_is_sound(paths: Iterable[str | Path]) -> tuple[Trace | None, list
             continue
         if faults:
             missing.append(f"{path}: {len(faults)} rows are left out; the first: {faults[0]}")
-        files.append((header, panel))
-    return (_merged(files) if any(len(rows) for _, rows in files) else None), missing
+        files.append((header, rows))
+    return (_merge_files(files) if any(len(rows) for _, rows in files) else None), missing
 
 
 def phase_table(paths: Iterable[str | Path]) -> pd.DataFrame:
@@ -97,8 +97,8 @@ def phase_table(paths: Iterable[str | Path]) -> pd.DataFrame:
     """
     import pandas as pd
 
-    files = _files(paths)
-    names = _union(header.get("phases", []) for header, _ in files)
+    files = _read_files(paths)
+    names = _unique_names(header.get("phases", []) for header, _ in files)
     if not names:
         raise ValueError(f"worker {files[0][0]['worker']} recorded no phases; an adapter such as `watch` records them")
     frames = []
@@ -109,38 +109,38 @@ def phase_table(paths: Iterable[str | Path]) -> pd.DataFrame:
     return pd.concat(frames).sort_values(["iteration", "worker"], ignore_index=True)
 
 
-def _files(paths: Iterable[str | Path]) -> list[Record]:
+def _read_files(paths: Iterable[str | Path]) -> list[WorkerFile]:
     paths = list(paths)
-    files = [_read(Path(path)) for path in paths]
+    files = [_read_file(Path(path)) for path in paths]
     if not any(len(rows) for _, rows in files):
-        raise ValueError(f"nothing to merge: no iteration in {_named(paths) or 'no files'}")
+        raise ValueError(f"nothing to merge: no iteration in {_join_paths(paths) or 'no files'}")
     return files
 
 
-def _union(names: Iterable[Sequence[str]]) -> list[str]:
+def _unique_names(names: Iterable[Sequence[str]]) -> list[str]:
     """Return all names in the order of their first appearance."""
     return list(dict.fromkeys(name for some in names for name in some))
 
 
-def _named(paths: Sequence[str | Path]) -> str:
-    """Return the first paths, and how many there are beside them."""
+def _join_paths(paths: Sequence[str | Path]) -> str:
+    """Return the first three paths as text, and how many more there are."""
     shown = ", ".join(map(str, paths[:3]))
     return f"{shown} and {len(paths) - 3} more" if len(paths) > 3 else shown
 
 
-def _merged(files: Sequence[Record]) -> Trace:
-    covariate_names = _union(header["covariates"] for header, _ in files)
-    measured_names = [name for name in _union(header["columns"] for header, _ in files) if name in MEASURED]
+def _merge_files(files: Sequence[WorkerFile]) -> Trace:
+    covariate_names = _unique_names(header["covariates"] for header, _ in files)
+    measured_names = [name for name in _unique_names(header["columns"] for header, _ in files) if name in MEASURED]
     iterations = np.unique(np.concatenate([rows[:, 0] for _, rows in files]))
 
-    def panel(name: str) -> NDArray[np.float64]:
+    def fill_panel(name: str) -> NDArray[np.float64]:
         values_TW = np.full((len(iterations), len(files)), np.nan)
         for w, (header, rows) in enumerate(files):
             if name in header["columns"]:
                 values_TW[np.searchsorted(iterations, rows[:, 0]), w] = rows[:, header["columns"].index(name)]
         return values_TW
 
-    measured = {name: panel(name) for name in measured_names}
+    measured = {name: fill_panel(name) for name in measured_names}
     if all(header.get("wait_in_comm") for header, _ in files):
         # All workers leave the exchange together, so the shortest stay is that of the worker that arrived last.
         exposed_TW = measured["comm_seconds"]
@@ -157,30 +157,30 @@ def _merged(files: Sequence[Record]) -> Trace:
         meta["iterations_lost"] = ", ".join(lost)
     return Trace(
         **measured,
-        covariates=np.stack([panel(name) for name in covariate_names], axis=-1) if covariate_names else None,
+        covariates=np.stack([fill_panel(name) for name in covariate_names], axis=-1) if covariate_names else None,
         covariate_names=covariate_names,
         workers=[header["worker"] for header, _ in files],
         meta=meta,
     )
 
 
-def _read(path: Path, faults: list[str] | None = None) -> Record:
+def _read_file(path: Path, faults: list[str] | None = None) -> WorkerFile:
     """Return the header and the rows ``[T, columns]`` of one file.
 
     Text after the last line break is a torn line, which was being written when the process was killed; it is dropped.
-    A broken row is an error; where ``faults`` is given, it is left out and noted there.
+    A broken row is an error; with ``faults``, it is skipped and added to it.
     """
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
     if not lines:
         raise ValueError(f"{path} holds no header: nothing was recorded in it")
-    header = _parse(path, 1, lines[0])
-    if not _explains(header):
+    header = _parse_line(path, 1, lines[0])
+    if not _is_valid_header(header):
         raise ValueError(f"{path}, line 1: expected the header of a record with schema version {SCHEMA_VERSION}")
     columns, rows = header["columns"], {}
     measured_C = np.array([name in MEASURED for name in columns])
     for at, line in enumerate(lines[1:], start=2):
         try:
-            row_C = _row(path, at, line, columns)
+            row_C = _parse_row(path, at, line, columns)
             # A repeated iteration would overwrite the first one in the panel without a word.
             if row_C[0] in rows:
                 raise ValueError(f"{path}: it holds an iteration twice")
@@ -195,8 +195,8 @@ def _read(path: Path, faults: list[str] | None = None) -> Record:
     return header, np.array(list(rows.values()), dtype=np.float64).reshape(len(rows), len(columns))
 
 
-def _explains(header: Any) -> bool:
-    # Whether the header has everything that merging needs: the measured columns first, the covariates last.
+def _is_valid_header(header: Any) -> bool:
+    # Merging needs the measured columns first and the covariates last.
     if not isinstance(header, dict) or header.get("schema_version") != SCHEMA_VERSION:
         return False
     names, covariates = header.get("columns"), header.get("covariates")
@@ -216,8 +216,8 @@ def _are_names(names: Any) -> TypeGuard[list[str]]:
     return isinstance(names, list) and all(isinstance(name, str) for name in names) and len(set(names)) == len(names)
 
 
-def _row(path: Path, at: int, line: str, columns: Sequence[str]) -> NDArray[np.float64]:
-    row, width = _parse(path, at, line), len(columns)
+def _parse_row(path: Path, at: int, line: str, columns: Sequence[str]) -> NDArray[np.float64]:
+    row, width = _parse_line(path, at, line), len(columns)
     numbers = isinstance(row, list) and all(type(value) in (int, float, type(None)) for value in row)
     if not numbers or len(row) != width or type(row[0]) is not int or not 0 <= row[0] < 2**53:
         raise ValueError(
@@ -229,15 +229,15 @@ def _row(path: Path, at: int, line: str, columns: Sequence[str]) -> NDArray[np.f
         raise ValueError(f"{path}: holds a number too large for float64 ({error})") from error
 
 
-def _parse(path: Path, at: int, line: str) -> Any:
+def _parse_line(path: Path, at: int, line: str) -> Any:
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:  # also a number of too many digits
         raise ValueError(f"{path}, line {at}: not a complete line of a record ({error}): {line[:80]!r}") from error
 
 
-def slow_worker(paths: Iterable[str | Path]) -> str:
-    """Report which workers are slow, by how much and in which phase, or that none is, by the files of all.
+def describe_slow_workers(paths: Iterable[str | Path]) -> str:
+    """Return a sentence about which workers are slow, by how much and in which phase, or that none is.
 
     A worker is slow if the median of its time without waits exceeds that of the slowest of the faster half by more than
     5%, and by more than twice the uncertainty of the difference.
@@ -254,7 +254,7 @@ def slow_worker(paths: Iterable[str | Path]) -> str:
     slow = [
         int(place)
         for place in np.argsort(-median_W)
-        if (excess := _excess(seconds_TW[:, place], seconds_TW[:, middle]))[0] > max(0.05, 2 * excess[1])
+        if (excess := _relative_excess(seconds_TW[:, place], seconds_TW[:, middle]))[0] > max(0.05, 2 * excess[1])
     ]
     if not slow:
         communication = np.nanmedian(np.asarray(trace.comm_seconds))
@@ -290,7 +290,7 @@ def _slow_phase_clause(paths: list[str | Path], worker: str, other: str) -> str:
     return f", {1e3 * beyond.max():.3g} ms of the difference in {phases.get(str(beyond.idxmax()), beyond.idxmax())}"
 
 
-def _excess(worker_T: NDArray[np.float64], other_T: NDArray[np.float64]) -> tuple[float, float]:
+def _relative_excess(worker_T: NDArray[np.float64], other_T: NDArray[np.float64]) -> tuple[float, float]:
     """Return the median share by which a worker's time exceeds another's, and its standard error."""
     ratio_T = np.log(worker_T) - np.log(other_T)
     median = float(np.median(ratio_T))

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from paceline._files import Lines
+from paceline._files import LineWriter
 from paceline.datasets.frame import MEASURED, UNITS
 from paceline.recording.covariates import Covariate
 
@@ -93,13 +93,13 @@ class Recorder:
         self.next_iteration = first_iteration
         self.phases: tuple[str, ...] = ()
         self.wait_in_comm = False
-        self._lines: Lines | None = None
-        self._explained = False
+        self._lines: LineWriter | None = None
+        self._header_written = False
         self.lost = 0
 
     def __enter__(self) -> Self:
         try:
-            self._lines = Lines(self.path, logger, new=True)
+            self._lines = LineWriter(self.path, logger, new=True)
         except FileExistsError:
             raise FileExistsError(
                 f"{self.path} exists, and a record is never overwritten: choose a new path, or move the old file away"
@@ -114,7 +114,7 @@ class Recorder:
     def close(self) -> None:
         """Write anything that is still pending and close the file; closing again does nothing."""
         if self._lines is not None:
-            self._explain(self._lines)
+            self._write_header(self._lines)
             self._lines.close()
             self._lines = None
 
@@ -149,14 +149,14 @@ class Recorder:
             raise RuntimeError(f"{self.path} is not open: use the recorder inside `with Recorder(...) as recorder:`")
         measured = (samples, step.seconds, step.comm_seconds, step.wait_seconds, step.start, work)
         phases = (step.phases.get(name, math.nan) for name in self.phases)
-        numbers = ", ".join(map(_number, (*measured, *phases, *step.covariates)))
+        numbers = ", ".join(map(_format_number, (*measured, *phases, *step.covariates)))
         # A row means nothing without the header, so it is lost with it.
-        written = self._explain(self._lines) and self._lines.append(f"[{self.next_iteration}, {numbers}]")
+        written = self._write_header(self._lines) and self._lines.append(f"[{self.next_iteration}, {numbers}]")
         self.lost += not written
         self.next_iteration += 1  # of a lost iteration too: the gap in the numbers shows it
 
-    def _explain(self, lines: Lines) -> bool:
-        if not self._explained:
+    def _write_header(self, lines: LineWriter) -> bool:
+        if not self._header_written:
             units = {covariate.name: covariate.unit for covariate in self.covariates}
             header = {
                 "schema_version": SCHEMA_VERSION,
@@ -168,8 +168,8 @@ class Recorder:
                 "wait_in_comm": self.wait_in_comm,
                 "meta": self.meta,
             }
-            self._explained = lines.append(json.dumps(header))
-        return self._explained
+            self._header_written = lines.append(json.dumps(header))
+        return self._header_written
 
 
 class Step:
@@ -198,6 +198,6 @@ class Step:
         self.comm_seconds += time.perf_counter() - begin
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     # JSON has no NaN: an unmeasured value is null.
     return repr(float(value)) if math.isfinite(value) else "null"

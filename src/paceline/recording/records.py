@@ -33,7 +33,7 @@ class Iteration:
         these are the samples of all its micro-batches.
     seconds
         Own compute time of each worker for them, ``[W]``, in seconds; NaN where there was no report. Under a CPU quota
-        it is what they take if the quota lasts (:func:`paceline.recording.allowance.lasting`).
+        it is what they take if the quota lasts (:func:`paceline.recording.allowance.sustained_seconds`).
     forecast_seconds
         Time that the plan in use expected each worker to take for these sizes, ``[W]``, in seconds.
     comm_seconds
@@ -96,7 +96,7 @@ class Iteration:
         used
             The plan that the workers followed.
         report
-            What they measured, as the balancer was told it.
+            What they measured: the report that was passed to ``step``.
         plan
             The plan for the next iteration, which ``step`` returned.
         index
@@ -200,7 +200,7 @@ class Round:
     why: str  # what happened and why, in a sentence or a few
 
 
-def iteration_of(plan: RoundPlan, report: RoundReport, *, time: float, wall_seconds: float) -> Iteration:
+def iteration_from_round(plan: RoundPlan, report: RoundReport, *, time: float, wall_seconds: float) -> Iteration:
     """Return a round as an iteration, for sinks, ``paceline watch`` and ``paceline report``.
 
     Its sizes are the samples of all local steps, and its seconds are those until a reply is there: computing and
@@ -220,7 +220,7 @@ def iteration_of(plan: RoundPlan, report: RoundReport, *, time: float, wall_seco
     >>> from paceline.coordinator.federated import FederatedBalancer
     >>> plan = FederatedBalancer(batch=10, local_steps=5).plan(["a", "b"])
     >>> report = RoundReport(clients=["b"], samples=[50], seconds=[2.0], comm_seconds=[0.5])
-    >>> iteration_of(plan, report, time=1.7e9, wall_seconds=3.0).seconds
+    >>> iteration_from_round(plan, report, time=1.7e9, wall_seconds=3.0).seconds
     array([nan, 2.5])
     """
     as_plan = plan.as_plan()

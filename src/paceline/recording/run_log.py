@@ -16,27 +16,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array
-from paceline._text import printable
+from paceline._text import to_printable
 from paceline.datasets import Trace
 from paceline.datasets.waiting_time import Waiting, waiting
 
-LARGEST = 10**300
+MAX_INTEGER = 10**300
 """Integers in JSON may have any number of digits; one beyond this was never measured and would not fit into a float."""
 
-LONGEST = 1 << 22
+MAX_LINE_BYTES = 1 << 22
 """Bytes of the longest line that is parsed: enough for 50,000 workers, and parsing takes at most 100 times as much."""
 
-SCHEMA = ROUND_SCHEMA = 1
+RUN_SCHEMA_VERSION = ROUND_SCHEMA_VERSION = 1
 """The versions of the formats; a reader refuses later versions."""
 
-OF_WORKERS = ("sizes", "seconds", "forecast_seconds", "comm_seconds", "planned")
-WORK = "work"
+WORKER_KEYS = ("sizes", "seconds", "forecast_seconds", "comm_seconds", "planned")
+WORK_KEY = "work"
 """Known of workers too where samples have costs; lines of other jobs lack it."""
 
-OF_FLEET = ("index", "time", "wall_seconds", "equal_seconds", "overhead_seconds", "gain")
+FLEET_KEYS = ("index", "time", "wall_seconds", "equal_seconds", "overhead_seconds", "gain")
 
-ROUND_OF_WORKERS = ("sizes", "pushes", "staleness", "expected", "done", "wasted", "waited")
-ROUND_OF_FLEET = (
+ROUND_WORKER_KEYS = ("sizes", "pushes", "staleness", "expected", "done", "wasted", "waited")
+ROUND_FLEET_KEYS = (
     "index",
     "time",
     "version",
@@ -52,8 +52,8 @@ ROUND_OF_FLEET = (
 )
 
 
-class Line(NamedTuple):
-    """One iteration or round as it is kept while a file is read: packed, because files hold millions of them."""
+class PackedRecord(NamedTuple):
+    """One iteration or round in memory: packed, because files hold millions of them."""
 
     fleet: tuple[str, ...]
     values: Array
@@ -61,7 +61,7 @@ class Line(NamedTuple):
     others: tuple[Any, ...]
 
 
-class GrowingFile:
+class GrowingFileReader:
     """Reads a file of JSON lines as it grows; what a line means is up to classes that inherit from this.
 
     An incomplete last line is left for later. Any other line that cannot be read is skipped and counted: one cut short
@@ -83,19 +83,19 @@ class GrowingFile:
         Whether the newest line says that the run has ended.
     """
 
-    header: str  # the key that tells a header, under which the schema's number stands
-    schema: int  # the newest that is known
-    of_fleet: tuple[str, ...]  # keys of the fleet's numbers in a line
-    of_workers: tuple[str, ...]  # keys of the workers' numbers
-    optional: tuple[str, ...] = ()  # keys of further numbers of the workers, which a line may lack
-    may_be_unknown: tuple[str, ...]  # those of the fleet's numbers that may be null
-    others: ClassVar[dict[str, type]]  # keys of what else a line holds, and its kind
+    header_key: str  # the key that marks a header; its value is the schema version
+    schema_version: int  # the newest that can be read
+    fleet_keys: tuple[str, ...]  # keys of the fleet's numbers in a line
+    worker_keys: tuple[str, ...]  # keys of the workers' numbers
+    optional_worker_keys: tuple[str, ...] = ()  # keys of further numbers of the workers, which a line may lack
+    nullable_keys: tuple[str, ...]  # those of the fleet's numbers that may be null
+    other_types: ClassVar[dict[str, type]]  # further keys of a line, and their types
 
     def __init__(self, path: str | Path, keep: int | None = None) -> None:
         self.path = Path(path)
         self.keep = keep
         if not self.path.is_file():
-            raise FileNotFoundError(f"there is no file {printable(str(self.path))}")
+            raise FileNotFoundError(f"there is no file {to_printable(str(self.path))}")
         self._restart()
 
     def poll(self) -> int:
@@ -108,51 +108,53 @@ class GrowingFile:
             self._restart()
             before = 0
         for text in self._new_lines():
-            self._take(text)
+            self._process_line(text)
         return self._count - before
 
     def read(self, noun: str) -> Self:
         """Read the whole file; raise ``ValueError`` where it holds no record, an "iteration" or a "round"."""
         if not self.poll():
             skipped = f"; {self.skipped} of its lines could not be read" if self.skipped else ""
-            raise ValueError(f"{printable(str(self.path))} holds no {noun} yet{skipped}")
+            raise ValueError(f"{to_printable(str(self.path))} holds no {noun} yet{skipped}")
         return self
 
     def __len__(self) -> int:
         """Return the number of records read so far, kept or not."""
         return self._count
 
-    def recent(self, last: int | None = None) -> list[Line]:
+    def recent_records(self, last: int | None = None) -> list[PackedRecord]:
         """Return the records that are kept, or the last of them."""
         first = 0 if last is None else max(len(self._lines) - last, 0)
         return list(islice(self._lines, first, None))
 
-    def begins(self, header: dict[str, Any], fleet: tuple[str, ...]) -> None:
-        """Note a complete header."""
+    def on_header(self, header: dict[str, Any], fleet: tuple[str, ...]) -> None:
+        """Store what a subclass needs of a complete header."""
 
-    def record(self, fleet: tuple[str, ...], line: dict[str, Any]) -> Line | None:
+    def parse_record(self, fleet: tuple[str, ...], line: dict[str, Any]) -> PackedRecord | None:
         """Return the record in a line; ``None`` if it lacks something."""
-        if not line.keys() >= {*self.of_workers, *self.of_fleet, *self.others}:
+        if not line.keys() >= {*self.worker_keys, *self.fleet_keys, *self.other_types}:
             return None
-        numbers = [line[key] for key in self.of_fleet]
-        rows = [line[key] for key in self.of_workers]
-        rows += [[None] * len(fleet) if line.get(key) is None else line[key] for key in self.optional]
-        known = [number for key, number in zip(self.of_fleet, numbers, strict=True) if key not in self.may_be_unknown]
+        numbers = [line[key] for key in self.fleet_keys]
+        rows = [line[key] for key in self.worker_keys]
+        rows += [[None] * len(fleet) if line.get(key) is None else line[key] for key in self.optional_worker_keys]
+        known = [number for key, number in zip(self.fleet_keys, numbers, strict=True) if key not in self.nullable_keys]
         sound = (
-            are_rows(rows, len(fleet))
-            and all(map(is_number, numbers))
+            are_worker_rows(rows, len(fleet))
+            and all(map(is_number_or_null, numbers))
             and all(number is not None and math.isfinite(number) for number in known)
-            and all(isinstance(line[key], kind) for key, kind in self.others.items())
+            and all(isinstance(line[key], kind) for key, kind in self.other_types.items())
         )
         if not sound:
             return None
         values = np.array([*numbers, *chain.from_iterable(rows)], dtype=np.float64)
-        return Line(fleet, values, tuple(line[key] for key in self.others))
+        return PackedRecord(fleet, values, tuple(line[key] for key in self.other_types))
 
-    def columns(self, lines: Sequence[Line]) -> tuple[tuple[str, ...], dict[str, Array], dict[str, Array]]:
+    def stack_columns(
+        self, lines: Sequence[PackedRecord]
+    ) -> tuple[tuple[str, ...], dict[str, Array], dict[str, Array]]:
         """Return all workers, in the order in which they appeared, and their numbers, ``[T, W]``, and the fleet's."""
         place = {worker: w for w, worker in enumerate(dict.fromkeys(w for line in lines for w in line.fleet))}
-        names, count = (*self.of_workers, *self.optional), len(self.of_fleet)
+        names, count = (*self.worker_keys, *self.optional_worker_keys), len(self.fleet_keys)
         of_workers = {name: np.full((len(lines), len(place)), np.nan) for name in names}
         of_fleet = np.empty((count, len(lines)))
         for t, line in enumerate(lines):
@@ -160,80 +162,81 @@ class GrowingFile:
             columns = [place[worker] for worker in line.fleet]
             for name, row in zip(names, line.values[count:].reshape(len(names), -1), strict=True):
                 of_workers[name][t, columns] = row
-        return tuple(place), of_workers, dict(zip(self.of_fleet, of_fleet, strict=True))
+        return tuple(place), of_workers, dict(zip(self.fleet_keys, of_fleet, strict=True))
 
     def _restart(self) -> None:
         self._offset = self._count = self.skipped = self.lost = 0
-        self._lines: deque[Line] = deque(maxlen=self.keep)
-        self._begin = self._end = b""
-        self._begun = self._in_long_line = self.ended = False
+        self._lines: deque[PackedRecord] = deque(maxlen=self.keep)
+        self._first_bytes = self._last_bytes = b""
+        self._has_header = self._in_long_line = self.ended = False
         self._fleet: tuple[str, ...] | None = None
         self._headers: dict[str, dict[str, Any] | None] = {}
 
     def _is_another_file(self) -> bool:
         """Return whether what was read first and last is not there any more: another run has taken the file's place."""
         with self.path.open("rb") as file:
-            begin = file.read(len(self._begin))
-            file.seek(self._offset - len(self._end))
-            return (begin, file.read(len(self._end))) != (self._begin, self._end)
+            begin = file.read(len(self._first_bytes))
+            file.seek(self._offset - len(self._last_bytes))
+            return (begin, file.read(len(self._last_bytes))) != (self._first_bytes, self._last_bytes)
 
     def _new_lines(self) -> Iterator[bytes]:
         """Yield each whole line after the offset and move the offset behind it; of a line too long only its start."""
         with self.path.open("rb") as file:
             file.seek(self._offset)
             # Never the rest of the file at once: a file without a line break may be larger than the memory.
-            while (text := file.readline(LONGEST)).endswith(b"\n") or len(text) == LONGEST:
+            while (text := file.readline(MAX_LINE_BYTES)).endswith(b"\n") or len(text) == MAX_LINE_BYTES:
                 self._offset += len(text)
                 # the first line names the workers, and the bytes before the place read tell whether
                 # the file was replaced
-                self._begin = self._begin or text[: 1 << 12]
-                self._end = (self._end + text)[-(1 << 12) :]
+                self._first_bytes = self._first_bytes or text[: 1 << 12]
+                self._last_bytes = (self._last_bytes + text)[-(1 << 12) :]
                 goes_on, self._in_long_line = self._in_long_line, not text.endswith(b"\n")
                 if not goes_on:
                     yield b"..." if self._in_long_line else text
 
-    def _take(self, text: bytes) -> None:
-        line = parsed(text)
-        is_header = self.header in line
+    def _process_line(self, text: bytes) -> None:
+        line = parse_object(text)
+        is_header = self.header_key in line
         if is_header:
-            self._fleet = self._fleet_of(line)
+            self._fleet = self._parse_fleet(line)
             self._headers[str(line.get("run"))] = None if self._fleet is None else line
-            self._begun = self._begun or self._fleet is not None
-        if not self._begun:
+            self._has_header = self._has_header or self._fleet is not None
+        if not self._has_header:
             raise ValueError(
-                f"{printable(str(self.path))} is not the record of a run: its first line must be a JSON object with "
-                f"{self.header}, the schema's number, and workers, their names"
+                f"{to_printable(str(self.path))} is not the record of a run: its first line must be a JSON object with "
+                f"{self.header_key}, the schema's number, and workers, their names"
             )
         self.ended = not is_header and "ended" in line
         if self.ended:
             return
         header = None if is_header else self._headers.get(str(line.get("run")))
-        record = None if header is None else self.record(tuple(header["workers"]), line)
+        record = None if header is None else self.parse_record(tuple(header["workers"]), line)
         if record is not None:
             self._lines.append(record)
             self._count += 1
             lost = line.get("lost_before", 0)
-            self.lost += lost if isinstance(lost, int) and 0 <= lost < LARGEST else 0
+            self.lost += lost if isinstance(lost, int) and 0 <= lost < MAX_INTEGER else 0
         elif text.strip() and not (is_header and self._fleet is not None):
             self.skipped += 1
 
-    def _fleet_of(self, header: dict[str, Any]) -> tuple[str, ...] | None:
+    def _parse_fleet(self, header: dict[str, Any]) -> tuple[str, ...] | None:
         """Return the workers that a header names; ``None`` if it is broken, as it then explains no line."""
-        schema, workers = header[self.header], header.get("workers")
-        if isinstance(schema, int) and schema > self.schema:
+        schema, workers = header[self.header_key], header.get("workers")
+        if isinstance(schema, int) and schema > self.schema_version:
             raise ValueError(
-                f"{printable(str(self.path))} was written by paceline {printable(str(header.get('version')))}, whose "
-                "format this version does not know; read it with that version or a later one"
+                f"{to_printable(str(self.path))} was written by paceline "
+                f"{to_printable(str(header.get('version')))}, whose format this version does not know; "
+                "read it with that version or a later one"
             )
         if not isinstance(schema, int) or not isinstance(workers, list) or not workers:
             return None
         if not all(isinstance(worker, str) for worker in workers) or len(set(workers)) != len(workers):
             return None
-        self.begins(header, tuple(workers))
+        self.on_header(header, tuple(workers))
         return tuple(workers)
 
 
-def parsed(text: bytes) -> dict[str, Any]:
+def parse_object(text: bytes) -> dict[str, Any]:
     """Return the JSON object in a line; an empty one if the line holds none."""
     try:
         line = json.loads(text)
@@ -242,15 +245,15 @@ def parsed(text: bytes) -> dict[str, Any]:
     return line if isinstance(line, dict) else {}
 
 
-def are_rows(rows: Iterable[Any], workers: int) -> bool:
+def are_worker_rows(rows: Iterable[Any], workers: int) -> bool:
     """Return whether all rows are lists of a number, or null, for each worker."""
-    return all(isinstance(row, list) and len(row) == workers and all(map(is_number, row)) for row in rows)
+    return all(isinstance(row, list) and len(row) == workers and all(map(is_number_or_null, row)) for row in rows)
 
 
-def is_number(value: Any) -> bool:
+def is_number_or_null(value: Any) -> bool:
     """Return whether a value is a number that fits into a float, or null, which means unknown."""
     if isinstance(value, int) and not isinstance(value, bool):
-        return -LARGEST < value < LARGEST
+        return -MAX_INTEGER < value < MAX_INTEGER
     return value is None or isinstance(value, float)
 
 
@@ -263,8 +266,8 @@ class Run:
 
     name: str  # the file it was read from
     workers: tuple[str, ...]  # all that ever took part, in the order in which they appeared
-    of_workers: Mapping[str, Array]  # [T, W], under the names in OF_WORKERS, and work
-    of_fleet: Mapping[str, Array]  # [T], under the names in OF_FLEET
+    of_workers: Mapping[str, Array]  # [T, W], under the names in WORKER_KEYS, and work
+    of_fleet: Mapping[str, Array]  # [T], under the names in FLEET_KEYS
     agreed: NDArray[np.bool_]  # all workers had the same plan, [T]
     acted: NDArray[np.bool_]  # the next sizes differ, [T]
     why: tuple[str, ...]  # the balancer's reasons
@@ -283,7 +286,7 @@ class Run:
     @property
     def work(self) -> Array | None:
         """Cost of the samples, ``[T, W]``, in average samples; None if no line says so."""
-        work_TW = self.of_workers[WORK]
+        work_TW = self.of_workers[WORK_KEY]
         return work_TW if np.isfinite(work_TW).any() else None
 
     @property
@@ -322,7 +325,7 @@ class Run:
         return np.where(known_TW.any(axis=1), column_T, -1)
 
     @property
-    def silent_workers(self) -> NDArray[np.int64]:
+    def silent_iterations(self) -> NDArray[np.int64]:
         """Iterations, up to the last, for which each worker has been in the fleet without a report, ``[W]``."""
         # Seen backwards, a worker's silence ends where it reported, or was not in the fleet.
         ended_TW = np.isfinite(self.seconds[::-1]) | np.isnan(self.sizes[::-1])
@@ -336,7 +339,7 @@ class Run:
         return np.where(np.isfinite(error), error, np.nan)
 
     @property
-    def saved(self) -> float:
+    def saved_share(self) -> float:
         """Share of the time saved over equal batches, an estimate for the whole run; NaN if nothing is known."""
         equal, made = self.of_fleet["equal_seconds"], self.makespan
         known = np.isfinite(equal) & np.isfinite(made)
@@ -362,18 +365,18 @@ class Run:
         )
 
 
-class RunReader(GrowingFile):
-    """Reads the file of a synchronous run as it grows; see :class:`GrowingFile`."""
+class RunReader(GrowingFileReader):
+    """Reads the file of a synchronous run as it grows; see :class:`GrowingFileReader`."""
 
-    header, schema = "paceline_run", SCHEMA
-    of_fleet, of_workers, optional = OF_FLEET, OF_WORKERS, (WORK,)
-    may_be_unknown = ("wall_seconds", "equal_seconds", "overhead_seconds", "gain")
-    others: ClassVar[dict[str, type]] = {"agreed": bool, "acted": bool, "why": str}
+    header_key, schema_version = "paceline_run", RUN_SCHEMA_VERSION
+    fleet_keys, worker_keys, optional_worker_keys = FLEET_KEYS, WORKER_KEYS, (WORK_KEY,)
+    nullable_keys = ("wall_seconds", "equal_seconds", "overhead_seconds", "gain")
+    other_types: ClassVar[dict[str, type]] = {"agreed": bool, "acted": bool, "why": str}
 
     def run(self, last: int | None = None) -> Run:
         """Return the run so far, or its last iterations; only those that are kept."""
-        lines = self.recent(last)
-        workers, of_workers, of_fleet = self.columns(lines)
+        lines = self.recent_records(last)
+        workers, of_workers, of_fleet = self.stack_columns(lines)
         agreed, acted, why = zip(*(line.others for line in lines), strict=True) if lines else ((), (), ())
         truths = np.array(agreed, dtype=bool), np.array(acted, dtype=bool)
         return Run(str(self.path), workers, of_workers, of_fleet, *truths, why, self.skipped, self.lost)
@@ -405,7 +408,7 @@ def newest(path: str | Path) -> Path:
         return path
     files = sorted(path.glob("*.jsonl"), key=lambda file: file.stat().st_mtime)
     if not files:
-        raise FileNotFoundError(f"there is no .jsonl file in the folder {printable(str(path))}")
+        raise FileNotFoundError(f"there is no .jsonl file in the folder {to_printable(str(path))}")
     return files[-1]
 
 
@@ -421,8 +424,8 @@ class AsyncRun:
     bound: int | None
     batch: int
     workers: tuple[str, ...]  # all that ever took part, in the order in which they appeared
-    of_workers: Mapping[str, Array]  # [R, W], under the names in ROUND_OF_WORKERS
-    of_fleet: Mapping[str, Array]  # [R], under the names in ROUND_OF_FLEET
+    of_workers: Mapping[str, Array]  # [R, W], under the names in ROUND_WORKER_KEYS
+    of_fleet: Mapping[str, Array]  # [R], under the names in ROUND_FLEET_KEYS
     stragglers: tuple[tuple[str, ...], ...]
     acted: tuple[bool, ...]
     why: tuple[str, ...]
@@ -451,16 +454,16 @@ class AsyncRun:
         return float(applied_R[forward_R].sum() / seconds_R[forward_R].sum()) if forward_R.any() else float("nan")
 
 
-class AsyncRunReader(GrowingFile):
-    """Reads the file of an asynchronous run as it grows; see :class:`GrowingFile`."""
+class AsyncRunReader(GrowingFileReader):
+    """Reads the file of an asynchronous run as it grows; see :class:`GrowingFileReader`."""
 
-    header, schema = "paceline_async_run", ROUND_SCHEMA
-    of_fleet, of_workers = ROUND_OF_FLEET, ROUND_OF_WORKERS
-    may_be_unknown = ("forecast", "actual", "covered")
-    others: ClassVar[dict[str, type]] = {"stragglers": list, "acted": bool, "why": str}
+    header_key, schema_version = "paceline_async_run", ROUND_SCHEMA_VERSION
+    fleet_keys, worker_keys = ROUND_FLEET_KEYS, ROUND_WORKER_KEYS
+    nullable_keys = ("forecast", "actual", "covered")
+    other_types: ClassVar[dict[str, type]] = {"stragglers": list, "acted": bool, "why": str}
 
-    def begins(self, header: dict[str, Any], fleet: tuple[str, ...]) -> None:
-        """Keep the header's facts about the scheme."""
+    def on_header(self, header: dict[str, Any], fleet: tuple[str, ...]) -> None:
+        """Store the scheme, its bound and the batch."""
         bound, batch = header.get("bound"), header.get("batch")
         self._scheme = str(header.get("scheme"))
         self._bound = bound if isinstance(bound, int) else None
@@ -468,8 +471,8 @@ class AsyncRunReader(GrowingFile):
 
     def run(self, last: int | None = None) -> AsyncRun:
         """Return the run so far, or its last rounds; only those that are kept."""
-        lines = self.recent(last)
-        workers, of_workers, of_fleet = self.columns(lines)
+        lines = self.recent_records(last)
+        workers, of_workers, of_fleet = self.stack_columns(lines)
         return AsyncRun(
             name=str(self.path),
             scheme=self._scheme,
@@ -485,16 +488,16 @@ class AsyncRunReader(GrowingFile):
             lost=self.lost,
         )
 
-    def record(self, fleet: tuple[str, ...], line: dict[str, Any]) -> Line | None:
+    def parse_record(self, fleet: tuple[str, ...], line: dict[str, Any]) -> PackedRecord | None:
         """Return the record in a line; ``None`` if it lacks something, or its stragglers are no names."""
-        found = super().record(fleet, line)
+        found = super().parse_record(fleet, line)
         return found if found is not None and all(isinstance(name, str) for name in found.others[0]) else None
 
 
 def is_asynchronous(path: str | Path) -> bool:
     """Return whether a file is the record of an asynchronous run, by its first line."""
     with Path(path).open("rb") as file:
-        return AsyncRunReader.header in parsed(file.readline(LONGEST))
+        return AsyncRunReader.header_key in parse_object(file.readline(MAX_LINE_BYTES))
 
 
 def read_async_run(path: str | Path) -> AsyncRun:

@@ -22,13 +22,20 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import ArrayLike
 
-from paceline._files import Lines
+from paceline._files import LineWriter
 from paceline._require import require
-from paceline._text import count, duration, escape_surrogates, percent, printable
+from paceline._text import count, duration, escape_surrogates, percent, to_printable
 from paceline._version import __version__
 from paceline.datasets.waiting_time import waiting
 from paceline.recording.records import Iteration, Round
-from paceline.recording.run_log import LONGEST, ROUND_OF_FLEET, ROUND_OF_WORKERS, ROUND_SCHEMA, SCHEMA, parsed
+from paceline.recording.run_log import (
+    MAX_LINE_BYTES,
+    ROUND_FLEET_KEYS,
+    ROUND_SCHEMA_VERSION,
+    ROUND_WORKER_KEYS,
+    RUN_SCHEMA_VERSION,
+    parse_object,
+)
 
 logger = logging.getLogger("paceline.metrics")
 
@@ -40,11 +47,11 @@ class Sink:
     sink logs an error and stops, and the training continues.
     """
 
-    _ended = False
+    _failed = False
 
     def __call__(self, record: Iteration | Round) -> None:
         """Write the record of an iteration, if this is the fleet's first worker, or of an asynchronous round."""
-        if self._ended or (isinstance(record, Iteration) and record.worker != record.workers[0]):
+        if self._failed or (isinstance(record, Iteration) and record.worker != record.workers[0]):
             return
         try:
             if isinstance(record, Round):
@@ -52,9 +59,11 @@ class Sink:
             else:
                 self.write(record)
         except Exception as error:  # of any kind: a dashboard is never worth a training
-            self._ended = True
+            self._failed = True
             name = type(self).__name__
-            logger.error("no more metrics are written by %s: %s", name, printable(f"{type(error).__name__}: {error}"))
+            logger.error(
+                "no more metrics are written by %s: %s", name, to_printable(f"{type(error).__name__}: {error}")
+            )
 
     def write(self, iteration: Iteration) -> None:
         """Write the record of an iteration."""
@@ -112,7 +121,7 @@ def summary(iteration: Iteration) -> dict[str, float]:
     }
 
 
-def of_workers(iteration: Iteration) -> dict[str, list[float]]:
+def worker_numbers(iteration: Iteration) -> dict[str, list[float]]:
     """Return the numbers of each worker, in the order of the fleet, by their names; work only where it is known."""
     with np.errstate(invalid="ignore"):  # a worker may have reported an infinite time
         waited_W = iteration.wait_seconds
@@ -122,7 +131,7 @@ def of_workers(iteration: Iteration) -> dict[str, list[float]]:
     return {name: np.asarray(row, dtype=float).tolist() for name, row in known.items()}
 
 
-OF_ROUND = {
+ROUND_FLEET_METRICS = {
     "version": ("version", "Updates applied."),
     "applied_samples": ("applied", "Samples applied."),
     "dropped_samples": ("dropped", "Samples of pushes beyond the bound, drawn again."),
@@ -135,7 +144,7 @@ OF_ROUND = {
     "actual_staleness": ("actual", "Staleness seen, in versions, the mean over all pushes."),
     "forecast_covered": ("covered", "Share of the pushes within the forecast's limit."),
 }
-OF_WORKERS_IN_ROUND = {
+ROUND_WORKER_METRICS = {
     "next_samples": ("sizes", "Samples of the next step."),
     "staleness": ("staleness", "Mean staleness of the last round's pushes, in versions."),
     "expected_staleness": ("expected", "Staleness forecast for the next push, in versions."),
@@ -146,10 +155,10 @@ OF_WORKERS_IN_ROUND = {
 """Names of a round's numbers on dashboards, of the fleet and of each worker: the record's field, and what it means."""
 
 
-def numbers_of_round(record: Round) -> tuple[dict[str, float], dict[str, list[float]]]:
+def round_numbers(record: Round) -> tuple[dict[str, float], dict[str, list[float]]]:
     """Return a round's numbers of the whole fleet, and of each worker, by their names on dashboards."""
-    fleet = {name: getattr(record, field) for name, (field, _) in OF_ROUND.items()}
-    rows = {name: getattr(record, field) for name, (field, _) in OF_WORKERS_IN_ROUND.items()}
+    fleet = {name: getattr(record, field) for name, (field, _) in ROUND_FLEET_METRICS.items()}
+    rows = {name: getattr(record, field) for name, (field, _) in ROUND_WORKER_METRICS.items()}
     return (
         {name: float(len(one) if isinstance(one, tuple) else one) for name, one in fleet.items()},
         {name: np.asarray(row, dtype=float).tolist() for name, row in rows.items()},
@@ -181,20 +190,21 @@ class Logging(Sink):
         if every < 1:
             raise ValueError(f"every must be at least 1 iteration, got {every}")
         self.every = every
-        self._next = self._disagreed = 0
+        self._next_logged = self._disagreements = 0
 
     def write(self, iteration: Iteration) -> None:
         """Log the iteration: a warning if the workers had used different plans."""
-        self._disagreed += not iteration.agreed
+        self._disagreements += not iteration.agreed
         # A disagreement that lasts is logged ever more rarely: the first time, the second, the fourth, ...
-        if not iteration.agreed and self._disagreed.bit_count() == 1:
+        if not iteration.agreed and self._disagreements.bit_count() == 1:
             logger.warning(
                 "iteration %d: the workers had different plans; the first's is used (so far %s)",
                 iteration.index,
-                count(self._disagreed, "time"),
+                count(self._disagreements, "time"),
             )
-        if iteration.plan.acted or iteration.index >= self._next:  # >= because numbers of short iterations may skip
-            self._next = (iteration.index // self.every + 1) * self.every
+        # >= because short iterations may skip numbers
+        if iteration.plan.acted or iteration.index >= self._next_logged:
+            self._next_logged = (iteration.index // self.every + 1) * self.every
             numbers = summary(iteration)
             logger.info(
                 "iteration %d: %s, waiting %s, %s less than with equal batches; sizes %s. %s",
@@ -203,22 +213,22 @@ class Logging(Sink):
                 percent(numbers["waiting_share"]),
                 percent(numbers["gain"]),
                 iteration.sizes.tolist(),
-                printable(iteration.plan.why),  # a log is often read on a terminal
+                to_printable(iteration.plan.why),  # a log is often read on a terminal
             )
 
     def write_round(self, record: Round) -> None:
         """Log the round, if something happened in it, or every ``every`` rounds."""
-        if record.acted or record.index >= self._next:
-            self._next = (record.index // self.every + 1) * self.every
+        if record.acted or record.index >= self._next_logged:
+            self._next_logged = (record.index // self.every + 1) * self.every
             logger.info(
                 "round %d: version %d, %s applied, %s wasted, stragglers %s; sizes %s. %s",
                 record.index,
                 record.version,
                 count(record.applied, "sample"),
                 percent(record.wasted_share),
-                list(map(printable, record.stragglers)),
+                list(map(to_printable, record.stragglers)),
                 record.sizes.tolist(),
-                printable(record.why),
+                to_printable(record.why),
             )
 
 
@@ -245,11 +255,11 @@ class TensorBoard(Sink):
     def write(self, iteration: Iteration) -> None:
         """Write the scalars, and the reason as text where sizes changed."""
         plan = iteration.plan
-        self._write(iteration, plan.why if plan.acted else "", summary(iteration), of_workers(iteration))
+        self._write(iteration, plan.why if plan.acted else "", summary(iteration), worker_numbers(iteration))
 
     def write_round(self, record: Round) -> None:
         """Write the scalars, and the reason as text where something happened."""
-        self._write(record, record.why if record.acted else "", *numbers_of_round(record))
+        self._write(record, record.why if record.acted else "", *round_numbers(record))
 
     def close(self) -> None:
         """Write scalars that are still in memory."""
@@ -306,12 +316,12 @@ class Prometheus(Sink):
         self.address = address
         self.registry = registry
         self.server: Any = None
-        self._metrics: Metrics | None = None
+        self._metrics: RegisteredMetrics | None = None
         self._workers: tuple[str, ...] = ()
 
     def write(self, iteration: Iteration) -> None:
         """Set the gauges and count the iteration."""
-        counters = self._set("paceline", iteration.workers, summary(iteration), of_workers(iteration))
+        counters = self._set_gauges("paceline", iteration.workers, summary(iteration), worker_numbers(iteration))
         counters["iterations"].inc()
         counters["samples"].inc(iteration.global_batch)
         counters["changes"].inc(iteration.plan.acted)
@@ -319,7 +329,7 @@ class Prometheus(Sink):
 
     def write_round(self, record: Round) -> None:
         """Set the gauges and count the round."""
-        counters = self._set("paceline_async", record.workers, *numbers_of_round(record))
+        counters = self._set_gauges("paceline_async", record.workers, *round_numbers(record))
         counters["rounds"].inc()
         counters["changes"].inc(record.acted)
 
@@ -332,31 +342,31 @@ class Prometheus(Sink):
             thread.join()
         self.server = None
 
-    def _set(
+    def _set_gauges(
         self, prefix: str, workers: tuple[str, ...], numbers: dict[str, float], rows: dict[str, list[float]]
     ) -> dict[str, Any]:
         """Set the gauges, and return the counters."""
-        gauges, of_each, counters = self._metrics = self._metrics or self._registered(prefix)
+        gauges, worker_gauges, counters = self._metrics = self._metrics or self._register_metrics(prefix)
         if workers != self._workers:
-            for gauge in of_each.values():  # of workers that left
+            for gauge in worker_gauges.values():  # of workers that left
                 gauge.clear()
             self._workers = workers
         for name, value in numbers.items():
             gauges[name].set(value)
         for name, values_W in rows.items():
             for worker, value in zip(workers, values_W, strict=True):
-                of_each[name].labels(escape_surrogates(worker)).set(value)
+                worker_gauges[name].labels(escape_surrogates(worker)).set(value)
         return counters
 
-    def _registered(self, prefix: str) -> Metrics:
+    def _register_metrics(self, prefix: str) -> RegisteredMetrics:
         from prometheus_client import REGISTRY, Counter, Gauge, start_http_server
 
         registry = REGISTRY if self.registry is None else self.registry
         if self.port is not None:  # first, because a port that is taken must leave no metrics behind
             self.server = start_http_server(self.port, addr=self.address, registry=registry)
-        registered = _OF_REGISTRY.setdefault(registry, {})
+        registered = _METRICS_BY_REGISTRY.setdefault(registry, {})
         if prefix not in registered:
-            fleet, worker, counted = FAMILIES[prefix]
+            fleet, worker, counted = METRIC_DESCRIPTIONS[prefix]
             registered[prefix] = (
                 {name: Gauge(f"{prefix}_{name}", about, registry=registry) for name, about in fleet.items()},
                 {
@@ -368,13 +378,13 @@ class Prometheus(Sink):
         return registered[prefix]
 
 
-Metrics = tuple[dict[str, Any], dict[str, Any], dict[str, Any]]
+RegisteredMetrics = tuple[dict[str, Any], dict[str, Any], dict[str, Any]]
 """Gauges of the fleet and of each worker, and counters, by their names."""
 
-_OF_REGISTRY: WeakKeyDictionary[Any, dict[str, Metrics]] = WeakKeyDictionary()
+_METRICS_BY_REGISTRY: WeakKeyDictionary[Any, dict[str, RegisteredMetrics]] = WeakKeyDictionary()
 """The metrics of each registry, which refuses to register a name twice."""
 
-FAMILIES = {
+METRIC_DESCRIPTIONS = {
     "paceline": (
         {
             "seconds": "Own compute time of the slowest worker.",
@@ -403,8 +413,8 @@ FAMILIES = {
         },
     ),
     "paceline_async": (
-        {name: about for name, (_, about) in OF_ROUND.items()},
-        {name: about for name, (_, about) in OF_WORKERS_IN_ROUND.items()},
+        {name: about for name, (_, about) in ROUND_FLEET_METRICS.items()},
+        {name: about for name, (_, about) in ROUND_WORKER_METRICS.items()},
         {"rounds": "Rounds recorded.", "changes": "Rounds in which something happened."},
     ),
 }
@@ -439,10 +449,10 @@ def sinks(*targets: Target) -> list[Callable[[Any], None]]:
     ValueError: metrics must be "log", "tensorboard:FOLDER", "prometheus:PORT", "prometheus:HOST:PORT" or a file that
     ends in .jsonl, got 'run.csv'
     """
-    return [_named(target) if isinstance(target, str) else target for target in targets]
+    return [_make_sink(target) if isinstance(target, str) else target for target in targets]
 
 
-def _named(target: str) -> Sink:
+def _make_sink(target: str) -> Sink:
     kind, _, argument = target.partition(":")
     if target == "log":
         return Logging()
@@ -459,18 +469,18 @@ def _named(target: str) -> Sink:
     )
 
 
-def known(value: float) -> float | None:
-    """Return a number for JSON: null if it is not finite."""
+def json_number(value: float) -> float | None:
+    """Return a number as JSON can hold it: None (null) if it is not finite."""
     return round(float(value), 7) if math.isfinite(value) else None
 
 
-def all_known(values: ArrayLike) -> list[float | None]:
-    """Return numbers for JSON, ``[W]``."""
-    return [known(value) for value in np.asarray(values, dtype=np.float64).tolist()]
+def json_numbers(values: ArrayLike) -> list[float | None]:
+    """Return numbers, ``[W]``, as JSON can hold them."""
+    return [json_number(value) for value in np.asarray(values, dtype=np.float64).tolist()]
 
 
 class JsonLines(Sink):
-    """Appends a line to a file at each iteration, and hands it to the operating system at once.
+    """Appends a line to a file at each iteration, without a buffer.
 
     However the process ends, even by ``kill -9``, the file stays readable up to the last line, which may be cut short.
     The first line names the schema, the workers and the global batch. Another such line follows whenever the fleet
@@ -512,7 +522,7 @@ class JsonLines(Sink):
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.lost = 0
-        self._lines: Lines | None = None
+        self._lines: LineWriter | None = None
         self._lost_since = 0
         self._fleet: tuple[tuple[str, ...], int] | None = None
         self._run = secrets.token_hex(4)  # by it a reader knows which header explains a line
@@ -523,7 +533,7 @@ class JsonLines(Sink):
         numbers, plan, batch = summary(iteration), iteration.plan, int(iteration.plan.sizes.sum())
         units = {"time": "seconds since the epoch", "sizes": "samples", "work": "average samples"}
         header = {
-            "paceline_run": SCHEMA,
+            "paceline_run": RUN_SCHEMA_VERSION,
             "version": __version__,
             "workers": list(iteration.workers),
             "global_batch": batch,
@@ -533,14 +543,14 @@ class JsonLines(Sink):
             "index": iteration.index,
             "time": round(iteration.time, 3),
             "sizes": iteration.sizes.tolist(),
-            "seconds": all_known(iteration.seconds),
-            "forecast_seconds": all_known(iteration.forecast_seconds),
-            "comm_seconds": all_known(iteration.comm_seconds),
-            **{name: known(numbers[name]) for name in ("wall_seconds", "equal_seconds", "overhead_seconds")},
+            "seconds": json_numbers(iteration.seconds),
+            "forecast_seconds": json_numbers(iteration.forecast_seconds),
+            "comm_seconds": json_numbers(iteration.comm_seconds),
+            **{name: json_number(numbers[name]) for name in ("wall_seconds", "equal_seconds", "overhead_seconds")},
             "agreed": bool(iteration.agreed),
-            **({} if iteration.work is None else {"work": all_known(iteration.work)}),
+            **({} if iteration.work is None else {"work": json_numbers(iteration.work)}),
             "planned": plan.sizes.tolist(),
-            "gain": known(plan.gain),
+            "gain": json_number(plan.gain),
             "acted": bool(plan.acted),
             "why": plan.why,
         }
@@ -549,7 +559,7 @@ class JsonLines(Sink):
     def write_round(self, record: Round) -> None:
         """Append the round, after a header line if the fleet is a new one."""
         header = {
-            "paceline_async_run": ROUND_SCHEMA,
+            "paceline_async_run": ROUND_SCHEMA_VERSION,
             "version": __version__,
             "workers": list(record.workers),
             **{name: getattr(record, name) for name in ("scheme", "bound", "batch")},
@@ -562,9 +572,9 @@ class JsonLines(Sink):
             },
         }
         line = {
-            **{name: known(getattr(record, name)) for name in ROUND_OF_FLEET},
+            **{name: json_number(getattr(record, name)) for name in ROUND_FLEET_KEYS},
             "time": round(record.time, 3),
-            **{name: all_known(getattr(record, name)) for name in ROUND_OF_WORKERS},
+            **{name: json_numbers(getattr(record, name)) for name in ROUND_WORKER_KEYS},
             "stragglers": list(record.stragglers),
             "acted": record.acted,
             "why": record.why,
@@ -574,54 +584,54 @@ class JsonLines(Sink):
     def _append(self, fleet: tuple[tuple[str, ...], int], header: dict[str, Any], about: dict[str, Any]) -> None:
         if self._lines is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._lines, self._process = self._opened(), os.getpid()
-            atexit.register(self._end)
+            self._lines, self._process = self._open_file(), os.getpid()
+            atexit.register(self._close_at_exit)
         process = {"pid": os.getpid(), "host": socket.gethostname(), "started": self._started}
-        if fleet != self._fleet and self._line({**header, "run": self._run, "process": process}):
+        if fleet != self._fleet and self._write_line({**header, "run": self._run, "process": process}):
             self._fleet = fleet
         # Without its header a record would be read as one of the fleet before: it is lost with it.
         lost = {"lost_before": self._lost_since} if self._lost_since else {}
-        if fleet == self._fleet and self._line(about | lost | {"run": self._run}):
+        if fleet == self._fleet and self._write_line(about | lost | {"run": self._run}):
             self._lost_since = 0
         else:
             self.lost += 1
             self._lost_since += 1
 
-    def _opened(self) -> Lines:
+    def _open_file(self) -> LineWriter:
         try:
-            return Lines(self.path, logger, alone=True)
+            return LineWriter(self.path, logger, exclusive=True)
         except BlockingIOError:
-            writer = _writer_of(self.path)
+            writer = _find_writer(self.path)
             if (writer.get("pid"), writer.get("host")) == (os.getpid(), socket.gethostname()):
-                return Lines(self.path, logger)  # another sink of this process: its job goes on
+                return LineWriter(self.path, logger)  # another sink of this process: its job goes on
             raise ValueError(
                 f"{self.path} is written by process {writer.get('pid', 'of another job')} on "
-                f"{writer.get('host', 'a machine of yours')}, which started {writer.get('started', 'before')}; give "
-                "each job a file of its own"
+                f"{writer.get('host', 'a machine of yours')}, which started {writer.get('started', 'before')}; use a "
+                "separate file for each job"
             ) from None
 
     def close(self) -> None:
         """Write that the run has ended, and close the file; a further iteration opens it again."""
         if self._lines is not None:
-            self._line({"ended": round(time.time(), 3)})
+            self._write_line({"ended": round(time.time(), 3)})
             self._lines.close()
-            atexit.unregister(self._end)
+            atexit.unregister(self._close_at_exit)
         self._lines = self._fleet = None
 
-    def _end(self) -> None:
+    def _close_at_exit(self) -> None:
         # A run that an error ended did not end well, and a forked process did not end the run.
         if getattr(sys, "last_type", None) is None and os.getpid() == self._process:
             self.close()
 
-    def _line(self, content: dict[str, Any]) -> bool:
+    def _write_line(self, content: dict[str, Any]) -> bool:
         return self._lines is not None and self._lines.append(json.dumps(content, allow_nan=False))
 
 
-def _writer_of(path: Path) -> dict[str, Any]:
-    """Return what the newest header of a file says of the process that writes it; nothing where none says so."""
+def _find_writer(path: Path) -> dict[str, Any]:
+    """Return the process that writes a file, by its newest header that names one; an empty dict without one."""
     found: dict[str, Any] = {}
     with path.open("rb") as file:
-        for text in iter(partial(file.readline, LONGEST), b""):
-            if b'"process"' in text and isinstance(process := parsed(text).get("process"), dict):
+        for text in iter(partial(file.readline, MAX_LINE_BYTES), b""):
+            if b'"process"' in text and isinstance(process := parse_object(text).get("process"), dict):
                 found = process
     return found

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from paceline._arrays import Array, mean
+from paceline._arrays import Array, finite_mean
 from paceline.recording import AsyncRun
 from paceline.report.drawing import answer, sentence, shown
 from paceline.report.page import ChartLine, Page, figures, lines, named, of_fleet, page, section, table
@@ -16,7 +16,7 @@ from paceline.report.page import ChartLine, Page, figures, lines, named, of_flee
 
 def async_page(run: AsyncRun, *, digest: str = "", command: str = "") -> Page:
     """Return the page of a run of :func:`paceline.recording.read_async_run`; see :func:`paceline.report.run_page`."""
-    staleness = [-np.nan_to_num(mean(column)) for column in run.of_workers["staleness"].T]
+    staleness = [-np.nan_to_num(finite_mean(column)) for column in run.of_workers["staleness"].T]
     stalest = np.argsort(staleness, kind="stable").tolist()
     last = {name: float(values[-1]) for name, values in run.of_fleet.items()}
     bound = "none" if run.bound is None else f"{run.bound} versions"
@@ -42,12 +42,12 @@ def _verdict(run: AsyncRun, stalest: int, last: dict[str, float]) -> list[dict[s
         text = "It was a straggler in {share} of the rounds, "
         text += "for the first time after {since}." if first else "from the first one on."
         slow = answer("Who is slow?", named(worst), sentence(text, share=(shares[worst], "percent"), **since))
-    seen, wasted = mean(run.of_workers["staleness"]), last["wasted_share"]
+    seen, wasted = finite_mean(run.of_workers["staleness"]), last["wasted_share"]
     stale = sentence(
         "versions stale in the mean, {most} at most; {worker} is stalest with {its}.",
         most=(last["largest"], "count"),
         worker=(named(run.workers[stalest]), "text"),
-        its=(mean(run.of_workers["staleness"][:, stalest]), "number"),
+        its=(finite_mean(run.of_workers["staleness"][:, stalest]), "number"),
         mean=(seen, "number"),
     )
     lost = sentence(
@@ -117,7 +117,7 @@ def _workers(run: AsyncRun, stalest: list[int]) -> dict[str, Any]:
         of = {name: values[:, w] for name, values in run.of_workers.items()}
         done, wasted, waited = (float(np.nanmax(of[name])) for name in ("done", "wasted", "waited"))
         straggler = float(np.mean([run.workers[w] in one for one in run.stragglers]))
-        means = (mean(of[name]) for name in ("sizes", "staleness", "expected"))
+        means = (finite_mean(of[name]) for name in ("sizes", "staleness", "expected"))
         rows.append((run.workers[w], done, wasted, wasted / max(done + wasted, 1.0), *means, straggler, waited))
     return section("Workers", "The stalest first.", table("All workers", columns, rows))
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from paceline._arrays import Array, mean
+from paceline._arrays import Array, finite_mean
 from paceline._files import atomic_write, require_writable
 from paceline._require import require
-from paceline._text import count, printable
+from paceline._text import count, to_printable
 from paceline._version import __version__
 from paceline.report import drawing
 from paceline.report.drawing import shown
@@ -158,7 +158,7 @@ def _thin(values: ArrayLike) -> list[float | None]:
     values_T = np.asarray(values, dtype=np.float64)
     if len(values_T) <= POINTS:
         return [_plain(value) for value in values_T]
-    return [_plain(mean(piece)) for piece in np.array_split(values_T, POINTS)]
+    return [_plain(finite_mean(piece)) for piece in np.array_split(values_T, POINTS)]
 
 
 def _quantiles(values_TW: Array, levels: Sequence[float]) -> list[Array]:
@@ -211,13 +211,13 @@ def require_page(path: str | Path) -> None:
     path = Path(path)
     require("jinja2", needed_by="a report", extra="report")
     if path.suffix != ".html":
-        raise ValueError(f"a report's path must end in .html, got {printable(str(path))}")
+        raise ValueError(f"a report's path must end in .html, got {to_printable(str(path))}")
     require_writable(path)
     numbers = path.with_suffix(".json")
     if numbers.exists() and not is_page(numbers):
         raise FileExistsError(
-            f"{printable(str(numbers))} exists and is not the JSON of a report, which would be written there: "
-            f"name another page than {printable(str(path))}, or move the file"
+            f"{to_printable(str(numbers))} exists and is not the JSON of a report, which would be written there: "
+            f"name another page than {to_printable(str(path))}, or move the file"
         )
     require_writable(numbers)
 
@@ -283,7 +283,7 @@ def _shown(value: Any) -> Any:
         return {key: _shown(one) for key, one in value.items()}
     if isinstance(value, list):
         return [_shown(one) for one in value]
-    return printable(value) if isinstance(value, str) else value
+    return to_printable(value) if isinstance(value, str) else value
 
 
 def _json_safe(value: Any) -> Any:

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline._arrays import Array, mean, median
-from paceline._text import listed
+from paceline._arrays import Array, finite_mean, finite_median
+from paceline._text import join_names
 from paceline.recording import Run
 from paceline.report.drawing import answer, sentence, shown
 from paceline.report.page import ChartLine, Page, figures, gantt, lines, named, of_fleet, page, section, table
@@ -89,7 +89,7 @@ def who_is_slow(speed_TW: Array, workers: Sequence[str], index_T: Sequence[int] 
         return answer(asks, "It moves", turns, longest, detail | {"text": detail["text"].replace("It was", "it was")})
     if len(found) == 1:
         return answer(asks, named(workers[worst.worker]), detail)
-    names = listed([named(workers[one.worker]) for one in found[1:3]], max(len(found) - 3, 0))
+    names = join_names([named(workers[one.worker]) for one in found[1:3]], max(len(found) - 3, 0))
     were = "was" if len(found) == 2 else "were"
     too = sentence("{names} {were} slow for a while too.", names=(names, "text"), were=(were, "text"))
     return answer(asks, named(workers[worst.worker]), detail, too)
@@ -158,13 +158,13 @@ def _cost(run: Run) -> dict[str, Any]:
 
 def _saved(run: Run) -> dict[str, Any]:
     equal, asks = run.of_fleet["equal_seconds"], "What did balancing save?"
-    if np.isnan(run.saved):
+    if np.isnan(run.saved_share):
         return answer(asks, "Not known", sentence("The file holds no estimate of equal batches' time."))
     known = np.isfinite(equal) & np.isfinite(run.makespan)
     seconds = float((equal - run.makespan)[known].sum())
     changes = int(run.acted.sum())
-    facts = {"saved": (run.saved, "percent"), "changes": (changes, "count")}
-    if run.saved >= 0:
+    facts = {"saved": (run.saved_share, "percent"), "changes": (changes, "count")}
+    if run.saved_share >= 0:
         detail = sentence(
             "of the computing time against equal batches, an estimate: {seconds}, by {changes} "
             f"{'change' if changes == 1 else 'changes'} of sizes.",
@@ -175,11 +175,11 @@ def _saved(run: Run) -> dict[str, Any]:
         detail = sentence(
             "It was slower than equal batches, by an estimated {seconds}.", seconds=(-seconds, "seconds"), **facts
         )
-    return answer(asks, shown(run.saved, "percent"), detail)
+    return answer(asks, shown(run.saved_share, "percent"), detail)
 
 
 def _next(run: Run) -> dict[str, Any]:
-    asks, silent_W, waits = "What next?", run.silent_workers, run.waiting(RECENT)
+    asks, silent_W, waits = "What next?", run.silent_iterations, run.waiting(RECENT)
     if silent_W.any():
         w = int(np.argmax(silent_W))
         facts = {"worker": (named(run.workers[w]), "text"), "count": (int(silent_W[w]), "count")}
@@ -193,7 +193,7 @@ def _next(run: Run) -> dict[str, Any]:
     if waits.known and waits.from_work > waits.from_workers:
         text = "{work} of the time would be waited even if all had one speed: divide samples by what they cost (Costs)."
         return answer(asks, "Even out the samples", sentence(text, work=(waits.from_work, "percent")))
-    off = median(np.abs(run.forecast_error[-RECENT:]))
+    off = finite_median(np.abs(run.forecast_error[-RECENT:]))
     if off > 0.2:
         text = (
             "Forecasts are off by {off} in the median: compare predictors with paceline evaluate on this run's trace."
@@ -327,12 +327,12 @@ def _times(run: Run) -> dict[str, Any]:
         ("iterations", len(run), "count"),
         ("samples", float(np.nansum(run.sizes)), "count"),
         ("lasted", float(fleet["time"][-1] - fleet["time"][0]), "seconds"),
-        ("iteration, from start to start", mean(fleet["wall_seconds"]), "seconds"),
-        ("slowest worker's busy time", mean(run.makespan), "seconds"),
-        ("the same with equal batches, an estimate", mean(fleet["equal_seconds"]), "seconds"),
+        ("iteration, from start to start", finite_mean(fleet["wall_seconds"]), "seconds"),
+        ("slowest worker's busy time", finite_mean(run.makespan), "seconds"),
+        ("the same with equal batches, an estimate", finite_mean(fleet["equal_seconds"]), "seconds"),
         ("waiting with equal work, each worker at its own speed: uneven workers", waits.from_workers, "percent"),
         ("waiting with the actual work, all at one speed: uneven samples", waits.from_work, "percent"),
-        ("time that balancing took, per iteration", mean(fleet["overhead_seconds"]), "seconds"),
+        ("time that balancing took, per iteration", finite_mean(fleet["overhead_seconds"]), "seconds"),
         ("changes of sizes", int(run.acted.sum()), "count"),
         ("times the workers had different plans", int((~run.agreed).sum()), "count"),
         ("lines of the file that could not be read", run.skipped, "count"),
@@ -388,13 +388,13 @@ def _workers(run: Run, first: list[int]) -> dict[str, Any]:
     rows = [
         (
             run.workers[w],
-            mean(run.sizes[:, w]),
-            median(run.seconds[:, w]),
-            median(speed_TW[:, w]),
-            median(np.abs(run.forecast_error[:, w])),
-            mean(waits_TW[:, w]),
+            finite_mean(run.sizes[:, w]),
+            finite_median(run.seconds[:, w]),
+            finite_median(speed_TW[:, w]),
+            finite_median(np.abs(run.forecast_error[:, w])),
+            finite_mean(waits_TW[:, w]),
             float(np.mean(run.slowest == w)),
-            mean(missing_TW[:, w]),
+            finite_mean(missing_TW[:, w]),
         )
         for w in first
     ]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array, Mask, Sizes
-from paceline._curves import Curves, Line, batch_seconds
+from paceline._curves import Curves, LinearCurves, batch_seconds
 
 
 class Status(Enum):
@@ -366,7 +366,7 @@ def _require_feasible(low: Array, high: Array, multiples: int, step: int) -> Non
         )
 
 
-class BatchTimeCurves(Line, Protocol):
+class BatchTimeCurves(LinearCurves, Protocol):
     """Batch time curves ``t(x) = max(floor, intercept + slope * x)`` for ``x <= limit``; four arrays ``[W]``.
 
     `paceline.predictors.Curves` is one; any object with these four attributes works.

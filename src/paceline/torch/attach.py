@@ -16,9 +16,9 @@ from paceline.coordinator.load_balancer import LoadBalancer
 from paceline.coordinator.policy import Policy, default_batch_multiple
 from paceline.predictors import Auto, Predictor
 from paceline.predictors.protocol import require_predictor
-from paceline.recording.allowance import Allowance
+from paceline.recording.allowance import QuotaTracker
 from paceline.recording.covariates import Covariate
-from paceline.recording.torch.clock import Clock, CPUMarks, marks_of
+from paceline.recording.torch.clock import Clock, CPUMarks, choose_marks
 from paceline.torch.agreement import agree, different, facts_of
 from paceline.torch.balance import Balance, Scaling
 from paceline.torch.counting import BalanceWarning
@@ -161,9 +161,9 @@ def attach(
         names = tuple(names[replicas.index(replica)] for replica in replicas)
     _warn_of_unknown_bounds(policy, names)
     warning = different(exchange, getattr(loader, "dataset", None))
-    marks = marks_of(model)
+    marks = choose_marks(model)
     # A GPU's time is not the quota's, and a process that waits for one may use CPU time.
-    allowance = Allowance() if isinstance(marks, CPUMarks) else None
+    allowance = QuotaTracker() if isinstance(marks, CPUMarks) else None
     clock = Clock(marks, allowance, torch.get_num_threads())
     # A CUDA clock reports one step late, so its plans are for one iteration later.
     balancer = LoadBalancer(

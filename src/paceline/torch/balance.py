@@ -188,7 +188,7 @@ class Balance(Scaling):
 
     def measured(self, seconds: float) -> None:
         """Report these compute seconds next, instead of the clock's."""
-        self._clock.measured(seconds)
+        self._clock.override_seconds(seconds)
 
     def ran_out_of_memory(self) -> None:
         """Report that this rank's batch did not fit into memory; it gets less from then on."""

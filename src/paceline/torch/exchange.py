@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array
 from paceline._runtime import wait_at_exit
-from paceline.recording.torch.waits import unheard
+from paceline.recording.torch.waits import without_listeners
 
 T = TypeVar("T")
 
@@ -134,7 +134,7 @@ class Exchange:
 
     def _or_lost(self, wait: Callable[[], T]) -> T:
         try:
-            with unheard():
+            with without_listeners():
                 return wait()
         except RuntimeError as error:
             raise self.lost(error) from error

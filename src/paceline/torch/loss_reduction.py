@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from paceline._arrays import Array, Sizes
-from paceline.recording.torch.clock import Delayed
+from paceline.recording.torch.clock import AsyncScalar
 
 SURE, CLEAR = 3.0, 0.15
 """Standard errors by which the growth of gradients must be on the wrong side of the border, and the largest standard
@@ -47,7 +47,7 @@ class Norms:
     def __init__(self, delayed: bool) -> None:
         self.delayed = delayed
         self.logs: list[Any] = []
-        self._before = Delayed()
+        self._before = AsyncScalar()
 
     def add(self, norm: torch.Tensor) -> None:
         """Add the norm of a micro-batch's gradients."""

@@ -180,11 +180,11 @@ class Steps(Weighting):
     def ready(self) -> Any:
         """Stop the clock: this rank's gradients are there, and those of the others are awaited."""
         self.to_come.sent()
-        return self._clock.ready()
+        return self._clock.gradients_ready()
 
     def all_there(self, wait: Any) -> None:
         """Note that the gradients of all ranks are averaged."""
-        self._clock.summed(wait)
+        self._clock.gradients_summed(wait)
 
     def send(self, counts: list[float]) -> None:
         """Send counts, at the first sum since the loader was asked for a batch with what this rank has measured.
@@ -202,7 +202,7 @@ class Steps(Weighting):
         self._reported = True
         measure, planning = self._clock.report(), self._planning
         if self.loader.micro_batch or self.loader.packs:  # plans are about steps, whose micro-batches differ in number
-            measure = measure.by_steps()
+            measure = measure.merge_micro_batches()
         if began >= self._covariates.next:
             self._covariates.take()
         features = (self._clock.features or [math.nan] * planning.features) if planning.features else []
@@ -215,8 +215,8 @@ class Steps(Weighting):
         gauges = (log_norm, summed, planning.seconds)
         self.exchange.send([*measure, *place, *gauges, *self._covariates.values, *features, *counts])
         self._spent += time.perf_counter() - began
-        if began >= self._clock.next_look:
-            self._clock.look()  # now, while the other ranks are awaited
+        if began >= self._clock.next_refresh:
+            self._clock.refresh()  # now, while the other ranks are awaited
         self.out_of_memory = False
 
     _reports = False

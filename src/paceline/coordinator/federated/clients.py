@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from paceline import _text
 from paceline._arrays import Array, Mask, Sizes
-from paceline._text import SHOWN, listed
+from paceline._text import MAX_NAMES, join_names
 from paceline.coordinator.federated.rounds import LAST, ForecastSource, Reason, RoundPlan, RoundReport
 from paceline.predictors import Curves, Forecast, Predictor, Report
 
@@ -412,11 +412,11 @@ def learn(
         (cleared, "the time of %s follows the batch by now, which is balanced"),
     ):
         if names := [report.names[i] for i in np.flatnonzero(np.isin(rows, changed))]:
-            logger.warning(sentence, listed(names[:SHOWN], max(len(names) - SHOWN, 0)))
+            logger.warning(sentence, join_names(names[:MAX_NAMES], max(len(names) - MAX_NAMES, 0)))
     doubtful_W = np.isfinite(report.speed) & ~accepted_W
     columns["rejected"][rows[doubtful_W]] += 1
     columns["rejected"][rows[accepted_W]] = 0
-    for i in np.flatnonzero(doubtful_W)[:SHOWN]:
+    for i in np.flatnonzero(doubtful_W)[:MAX_NAMES]:
         logger.warning(
             "round %d: %s reported an implausible %.3g samples/s, which its forecast ignores",
             plan.round_index,

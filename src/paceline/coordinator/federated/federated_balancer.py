@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array
-from paceline._text import SHOWN, listed
+from paceline._text import MAX_NAMES, join_names
 from paceline.coordinator.federated.clients import Clients, Following, learn, summary_of
 from paceline.coordinator.federated.rounds import (
     ForecastSource,
@@ -289,7 +289,7 @@ class FederatedBalancer:
         strangers = [name for name, i in zip(report.names, place, strict=True) if i < 0 or not plan.participating[i]]
         if strangers:
             raise ValueError(
-                f"{listed(strangers[:SHOWN], max(len(strangers) - SHOWN, 0))} replied but were not asked "
+                f"{join_names(strangers[:MAX_NAMES], max(len(strangers) - MAX_NAMES, 0))} replied but were not asked "
                 "in this round: leave replies of earlier rounds out of the report"
             )
         rows = self._clients.join(plan.clients, self.rounds)

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from paceline._files import atomic_write
 from paceline._require import require
-from paceline._text import SHOWN, count, listed
+from paceline._text import MAX_NAMES, count, join_names
 from paceline.coordinator.federated.federated_balancer import FederatedBalancer
 from paceline.coordinator.federated.rounds import RoundPlan, RoundReport
 from paceline.integrations.flower.record import BATCH, RECORD, STEPS, Measured, integer_in, measured_in
-from paceline.recording.records import Iteration, iteration_of
+from paceline.recording.records import Iteration, iteration_from_round
 
 logger = logging.getLogger("paceline.federated")
 
@@ -90,7 +90,7 @@ def replies_to(plan: RoundPlan, messages: Sequence[Any]) -> list[Reply]:
         else:
             found[reply.client] = reply
     if strangers:
-        named = listed(strangers[:SHOWN], max(len(strangers) - SHOWN, 0))
+        named = join_names(strangers[:MAX_NAMES], max(len(strangers) - MAX_NAMES, 0))
         logger.warning(
             "replies of %s are left out of the forecasts: not asked in this round, or replied already", named
         )
@@ -252,7 +252,7 @@ class BalancedStrategy:
         if key is not None and (corrected := weight_by_data(messages, key)):
             self._warn_once(
                 "weights",
-                f"{key!r} of client {listed(corrected[:SHOWN], max(len(corrected) - SHOWN, 0))} was the "
+                f"{key!r} of client {join_names(corrected[:MAX_NAMES], max(len(corrected) - MAX_NAMES, 0))} was the "
                 "number of samples processed, by which fast clients' data would count for more; it is replaced by the "
                 f"number of samples that the client holds. Reply with {key!r} as the size of its data",
             )
@@ -316,7 +316,7 @@ class BalancedStrategy:
         )
         balancer.observe(plan, report)
         if self.on_iteration and plan.participating.any():
-            iteration = iteration_of(plan, report, time=time.time(), wall_seconds=waited)
+            iteration = iteration_from_round(plan, report, time=time.time(), wall_seconds=waited)
             for observer in self.on_iteration:
                 observer(iteration)
         if self.state is None:
@@ -337,7 +337,7 @@ class BalancedStrategy:
         if mute:
             self._warn_once(
                 "mute",
-                f"client {listed(mute[:SHOWN], max(len(mute) - SHOWN, 0))} replied without a time: put "
+                f"client {join_names(mute[:MAX_NAMES], max(len(mute) - MAX_NAMES, 0))} replied without a time: put "
                 'watch.stop() of stopwatch(message) into its reply\'s content["paceline"], or it is sized like one '
                 "that was never seen",
             )

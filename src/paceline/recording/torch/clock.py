@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from paceline.recording.allowance import Allowance, Spent, lasting
+from paceline.recording.allowance import CPUSnapshot, QuotaTracker, sustained_seconds
 
 if TYPE_CHECKING:
     import torch
@@ -40,7 +40,7 @@ class CPUMarks:
 
     mark = staticmethod(time.perf_counter)
 
-    def passed(self, mark: float) -> bool:
+    def has_passed(self, mark: float) -> bool:
         """Return whether a marked moment has come."""
         return True
 
@@ -69,7 +69,7 @@ class CUDAMarks:
         event.record(torch.cuda.current_stream(self.device))
         return event
 
-    def passed(self, mark: torch.cuda.Event) -> bool:
+    def has_passed(self, mark: torch.cuda.Event) -> bool:
         """Return whether the device has passed the event."""
         return bool(mark.query())
 
@@ -86,41 +86,41 @@ Marks = CPUMarks | CUDAMarks
 """A clock whose moments may still lie in the future when they are marked."""
 
 
-def marks_of(model: torch.nn.Module) -> Marks:
-    """Return the marks for a model, by the device of its first parameter."""
+def choose_marks(model: torch.nn.Module) -> Marks:
+    """Return the marks for a model: those of the device of its first parameter."""
     parameter = next(model.parameters(), None)
     return CUDAMarks(parameter.device) if parameter is not None and parameter.is_cuda else CPUMarks()
 
 
-class Delayed:
+class AsyncScalar:
     """One number on its way from a CUDA device to main memory."""
 
     def __init__(self) -> None:
         self._arrival: torch.cuda.Event | None = None
-        self._place: torch.Tensor | None = None
+        self._buffer: torch.Tensor | None = None
 
     @property
-    def under_way(self) -> bool:
-        """True if a number was fetched and not taken yet."""
+    def is_pending(self) -> bool:
+        """Whether a number was fetched and not taken yet."""
         return self._arrival is not None
 
     def fetch(self, number: torch.Tensor) -> None:
         """Begin to copy a number, a tensor without axes, behind all work that the device has by now."""
         import torch
 
-        if self._place is None:
-            self._place = torch.empty((), dtype=torch.float64, pin_memory=True)
-        self._place.copy_(number.detach().double(), non_blocking=True)
+        if self._buffer is None:
+            self._buffer = torch.empty((), dtype=torch.float64, pin_memory=True)
+        self._buffer.copy_(number.detach().double(), non_blocking=True)
         arrival = torch.cuda.Event()
         arrival.record(torch.cuda.current_stream(number.device))
         self._arrival = arrival  # last, as another thread may look
 
     def take(self) -> float | None:
         """Return the number if it has arrived, once; None if there is none, or it is still on its way."""
-        if self._arrival is None or self._place is None or not self._arrival.query():
+        if self._arrival is None or self._buffer is None or not self._arrival.query():
             return None
         self._arrival = None
-        return float(self._place)
+        return float(self._buffer)
 
     def forget(self) -> None:
         """Drop the number that is on its way."""
@@ -129,15 +129,15 @@ class Delayed:
 
 # -- laps -------------------------------------------------------------------------------------------------------------
 
-LATEST = 16
+MAX_LAPS = 16
 """Laps that wait for a device at most. Where it lags behind by more, as with few and long kernels, the newest are left
 out: the oldest are those that it passes next, and without them no report would ever come."""
 
 
-NOTHING = Spent()
+NO_CPU_USAGE = CPUSnapshot()
 
 
-class Measure(NamedTuple):
+class Measurements(NamedTuple):
     """Measurements since the last report."""
 
     samples: float = math.nan
@@ -146,8 +146,8 @@ class Measure(NamedTuple):
     seconds: float = math.nan  # busy time for all of them; under a CPU quota, what it is if the quota lasts
     comm_seconds: float = math.nan  # of the previous step, from the last gradient being ready to the sum over all ranks
 
-    def by_steps(self) -> Measure:
-        """Return these measurements with the micro-batches of a step taken as one."""
+    def merge_micro_batches(self) -> Measurements:
+        """Return these measurements with all micro-batches of a step counted as one."""
         return self._replace(micro_batches=self.steps)
 
 
@@ -187,9 +187,9 @@ class _Lap:
     micro_batches: int = 0
     counts: bool = True
     features: tuple[float, ...] = ()
-    # What had been spent of a CPU quota at the beginning and at the end.
-    spent_begin: Spent = NOTHING
-    spent_end: Spent = NOTHING
+    # CPU time used until the beginning and until the end.
+    cpu_begin: CPUSnapshot = NO_CPU_USAGE
+    cpu_end: CPUSnapshot = NO_CPU_USAGE
 
 
 @dataclass(slots=True)
@@ -202,8 +202,8 @@ class _StepEnd:
     _square: float = 0.0
 
     @property
-    def knows(self) -> bool:
-        """Whether a change of size has shown what follows it."""
+    def is_known(self) -> bool:
+        """Whether a change of size has shown what depends on it."""
         return self._square > 0
 
     def learn(self, samples: int, seconds: float) -> None:
@@ -216,7 +216,7 @@ class _StepEnd:
 
     def after(self, samples: int) -> float:
         """Return what is expected after a step of so many samples: as much as the last one, until a change shows."""
-        if not self.knows or samples == self.samples:
+        if not self.is_known or samples == self.samples:
             return self.seconds
         slope = min(max(self._product / self._square, 0.0), self.seconds / self.samples)
         return self.seconds + slope * (samples - self.samples)
@@ -240,37 +240,37 @@ class Clock:
     >>> clock.forward(samples=64)
     >>> clock.wait_begins()  # an all-gather of parameters
     >>> clock.wait_ends()
-    >>> waiting = clock.ready()
+    >>> waiting = clock.gradients_ready()
     >>> clock.report().seconds.__round__(3)
     0.03
     """
 
-    def __init__(self, marks: Marks, allowance: Allowance | None = None, threads: int = 1) -> None:
+    def __init__(self, marks: Marks, allowance: QuotaTracker | None = None, threads: int = 1) -> None:
         self.delay = 0 if isinstance(marks, CPUMarks) else 1
         self._marks = marks
         self._allowance, self._threads = allowance, threads
-        self._spent: Callable[[], Spent] = Spent if allowance is None else allowance.spent
+        self._read_cpu: Callable[[], CPUSnapshot] = CPUSnapshot if allowance is None else allowance.snapshot
         self._lap = _Lap(begin=None, waits=[])  # the time before the first batch is setup, not part of a step
-        self._over: deque[_Lap] = deque()
+        self._finished_laps: deque[_Lap] = deque()
         self._load: _Load | None = None
         self._loaded: deque[tuple[int, _Load | None]] = deque(maxlen=64)
-        self._open: _Wait | None = None
+        self._open_wait: _Wait | None = None
         self._depth = 0
         self._exchange: _Wait | None = None
-        self._pieces: list[float] = []
+        self._overrides: list[float] = []
         self._step_end = _StepEnd()
         self._samples = 0  # of the last lap that was reported
         # Samples, between steps and in all, of the last usual lap.
         self._regular: tuple[int, float, float] | None = None
         self._paused = False
         self.features: tuple[float, ...] = ()  # of the last report's samples, summed; empty where nobody said
-        self.next_look = math.inf if allowance is None else 0.0  # when to look at the quota, by time.perf_counter
+        self.next_refresh = math.inf if allowance is None else 0.0  # when to read the quota again, by time.perf_counter
 
     def load_begins(self) -> None:
         """Note that the loader begins to load a batch, or to wait for its loading processes."""
         lap, mark = self._lap, self._marks.mark()
         if lap.begin is None:
-            lap.begin, lap.spent_begin = mark, self._spent()
+            lap.begin, lap.cpu_begin = mark, self._read_cpu()
         if lap.forward is None and lap.fetch is None:
             lap.fetch, lap.waits_before = mark, (len(lap.waits), 0)
         self._load = _Load(mark)
@@ -300,7 +300,7 @@ class Clock:
             lap.forward = self._marks.mark()
             lap.waits_before, lap.loads_before = (lap.waits_before[0], len(lap.waits)), len(lap.loads)
             if lap.begin is None:
-                lap.begin, lap.spent_begin = lap.forward, self._spent()
+                lap.begin, lap.cpu_begin = lap.forward, self._read_cpu()
         for place, (loaded, load) in enumerate(self._loaded):
             if loaded == samples:  # those before it were skipped
                 if load is not None:
@@ -312,7 +312,7 @@ class Clock:
         lap.micro_batches += 1
         lap.counts &= counts
         if features:
-            lap.features = added(lap.features, features)
+            lap.features = add_rows(lap.features, features)
 
     def wait_begins(self) -> None:
         """Note that a collective begins to wait for other ranks; a wait inside a wait is part of it."""
@@ -321,19 +321,19 @@ class Clock:
             return
         waits = self._lap.waits
         if waits and waits[-1].end is None:  # gradients are under way, and the rank waits for those anyway
-            self._open = waits[-1]
+            self._open_wait = waits[-1]
         else:
-            self._open = _Wait(self._marks.mark())
-            waits.append(self._open)
+            self._open_wait = _Wait(self._marks.mark())
+            waits.append(self._open_wait)
 
     def wait_ends(self) -> None:
         """Note that the collective's wait is over; a wait for gradients goes on until they are summed, if later."""
         self._depth = max(self._depth - 1, 0)
-        if self._open is not None and not self._depth:
-            self._open.end, self._open = self._marks.mark(), None
+        if self._open_wait is not None and not self._depth:
+            self._open_wait.end, self._open_wait = self._marks.mark(), None
 
-    def ready(self) -> _Wait:
-        """Note that all own gradients are ready; the rank waits from now on, until :meth:`summed` gets this wait.
+    def gradients_ready(self) -> _Wait:
+        """Note that all own gradients are ready; the rank waits until :meth:`gradients_summed` gets this wait.
 
         It ends the lap if the lap had a new batch. A loop may sum gradients more often, as with two losses of one
         batch: the time after the first sum then counts for the next lap.
@@ -343,33 +343,33 @@ class Clock:
         if lap.forward is None:
             lap.waits.append(wait)
             return wait
-        lap.end, lap.exchange, lap.spent_end = ready, wait, self._spent()
-        if len(self._over) < LATEST:
-            self._over.append(lap)
-        self._lap = _Lap(ready, [wait], spent_begin=lap.spent_end)
+        lap.end, lap.exchange, lap.cpu_end = ready, wait, self._read_cpu()
+        if len(self._finished_laps) < MAX_LAPS:
+            self._finished_laps.append(lap)
+        self._lap = _Lap(ready, [wait], cpu_begin=lap.cpu_end)
         return wait
 
-    def summed(self, wait: _Wait) -> None:
+    def gradients_summed(self, wait: _Wait) -> None:
         """Note that the gradients of all ranks are summed and the rank goes on; any thread may call it."""
         wait.end = self._marks.mark()
 
-    def measured(self, seconds: float) -> None:
-        """Report this busy time next, instead of the clock's."""
-        self._pieces.append(seconds)
+    def override_seconds(self, seconds: float) -> None:
+        """Report this busy time next, in place of the measured one."""
+        self._overrides.append(seconds)
 
-    def look(self) -> None:
-        """Read the present CPU quota: call it while other ranks are awaited, as reading takes longer than all else."""
+    def refresh(self) -> None:
+        """Read the current CPU quota: call it while other ranks are awaited, as reading takes longer than all else."""
         if self._allowance is not None:
-            self._allowance.look()
+            self._allowance.refresh()
             # a quota counts in periods of 100 ms
-            self.next_look = time.perf_counter() + 0.1
+            self.next_refresh = time.perf_counter() + 0.1
 
-    def report(self) -> Measure:
+    def report(self) -> Measurements:
         """Return the measurements since the last report, of laps whose times are known; NaN where nothing is known."""
-        over, pieces, exchanges = self._over, self._pieces, [self._exchange]
+        over, pieces, exchanges = self._finished_laps, self._overrides, [self._exchange]
         samples, parts, steps, seconds = 0, 0, 0, 0.0
         self.features = ()
-        while over and (pieces or not self.delay or self._marks.passed(over[0].end)):
+        while over and (pieces or not self.delay or self._marks.has_passed(over[0].end)):
             lap = over.popleft()
             self._exchange = lap.exchange
             exchanges.append(lap.exchange)
@@ -377,28 +377,28 @@ class Clock:
             if lap.counts:
                 samples, parts, steps = samples + lap.samples, parts + lap.micro_batches, steps + 1
                 if lap.features:
-                    self.features = added(self.features, lap.features)
+                    self.features = add_rows(self.features, lap.features)
                 seconds += compute
-        comm_seconds = self._newest(exchanges)
+        comm_seconds = self._latest_exchange_seconds(exchanges)
         if not steps:
-            return Measure(comm_seconds=comm_seconds)
+            return Measurements(comm_seconds=comm_seconds)
         if pieces:
             seconds = sum(pieces) / len(pieces) * steps
             pieces.clear()
-        return Measure(float(samples), float(parts), float(steps), seconds, comm_seconds)
+        return Measurements(float(samples), float(parts), float(steps), seconds, comm_seconds)
 
     def _compute_seconds(self, lap: _Lap) -> float:
         """Return the seconds that the batches of a lap caused, wherever they lie."""
         before_fetch, before_forward = lap.waits_before
         span = self._marks.seconds
-        loads = [self._between(load.begin, load.end) for load in lap.loads]
-        total = span(lap.begin, lap.end) - self._waited(lap.begin, lap.waits) - sum(loads)
-        between = span(lap.begin, lap.forward) - self._waited(lap.begin, lap.waits[:before_forward])
+        loads = [self._seconds_between(load.begin, load.end) for load in lap.loads]
+        total = span(lap.begin, lap.end) - self._waiting_seconds(lap.begin, lap.waits) - sum(loads)
+        between = span(lap.begin, lap.forward) - self._waiting_seconds(lap.begin, lap.waits[:before_forward])
         between = max(between - sum(loads[: lap.loads_before]), 0.0)
-        end = self._between(lap.begin, lap.fetch) - self._waited(lap.begin, lap.waits[:before_fetch])
+        end = self._seconds_between(lap.begin, lap.fetch) - self._waiting_seconds(lap.begin, lap.waits[:before_fetch])
         local = 0.0
         for load in lap.batches:
-            local += (took := self._between(load.begin, load.end)) - min(took, load.waited)
+            local += (took := self._seconds_between(load.begin, load.end)) - min(took, load.waited)
         seconds = total + local - between
         regular = self._without_pause(between, seconds, max(lap.samples, self._samples))
         if regular < between:
@@ -408,13 +408,13 @@ class Clock:
                 end = min(max(end, 0.0), between)
                 # beyond a tenth of a lap, the unknown end of the step before makes the report too
                 # uncertain
-                if not self._step_end.knows and self._samples != lap.samples and end > 0.1 * (seconds + between):
+                if not self._step_end.is_known and self._samples != lap.samples and end > 0.1 * (seconds + between):
                     lap.counts = False
                 self._step_end.learn(self._samples, end)
             seconds += between - self._step_end.seconds + self._step_end.after(lap.samples)
             self._regular = min(lap.samples, self._samples or lap.samples), between, seconds
         self._samples = lap.samples
-        seconds = max(seconds * self._lasting(total, lap), sum(load.ahead for load in lap.batches))
+        seconds = max(seconds * self._quota_factor(total, lap), sum(load.ahead for load in lap.batches))
         return max(seconds, 0.0)
 
     def _without_pause(self, between: float, rest: float, samples: int) -> float:
@@ -431,46 +431,46 @@ class Clock:
         self._paused, was_paused = pauses, self._paused
         return regular * scale if pauses and not was_paused else between
 
-    def _lasting(self, seconds: float, lap: _Lap) -> float:
-        """Return by what factor a lap takes longer under the quota that holds now: a budget may have been left."""
+    def _quota_factor(self, seconds: float, lap: _Lap) -> float:
+        """Return by what factor a lap takes longer under the current quota: it may have used a budget saved before."""
         cores = math.inf if self._allowance is None else self._allowance.cores
-        before, after = lap.spent_begin, lap.spent_end
+        before, after = lap.cpu_begin, lap.cpu_end
         if seconds <= 0 or (cores == math.inf and before.throttled == after.throttled):  # as a rule there is no quota
             return 1.0
-        spent = Spent(after.cpu - before.cpu, after.throttled - before.throttled)
-        return lasting(seconds, spent, cores, self._threads) / seconds
+        spent = CPUSnapshot(after.cpu - before.cpu, after.throttled - before.throttled)
+        return sustained_seconds(seconds, spent, cores, self._threads) / seconds
 
-    def _between(self, begin: Any, end: Any) -> float:
+    def _seconds_between(self, begin: Any, end: Any) -> float:
         """Return the time between two marks; 0 if the second is missing or has not been passed."""
-        if end is None or (self.delay and not self._marks.passed(end)):
+        if end is None or (self.delay and not self._marks.has_passed(end)):
             return 0.0
         return self._marks.seconds(begin, end)
 
-    def _waited(self, begin: Any, waits: Iterable[_Wait]) -> float:
+    def _waiting_seconds(self, begin: Any, waits: Iterable[_Wait]) -> float:
         """Return the time that those of these waits cover that are over.
 
         They may overlap: gradients of HSDP are awaited while further collectives of the backward pass are.
         """
         total, covered = 0.0, -math.inf
         for wait in waits:  # in the order in which they began
-            if wait.end is None or (self.delay and not self._marks.passed(wait.end)):
+            if wait.end is None or (self.delay and not self._marks.has_passed(wait.end)):
                 continue
             start, stop = self._marks.seconds(begin, wait.begin), self._marks.seconds(begin, wait.end)
             total += max(stop - max(start, covered), 0.0)
             covered = max(covered, stop)
         return total
 
-    def _newest(self, exchanges: Iterable[_Wait | None]) -> float:
+    def _latest_exchange_seconds(self, exchanges: Iterable[_Wait | None]) -> float:
         """Return how long the newest exchange took that is over: on a CPU, that of the previous step."""
         took = math.nan
         for wait in exchanges:
-            if wait is not None and wait.end is not None and (not self.delay or self._marks.passed(wait.end)):
+            if wait is not None and wait.end is not None and (not self.delay or self._marks.has_passed(wait.end)):
                 took = self._marks.seconds(wait.begin, wait.end)
         return took
 
 
-def added(one: tuple[float, ...], other: tuple[float, ...]) -> tuple[float, ...]:
-    """Return the sums of two rows of numbers; either may be empty."""
+def add_rows(one: tuple[float, ...], other: tuple[float, ...]) -> tuple[float, ...]:
+    """Return the elementwise sum of two rows of numbers; either may be empty."""
     if not one or not other:
         return one or other
     return tuple(a + b for a, b in zip(one, other, strict=True))

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import torch
 
-WAITS = (
+BLOCKING_CALLS = (
     ("torch._C._distributed_c10d", "Work", "wait"),  # where every collective of torch.distributed blocks
     ("torch.distributed", None, "_broadcast_coalesced"),  # buffers of DistributedDataParallel: it blocks inside C++
     ("torch.distributed._functional_collectives", None, "wait_tensor"),  # tensor parallelism in eager mode
@@ -26,7 +26,7 @@ WAITS = (
 """Calls in which torch blocks: module, class or None, and name. The names are private to torch. A test waits in these
 ways in the tested version; if a name is missing, its waiting counts as the worker's busy time."""
 
-GATHERS = (
+GATHER_CALLS = (
     ("torch._C._distributed_c10d", "ProcessGroup", "allgather"),
     ("torch._C._distributed_c10d", "ProcessGroup", "all_gather_single"),
     ("torch._C._distributed_c10d", "ProcessGroup", "_allgather_base"),  # its name in older versions
@@ -66,7 +66,7 @@ def listen(listener: WaitListener, before_gather: BeforeGather | None = None) ->
     # The functions are wrapped only while somebody listens, so that an unrecorded process runs torch unchanged.
     with _lock:
         if not _listeners:
-            _replace()
+            _wrap_calls()
         known = (weakref.ref(listener), threading.get_ident(), before_gather)
         _listeners.append(known)
 
@@ -74,14 +74,14 @@ def listen(listener: WaitListener, before_gather: BeforeGather | None = None) ->
         with _lock:
             rest = [other for other in _listeners if other is not known]
             if _listeners and not rest:
-                _restore()
+                _restore_calls()
             _listeners[:] = rest
 
     return stop
 
 
-class _Unheard:
-    """A context in which waits are not reported; there is one object, since every iteration enters it several times."""
+class _UnreportedWaits:
+    """A context in which waits are not reported; one object, since every iteration enters it several times."""
 
     def __enter__(self) -> None:
         _inside.depth = getattr(_inside, "depth", 0) + 1
@@ -90,31 +90,31 @@ class _Unheard:
         _inside.depth -= 1
 
 
-_unheard = _Unheard()
+_unreported_waits = _UnreportedWaits()
 
 
-def unheard() -> AbstractContextManager[None]:
+def without_listeners() -> AbstractContextManager[None]:
     """Wait without notifying the listeners: for this library's own collectives, which are not part of the training."""
-    return _unheard
+    return _unreported_waits
 
 
-def _replace() -> None:
-    for wrapped, places in ((_timed, WAITS), (_announced, GATHERS)):
+def _wrap_calls() -> None:
+    for wrapped, places in ((_notify_listeners, BLOCKING_CALLS), (_check_before_gather, GATHER_CALLS)):
         for place in places:
-            holder = _holder(place)
-            if holder is not None and hasattr(holder, place[2]):
+            owner = _find_owner(place)
+            if owner is not None and hasattr(owner, place[2]):
                 # Not `getattr`: of a method in C++ it returns the function, which would not be bound once restored.
-                _originals[place] = inspect.getattr_static(holder, place[2])
-                setattr(holder, place[2], wrapped(_originals[place]))
+                _originals[place] = inspect.getattr_static(owner, place[2])
+                setattr(owner, place[2], wrapped(_originals[place]))
 
 
-def _restore() -> None:
+def _restore_calls() -> None:
     for place, original in _originals.items():
-        setattr(_holder(place), place[2], original)
+        setattr(_find_owner(place), place[2], original)
     _originals.clear()
 
 
-def _holder(place: tuple[str, str | None, str]) -> Any:
+def _find_owner(place: tuple[str, str | None, str]) -> Any:
     try:
         module = import_module(place[0])
     except ImportError:
@@ -122,37 +122,37 @@ def _holder(place: tuple[str, str | None, str]) -> Any:
     return module if place[1] is None else getattr(module, place[1], None)
 
 
-def _timed(wait: Callable[..., Any]) -> Callable[..., Any]:
+def _notify_listeners(wait: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(wait)
-    def timed(*args: Any, **named: Any) -> Any:
+    def notifying_wait(*args: Any, **kwargs: Any) -> Any:
         # A wait may contain other waits; only the outermost counts.
         if getattr(_inside, "depth", 0) or not (listeners := _active_listeners()):
-            return wait(*args, **named)
-        with unheard():
+            return wait(*args, **kwargs)
+        with without_listeners():
             for listener in listeners:
                 listener.wait_begins()
             try:
-                return wait(*args, **named)
+                return wait(*args, **kwargs)
             finally:
                 for listener in listeners:
                     listener.wait_ends()
 
-    return timed
+    return notifying_wait
 
 
-def _announced(gather: Callable[..., Any]) -> Callable[..., Any]:
+def _check_before_gather(gather: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(gather)
-    def announced(group: Any, *args: Any, **named: Any) -> Any:
+    def checked_gather(group: Any, *args: Any, **kwargs: Any) -> Any:
         # torch itself gives outputs and inputs by position; whoever names them gathers as without us.
         if len(args) > 1 and not getattr(_inside, "depth", 0):
             inputs = args[1]
             here = threading.get_ident()
             for check in [check for _, trains, check in _listeners if check and trains == here]:
-                with unheard():
+                with without_listeners():
                     check(group, inputs[0] if isinstance(inputs, list) else inputs)
-        return gather(group, *args, **named)
+        return gather(group, *args, **kwargs)
 
-    return announced
+    return checked_gather
 
 
 def _active_listeners() -> list[WaitListener]:

@@ -18,35 +18,36 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
 from paceline.recording.recorder import Recorder, Step
-from paceline.recording.torch.clock import CPUMarks, marks_of
+from paceline.recording.torch.clock import CPUMarks, choose_marks
 
 if TYPE_CHECKING:
     import torch
 
     from paceline.recording.torch.waits import FSDPWaits
 
-_stated: list[float] = []
+_stated_work: list[float] = []
 """Work that a loader stated for the forward pass that begins: one number, or none."""
 
 
 def state_work(work: float) -> None:
     """State the cost of the samples of the forward pass that begins now, in this process, for the recorder."""
-    _stated[:] = [work]
+    _stated_work[:] = [work]
 
 
-def work_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
-    """Return the work of a forward pass with these arguments: as the loader stated it, or their elements; or NaN.
+def forward_work(args: Sequence[Any], kwargs: Mapping[str, Any]) -> float:
+    """Return the work of a forward pass: what the loader stated, or the elements of its arguments; NaN without any.
 
     Elements of tensors stand in for cost: of text padded tokens, of images pixels, of graphs nodes and edges, each
     times what is known of it.
 
     >>> import torch
     >>> state_work(3.5)
-    >>> work_of((torch.zeros(4, 100),), {}), work_of((), {"tokens": torch.zeros(4, 100), "mask": torch.zeros(4, 100)})
+    >>> tokens = torch.zeros(4, 100)
+    >>> forward_work((tokens,), {}), forward_work((), {"tokens": tokens, "mask": tokens})
     (3.5, 800.0)
     """
-    if _stated:
-        return _stated.pop()
+    if _stated_work:
+        return _stated_work.pop()
     sizes = [math.prod(map(int, shape)) for shape in shapes_in([*args, *kwargs.values()])]
     return float(sum(sizes)) if sizes else math.nan
 
@@ -76,11 +77,11 @@ def shapes_in(values: Sequence[Any]) -> Iterator[Sequence[int]]:
 PHASES = ("between_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds")
 """Phases: since the last iteration (loading data, evaluating), forward pass, backward pass, and optimizer step."""
 
-Hook = Callable[[Any, Any], Any]
+CommHook = Callable[[Any, Any], Any]
 """A communication hook: takes a state and a bucket, returns a future."""
 
 
-def sums_in_buckets(model: Any) -> bool:
+def is_ddp(model: Any) -> bool:
     """Return whether a model is in DistributedDataParallel, which sums gradients in buckets."""
     return hasattr(model, "require_backward_grad_sync")
 
@@ -103,7 +104,7 @@ class _Iteration:
     end: Any = None
 
 
-Count = Callable[[Sequence[Any], Mapping[str, Any]], float]
+CountFunction = Callable[[Sequence[Any], Mapping[str, Any]], float]
 """Returns the samples, or the work, of a forward pass from its positional and keyword arguments."""
 
 
@@ -112,8 +113,8 @@ def watch(
     optimizer: torch.optim.Optimizer | None,
     recorder: Recorder,
     *,
-    samples: Count = leading_size,
-    work: Count = work_of,
+    samples: CountFunction = leading_size,
+    work: CountFunction = forward_work,
 ) -> Watch:
     """Record every training step of a model from now on.
 
@@ -173,8 +174,8 @@ class Watch:
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer | None,
         recorder: Recorder,
-        samples: Count = leading_size,
-        work: Count = work_of,
+        samples: CountFunction = leading_size,
+        work: CountFunction = forward_work,
     ) -> None:
         import torch
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -183,10 +184,10 @@ class Watch:
 
         recorder.phases, recorder.wait_in_comm = PHASES, True
         self.model, self.recorder = model, recorder
-        self._marks: Any = marks_of(model)
-        self._now: _Iteration | None = None
+        self._marks: Any = choose_marks(model)
+        self._current: _Iteration | None = None
         self._forward: Any = None
-        self._ended: Any = None
+        self._last_end: Any = None
         self._pending: deque[_Iteration] = deque()
         self._exchange: list[Any] | None = None
         self._wait: list[Any] | None = None
@@ -199,7 +200,7 @@ class Watch:
         self._grad_enabled = torch.is_grad_enabled  # kept, so that the hooks need not import torch in every step
         self._parameters = {id(parameter) for parameter in model.parameters()}
         # On the module inside DistributedDataParallel, so that its broadcast of buffers does not count as work.
-        inner: Any = model.module if sums_in_buckets(model) else model
+        inner: Any = model.module if is_ddp(model) else model
         before, after = register_optimizer_step_pre_hook, register_optimizer_step_post_hook
         if optimizer is not None:
             before, after = optimizer.register_step_pre_hook, optimizer.register_step_post_hook
@@ -240,20 +241,20 @@ class Watch:
         """Note that a forward pass with these arguments begins; the first after a step starts an iteration."""
         if not (module.training and self._grad_enabled()):
             return
-        if self._now is None:
+        if self._current is None:
             self._time_exchanges()
-            self._now = _Iteration(self.recorder.begin(), self._marks.mark(), self._ended, self._waits_between)
+            self._current = _Iteration(self.recorder.begin(), self._marks.mark(), self._last_end, self._waits_between)
             self._waits_between = []
-        self._now.samples += self._samples(args, kwargs)
+        self._current.samples += self._samples(args, kwargs)
         # Micro-batches: passes under `no_sync`, or every pass, where nobody sees which gradients are summed.
-        self._now.micro_batches += not getattr(self.model, "require_backward_grad_sync", False)
-        self._now.work += self._work(args, kwargs)
+        self._current.micro_batches += not getattr(self.model, "require_backward_grad_sync", False)
+        self._current.work += self._work(args, kwargs)
         self._forward = self._marks.mark()
 
     def after_forward(self, module: Any, args: Any, output: Any) -> None:
         """Note that a forward pass is over."""
-        if self._now is not None and self._forward is not None:
-            self._now.forward.append((self._forward, self._marks.mark()))
+        if self._current is not None and self._forward is not None:
+            self._current.forward.append((self._forward, self._marks.mark()))
             self._forward = None
 
     def wait_begins(self) -> None:
@@ -262,10 +263,10 @@ class Watch:
         if self._depth > 1:
             return
         self._wait = [self._marks.mark()]
-        if self._now is None:
+        if self._current is None:
             self._waits_between.append(self._wait)
         else:
-            (self._now.waits_after if self._forward is None else self._now.waits_forward).append(self._wait)
+            (self._current.waits_after if self._forward is None else self._current.waits_forward).append(self._wait)
 
     def wait_ends(self) -> None:
         """Note that the collective's wait is over."""
@@ -276,39 +277,39 @@ class Watch:
 
     def before_step(self, optimizer: Any, *args: Any) -> None:
         """Note that all gradients are ready and an optimizer begins its step; a step may call that of another class."""
-        if self.is_of_model(optimizer) and self._now is not None and self._now.stepping is None:
-            self._now.stepping = self._marks.mark()
+        if self.is_of_model(optimizer) and self._current is not None and self._current.stepping is None:
+            self._current.stepping = self._marks.mark()
 
     def after_step(self, optimizer: Any, *args: Any) -> None:
         """Note that the optimizer's step, and with it the iteration, is over; write those whose times are known."""
-        if not self.is_of_model(optimizer) or self._now is None:
+        if not self.is_of_model(optimizer) or self._current is None:
             return
-        iteration, self._now, self._exchange = self._now, None, None
-        iteration.end = self._ended = self._marks.mark()
+        iteration, self._current, self._exchange = self._current, None, None
+        iteration.end = self._last_end = self._marks.mark()
         self._pending.append(iteration)
         # In order, and only iterations that the device has passed: waiting for it would slow the training down.
-        while self._pending and self._marks.passed(self._pending[0].end):
+        while self._pending and self._marks.has_passed(self._pending[0].end):
             self._write(self._pending.popleft())
 
-    def timed(self, hook: Hook) -> Hook:
+    def timed(self, hook: CommHook) -> CommHook:
         """Return your own communication hook with marks; register it instead of the hook, before the first step."""
         self.times_exchanges = True
 
         @functools.wraps(hook)  # because torch checks the hook's signature
         def timed_hook(state: Any, bucket: Any) -> Any:
-            if self._now is None:
+            if self._current is None:
                 return hook(state, bucket)
             if self._exchange is None:
                 self._exchange = [None]
-                self._now.exchanges.append(self._exchange)
+                self._current.exchanges.append(self._exchange)
             marked = self._exchange
             if bucket.is_last():
                 marked[0], self._exchange = self._marks.mark(), None
-            return then(hook(state, bucket), functools.partial(self._done, marked))
+            return add_callback(hook(state, bucket), functools.partial(self._mark_done, marked))
 
         return timed_hook
 
-    def _done(self, marked: list[Any], future: Any) -> Any:
+    def _mark_done(self, marked: list[Any], future: Any) -> Any:
         result = future.value()
         marked.append(self._marks.mark())
         return result
@@ -316,7 +317,7 @@ class Watch:
     def _time_exchanges(self) -> None:
         # Only at the first forward pass, so that users can register their own hook, wrapped in `timed`, before.
         model: Any = self.model
-        if self.times_exchanges or not sums_in_buckets(model):
+        if self.times_exchanges or not is_ddp(model):
             return
         from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
@@ -349,7 +350,7 @@ class Watch:
         forward = sum(seconds(start, stop) for start, stop in iteration.forward) - in_forward
         backward = max(0.0, seconds(iteration.begin, stepping) - within - forward)
         step.phases = dict(zip(PHASES, (between, forward, backward, seconds(stepping, iteration.end)), strict=True))
-        exchanges = max(len(iteration.exchanges), 1) if sums_in_buckets(self.model) else 0
+        exchanges = max(len(iteration.exchanges), 1) if is_ddp(self.model) else 0
         if (micro_batches := iteration.micro_batches + exchanges) > 1:
             self.recorder.meta.setdefault("accumulate", str(micro_batches))
         self.recorder.write(step, iteration.samples, iteration.work)
@@ -367,7 +368,7 @@ CPython's list of threads, which nobody releases in the child. A test run hung t
 """
 
 
-def then(
+def add_callback(
     future: torch.futures.Future[Any], callback: Callable[[torch.futures.Future[Any]], torch.Tensor]
 ) -> torch.futures.Future[torch.Tensor]:
     """Return ``future.then(callback)``; the process waits for torch to drop the callback before it ends or forks."""
@@ -375,13 +376,13 @@ def then(
     return future.then(callback)
 
 
-def let_go() -> None:
-    """Wait until torch's threads have dropped all callbacks."""
+def wait_for_callbacks() -> None:
+    """Wait until torch's threads have released all callbacks."""
     # a thread lets go within microseconds, or never where it waits for a lost rank
     latest = time.monotonic() + 2.0
     while len(_callbacks) and time.monotonic() < latest:
         time.sleep(0.0005)  # gives Python's lock to whoever wants it
 
 
-atexit.register(let_go)  # runs before the interpreter begins to close
-os.register_at_fork(before=let_go)
+atexit.register(wait_for_callbacks)  # runs before the interpreter begins to close
+os.register_at_fork(before=wait_for_callbacks)
