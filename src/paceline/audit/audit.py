@@ -96,15 +96,15 @@ class Audit:
         if len(records) < 2:
             return None
         difference = compare.ranks_differ(records)
-        ends_apart = compare.farthest([record.steps[-1].parameters for record in records])
+        final_parameter_deviation = compare.farthest([record.steps[-1].parameters for record in records])
         if compare.farthest([record.start for record in records]) > self.tolerance:
             shapes = [{name: array.shape for name, array in record.start.items()} for record in records]
             if any("flat_param" in name for name in shapes[0]) or any(other != shapes[0] for other in shapes[1:]):
                 return None  # of FSDP1: ranks hold different shards
-            if difference.largest > self.tolerance > ends_apart:
+            if difference.largest > self.tolerance > final_parameter_deviation:
                 return None
             return self.not_exact(Cause.STARTS, difference)
-        if difference.largest > self.tolerance and ends_apart > self.tolerance:
+        if difference.largest > self.tolerance and final_parameter_deviation > self.tolerance:
             return self.not_exact(Cause.NOT_AVERAGED, difference)
         samplers = [record.facts.get("samplers", {}) for record in records]
         for stream in samplers[0]:

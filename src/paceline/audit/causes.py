@@ -26,10 +26,10 @@ from paceline.audit.verdict import AuditVerdict, Cause
 if TYPE_CHECKING:
     from paceline.audit.audit import Audit
 
-STEPS = ("own", "x", "y", "z", "xy", "xz", "rank", "micro", "own again")
+PROBE_STEPS = ("own", "x", "y", "z", "xy", "xz", "rank", "micro", "own again")
 """Samples of each step of a probing run: those of the script, the sets x, y and z alone, and their mixtures."""
 
-SAME = ("own",) * len(STEPS)
+CONTROL_STEPS = ("own",) * len(PROBE_STEPS)
 """A run of as many steps that all hold the same."""
 
 
@@ -65,7 +65,9 @@ def fill(step: str, micro: int, rank: int, place: int) -> int:
     return 0 if (rank if step == "rank" else micro) == 0 else 1
 
 
-def probing(records: Sequence[RankRecord], steps: Sequence[str] = STEPS) -> tuple[Arranged, tuple[dict[str, int], ...]]:
+def probing(
+    records: Sequence[RankRecord], steps: Sequence[str] = PROBE_STEPS
+) -> tuple[Arranged, tuple[dict[str, int], ...]]:
     """Return the samples of a probing run, and the sizes of x, y and z; the first step is repeated in all streams."""
     groups_of = {stream: groups(records[0], stream)[0] for stream in shared(records)}
     firsts = {stream: (group, sizes_of(records, stream, group)) for stream, group in groups_of.items()}
@@ -207,7 +209,7 @@ def find_cause(audit: Audit, found: compare.Difference, *, alone: bool = False) 
         return audit.not_exact(Cause.HOOKS, found, "by the script, after backward()")
     if abs(shown.rank_weight - 1) > fine:
         return audit.not_exact(Cause.RANKS, found, f"the first counts {shown.rank_weight:.3g} times its share")
-    return _not_shown(audit, found, filtered)
+    return _verdict_without_probe_evidence(audit, found, filtered)
 
 
 def _carried(audit: Audit, found: compare.Difference, shown: Probe) -> AuditVerdict:
@@ -215,14 +217,14 @@ def _carried(audit: Audit, found: compare.Difference, shown: Probe) -> AuditVerd
     first = max(found.steps[0].values(), default=0.0) if found.steps else 0.0
     if first > audit.tolerance:  # before anything was carried
         return audit.not_exact(Cause.UNKNOWN, found, "state that is carried from step to step hides it")
-    same, _, _ = _probed(audit, steps=SAME)
+    same, _, _ = _probed(audit, steps=CONTROL_STEPS)
     largest = np.abs(shown.again).max(initial=0)
     if same is None or np.allclose(same.again, shown.again, rtol=0, atol=100 * audit.tolerance * largest):
         return audit.not_exact(Cause.UNKNOWN, found, "what changes from step to step hides it")  # whatever the batches
     return audit.not_exact(Cause.CARRIED, found)
 
 
-def _not_shown(audit: Audit, found: compare.Difference, filtered: str) -> AuditVerdict:
+def _verdict_without_probe_evidence(audit: Audit, found: compare.Difference, filtered: str) -> AuditVerdict:
     """Return the verdict on a script of which the probing run shows nothing: by what it was seen to do."""
     records, close = audit.base.records, 100 * audit.tolerance
     clipped = [np.array([one for step in record.steps for one in step.facts.get("clipped", [])]) for record in records]
@@ -270,16 +272,16 @@ def by_size(audit: Audit, found: compare.Difference) -> AuditVerdict:
     return audit.not_exact(Cause.ROWS if mixing else Cause.UNKNOWN, found, ", ".join(mixing))
 
 
-def _probed(audit: Audit, *, alone: bool = False, hooks: bool = True, steps: Sequence[str] = STEPS) -> Probes:
+def _probed(audit: Audit, *, alone: bool = False, hooks: bool = True, steps: Sequence[str] = PROBE_STEPS) -> Probes:
     """Make all probing steps, as many in one run as an epoch has."""
     of, each, epoch, sizes, counts = (_of_balanced if audit.balanced else _of_plain)(audit, alone, steps)
     found: dict[str, Array] = {}
     raw: list[dict[str, Array]] = [{}, {}]  # of the first and the last rank
-    many = min(max(epoch, 1), len(STEPS))
-    for first in range(0, len(STEPS) if counts else 0, many):
-        part = range(first, min(first + many, len(STEPS)))
+    many = min(max(epoch, 1), len(PROBE_STEPS))
+    for first in range(0, len(PROBE_STEPS) if counts else 0, many):
+        part = range(first, min(first + many, len(PROBE_STEPS)))
         run = audit.run(replace(of(part), hooks=hooks), alone)
-        names = [STEPS[number] for number in part]
+        names = [PROBE_STEPS[number] for number in part]
         vectors = None if run.error or not run.records else probing_gradients(run.records[0], names, each)
         if vectors is None or not all(np.isfinite(vector).all() for vector in vectors.values()):
             return None, None, True
@@ -300,7 +302,7 @@ Probing = tuple[Callable[[range], AuditPlan], dict[str, int], int, list[list[int
 
 def _of_plain(audit: Audit, alone: bool, steps: Sequence[str]) -> Probing:
     assigned, counts = probing(audit.base.records, steps)
-    each = {name: len(batches) // len(STEPS) for name, batches in assigned.items()}
+    each = {name: len(batches) // len(PROBE_STEPS) for name, batches in assigned.items()}
     main = max(assigned, key=lambda name: sum(len(refs) for row in assigned[name] for refs in row))
     if alone:
         assigned = {name: [[[ref for refs in row for ref in refs]] for row in rows] for name, rows in assigned.items()}
@@ -312,7 +314,7 @@ def _of_plain(audit: Audit, alone: bool, steps: Sequence[str]) -> Probing:
         part = {name: rows[numbers.start * each[name] : numbers.stop * each[name]] for name, rows in assigned.items()}
         return audit.frozen(len(numbers), arranged=part)
 
-    return of, each, min(known, default=len(STEPS)), sizes, counts
+    return of, each, min(known, default=len(PROBE_STEPS)), sizes, counts
 
 
 def _of_balanced(audit: Audit, alone: bool, steps: Sequence[str]) -> Probing:

@@ -195,7 +195,7 @@ def framed(parts: list[RenderableType], name: str, count: str, *, alarm: bool) -
     """Return a picture's parts in a frame with the run's name, red in an alarm."""
     return Panel(
         Group(*parts),
-        title=Text(title(name)),
+        title=Text(short_path(name)),
         title_align="left",
         subtitle=Text(count),
         subtitle_align="right",
@@ -203,7 +203,7 @@ def framed(parts: list[RenderableType], name: str, count: str, *, alarm: bool) -
     )
 
 
-def title(name: str) -> str:
+def short_path(name: str) -> str:
     """Return the file with its folder, if both fit: a long path would lose its end, which says most."""
     parts = PurePath(name).parts
     both, file = to_printable("/".join(parts[-2:])), to_printable(parts[-1])

@@ -97,7 +97,7 @@ def line_chart(block: Mapping[str, Any]) -> dict[str, Any]:
     """Return the paths, ticks and words of a chart of lines."""
     along = block["x"]["values"]
     left, right = _span(along)
-    low, high = _ends(
+    low, high = _y_limits(
         [one["values"] for one in block["lines"]] + [one[end] for one in block["bands"] for end in ("low", "high")]
     )
     sides = (left, right, low, high)
@@ -163,7 +163,7 @@ def _span(along: Values) -> tuple[float, float]:
     return (left, right) if right > left else (left - 0.5, left + 0.5)
 
 
-def _ends(rows: Iterable[Values]) -> tuple[float, float]:
+def _y_limits(rows: Iterable[Values]) -> tuple[float, float]:
     """Return the ends of the upward axis: it begins at 0 unless all values lie far above."""
     known = [value for row in rows for value in row if value is not None]
     if not known:

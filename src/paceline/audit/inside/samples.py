@@ -18,7 +18,7 @@ import torch
 PICKLE = "pickle"
 
 
-class UnwritableError(TypeError):
+class UnserializableError(TypeError):
     """An object that cannot be written safely."""
 
 
@@ -40,14 +40,14 @@ def written(item: Any) -> Any:
         return {type(item).__name__: [written(part) for part in item]}
     if type(item) is dict:
         return {"dict": [[written(name), written(part)] for name, part in item.items()]}
-    raise UnwritableError(type(item).__name__)
+    raise UnserializableError(type(item).__name__)
 
 
 def recorded(item: Any, number: Any) -> Any:
     """Return an item as it can be written to a file, whatever it is."""
     try:
         return written(item)
-    except UnwritableError:
+    except UnserializableError:
         try:
             content = torch.frombuffer(bytearray(pickle.dumps(item)), dtype=torch.uint8)
         except Exception:  # whatever the item's own class raises
@@ -56,7 +56,7 @@ def recorded(item: Any, number: Any) -> Any:
     shown = {str(name): part for name, part in parts if isinstance(part, torch.Tensor | np.ndarray)}
     try:
         return {PICKLE: [content, written(shown)]}
-    except UnwritableError:
+    except UnserializableError:
         return {PICKLE: [content, None]}
 
 
