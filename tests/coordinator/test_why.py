@@ -171,6 +171,6 @@ def test_plan_of_a_step_scales_micro_batches(steps):
     while not balancer.plan.acted:
         sizes = balancer.plan.sizes
         plan = balancer.step(Report(samples=sizes, seconds=sizes * [0.001, 0.001, 0.002]))
-    step, moved = plan.of_step(steps), int(np.abs(plan.sizes - 40).sum()) // 2
+    step, moved = plan.as_step_plan(steps), int(np.abs(plan.sizes - 40).sum()) // 2
     assert (step.sizes.tolist(), step.makespan) == ((steps * plan.sizes).tolist(), steps * plan.makespan)
     assert f"Moved {steps * moved} samples" in step.why

@@ -35,7 +35,7 @@ class Hedging:
     >>> forecast = Forecast(speed=np.array([100.0, 100.0]), spread=np.array([0.01, 0.5]))
     >>> for k in range(20):
     ...     hedging.follow(Report([100, 100], [1.0, 1.9 if k % 2 else 0.9]), forecast)
-    >>> hedging.stretch(forecast).round(2)
+    >>> hedging.stretch_factors(forecast).round(2)
     array([0.88, 1.16])
     """
 
@@ -45,56 +45,56 @@ class Hedging:
         self.choice = 0
         """The choice that would have cost least; 0, the forecast itself, until something is known."""
         self._cost_C = np.zeros(len(CHOICES_C2))
-        self._planned: list[Array] = []
+        self._pending_sizes: list[Array] = []
 
     def follow(self, report: Report, forecast: Forecast) -> None:
         """Learn what each choice would have cost in the reported iteration; take the next forecast."""
-        if len(self._planned) == self.horizon:
-            self._judge(self._planned.pop(0), report, forecast.curves)
-        self._planned.append(self._sizes(forecast))
+        if len(self._pending_sizes) == self.horizon:
+            self._update_costs(self._pending_sizes.pop(0), report, forecast.curves)
+        self._pending_sizes.append(self._choice_sizes(forecast))
 
-    def stretch(self, forecast: Forecast) -> Array:
+    def stretch_factors(self, forecast: Forecast) -> Array:
         """Return how many times as long as forecast each worker is planned to take, ``[W]``.
 
         All together are planned to be as fast as forecast.
         """
-        equal_W = self._equal_seconds(forecast)
+        equal_W = self._equal_batch_seconds(forecast)
         accepted, added = CHOICES_C2[self.choice]
         planned_W = equal_W**accepted * np.exp(-added * log_caution(forecast.spread))
         together = np.add.reduce(1.0 / planned_W) / np.add.reduce(1.0 / equal_W)
         return np.asarray(planned_W / equal_W * together)
 
-    def start(self) -> None:
-        """Drop the plans not yet judged, because the fleet has changed; the learned costs stay."""
-        self._planned = []
+    def clear_plans(self) -> None:
+        """Drop the plans that were not compared yet, because the fleet has changed; the learned costs stay."""
+        self._pending_sizes = []
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return all that was followed."""
-        return {"cost": self._cost_C.copy(), "choice": np.array(self.choice), "sizes": np.array(self._planned)}
+        return {"cost": self._cost_C.copy(), "choice": np.array(self.choice), "sizes": np.array(self._pending_sizes)}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume."""
         self._cost_C = np.array(state["cost"])
         self.choice = int(state["choice"])
-        self._planned = list(np.array(state["sizes"]))
+        self._pending_sizes = list(np.array(state["sizes"]))
 
-    def _equal_seconds(self, forecast: Forecast) -> Array:
+    def _equal_batch_seconds(self, forecast: Forecast) -> Array:
         size_W = np.full(len(forecast.speed), self.global_batch / len(forecast.speed))
         return size_W / forecast.speed if forecast.batch_time is None else batch_seconds(forecast.batch_time, size_W)
 
-    def _sizes(self, forecast: Forecast) -> Array:
+    def _choice_sizes(self, forecast: Forecast) -> Array:
         """Return the sizes of each choice, ``[C, W]``, in fractions of samples.
 
         The curves are stretched until their times for an equal batch differ as far as the choice accepts.
         """
-        equal_W, size = self._equal_seconds(forecast), self.global_batch / len(forecast.speed)
+        equal_W, size = self._equal_batch_seconds(forecast), self.global_batch / len(forecast.speed)
         log_equal_W = np.log(equal_W)
         planned_CW = CHOICES_C2 @ np.array([log_equal_W, -log_caution(forecast.spread)])
         start_W = None if forecast.batch_time is None else forecast.batch_time.intercept / equal_W
-        return fluid_sizes(np.exp(planned_CW - planned_CW[:, :1]), start_W, size)
+        return fractional_sizes(np.exp(planned_CW - planned_CW[:, :1]), start_W, size)
 
-    def _judge(self, size_CW: Array, report: Report, curves: Curves) -> None:
-        """Add what each choice would have cost, in log time over the best one."""
+    def _update_costs(self, size_CW: Array, report: Report, curves: Curves) -> None:
+        """Add each choice's cost in the reported iteration: its log time relative to the best choice."""
         ran_W = np.asarray(report.samples, dtype=np.float64)
         seconds_W = np.asarray(report.seconds, dtype=np.float64)
         if not report.complete:
@@ -119,8 +119,8 @@ class Hedging:
         self.choice = int(np.argmin(self._cost_C + np.where(np.arange(len(self._cost_C)) > 0, 0.1, 0.0)))
 
 
-def fluid_sizes(equal_CW: Array, start_W: Array | None, size: float) -> Array:
-    """Return sizes that end together, ``[C, W]``, in fractions of samples.
+def fractional_sizes(equal_CW: Array, start_W: Array | None, size: float) -> Array:
+    """Return sizes with which all workers end together, ``[C, W]``, in fractions of samples.
 
     A batch of the mean ``size`` takes ``equal_CW``, of which the share ``start_W`` is fixed. No worker gets less than a
     sample, or than the mean size if that is smaller.

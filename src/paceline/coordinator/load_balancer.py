@@ -25,39 +25,39 @@ from paceline.predictors.named import named
 from paceline.predictors.protocol import Forecast, Predictor, Report, require_predictor
 from paceline.solver.split import Split, caution, evaluate, split
 
-EXTREME, MIN_EXTREME_GAIN = 0.75, 0.01
+EXTREME_DEVIATION, MIN_EXTREME_GAIN = 0.75, 0.01
 """Sizes that deviate from equal ones by more than this share are extreme: they must save this share of an iteration's
 time, or less extreme ones are taken. They cost memory on one worker and steady kernels on another."""
 
 
 @dataclass(eq=False, slots=True)
-class _Now:
-    """Inputs of a decision: the forecast, its curves, those to compare sizes under, bounds, and equal sizes."""
+class _DecisionInputs:
+    """Inputs of a decision: the forecast, its curves, the curves to compare sizes with, bounds, and equal sizes."""
 
     forecast: Forecast
     curves: Curves
-    compared: Curves
+    comparison_curves: Curves
     bounds: Bounds
-    equal: Sizes
+    equal_sizes: Sizes
 
     @property
     def is_hedged(self) -> bool:
-        return self.compared is not self.curves
+        return self.comparison_curves is not self.curves
 
-    def expected(self, best: Split) -> Split:
-        """Return a split with the times that the forecast itself expects."""
+    def with_forecast_times(self, best: Split) -> Split:
+        """Return the split with the times that the forecast itself gives."""
         if not self.is_hedged:
             return best
         expected = evaluate(self.curves, best.sizes)
         return Split(best.sizes, expected.seconds, expected.makespan, best.status)
 
 
-def _unlimited(forecast: Forecast) -> Curves:
+def _curves_without_limits(forecast: Forecast) -> Curves:
     """Return the curves of a forecast without their memory limits, which are part of the bounds."""
     return replace(forecast.curves, limit=np.full(len(forecast.speed), np.inf))
 
 
-def _stretched(curves: Curves, factor_W: Array) -> Curves:
+def _scale_curves(curves: Curves, factor_W: Array) -> Curves:
     return Curves(curves.floor * factor_W, curves.slope * factor_W, curves.intercept * factor_W, curves.limit)
 
 
@@ -73,12 +73,12 @@ def _makespan_lower_bound(curves: Curves, global_batch: int) -> float:
     return together if together >= curves.intercept.max() else 0.0  # level lines give NaN here
 
 
-def gain_of(current: float, proposed: float) -> float:
+def relative_gain(current: float, proposed: float) -> float:
     """Return the share of the time that a proposal saves, given the makespans of keeping and of changing.
 
     Of no time nothing can be saved:
 
-    >>> gain_of(0.5, 0.375), gain_of(0.0, 0.0)
+    >>> relative_gain(0.5, 0.375), relative_gain(0.0, 0.0)
     (0.25, 0.0)
     """
     return 1.0 - proposed / current if current > 0 else 0.0
@@ -113,7 +113,7 @@ class LoadBalancer:
     ValueError
         If no split of the global batch satisfies the policy's bounds, or an argument is out of range.
     TypeError
-        If the predictor is none, or workers have no order.
+        If the predictor is not a predictor, or workers have no order.
 
     Examples
     --------
@@ -137,9 +137,9 @@ class LoadBalancer:
     _sizes: Sizes
     _limits: Limits
     _missed: Sizes
-    _silent: bool
-    _known_before: Forecast
-    _fits_in: Bounds | None
+    _has_silent_workers: bool
+    _forecast_in_use: Forecast
+    _bounds_in_use: Bounds | None
 
     def __init__(
         self,
@@ -166,20 +166,21 @@ class LoadBalancer:
         self.policy = policy or Policy()
         self.horizon = horizon
         names = [str(worker) for worker in workers]
-        limits = Limits.of(self.policy, names, global_batch)
+        limits = Limits.from_policy(self.policy, names, global_batch)
         predictor.reset(names)
-        self._served: Predictor = predictor  # behind one that learns the fixed part of times, unless it does so itself
+        # The predictor, wrapped in one that learns the fixed part of times unless it does so itself.
+        self._forecaster: Predictor = predictor
         if not getattr(predictor, "reads_sizes", False) and predictor.predict().batch_time is None:
-            self._served = FixedPart(predictor)
-            self._served.reset(names)
+            self._forecaster = FixedPart(predictor)
+            self._forecaster.reset(names)
         self._owner = object()
         with suppress(AttributeError, TypeError):  # one's own class may have no room for it
             predictor._paceline_owner = self._owner  # type: ignore[attr-defined]
         self._iterations = 0
         self._regret = np.zeros(2)
         self._hedging = Hedging(global_batch, horizon)
-        forecast = self._start(limits)
-        self.plan = self._plan_of(self._sizes, forecast, "Equal batches: no iteration has been reported yet")
+        forecast = self._reset_fleet(limits)
+        self.plan = self._plan_given_sizes(self._sizes, forecast, "Equal batches: no iteration has been reported yet")
 
     def __repr__(self) -> str:
         return f"LoadBalancer({self.predictor!r}, workers={len(self.workers)}, global_batch={self.global_batch})"
@@ -210,12 +211,12 @@ class LoadBalancer:
             check_covariates_shape("covariates_now", covariates_now, self.predictor)
         self.observe(report)
         self._iterations += 1
-        forecast = self._served.predict(covariates=covariates_now, horizon=self.horizon)
+        forecast = self._forecaster.predict(covariates=covariates_now, horizon=self.horizon)
         if self.policy.risk == "auto":
             self._hedging.follow(report, forecast)
         if report.out_of_memory is not None:
-            self._limits = self._limits.after(report, self._sizes, forecast)
-        self.plan = self._next(forecast)
+            self._limits = self._limits.after_report(report, self._sizes, forecast)
+        self.plan = self._plan_next(forecast)
         return self.plan
 
     def observe(self, report: Report) -> None:
@@ -229,22 +230,22 @@ class LoadBalancer:
         require_fleet(report, len(self._sizes))
         if getattr(self.predictor, "_paceline_owner", self._owner) is not self._owner:
             raise ValueError(
-                "this balancer's predictor was given to another LoadBalancer since, which has reset it: give each "
-                "balancer a predictor of its own, such as copy.deepcopy(predictor)"
+                "this balancer's predictor has since been passed to another LoadBalancer, which has reset it: pass "
+                "each balancer a predictor of its own, such as copy.deepcopy(predictor)"
             )
         if report.covariates is not None:
             check_covariates_shape("the report's covariates", report.covariates, self.predictor)
         speed_W = report.speed
-        self._served.observe(report)
+        self._forecaster.observe(report)
         silent = not report.complete and math.isnan(np.add.reduce(speed_W))
-        if silent or self._silent:
+        if silent or self._has_silent_workers:
             self._missed = np.where(np.isfinite(speed_W), 0, self._missed + 1)
-        self._silent = silent
+        self._has_silent_workers = silent
 
     def forget(self) -> None:
         """Forget all reports, because samples are counted in another unit from now on; sizes in use stay."""
-        self._served.reset(self.workers)
-        self._hedging.start()
+        self._forecaster.reset(self.workers)
+        self._hedging.clear_plans()
 
     def join(self, worker: object) -> Plan:
         """Add a worker at the end of the fleet, and split the batch again.
@@ -257,8 +258,8 @@ class LoadBalancer:
         # Limits are checked before the predictor changes, so that a refused worker leaves no trace.
         name = str(worker)
         memory = np.append(self._limits.memory, np.inf)
-        limits = Limits.of(self.policy, (*self.workers, name), self.global_batch, memory)
-        self._served.join(name)
+        limits = Limits.from_policy(self.policy, (*self.workers, name), self.global_batch, memory)
+        self._forecaster.join(name)
         return self._resplit(limits, f"{name} joined")
 
     def leave(self, worker: object) -> Plan:
@@ -274,20 +275,20 @@ class LoadBalancer:
         if not stays.any():
             raise ValueError(f"worker {name!r} cannot leave: it is the only one")
         rest = [other for other in self.workers if other != name]
-        limits = Limits.of(self.policy, rest, self.global_batch, self._limits.memory[stays])
-        self._served.leave(name)
+        limits = Limits.from_policy(self.policy, rest, self.global_batch, self._limits.memory[stays])
+        self._forecaster.leave(name)
         return self._resplit(limits, f"{name} left")
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return all that was learned and decided, with the predictor's state; loading it resumes exactly."""
-        predictor = {f"predictor/{name}": value for name, value in self._served.state_dict().items()}
+        predictor = {f"predictor/{name}": value for name, value in self._forecaster.state_dict().items()}
         return {
             "workers": np.array(self.workers, dtype=np.str_),
             "global_batch": np.array(self.global_batch),
             "iterations": np.array(self._iterations),
             "sizes": self._sizes.copy(),
             "missed": self._missed.copy(),
-            "speed_before": why.known_speed(self._known_before),
+            "speed_before": why.known_speed(self._forecast_in_use),
             "memory_limits": self._limits.memory.copy(),
             "regret": self._regret.copy(),
             **{f"hedging/{name}": value for name, value in self._hedging.state_dict().items()},
@@ -305,15 +306,17 @@ class LoadBalancer:
         if int(state["global_batch"]) != self.global_batch:
             raise ValueError(
                 f"the state was saved with a global batch of {int(state['global_batch'])}, but this balancer has "
-                f"{self.global_batch}: make it with global_batch={int(state['global_batch'])}"
+                f"{self.global_batch}: create it with global_batch={int(state['global_batch'])}"
             )
         workers = [str(worker) for worker in state["workers"]]
-        limits = Limits.of(self.policy, workers, self.global_batch, np.array(state["memory_limits"]))
-        before = self._served.state_dict()
+        limits = Limits.from_policy(self.policy, workers, self.global_batch, np.array(state["memory_limits"]))
+        before = self._forecaster.state_dict()
         try:
-            self._served.load_state_dict({name[10:]: v for name, v in state.items() if name.startswith("predictor/")})
+            self._forecaster.load_state_dict(
+                {name[10:]: v for name, v in state.items() if name.startswith("predictor/")}
+            )
         except BaseException:
-            self._served.load_state_dict(before)  # a refused state must change nothing
+            self._forecaster.load_state_dict(before)  # a refused state must change nothing
             raise
         self._limits = limits
         self._regret = np.array(state["regret"])
@@ -321,151 +324,167 @@ class LoadBalancer:
         self._iterations = int(state["iterations"])
         self._sizes = np.array(state["sizes"])
         self._missed = np.array(state["missed"])
-        self._silent = bool(self._missed.any())
+        self._has_silent_workers = bool(self._missed.any())
         known = np.array(state["speed_before"])
-        self._known_before = Forecast(known, spread=np.zeros(len(known)))
-        self.plan = self._plan_of(
-            self._sizes, self._served.predict(horizon=self.horizon), (why.resumed, (self._iterations,))
+        self._forecast_in_use = Forecast(known, spread=np.zeros(len(known)))
+        self.plan = self._plan_given_sizes(
+            self._sizes, self._forecaster.predict(horizon=self.horizon), (why.describe_resume, (self._iterations,))
         )
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
-    def _next(self, forecast: Forecast) -> Plan:
+    def _plan_next(self, forecast: Forecast) -> Plan:
         """Choose the sizes, and plan them."""
-        curves, bounds = _unlimited(forecast), self._limits.bounds(forecast)
-        chosen, gain, reasons = self._chosen(forecast, curves, bounds)
-        if not bounds.enough:
+        curves, bounds = _curves_without_limits(forecast), self._limits.bounds(forecast)
+        chosen, gain, reasons = self._choose_split(forecast, curves, bounds)
+        if not bounds.has_room:
             reasons.append("; the memory limits leave no room for the global batch and are ignored")
         before, self._sizes = self._sizes, chosen.sizes
         if chosen.sizes is not before:
-            self._known_before = forecast
+            self._forecast_in_use = forecast
             self._regret = np.zeros(2)
-        self._fits_in = bounds
-        if self._silent:
-            reasons.append((why.silent, (self.workers, self._missed)))
-        acted = _differ(chosen.sizes, self.plan.split.sizes)
-        return self._planned(chosen, forecast, reasons, acted=acted, gain=gain)
+        self._bounds_in_use = bounds
+        if self._has_silent_workers:
+            reasons.append((why.describe_missing_reports, (self.workers, self._missed)))
+        acted = _sizes_differ(chosen.sizes, self.plan.split.sizes)
+        return self._make_plan(chosen, forecast, reasons, acted=acted, gain=gain)
 
-    def _chosen(self, forecast: Forecast, curves: Curves, bounds: Bounds) -> tuple[Split, float, list[why.Reason]]:
+    def _choose_split(
+        self, forecast: Forecast, curves: Curves, bounds: Bounds
+    ) -> tuple[Split, float, list[why.Reason]]:
         """Return the split to use, its gain, and the reasons."""
         policy, limits = self.policy, self._limits
         current = evaluate(curves, self._sizes)
-        equal = limits.equal if bounds is limits.unlimited else limits.equal_within(bounds)
+        equal = limits.equal_sizes if bounds is limits.policy_bounds else limits.equal_sizes_within(bounds)
         if self._iterations < policy.warmup:
-            chosen = evaluate(curves, equal) if _differ(equal, self._sizes) else current
-            reason = (why.equal_batches, (self._iterations, policy.warmup))
-            return chosen, gain_of(current.makespan, chosen.makespan), [reason]
-        now = _Now(forecast, curves, self._hedged(curves, forecast), bounds, equal)
-        if bounds is not self._fits_in and bounds.broken_by(self._sizes, policy.batch_multiple):
-            best = now.expected(self._best(now))
-            broken = (why.broken_bounds, (self.workers, self._sizes, bounds.high))
-            return best, gain_of(current.makespan, best.makespan), [self._moved(best.sizes, forecast), broken]
-        chosen, gain, reasons = self._weighed(now, current)
+            chosen = evaluate(curves, equal) if _sizes_differ(equal, self._sizes) else current
+            reason = (why.describe_warmup, (self._iterations, policy.warmup))
+            return chosen, relative_gain(current.makespan, chosen.makespan), [reason]
+        now = _DecisionInputs(forecast, curves, self._comparison_curves(curves, forecast), bounds, equal)
+        if bounds is not self._bounds_in_use and bounds.are_broken_by(self._sizes, policy.batch_multiple):
+            best = now.with_forecast_times(self._best_split(now))
+            broken = (why.describe_broken_bounds, (self.workers, self._sizes, bounds.high))
+            return (
+                best,
+                relative_gain(current.makespan, best.makespan),
+                [self._move_reason(best.sizes, forecast), broken],
+            )
+        chosen, gain, reasons = self._weigh_change(now, current)
         if bounds.any_limited:
             # Workers that memory keeps from taking more while they wait: they end 2% or more before the last one.
             full_W = bounds.limited & (chosen.sizes + policy.batch_multiple > bounds.high)
-            reasons.append((why.held_back, (self.workers, full_W & (chosen.seconds < 0.98 * chosen.makespan))))
+            reasons.append(
+                (why.describe_memory_limits, (self.workers, full_W & (chosen.seconds < 0.98 * chosen.makespan)))
+            )
         return chosen, gain, reasons
 
-    def _weighed(self, now: _Now, current: Split) -> tuple[Split, float, list[why.Reason]]:
+    def _weigh_change(self, now: _DecisionInputs, current: Split) -> tuple[Split, float, list[why.Reason]]:
         """Compare the best split with the sizes in use: a change must be worth it."""
         cost, regret = self.policy.change_cost, self._regret
-        in_use = evaluate(now.compared, self._sizes) if now.is_hedged else current
+        in_use = evaluate(now.comparison_curves, self._sizes) if now.is_hedged else current
         makespan = in_use.makespan
-        if self._iterations % 16 == 0 and (nearer := self._nearer(now, in_use)) is not None:  # seldom, as it takes time
+        # Rarely, because it takes time.
+        if self._iterations % 16 == 0 and (nearer := self._find_less_extreme(now, in_use)) is not None:
             return (
-                now.expected(nearer),
+                now.with_forecast_times(nearer),
                 0.0,
-                [self._moved(nearer.sizes, now.forecast), ": sizes so unequal no longer save any time"],
+                [self._move_reason(nearer.sizes, now.forecast), ": sizes so unequal no longer save any time"],
             )
         # A cheap upper bound comes first: in a steady job it usually makes the solver's run unnecessary.
-        lower_bound = _makespan_lower_bound(now.compared, self.global_batch)
-        upper_gain = gain_of(makespan, lower_bound)
+        lower_bound = _makespan_lower_bound(now.comparison_curves, self.global_batch)
+        upper_gain = relative_gain(makespan, lower_bound)
         if upper_gain <= 0:
             return current, 0.0, [why.NOTHING_TO_GAIN]
         regret[1] += upper_gain
         if regret[0] + regret[1] <= cost:
-            return current, 0.0, [(why.too_little, ("at most ", upper_gain, float(regret[0] + regret[1]), cost))]
+            return (
+                current,
+                0.0,
+                [(why.describe_small_gain, ("at most ", upper_gain, float(regret[0] + regret[1]), cost))],
+            )
         step = self.policy.batch_multiple
-        best = self._best(now)
-        gain = max(gain_of(makespan, best.makespan), 0.0)
+        best = self._best_split(now)
+        gain = max(relative_gain(makespan, best.makespan), 0.0)
         # Where only bounds are known, the gain is taken to have been as large a share of them as it is now.
         regret[:] = regret[0] + regret[1] * gain / upper_gain, 0.0
         if gain == 0:
             return current, 0.0, [why.NOTHING_TO_GAIN]
         if regret[0] <= cost:
-            return current, 0.0, [(why.too_little, ("", gain, float(regret[0]), cost))]
-        expected = (why.expected, (best.makespan, makespan, self.horizon, now.is_hedged))
-        rounding = (why.rounded, (step, best.makespan, lower_bound))
-        return now.expected(best), gain, [self._moved(best.sizes, now.forecast), expected, rounding]
+            return current, 0.0, [(why.describe_small_gain, ("", gain, float(regret[0]), cost))]
+        expected = (why.describe_saving, (best.makespan, makespan, self.horizon, now.is_hedged))
+        rounding = (why.describe_rounding, (step, best.makespan, lower_bound))
+        return now.with_forecast_times(best), gain, [self._move_reason(best.sizes, now.forecast), expected, rounding]
 
-    def _best(self, now: _Now) -> Split:
+    def _best_split(self, now: _DecisionInputs) -> Split:
         """Return the split that ends soonest, or a less extreme one that takes at most 1% longer."""
-        best, extreme = self._within(now, np.inf), EXTREME * self.global_batch / len(self._sizes)
-        while (distance := float(np.abs(best.sizes - now.equal).max())) > extreme:
-            nearer = self._within(now, distance / 2)
+        best, extreme = self._best_split_within(now, np.inf), EXTREME_DEVIATION * self.global_batch / len(self._sizes)
+        while (distance := float(np.abs(best.sizes - now.equal_sizes).max())) > extreme:
+            nearer = self._best_split_within(now, distance / 2)
             if nearer.makespan > (1 + MIN_EXTREME_GAIN) * best.makespan:
                 break
             best = nearer
         return best
 
-    def _nearer(self, now: _Now, in_use: Split) -> Split | None:
+    def _find_less_extreme(self, now: _DecisionInputs, in_use: Split) -> Split | None:
         """Return equal sizes, or less extreme ones, if those in use gain nothing over them."""
-        distance, mean = float(np.abs(self._sizes - now.equal).max()), self.global_batch / len(self._sizes)
+        distance, mean = float(np.abs(self._sizes - now.equal_sizes).max()), self.global_batch / len(self._sizes)
         if distance <= 0.1 * mean:
             return None
-        equal = evaluate(now.compared, now.equal)
+        equal = evaluate(now.comparison_curves, now.equal_sizes)
         if equal.makespan <= 1.002 * in_use.makespan:
             return equal
-        if distance <= EXTREME * mean:
+        if distance <= EXTREME_DEVIATION * mean:
             return None
-        nearer = self._within(now, distance / 2)
+        nearer = self._best_split_within(now, distance / 2)
         return nearer if nearer.makespan <= (1 + MIN_EXTREME_GAIN) * in_use.makespan else None
 
-    def _within(self, now: _Now, distance: float) -> Split:
+    def _best_split_within(self, now: _DecisionInputs, distance: float) -> Split:
         """Return the best split whose sizes are at most this many samples away from equal ones."""
         step = self.policy.batch_multiple
         distance = np.floor(distance / step) * step
-        low, high = np.maximum(now.bounds.low, now.equal - distance), np.minimum(now.bounds.high, now.equal + distance)
-        return split(now.compared, self.global_batch, lower=low, upper=high, batch_multiple=step)
+        low, high = (
+            np.maximum(now.bounds.low, now.equal_sizes - distance),
+            np.minimum(now.bounds.high, now.equal_sizes + distance),
+        )
+        return split(now.comparison_curves, self.global_batch, lower=low, upper=high, batch_multiple=step)
 
-    def _moved(self, sizes: Sizes, forecast: Forecast) -> why.Reason:
-        return why.moved, (self.workers, self._sizes, sizes, forecast.speed, self._known_before)
+    def _move_reason(self, sizes: Sizes, forecast: Forecast) -> why.Reason:
+        return why.describe_move, (self.workers, self._sizes, sizes, forecast.speed, self._forecast_in_use)
 
-    def _hedged(self, curves: Curves, forecast: Forecast) -> Curves:
-        """Return the curves to compare sizes under."""
+    def _comparison_curves(self, curves: Curves, forecast: Forecast) -> Curves:
+        """Return the curves with which sizes are compared: slower than forecast for noisy workers."""
         risk = self.policy.risk
         if isinstance(risk, str):
-            return _stretched(curves, self._hedging.stretch(forecast)) if self._hedging.choice else curves
-        return _stretched(curves, caution(forecast.spread, risk)) if risk else curves
+            return _scale_curves(curves, self._hedging.stretch_factors(forecast)) if self._hedging.choice else curves
+        return _scale_curves(curves, caution(forecast.spread, risk)) if risk else curves
 
-    def _start(self, limits: Limits) -> Forecast:
-        """Start with equal sizes and no memory of any change."""
+    def _reset_fleet(self, limits: Limits) -> Forecast:
+        """Reset to equal sizes, and forget all earlier changes."""
         self._limits = limits
         self._regret = np.zeros(2)
-        self._hedging.start()
-        self._sizes = limits.equal
-        self._missed, self._silent = np.zeros(len(self._sizes), dtype=np.int64), False
-        self._fits_in = None
-        self._known_before = self._served.predict(horizon=self.horizon)
-        return self._known_before
+        self._hedging.clear_plans()
+        self._sizes = limits.equal_sizes
+        self._missed, self._has_silent_workers = np.zeros(len(self._sizes), dtype=np.int64), False
+        self._bounds_in_use = None
+        self._forecast_in_use = self._forecaster.predict(horizon=self.horizon)
+        return self._forecast_in_use
 
     def _resplit(self, limits: Limits, event: str) -> Plan:
-        forecast = self._start(limits)
+        forecast = self._reset_fleet(limits)
         if self._iterations >= self.policy.warmup:
             bounds, step = limits.bounds(forecast), self.policy.batch_multiple
-            curves = self._hedged(_unlimited(forecast), forecast)
+            curves = self._comparison_curves(_curves_without_limits(forecast), forecast)
             best = split(curves, self.global_batch, lower=bounds.low, upper=bounds.high, batch_multiple=step)
             self._sizes = best.sizes
         facts = (event, self.workers, self._sizes, why.known_speed(forecast))
-        self.plan = self._plan_of(self._sizes, forecast, (why.split_again, facts), acted=True)
+        self.plan = self._plan_given_sizes(self._sizes, forecast, (why.describe_resplit, facts), acted=True)
         return self.plan
 
-    def _plan_of(self, sizes: Sizes, forecast: Forecast, reason: why.Reason, *, acted: bool = False) -> Plan:
-        """Return a plan with sizes that are given, not decided on."""
-        return self._planned(evaluate(_unlimited(forecast), sizes), forecast, [reason], acted=acted)
+    def _plan_given_sizes(self, sizes: Sizes, forecast: Forecast, reason: why.Reason, *, acted: bool = False) -> Plan:
+        """Return a plan with these sizes, without deciding on them."""
+        return self._make_plan(evaluate(_curves_without_limits(forecast), sizes), forecast, [reason], acted=acted)
 
-    def _planned(
+    def _make_plan(
         self,
         split: Split,
         forecast: Forecast,
@@ -479,6 +498,6 @@ class LoadBalancer:
         return Plan(self.predictor.workers, split, forecast, gain, acted, tuple(reasons), self._iterations)
 
 
-def _differ(one: Sizes, other: Sizes) -> bool:
+def _sizes_differ(one: Sizes, other: Sizes) -> bool:
     """Return whether sizes differ; one call of C, as a step asks at every iteration."""
     return one.tobytes() != other.tobytes()

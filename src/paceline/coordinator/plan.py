@@ -89,15 +89,15 @@ class Plan:
         """Status of the split: the reason why the last worker takes as long as it does."""
         return self.split.status
 
-    def of_step(self, micro_batches: int) -> Plan:
+    def as_step_plan(self, micro_batches: int) -> Plan:
         """Return the plan of a step of ``micro_batches`` micro-batches, given that this plan is for one of them."""
-        of_step = Split(
+        step = Split(
             self.sizes * micro_batches, self.seconds * micro_batches, self.makespan * micro_batches, self.status
         )
-        return replace(self, split=of_step, reasons=why.of_step(self.reasons, micro_batches))
+        return replace(self, split=step, reasons=why.scale_to_step(self.reasons, micro_batches))
 
-    def unchanged(self) -> Plan:
-        """Return the plan for an iteration that is too short to be planned by itself."""
+    def as_unchanged(self) -> Plan:
+        """Return this plan again, marked as unchanged, for an iteration that is too short to be planned by itself."""
         reason = "Kept the sizes: iterations are short, so several are planned at once"
         return replace(self, gain=0.0, acted=False, reasons=(reason,))
 

@@ -34,8 +34,8 @@ class Policy:
         Iterations of equal batches at the start, in which the predictor learns the workers; 5 as in LB-BSP.
     change_cost
         Time that a change of sizes costs, in iterations; 0 follows every forecast. The default is for jobs that run
-        batches of any size equally well. Where each new size is compiled, or kernels are chosen for it again, give
-        those seconds over the seconds of an iteration, such as 10.
+        batches of any size equally well. Where each new size is compiled, or kernels are chosen for it again,
+        divide that time by the time of an iteration, such as 10.
     batch_multiple
         Every size is a multiple of this many samples.
     lower, upper
@@ -103,13 +103,13 @@ class Bounds(NamedTuple):
 
     low: Array
     high: Array
-    enough: bool
+    has_room: bool
     """True if the memory limits leave room for the batch. If not, they are ignored, because the job must go on."""
     limited: Mask
     """Mask of the workers whose memory limit is below the policy's upper bound, ``[W]``."""
     any_limited: bool
 
-    def broken_by(self, sizes: Sizes, batch_multiple: int) -> bool:
+    def are_broken_by(self, sizes: Sizes, batch_multiple: int) -> bool:
         """Return whether a size lies outside the bounds, or is not a multiple of ``batch_multiple``."""
         return bool(((sizes < self.low) | (sizes > self.high) | (sizes % batch_multiple != 0)).any())
 
@@ -125,10 +125,12 @@ class Limits:
     memory: Array
 
     @classmethod
-    def of(cls, policy: Policy, workers: Sequence[str], global_batch: int, memory: Array | None = None) -> Self:
+    def from_policy(
+        cls, policy: Policy, workers: Sequence[str], global_batch: int, memory: Array | None = None
+    ) -> Self:
         """Return the policy's bounds for this fleet; a ValueError says if no split satisfies them."""
-        lower = _by_worker(policy.lower, workers, unnamed=1)
-        upper = _by_worker(policy.upper, workers, unnamed=np.inf)
+        lower = _bound_per_worker(policy.lower, workers, unnamed=1)
+        upper = _bound_per_worker(policy.upper, workers, unnamed=np.inf)
         # Solved only for its checks: they name the bound that makes every split impossible.
         split(
             Curves.from_speed(np.ones(len(workers))),
@@ -141,7 +143,7 @@ class Limits:
         low, high = np.ceil(lower / step) * step, np.floor(np.minimum(upper, global_batch) / step) * step
         return cls(global_batch, step, low, high, np.full(len(workers), np.inf) if memory is None else memory)
 
-    def after(self, report: Report, sizes: Sizes, forecast: Forecast) -> Self:
+    def after_report(self, report: Report, sizes: Sizes, forecast: Forecast) -> Self:
         """Return the bounds after a report: workers out of memory get less, unless their curves limit them already."""
         ran_out = np.asarray(report.out_of_memory) == 1
         if not ran_out.any():
@@ -156,33 +158,33 @@ class Limits:
     def bounds(self, forecast: Forecast) -> Bounds:
         """Return the bounds of sizes, with the memory limits of the forecast's curves if it has any."""
         if forecast.batch_time is None or np.minimum.reduce(forecast.batch_time.limit) == np.inf:
-            return self.unlimited
-        return self._bounds(forecast.batch_time.limit)
+            return self.policy_bounds
+        return self._bounds_within(forecast.batch_time.limit)
 
     @cached_property
-    def unlimited(self) -> Bounds:
-        """The bounds without those of any forecast: computed once, as they change seldom."""
-        return self._bounds(np.inf)
+    def policy_bounds(self) -> Bounds:
+        """The policy's bounds, without the memory limits of any forecast: computed once, as they change seldom."""
+        return self._bounds_within(np.inf)
 
     @cached_property
-    def equal(self) -> Sizes:
+    def equal_sizes(self) -> Sizes:
         """Sizes as equal as these bounds allow, ``[W]``."""
-        return self.equal_within(self.unlimited)
+        return self.equal_sizes_within(self.policy_bounds)
 
-    def equal_within(self, bounds: Bounds) -> Sizes:
+    def equal_sizes_within(self, bounds: Bounds) -> Sizes:
         """Return sizes as equal as the bounds allow, ``[W]``."""
         alike = Curves.from_speed(np.ones(len(bounds.low)))
         return split(
             alike, self.global_batch, lower=bounds.low, upper=bounds.high, batch_multiple=self.batch_multiple
         ).sizes
 
-    def _bounds(self, limit: Array | float) -> Bounds:
+    def _bounds_within(self, limit: Array | float) -> Bounds:
         fits = np.floor(np.minimum(self.memory, limit) / self.batch_multiple) * self.batch_multiple
         high = np.maximum(np.minimum(self.upper, fits), self.lower)
-        enough = bool(high.sum() >= self.global_batch)
-        high = high if enough else self.upper
+        has_room = bool(high.sum() >= self.global_batch)
+        high = high if has_room else self.upper
         limited = high < self.upper
-        return Bounds(self.lower, high, enough, limited, bool(limited.any()))
+        return Bounds(self.lower, high, has_room, limited, bool(limited.any()))
 
 
 def check_covariates_shape(name: str, covariates: ArrayLike | None, predictor: Predictor) -> None:
@@ -218,7 +220,7 @@ def require_fleet(report: Report, count: int) -> None:
         )
 
 
-def _by_worker(bound: int | Mapping[str, int] | None, workers: Sequence[str], unnamed: float) -> Array:
+def _bound_per_worker(bound: int | Mapping[str, int] | None, workers: Sequence[str], unnamed: float) -> Array:
     if isinstance(bound, Mapping):
         return np.array([bound.get(worker, unnamed) for worker in workers], dtype=np.float64)
     return np.full(len(workers), unnamed if bound is None else bound, dtype=np.float64)

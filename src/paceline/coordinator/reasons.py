@@ -20,26 +20,26 @@ NOTHING_TO_GAIN = "Kept the sizes: no split is expected to be faster"
 def sentence(reasons: Iterable[Reason]) -> str:
     """Return the parts as one sentence.
 
-    >>> sentence([(equal_batches, (2, 5))])
+    >>> sentence([(describe_warmup, (2, 5))])
     'Equal batches: 2 of 5 warm-up iterations done.'
     """
     return "".join([one if isinstance(one, str) else one[0](*one[1]) for one in reasons]) + "."
 
 
-def resumed(iterations: int) -> str:
+def describe_resume(iterations: int) -> str:
     """Return the reason for the plan of a resumed job."""
     return f"Resumed after {count(iterations, 'iteration')}"
 
 
-def equal_batches(iterations: int, warmup: int) -> str:
+def describe_warmup(iterations: int, warmup: int) -> str:
     """Return the reason for equal batches in the warm-up."""
     return f"Equal batches: {iterations} of {count(warmup, 'warm-up iteration')} done"
 
 
-def too_little(bound: str, gain: float, regret: float, cost: float) -> str:
+def describe_small_gain(bound: str, gain: float, regret: float, cost: float) -> str:
     """Return the reason to keep sizes although others would gain a little.
 
-    >>> too_little("", 0.02, 0.03, 0.05)
+    >>> describe_small_gain("", 0.02, 0.03, 0.05)
     'Kept the sizes: the best split would gain 2%; since they were chosen that sums to 3% of an iteration, and a
     change costs 5%'
     """
@@ -53,11 +53,11 @@ def known_speed(forecast: Forecast) -> Array:
     return np.where(np.isfinite(forecast.spread), forecast.speed, np.nan)
 
 
-def rounded(batch_multiple: int, made: float, soonest: float) -> str:
+def describe_rounding(batch_multiple: int, made: float, soonest: float) -> str:
     """Return what sizes in whole multiples cost, against single samples, where that is worth a word.
 
-    >>> rounded(8, 1.0, 0.959), rounded(8, 1.0, 0.999), rounded(1, 1.0, 0.959)
-    ('; in multiples of 8 samples, which costs at most 4.1%', '', '')
+    >>> [describe_rounding(8, 1.0, 0.959), describe_rounding(8, 1.0, 0.999), describe_rounding(1, 1.0, 0.959)]
+    ['; in multiples of 8 samples, which costs at most 4.1%', '', '']
     """
     lost = 1 - soonest / made if made > 0 else 0.0
     # Rounding that costs less than this is not mentioned.
@@ -66,7 +66,7 @@ def rounded(batch_multiple: int, made: float, soonest: float) -> str:
     return f"; in multiples of {batch_multiple} samples, which costs at most {percent(lost)}"
 
 
-def moved(
+def describe_move(
     workers: Sequence[str], before: Sizes, after: Sizes, speed: Array, known_before: Forecast | None = None
 ) -> str:
     """Return how many samples moved, from which workers, and to which.
@@ -75,15 +75,15 @@ def moved(
     forecast ``known_before``, or else the one that gives most, if it is slow.
 
     >>> speed = np.array([100.0, 100.0, 38.0, 110.0])
-    >>> moved(["g0", "g1", "g2", "g3"], np.array([64] * 4), np.array([70, 72, 40, 74]), speed)
+    >>> describe_move(["g0", "g1", "g2", "g3"], np.array([64] * 4), np.array([70, 72, 40, 74]), speed)
     'Moved 24 samples from g2 (62% slower than the median) to g3, g1 and g0'
     >>> known = Forecast(np.array([9.0, 3.0, 9.0]), spread=np.zeros(3))
-    >>> moved(["a", "b", "c"], np.array([50, 20, 50]), np.array([40, 40, 40]), np.full(3, 9.0), known)
+    >>> describe_move(["a", "b", "c"], np.array([50, 20, 50]), np.array([40, 40, 40]), np.full(3, 9.0), known)
     'Moved 20 samples from a and c to b (200% faster than before)'
     """
     change = after - before
-    givers, more_givers = _largest(-change)
-    takers, more_takers = _largest(change)
+    givers, more_givers = _largest_changes(-change)
+    takers, more_takers = _largest_changes(change)
     from_names, to_names = [workers[i] for i in givers], [workers[i] for i in takers]
     speed_before = None if known_before is None else known_speed(known_before)
     taker, giver = takers[0], givers[0]
@@ -105,13 +105,13 @@ def moved(
     return f"Moved {samples} from {join_names(from_names, more_givers)} to {join_names(to_names, more_takers)}"
 
 
-def split_again(event: str, workers: Sequence[str], sizes: Sizes, known: Array) -> str:
+def describe_resplit(event: str, workers: Sequence[str], sizes: Sizes, known: Array) -> str:
     """Return what a change of the fleet led to, and whose speed (``known``, NaN where it is not) had to be guessed.
 
-    >>> split_again("g2 joined", ["g0", "g1", "g2"], np.array([40, 50, 30]), np.array([9.0, 9.0, np.nan]))
+    >>> describe_resplit("g2 joined", ["g0", "g1", "g2"], np.array([40, 50, 30]), np.array([9.0, 9.0, np.nan]))
     'g2 joined: 120 samples split again over 3 workers, 30 to 50 each; g2 has not reported yet, so it is planned at the
     median speed of the others'
-    >>> split_again("g2 left", ["g0", "g1"], np.array([60, 60]), np.array([9.0, 9.0]))
+    >>> describe_resplit("g2 left", ["g0", "g1"], np.array([60, 60]), np.array([9.0, 9.0]))
     'g2 left: 120 samples split again over 2 workers, 60 each'
     """
     smallest, largest = int(sizes.min()), int(sizes.max())
@@ -121,14 +121,14 @@ def split_again(event: str, workers: Sequence[str], sizes: Sizes, known: Array) 
     if not unknown.any() or unknown.all():
         return over
     has, it_is = ("has", "it is") if unknown.sum() == 1 else ("have", "they are")
-    names = _those(workers, unknown)
+    names = _list_workers(workers, unknown)
     return f"{over}; {names} {has} not reported yet, so {it_is} planned at the median speed of the others"
 
 
-def expected(made: float, current: float, horizon: int, hedged: bool) -> str:
+def describe_saving(made: float, current: float, horizon: int, hedged: bool) -> str:
     """Return what a change is expected to save.
 
-    >>> expected(0.041, 0.055, horizon=1, hedged=False)
+    >>> describe_saving(0.041, 0.055, horizon=1, hedged=False)
     ': the next iteration is expected to take 41 ms instead of 55 ms'
     """
     named = {1: "the next iteration", 2: "the iteration after the next"}
@@ -137,27 +137,27 @@ def expected(made: float, current: float, horizon: int, hedged: bool) -> str:
     return f": {which} {verb} {duration(made)} instead of {duration(current)}"
 
 
-def of_step(reasons: Iterable[Reason], micro_batches: int) -> tuple[Reason, ...]:
+def scale_to_step(reasons: Iterable[Reason], micro_batches: int) -> tuple[Reason, ...]:
     """Return the reasons for a micro-batch scaled to a step of ``micro_batches`` micro-batches.
 
-    >>> sentence(of_step([(expected, (0.041, 0.055, 1, False))], 2))
+    >>> sentence(scale_to_step([(describe_saving, (0.041, 0.055, 1, False))], 2))
     ': the next iteration is expected to take 82 ms instead of 110 ms.'
     """
     found: list[Reason] = []
     for reason in reasons:
         words, facts = (reason, ()) if isinstance(reason, str) else reason
-        if words is expected:
+        if words is describe_saving:
             reason = words, (facts[0] * micro_batches, facts[1] * micro_batches, *facts[2:])
-        elif words is moved:
+        elif words is describe_move:
             reason = words, (facts[0], facts[1] * micro_batches, facts[2] * micro_batches, *facts[3:])
         found.append(reason)
     return tuple(found)
 
 
-def broken_bounds(workers: Sequence[str], sizes: Sizes, high: Array) -> str:
+def describe_broken_bounds(workers: Sequence[str], sizes: Sizes, high: Array) -> str:
     """Return which bound the sizes violated.
 
-    >>> broken_bounds(["g0", "g1"], np.array([64, 128]), np.array([256.0, 102.0]))
+    >>> describe_broken_bounds(["g0", "g1"], np.array([64, 128]), np.array([256.0, 102.0]))
     ': g1 has room for only 102 samples'
     """
     over = sizes > high
@@ -166,26 +166,26 @@ def broken_bounds(workers: Sequence[str], sizes: Sizes, high: Array) -> str:
     if over.sum() == 1:
         i = int(np.argmax(over))
         return f": {workers[i]} has room for only {count(int(high[i]), 'sample')}"
-    return f": {_those(workers, over)} have room for fewer"
+    return f": {_list_workers(workers, over)} have room for fewer"
 
 
-def held_back(workers: Sequence[str], full: Mask) -> str:
+def describe_memory_limits(workers: Sequence[str], full: Mask) -> str:
     """Return a remark on workers that memory keeps from taking more.
 
-    >>> held_back(["g0", "g1"], np.array([False, True])), held_back(["g0"], np.array([False]))
-    ('; memory keeps g1 from taking more, so that it ends early', '')
+    >>> describe_memory_limits(["g0", "g1"], np.array([False, True]))
+    '; memory keeps g1 from taking more, so that it ends early'
     """
     if not full.any():
         return ""
     ends = "it ends early" if full.sum() == 1 else "they end early"
-    return f"; memory keeps {_those(workers, full)} from taking more, so that {ends}"
+    return f"; memory keeps {_list_workers(workers, full)} from taking more, so that {ends}"
 
 
-def silent(workers: Sequence[str], missed: Sizes) -> str:
+def describe_missing_reports(workers: Sequence[str], missed: Sizes) -> str:
     """Return who has not reported for a while, and what their sizes follow instead.
 
-    >>> silent(["g0", "g1"], np.array([0, 28])), silent(["g0", "g1"], np.array([0, 1]))
-    ('; g1 was missing from the last 28 reports, so its size follows its own last one', '')
+    >>> describe_missing_reports(["g0", "g1"], np.array([0, 28]))
+    '; g1 was missing from the last 28 reports, so its size follows its own last one'
     """
     # Missing reports in a row from which on a worker is called silent: one or two may be late.
     quiet = missed >= 3
@@ -193,7 +193,7 @@ def silent(workers: Sequence[str], missed: Sizes) -> str:
         return ""
     # Reports, not iterations: a running job may report several iterations at once.
     lasted = int(missed[quiet].min())
-    names = _those(workers, quiet)
+    names = _list_workers(workers, quiet)
     if quiet.sum() > 1:
         return (
             f"; {names} were missing from at least the last {lasted} reports, so their sizes follow their own last ones"
@@ -201,12 +201,12 @@ def silent(workers: Sequence[str], missed: Sizes) -> str:
     return f"; {names} was missing from the last {lasted} reports, so its size follows its own last one"
 
 
-def _those(workers: Sequence[str], chosen: Mask) -> str:
+def _list_workers(workers: Sequence[str], chosen: Mask) -> str:
     rows = np.flatnonzero(chosen)
     return join_names([workers[int(i)] for i in rows[:MAX_NAMES]], max(len(rows) - MAX_NAMES, 0))
 
 
-def _largest(change: Sizes) -> tuple[list[int], int]:
+def _largest_changes(change: Sizes) -> tuple[list[int], int]:
     """Return the workers that changed most, and how many others changed."""
     order = np.argsort(-change, kind="stable")[:MAX_NAMES]
     changed = int((change > 0).sum())

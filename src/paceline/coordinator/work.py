@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array, Mask
 
-REFIT, RAREST = 8, 64
+MIN_REFIT_INTERVAL, MAX_REFIT_INTERVAL = 8, 64
 """Iterations from one fit to the next, at first and once costs have settled. A fit takes 2 ms or more."""
 
 
@@ -79,9 +79,9 @@ class WorkModel:
         # samples cost
         self._past: deque[Array] = deque(maxlen=128)
         self._seen = 0
-        self._next_fit, self._every = REFIT, REFIT
+        self._next_fit, self._refit_interval = MIN_REFIT_INTERVAL, MIN_REFIT_INTERVAL
 
-    def recent(self, count: int) -> Array:
+    def recent_observations(self, count: int) -> Array:
         """Return features and busy time of the last iterations, ``[K, W, F + 1]``."""
         return np.stack(list(self._past)[-count:]) if self._past else np.zeros((0, 0, len(self.coefficients) + 1))
 
@@ -110,8 +110,8 @@ class WorkModel:
         before = self.coefficients
         changed = self._refit()
         settled = self.status is not WorkStatus.EARLY and bool((np.abs(self.coefficients - before) <= 0.01).all())
-        self._every = min(2 * self._every, RAREST) if settled else REFIT
-        self._next_fit = self._seen + self._every
+        self._refit_interval = min(2 * self._refit_interval, MAX_REFIT_INTERVAL) if settled else MIN_REFIT_INTERVAL
+        self._next_fit = self._seen + self._refit_interval
         return changed
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
@@ -123,22 +123,22 @@ class WorkModel:
             "fixed": np.array(self.fixed),
             "status": np.array(self.status.name),
             "seen": np.array(self._seen),
-            "fits": np.array([self._next_fit, self._every]),
+            "fits": np.array([self._next_fit, self._refit_interval]),
             "past": past,
         }
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from what ``state_dict`` returned; a ValueError says if it is one of other features."""
+        """Go on from what ``state_dict`` returned; raise a ValueError if it belongs to other features."""
         if state["coefficients"].shape != self.coefficients.shape:
             raise ValueError(
                 f"the state has {len(state['coefficients'])} coefficients of cost, but this job has "
-                f"{len(self.coefficients)}: give the loader the lengths, or the cost, that it had"
+                f"{len(self.coefficients)}: pass the loader the same lengths or cost as before"
             )
         self.coefficients = np.array(state["coefficients"])
         self.fixed = float(state["fixed"])
         self.status = WorkStatus[str(state["status"])]
         self._seen = int(state["seen"])
-        self._next_fit, self._every = (int(number) for number in state["fits"])
+        self._next_fit, self._refit_interval = (int(number) for number in state["fits"])
         self._past = deque(state["past"], maxlen=128)
 
     def _refit(self) -> bool:
@@ -156,7 +156,7 @@ class WorkModel:
             self.status, self.coefficients, self.fixed = WorkStatus.ALIKE, np.eye(len(before))[0], 0.0
         else:
             self.status = WorkStatus.LEARNED
-            self.coefficients, self.fixed = fitted(
+            self.coefficients, self.fixed = fit_costs(
                 features_KWF, seconds_KW / scale, known_KW, before, self.fixed / scale
             )
             self.fixed *= scale
@@ -171,7 +171,7 @@ def sum_of_products(features_NF: Array, coefficients_F: Array) -> Array:
     return total
 
 
-def fitted(
+def fit_costs(
     features_KWF: Array, seconds_KW: Array, known_KW: Mask, coefficients: Array, fixed: float
 ) -> tuple[Array, float]:
     """Return coefficients that sum to 1, and fixed seconds, with which times agree best, relatively.
@@ -191,7 +191,9 @@ def fitted(
         speed_KW1 = np.broadcast_to(speed_W[:, None], (*known_KW.shape, 1))
         design_KWF = np.concatenate([features_KWF, speed_KW1], axis=2)
         work_KW = np.where(known_KW, (design_KWF * theta).sum(axis=2), np.nan)
-        slope_RF, target_R = _differences(design_KWF / work_KW[..., None], np.log(work_KW), np.log(seconds_KW))
+        slope_RF, target_R = _iteration_differences(
+            design_KWF / work_KW[..., None], np.log(work_KW), np.log(seconds_KW)
+        )
         if len(target_R) < 16:
             return coefficients, fixed
         # The square root of Huber's weights, against jumps of a worker's speed; what is 8 times the median, such as a
@@ -199,7 +201,7 @@ def fitted(
         size_R = np.maximum(np.abs(target_R), 1e-12)
         typical = max(float(np.median(size_R)), 1e-9)
         weight_R = np.where(size_R > 8.0 * typical, 0.0, np.sqrt(np.minimum(1, 1.5 * typical / size_R)))
-        theta = not_negative(slope_RF * weight_R[:, None], target_R * weight_R, theta)
+        theta = solve_nonnegative(slope_RF * weight_R[:, None], target_R * weight_R, theta)
         total = theta[:size].sum()
         if total <= 0:  # all time seems fixed: nothing to divide by
             return np.eye(size)[0], 0.0
@@ -208,7 +210,7 @@ def fitted(
     return rounded / rounded.sum(), float(theta[size])
 
 
-def _differences(slope_KWF: Array, work_KW: Array, seconds_KW: Array) -> tuple[Array, Array]:
+def _iteration_differences(slope_KWF: Array, work_KW: Array, seconds_KW: Array) -> tuple[Array, Array]:
     """Return the differences between iterations that lie close together: rows, and by how much times are unexplained.
 
     Work and seconds are logarithms. Pairs are left out where the work moved far: most often since a balancer has
@@ -228,12 +230,12 @@ def _differences(slope_KWF: Array, work_KW: Array, seconds_KW: Array) -> tuple[A
     return np.concatenate(slopes), np.concatenate(targets)
 
 
-def not_negative(design_RF: Array, target_R: Array, prior_F: Array) -> Array:
+def solve_nonnegative(design_RF: Array, target_R: Array, prior_F: Array) -> Array:
     """Return the least squares solution without negative numbers, drawn a little towards a prior.
 
     Every set of features is tried that may be above 0: of lengths there are four with the fixed part, so 15 sets.
 
-    >>> not_negative(np.eye(2) * 100, np.array([300.0, -100.0]), np.zeros(2)).round(2)
+    >>> solve_nonnegative(np.eye(2) * 100, np.array([300.0, -100.0]), np.zeros(2)).round(2)
     array([3., 0.])
     """
     size = len(prior_F)

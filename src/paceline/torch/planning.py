@@ -207,7 +207,7 @@ class Planning:
         if not self._covariates_before.size:  # covariates of past iterations are not kept
             self.balancer.forget()
             # most predictors remember fewer than 16 iterations
-            for features_WF1 in work.recent(16)[:-1]:
+            for features_WF1 in work.recent_observations(16)[:-1]:
                 work_W, seconds_W = work.work(features_WF1[:, :-1]), features_WF1[:, -1]
                 self.balancer.observe(Report(shares_W, at_shares(seconds_W, work_W, shares_W, fixed)))
         return rows.at_shares(work.work(rows.features_WF), shares_W, fixed)

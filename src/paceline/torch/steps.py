@@ -289,7 +289,7 @@ class Steps(Weighting):
     def notify(self, rows: RankReports) -> None:
         """Call the observers with the iteration that is over."""
         used, planning, accumulate = self._used, self._planning, self.loader.accumulate
-        plan = planning.plan if planning.plan is not used else used.unchanged()
+        plan = planning.plan if planning.plan is not used else used.as_unchanged()
         iteration = record(
             rows,
             used,
@@ -300,7 +300,7 @@ class Steps(Weighting):
             worker=planning.workers[self.loader.rank],
             wall_seconds=self._wall_seconds,
             overhead_seconds=self.overhead_seconds,
-            plan=plan if accumulate == 1 else plan.of_step(accumulate),
+            plan=plan if accumulate == 1 else plan.as_step_plan(accumulate),
         )
         for observe in self.observers:
             observe(iteration)
