@@ -40,4 +40,4 @@ def same(one, other):
 
 
 def balancer_of(**options):
-    return FederatedBalancer(**{"batch": 32, "local_steps": 5, "min_batch": 1, "plausible": 1e9, **options})
+    return FederatedBalancer(**{"batch": 32, "local_steps": 5, "min_batch": 1, "max_speed_ratio": 1e9, **options})

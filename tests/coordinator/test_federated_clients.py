@@ -37,7 +37,7 @@ def test_memory_stays_bounded():
         ({"min_batch": 40}, "min_batch must lie between 1 and the batch of 32, got 40"),
         ({"largest": 0.5}, "largest must be at least 1"),
         ({"risk": 3.0}, "risk must lie in"),
-        ({"plausible": 1.0}, "plausible must be above 1"),
+        ({"max_speed_ratio": 1.0}, "max_speed_ratio must be above 1"),
         ({"deadline": -1.0}, "deadline must be a positive number of seconds"),
         ({"try_again": 0}, "try_again must be at least 1"),
     ],

@@ -49,7 +49,7 @@ def test_silence_caps_the_forecast():
 
 @pytest.mark.parametrize("lie", [1e9, 1e-9, np.nan, np.inf, -5.0, 0.0])
 def test_implausible_speed_is_ignored(lie, caplog):
-    balancer = balancer_of(plausible=100.0)
+    balancer = balancer_of(max_speed_ratio=100.0)
     names = names_of(4)
     for _ in range(3):
         plan = balancer.plan(names)
@@ -66,7 +66,7 @@ def test_implausible_speed_is_ignored(lie, caplog):
 
 
 def test_plausible_lie_costs_at_most_the_largest_batch():
-    balancer = balancer_of(plausible=100.0, largest=3.0)
+    balancer = balancer_of(max_speed_ratio=100.0, largest=3.0)
     plan = played(balancer, [100.0, 100.0, 100.0, 5000.0], [0.0] * 4)
     assert plan.sizes.tolist() == [11, 11, 10, 96]
 
@@ -81,7 +81,7 @@ def test_computing_longer_than_the_round_is_ignored():
 
 def test_confirmed_stall_is_accepted():
     for elapsed, expected in ((None, 0), ([2.0, 2.0, 9000.0], 1)):
-        balancer = balancer_of(plausible=100.0)
+        balancer = balancer_of(max_speed_ratio=100.0)
         plan = balancer.plan(["a", "b", "c"])
         report = RoundReport(clients=plan.clients, samples=[160] * 3, seconds=[1.6, 1.6, 8999.0], elapsed=elapsed)
         balancer.observe(plan, report)
@@ -96,7 +96,7 @@ def test_rest_of_the_round_trip_is_communication():
 
 
 def test_absurd_communication_is_ignored():
-    balancer = balancer_of(plausible=100.0)
+    balancer = balancer_of(max_speed_ratio=100.0)
     plan = balancer.plan(["a", "b", "c"])
     report = RoundReport(clients=["a", "b", "c"], samples=[160] * 3, seconds=[1.6] * 3, comm_seconds=[1.0, 1e9, 1.0])
     balancer.observe(plan, report)

@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 from paceline import _text
 from paceline._arrays import Array, Mask, Sizes
 from paceline._text import MAX_NAMES, join_names
-from paceline.coordinator.federated.rounds import LAST, ForecastSource, Reason, RoundPlan, RoundReport
+from paceline.coordinator.federated.rounds import LAST_CLIENT_PHRASES, ForecastSource, Reason, RoundPlan, RoundReport
 from paceline.predictors import Curves, Forecast, Predictor, Report
 
 logger = logging.getLogger("paceline.federated")
 
 Rows = NDArray[np.intp]
 
-MOMENTS = ("fit_count", "fit_x", "fit_y", "fit_xx", "fit_xy", "fit_yy")
-"""Of the fit of a client's time against its samples; see `Following`."""
+FIT_MOMENTS = ("fit_count", "fit_x", "fit_y", "fit_xx", "fit_xy", "fit_yy")
+"""Columns of the sums behind the fit of a client's time against its samples; see `BatchTimeFits`."""
 
 # -1: the client has never replied
-COLUMNS: dict[str, tuple[type, float]] = {
+CLIENT_COLUMNS: dict[str, tuple[type, float]] = {
     "data": (np.float64, np.nan),
     "memory": (np.float64, np.inf),
     "fits": (np.float64, np.inf),
@@ -42,26 +42,26 @@ COLUMNS: dict[str, tuple[type, float]] = {
     "state": (np.int64, 0),
     "turn": (np.int64, 0),
     "base": (np.float64, 0.0),
-    **dict.fromkeys(MOMENTS, (np.float64, 0.0)),
+    **dict.fromkeys(FIT_MOMENTS, (np.float64, 0.0)),
 }
 """Columns that are kept of each client, with the value for a new one.
 
 ``data`` and ``memory`` as it says, and what ``fits`` as learned when it ran out of memory, in samples; ``seen`` the
 round in which it joined or last replied; ``silent``, ``left_out`` and ``rejected`` rounds in a row; ``computed`` and
 ``communicated`` reports from which a predictor learned; ``ceiling`` the largest speed that its silence allows, in
-samples/s; the rest is that of `Following`.
+samples/s; the rest is that of `BatchTimeFits`.
 """
 
 
-def prior_of(log_M: Array, device_M: Sizes, device_W: Sizes, prior: float) -> tuple[Array, Array, Sizes]:
-    """Return mean and deviation of the log speed of a client of each device type, and its `ForecastSource`, ``[W]``.
+def prior_log_speed(log_M: Array, device_M: Sizes, device_W: Sizes, prior: float) -> tuple[Array, Array, Sizes]:
+    """Return mean and deviation of each client's log speed by its device type, and the `ForecastSource`, ``[W]``.
 
     Where no client of the type has reported, those of all clients; where nobody has, the prior, infinitely uncertain.
 
     Examples
     --------
     >>> log, device = np.log([10.0, 40.0, 500.0]), np.array([1, 1, 2])
-    >>> mean, deviation, source = prior_of(log, device, np.array([1, 2, 0]), prior=0.0)
+    >>> mean, deviation, source = prior_log_speed(log, device, np.array([1, 2, 0]), prior=0.0)
     >>> np.exp(mean).round(), deviation.round(1), source
     (array([ 20., 500.,  58.]), array([2.1, 2.8, 2.3]), array([1, 1, 2]))
     """
@@ -82,12 +82,12 @@ def prior_of(log_M: Array, device_M: Sizes, device_W: Sizes, prior: float) -> tu
 
 
 # Speed in samples/s before any report: only ratios count.
-PARTS = {"speed": ("computed", 1.0), "comm": ("communicated", 1e6)}
+FORECAST_PARTS = {"speed": ("computed", 1.0), "comm": ("communicated", 1e6)}
 """The two predictors by name, with the column that counts their reports and the forecast before any."""
 
 
 @dataclass(frozen=True, eq=False)
-class Expected:
+class ClientForecast:
     """Forecast of one quantity for the clients of a round, ``[W]``."""
 
     speed: Array
@@ -109,11 +109,11 @@ class Clients:
 
     def __init__(self, predictor: Predictor, capacity: int) -> None:
         self.capacity = capacity
-        self.columns: dict[str, NDArray[Any]] = {name: np.empty(0, kind) for name, (kind, _) in COLUMNS.items()}
+        self.columns: dict[str, NDArray[Any]] = {name: np.empty(0, kind) for name, (kind, _) in CLIENT_COLUMNS.items()}
         self._row: dict[str, int] = {}
         self._devices: dict[str, int] = {"": 0}
-        self._predictors = {part: copy.deepcopy(predictor) for part in PARTS}
-        self._forecast: dict[str, Forecast] = {}
+        self._predictors = {part: copy.deepcopy(predictor) for part in FORECAST_PARTS}
+        self._forecasts: dict[str, Forecast] = {}
 
     def __len__(self) -> int:
         return len(self._row)
@@ -130,9 +130,9 @@ class Clients:
         """Return the row of each, -1 where it is not known, ``[W]``."""
         return np.array([self._row.get(name, -1) for name in names], dtype=np.intp)
 
-    def values(self, name: str, rows: Rows) -> Array:
+    def column_values(self, name: str, rows: Rows) -> Array:
         """Return a column at these rows as float64, ``[W]``; a row of -1 gets the value of a new client."""
-        values_W: Array = np.full(len(rows), COLUMNS[name][1], dtype=np.float64)
+        values_W: Array = np.full(len(rows), CLIENT_COLUMNS[name][1], dtype=np.float64)
         values_W[rows >= 0] = self.columns[name][rows[rows >= 0]]
         return values_W
 
@@ -151,11 +151,11 @@ class Clients:
             self.leave([others[i] for i in oldest])
         if new:
             self._row |= {name: len(self) + i for i, name in enumerate(new)}
-            for column, (kind, fresh) in COLUMNS.items():
+            for column, (kind, fresh) in CLIENT_COLUMNS.items():
                 value = round_index if column == "seen" else fresh
                 self.columns[column] = np.append(self.columns[column], np.full(len(new), value, kind))
             for part, predictor in self._predictors.items():
-                if not self.columns[PARTS[part][0]].any():  # nothing was learned: at once, as there is nothing to keep
+                if not self.columns[FORECAST_PARTS[part][0]].any():  # no report was learned: a reset loses nothing
                     predictor.reset(self.names)
                 elif hasattr(predictor, "join_all"):
                     predictor.join_all(new)
@@ -176,7 +176,7 @@ class Clients:
             else:
                 for name in names:
                     predictor.leave(name)
-        self._forecast = {}
+        self._forecasts = {}
 
     def device_indices(self, devices: Sequence[str]) -> Sizes:
         """Return the index of each device type, ``[W]``; one not met before gets the next while there are any."""
@@ -194,22 +194,22 @@ class Clients:
         report = Report(samples=samples_N, seconds=seconds_N)
         if len(self):
             self._predictors[part].observe(report)
-        self.columns[PARTS[part][0]][rows] += np.isfinite(report.speed[rows])
-        self._forecast.pop(part, None)
+        self.columns[FORECAST_PARTS[part][0]][rows] += np.isfinite(report.speed[rows])
+        self._forecasts.pop(part, None)
 
-    def expected(self, part: str, rows: Rows, device_W: Sizes, ceiling_W: Array | float = np.inf) -> Expected:
+    def forecast_for(self, part: str, rows: Rows, device_W: Sizes, ceiling_W: Array | float = np.inf) -> ClientForecast:
         """Return the forecast for these rows, -1 for a client that is not known; its device type may be.
 
         ``ceiling_W`` is the most that is forecast of those that did not answer in time. What was learned of them stays
         as it is, for they may as well have been switched off.
         """
-        counted, prior = PARTS[part]
-        seen_W = self.values(counted, rows) > 0
-        log_M, reported = self._log_reported(part)
-        mean_W, spread_W, source_W = prior_of(log_M, self.columns["device"][reported], device_W, np.log(prior))
+        counted, prior = FORECAST_PARTS[part]
+        seen_W = self.column_values(counted, rows) > 0
+        log_M, reported = self._reported_log_forecasts(part)
+        mean_W, spread_W, source_W = prior_log_speed(log_M, self.columns["device"][reported], device_W, np.log(prior))
         speed_W, seen = np.exp(mean_W), rows[seen_W]
         if len(seen):
-            forecast = self._forecast_of(part)
+            forecast = self._cached_forecast(part)
             speed_W[seen_W], spread_W[seen_W] = forecast.speed[seen], forecast.spread[seen]
             source_W[seen_W] = ForecastSource.CLIENT
         # A prior alone is not knowledge: a ceiling would make it look like some.
@@ -219,17 +219,17 @@ class Clients:
         if free_W.any():
             for name in ("floor", "slope", "intercept", "limit"):
                 getattr(curves, name)[free_W] = getattr(forecast.curves, name)[rows[free_W]]
-        return Expected(speed_W, spread_W, source_W, curves)
+        return ClientForecast(speed_W, spread_W, source_W, curves)
 
-    def typical(self, part: str) -> float:
+    def mean_forecast(self, part: str) -> float:
         """Return the geometric mean of the forecasts of all clients that ever reported; NaN if none did."""
-        log_M, _ = self._log_reported(part)
+        log_M, _ = self._reported_log_forecasts(part)
         return float(np.exp(log_M.mean())) if len(log_M) else float("nan")
 
     def typical_spread(self) -> float:
         """Return the usual deviation of a log speed from its forecast, for clients that reported only once."""
         reported = np.flatnonzero(self.columns["computed"])
-        spread_M = self._forecast_of("speed").spread[reported] if len(reported) else np.empty(0)
+        spread_M = self._cached_forecast("speed").spread[reported] if len(reported) else np.empty(0)
         compared_M = spread_M[np.isfinite(spread_M)]
         return float(np.sqrt(np.mean(np.square(compared_M)))) if len(compared_M) else 0.2
 
@@ -242,135 +242,147 @@ class Clients:
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Load a state, into a new object only: one that is incomplete or of another predictor may fail half-way."""
-        parts: dict[str, dict[str, NDArray[Any]]] = {part: {} for part in ("clients", *PARTS)}
+        parts: dict[str, dict[str, NDArray[Any]]] = {part: {} for part in ("clients", *FORECAST_PARTS)}
         for key, value in state.items():
             part, _, name = key.partition("/")
             parts.get(part, {})[name] = value
         own = parts["clients"]
-        if missing := {"names", "devices", *COLUMNS} - set(own):
+        if missing := {"names", "devices", *CLIENT_COLUMNS} - set(own):
             raise ValueError(f"the state is incomplete, it lacks {sorted(missing)}: was it saved by another version?")
         names = [str(name) for name in own["names"]]
         if len(names) > self.capacity:
             raise ValueError(
                 f"the state holds {len(names)} clients, but max_clients is {self.capacity}: raise max_clients"
             )
-        if wrong := [name for name in COLUMNS if len(own[name]) != len(names)]:
+        if wrong := [name for name in CLIENT_COLUMNS if len(own[name]) != len(names)]:
             raise ValueError(f"the state must hold one entry a client in every column, but {wrong} do not")
         self._row = {name: row for row, name in enumerate(names)}
         self._devices = {str(device): index for index, device in enumerate(own["devices"])}
-        self.columns = {name: np.array(own[name], dtype=kind) for name, (kind, _) in COLUMNS.items()}
+        self.columns = {name: np.array(own[name], dtype=kind) for name, (kind, _) in CLIENT_COLUMNS.items()}
         for part, predictor in self._predictors.items():
             predictor.load_state_dict(parts[part])
             if list(predictor.workers) != names:
                 raise ValueError(f"the state is incomplete: the predictor of {part} holds other clients")
 
-    def _forecast_of(self, part: str) -> Forecast:
+    def _cached_forecast(self, part: str) -> Forecast:
         """Return the forecast of all rows, made once a round."""
-        if part not in self._forecast:
-            self._forecast[part] = self._predictors[part].predict()
-        return self._forecast[part]
+        if part not in self._forecasts:
+            self._forecasts[part] = self._predictors[part].predict()
+        return self._forecasts[part]
 
-    def _log_reported(self, part: str) -> tuple[Array, Rows]:
+    def _reported_log_forecasts(self, part: str) -> tuple[Array, Rows]:
         """Return the log forecasts of all that ever reported, and their rows."""
-        reported = np.flatnonzero(self.columns[PARTS[part][0]])
-        return (np.log(self._forecast_of(part).speed[reported]) if len(reported) else np.empty(0)), reported
+        reported = np.flatnonzero(self.columns[FORECAST_PARTS[part][0]])
+        return (np.log(self._cached_forecast(part).speed[reported]) if len(reported) else np.empty(0)), reported
 
 
-FOLLOWS, SUSPECT = 0.1, 0.5
-"""Share of a change of the batch, in the log, that the time follows at least; and below which it is tested.
+MIN_FOLLOWING_SLOPE, SUSPECT_SLOPE = 0.1, 0.5
+"""Slopes of log time over log batch: the smallest that counts as following the batch; one below this is tested.
 
 Steps that cost as much besides their samples as nine batches follow by a tenth.
 """
 
 
-CONTRAST = 2.0
+TEST_BATCH_RATIO = 2.0
 """Factor between the two batches of a test, towards the mean batch."""
 
-CONFIDENCE, NOISE = 1.64, 0.1
+CONFIDENCE_Z, MIN_LOG_NOISE = 1.64, 0.1
 """The slope of a fit is below or above a limit if it is by this many deviations; times deviate by so much at least."""
 
 MIN_TESTS, MAX_TESTS = 4, 8
 """Reports before a client may be suspected or found not to follow, and after which a test is over."""
 
 
-class State(IntEnum):
-    """State of knowledge about whether a client's time follows its batch."""
+class FitState(IntEnum):
+    """Whether a client's time is known to follow its batch."""
 
     TRUSTED = 0
     TESTED = 1
     FLAT = 2
 
 
-class Following:
-    """The fit of time against samples for every client, kept in columns of the clients, and what follows from it.
+class BatchTimeFits:
+    """Fits time against samples for every client, to detect clients whose time does not follow their batch.
 
-    After ``again`` reports a client whose time follows may be tested again, and one whose time does not is.
+    The fits are kept in the clients' columns.
+
+    After ``retest_after`` reports a client whose time follows may be tested again, and one whose time does not is.
     """
 
-    def __init__(self, clients: Clients, again: int) -> None:
+    def __init__(self, clients: Clients, retest_after: int) -> None:
         self.clients = clients
-        self.again = again
+        self.retest_after = retest_after
 
     def learn(self, rows: Rows, samples_W: Array, seconds_W: Array, size_W: Array, batch: float) -> tuple[Rows, Rows]:
-        """Learn what these rows took; return those whose time does not follow, and those whose does again, as news.
+        """Learn these clients' times; return the rows newly found not to follow their batch, and those that do again.
 
         Samples and seconds are of all local steps, positive and finite; ``size_W`` is what each was given in a step,
         and ``batch`` the mean of all that were asked.
         """
         columns, x_W, y_W = self.clients.columns, np.log(samples_W), np.log(seconds_W)
         newest_6W = np.stack([np.ones(len(rows)), x_W, y_W, x_W * x_W, x_W * y_W, y_W * y_W])
-        before_6W = np.stack([columns[moment][rows] for moment in MOMENTS])
+        before_6W = np.stack([columns[moment][rows] for moment in FIT_MOMENTS])
         # A client that imported and compiled seems not to follow: a first report before a larger batch is left out.
-        second_W = (before_6W[0] == 1) & (columns["state"][rows] == State.TRUSTED)
+        second_W = (before_6W[0] == 1) & (columns["state"][rows] == FitState.TRUSTED)
         before_6W = np.where(second_W & (x_W > before_6W[1]), 0.0, before_6W)
         # about the last ten reports count
         moment_6W = 0.9 * before_6W + newest_6W
-        slope_W, error_W, varied_W = _fit(moment_6W)
-        high_W, low_W = slope_W + CONFIDENCE * error_W, slope_W - CONFIDENCE * error_W
+        slope_W, error_W, varied_W = _log_log_slope(moment_6W)
+        high_W, low_W = slope_W + CONFIDENCE_Z * error_W, slope_W - CONFIDENCE_Z * error_W
         state_W, turn_W = columns["state"][rows], columns["turn"][rows] + 1
-        trusted_W, tested_W = state_W == State.TRUSTED, state_W == State.TESTED
+        trusted_W, tested_W = state_W == FitState.TRUSTED, state_W == FitState.TESTED
         astray_W = np.abs(np.log(size_W / batch))
         # Factor between a client's batch and the mean batch, either way, from which a wrong fit does noticeable harm.
-        fits_ill_W = varied_W & (high_W < SUSPECT) & (astray_W >= np.log(1.3))
+        fits_ill_W = varied_W & (high_W < SUSPECT_SLOPE) & (astray_W >= np.log(1.3))
         # Where the batch hardly moves no fit means anything: a client far from the mean is tested all the same, rarely.
-        unknown_W = ~varied_W & (astray_W >= np.log(CONTRAST))
+        unknown_W = ~varied_W & (astray_W >= np.log(TEST_BATCH_RATIO))
         # a client whose batch hardly moves is tested five times more seldom
-        due_W, rested_W = turn_W >= MIN_TESTS, turn_W >= -4 * self.again
+        due_W, rested_W = turn_W >= MIN_TESTS, turn_W >= -4 * self.retest_after
         suspect_W = trusted_W & ((fits_ill_W & (due_W | ((turn_W < 0) & rested_W))) | (unknown_W & due_W))
         over_W = tested_W & (turn_W >= MAX_TESTS)
-        cleared_W = ~trusted_W & ((low_W > FOLLOWS) | (over_W & ((slope_W > FOLLOWS) | ~varied_W)))
-        found_W = tested_W & ~cleared_W & (over_W | (varied_W & (turn_W >= MIN_TESTS) & (high_W < FOLLOWS)))
+        cleared_W = ~trusted_W & (
+            (low_W > MIN_FOLLOWING_SLOPE) | (over_W & ((slope_W > MIN_FOLLOWING_SLOPE) | ~varied_W))
+        )
+        found_W = tested_W & ~cleared_W & (over_W | (varied_W & (turn_W >= MIN_TESTS) & (high_W < MIN_FOLLOWING_SLOPE)))
         columns["base"][rows[suspect_W]] = size_W[suspect_W]
         changes = [suspect_W, cleared_W, found_W]
-        columns["state"][rows] = np.select(changes, [State.TESTED, State.TRUSTED, State.FLAT], state_W)
-        columns["turn"][rows] = np.select(changes, [0, -5 * self.again, 0], turn_W)
+        columns["state"][rows] = np.select(changes, [FitState.TESTED, FitState.TRUSTED, FitState.FLAT], state_W)
+        columns["turn"][rows] = np.select(changes, [0, -5 * self.retest_after, 0], turn_W)
         # Only what is tried from here on is a test.
-        for moment, sum_W, newest_W in zip(MOMENTS, moment_6W, newest_6W, strict=True):
+        for moment, sum_W, newest_W in zip(FIT_MOMENTS, moment_6W, newest_6W, strict=True):
             columns[moment][rows] = np.where(suspect_W, newest_W, sum_W)
-        return rows[found_W], rows[cleared_W & (state_W == State.FLAT)]
+        return rows[found_W], rows[cleared_W & (state_W == FitState.FLAT)]
 
     def state(self, rows: Rows) -> Sizes:
-        """Return the `State` of each, ``[W]``; a row of -1 is a client that is not known."""
-        return self.clients.values("state", rows).astype(np.int64)
+        """Return the `FitState` of each, ``[W]``; a row of -1 is a client that is not known."""
+        return self.clients.column_values("state", rows).astype(np.int64)
 
     def sizes(self, rows: Rows, batch: int, min_batch: int) -> Array:
         """Return the batches of clients that are not balanced now, ``[W]``; NaN for all others."""
-        state_W, turn_W, base_W = self.state(rows), self.clients.values("turn", rows), self.clients.values("base", rows)
-        towards_W = np.where(base_W > batch, base_W / CONTRAST, base_W * CONTRAST)
+        state_W, turn_W, base_W = (
+            self.state(rows),
+            self.clients.column_values("turn", rows),
+            self.clients.column_values("base", rows),
+        )
+        towards_W = np.where(base_W > batch, base_W / TEST_BATCH_RATIO, base_W * TEST_BATCH_RATIO)
         tested_W = np.where(turn_W % 2 == 0, np.floor(towards_W), base_W)
-        flat_W = np.where(turn_W % self.again == self.again - 1, max(batch / CONTRAST, 1.0), float(batch))
-        fixed_W = np.select([state_W == State.TESTED, state_W == State.FLAT], [tested_W, np.floor(flat_W)], np.nan)
+        flat_W = np.where(
+            turn_W % self.retest_after == self.retest_after - 1, max(batch / TEST_BATCH_RATIO, 1.0), float(batch)
+        )
+        fixed_W = np.select(
+            [state_W == FitState.TESTED, state_W == FitState.FLAT], [tested_W, np.floor(flat_W)], np.nan
+        )
         size_W: Array = np.maximum(fixed_W, min(min_batch, batch))
         return size_W
 
     def seconds(self, rows: Rows) -> Array:
         """Return the usual time of clients whose time does not follow their batch, ``[W]``; NaN for all others."""
-        flat_W = self.state(rows) == State.FLAT
-        count_W, seconds_W = self.clients.values("fit_count", rows), self.clients.values("fit_y", rows)
+        flat_W = self.state(rows) == FitState.FLAT
+        count_W, seconds_W = self.clients.column_values("fit_count", rows), self.clients.column_values("fit_y", rows)
         return np.where(flat_W, np.exp(seconds_W / np.where(flat_W, count_W, 1.0)), np.nan)
 
 
-def _fit(moment_6W: Array) -> tuple[Array, Array, Mask]:
+def _log_log_slope(moment_6W: Array) -> tuple[Array, Array, Mask]:
     """Return the slope of the log time over the log samples, its deviation, and who has batches apart, ``[W]``."""
     count_W, x_W, y_W, xx_W, xy_W, yy_W = moment_6W
     sxx_W, sxy_W, syy_W = xx_W - x_W * x_W / count_W, xy_W - x_W * y_W / count_W, yy_W - y_W * y_W / count_W
@@ -378,23 +390,23 @@ def _fit(moment_6W: Array) -> tuple[Array, Array, Mask]:
     varied_W: Mask = sxx_W > 0.1**2 * count_W
     slope_W = np.where(varied_W, sxy_W / np.where(varied_W, sxx_W, 1.0), 0.0)
     rest_W = np.maximum(syy_W - slope_W * sxy_W, 0.0) / np.maximum(count_W - 2.0, 1.0)
-    error_W = np.sqrt(np.maximum(rest_W, NOISE**2) / np.where(varied_W, sxx_W, 1e-9))
+    error_W = np.sqrt(np.maximum(rest_W, MIN_LOG_NOISE**2) / np.where(varied_W, sxx_W, 1e-9))
     return slope_W, error_W, varied_W
 
 
-def learn(
+def learn_from_replies(
     clients: Clients,
-    following: Following,
+    batch_fits: BatchTimeFits,
     plan: RoundPlan,
     report: RoundReport,
     rows: Rows,
     place: Rows,
-    plausible: float,
+    max_speed_ratio: float,
 ) -> None:
     """Learn from the clients that replied; ``rows`` and ``place`` are theirs, among all clients and in the plan."""
     columns = clients.columns
-    accepted_W = plausible_speeds(report, clients.typical("speed"), plausible)
-    timed_W = plausible_comm(report, accepted_W, clients.typical("comm"), plausible)
+    accepted_W = plausible_speeds(report, clients.mean_forecast("speed"), max_speed_ratio)
+    timed_W = plausible_comm_times(report, accepted_W, clients.mean_forecast("comm"), max_speed_ratio)
     samples_W, seconds_W = report.processed[accepted_W], report.compute_seconds[accepted_W]
     # A predictor of curves is to learn them over the samples of a step.
     clients.observe("speed", rows[accepted_W], samples_W / plan.local_steps, seconds_W / plan.local_steps)
@@ -402,7 +414,7 @@ def learn(
     clients.observe("comm", rows[timed_W], np.ones(len(comm_W)), comm_W)
     size_W = plan.sizes[place].astype(np.float64)
     mean_size = float(plan.sizes[plan.participating].mean()) if len(rows) else 1.0
-    found, cleared = following.learn(rows[accepted_W], samples_W, seconds_W, size_W[accepted_W], mean_size)
+    found, cleared = batch_fits.learn(rows[accepted_W], samples_W, seconds_W, size_W[accepted_W], mean_size)
     for changed, sentence in (
         (
             found,
@@ -428,14 +440,14 @@ def learn(
     columns["fits"][ran_out] = np.minimum(columns["fits"][ran_out], np.maximum(0.8 * size_W[report.ran_out], 1.0))
 
 
-def plausible_speeds(report: RoundReport, typical: float, plausible: float) -> Mask:
+def plausible_speeds(report: RoundReport, typical: float, max_speed_ratio: float) -> Mask:
     """Return which speeds are plausible, ``[W]``: near those of others, and within the time that the server saw pass.
 
     Where the server measured the round trip, any slowness within it is accepted. ``typical`` is the mean speed of all
-    clients so far, NaN before any report, and ``plausible`` the largest factor between a speed and that.
+    clients so far, NaN before any report, and ``max_speed_ratio`` the largest factor between a speed and that.
 
     >>> report = RoundReport(clients="abc", samples=[100, 100, 1e9], seconds=[1.0, 2.0, 1.0])
-    >>> plausible_speeds(report, typical=math.nan, plausible=100.0)
+    >>> plausible_speeds(report, typical=math.nan, max_speed_ratio=100.0)
     array([ True,  True, False])
     """
     speed_W = report.speed
@@ -443,19 +455,19 @@ def plausible_speeds(report: RoundReport, typical: float, plausible: float) -> M
     if not usable_W.any():
         return usable_W
     with np.errstate(invalid="ignore"):
-        usable_W &= ~(report.compute_seconds > _seen(report))
+        usable_W &= ~(report.compute_seconds > _max_elapsed_seconds(report))
     if math.isnan(typical):
         # The lower of two medians: of two clients that disagree the faster is the one to doubt.
         known_W = np.sort(speed_W[np.isfinite(speed_W)])
         typical = float(known_W[(len(known_W) - 1) // 2])
     ratio_W = np.where(usable_W, speed_W, typical) / typical
     # A stalled client may be as slow as it likes, if the server saw that time pass.
-    confirmed_W = np.isfinite(report.elapsed_seconds) | (ratio_W >= 1.0 / plausible)
-    accepted_W: Mask = usable_W & (ratio_W <= plausible) & confirmed_W
+    confirmed_W = np.isfinite(report.elapsed_seconds) | (ratio_W >= 1.0 / max_speed_ratio)
+    accepted_W: Mask = usable_W & (ratio_W <= max_speed_ratio) & confirmed_W
     return accepted_W
 
 
-def plausible_comm(report: RoundReport, accepted_W: Mask, typical: float, plausible: float) -> Mask:
+def plausible_comm_times(report: RoundReport, accepted_W: Mask, typical: float, max_speed_ratio: float) -> Mask:
     """Return which times to communicate are plausible, ``[W]``: within what the server saw pass, or not absurdly long.
 
     ``accepted_W`` masks the plausible speeds, ``[W]``, and ``typical`` is the mean time so far, NaN before any
@@ -463,20 +475,20 @@ def plausible_comm(report: RoundReport, accepted_W: Mask, typical: float, plausi
     """
     comm_W, seconds_W = report.communication, report.compute_seconds[accepted_W]
     typical = max(np.nan_to_num(typical), float(np.median(seconds_W)) if len(seconds_W) else 0.0)
-    seen_W = _seen(report)
-    bound_W = np.where(np.isnan(seen_W), plausible * typical, seen_W)
+    seen_W = _max_elapsed_seconds(report)
+    bound_W = np.where(np.isnan(seen_W), max_speed_ratio * typical, seen_W)
     measured_W = np.isfinite(report.measured_comm) | accepted_W
     timed_W: Mask = measured_W & report.used & np.isfinite(comm_W) & (comm_W <= bound_W)
     return timed_W
 
 
-def _seen(report: RoundReport) -> Array:
-    """Return the time that the server saw pass, with room for clocks that differ, ``[W]``; NaN if not measured."""
+def _max_elapsed_seconds(report: RoundReport) -> Array:
+    """Return the longest time that a reply can have taken by the server's clock, ``[W]``; NaN if not measured."""
     # Two clocks may differ by this factor, and by this many seconds, and both be right.
     return 1.01 * report.elapsed_seconds + 0.01
 
 
-def summary_of(names: Sequence[str], size_W: Sizes, seconds_W: Array, source_W: Sizes, reason_W: Sizes) -> str:
+def summarize_round(names: Sequence[str], size_W: Sizes, seconds_W: Array, source_W: Sizes, reason_W: Sizes) -> str:
     """Return a sentence about a round: clients asked, their samples, the time of replies, and the slowest client."""
     planned_W = size_W > 0
     count = int(planned_W.sum())
@@ -492,7 +504,11 @@ def summary_of(names: Sequence[str], size_W: Sizes, seconds_W: Array, source_W: 
     end, typical = float(seconds_W.max()), float(np.median(seconds_W[planned_W]))
     last = int(np.argmax(seconds_W))
     # A client expected this many times as late as the median is named in the summary of the round.
-    last_text = f"; the last is {names[last]}{LAST.get(Reason(reason_W[last]), '')}" if end > 1.2 * typical else ""
+    last_text = (
+        f"; the last is {names[last]}{LAST_CLIENT_PHRASES.get(Reason(reason_W[last]), '')}"
+        if end > 1.2 * typical
+        else ""
+    )
     return (
         f"{who}{cold}, with {size_W[planned_W].min()} to {size_W.max()} samples a step: all replies are expected after "
         f"{_text.duration(end)}, the median after {_text.duration(typical)}{last_text}."

@@ -15,15 +15,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from paceline._arrays import Array
 from paceline._text import MAX_NAMES, join_names
-from paceline.coordinator.federated.clients import Clients, Following, learn, summary_of
+from paceline.coordinator.federated.clients import BatchTimeFits, Clients, learn_from_replies, summarize_round
 from paceline.coordinator.federated.rounds import (
     ForecastSource,
     Reason,
     RoundBounds,
     RoundPlan,
     RoundReport,
-    Rules,
-    sized,
+    SizeLimits,
+    choose_sizes,
 )
 from paceline.predictors import Curves, LocalLevel, Predictor
 from paceline.predictors.protocol import require_predictor
@@ -64,9 +64,9 @@ class FederatedBalancer:
     try_again
         A client that the deadline has left out for this many rounds in a row is asked with the smallest batch,
         so that its data count and its speed is measured again.
-    plausible
-        A report of a speed this many times above or below the mean of all clients is not accepted; one below is, if the
-        round trip by the server's clock was as long.
+    max_speed_ratio
+        A reported speed that differs from the mean of all clients by more than this factor is ignored; a slow one is
+        accepted if the round trip by the server's clock was as long.
     max_clients
         How many clients are known at once; beyond it those not seen for longest are forgotten.
 
@@ -112,19 +112,19 @@ class FederatedBalancer:
         predictor: Predictor | None = None,
         risk: float = 0.7,
         try_again: int = 10,
-        plausible: float = 100.0,
+        max_speed_ratio: float = 100.0,
         max_clients: int = 1_000_000,
     ) -> None:
-        self.batch = _positive("batch", batch, "sample")
-        self.local_steps = _positive("local_steps", local_steps, "step")
+        self.batch = _require_positive("batch", batch, "sample")
+        self.local_steps = _require_positive("local_steps", local_steps, "step")
         self.deadline = deadline
         self.min_batch = max(1, batch // 4) if min_batch is None else min_batch
         self.largest = largest
         self.predictor = LocalLevel() if predictor is None else predictor
         self.risk = risk
-        self.try_again = _positive("try_again", try_again, "round")
-        self.plausible = plausible
-        self.max_clients = _positive("max_clients", max_clients, "client")
+        self.try_again = _require_positive("try_again", try_again, "round")
+        self.max_speed_ratio = max_speed_ratio
+        self.max_clients = _require_positive("max_clients", max_clients, "client")
         if not 1 <= self.min_batch <= self.batch:
             raise ValueError(f"min_batch must lie between 1 and the batch of {self.batch}, got {self.min_batch}")
         if not 1.0 <= largest < math.inf:
@@ -132,12 +132,12 @@ class FederatedBalancer:
         require_predictor(self.predictor)
         if not 0.0 <= risk <= 2.0:
             raise ValueError(f"risk must lie in [0, 2], got {risk}")
-        if not plausible > 1.0:
-            raise ValueError(f"plausible must be above 1, got {plausible}")
+        if not max_speed_ratio > 1.0:
+            raise ValueError(f"max_speed_ratio must be above 1, got {max_speed_ratio}")
         if deadline is not None and not 0.0 < deadline < math.inf:
             raise ValueError(f"deadline must be a positive number of seconds or None, got {deadline}")
         self.rounds = 0
-        self._unanswered = 0  # rounds in a row, up to now, to which nobody replied
+        self._unanswered_rounds = 0  # rounds in a row, up to now, to which nobody replied
         self._clients = Clients(self.predictor, max_clients)
 
     def __len__(self) -> int:
@@ -179,7 +179,10 @@ class FederatedBalancer:
             NaN.
         """
         names = [str(client) for client in clients]
-        facts = {"data": _amounts("data", data, len(names)), "memory": _amounts("memory", memory, len(names))}
+        facts = {
+            "data": _validated_amounts("data", data, len(names)),
+            "memory": _validated_amounts("memory", memory, len(names)),
+        }
         if devices is not None and len(devices) != len(names):
             raise ValueError(f"devices must have one entry for each of the {len(names)} clients, got {len(devices)}")
         if len(set(names)) != len(names):
@@ -224,11 +227,11 @@ class FederatedBalancer:
                 f"{len(set(names))} of them different"
             )
         rows = self._clients.rows(names)
-        device_W = self._clients.values("device", rows).astype(np.int64)
-        speed = self._clients.expected("speed", rows, device_W, self._clients.values("ceiling", rows))
-        comm_W = self._clients.expected("comm", rows, device_W).curves.busy_seconds(np.ones(len(rows)))
-        following = Following(self._clients, self.try_again)
-        flat_W = following.seconds(rows)
+        device_W = self._clients.column_values("device", rows).astype(np.int64)
+        speed = self._clients.forecast_for("speed", rows, device_W, self._clients.column_values("ceiling", rows))
+        comm_W = self._clients.forecast_for("comm", rows, device_W).curves.busy_seconds(np.ones(len(rows)))
+        batch_fits = BatchTimeFits(self._clients, self.try_again)
+        flat_W = batch_fits.seconds(rows)
         is_flat_W = np.isfinite(flat_W)
         # Of all local steps together; next to nothing a sample where the time does not follow the samples.
         times_W, one = np.where(is_flat_W, 1e-12, float(self.local_steps)), speed.curves
@@ -238,19 +241,19 @@ class FederatedBalancer:
             # The time of those that do not follow their batch is like one to communicate: it is there whatever they do.
             comm=comm_W + np.nan_to_num(flat_W),
             spread=np.where(np.isfinite(speed.spread), speed.spread, self._clients.typical_spread()),
-            data=self._clients.values("data", rows),
-            memory=np.minimum(self._clients.values("memory", rows), self._clients.values("fits", rows)),
-            due=self._clients.values("left_out", rows) >= self.try_again,
-            fixed=following.sizes(rows, self.batch, self.min_batch),
-            cause=np.where(is_flat_W, Reason.FLAT, Reason.TESTED),
+            data=self._clients.column_values("data", rows),
+            memory=np.minimum(self._clients.column_values("memory", rows), self._clients.column_values("fits", rows)),
+            is_retry_due=self._clients.column_values("left_out", rows) >= self.try_again,
+            fixed_size=batch_fits.sizes(rows, self.batch, self.min_batch),
+            fixed_reason=np.where(is_flat_W, Reason.FLAT, Reason.TESTED),
         )
-        rules = Rules(self.batch, self.min_batch, math.floor(self.largest * self.batch), self.risk, self.deadline)
+        limits = SizeLimits(self.batch, self.min_batch, math.floor(self.largest * self.batch), self.risk, self.deadline)
         if np.any(speed.source == ForecastSource.NOTHING):
             # Before any report no forecast is in seconds: the deadline is left out. All that is known is whether
             # anybody replied at all: as long as nobody does, the batch is halved.
-            batch = max(self.batch >> self._unanswered, self.min_batch)
-            rules = replace(rules, batch=batch, deadline=None)
-        size_W, reason_W, upper_W, caution_W = sized(now, rules)
+            batch = max(self.batch >> self._unanswered_rounds, self.min_batch)
+            limits = replace(limits, batch=batch, deadline=None)
+        size_W, reason_W, upper_W, caution_W = choose_sizes(now, limits)
         busy_W = np.where(is_flat_W, flat_W, curves.busy_seconds(np.maximum(size_W, 1)))
         seconds_W = np.where(size_W > 0, busy_W + comm_W, 0.0)
         return RoundPlan(
@@ -265,12 +268,12 @@ class FederatedBalancer:
             caution=caution_W,
             upper=upper_W,
             reasons=reason_W,
-            silent=self._clients.values("silent", rows).astype(np.int64),
-            rejected=self._clients.values("rejected", rows).astype(np.int64),
+            silent=self._clients.column_values("silent", rows).astype(np.int64),
+            rejected=self._clients.column_values("rejected", rows).astype(np.int64),
             deadline=self.deadline,
-            is_reduced=rules.batch < self.batch,
+            is_reduced=limits.batch < self.batch,
             round_index=self.rounds,
-            summary=summary_of(names, size_W, seconds_W, speed.source, reason_W),
+            summary=summarize_round(names, size_W, seconds_W, speed.source, reason_W),
         )
 
     def observe(self, plan: RoundPlan, report: RoundReport) -> None:
@@ -285,7 +288,7 @@ class FederatedBalancer:
         ValueError
             If a client replied that was not asked. Nothing is learned then.
         """
-        place = np.array([plan.place.get(name, -1) for name in report.names], dtype=np.intp)
+        place = np.array([plan.index_by_client.get(name, -1) for name in report.names], dtype=np.intp)
         strangers = [name for name, i in zip(report.names, place, strict=True) if i < 0 or not plan.participating[i]]
         if strangers:
             raise ValueError(
@@ -294,7 +297,15 @@ class FederatedBalancer:
             )
         rows = self._clients.join(plan.clients, self.rounds)
         columns, replied = self._clients.columns, rows[place]
-        learn(self._clients, Following(self._clients, self.try_again), plan, report, replied, place, self.plausible)
+        learn_from_replies(
+            self._clients,
+            BatchTimeFits(self._clients, self.try_again),
+            plan,
+            report,
+            replied,
+            place,
+            self.max_speed_ratio,
+        )
         # An answer in time, even without a time of its own, shows that it is not as slow as its silence did.
         columns["ceiling"][replied[report.used]] = np.inf
         columns["seen"][replied] = plan.round_index
@@ -303,7 +314,7 @@ class FederatedBalancer:
         silent_W[place] = False
         columns["silent"][rows] = np.where(silent_W, columns["silent"][rows] + 1, 0)
         if plan.participating.any():
-            self._unanswered = 0 if len(place) else self._unanswered + 1
+            self._unanswered_rounds = 0 if len(place) else self._unanswered_rounds + 1
         if report.waited > 0:  # whoever was silent for so long computes at most as fast as this silence allows
             left_W = np.maximum(report.waited - plan.comm_seconds, 0.01 * report.waited)
             most_W, silent = plan.sizes * plan.local_steps / left_W, rows[silent_W]
@@ -312,7 +323,7 @@ class FederatedBalancer:
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         """Return everything learned, as arrays with a row a client: loading it resumes exactly."""
-        counts = {"rounds": np.array(self.rounds), "unanswered": np.array(self._unanswered)}
+        counts = {"rounds": np.array(self.rounds), "unanswered": np.array(self._unanswered_rounds)}
         return {**counts, **self._clients.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -327,10 +338,10 @@ class FederatedBalancer:
             raise ValueError(f"the state must come from state_dict of a FederatedBalancer, got {sorted(state)[:5]}")
         clients = Clients(self.predictor, self.max_clients)
         clients.load_state_dict(state)
-        self._clients, self.rounds, self._unanswered = clients, int(state["rounds"]), int(state["unanswered"])
+        self._clients, self.rounds, self._unanswered_rounds = clients, int(state["rounds"]), int(state["unanswered"])
 
 
-def _amounts(name: str, values: ArrayLike | None, count: int) -> Array | None:
+def _validated_amounts(name: str, values: ArrayLike | None, count: int) -> Array | None:
     if values is None:
         return None
     amounts_W = np.asarray(values, dtype=np.float64)
@@ -341,7 +352,7 @@ def _amounts(name: str, values: ArrayLike | None, count: int) -> Array | None:
     return amounts_W
 
 
-def _positive(name: str, value: int, thing: str) -> int:
+def _require_positive(name: str, value: int, thing: str) -> int:
     if value < 1:
         raise ValueError(f"{name} must be at least 1 {thing}, got {value}")
     return value

@@ -158,7 +158,7 @@ class Reason(IntEnum):
     FLAT = 10
 
 
-HELD = {
+LIMIT_PHRASES = {
     Reason.MIN_BATCH: "; that is the smallest batch there is, and it ends after the others",
     Reason.LARGEST: "; that is the largest batch that any client gets",
     Reason.DATA: "; that is all its data",
@@ -166,13 +166,13 @@ HELD = {
     Reason.DEADLINE: "; more would miss the deadline",
 }
 
-LAST = {
+LAST_CLIENT_PHRASES = {
     Reason.MIN_BATCH: ", even with the smallest batch",
     Reason.TRIED_AGAIN: ", which is tried again with the smallest batch",
 }
 """Text added to the name of the client for which a round waits."""
 
-SOURCES = {
+SOURCE_PHRASES = {
     ForecastSource.CLIENT: "by its own reports",
     ForecastSource.DEVICE: "as others of its device type, for it never reported",
     ForecastSource.FLEET: "as the clients' mean, for neither it nor its device type ever reported",
@@ -249,7 +249,7 @@ class RoundPlan:
         return float(self.seconds.max(initial=0.0))
 
     @cached_property
-    def place(self) -> dict[str, int]:
+    def index_by_client(self) -> dict[str, int]:
         """Index of each client in the arrays."""
         return {client: i for i, client in enumerate(self.clients)}
 
@@ -261,7 +261,7 @@ class RoundPlan:
         ValueError
             If it was not chosen for this round.
         """
-        i = self.place.get(str(client))
+        i = self.index_by_client.get(str(client))
         if i is None:
             raise ValueError(
                 f"client {str(client)!r} is not in this round's plan of {len(self.clients)} clients: see plan.clients"
@@ -275,7 +275,7 @@ class RoundPlan:
         elif reason == Reason.LEFT_OUT:
             sentence = (
                 f"{name} is not asked: even with the smallest batch it would miss the deadline of {limit}, at "
-                f"{speed:.3g} samples/s {SOURCES[source]} and {comm} to communicate."
+                f"{speed:.3g} samples/s {SOURCE_PHRASES[source]} and {comm} to communicate."
             )
         elif reason == Reason.TRIED_AGAIN:
             sentence = (
@@ -300,8 +300,8 @@ class RoundPlan:
             # Named where the client was taken to be slower than its forecast by a tenth or more.
             spared = self.caution[i] > 1.1 and reason == Reason.BALANCED
             sentence = (
-                f"{name} gets {samples} a step ({mean} of the mean): {speed:.3g} samples/s {SOURCES[source]} and "
-                f"{comm} to communicate make {time} for {count(steps, 'local step')}{HELD.get(reason, '')}"
+                f"{name} gets {samples} a step ({mean} of the mean): {speed:.3g} samples/s {SOURCE_PHRASES[source]} "
+                f"and {comm} to communicate make {time} for {count(steps, 'local step')}{LIMIT_PHRASES.get(reason, '')}"
                 f"{'; it gets a smaller batch, as its speed may differ' if spared else ''}."
             )
         if self.silent[i]:
@@ -337,8 +337,8 @@ MIN_SPREAD, MAX_SPREAD = 0.05, 1.0
 QUANTILES_Z: Array = np.linspace(0.0, 4.0, 21)
 """Normal scores to choose from; of a thousand clients the slowest is expected 3.2 deviations from the mean."""
 
-SCORES: Array = np.linspace(-8.0, 8.0, 801)
-LOG_CHANCE: Array = np.log([NormalDist().cdf(score) for score in SCORES])
+NORMAL_SCORES: Array = np.linspace(-8.0, 8.0, 801)
+LOG_NORMAL_CDF: Array = np.log([NormalDist().cdf(score) for score in NORMAL_SCORES])
 """The log of the normal distribution, as a table: scipy takes longer to import than a hundred plans to make."""
 
 
@@ -355,17 +355,17 @@ class RoundBounds:
     data: Array
     """The most samples a batch may have by the client's data; NaN where they are not known."""
     memory: Array
-    due: Mask
-    """Whether to try a client again, as it was left out for so long."""
-    fixed: Array
-    """The batch of those that are not balanced, NaN for others."""
-    cause: Sizes
-    """Why it is not, as `Reason`."""
+    is_retry_due: Mask
+    """Mask of the clients to try again, because they were left out for so long."""
+    fixed_size: Array
+    """Batch of each client that is not balanced; NaN for others."""
+    fixed_reason: Sizes
+    """Why it is not balanced, as `Reason`."""
 
 
 @dataclass(frozen=True)
-class Rules:
-    """Limits of batches that hold for all clients; see `FederatedBalancer`."""
+class SizeLimits:
+    """Limits of the batch sizes that hold for all clients; see `FederatedBalancer`."""
 
     batch: int
     min_batch: int
@@ -374,37 +374,37 @@ class Rules:
     deadline: float | None
 
 
-def sized(now: RoundBounds, rules: Rules) -> tuple[Sizes, Sizes, Array, Array]:
+def choose_sizes(now: RoundBounds, limits: SizeLimits) -> tuple[Sizes, Sizes, Array, Array]:
     """Return size, reason, upper bound and caution of each client, ``[W]``.
 
     The sizes of those that are asked and balanced sum to ``batch`` for each of them, or to what their bounds allow if
     that is less, and are the ones with which the last ends earliest: the exact solver, with communication as a time
     besides.
     """
-    upper_W, held_by_W = _bounds(now, rules)
-    minimum_W = np.minimum(rules.min_batch, upper_W)
-    upper_W = np.fmin(upper_W, now.fixed)
-    lower_W = np.fmin(np.fmax(minimum_W, now.fixed), upper_W)
+    upper_W, limit_reason_W = _upper_bounds(now, limits)
+    minimum_W = np.minimum(limits.min_batch, upper_W)
+    upper_W = np.fmin(upper_W, now.fixed_size)
+    lower_W = np.fmin(np.fmax(minimum_W, now.fixed_size), upper_W)
     reason_W = np.where(upper_W < 1, Reason.NO_ROOM, Reason.BALANCED)
-    if rules.deadline is not None:
+    if limits.deadline is not None:
         margin_W = np.exp(np.minimum(now.spread, MAX_SPREAD))
-        left_W = (rules.deadline - now.comm) / margin_W
+        left_W = (limits.deadline - now.comm) / margin_W
         most_W = np.floor((left_W - now.curves.intercept) / now.curves.slope)
         in_time_W = np.where(now.curves.floor <= left_W, most_W, -1.0)
         misses_W = (in_time_W < minimum_W) & (upper_W >= 1)
-        reason_W = np.where(misses_W, np.where(now.due, Reason.TRIED_AGAIN, Reason.LEFT_OUT), reason_W)
+        reason_W = np.where(misses_W, np.where(now.is_retry_due, Reason.TRIED_AGAIN, Reason.LEFT_OUT), reason_W)
         shorter_W = ~misses_W & (in_time_W < upper_W)
         upper_W = np.where(misses_W, minimum_W, np.where(shorter_W, in_time_W, upper_W))
         lower_W = np.minimum(lower_W, upper_W)
-        held_by_W = np.where(shorter_W, Reason.DEADLINE, held_by_W)
+        limit_reason_W = np.where(shorter_W, Reason.DEADLINE, limit_reason_W)
     planned_W = (reason_W != Reason.NO_ROOM) & (reason_W != Reason.LEFT_OUT)
     size_W = np.zeros(len(upper_W), dtype=np.int64)
     caution_W = np.ones(len(upper_W))
-    caution_W[planned_W] = caution_of(1.0 / now.curves.slope[planned_W], now.spread[planned_W], rules.risk)
-    size_W[planned_W] = _split(now, planned_W, lower_W, upper_W, caution_W, rules.batch)
-    reason_W = np.where((reason_W == Reason.BALANCED) & np.isfinite(now.fixed), now.cause, reason_W)
+    caution_W[planned_W] = choose_caution(1.0 / now.curves.slope[planned_W], now.spread[planned_W], limits.risk)
+    size_W[planned_W] = _split_planned(now, planned_W, lower_W, upper_W, caution_W, limits.batch)
+    reason_W = np.where((reason_W == Reason.BALANCED) & np.isfinite(now.fixed_size), now.fixed_reason, reason_W)
     balanced_W = reason_W == Reason.BALANCED
-    reason_W = np.where(balanced_W & (size_W >= upper_W), held_by_W, reason_W)
+    reason_W = np.where(balanced_W & (size_W >= upper_W), limit_reason_W, reason_W)
     smallest_W = balanced_W & (size_W == lower_W) & (size_W < upper_W)
     if smallest_W.any():  # those that end later than the median of those asked, by more than the time of a sample
         end_W = now.curves.busy_seconds(size_W) + now.comm
@@ -413,7 +413,7 @@ def sized(now: RoundBounds, rules: Rules) -> tuple[Sizes, Sizes, Array, Array]:
     return size_W, reason_W, upper_W, caution_W
 
 
-def caution_of(speed_W: Array, spread_W: Array, risk: float) -> Array:
+def choose_caution(speed_W: Array, spread_W: Array, risk: float) -> Array:
     """Return how many times as slow as forecast to take each client, ``[W]``; 1 for those least uncertain.
 
     The slowest of many decides when a round ends, and it is often one whose speed is hardly known. Each client is taken
@@ -423,9 +423,9 @@ def caution_of(speed_W: Array, spread_W: Array, risk: float) -> Array:
 
     Two clients of ten are never seen before; then all of them, which leaves nobody to take over:
 
-    >>> caution_of(np.full(10, 100.0), np.where(np.arange(10) < 2, 0.5, 0.05), 1.0)[[0, 9]].round(1)
+    >>> choose_caution(np.full(10, 100.0), np.where(np.arange(10) < 2, 0.5, 0.05), 1.0)[[0, 9]].round(1)
     array([2.1, 1. ])
-    >>> caution_of(np.full(10, 100.0), np.full(10, 0.5), 1.0)[[0, 9]]
+    >>> choose_caution(np.full(10, 100.0), np.full(10, 0.5), 1.0)[[0, 9]]
     array([1., 1.])
     """
     if not len(spread_W) or risk == 0:
@@ -440,17 +440,17 @@ def caution_of(speed_W: Array, spread_W: Array, risk: float) -> Array:
     spread_G = np.bincount(group_W, spread_W) / np.maximum(count_G, 1) + (count_G == 0)
     time_U = np.linspace(-4.0, 4.0, 161) * spread_W.max()
     score_ZUG = time_U[:, None] / spread_G + QUANTILES_Z[:, None, None]
-    ended_ZU = np.exp(np.interp(score_ZUG, SCORES, LOG_CHANCE) @ count_G)  # the chance that all have
+    ended_ZU = np.exp(np.interp(score_ZUG, NORMAL_SCORES, LOG_NORMAL_CDF) @ count_G)  # the chance that all have
     end_Z = time_U[-1] - ended_ZU.sum(axis=1) * (time_U[1] - time_U[0])
     cost_Z = end_Z - np.log(np.exp(-QUANTILES_Z[:, None] * spread_G) @ counted_G)
     return np.asarray(np.exp(risk * QUANTILES_Z[int(np.argmin(cost_Z))] * excess_W))
 
 
-def _bounds(now: RoundBounds, rules: Rules) -> tuple[Array, Sizes]:
+def _upper_bounds(now: RoundBounds, limits: SizeLimits) -> tuple[Array, Sizes]:
     """Return the most samples of each client, and which bound that is, ``[W]``."""
     bounds = np.stack(
         [
-            np.full(len(now.comm), float(rules.largest)),
+            np.full(len(now.comm), float(limits.largest)),
             np.where(np.isnan(now.data), np.inf, np.floor(now.data)),
             np.floor(np.minimum(now.memory, now.curves.limit)),
         ]
@@ -459,7 +459,9 @@ def _bounds(now: RoundBounds, rules: Rules) -> tuple[Array, Sizes]:
     return np.maximum(bounds.min(axis=0), 0.0), held_by
 
 
-def _split(now: RoundBounds, planned_W: Mask, lower_W: Array, upper_W: Array, caution_W: Array, batch: int) -> Sizes:
+def _split_planned(
+    now: RoundBounds, planned_W: Mask, lower_W: Array, upper_W: Array, caution_W: Array, batch: int
+) -> Sizes:
     count = int(planned_W.sum())
     if not count:
         return np.zeros(0, dtype=np.int64)
@@ -468,6 +470,6 @@ def _split(now: RoundBounds, planned_W: Mask, lower_W: Array, upper_W: Array, ca
     )
     curves = Curves(floor, slope, intercept, np.full(count, np.inf))
     low, high = lower_W[planned_W], upper_W[planned_W]
-    free = np.isnan(now.fixed[planned_W])
+    free = np.isnan(now.fixed_size[planned_W])
     total = int(np.clip(batch * free.sum() + high[~free].sum(), low.sum(), high.sum()))
     return split(curves, total, lower=low, upper=high, comm=now.comm[planned_W]).sizes

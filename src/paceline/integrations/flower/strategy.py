@@ -84,7 +84,7 @@ def replies_to(plan: RoundPlan, messages: Sequence[Any]) -> list[Reply]:
     strangers = []
     for message in messages:
         reply = _reply(message)
-        place = plan.place.get(reply.client)
+        place = plan.index_by_client.get(reply.client)
         if place is None or not plan.participating[place] or reply.client in found:
             strangers.append(reply.client)
         else:
