@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from paceline.coordinator.asynchronous import SCHEMES, SGD, EpochSampler, Outcome, Server, saps, scheme
-from paceline.coordinator.asynchronous.rules import Bounded, Mean, Ranged
+from paceline.coordinator.asynchronous.rules import BoundedSlackGate, MeanGathering, SlackRangeGate
 
 
 def server_of(rules, workers="abc", start=(1.0,), rate=0.1, batch=10, samples=10_000):
@@ -123,7 +123,7 @@ def test_lb_bsp_balances_batches():
 
 
 def test_ssp_stops_beyond_the_slack():
-    server = server_of(replace(scheme("ssp", 2), gate=Bounded(1)), workers="ab")
+    server = server_of(replace(scheme("ssp", 2), gate=BoundedSlackGate(1)), workers="ab")
     b = server.pull("b")
     for _ in range(2):
         push(server, "a", server.pull("a"), 0.0)
@@ -133,7 +133,7 @@ def test_ssp_stops_beyond_the_slack():
 
 
 def test_dssp_runs_until_the_slowest_is_due():
-    server = server_of(replace(scheme("dssp", 2), gate=Ranged(2, 5)), workers="ab")
+    server = server_of(replace(scheme("dssp", 2), gate=SlackRangeGate(2, 5)), workers="ab")
     for now in (4.0, 8.0):
         push(server, "b", server.pull("b"), 0.0, now=now)
     slow, starts = server.pull("b"), 0
@@ -151,19 +151,19 @@ def test_dssp_runs_until_the_slowest_is_due():
 
 
 def test_dssp_grants_extra_steps():
-    server = server_of(replace(scheme("dssp", 2), gate=Ranged(1, 5)), workers="ab")
+    server = server_of(replace(scheme("dssp", 2), gate=SlackRangeGate(1, 5)), workers="ab")
     for now in (0.0, 4.0):
         push(server, "b", server.pull("b"), 0.0, now=now)
     for now in (3.0, 4.0, 5.0, 6.0):  # at 6 s it is two ahead, beyond the bound of 1; the slow one is due at 8 s
         push(server, "a", server.pull("a"), 0.0, now=now)
-    assert server.fleet.members["a"].extra == 2
+    assert server.fleet.members["a"].extra_steps == 2
     for now in (7.0, 8.0):
         push(server, "a", server.pull("a"), 0.0, now=now)
     assert server.pull("a") is None
 
 
 def test_k_sync_cancels_the_others():
-    server = server_of(replace(scheme("k-sync", 3), gathering=Mean(2)))
+    server = server_of(replace(scheme("k-sync", 3), gathering=MeanGathering(2)))
     pulled = {worker: server.pull(worker) for worker in "abc"}
     push(server, "a", pulled["a"], 1.0)
     verdict = push(server, "b", pulled["b"], 3.0)
@@ -175,7 +175,7 @@ def test_k_sync_cancels_the_others():
 
 
 def test_backup_workers_drop_late_pushes():
-    server = server_of(replace(scheme("backup", 3), gathering=Mean(2)))
+    server = server_of(replace(scheme("backup", 3), gathering=MeanGathering(2)))
     pulled = {worker: server.pull(worker) for worker in "abc"}
     push(server, "a", pulled["a"], 1.0)
     push(server, "b", pulled["b"], 3.0)
@@ -186,7 +186,7 @@ def test_backup_workers_drop_late_pushes():
 
 def test_k_batch_async_and_k_async():
     for name, waits in (("k-batch-async", False), ("k-async", True)):
-        server = server_of(replace(scheme(name, 3), gathering=Mean(2)))
+        server = server_of(replace(scheme(name, 3), gathering=MeanGathering(2)))
         push(server, "a", server.pull("a"), 1.0)
         again = server.pull("a")
         assert (again is None) == waits
@@ -196,7 +196,7 @@ def test_k_batch_async_and_k_async():
 
 
 def test_fed_buff_scales_by_staleness():
-    server = server_of(replace(scheme("fed-buff", 3), gathering=Mean(2)))
+    server = server_of(replace(scheme("fed-buff", 3), gathering=MeanGathering(2)))
     a, b, c = (server.pull(worker) for worker in "abc")
     push(server, "a", a, 1.0)
     push(server, "b", b, 3.0)

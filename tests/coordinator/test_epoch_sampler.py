@@ -39,7 +39,7 @@ def test_sampler_equals_a_plain_queue(acts, count, epochs, seed):
         elif held:
             assigned, wanted = held.pop(0)
             kept = min(number, len(wanted))
-            sampler.apply(assigned.first(kept)) if what == "apply" else sampler.give_back(assigned.first(kept))
+            sampler.mark_applied(assigned.first(kept)) if what == "apply" else sampler.give_back(assigned.first(kept))
             sampler.give_back(assigned.after(kept))
             for epoch, _ in wanted[:kept] if what == "apply" else []:
                 applied[epoch] = applied.get(epoch, 0) + 1

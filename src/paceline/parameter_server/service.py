@@ -20,7 +20,7 @@ from paceline._files import atomic_write
 from paceline._text import count, join_names
 from paceline.coordinator.asynchronous.epoch_sampler import SampleBatch
 from paceline.coordinator.asynchronous.optimizer import Vector
-from paceline.coordinator.asynchronous.server import WASTED, Account, Outcome, Server, Verdict
+from paceline.coordinator.asynchronous.server import WASTED_OUTCOMES, Outcome, Server, Verdict, WorkerAccount
 from paceline.coordinator.asynchronous.staleness import StalenessReport
 from paceline.coordinator.asynchronous.workers import Stamp
 from paceline.recording.records import Round
@@ -159,7 +159,7 @@ class Service:
                     worker, stamp, gradient, samples, seconds=seconds, comm_seconds=comm_seconds, now=time.monotonic()
                 )
             notify(self.on_verdict, verdict, "on_verdict")
-        if verdict.outcome in WASTED:
+        if verdict.outcome in WASTED_OUTCOMES:
             level = logging.WARNING if verdict.outcome is Outcome.REFUSED else logging.INFO
             logger.log(level, "%s", verdict.why)
         self._save_if_due()
@@ -174,7 +174,7 @@ class Service:
     def patience_now(self) -> float:
         """Seconds to wait for silent workers at the end: longer than the longest step of any worker."""
         with self._changed:
-            pushed = [member.pushed for member in self.server.fleet if len(member.pushed) > 1]
+            pushed = [member.push_times for member in self.server.fleet if len(member.push_times) > 1]
         # A step may take this many times as long as the one before it, and its worker still be at work.
         return max([self._patience, *(3.0 * (last - before) for before, last in pushed)])
 
@@ -310,7 +310,7 @@ class Standing:
         seen, accounts = server.staleness_reports(), server.ledger.accounts.values()
         self.sizes = {one.worker: one.size for one in seen}
         self.stragglers = {one.worker: one.why for one in seen if one.is_straggler}
-        self.wasted = {outcome: sum(one.samples[outcome] for one in accounts) for outcome in WASTED}
+        self.wasted = {outcome: sum(one.samples[outcome] for one in accounts) for outcome in WASTED_OUTCOMES}
 
 
 class Rounds:
@@ -347,7 +347,7 @@ class Rounds:
         if not (complete or server.finished):
             return
         ledger, seen, workers = server.ledger, server.calibration, server.workers
-        accounts = [ledger.accounts.get(worker, Account()) for worker in workers]
+        accounts = [ledger.accounts.get(worker, WorkerAccount()) for worker in workers]
         staleness = [
             [one.staleness for one in self._verdicts if one.worker == worker and one.staleness >= 0]
             for worker in workers
@@ -397,7 +397,7 @@ def _why(before: Standing, now: Standing, verdicts: Sequence[Verdict]) -> str:
         *_named("Joined", [worker for worker in now.sizes if worker not in before.sizes]),
         *_named("Left", [worker for worker in before.sizes if worker not in now.sizes]),
         *_few([reason for worker, reason in now.stragglers.items() if worker not in before.stragglers]),
-        *_few([one.why for one in verdicts if one.outcome in WASTED]),
+        *_few([one.why for one in verdicts if one.outcome in WASTED_OUTCOMES]),
         *_named("Steps given up at the bound", given_up),
         *([f"{count(returned, 'sample')} of steps that were given up went back"] if returned else []),
         *_named("No straggler any more", freed),

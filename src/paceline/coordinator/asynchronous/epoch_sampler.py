@@ -61,7 +61,7 @@ class EpochSampler:
     >>> one, two = sampler.draw(4), sampler.draw(4)
     >>> sorted([*one.rows.tolist(), *two.rows.tolist()])
     [0, 1, 2, 3, 4, 5]
-    >>> sampler.apply(two)
+    >>> sampler.mark_applied(two)
     >>> sampler.give_back(one)
     >>> sorted(sampler.draw(9).rows) == sorted(one.rows)
     True
@@ -77,8 +77,8 @@ class EpochSampler:
         self.epochs = epochs
         self.applied = 0
         self._returned: deque[SampleBatch] = deque()
-        self._applied_of: dict[int, int] = {}
-        self._completed = 0
+        self._applied_by_epoch: dict[int, int] = {}
+        self._completed_epochs = 0
         self._shuffle(0)
 
     def draw(self, count: int, min_batch: int = 1) -> SampleBatch:
@@ -118,11 +118,11 @@ class EpochSampler:
         if len(assigned):
             self._returned.append(assigned)
 
-    def apply(self, assigned: SampleBatch) -> None:
-        """Take note that samples were applied."""
+    def mark_applied(self, assigned: SampleBatch) -> None:
+        """Record that samples were applied."""
         self.applied += len(assigned)
         for epoch, count in Counter(assigned.epochs.tolist()).items():
-            self._applied_of[epoch] = self._applied_of.get(epoch, 0) + count
+            self._applied_by_epoch[epoch] = self._applied_by_epoch.get(epoch, 0) + count
 
     @property
     def empty(self) -> bool:
@@ -143,10 +143,10 @@ class EpochSampler:
     @property
     def epoch(self) -> int:
         """Number of epochs, from the first on, that have been applied completely."""
-        epoch = self._completed
-        while self._applied_of.get(epoch, 0) == self.samples:
+        epoch = self._completed_epochs
+        while self._applied_by_epoch.get(epoch, 0) == self.samples:
             epoch += 1
-        self._completed = epoch
+        self._completed_epochs = epoch
         return epoch
 
     def state_dict(self, held: Sequence[SampleBatch] = ()) -> dict[str, NDArray[Any]]:
@@ -158,8 +158,8 @@ class EpochSampler:
             "place": np.array([self._epoch, self._place, self.applied]),
             "returned_rows": np.concatenate([none, *(assigned.rows for assigned in back)]),
             "returned_epochs": np.concatenate([none, *(assigned.epochs for assigned in back)]),
-            "applied_epochs": np.array(list(self._applied_of), dtype=np.int64),
-            "applied_counts": np.array(list(self._applied_of.values()), dtype=np.int64),
+            "applied_epochs": np.array(list(self._applied_by_epoch), dtype=np.int64),
+            "applied_counts": np.array(list(self._applied_by_epoch.values()), dtype=np.int64),
         }
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -168,20 +168,20 @@ class EpochSampler:
         Raises
         ------
         ValueError
-            If :meth:`require_fit` says so; nothing is changed then.
+            If :meth:`validate_state` raises it; nothing is changed then.
         """
-        self.require_fit(state)
+        self.validate_state(state)
         epoch, place, self.applied = (int(value) for value in state["place"])
         self._shuffle(epoch)
         self._place = place
         self._returned = deque()
         self.give_back(SampleBatch(state["returned_rows"].copy(), state["returned_epochs"].copy()))
         counts = zip(state["applied_epochs"], state["applied_counts"], strict=True)
-        self._applied_of = {int(epoch): int(count) for epoch, count in counts}
-        self._completed = 0
+        self._applied_by_epoch = {int(epoch): int(count) for epoch, count in counts}
+        self._completed_epochs = 0
 
-    def require_fit(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Raise a ValueError if a state is that of other samples, another seed, or more epochs than these."""
+    def validate_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Raise a ValueError if the state has other samples, another seed or more epochs than this sampler."""
         samples, seed, _ = (int(value) for value in state["size"])
         if (samples, seed) != (self.samples, self.seed):
             raise ValueError(
@@ -192,7 +192,7 @@ class EpochSampler:
         if self.epochs is not None and (epoch, place) > (self.epochs, 0):
             raise ValueError(
                 f"the state has assigned samples of epoch {epoch + 1 if place else epoch}, and epochs is "
-                f"{self.epochs}: ask for as many as before, or more"
+                f"{self.epochs}: set epochs to at least the number of before"
             )
 
     def _shuffle(self, epoch: int) -> None:

@@ -110,12 +110,12 @@ class SGD:
         self._momentum_P = np.array(state["momentum"]) if "momentum" in state else None
 
 
-def flaw(gradient: Vector, parameters: Vector) -> str:
-    """Return the flaw of a gradient for these parameters; an empty text if it has none.
+def gradient_error(gradient: Vector, parameters: Vector) -> str:
+    """Return what is wrong with a gradient for these parameters; an empty text if nothing is.
 
-    >>> flaw(np.array([1.0, np.nan]), np.zeros(2))
+    >>> gradient_error(np.array([1.0, np.nan]), np.zeros(2))
     '1 of its 2 numbers is NaN or infinite'
-    >>> flaw(np.zeros(3), np.zeros(2))
+    >>> gradient_error(np.zeros(3), np.zeros(2))
     'its shape is (3,), that of the parameters (2,)'
     """
     if not isinstance(gradient, np.ndarray) or gradient.dtype.kind != "f":
@@ -128,10 +128,10 @@ def flaw(gradient: Vector, parameters: Vector) -> str:
     return ""
 
 
-def miscounted(samples: int, assigned: int) -> str:
-    """Return the flaw in the number of samples that a push claims; an empty text if it has none.
+def sample_count_error(samples: int, assigned: int) -> str:
+    """Return what is wrong with the number of samples of a push; an empty text if nothing is.
 
-    >>> miscounted(samples=9, assigned=8)
+    >>> sample_count_error(samples=9, assigned=8)
     'it claims to be the mean of 9 samples, and 8 were assigned'
     """
     if 1 <= samples <= assigned:

@@ -17,7 +17,7 @@ from paceline.solver import split
 
 
 @dataclass(frozen=True, eq=False)
-class Outlook:
+class SizingInputs:
     """Inputs from which a rule chooses the batch sizes; arrays are ``[W]``."""
 
     batch: int
@@ -43,13 +43,13 @@ class Sizing:
     By this rule everybody takes a full batch.
     """
 
-    def sizes(self, outlook: Outlook) -> Sizes:
+    def sizes(self, inputs: SizingInputs) -> Sizes:
         """Return the samples of each worker's next step, ``[W]``, at least 1."""
-        return np.full(len(outlook.sizes), outlook.batch, dtype=np.int64)
+        return np.full(len(inputs.sizes), inputs.batch, dtype=np.int64)
 
 
 @dataclass(frozen=True)
-class ByForecast(Sizing):
+class ForecastSizing(Sizing):
     """Slow workers take less, so that all compute equally long, as far as forecasts allow. Paceline's own rule.
 
     The fastest takes a full batch. Nobody else is to compute longer, but for what the forecast's spread leaves open: a
@@ -67,12 +67,12 @@ class ByForecast(Sizing):
     --------
     >>> nothing, full, speed = np.zeros(3), np.array([32, 32, 32]), np.array([80.0, 40.0, 10.0])
     >>> known = {"staleness": nothing, "speed": speed, "known": speed > 0, "spread": nothing}
-    >>> ByForecast().sizes(Outlook(32, full, overhead=nothing, **known))
+    >>> ForecastSizing().sizes(SizingInputs(32, full, overhead=nothing, **known))
     array([32, 16,  4])
 
     Communication takes as long as the fastest computes:
 
-    >>> ByForecast().sizes(Outlook(32, full, overhead=np.full(3, 0.4), **known))
+    >>> ForecastSizing().sizes(SizingInputs(32, full, overhead=np.full(3, 0.4), **known))
     array([32, 28,  7])
     """
 
@@ -82,71 +82,73 @@ class ByForecast(Sizing):
         if not 0 < self.first <= 1:
             raise ValueError(f"first must lie in (0, 1], got {self.first}")
 
-    def sizes(self, outlook: Outlook) -> Sizes:
-        sizes_W = np.full(len(outlook.sizes), self.first * outlook.batch)
-        if (known := outlook.known).any():
-            speed_W, spread_W = outlook.speed[known], np.nan_to_num(outlook.spread[known], posinf=0.0)
+    def sizes(self, inputs: SizingInputs) -> Sizes:
+        sizes_W = np.full(len(inputs.sizes), self.first * inputs.batch)
+        if (known := inputs.known).any():
+            speed_W, spread_W = inputs.speed[known], np.nan_to_num(inputs.spread[known], posinf=0.0)
             fastest = int(speed_W.argmax())
             # Speeds within one standard deviation of their ratio count as equal.
             unsure_W = np.hypot(spread_W, spread_W[fastest])
             slower_W = np.maximum(speed_W[fastest] / speed_W * np.exp(-unsure_W), 1.0)
-            sizes_W[known] = outlook.batch / _affordable(slower_W, outlook.batch / speed_W, outlook.overhead[known])
+            sizes_W[known] = inputs.batch / _affordable_divisors(
+                slower_W, inputs.batch / speed_W, inputs.overhead[known]
+            )
         # Rounded up, as a part of a sample is not worth its communication; but not for the sake of a last digit.
-        return np.clip(np.ceil(sizes_W * (1 - 1e-9)), 1, outlook.batch).astype(np.int64)
+        return np.clip(np.ceil(sizes_W * (1 - 1e-9)), 1, inputs.batch).astype(np.int64)
 
 
 @dataclass(frozen=True)
-class ByVersions(Sizing):
+class StalenessSizing(Sizing):
     """Stragglers take less by the staleness that they have shown: the same aim, without a forecast.
 
     >>> staleness, speed = np.array([0.5, 2.0]), np.ones(2)
-    >>> outlook = Outlook(32, np.array([32, 32]), staleness, speed, speed > 0, np.zeros(2), np.zeros(2))
-    >>> ByVersions().sizes(outlook)
+    >>> inputs = SizingInputs(32, np.array([32, 32]), staleness, speed, speed > 0, np.zeros(2), np.zeros(2))
+    >>> StalenessSizing().sizes(inputs)
     array([32, 16])
     """
 
-    def sizes(self, outlook: Outlook) -> Sizes:
-        allowed = len(outlook.sizes) - 1
+    def sizes(self, inputs: SizingInputs) -> Sizes:
+        allowed = len(inputs.sizes) - 1
         if not allowed:  # nobody else pushes: nothing is stale
-            return Sizing().sizes(outlook)
+            return Sizing().sizes(inputs)
         # Versions. The smoothed staleness of a worker that pushes alone fades towards 0; below this it counts as this.
-        ratio_W = np.where(outlook.staleness > 0, allowed / np.maximum(outlook.staleness, 1e-6), 1.0)
+        ratio_W = np.where(inputs.staleness > 0, allowed / np.maximum(inputs.staleness, 1e-6), 1.0)
         # Half the way in the logarithm: a smoothed staleness answers late, and the full way would swing.
-        sizes_W = np.asarray(outlook.sizes * np.sqrt(ratio_W), dtype=np.float64)
+        sizes_W = np.asarray(inputs.sizes * np.sqrt(ratio_W), dtype=np.float64)
         # The largest is a full batch: staleness shows ratios only, and all sizes together would drift.
-        sizes_W = sizes_W * (outlook.batch / sizes_W.max())
-        integer_W: Sizes = np.clip(np.floor(sizes_W * (1 + 1e-9)), 1, outlook.batch).astype(np.int64)
+        sizes_W = sizes_W * (inputs.batch / sizes_W.max())
+        integer_W: Sizes = np.clip(np.floor(sizes_W * (1 + 1e-9)), 1, inputs.batch).astype(np.int64)
         return integer_W
 
 
 @dataclass(frozen=True)
-class BalancedBatches(Sizing):
+class BalancedSizing(Sizing):
     """Batches that end together and add up to W full ones: LB-BSP (Chen et al., SoCC 2020), under a barrier.
 
     >>> speed = np.array([20.0, 10.0])
-    >>> outlook = Outlook(30, np.array([30, 30]), np.zeros(2), speed, speed > 0, np.zeros(2), np.zeros(2))
-    >>> BalancedBatches().sizes(outlook)
+    >>> inputs = SizingInputs(30, np.array([30, 30]), np.zeros(2), speed, speed > 0, np.zeros(2), np.zeros(2))
+    >>> BalancedSizing().sizes(inputs)
     array([40, 20])
     """
 
-    def sizes(self, outlook: Outlook) -> Sizes:
-        workers = len(outlook.sizes)
-        return split(Curves.from_speed(outlook.speed), outlook.batch * workers, lower=1, comm=outlook.overhead).sizes
+    def sizes(self, inputs: SizingInputs) -> Sizes:
+        workers = len(inputs.sizes)
+        return split(Curves.from_speed(inputs.speed), inputs.batch * workers, lower=1, comm=inputs.overhead).sizes
 
 
-def _affordable(slower_W: Array, full_W: Array, comm_W: Array) -> Array:
-    """Return by how much each full batch may be divided, ``[W]``, at most by ``slower_W``, at the price allowed.
+def _affordable_divisors(slower_W: Array, full_W: Array, comm_W: Array) -> Array:
+    """Return the factor by which each full batch may shrink, ``[W]``, at most ``slower_W``, at the allowed cost.
 
     Times are those of computing a full batch and of communication, in seconds.
     """
     # Smaller batches may cost 5% of the samples a second of full ones, as each pays for its wire.
     needed = 0.95 * (1 / (comm_W + full_W)).sum()
 
-    def divided(stretch: float) -> Array:
+    def divisors(stretch: float) -> Array:
         return np.maximum(slower_W / stretch, 1.0)
 
     def is_affordable(stretch: float) -> bool:
-        parts_W = 1 / divided(stretch)
+        parts_W = 1 / divisors(stretch)
         return bool((parts_W / (comm_W + full_W * parts_W)).sum() >= needed)
 
     if is_affordable(1.0):
@@ -156,18 +158,18 @@ def _affordable(slower_W: Array, full_W: Array, comm_W: Array) -> Array:
     for _ in range(20):
         middle = (low + high) / 2
         low, high = (low, middle) if is_affordable(float(np.exp(middle))) else (middle, high)
-    return divided(float(np.exp(high)))
+    return divisors(float(np.exp(high)))
 
 
 class Compensation:
     """Corrects a gradient for the change of the parameters since it was pulled; without a state, unless overridden."""
 
-    def compensated(self, worker: str, gradient: Vector, parameters: Vector, pulled: Vector) -> Vector:
+    def compensate(self, worker: str, gradient: Vector, parameters: Vector, pulled: Vector) -> Vector:
         """Return the gradient to apply at ``parameters``, ``[P]``, for one computed at ``pulled``.
 
         One that overflows is not applied, and must not change the state.
         """
-        raise TypeError(f"{type(self).__name__} must define compensated")
+        raise TypeError(f"{type(self).__name__} must define compensate")
 
     def state_dict(self) -> dict[str, Vector]:
         """Return the state, arrays of ``[P]``."""
@@ -178,13 +180,13 @@ class Compensation:
 
 
 @dataclass(frozen=True)
-class Constant(Compensation):
+class ConstantCompensation(Compensation):
     """g + strength g * g * (w - w_pulled) (DC-ASGD-c; Zheng et al., ICML 2017, equation 10).
 
     g * g stands for the diagonal of the Hessian.
 
-    >>> rule = Constant(strength=2.0)
-    >>> rule.compensated("a", np.array([3.0]), parameters=np.array([1.5]), pulled=np.array([1.0]))
+    >>> rule = ConstantCompensation(strength=2.0)
+    >>> rule.compensate("a", np.array([3.0]), parameters=np.array([1.5]), pulled=np.array([1.0]))
     array([12.])
     """
 
@@ -194,14 +196,16 @@ class Constant(Compensation):
         if not self.strength >= 0:
             raise ValueError(f"strength must be 0 or more, got {self.strength}")
 
-    def compensated(self, worker: str, gradient: Vector, parameters: Vector, pulled: Vector) -> Vector:
+    def compensate(self, worker: str, gradient: Vector, parameters: Vector, pulled: Vector) -> Vector:
         change_P: Vector = self.strength * gradient * gradient * (parameters - pulled)
         return gradient + change_P
 
 
 @dataclass(eq=False)
-class Adaptive(Compensation):
-    """As `Constant`, with strength / sqrt(ms + 1e-10), ms a running mean of g * g (DC-ASGD-a; ICML 2017, equation 14).
+class AdaptiveCompensation(Compensation):
+    """As `ConstantCompensation`, with strength / sqrt(ms + 1e-10), ms a running mean of g * g.
+
+    This is DC-ASGD-a (Zheng et al., ICML 2017, equation 14).
 
     Parameters
     ----------
@@ -212,8 +216,8 @@ class Adaptive(Compensation):
 
     Examples
     --------
-    >>> rule = Adaptive(strength=2.0, memory=0.0)
-    >>> rule.compensated("a", np.array([3.0]), parameters=np.array([1.5]), pulled=np.array([1.0])).round(6)
+    >>> rule = AdaptiveCompensation(strength=2.0, memory=0.0)
+    >>> rule.compensate("a", np.array([3.0]), parameters=np.array([1.5]), pulled=np.array([1.0])).round(6)
     array([6.])
     """
 
@@ -228,7 +232,7 @@ class Adaptive(Compensation):
         if not 0 <= self.memory < 1:
             raise ValueError(f"memory must lie in [0, 1), got {self.memory}")
 
-    def compensated(self, worker: str, gradient: Vector, parameters: Vector, pulled: Vector) -> Vector:
+    def compensate(self, worker: str, gradient: Vector, parameters: Vector, pulled: Vector) -> Vector:
         square_P: Vector = gradient * gradient
         mean_P: Vector = (1 - self.memory) * square_P
         if worker in self._squares:
@@ -250,31 +254,31 @@ Damping: TypeAlias = Callable[[int, int], float]
 """Factor of the learning rate, in (0, 1], for a push of some staleness in a fleet of some size."""
 
 
-def undamped(staleness: int, workers: int) -> float:
+def no_damping(staleness: int, workers: int) -> float:
     """Return 1, as in asynchronous SGD without a bound (ASP; Recht et al., NIPS 2011)."""
     return 1.0
 
 
-def inverse(staleness: int, workers: int) -> float:
+def inverse_damping(staleness: int, workers: int) -> float:
     """Return 1 / tau, and 1 for a fresh gradient (staleness-aware ASGD; Zhang et al., IJCAI 2016, section 3)."""
     return 1.0 / max(staleness, 1)
 
 
-def inverse_next(staleness: int, workers: int) -> float:
+def shifted_inverse_damping(staleness: int, workers: int) -> float:
     """Return 1 / (tau + 1) (DynSGD; Jiang et al., SIGMOD 2017, section 5)."""
     return 1.0 / (staleness + 1)
 
 
-def equal_share(staleness: int, workers: int) -> float:
+def fleet_size_damping(staleness: int, workers: int) -> float:
     """Return 1 / W, whatever the staleness (ConSGD; Jiang et al., SIGMOD 2017, section 4)."""
     return 1.0 / max(workers, 1)
 
 
 @dataclass(frozen=True)
-class Polynomial:
+class PolynomialDamping:
     """(1 + tau) ** -power (FedAsync; Xie et al., 2019, section 5.2; FedBuff takes the power 0.5).
 
-    >>> [Polynomial(0.5)(staleness, workers=4) for staleness in (0, 3)]
+    >>> [PolynomialDamping(0.5)(staleness, workers=4) for staleness in (0, 3)]
     [1.0, 0.5]
     """
 
@@ -292,8 +296,8 @@ class Polynomial:
 class Gate:
     """Decides whether a worker may start a step, and again after every push until it may. By this one nobody waits."""
 
-    def pushed(self, member: Member, fleet: Workers) -> None:
-        """Note that a worker pushed."""
+    def on_push(self, member: Member, fleet: Workers) -> None:
+        """Update the worker's state after a push."""
 
     def may_start(self, member: Member, fleet: Workers) -> bool:
         """Return whether a worker may start its next step now."""
@@ -301,19 +305,19 @@ class Gate:
 
 
 @dataclass(frozen=True)
-class Fresh(Gate):
+class FreshVersionGate(Gate):
     """Nobody starts twice from the same version: the barrier of BSP, and of K-sync."""
 
     def may_start(self, member: Member, fleet: Workers) -> bool:
-        return member.worked_on < fleet.version
+        return member.last_version < fleet.version
 
 
 @dataclass(frozen=True)
-class Bounded(Gate):
+class BoundedSlackGate(Gate):
     """At clock c a worker may start while c <= min c + slack (SSP; Ho et al., NIPS 2013, section 2).
 
     >>> fleet = Workers(members={"fast": Member("fast", clock=3), "slow": Member("slow", clock=1)})
-    >>> [Bounded(slack).may_start(fleet.members["fast"], fleet) for slack in (1, 2)]
+    >>> [BoundedSlackGate(slack).may_start(fleet.members["fast"], fleet) for slack in (1, 2)]
     [False, True]
     """
 
@@ -328,7 +332,7 @@ class Bounded(Gate):
 
 
 @dataclass(frozen=True)
-class Ranged(Gate):
+class SlackRangeGate(Gate):
     """A slack between two bounds, chosen so that the fastest waits least (DSSP; Zhao et al., ICDCS 2019, algorithm 2).
 
     A worker that passes the lower bound as the fastest gets the number of extra steps after which, by the last two
@@ -344,10 +348,10 @@ class Ranged(Gate):
     The fast worker pushes every second, the slow one every 4 s, next at 8 s: after three more steps, at 8 s, the
     fast worker does not wait at all.
 
-    >>> fast, slow = Member("fast", clock=5, pushed=(4.0, 5.0)), Member("slow", clock=1, pushed=(0.0, 4.0))
-    >>> rule = Ranged(low=3, high=9)
-    >>> rule.pushed(fast, Workers(members={"fast": fast, "slow": slow}))
-    >>> fast.extra
+    >>> fast, slow = Member("fast", clock=5, push_times=(4.0, 5.0)), Member("slow", clock=1, push_times=(0.0, 4.0))
+    >>> rule = SlackRangeGate(low=3, high=9)
+    >>> rule.on_push(fast, Workers(members={"fast": fast, "slow": slow}))
+    >>> fast.extra_steps
     3
     """
 
@@ -358,29 +362,29 @@ class Ranged(Gate):
         if not 0 <= self.low <= self.high:
             raise ValueError(f"low and high must be 0 or more and in this order, got {self.low} and {self.high}")
 
-    def pushed(self, member: Member, fleet: Workers) -> None:
+    def on_push(self, member: Member, fleet: Workers) -> None:
         slowest = fleet.slowest
-        if member.extra:
-            member.extra -= 1
+        if member.extra_steps:
+            member.extra_steps -= 1
         elif member.clock == slowest.clock + self.low + 1 and member.clock == max(other.clock for other in fleet):
             # Granted once, when the bound is passed: whoever has used its steps up waits for the slowest.
-            member.extra = self._extra(member, slowest)
+            member.extra_steps = self._choose_extra_steps(member, slowest)
 
     def may_start(self, member: Member, fleet: Workers) -> bool:
-        return member.extra > 0 or member.clock <= fleet.slowest.clock + self.low
+        return member.extra_steps > 0 or member.clock <= fleet.slowest.clock + self.low
 
-    def _extra(self, fast: Member, slow: Member) -> int:
-        """Return after how many extra steps the wait for the slowest's next push is shortest, by straight lines."""
-        if len(fast.pushed) < 2 or len(slow.pushed) < 2:
+    def _choose_extra_steps(self, fast: Member, slow: Member) -> int:
+        """Return the number of extra steps after which the wait for the slowest's next push is shortest."""
+        if len(fast.push_times) < 2 or len(slow.push_times) < 2:
             return 0
-        pace, slow_pace = fast.pushed[1] - fast.pushed[0], slow.pushed[1] - slow.pushed[0]
+        pace, slow_pace = fast.push_times[1] - fast.push_times[0], slow.push_times[1] - slow.push_times[0]
         if not (pace > 0 and slow_pace > 0):  # no times were given
             return 0
 
         def wait(extra: int) -> float:
-            ready = fast.pushed[1] + extra * pace
-            pushes = max(math.ceil((ready - slow.pushed[1]) / slow_pace - 1e-9), 1)
-            return slow.pushed[1] + pushes * slow_pace - ready
+            ready = fast.push_times[1] + extra * pace
+            pushes = max(math.ceil((ready - slow.push_times[1]) / slow_pace - 1e-9), 1)
+            return slow.push_times[1] + pushes * slow_pace - ready
 
         return min(range(self.high - self.low + 1), key=wait)
 
@@ -392,13 +396,13 @@ class Gathering:
     mean: ClassVar[bool] = False
     """Whether the update is the mean of the pushes, weighted by samples; otherwise it is their sum."""
 
-    def ready(self, pushes: int, fleet: Workers, bound: int | None) -> bool:
-        """Return whether the gathered pushes, at least one, are to be applied now."""
+    def is_ready(self, pushes: int, fleet: Workers, bound: int | None) -> bool:
+        """Return whether to apply the gathered pushes now; there is at least one."""
         return True
 
 
 @dataclass(frozen=True)
-class Mean(Gathering):
+class MeanGathering(Gathering):
     """The mean of a number of pushes is an update.
 
     Parameters
@@ -411,20 +415,20 @@ class Mean(Gathering):
     --------
     >>> from paceline.coordinator.asynchronous.workers import Member
     >>> fleet = Workers(members={name: Member(name) for name in "abcd"})
-    >>> [Mean(count).ready(3, fleet, bound=None) for count in (3, 0, -1, 9)]
+    >>> [MeanGathering(count).is_ready(3, fleet, bound=None) for count in (3, 0, -1, 9)]
     [True, False, True, False]
     """
 
     pushes: int
     mean: ClassVar[bool] = True
 
-    def ready(self, pushes: int, fleet: Workers, bound: int | None) -> bool:
+    def is_ready(self, pushes: int, fleet: Workers, bound: int | None) -> bool:
         wanted = self.pushes if self.pushes > 0 else len(fleet) + self.pushes
         return pushes >= max(min(wanted, len(fleet)), 1)
 
 
 @dataclass(frozen=True)
-class Paced(Gathering):
+class PacedGathering(Gathering):
     """Every push is an update, unless that would carry a step under way past the bound: then it is gathered. Ours.
 
     A version is admitted only while no worker at a step would become staler than the bound. Until it has pushed, the
@@ -434,9 +438,9 @@ class Paced(Gathering):
     long, and whoever drew them next would be given up as well.
     """
 
-    def ready(self, pushes: int, fleet: Workers, bound: int | None) -> bool:
+    def is_ready(self, pushes: int, fleet: Workers, bound: int | None) -> bool:
         # Nothing more is given up while this share of all steps has been lost like that.
-        if bound is None or (pushes >= len(fleet) and fleet.lost <= 0.025 * fleet.pushes):
+        if bound is None or (pushes >= len(fleet) and fleet.lost_steps <= 0.025 * fleet.pushes):
             return True
         oldest = fleet.version - bound
         return all(member.step is None or member.step.stamp.version > oldest for member in fleet)

@@ -9,29 +9,29 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from paceline.coordinator.asynchronous.rules import (
-    Adaptive,
-    BalancedBatches,
-    Bounded,
-    ByForecast,
-    ByVersions,
+    AdaptiveCompensation,
+    BalancedSizing,
+    BoundedSlackGate,
     Compensation,
-    Constant,
+    ConstantCompensation,
     Damping,
-    Fresh,
+    ForecastSizing,
+    FreshVersionGate,
     Gate,
     Gathering,
-    Mean,
-    Paced,
-    Polynomial,
-    Ranged,
+    MeanGathering,
+    PacedGathering,
+    PolynomialDamping,
     Sizing,
-    equal_share,
-    inverse,
-    inverse_next,
-    undamped,
+    SlackRangeGate,
+    StalenessSizing,
+    fleet_size_damping,
+    inverse_damping,
+    no_damping,
+    shifted_inverse_damping,
 )
 
-EACH, OPEN, FULL = Gathering(), Gate(), Sizing()
+UPDATE_ON_EACH_PUSH, NO_WAITING, FULL_BATCHES = Gathering(), Gate(), Sizing()
 """Every push is an update, no worker waits, and all take full batches."""
 
 
@@ -68,11 +68,11 @@ class Scheme:
     """
 
     name: str
-    damping: Damping = undamped
+    damping: Damping = no_damping
     compensation: Compensation | None = None
-    gathering: Gathering = EACH
-    gate: Gate = OPEN
-    sizing: Sizing = FULL
+    gathering: Gathering = UPDATE_ON_EACH_PUSH
+    gate: Gate = NO_WAITING
+    sizing: Sizing = FULL_BATCHES
     bound: int | None = None
     refresh: bool = False
     by_samples: bool = False
@@ -80,7 +80,7 @@ class Scheme:
     def __post_init__(self) -> None:
         if self.bound is not None and self.bound < 0:
             raise ValueError(f"bound must be 0 versions or more, or None for no bound, got {self.bound}")
-        if self.bound is None and (self.refresh or isinstance(self.gathering, Paced)):
+        if self.bound is None and (self.refresh or isinstance(self.gathering, PacedGathering)):
             raise ValueError(f"{self.name} gives up or paces steps at the bound and has none: set bound")
 
 
@@ -110,8 +110,8 @@ def saps(workers: int, *, bound: int | None = None, forecast: bool = True) -> Sc
     """
     return Scheme(
         name="SaPS" if forecast else "SaPS, no forecast",
-        gathering=Paced(),
-        sizing=ByForecast() if forecast else ByVersions(),
+        gathering=PacedGathering(),
+        sizing=ForecastSizing() if forecast else StalenessSizing(),
         bound=10 * workers if bound is None else bound,
         refresh=True,
         by_samples=True,
@@ -131,41 +131,47 @@ SCHEMES: dict[str, Callable[[int], Scheme]] = {
     # Stragglers shrink by the staleness that they have shown.
     "saps-measured": lambda workers: saps(workers, forecast=False),
     # With the delay compensation of DC-ASGD-a; the server keeps two more rows of parameters a worker.
-    "saps-dc": lambda workers: replace(saps(workers), name="SaPS, compensated", compensation=Adaptive(2.0, 0.95)),
+    "saps-dc": lambda workers: replace(
+        saps(workers), name="SaPS, compensated", compensation=AdaptiveCompensation(2.0, 0.95)
+    ),
     # Asynchronous parallel: every push is applied as it is, no worker waits (Recht et al., NIPS 2011).
     "asp": lambda workers: Scheme(name="ASP"),
     # Bulk-synchronous parallel: equal batches, one update of everybody's mean, a barrier.
-    "bsp": lambda workers: Scheme(name="BSP", gathering=Mean(0), gate=Fresh(), bound=0),
+    "bsp": lambda workers: Scheme(name="BSP", gathering=MeanGathering(0), gate=FreshVersionGate(), bound=0),
     # Load-balanced BSP: batches that end together, under a barrier (Chen et al., SoCC 2020).
-    "lb-bsp": lambda workers: Scheme(name="LB-BSP", gathering=Mean(0), gate=Fresh(), bound=0, sizing=BalancedBatches()),
+    "lb-bsp": lambda workers: Scheme(
+        name="LB-BSP", gathering=MeanGathering(0), gate=FreshVersionGate(), bound=0, sizing=BalancedSizing()
+    ),
     # Stale-synchronous parallel: no worker is more than three steps ahead (Ho et al., NIPS 2013).
-    "ssp": lambda workers: Scheme(name="SSP", gate=Bounded(3)),
+    "ssp": lambda workers: Scheme(name="SSP", gate=BoundedSlackGate(3)),
     # Dynamic SSP: the slack is chosen between two bounds, by the last push times (Zhao et al., ICDCS 2019).
-    "dssp": lambda workers: Scheme(name="DSSP", gate=Ranged(3, 15)),
+    "dssp": lambda workers: Scheme(name="DSSP", gate=SlackRangeGate(3, 15)),
     # Every update scaled by 1 / W (Jiang et al., SIGMOD 2017), under the slack of SSP.
-    "con-sgd": lambda workers: Scheme(name="ConSGD", damping=equal_share, gate=Bounded(3)),
+    "con-sgd": lambda workers: Scheme(name="ConSGD", damping=fleet_size_damping, gate=BoundedSlackGate(3)),
     # Updates scaled by 1 / (tau + 1) (Jiang et al., SIGMOD 2017), under the slack of SSP.
-    "dyn-sgd": lambda workers: Scheme(name="DynSGD", damping=inverse_next, gate=Bounded(3)),
+    "dyn-sgd": lambda workers: Scheme(name="DynSGD", damping=shifted_inverse_damping, gate=BoundedSlackGate(3)),
     # Staleness-aware ASGD: the learning rate over tau (Zhang et al., IJCAI 2016).
-    "sa-asgd": lambda workers: Scheme(name="SA-ASGD", damping=inverse),
+    "sa-asgd": lambda workers: Scheme(name="SA-ASGD", damping=inverse_damping),
     # Delay-compensated ASGD: a constant strength, 0.04 as in the paper; an adaptive one, 2 and memory 0.95 (Zheng et
     # al., ICML 2017).
-    "dc-asgd-c": lambda workers: Scheme(name="DC-ASGD-c", compensation=Constant(0.04)),
-    "dc-asgd-a": lambda workers: Scheme(name="DC-ASGD-a", compensation=Adaptive(2.0, 0.95)),
+    "dc-asgd-c": lambda workers: Scheme(name="DC-ASGD-c", compensation=ConstantCompensation(0.04)),
+    "dc-asgd-a": lambda workers: Scheme(name="DC-ASGD-a", compensation=AdaptiveCompensation(2.0, 0.95)),
     # K-sync SGD: the mean of the first K of a version, the rest is canceled (Dutta et al., AISTATS 2018).
     "k-sync": lambda workers: Scheme(
-        name="K-sync", gathering=Mean(_three_quarters(workers)), gate=Fresh(), bound=0, refresh=True
+        name="K-sync", gathering=MeanGathering(_three_quarters(workers)), gate=FreshVersionGate(), bound=0, refresh=True
     ),
     # BSP with backup workers: the first K of a version count, late ones are dropped (Chen et al., 2016).
     "backup": lambda workers: Scheme(
-        name="backup workers", gathering=Mean(_three_quarters(workers)), gate=Fresh(), bound=0
+        name="backup workers", gathering=MeanGathering(_three_quarters(workers)), gate=FreshVersionGate(), bound=0
     ),
     # K-async SGD: a mean of K different workers, nothing is canceled (Dutta et al., AISTATS 2018).
-    "k-async": lambda workers: Scheme(name="K-async", gathering=Mean(_half(workers)), gate=Fresh()),
+    "k-async": lambda workers: Scheme(name="K-async", gathering=MeanGathering(_half(workers)), gate=FreshVersionGate()),
     # K-batch-async SGD: a mean of K pushes of any workers, no worker waits (Dutta et al., AISTATS 2018).
-    "k-batch-async": lambda workers: Scheme(name="K-batch-async", gathering=Mean(_half(workers))),
+    "k-batch-async": lambda workers: Scheme(name="K-batch-async", gathering=MeanGathering(_half(workers))),
     # FedBuff: a mean of K pushes, each scaled by (1 + tau) ** -0.5 (Nguyen et al., AISTATS 2022).
-    "fed-buff": lambda workers: Scheme(name="FedBuff", gathering=Mean(_half(workers)), damping=Polynomial(0.5)),
+    "fed-buff": lambda workers: Scheme(
+        name="FedBuff", gathering=MeanGathering(_half(workers)), damping=PolynomialDamping(0.5)
+    ),
 }
 """Every scheme by its name, with the number of workers for its argument."""
 
@@ -181,7 +187,7 @@ def scheme(name: str, workers: int) -> Scheme:
     Examples
     --------
     >>> scheme("ssp", workers=4).gate
-    Bounded(slack=3)
+    BoundedSlackGate(slack=3)
     """
     if name not in SCHEMES:
         raise ValueError(f"scheme must be one of {list(SCHEMES)}, got {name!r}")

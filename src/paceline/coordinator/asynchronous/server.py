@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from paceline._arrays import Array, Sizes
 from paceline._text import count
 from paceline.coordinator.asynchronous.epoch_sampler import EpochSampler, SampleBatch
-from paceline.coordinator.asynchronous.optimizer import Optimizer, Vector, flaw, miscounted
+from paceline.coordinator.asynchronous.optimizer import Optimizer, Vector, gradient_error, sample_count_error
 from paceline.coordinator.asynchronous.rules import Gate
 from paceline.coordinator.asynchronous.schemes import Scheme
 from paceline.coordinator.asynchronous.staleness import Calibration, Lookahead, StalenessReport, straggler_bound
-from paceline.coordinator.asynchronous.store import Gathered, Push, Store, part
+from paceline.coordinator.asynchronous.store import GatheredPushes, ParameterStore, Push, substate
 from paceline.coordinator.asynchronous.workers import Member, Stamp, Workers, WorkerStep
 from paceline.predictors import Predictor
 
@@ -38,12 +38,12 @@ class Outcome(Enum):
     REFUSED = "refused"
 
 
-WASTED = (Outcome.DROPPED, Outcome.ABANDONED, Outcome.REFUSED)
+WASTED_OUTCOMES = (Outcome.DROPPED, Outcome.ABANDONED, Outcome.REFUSED)
 """The outcomes whose computing was for nothing; their samples go back into the sampler."""
 
 
 @dataclass
-class Account:
+class WorkerAccount:
     """One worker's steps.
 
     A step that was given up counts with all its samples, as nobody knows how far it was, and with the seconds that its
@@ -64,7 +64,7 @@ class Account:
     @property
     def wasted(self) -> int:
         """Samples computed for nothing."""
-        return sum(self.samples[outcome] for outcome in WASTED)
+        return sum(self.samples[outcome] for outcome in WASTED_OUTCOMES)
 
 
 class Ledger:
@@ -73,30 +73,30 @@ class Ledger:
     Examples
     --------
     >>> ledger = Ledger()
-    >>> ledger.note("a", Outcome.APPLIED, samples=90, staleness=2, seconds=6.0)
-    >>> ledger.note("b", Outcome.DROPPED, samples=10, staleness=9, seconds=2.0)
+    >>> ledger.record("a", Outcome.APPLIED, samples=90, staleness=2, seconds=6.0)
+    >>> ledger.record("b", Outcome.DROPPED, samples=10, staleness=9, seconds=2.0)
     >>> ledger.wasted_share, ledger.wasted_seconds_share, ledger.largest_staleness, ledger.steps(Outcome.DROPPED)
     (0.1, 0.25, 2, 1)
     """
 
     def __init__(self) -> None:
-        self.accounts: dict[str, Account] = {}
+        self.accounts: dict[str, WorkerAccount] = {}
 
-    def note(
+    def record(
         self, worker: str, outcome: Outcome, *, samples: int, staleness: int = 0, seconds: float = math.nan
     ) -> None:
-        """Book a step of a worker that has come to its end."""
-        account = self.accounts.setdefault(worker, Account())
+        """Record a worker's step that has ended."""
+        account = self.accounts.setdefault(worker, WorkerAccount())
         account.steps[outcome] += 1
         account.samples[outcome] += samples
-        if outcome not in WASTED:
+        if outcome not in WASTED_OUTCOMES:
             account.largest_staleness = max(account.largest_staleness, staleness)
-        self.took(worker, outcome, seconds)
+        self.record_seconds(worker, outcome, seconds)
 
-    def took(self, worker: str, outcome: Outcome, seconds: float) -> None:
-        """Book the computing time of a step; one that is not known counts nothing."""
+    def record_seconds(self, worker: str, outcome: Outcome, seconds: float) -> None:
+        """Record the computing time of a step; an unknown one counts nothing."""
         if 0 < seconds < math.inf:
-            booked = self.accounts.setdefault(worker, Account()).seconds
+            booked = self.accounts.setdefault(worker, WorkerAccount()).seconds
             booked[outcome] = booked.get(outcome, 0.0) + seconds
 
     def steps(self, *outcomes: Outcome) -> int:
@@ -114,7 +114,7 @@ class Ledger:
     def wasted_seconds_share(self) -> float:
         """Share of the computing time that was for nothing, of all whose time is known."""
         everything = sum(sum(one.seconds.values()) for one in self.accounts.values())
-        wasted = sum(one.seconds.get(outcome, 0.0) for one in self.accounts.values() for outcome in WASTED)
+        wasted = sum(one.seconds.get(outcome, 0.0) for one in self.accounts.values() for outcome in WASTED_OUTCOMES)
         return wasted / everything if wasted else 0.0
 
     @property
@@ -196,7 +196,7 @@ class Verdict:
                 return f"{self.outcome.value.capitalize()} the push of {self.worker}: {self.reason}{back}"
 
 
-def counted(factor: float) -> Outcome:
+def applied_outcome(factor: float) -> Outcome:
     """Return the outcome of a push that was applied."""
     return Outcome.DAMPED if factor < 1 else Outcome.APPLIED
 
@@ -276,10 +276,10 @@ class Server:
     ) -> None:
         if not 1 <= min_batch <= min(batch, sampler.samples):
             raise ValueError(
-                f"batch and the number of samples must be at least {max(min_batch, 1)}, the fewest of a step; "
+                f"batch and the number of samples must be at least {max(min_batch, 1)}, the smallest step; "
                 f"got min_batch={min_batch}, batch={batch} and {sampler.samples} samples"
             )
-        self.store = Store(parameters, optimizer, scheme.compensation, copy=copy)
+        self.store = ParameterStore(parameters, optimizer, scheme.compensation, copy=copy)
         self.scheme = scheme
         self.sampler = sampler
         self.batch = batch
@@ -287,9 +287,9 @@ class Server:
         self.fleet = Workers()
         self.ledger = Ledger()
         self.calibration = Calibration()
-        self._ahead = Lookahead(self.fleet, scheme.sizing, batch, predictor, min_batch)
-        self._gathered = Gathered(scheme.gathering.mean, scheme.by_samples, batch, optimizer.is_linear)
-        self._tickets = 0
+        self._lookahead = Lookahead(self.fleet, scheme.sizing, batch, predictor, min_batch)
+        self._gathered = GatheredPushes(scheme.gathering.mean, scheme.by_samples, batch, optimizer.is_linear)
+        self._next_ticket = 0
         for worker in workers:
             self.join(worker)
 
@@ -303,14 +303,14 @@ class Server:
         # Under SSP a newcomer at clock 0 would stop everybody until it had caught up.
         clock = self.fleet.slowest.clock if len(self.fleet) else 0
         self.fleet.members[worker] = Member(worker, clock=clock)
-        self._ahead.join(worker)
+        self._lookahead.join(worker)
 
     def leave(self, worker: str) -> tuple[str, ...]:
         """Remove a worker and return its samples to the pool. Return whose steps an update due now gave up."""
-        self._close(self._member(worker), Outcome.ABANDONED)
+        self._end_step(self._member(worker), Outcome.ABANDONED)
         del self.fleet.members[worker]
-        self._ahead.leave(worker)
-        return self._settle()
+        self._lookahead.leave(worker)
+        return self._apply_gathered()
 
     # -- pull and push -------------------------------------------------------------------------------------------
 
@@ -325,15 +325,15 @@ class Server:
             If the worker has not joined.
         """
         member = self._member(worker)
-        self._close(member, Outcome.ABANDONED)
+        self._end_step(member, Outcome.ABANDONED)
         if self.sampler.empty or not self.scheme.gate.may_start(member, self.fleet):
             return None
-        stamp = Stamp(self.version, self._tickets)
-        self._tickets += 1
-        assigned = self.sampler.draw(self._ahead.size(worker), self.min_batch)
-        member.step = WorkerStep(stamp, assigned, self._ahead.expected(worker), self.fleet.pushes)
-        member.worked_on = self.version
-        return Pulled(stamp, self.store.lend(stamp.ticket), member.step.assigned)
+        stamp = Stamp(self.version, self._next_ticket)
+        self._next_ticket += 1
+        assigned = self.sampler.draw(self._lookahead.size(worker), self.min_batch)
+        member.step = WorkerStep(stamp, assigned, self._lookahead.expected_staleness(worker), self.fleet.pushes)
+        member.last_version = self.version
+        return Pulled(stamp, self.store.view_for_step(stamp.ticket), member.step.assigned)
 
     def push(
         self,
@@ -367,38 +367,42 @@ class Server:
         """
         member = self.fleet.members.get(worker)
         if member is None or member.step is None or member.step.stamp != stamp:
-            stale = member.stale(stamp) if member is not None else None
-            if stale is not None and not miscounted(count := stale.count(samples), len(stale.assigned)):
+            stale = member.find_abandoned(stamp) if member is not None else None
+            if stale is not None and not sample_count_error(
+                count := stale.pushed_samples(samples), len(stale.assigned)
+            ):
                 # Its time is learned all the same: a worker whose steps are given up needs the forecast most.
                 self.report(worker, count, seconds, comm_seconds)
-            return self._stray(worker, stamp)
-        count = member.step.count(samples)
-        if wrong := miscounted(count, len(member.step.assigned)) or flaw(gradient, self.store.parameters):
-            return self._waste(member, Outcome.REFUSED, wrong, seconds=seconds)
+            return self._unmatched_push(worker, stamp)
+        count = member.step.pushed_samples(samples)
+        if wrong := sample_count_error(count, len(member.step.assigned)) or gradient_error(
+            gradient, self.store.parameters
+        ):
+            return self._end_wasted_step(member, Outcome.REFUSED, wrong, seconds=seconds)
         staleness = self.version - stamp.version
         # The forecast counts pushes of workers that do not wait; it does not hold where workers wait or pushes are
         # gathered.
         expected = member.step.expected
         if math.isfinite(expected) and type(self.scheme.gate) is Gate and not self.scheme.gathering.mean:
-            self.calibration.note(expected, staleness)
-        member.note(staleness, now)
+            self.calibration.record(expected, staleness)
+        member.record(staleness, now)
         self.fleet.pushes += 1
-        self.scheme.gate.pushed(member, self.fleet)
-        self._ahead.report(worker, count, seconds, comm_seconds)
+        self.scheme.gate.on_push(member, self.fleet)
+        self._lookahead.report(worker, count, seconds, comm_seconds)
         if self.scheme.bound is not None and staleness > self.scheme.bound:
             reason = f"it is {staleness} versions stale, beyond the bound of {self.scheme.bound}"
-            return self._waste(member, Outcome.DROPPED, reason, staleness, seconds=seconds)
-        return self._take(member, gradient, count, staleness, seconds)
+            return self._end_wasted_step(member, Outcome.DROPPED, reason, staleness, seconds=seconds)
+        return self._accept(member, gradient, count, staleness, seconds)
 
     def abandon(self, worker: str) -> tuple[str, ...]:
         """Give up a worker's step, if it is at one: its samples go back. Return whose steps were given up with it."""
-        self._close(self._member(worker), Outcome.ABANDONED)
-        return self._settle()
+        self._end_step(self._member(worker), Outcome.ABANDONED)
+        return self._apply_gathered()
 
     def report(self, worker: str, samples: int, seconds: float, comm_seconds: float = 0.0) -> None:
         """Learn how long a worker took for samples of a step that it gave up half-way; a push reports by itself."""
-        self.ledger.took(worker, Outcome.ABANDONED, seconds)
-        self._ahead.report(worker, samples, seconds, comm_seconds)
+        self.ledger.record_seconds(worker, Outcome.ABANDONED, seconds)
+        self._lookahead.report(worker, samples, seconds, comm_seconds)
 
     def is_given_up(self, worker: str, stamp: Stamp) -> bool:
         """Return whether a step was given up, so that computing on is a waste: ask between micro-batches."""
@@ -440,12 +444,12 @@ class Server:
     @property
     def expected_staleness(self) -> Array:
         """The staleness forecast for each worker's next push, ``[W]``, in versions; NaN without a predictor."""
-        return self._ahead.staleness.copy()
+        return self._lookahead.staleness.copy()
 
     @property
     def sizes(self) -> Sizes:
         """Samples of each worker's next step, ``[W]``."""
-        return self._ahead.sizes.copy()
+        return self._lookahead.sizes.copy()
 
     def staleness_reports(self) -> list[StalenessReport]:
         """Return every worker's staleness, seen and forecast, and whether it is a straggler."""
@@ -468,7 +472,7 @@ class Server:
         held = [member.step.assigned for member in self.fleet if member.step is not None]
         held += [push.assigned for push in self._gathered.pushes]
         sampler = {f"sampler/{name}": value for name, value in self.sampler.state_dict(held).items()}
-        return {**self.store.state_dict(), **sampler, "place": np.array([self.version, self._tickets])}
+        return {**self.store.state_dict(), **sampler, "place": np.array([self.version, self._next_ticket])}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume from what ``state_dict`` returned; steps under way are lost.
@@ -479,43 +483,43 @@ class Server:
             If it is no such state, or that of other parameters, another optimizer or another sampler. Nothing is
             changed then.
         """
-        sampler = part(state, "sampler")
+        sampler = substate(state, "sampler")
         wanted = {"parameters", "place", *(f"sampler/{name}" for name in self.sampler.state_dict())}
         if missing := sorted(wanted - set(state)):
-            raise ValueError(f"the state lacks {missing}: it is not that of an asynchronous server")
-        self.sampler.require_fit(sampler)  # before anything is changed
+            raise ValueError(f"the state must come from an asynchronous server, but it has no {missing}")
+        self.sampler.validate_state(sampler)  # before anything is changed
         self.store.load_state_dict(state)
         self.sampler.load_state_dict(sampler)
         self.fleet.version, tickets = (int(value) for value in state["place"])
         # Beyond all tickets issued after the state was saved, of which none may fit a later step: more than a server
         # issues between two checkpoints.
-        self._tickets = tickets + 2**40
+        self._next_ticket = tickets + 2**40
         self._gathered.pushes = []
         for member in self.fleet:
-            member.step, member.abandoned, member.worked_on = None, None, -1
+            member.step, member.abandoned, member.last_version = None, None, -1
 
     # -- inside --------------------------------------------------------------------------------------------------
 
     def _member(self, worker: str) -> Member:
         if worker not in self.fleet.members:
-            raise ValueError(f"worker must be one of {list(self.workers)}, got {worker!r}: let it join first")
+            raise ValueError(f"worker must be one of {list(self.workers)}, got {worker!r}: call join({worker!r}) first")
         return self.fleet.members[worker]
 
-    def _take(self, member: Member, gradient: Vector, count: int, staleness: int, seconds: float) -> Verdict:
-        """Gather or apply a sound push, and let the samples that it left out go back."""
+    def _accept(self, member: Member, gradient: Vector, count: int, staleness: int, seconds: float) -> Verdict:
+        """Gather or apply a valid push, and return the samples that it left out."""
         step = member.step
         assert step is not None
         factor = self.scheme.damping(staleness, len(self.fleet))
         push = Push(member.name, step.assigned.first(count), staleness, factor, seconds)
         if wrong := self.store.add_gradient(member.name, step.stamp.ticket, gradient, self._gathered.weight(push)):
-            return self._waste(member, Outcome.REFUSED, wrong, seconds=seconds)
+            return self._end_wasted_step(member, Outcome.REFUSED, wrong, seconds=seconds)
         member.step = None
         self.sampler.give_back(step.assigned.after(count))
         self._gathered.pushes.append(push)
-        given_up = self._settle()
+        given_up = self._apply_gathered()
         return Verdict(
             worker=member.name,
-            outcome=Outcome.GATHERED if self._gathered.pushes else counted(factor),
+            outcome=Outcome.GATHERED if self._gathered.pushes else applied_outcome(factor),
             version=self.fleet.version,
             samples=count,
             staleness=staleness,
@@ -523,10 +527,12 @@ class Server:
             given_up=given_up,
         )
 
-    def _waste(self, member: Member, outcome: Outcome, reason: str, staleness: int = -1, *, seconds: float) -> Verdict:
-        """End a step whose push is of no use."""
-        samples = self._close(member, outcome, staleness, seconds)
-        given_up = self._settle()
+    def _end_wasted_step(
+        self, member: Member, outcome: Outcome, reason: str, staleness: int = -1, *, seconds: float
+    ) -> Verdict:
+        """End a step whose push cannot be used."""
+        samples = self._end_step(member, outcome, staleness, seconds)
+        given_up = self._apply_gathered()
         return Verdict(
             worker=member.name,
             outcome=outcome,
@@ -537,51 +543,51 @@ class Server:
             given_up=given_up,
         )
 
-    def _stray(self, worker: str, stamp: Stamp) -> Verdict:
+    def _unmatched_push(self, worker: str, stamp: Stamp) -> Verdict:
         """Return the verdict on a push that belongs to no step under way. It changes no parameters."""
         member, outcome = self.fleet.members.get(worker), Outcome.REFUSED
         if member is None:
             reason = f"it is not one of the {len(self.fleet)} workers; let it join first"
-        elif member.stale(stamp) is not None:
+        elif member.find_abandoned(stamp) is not None:
             outcome, reason = Outcome.DROPPED, "its step was given up before it came"
             member.abandoned = None
-        elif stamp.version > self.fleet.version or stamp.ticket >= self._tickets:
+        elif stamp.version > self.fleet.version or stamp.ticket >= self._next_ticket:
             reason = f"its stamp {tuple(stamp)} is from the future; the version is {self.fleet.version}"
         else:
             reason = f"its stamp {tuple(stamp)} is not that of a step under way; did it push twice?"
         return Verdict(worker=worker, outcome=outcome, version=self.fleet.version, reason=reason)
 
-    def _close(self, member: Member, outcome: Outcome, staleness: int = 0, seconds: float = math.nan) -> int:
+    def _end_step(self, member: Member, outcome: Outcome, staleness: int = 0, seconds: float = math.nan) -> int:
         """End a step as wasted, if there is one; return how many samples go back."""
         step = member.step
         if step is None:
             return 0
         self.store.forget(step.stamp.ticket)
         self.sampler.give_back(step.assigned)
-        self.ledger.note(member.name, outcome, samples=len(step.assigned), staleness=staleness, seconds=seconds)
+        self.ledger.record(member.name, outcome, samples=len(step.assigned), staleness=staleness, seconds=seconds)
         # It may start from the same version again: behind a barrier nothing would ever come of its share otherwise.
-        member.step, member.worked_on = None, step.stamp.version - 1
+        member.step, member.last_version = None, step.stamp.version - 1
         if outcome is Outcome.ABANDONED:
             member.abandoned = step
         return len(step.assigned)
 
-    def _settle(self) -> tuple[str, ...]:
-        """Apply the gathered pushes, if it is time; return the workers whose steps were given up after that."""
+    def _apply_gathered(self) -> tuple[str, ...]:
+        """Apply the gathered pushes, if they are due; return the workers whose steps were given up after that."""
         if not self._gathered.pushes:
             return ()
         # At the very end there are too few pushes to come for a barrier, or for a buffer to fill.
         last = self.sampler.empty and all(member.step is None for member in self.fleet)
-        if not last and not self.scheme.gathering.ready(len(self._gathered.pushes), self.fleet, self.scheme.bound):
-            self.store.keep()
+        if not last and not self.scheme.gathering.is_ready(len(self._gathered.pushes), self.fleet, self.scheme.bound):
+            self.store.accumulate()
             return ()
         # Many at one version are no more than a better mean: a longer way along it would leave where it holds.
         factor = min(self._gathered.factor, float(max(len(self.fleet), 1)))
         self.store.step(factor, self.sampler.applied, self._gathered.scale)
         self.fleet.version += 1
         for push in self._gathered.pushes:
-            self.sampler.apply(push.assigned)
-            outcome, samples = counted(push.factor), len(push.assigned)
-            self.ledger.note(push.worker, outcome, samples=samples, staleness=push.staleness, seconds=push.seconds)
+            self.sampler.mark_applied(push.assigned)
+            outcome, samples = applied_outcome(push.factor), len(push.assigned)
+            self.ledger.record(push.worker, outcome, samples=samples, staleness=push.staleness, seconds=push.seconds)
         self._gathered.pushes = []
         if not self.scheme.refresh or self.scheme.bound is None:
             return ()
@@ -591,6 +597,6 @@ class Server:
         for member in stale:
             assert member.step is not None
             # The mean number of pushes of a worker in the step's time.
-            self.fleet.lost += (self.fleet.pushes - member.step.began) / len(self.fleet)
-            self._close(member, Outcome.ABANDONED)
+            self.fleet.lost_steps += (self.fleet.pushes - member.step.began) / len(self.fleet)
+            self._end_step(member, Outcome.ABANDONED)
         return tuple(member.name for member in stale)

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from paceline._arrays import Array, Sizes
-from paceline.coordinator.asynchronous.rules import Outlook, Sizing
+from paceline.coordinator.asynchronous.rules import Sizing, SizingInputs
 from paceline.coordinator.asynchronous.workers import Workers
 from paceline.predictors import Predictor, Report
 
-SPREADS, MIN_SPREAD = 3.0, 0.5
+STRAGGLER_SPREADS, MIN_STRAGGLER_EXCESS = 3.0, 0.5
 """A straggler is staler than the median by this many spreads, and by this share of the median.
 
 Three are the usual limit for outliers. The share is ours: it keeps a fleet whose staleness hardly spreads from calling
@@ -23,7 +23,7 @@ its last member a straggler.
 """
 
 
-COVERAGE, STEP = 0.9, 0.05
+TARGET_COVERAGE, MARGIN_STEP = 0.9, 0.05
 """Share of pushes for which the upper limit is to hold, and its move after each push, as a share of the forecast."""
 
 
@@ -58,7 +58,7 @@ def straggler_bound(staleness: Array) -> float:
     fresher = known[known <= median]
     # A normal distribution's standard deviation, over its median absolute deviation.
     spread = 1.4826 * float(np.median(np.abs(fresher - np.median(fresher))))
-    return median + max(SPREADS * spread, MIN_SPREAD * median, 1.0)
+    return median + max(STRAGGLER_SPREADS * spread, MIN_STRAGGLER_EXCESS * median, 1.0)
 
 
 @dataclass
@@ -82,7 +82,7 @@ class Calibration:
     --------
     >>> seen = Calibration()
     >>> for actual in (3, 4, 5):
-    ...     seen.note(forecast=4.0, actual=actual)
+    ...     seen.record(forecast=4.0, actual=actual)
     >>> seen.forecast, seen.actual, seen.covered
     (4.0, 4.0, 1.0)
     """
@@ -93,18 +93,18 @@ class Calibration:
     margin: float = 0.5
     covered: float = 0.0
 
-    def note(self, forecast: float, actual: int) -> None:
-        """Take in a push whose staleness had been forecast."""
-        within = actual <= self.upper(forecast)
+    def record(self, forecast: float, actual: int) -> None:
+        """Record a push whose staleness had been forecast."""
+        within = actual <= self.upper_limit(forecast)
         self.pushes += 1
         share = 1 / self.pushes
         self.forecast += share * (forecast - self.forecast)
         self.actual += share * (actual - self.actual)
         self.covered += share * (within - self.covered)
-        self.margin = max(self.margin + STEP * (COVERAGE - within), 0.0)
+        self.margin = max(self.margin + MARGIN_STEP * (TARGET_COVERAGE - within), 0.0)
 
-    def upper(self, forecast: float) -> float:
-        """Return the staleness that a push with this forecast is not to exceed in nine cases of ten."""
+    def upper_limit(self, forecast: float) -> float:
+        """Return the staleness that nine of ten pushes with this forecast do not exceed."""
         return forecast + self.margin * (forecast + 1.0)
 
 
@@ -164,11 +164,11 @@ class Lookahead:
     Predictors look at a fleet iteration by iteration. An iteration here is a round: as many pushes as there are
     workers. A worker that pushed several times in it reports their sum, one that did not push reports nothing.
 
-    >>> from paceline.coordinator.asynchronous.rules import ByForecast
+    >>> from paceline.coordinator.asynchronous.rules import ForecastSizing
     >>> from paceline.coordinator.asynchronous.workers import Member
     >>> from paceline.predictors import LastValue
     >>> fleet = Workers()
-    >>> ahead = Lookahead(fleet, ByForecast(), 32, LastValue())
+    >>> ahead = Lookahead(fleet, ForecastSizing(), 32, LastValue())
     >>> for worker in "ab":
     ...     fleet.members[worker] = Member(worker)
     ...     ahead.join(worker)
@@ -191,7 +191,7 @@ class Lookahead:
         """Samples of each worker's next step, ``[W]``."""
         self.staleness: Array = np.empty(0)
         """The staleness forecast for it, ``[W]``; NaN without a predictor."""
-        self._new_round()
+        self._reset_round()
 
     def join(self, worker: str) -> None:
         """Add a worker, which the fleet has already, at the end; the round under way starts again."""
@@ -199,7 +199,7 @@ class Lookahead:
             self.predictor.join(worker)
         self._overhead_W, self._known_W = np.append(self._overhead_W, 0.0), np.append(self._known_W, False)
         self.sizes = np.append(self.sizes, self.batch)
-        self._new_fleet()
+        self._reset_fleet()
 
     def leave(self, worker: str) -> None:
         """Remove a worker, which the fleet has no more; the round under way starts again."""
@@ -208,7 +208,7 @@ class Lookahead:
         row = self._rows[worker]
         self._overhead_W, self._known_W = np.delete(self._overhead_W, row), np.delete(self._known_W, row)
         self.sizes = np.delete(self.sizes, row)
-        self._new_fleet()
+        self._reset_fleet()
 
     def report(self, worker: str, samples: int, seconds: float, comm_seconds: float) -> None:
         """Learn what a step took, in seconds. Times that are not known, or invalid, are left out."""
@@ -227,28 +227,28 @@ class Lookahead:
             samples_W, seconds_W = (np.where(reported_W, sum_W, np.nan) for sum_W in (self._samples_W, self._seconds_W))
             self.predictor.observe(Report(samples=samples_W, seconds=seconds_W))
             self._known_W |= reported_W
-        self._new_round()
-        self._plan()
+        self._reset_round()
+        self._plan_sizes()
 
     def size(self, worker: str) -> int:
         """Return the samples of a worker's next step."""
         return int(self.sizes[self._rows[worker]])
 
-    def expected(self, worker: str) -> float:
+    def expected_staleness(self, worker: str) -> float:
         """Return the staleness forecast for a worker's next push, in versions; NaN without a predictor."""
         return float(self.staleness[self._rows[worker]])
 
-    def _new_fleet(self) -> None:
+    def _reset_fleet(self) -> None:
         self._rows = {member.name: row for row, member in enumerate(self.fleet)}
-        self._new_round()
+        self._reset_round()
         if self._rows:
-            self._plan()
+            self._plan_sizes()
 
-    def _new_round(self) -> None:
+    def _reset_round(self) -> None:
         self._pushes = 0
         self._samples_W, self._seconds_W = np.zeros(len(self._rows)), np.zeros(len(self._rows))
 
-    def _plan(self) -> None:
+    def _plan_sizes(self) -> None:
         if self.predictor is None:
             speed_W, spread_W = np.ones(len(self._rows)), np.zeros(len(self._rows))
             known_W = np.ones(len(self._rows), dtype=bool)
@@ -257,7 +257,7 @@ class Lookahead:
             speed_W, spread_W = forecast.speed, forecast.spread
             known_W = self._known_W  # the forecasts of others are guesses
         seen_W = np.array([member.staleness for member in self.fleet])
-        outlook = Outlook(self.batch, self.sizes, seen_W, speed_W, known_W, self._overhead_W, spread_W)
-        self.sizes = np.maximum(self.sizing.sizes(outlook), self.min_batch)
+        inputs = SizingInputs(self.batch, self.sizes, seen_W, speed_W, known_W, self._overhead_W, spread_W)
+        self.sizes = np.maximum(self.sizing.sizes(inputs), self.min_batch)
         forecast_W = expected_staleness(self._overhead_W + self.sizes / speed_W)
         self.staleness = np.full(len(seen_W), math.nan) if self.predictor is None else forecast_W

@@ -16,16 +16,16 @@ from paceline.coordinator.asynchronous.optimizer import Optimizer, Vector, is_fi
 from paceline.coordinator.asynchronous.rules import Compensation
 
 
-class Store:
-    """Holds the parameters and does what the server decides; it decides nothing itself.
+class ParameterStore:
+    """Holds the parameters and applies the updates that the server decides on.
 
     The weighted mean of two gradients, and a step along it:
 
     >>> from paceline.coordinator.asynchronous.optimizer import SGD
-    >>> store = Store(np.array([1.0]), SGD(0.5), None)
+    >>> store = ParameterStore(np.array([1.0]), SGD(0.5), None)
     >>> for ticket, gradient in enumerate(([1.0], [5.0])):
     ...     _ = store.add_gradient("a", ticket, np.array(gradient), weight=30 if not ticket else 10)
-    ...     store.keep()
+    ...     store.accumulate()
     >>> store.step(factor=0.1, applied=0)
     >>> store.parameters
     array([0.9])
@@ -47,7 +47,7 @@ class Store:
         self._sum_P: Vector | None = None
         self._weight = 0.0
 
-    def lend(self, ticket: int) -> Vector:
+    def view_for_step(self, ticket: int) -> Vector:
         """Return the parameters for a step, ``[P]``: a read-only view, which the next update changes."""
         if self._compensation is not None:
             self._pulled[ticket] = self.parameters.copy()
@@ -56,20 +56,23 @@ class Store:
         return view_P
 
     def add_gradient(self, worker: str, ticket: int, gradient: Vector, weight: float) -> str:
-        """Gather a gradient, or return its flaw. :meth:`keep` or :meth:`step` must follow, before it changes."""
+        """Gather a gradient, or return what is wrong with it.
+
+        :meth:`accumulate` or :meth:`step` must follow, before the gradient changes.
+        """
         # One in half precision would overflow in a sum, and vanish beside a small learning rate.
         gradient = gradient.astype(np.result_type(gradient, self.parameters), copy=False)
         if self._compensation is not None:
             with np.errstate(over="ignore", invalid="ignore"):  # refused in a sentence, not warned about
-                gradient = self._compensation.compensated(worker, gradient, self.parameters, self._pulled[ticket])
+                gradient = self._compensation.compensate(worker, gradient, self.parameters, self._pulled[ticket])
             if not is_finite(gradient):
                 return "it overflows when its delay is compensated"
         self.forget(ticket)
         self._new = gradient, weight
         return ""
 
-    def keep(self) -> None:
-        """Add the gradient taken last to the sum, because the caller reuses its memory."""
+    def accumulate(self) -> None:
+        """Add the latest gradient to the sum, because the caller reuses its memory."""
         if self._new is None:
             return
         gradient, weight = self._new
@@ -84,7 +87,7 @@ class Store:
         if self._new is not None and not self._weight:
             mean_P = self._new[0]  # the only one: there is nothing to add up
         else:
-            self.keep()
+            self.accumulate()
             assert self._sum_P is not None
             if self._weight:  # damping by a power of a large staleness may leave no weight at all
                 self._sum_P /= self._weight
@@ -95,7 +98,7 @@ class Store:
         self._clear()
 
     def forget(self, ticket: int) -> None:
-        """Drop what is kept for a step that will not be applied."""
+        """Drop the parameters stored for a step that will not be applied."""
         self._pulled.pop(ticket, None)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
@@ -112,9 +115,9 @@ class Store:
                 f"the state holds parameters of the shape {state['parameters'].shape}, this server those of "
                 f"{self.parameters.shape}: build it for the same model"
             )
-        self.optimizer.load_state_dict(part(state, "optimizer"))
+        self.optimizer.load_state_dict(substate(state, "optimizer"))
         if self._compensation is not None:
-            self._compensation.load_state_dict(part(state, "compensation"))
+            self._compensation.load_state_dict(substate(state, "compensation"))
         self.parameters[:] = state["parameters"]  # in place: an optimizer may hold the same array
         self._clear()
         self._pulled = {}
@@ -125,10 +128,10 @@ class Store:
             self._sum_P.fill(0.0)
 
 
-def part(state: Mapping[str, NDArray[Any]], name: str) -> dict[str, NDArray[Any]]:
-    """Return what stands under a name in a state.
+def substate(state: Mapping[str, NDArray[Any]], name: str) -> dict[str, NDArray[Any]]:
+    """Return the entries of a state under a name, without that prefix.
 
-    >>> part({"sampler/size": np.array([6]), "place": np.array([0])}, "sampler")
+    >>> substate({"sampler/size": np.array([6]), "place": np.array([0])}, "sampler")
     {'size': array([6])}
     """
     return {key.removeprefix(f"{name}/"): value for key, value in state.items() if key.startswith(f"{name}/")}
@@ -146,13 +149,13 @@ class Push:
 
 
 @dataclass(eq=False)
-class Gathered:
+class GatheredPushes:
     """The pushes since the last update. Their gradients are in the store.
 
     30 samples, and 10 that count half:
 
     >>> import numpy as np
-    >>> gathered = Gathered(mean=True, by_samples=False, batch=30)
+    >>> gathered = GatheredPushes(mean=True, by_samples=False, batch=30)
     >>> for samples, factor in ((30, 1.0), (10, 0.5)):
     ...     assigned = SampleBatch(np.zeros(samples, np.int64), np.zeros(samples, np.int64))
     ...     gathered.pushes.append(Push("a", assigned, 0, factor))

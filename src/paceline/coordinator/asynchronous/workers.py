@@ -31,7 +31,7 @@ class WorkerStep:
     began: int = 0
     """Pushes of the whole fleet when it was pulled."""
 
-    def count(self, samples: int | None) -> int:
+    def pushed_samples(self, samples: int | None) -> int:
         """Return the number of samples that a push is the mean of: all that were assigned by default."""
         return len(self.assigned) if samples is None else samples
 
@@ -44,26 +44,26 @@ class Member:
     clock: int = 0
     """Steps that it has pushed."""
     step: WorkerStep | None = None
-    worked_on: int = -1
+    last_version: int = -1
     """The version that it pulled last, -1 before the first pull."""
     abandoned: WorkerStep | None = None
     """The last step that the server gave up while the worker was at it."""
     staleness: float = math.nan
     """Smoothed, in versions; NaN before the first push."""
-    pushed: tuple[float, ...] = ()
+    push_times: tuple[float, ...] = ()
     """When it pushed, the last two times, in the caller's seconds."""
-    extra: int = 0
+    extra_steps: int = 0
     """Steps that it may take beyond the lower bound of DSSP."""
 
-    def note(self, staleness: int, now: float) -> None:
-        """Note a push: its staleness, and its time."""
+    def record(self, staleness: int, now: float) -> None:
+        """Record a push: its staleness and its time."""
         known = not math.isnan(self.staleness)
         # Weight of the newest staleness in a worker's average: about the last ten pushes count.
         self.staleness = self.staleness + 0.2 * (staleness - self.staleness) if known else float(staleness)
         self.clock += 1
-        self.pushed = (*self.pushed[-1:], now)
+        self.push_times = (*self.push_times[-1:], now)
 
-    def stale(self, stamp: Stamp) -> WorkerStep | None:
+    def find_abandoned(self, stamp: Stamp) -> WorkerStep | None:
         """Return the step that was given up while the worker was computing it, if this is its stamp."""
         return self.abandoned if self.abandoned is not None and self.abandoned.stamp == stamp else None
 
@@ -76,7 +76,7 @@ class Workers:
     """Updates applied."""
     pushes: int = 0
     """Pushes taken, of all workers."""
-    lost: float = 0.0
+    lost_steps: float = 0.0
     """Steps of usual length that could have been done in the time of those that were given up."""
     members: dict[str, Member] = field(default_factory=dict)
 
