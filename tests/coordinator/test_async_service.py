@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from paceline.coordinator.asynchronous import SGD, EpochSampler, Outcome, Server, saps, scheme
-from paceline.parameter_server.service import Rounds, Service
+from paceline.parameter_server.service import RoundRecorder, Service
 from paceline.predictors import LastValue
 from paceline.recording import Sink, read_async_run, sinks
 
@@ -77,7 +77,7 @@ def test_wrong_checkpoint_is_refused(tmp_path):
     from safetensors.numpy import save_file
 
     save_file({"weights": np.zeros(2)}, path)
-    with pytest.raises(ValueError, match="it is not that of an asynchronous server"):
+    with pytest.raises(ValueError, match="the state must come from an asynchronous server"):
         shorter.resume()
 
 
@@ -197,7 +197,7 @@ def trained_with(sinks, rules=None, samples=240, bad=0):
         predictor=LastValue(),
     )
     service = Service(server, patience=0.05)  # the slow one holds the last samples
-    Rounds(service, sinks, min_seconds=0.0)
+    RoundRecorder(service, sinks, min_seconds=0.0)
     held = service.pull("worse")
     for turn in range(10**6):
         for worker in ("fast", "slow"):
@@ -253,7 +253,7 @@ def watched(workers="abc", name="asp", applied=0):
         earlier.push("a", earlier.pull("a").stamp, np.ones(1))
         server.load_state_dict(earlier.state_dict())
     service, rounds = Service(server), []
-    Rounds(service, [rounds.append], min_seconds=0.0)
+    RoundRecorder(service, [rounds.append], min_seconds=0.0)
     return service, rounds
 
 

@@ -83,7 +83,7 @@ def test_every_sample_once_per_told_epoch(alone):
     assert not torch.equal(told[0][2], first)
     assert torch.equal(told[1][2], model.weight), "the last are the final ones"
     assert torch.equal(model.weight.ravel(), torch.from_numpy(job.service.parameters[:2]))
-    with pytest.raises(RuntimeError, match="this job has ended, or was left"):
+    with pytest.raises(RuntimeError, match="create a new AsyncJob"):
         next(iter(job))
 
 

@@ -173,7 +173,7 @@ def test_one_cycle_schedule_resumes(tmp_path):
 def test_scheduler_stepped_in_loop_refused():
     for outcome in outcomes_of(2, trained, "in the loop"):
         assert "RuntimeError: the optimizer changed (lr from" in outcome.error
-        assert "hand the scheduler over as schedule=" in outcome.error
+        assert "as schedule=" in outcome.error
 
 
 def test_scheduler_not_passed_refused():

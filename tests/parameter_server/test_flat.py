@@ -15,11 +15,11 @@ def test_gradients_lie_in_the_flat_row(before):
     exact = torch.autograd.grad(model(rows).sum(), list(model.parameters()))
     exact_P = torch.cat([each.reshape(-1) for each in exact]).numpy()
     if before == "laid":
-        flat.lay(torch.ones(len(exact_P)))
+        flat.set_gradient(torch.ones(len(exact_P)))
     for parameter in model.parameters():
         if before in ("none", "another"):
             parameter.grad = None if before == "none" else torch.ones_like(parameter)
-    flat.zero()
+    flat.zero_grad()
     model.zero_grad(set_to_none=before == "none")  # as loops do that know nothing of the row
     model(rows).sum().backward()
     np.testing.assert_allclose(flat.gather(), exact_P, rtol=1e-6)
@@ -31,7 +31,7 @@ def test_gradients_lie_in_the_flat_row(before):
 def test_zeroed_gradient_is_empty():
     model = torch.nn.Linear(2, 1, bias=False)
     flat = FlatModel(model)
-    flat.lay(torch.ones(2))
-    flat.zero()
+    flat.set_gradient(torch.ones(2))
+    flat.zero_grad()
     model(torch.tensor([[3.0, 5.0]])).sum().backward()
     assert flat.gather().tolist() == [3.0, 5.0]

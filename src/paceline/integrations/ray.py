@@ -21,7 +21,7 @@ from paceline.coordinator.asynchronous.epoch_sampler import EpochSampler
 from paceline.coordinator.asynchronous.optimizer import Optimizer, Vector
 from paceline.coordinator.asynchronous.schemes import scheme
 from paceline.coordinator.asynchronous.server import Outcome, Server
-from paceline.parameter_server.service import Rounds, Service, Work, nothing_to_do
+from paceline.parameter_server.service import RoundRecorder, Service, WorkItem, finished_work
 from paceline.predictors import named
 from paceline.recording.records import Round
 from paceline.recording.sink import sinks
@@ -108,7 +108,7 @@ class RayPlan:
         service = self._started(EpochSampler(self.samples, seed=self.seed, epochs=self.epochs))
         service.resume()
         if targets := self._sinks():
-            Rounds(service, targets)
+            RoundRecorder(service, targets)
         return service
 
     def _started(self, sampler: EpochSampler, *, copy: bool = True) -> Service:
@@ -137,7 +137,7 @@ class RayServer:
         self._gone: dict[str, int] = {}
         self._coming_and_going = Lock()
 
-    def pull(self, worker: str, life: int) -> Work:
+    def pull(self, worker: str, life: int) -> WorkItem:
         """Return a worker's next step; one that is not known joins.
 
         Parameters
@@ -152,9 +152,9 @@ class RayServer:
             gone = life <= self._gone.get(worker, -1)
             if not gone and worker not in self.service.server.workers:
                 self.service.join(worker)
-        return nothing_to_do(self.service.parameters) if gone else self.service.pull(worker)
+        return finished_work(self.service.parameters) if gone else self.service.pull(worker)
 
-    def push(self, worker: str, work: Work, gradient: Vector, seconds: float, comm_seconds: float) -> Outcome:
+    def push(self, worker: str, work: WorkItem, gradient: Vector, seconds: float, comm_seconds: float) -> Outcome:
         """Take a gradient."""
         times = {"seconds": seconds, "comm_seconds": comm_seconds}
         return self.service.push(worker, work.stamp, gradient, len(work.assigned), **times).outcome
@@ -199,7 +199,7 @@ class RayWorker:
             work: Any = ray.get(self.server.pull.remote(self.name, self.life))
             if work.ended:
                 return self.name
-            note = Work(work.stamp, work.parameters[:0], work.assigned, 0.0)  # its parameters need not travel back
+            note = WorkItem(work.stamp, work.parameters[:0], work.assigned, 0.0)  # its parameters need not travel back
             began = time.monotonic()
             gradient = self.gradient(work.parameters, work.assigned.rows)
             ended = time.monotonic()

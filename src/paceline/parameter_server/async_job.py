@@ -20,18 +20,18 @@ from torch.utils.data import default_collate
 from paceline._runtime import wait_at_exit
 from paceline.coordinator.asynchronous.epoch_sampler import EpochSampler
 from paceline.coordinator.asynchronous.schemes import Scheme
-from paceline.coordinator.asynchronous.schemes import scheme as scheme_named
+from paceline.coordinator.asynchronous.schemes import scheme as make_scheme
 from paceline.coordinator.asynchronous.server import Outcome, Server, Verdict
-from paceline.parameter_server.links import SERVER, WIRES, GlooLink, Link, LocalLink, LostServerError, serve
-from paceline.parameter_server.service import Rounds, Service, Work
+from paceline.parameter_server.links import SERVER_RANK, WIRE_DTYPES, GlooLink, Link, LocalLink, LostServerError, serve
+from paceline.parameter_server.service import RoundRecorder, Service, WorkItem
 from paceline.parameter_server.torch_optimizer import (
     FlatModel,
     Schedule,
     TorchOptimizer,
-    min_batch_of,
-    require_followed,
+    group_settings,
+    min_step_samples,
+    require_copyable,
     require_unchanged,
-    settings_of,
 )
 from paceline.predictors import named
 from paceline.recording.records import Round
@@ -146,20 +146,20 @@ class AsyncJob:
     ) -> None:
         if not dist.is_initialized():
             raise RuntimeError('call torch.distributed.init_process_group("gloo") before AsyncJob')
-        if wire not in WIRES:
-            raise ValueError(f"wire must be one of {list(WIRES)}, got {wire!r}")
-        require_followed(optimizer, schedule)  # on every rank, so that all end with the sentence
+        if wire not in WIRE_DTYPES:
+            raise ValueError(f"wire must be one of {list(WIRE_DTYPES)}, got {wire!r}")
+        require_copyable(optimizer, schedule)  # on every rank, so that all raise the error
         if any(True for _ in model.buffers()):
             warnings.warn(
                 "the model has buffers, such as the running means of batch normalization: each worker keeps its own, "
                 "and rank 0's are those of the trained model",
                 stacklevel=2,
             )
-        self.dataset, self.collate, self.wire = dataset, collate, WIRES[wire]
+        self.dataset, self.collate, self.wire = dataset, collate, WIRE_DTYPES[wire]
         self.workers = dist.get_world_size()
         self.service: Service | None = None
-        if dist.get_rank() == SERVER:
-            rules = scheme_named(scheme, self.workers) if isinstance(scheme, str) else scheme
+        if dist.get_rank() == SERVER_RANK:
+            rules = make_scheme(scheme, self.workers) if isinstance(scheme, str) else scheme
             served = TorchOptimizer(model, optimizer, schedule, batch if tick is None else tick)
             server = Server(
                 served.flat.parameters,
@@ -170,7 +170,7 @@ class AsyncJob:
                 workers=[f"rank{rank}" for rank in range(self.workers)],
                 predictor=named(predictor),
                 copy=False,
-                min_batch=min_batch_of(model) if min_batch is None else min_batch,
+                min_batch=min_step_samples(model) if min_batch is None else min_batch,
             )
             path = None if checkpoint is None else Path(checkpoint)
             self.service = Service(
@@ -178,24 +178,26 @@ class AsyncJob:
             )
             self.service.resume()
             if targets := sinks(*([metrics] if isinstance(metrics, str) else metrics)):
-                Rounds(self.service, targets)
+                RoundRecorder(self.service, targets)
         self.flat = FlatModel(model)
-        self._optimizer, self._settings = optimizer, settings_of(optimizer)
+        self._optimizer, self._settings = optimizer, group_settings(optimizer)
         self._on_epoch = on_epoch if self.service is not None else None
         self._epochs = 0 if self.service is None else self.service.server.sampler.epoch  # more than 0 if it resumed
         self._threads: list[Thread] = []
-        self.link = self._linked(timeout)
-        self._work: Work | None = None
-        self._pushed, self._left = True, False
-        self._refused = 0
-        self._began = self._pull_seconds = self._push_seconds = 0.0
+        self.link = self._create_link(timeout)
+        self._work: WorkItem | None = None
+        self._pushed, self._is_closed = True, False
+        self._refused_in_a_row = 0
+        self._step_began = self._pull_seconds = self._push_seconds = 0.0
 
     # -- the loop ------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
         """Yield batches until all epochs are over; then the model holds the final parameters, on every rank."""
-        if self._left:
-            raise RuntimeError("this job has ended, or was left: make a new AsyncJob, with more epochs if need be")
+        if self._is_closed:
+            raise RuntimeError(
+                "this job is finished or was stopped early: create a new AsyncJob, with more epochs if needed"
+            )
         try:
             while True:
                 self._end_epochs()
@@ -221,14 +223,14 @@ class AsyncJob:
         """
         if self._work is None or self._pushed:
             raise RuntimeError("push() sends the gradient of one batch: call it once for each batch of the loop")
-        seconds = time.monotonic() - self._began
+        seconds = time.monotonic() - self._step_began
         require_unchanged(self._optimizer, self._settings)
         gradient = torch.from_numpy(self.flat.gather()).to(self.wire)
         samples = len(self._work.assigned)
         self._pushed = True
         # How long this push takes is known when it is over: that of the last step stands in for it.
         self.link.push(self._work.stamp, gradient, samples, seconds, self._pull_seconds + self._push_seconds)
-        self._push_seconds = time.monotonic() - self._began - seconds
+        self._push_seconds = time.monotonic() - self._step_began - seconds
 
     def is_given_up(self) -> bool:
         """Return whether the server has given up the step under way: a loop of micro-batches may then skip its push."""
@@ -253,9 +255,9 @@ class AsyncJob:
 
     def close(self) -> None:
         """Leave the job before its end, at most once; the others get the samples that this rank held."""
-        if self._left:  # the server no longer listens: a second message would wait forever
+        if self._is_closed:  # the server no longer listens: a second message would wait forever
             return
-        self._left, self._work = True, None
+        self._is_closed, self._work = True, None
         with suppress(LostServerError):  # often the reason for leaving
             self.link.leave()
 
@@ -286,20 +288,20 @@ class AsyncJob:
             # Rank 0 runs this loop too: what it ended for may be true here, and says more than a closed connection.
             require_unchanged(self._optimizer, self._settings)
             raise
-        self._began = time.monotonic()
-        self._pull_seconds = max(self._began - began - self._work.waited, 0.0)
-        self._refused = self._refused + 1 if self.link.outcome is Outcome.REFUSED else 0
-        if self._refused >= 5:
+        self._step_began = time.monotonic()
+        self._pull_seconds = max(self._step_began - began - self._work.waited, 0.0)
+        self._refused_in_a_row = self._refused_in_a_row + 1 if self.link.outcome is Outcome.REFUSED else 0
+        if self._refused_in_a_row >= 5:
             raise RuntimeError(
                 "the last 5 gradients of this worker were refused, as rank 0's log says: look for NaN in the "
                 "loss, and for a model that differs from rank 0's"
             )
-        self.flat.zero()  # the link has put the parameters into the model already
+        self.flat.zero_grad()  # the link has put the parameters into the model already
         self._pushed = self._work.ended
 
     def _finish(self) -> None:
         """Serve until all workers have the final parameters; the last push wrote the last checkpoint."""
-        self._left = True  # its thread at the server has ended with the final parameters
+        self._is_closed = True  # its thread at the server has ended with the final parameters
         waiting = self._threads
         while self.service is not None and waiting:
             before, patience = len(waiting), self.service.patience_now
@@ -311,18 +313,18 @@ class AsyncJob:
                 logger.warning(message, names, patience)
                 return
 
-    def _linked(self, timeout: float) -> Link:
+    def _create_link(self, timeout: float) -> Link:
         """Return this rank's link to the server; every rank makes all groups, as gloo requires."""
         numbers, link = len(self.flat.parameters), None
         limit = timedelta(seconds=timeout if self.service is not None else 2 * timeout)  # of this end alone
         wait_at_exit()
         for rank in range(1, self.workers):
-            group: Any = dist.new_group([SERVER, rank], timeout=limit, backend="gloo")
+            group: Any = dist.new_group([SERVER_RANK, rank], timeout=limit, backend="gloo")
             if self.service is not None:
                 inside = (self.service, f"rank{rank}", rank, group, numbers)
                 self._threads.append(Thread(target=serve, args=inside, daemon=True, name=f"paceline-rank{rank}"))
             elif rank == dist.get_rank():
-                link = GlooLink(group, self.flat.down, self.flat.up)
+                link = GlooLink(group, self.flat.receive_buffer, self.flat.send_buffer)
         for thread in self._threads:
             thread.start()
         if self.service is not None:

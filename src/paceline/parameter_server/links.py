@@ -14,20 +14,20 @@ import torch.distributed as dist
 from paceline.coordinator.asynchronous.epoch_sampler import SampleBatch
 from paceline.coordinator.asynchronous.server import Outcome
 from paceline.coordinator.asynchronous.workers import Stamp
-from paceline.parameter_server.service import Service, Work
-from paceline.parameter_server.torch_optimizer import FRONT
+from paceline.parameter_server.service import Service, WorkItem
+from paceline.parameter_server.torch_optimizer import HEADER_FLOATS
 
-WIRES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+WIRE_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 """Number types that gradients may travel in. Parameters always travel as float32."""
 
-NANO = 10**9
+NANOSECONDS = 10**9
 
-HEAD, FIRST = 8, FRONT // 2 - 8
-"""Numbers of a head, and how many rows of samples fit behind it into the front of a message: usually all."""
+HEADER_FIELDS, ROWS_IN_HEADER = 8, HEADER_FLOATS // 2 - 8
+"""Integers of a header, and how many sample rows fit behind it into the front of a message: usually all."""
 
 
-class Ask(IntEnum):
-    """Request of a worker; a push asks for the next step too, which saves a message."""
+class Request(IntEnum):
+    """Kind of a worker's request; a push also asks for the next step, which saves a message."""
 
     PULL = 0
     PUSH = 1
@@ -38,8 +38,8 @@ class Ask(IntEnum):
 
 
 @dataclass(frozen=True)
-class Head:
-    """Head of each message in either direction: eight whole numbers."""
+class MessageHeader:
+    """Header of every message in either direction: eight integers."""
 
     kind: int
     """The worker's request; in an answer, the number of its last push's outcome."""
@@ -50,28 +50,28 @@ class Head:
     numbers: int = 0
     """How many numbers follow."""
     wire: int = 0
-    """The place of their type in ``WIRES``."""
+    """The place of their type in ``WIRE_DTYPES``."""
     seconds: int = 0
     """Own computing time, in nanoseconds; in an answer the time that the pull waited."""
     comm_seconds: int = 0
 
     def write(self, message: torch.Tensor) -> None:
-        """Write the head into the front of a message."""
-        _front(message)[:HEAD] = torch.tensor(astuple(self), dtype=torch.int64)
+        """Write the header into the front of a message."""
+        _header_view(message)[:HEADER_FIELDS] = torch.tensor(astuple(self), dtype=torch.int64)
 
     @classmethod
     def read(cls, message: torch.Tensor) -> Self:
-        """Return the head in the front of a message."""
-        return cls(*_front(message)[:HEAD].tolist())
+        """Return the header in the front of a message."""
+        return cls(*_header_view(message)[:HEADER_FIELDS].tolist())
 
 
-def sent(tensor: torch.Tensor, peer: int, group: dist.ProcessGroup) -> None:
-    """Send a tensor, and return when it is on its way; gloo skips empty tensors, and so does `received`."""
+def send_tensor(tensor: torch.Tensor, peer: int, group: dist.ProcessGroup) -> None:
+    """Send a tensor, and return when it is on its way; gloo skips empty tensors, and so does `receive_tensor`."""
     if tensor.numel():
         dist.send(tensor, peer, group=group)
 
 
-def received(numbers: int, dtype: torch.dtype, peer: int, group: dist.ProcessGroup) -> torch.Tensor:
+def receive_tensor(numbers: int, dtype: torch.dtype, peer: int, group: dist.ProcessGroup) -> torch.Tensor:
     """Receive a tensor of this many numbers."""
     tensor = torch.empty(numbers, dtype=dtype)
     if numbers:
@@ -79,13 +79,13 @@ def received(numbers: int, dtype: torch.dtype, peer: int, group: dist.ProcessGro
     return tensor
 
 
-def _front(message: torch.Tensor) -> torch.Tensor:
-    return message[:FRONT].view(torch.int64)
+def _header_view(message: torch.Tensor) -> torch.Tensor:
+    return message[:HEADER_FLOATS].view(torch.int64)
 
 
 logger = logging.getLogger("paceline.asynchronous")
 
-SERVER = 0
+SERVER_RANK = 0
 """The rank whose process holds the server."""
 
 OUTCOMES = tuple(Outcome)
@@ -105,7 +105,7 @@ class LocalLink:
         """That of the push before the last pull, if there was one."""
         self._pushed: Outcome | None = None
 
-    def pull(self) -> Work:
+    def pull(self) -> WorkItem:
         """Start a step, and return it."""
         self.outcome, self._pushed = self._pushed, None
         return self.service.pull(self.worker, into=self._row)
@@ -132,114 +132,125 @@ class GlooLink:
     ----------
     group
         The server and this worker alone: if one worker is lost, the groups of the others still work.
-    down, up
-        Messages from and to the server, ``[FRONT + P]``: rows of the model itself, so that nothing is copied, with room
-        for a head in front.
+    receive_buffer, send_buffer
+        Messages from and to the server, ``[HEADER_FLOATS + P]``: rows of the model itself, so that nothing is copied,
+        with space for a header in front.
     """
 
-    def __init__(self, group: dist.ProcessGroup, down: torch.Tensor, up: torch.Tensor) -> None:
-        self.group, self.numbers = group, down.numel() - FRONT
+    def __init__(self, group: dist.ProcessGroup, receive_buffer: torch.Tensor, send_buffer: torch.Tensor) -> None:
+        self.group, self.numbers = group, receive_buffer.numel() - HEADER_FLOATS
         self.outcome: Outcome | None = None
-        self._down, self.up = down, up
-        self._answer_comes = False
+        self._receive_buffer, self.send_buffer = receive_buffer, send_buffer
+        self._is_answer_pending = False
 
-    def pull(self) -> Work:
+    def pull(self) -> WorkItem:
         try:
-            if not self._answer_comes:
-                self._send_head(Head(Ask.PULL, numbers=self.numbers))
-            self._answer_comes = False
-            dist.recv(self._down, SERVER, group=self.group)
-            head = Head.read(self._down)
-            if head.numbers != self.numbers:
+            if not self._is_answer_pending:
+                self._send_header(MessageHeader(Request.PULL, numbers=self.numbers))
+            self._is_answer_pending = False
+            dist.recv(self._receive_buffer, SERVER_RANK, group=self.group)
+            header = MessageHeader.read(self._receive_buffer)
+            if header.numbers != self.numbers:
                 raise ValueError(
-                    f"the model of this rank has {self.numbers} parameters and that of rank {SERVER} {head.numbers}: "
-                    "build the same model on every rank"
+                    f"the model of this rank has {self.numbers} parameters and that of rank {SERVER_RANK} "
+                    f"{header.numbers}: build the same model on every rank"
                 )
-            more = received(max(head.samples - FIRST, 0), torch.int64, SERVER, self.group)
+            more = receive_tensor(max(header.samples - ROWS_IN_HEADER, 0), torch.int64, SERVER_RANK, self.group)
         except RuntimeError as error:
-            raise _lost(error) from error
-        self.outcome = None if head.kind == NOTHING_PUSHED else OUTCOMES[head.kind]
-        first = _front(self._down)[HEAD : HEAD + min(head.samples, FIRST)]
+            raise _lost_server_error(error) from error
+        self.outcome = None if header.kind == NOTHING_PUSHED else OUTCOMES[header.kind]
+        first = _header_view(self._receive_buffer)[HEADER_FIELDS : HEADER_FIELDS + min(header.samples, ROWS_IN_HEADER)]
         rows = torch.cat([first, more]).numpy()
         assigned = SampleBatch(rows, np.zeros(len(rows), np.int64))
-        return Work(Stamp(head.version, head.ticket), self._down[FRONT:].numpy(), assigned, head.seconds / NANO)
+        return WorkItem(
+            Stamp(header.version, header.ticket),
+            self._receive_buffer[HEADER_FLOATS:].numpy(),
+            assigned,
+            header.seconds / NANOSECONDS,
+        )
 
     def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
-        wire = list(WIRES.values()).index(gradient.dtype)
-        times = round(seconds * NANO), round(comm_seconds * NANO)
-        is_row = gradient.data_ptr() == self.up[FRONT:].data_ptr() and gradient.numel() == self.numbers
-        head = Head(Ask.PUSH if is_row else Ask.PUSH_SEPARATE, *stamp, samples, gradient.numel(), wire, *times)
+        wire = list(WIRE_DTYPES.values()).index(gradient.dtype)
+        times = round(seconds * NANOSECONDS), round(comm_seconds * NANOSECONDS)
+        is_row = gradient.data_ptr() == self.send_buffer[HEADER_FLOATS:].data_ptr() and gradient.numel() == self.numbers
+        header = MessageHeader(
+            Request.PUSH if is_row else Request.PUSH_SEPARATE, *stamp, samples, gradient.numel(), wire, *times
+        )
         try:
             if is_row:
-                head.write(self.up)
-                sent(self.up, SERVER, self.group)
+                header.write(self.send_buffer)
+                send_tensor(self.send_buffer, SERVER_RANK, self.group)
             else:
-                self._send_head(head)
-                sent(gradient, SERVER, self.group)
-            self._answer_comes = True
+                self._send_header(header)
+                send_tensor(gradient, SERVER_RANK, self.group)
+            self._is_answer_pending = True
         except RuntimeError as error:
-            raise _lost(error) from error
+            raise _lost_server_error(error) from error
 
     def is_given_up(self, stamp: Stamp) -> bool:
         try:
-            self._send_head(Head(Ask.POLL, *stamp))
-            answer = received(FRONT, torch.float32, SERVER, self.group)
-            return bool(Head.read(answer).samples)
+            self._send_header(MessageHeader(Request.POLL, *stamp))
+            answer = receive_tensor(HEADER_FLOATS, torch.float32, SERVER_RANK, self.group)
+            return bool(MessageHeader.read(answer).samples)
         except RuntimeError as error:
-            raise _lost(error) from error
+            raise _lost_server_error(error) from error
 
     def leave(self) -> None:
         # The server may be sending a step: as long as nobody takes it, it would not hear of it.
-        if self._answer_comes and self.pull().ended:
+        if self._is_answer_pending and self.pull().ended:
             return
         try:
-            self._send_head(Head(Ask.LEAVE))
+            self._send_header(MessageHeader(Request.LEAVE))
         except RuntimeError as error:
-            raise _lost(error) from error
+            raise _lost_server_error(error) from error
 
-    def _send_head(self, head: Head) -> None:
-        _send(head, torch.zeros(FRONT), SERVER, self.group)
+    def _send_header(self, header: MessageHeader) -> None:
+        _send_message(header, torch.zeros(HEADER_FLOATS), SERVER_RANK, self.group)
 
 
 Link = LocalLink | GlooLink
 
 
 def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, numbers: int) -> None:
-    """Answer one worker until it leaves, is lost, or sends nonsense; the samples that it held then go to others."""
-    last, room, out = NOTHING_PUSHED, torch.zeros(FRONT + numbers), torch.zeros(FRONT + numbers)
+    """Serve one worker until it leaves, is lost, or sends an invalid message; others then get its samples."""
+    last, buffer, out = NOTHING_PUSHED, torch.zeros(HEADER_FLOATS + numbers), torch.zeros(HEADER_FLOATS + numbers)
     try:
         while True:
-            dist.recv(room, rank, group=group)  # a head alone leaves the rest of the room as it is
-            head = Head.read(room)
-            if head.kind == Ask.PULL and head.numbers != numbers:
-                _send(Head(last, numbers=numbers), out[:FRONT], rank, group)  # its room may be too small for more
-                raise ValueError(f"its model has {head.numbers} parameters, and that of rank {SERVER} {numbers}")
-            gradient = room[FRONT:]
-            if head.kind == Ask.PUSH_SEPARATE:
+            dist.recv(buffer, rank, group=group)  # a header alone leaves the rest of the buffer as it is
+            header = MessageHeader.read(buffer)
+            if header.kind == Request.PULL and header.numbers != numbers:
+                _send_message(
+                    MessageHeader(last, numbers=numbers), out[:HEADER_FLOATS], rank, group
+                )  # its buffer may be too small for more
+                raise ValueError(f"its model has {header.numbers} parameters, and that of rank {SERVER_RANK} {numbers}")
+            gradient = buffer[HEADER_FLOATS:]
+            if header.kind == Request.PUSH_SEPARATE:
                 # one of the wrong length is refused; one that announces over four times the model is cut off
-                if not 0 <= head.numbers <= 4 * numbers or not 0 <= head.wire < len(WIRES):
+                if not 0 <= header.numbers <= 4 * numbers or not 0 <= header.wire < len(WIRE_DTYPES):
                     raise ValueError(
-                        f"it announces {head.numbers} numbers of type {head.wire}, and the model has {numbers}"
+                        f"it announces {header.numbers} numbers of type {header.wire}, and the model has {numbers}"
                     )
-                gradient = received(head.numbers, list(WIRES.values())[head.wire], rank, group).float()
-            stamp = Stamp(head.version, head.ticket)
-            if head.kind in (Ask.PUSH, Ask.PUSH_SEPARATE):
-                times = {"seconds": head.seconds / NANO, "comm_seconds": head.comm_seconds / NANO}
-                verdict = service.push(worker, stamp, gradient.numpy(), head.samples, **times)
+                gradient = receive_tensor(header.numbers, list(WIRE_DTYPES.values())[header.wire], rank, group).float()
+            stamp = Stamp(header.version, header.ticket)
+            if header.kind in (Request.PUSH, Request.PUSH_SEPARATE):
+                times = {"seconds": header.seconds / NANOSECONDS, "comm_seconds": header.comm_seconds / NANOSECONDS}
+                verdict = service.push(worker, stamp, gradient.numpy(), header.samples, **times)
                 last = OUTCOMES.index(verdict.outcome)
-            if head.kind in (Ask.PULL, Ask.PUSH, Ask.PUSH_SEPARATE):
-                work = service.pull(worker, into=out[FRONT:].numpy())
+            if header.kind in (Request.PULL, Request.PUSH, Request.PUSH_SEPARATE):
+                work = service.pull(worker, into=out[HEADER_FLOATS:].numpy())
                 rows = torch.from_numpy(np.ascontiguousarray(work.assigned.rows))
-                _front(out)[HEAD : HEAD + len(rows[:FIRST])] = rows[:FIRST]
-                waited = round(work.waited * NANO)
-                _send(Head(last, *work.stamp, len(rows), numbers, seconds=waited), out, rank, group)
-                sent(rows[FIRST:], rank, group)
+                _header_view(out)[HEADER_FIELDS : HEADER_FIELDS + len(rows[:ROWS_IN_HEADER])] = rows[:ROWS_IN_HEADER]
+                waited = round(work.waited * NANOSECONDS)
+                _send_message(MessageHeader(last, *work.stamp, len(rows), numbers, seconds=waited), out, rank, group)
+                send_tensor(rows[ROWS_IN_HEADER:], rank, group)
                 if work.ended:
                     return
                 last = NOTHING_PUSHED
-            elif head.kind == Ask.POLL:
+            elif header.kind == Request.POLL:
                 given_up = service.is_given_up(worker, stamp)
-                _send(Head(Ask.POLL, samples=int(given_up)), torch.zeros(FRONT), rank, group)
+                _send_message(
+                    MessageHeader(Request.POLL, samples=int(given_up)), torch.zeros(HEADER_FLOATS), rank, group
+                )
             else:
                 return
     except Exception as error:  # of any kind: a thread that dies in silence would keep what its worker holds
@@ -248,13 +259,13 @@ def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, nu
         service.leave(worker)
 
 
-def _send(head: Head, message: torch.Tensor, rank: int, group: dist.ProcessGroup) -> None:
-    head.write(message)
-    sent(message, rank, group)
+def _send_message(header: MessageHeader, message: torch.Tensor, rank: int, group: dist.ProcessGroup) -> None:
+    header.write(message)
+    send_tensor(message, rank, group)
 
 
-def _lost(error: RuntimeError) -> LostServerError:
+def _lost_server_error(error: RuntimeError) -> LostServerError:
     return LostServerError(
-        f"the server, rank {SERVER}, does not answer ({str(error).splitlines()[0]}); start the job again: with "
+        f"the server, rank {SERVER_RANK}, does not answer ({str(error).splitlines()[0]}); start the job again: with "
         "checkpoint= it goes on from the last one"
     )

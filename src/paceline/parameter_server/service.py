@@ -27,10 +27,10 @@ from paceline.recording.records import Round
 
 logger = logging.getLogger("paceline.asynchronous")
 
-News = TypeVar("News")
+EventT = TypeVar("EventT")
 
 
-def notify(listeners: list[Callable[[News], None]], news: News, name: str) -> None:
+def notify(listeners: list[Callable[[EventT], None]], news: EventT, name: str) -> None:
     """Call every listener; one that raises is logged under the list's name, and taken from the list."""
     for listener in list(listeners):
         try:
@@ -41,8 +41,8 @@ def notify(listeners: list[Callable[[News], None]], news: News, name: str) -> No
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
-    """A step to do, as a copy that is the caller's own; no samples where the training has ended."""
+class WorkItem:
+    """A step for a worker, with its own copy of the parameters; no samples when the training has ended."""
 
     stamp: Stamp
     parameters: Vector
@@ -56,10 +56,10 @@ class Work:
         return not len(self.assigned)
 
 
-def nothing_to_do(parameters: Vector, waited: float = 0.0) -> Work:
-    """Return the work of a worker when the training has ended: no samples, and the final parameters, ``[P]``."""
+def finished_work(parameters: Vector, waited: float = 0.0) -> WorkItem:
+    """Return the work item that ends a worker's loop: no samples, and the final parameters, ``[P]``."""
     none = np.empty(0, np.int64)
-    return Work(Stamp(-1, -1), parameters, SampleBatch(none, none), waited)
+    return WorkItem(Stamp(-1, -1), parameters, SampleBatch(none, none), waited)
 
 
 @dataclass(eq=False)
@@ -107,14 +107,14 @@ class Service:
         self._writing = Lock()
         self._failure: Exception | None = None
         self._saved_at = self.server.sampler.applied
-        self._is_unwritten = False
+        self._has_write_failed = False
         self._patience = self.patience
         self._events = 0
 
     def join(self, worker: str) -> None:
         """Register a worker, or restart it."""
         with self._changed:
-            self._require_sound()
+            self._raise_if_failed()
             with self._updating():  # what it held goes back, and an update may have waited for that
                 self.server.join(worker)
 
@@ -127,10 +127,10 @@ class Service:
             with self._updating():
                 self.server.leave(worker)
             if not self.server.finished:
-                others = len(self.server.fleet)
-                logger.warning("%s has left; its samples go to the other workers, %d in all", worker, others)
+                remaining = len(self.server.fleet)
+                logger.warning("%s has left; its samples go to the remaining %d workers", worker, remaining)
 
-    def pull(self, worker: str, into: Vector | None = None) -> Work:
+    def pull(self, worker: str, into: Vector | None = None) -> WorkItem:
         """Return the next step of a worker, after waiting where its scheme says so.
 
         The parameters go into the array ``into``, ``[P]``, or a new one: fresh pages for a large model cost more than
@@ -153,7 +153,7 @@ class Service:
     ) -> Verdict:
         """Take a gradient; see :meth:`paceline.coordinator.asynchronous.Server.push`."""
         with self._changed:
-            self._require_sound()
+            self._raise_if_failed()
             with self._updating():
                 verdict = self.server.push(
                     worker, stamp, gradient, samples, seconds=seconds, comm_seconds=comm_seconds, now=time.monotonic()
@@ -200,7 +200,7 @@ class Service:
             If it cannot be written, as on a full disk.
         """
         if self.checkpoint is None:
-            raise ValueError("no checkpoint can be written: give checkpoint= the path of a file")
+            raise ValueError("no checkpoint can be written: set checkpoint to the path of a file")
         from safetensors import SafetensorError
         from safetensors.numpy import save_file
 
@@ -229,20 +229,20 @@ class Service:
             self._saved_at = self.server.sampler.applied
         return True
 
-    def _pull(self, worker: str, into: Vector | None) -> Work:
+    def _pull(self, worker: str, into: Vector | None) -> WorkItem:
         began, waited_before = time.monotonic(), False
         with self._changed:
             while True:
-                self._require_sound()
+                self._raise_if_failed()
                 pulled = None if self.server.finished else self.server.pull(worker)
                 # Copied under the lock: the next push changes what was pulled.
                 if pulled is not None:
                     waited = time.monotonic() - began if waited_before else 0.0
                     self.waited[worker] = self.waited.get(worker, 0.0) + waited
                     self._events += 1
-                    return Work(pulled.stamp, _copied(pulled.parameters, into), pulled.assigned, waited)
+                    return WorkItem(pulled.stamp, _copy_row(pulled.parameters, into), pulled.assigned, waited)
                 if self.server.finished:
-                    return nothing_to_do(_copied(self.server.parameters, into), time.monotonic() - began)
+                    return finished_work(_copy_row(self.server.parameters, into), time.monotonic() - began)
                 waited_before, events = True, self._events
                 # Whoever began a step meanwhile, perhaps with what another thread has just taken back, gets its time.
                 if self._changed.wait(self._patience) or events != self._events or not self.server.sampler.empty:
@@ -266,14 +266,14 @@ class Service:
         try:
             self.save()
         except OSError as error:
-            if not self._is_unwritten:
+            if not self._has_write_failed:
                 message = "no checkpoint could be written to %s; the log says when one is written again: %s"
                 logger.error(message, self.checkpoint, error)
-            self._is_unwritten = True
+            self._has_write_failed = True
             return
-        if self._is_unwritten:
+        if self._has_write_failed:
             logger.warning("a checkpoint is written to %s again", self.checkpoint)
-        self._is_unwritten = False
+        self._has_write_failed = False
 
     @contextmanager
     def _updating(self) -> Iterator[None]:
@@ -287,24 +287,24 @@ class Service:
             self._events += 1
             self._changed.notify_all()
 
-    def _require_sound(self) -> None:
+    def _raise_if_failed(self) -> None:
         if self._failure is not None:
             raise RuntimeError(f"the server has failed: {self._failure!r}") from self._failure
 
 
-def _copied(row: Vector, into: Vector | None) -> Vector:
+def _copy_row(row: Vector, into: Vector | None) -> Vector:
     if into is None:
         return row.copy()
     np.copyto(into, row)
     return into
 
 
-NAMED = 3
+MAX_LISTED = 3
 """Most sentences of one kind in a round's reason, and most names in one; the others are counted."""
 
 
-class Standing:
-    """State of a server after a round, to compare with the round before."""
+class ServerSnapshot:
+    """Snapshot of a server after a round, to compare with the round before."""
 
     def __init__(self, server: Server) -> None:
         seen, accounts = server.staleness_reports(), server.ledger.accounts.values()
@@ -313,7 +313,7 @@ class Standing:
         self.wasted = {outcome: sum(one.samples[outcome] for one in accounts) for outcome in WASTED_OUTCOMES}
 
 
-class Rounds:
+class RoundRecorder:
     """Listens to a service's verdicts, and calls sinks with every round; one that raises is not called again.
 
     Records are made under the service's lock. Rounds shorter than ``min_seconds`` are recorded together.
@@ -322,7 +322,7 @@ class Rounds:
     >>> sampler = EpochSampler(8, epochs=1)
     >>> server = Server(np.zeros(1), SGD(0.1), scheme("asp", 2), sampler, batch=4, workers=["a", "b"])
     >>> service, seen = Service(server), []
-    >>> _ = Rounds(service, [seen.append])
+    >>> _ = RoundRecorder(service, [seen.append])
     >>> works = {worker: service.pull(worker) for worker in "ab"}
     >>> _ = [service.push(worker, work.stamp, np.ones(1)) for worker, work in works.items()]
     >>> seen[0].staleness, seen[0].why
@@ -334,16 +334,16 @@ class Rounds:
     ) -> None:
         self.service, self.on_round, self.min_seconds = service, list(on_round), min_seconds
         self._index = 0
-        self._began = time.monotonic()
+        self._round_began = time.monotonic()
         self._verdicts: list[Verdict] = []
-        self._before = Standing(service.server)
+        self._before = ServerSnapshot(service.server)
         service.on_verdict.append(self)
 
     def __call__(self, verdict: Verdict) -> None:
         """Take note of a verdict; at the end of a round, make its record."""
         self._verdicts.append(verdict)
         server, now = self.service.server, time.monotonic()
-        complete = len(self._verdicts) >= len(server.fleet) and now - self._began >= self.min_seconds
+        complete = len(self._verdicts) >= len(server.fleet) and now - self._round_began >= self.min_seconds
         if not (complete or server.finished):
             return
         ledger, seen, workers = server.ledger, server.calibration, server.workers
@@ -352,8 +352,8 @@ class Rounds:
             [one.staleness for one in self._verdicts if one.worker == worker and one.staleness >= 0]
             for worker in workers
         ]
-        before, self._before = self._before, Standing(server)
-        reason = _why(before, self._before, self._verdicts)
+        before, self._before = self._before, ServerSnapshot(server)
+        reason = _describe_round(before, self._before, self._verdicts)
         record = Round(
             index=self._index,
             time=time.time(),
@@ -382,11 +382,11 @@ class Rounds:
             acted=bool(reason),
             why=reason or f"Nothing changed; of {count(len(self._verdicts), 'step')} none was wasted.",
         )
-        self._verdicts, self._began, self._index = [], now, self._index + 1
+        self._verdicts, self._round_began, self._index = [], now, self._index + 1
         notify(self.on_round, record, "on_round")
 
 
-def _why(before: Standing, now: Standing, verdicts: Sequence[Verdict]) -> str:
+def _describe_round(before: ServerSnapshot, now: ServerSnapshot, verdicts: Sequence[Verdict]) -> str:
     """Return what happened in a round and why; an empty text if nothing did."""
     returned = now.wasted[Outcome.ABANDONED] - before.wasted[Outcome.ABANDONED]
     given_up = [worker for one in verdicts for worker in one.given_up]
@@ -394,22 +394,22 @@ def _why(before: Standing, now: Standing, verdicts: Sequence[Verdict]) -> str:
     stayed = [worker for worker in now.sizes if worker in before.sizes]
     changed = [f"{w} {before.sizes[w]} to {now.sizes[w]}" for w in stayed if before.sizes[w] != now.sizes[w]]
     parts = [
-        *_named("Joined", [worker for worker in now.sizes if worker not in before.sizes]),
-        *_named("Left", [worker for worker in before.sizes if worker not in now.sizes]),
-        *_few([reason for worker, reason in now.stragglers.items() if worker not in before.stragglers]),
-        *_few([one.why for one in verdicts if one.outcome in WASTED_OUTCOMES]),
-        *_named("Steps given up at the bound", given_up),
+        *_list_names("Joined", [worker for worker in now.sizes if worker not in before.sizes]),
+        *_list_names("Left", [worker for worker in before.sizes if worker not in now.sizes]),
+        *_first_sentences([reason for worker, reason in now.stragglers.items() if worker not in before.stragglers]),
+        *_first_sentences([one.why for one in verdicts if one.outcome in WASTED_OUTCOMES]),
+        *_list_names("Steps given up at the bound", given_up),
         *([f"{count(returned, 'sample')} of steps that were given up went back"] if returned else []),
-        *_named("No straggler any more", freed),
-        *_named("Samples", changed),
+        *_list_names("No straggler any more", freed),
+        *_list_names("Samples", changed),
     ]
     return ". ".join(parts) + "." if parts else ""
 
 
-def _named(what: str, names: Sequence[str]) -> list[str]:
-    return [f"{what}: {join_names(names[:NAMED], max(len(names) - NAMED, 0))}"] if names else []
+def _list_names(what: str, names: Sequence[str]) -> list[str]:
+    return [f"{what}: {join_names(names[:MAX_LISTED], max(len(names) - MAX_LISTED, 0))}"] if names else []
 
 
-def _few(sentences: Sequence[str]) -> list[str]:
-    more = len(sentences) - NAMED
-    return [*sentences[:NAMED], *([f"The same of {more} more"] if more > 0 else [])]
+def _first_sentences(sentences: Sequence[str]) -> list[str]:
+    more = len(sentences) - MAX_LISTED
+    return [*sentences[:MAX_LISTED], *([f"The same of {more} more"] if more > 0 else [])]

@@ -15,10 +15,10 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from paceline.coordinator.asynchronous.optimizer import Vector
 
-Row = NDArray[np.float32]
+FlatVector = NDArray[np.float32]
 
-FRONT = 128
-"""Numbers of room before a row, 512 bytes: the head of a message travels in front of its row, in one message."""
+HEADER_FLOATS = 128
+"""Floats in front of a row, 512 bytes: the header of a message travels in front of its row, in one message."""
 
 
 class FlatModel:
@@ -36,8 +36,8 @@ class FlatModel:
     ----------
     parameters, gradient
         The rows, ``[P]``: write the first before a forward pass, read the second after the backward pass.
-    down, up
-        The same rows with room for a head in front, ``[FRONT + P]``: what comes from a server, and goes to it.
+    receive_buffer, send_buffer
+        The same rows with space for a header in front, ``[HEADER_FLOATS + P]``: for messages from a server, and to it.
 
     Raises
     ------
@@ -61,8 +61,10 @@ class FlatModel:
         if wrong := sorted({f"{p.dtype} on {p.device}" for p in trained} - {"torch.float32 on cpu"}):
             raise ValueError(f"parameters must be torch.float32 on the CPU, got {wrong}: move the model first")
         # Contiguous copies first: the rows must not share memory with the parameters that they replace.
-        self.down, self.up = (torch.zeros(FRONT + sum(parameter.numel() for parameter in trained)) for _ in range(2))
-        row, slope = self.down[FRONT:], self.up[FRONT:]
+        self.receive_buffer, self.send_buffer = (
+            torch.zeros(HEADER_FLOATS + sum(parameter.numel() for parameter in trained)) for _ in range(2)
+        )
+        row, slope = self.receive_buffer[HEADER_FLOATS:], self.send_buffer[HEADER_FLOATS:]
         torch.cat([parameter.detach().reshape(-1) for parameter in trained], out=row)
         self._pairs = []
         start = 0
@@ -73,16 +75,16 @@ class FlatModel:
             self._pairs.append((parameter, parameter.grad))
             start = end
         self.row, self.slope = row, slope
-        self.parameters: Row = row.numpy()
-        self.gradient: Row = slope.numpy()
+        self.parameters: FlatVector = row.numpy()
+        self.gradient: FlatVector = slope.numpy()
 
-    def zero(self) -> None:
-        """Set the gradient to zero, and let it be the flat row again where a loop has set it to none."""
+    def zero_grad(self) -> None:
+        """Set the gradient to zero, and restore the flat row where a loop has set a gradient to None."""
         self.slope.zero_()
         for parameter, slope in self._pairs:
             parameter.grad = slope
 
-    def lay(self, gradient: torch.Tensor) -> None:
+    def set_gradient(self, gradient: torch.Tensor) -> None:
         """Use parts of a row, ``[P]``, as gradients until the next call, without a copy."""
         start = 0
         for parameter, _ in self._pairs:
@@ -90,7 +92,7 @@ class FlatModel:
             parameter.grad = gradient[start:end].view(parameter.shape)
             start = end
 
-    def gather(self) -> Row:
+    def gather(self) -> FlatVector:
         """Return the gradient, ``[P]``, also where a loop has put other tensors in place of the views."""
         for parameter, slope in self._pairs:
             if parameter.grad is None:
@@ -101,10 +103,10 @@ class FlatModel:
         return self.gradient
 
 
-def min_batch_of(model: torch.nn.Module) -> int:
-    """Return the fewest samples that a step of this model can be made of.
+def min_step_samples(model: torch.nn.Module) -> int:
+    """Return the smallest number of samples with which this model can take a step.
 
-    >>> min_batch_of(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)))
+    >>> min_step_samples(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)))
     2
     """
     return 2 if any(isinstance(module, _BatchNorm) for module in model.modules()) else 1
@@ -113,12 +115,12 @@ def min_batch_of(model: torch.nn.Module) -> int:
 Schedule = Callable[[int], float] | LRScheduler
 """Factor of the learning rates as a function of the samples applied, or a scheduler of the optimizer."""
 
-Settings = list[dict[str, Any]]
+GroupSettings = list[dict[str, Any]]
 
-HAND_OVER = "hand the scheduler over as schedule=, or give schedule= a function of the applied samples"
+PASS_SCHEDULE_HINT = "pass the scheduler, or a function of the applied samples, as schedule="
 
 
-class Ticks:
+class SchedulerCopy:
     """A copied scheduler, stepped once for a fixed number of applied samples.
 
     What it does follows from the applied samples alone, so a training that resumes goes on exactly.
@@ -126,11 +128,11 @@ class Ticks:
 
     def __init__(self, scheduler: LRScheduler, samples: int) -> None:
         self.scheduler, self.samples = scheduler, samples
-        self._start = copy.deepcopy((scheduler.state_dict(), settings_of(scheduler.optimizer)))
+        self._start = copy.deepcopy((scheduler.state_dict(), group_settings(scheduler.optimizer)))
         self._done = 0
 
-    def reach(self, applied: int) -> None:
-        """Step until as many steps are done as samples are applied."""
+    def step_to(self, applied: int) -> None:
+        """Step the scheduler as often as this number of applied samples requires."""
         # OneCycleLR raises beyond its end; one made for whole batches ends a little before the samples do.
         due = min(applied // self.samples, getattr(self.scheduler, "total_steps", applied + 1) - 1)
         if due < self._done:
@@ -140,12 +142,12 @@ class Ticks:
                 group.update({name: value for name, value in before.items() if name != "params"})
             self._done = 0
         for _ in range(due - self._done):
-            _seen(self.scheduler.optimizer)
+            _mark_stepped(self.scheduler.optimizer)
             self.scheduler.step()
         self._done = due
 
 
-def settings_of(optimizer: torch.optim.Optimizer) -> Settings:
+def group_settings(optimizer: torch.optim.Optimizer) -> GroupSettings:
     """Return copies of the settings of each parameter group, its parameters by identity."""
     return [
         {
@@ -156,8 +158,8 @@ def settings_of(optimizer: torch.optim.Optimizer) -> Settings:
     ]
 
 
-def require_followed(optimizer: torch.optim.Optimizer, schedule: Schedule | None) -> None:
-    """Raise a ValueError if a copy of the optimizer would not behave as the optimizer does."""
+def require_copyable(optimizer: torch.optim.Optimizer, schedule: Schedule | None) -> None:
+    """Raise a ValueError if a copy of the optimizer would not behave like the optimizer itself."""
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         raise ValueError("optimizer has hooks on its step, which the copy at the server would not call: remove them")
     if isinstance(schedule, ReduceLROnPlateau):
@@ -172,33 +174,35 @@ def require_followed(optimizer: torch.optim.Optimizer, schedule: Schedule | None
     elif schedule is not None and not callable(schedule):
         raise ValueError(f"schedule must be a torch LRScheduler or a function, got {type(schedule).__name__}")
     elif schedule is None and hasattr(optimizer.step, "_wrapped_by_lr_sched"):
-        raise ValueError(f"a scheduler works on this optimizer, and the server would not see what it does: {HAND_OVER}")
+        raise ValueError(
+            f"a scheduler works on this optimizer, and the server would not see what it does: {PASS_SCHEDULE_HINT}"
+        )
 
 
-def require_unchanged(optimizer: torch.optim.Optimizer, before: Settings) -> None:
+def require_unchanged(optimizer: torch.optim.Optimizer, before: GroupSettings) -> None:
     """Raise a RuntimeError where the groups are no longer those that the server has copied."""
-    now = settings_of(optimizer)
+    now = group_settings(optimizer)
     changed = [
         f"{name} from {old[name]} to {new.get(name)}" if name != "params" else "its parameters"
         for old, new in zip(before, now, strict=False)
         for name in old
-        if name not in new or not _same(old[name], new[name])
+        if name not in new or not _is_equal(old[name], new[name])
     ]
     if len(now) != len(before):
         changed = [f"the number of its groups from {len(before)} to {len(now)}"]
     if changed:
         raise RuntimeError(
             f"the optimizer changed ({changed[0]}), and its copy at the server does not: leave the optimizer and its "
-            f"scheduler alone in the loop; {HAND_OVER}"
+            f"scheduler alone in the loop; {PASS_SCHEDULE_HINT}"
         )
 
 
-def _same(one: Any, other: Any) -> bool:
+def _is_equal(one: Any, other: Any) -> bool:
     return bool(torch.equal(one, other)) if isinstance(one, torch.Tensor) else bool(one == other)
 
 
-def _seen(optimizer: torch.optim.Optimizer) -> None:
-    """Tell a scheduler that its optimizer has stepped: it wraps that method, and a copy has lost the wrapping."""
+def _mark_stepped(optimizer: torch.optim.Optimizer) -> None:
+    """Mark an optimizer as stepped for its scheduler, which wraps ``step``: a copy has lost that wrapper."""
     if not hasattr(optimizer.step, "_wrapped_by_lr_sched"):
         step: Any = partial(type(optimizer).step, optimizer)
         step._wrapped_by_lr_sched = True
@@ -249,7 +253,7 @@ class TorchOptimizer:
         schedule: Schedule | None = None,
         tick: int = 0,
     ) -> None:
-        require_followed(optimizer, schedule)
+        require_copyable(optimizer, schedule)
         if isinstance(schedule, LRScheduler) and tick < 1:
             raise ValueError(f"tick must be at least 1 applied sample where a scheduler is given, got {tick}")
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
@@ -260,7 +264,7 @@ class TorchOptimizer:
         scheduler = schedule if isinstance(schedule, LRScheduler) else None
         copied, self.optimizer, scheduler = copy.deepcopy((model, optimizer, scheduler))
         self.flat = FlatModel(copied)
-        self.ticks = None if scheduler is None else Ticks(scheduler, tick)
+        self.scheduler_copy = None if scheduler is None else SchedulerCopy(scheduler, tick)
         self.schedule = None if isinstance(schedule, LRScheduler) else schedule
 
     def step(self, parameters: Vector, gradient: Vector, factor: float, applied: int) -> None:
@@ -269,9 +273,9 @@ class TorchOptimizer:
         shared = parameters is row
         if not shared:
             row[:] = parameters
-        self.flat.lay(torch.from_numpy(np.ascontiguousarray(gradient, dtype=np.float32)))
-        if self.ticks is not None:
-            self.ticks.reach(applied)
+        self.flat.set_gradient(torch.from_numpy(np.ascontiguousarray(gradient, dtype=np.float32)))
+        if self.scheduler_copy is not None:
+            self.scheduler_copy.step_to(applied)
         now = factor * (self.schedule(applied) if self.schedule else 1.0)
         rates = [group["lr"] for group in self.optimizer.param_groups]
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
