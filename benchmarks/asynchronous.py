@@ -31,7 +31,7 @@ from asynchronous_race import Course, Problem, Race, Ran
 from paceline._arrays import Array
 from paceline.coordinator.asynchronous import SCHEMES, scheme
 from paceline.datasets import Trace, recorded
-from paceline.eval.asynchronous import Times
+from paceline.eval.asynchronous import FleetTimes
 
 SEEDS, TUNING = np.arange(16), np.arange(100, 108)
 FIRST, FINALISTS = 3, 3
@@ -83,7 +83,7 @@ class Cell:
 
     def course(self, batch: int) -> Course:
         """Return the setting of its races; the largest batch but one of the median worker takes a second."""
-        times = Times.of(self.fleet, workers=self.workers, batch=self.batches[-2], comm_share=self.wire)
+        times = FleetTimes.from_trace(self.fleet, workers=self.workers, batch=self.batches[-2], comm_share=self.wire)
         comm_W = np.full(self.workers, self.wire)
         comm_W[0] *= not self.rank_0_is_near
         return Course(

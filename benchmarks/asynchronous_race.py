@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array, Sizes
 from paceline.coordinator.asynchronous import EpochSampler, Optimizer, SampleBatch, Scheme, Server, Stamp, Vector
-from paceline.eval.asynchronous import Events, Times
+from paceline.eval.asynchronous import EventQueue, FleetTimes
 from paceline.predictors import EWMA
 
-SMOOTHED = 3
+SMOOTHING_WINDOW = 3
 """A target is reached when the mean of this many evaluations is."""
 
 BEYOND = 1e4
@@ -138,7 +138,7 @@ class Course:
     """Setting of a race: a problem, how long steps take, and its end."""
 
     problem: Problem
-    times: Times
+    times: FleetTimes
     batch: int
     epochs: float
     optimizer: Any = None
@@ -212,7 +212,7 @@ class Race:
             predictor=EWMA(0.3),
             copy=True,
         )
-        self.events = Events[tuple[int, int]]()
+        self.events = EventQueue[tuple[int, int]]()
         self.steps: dict[int, _Step] = {}
         self.turns = [0] * workers
         self.waiting: set[int] = set()
@@ -251,7 +251,7 @@ class Race:
         self.steps[row] = _Step(pulled.stamp, pulled.assigned, gradient_SP.ravel(), self.events.now, self.turns[row])
         start = self.events.now + self.comm_W[row] / 2
         took = self.course.times.seconds(row, self._cost(pulled.assigned), start)
-        self.events.plan(took + self.comm_W[row], (row, self.turns[row]))
+        self.events.schedule(took + self.comm_W[row], (row, self.turns[row]))
 
     def _push(self, row: int) -> None:
         step, comm = self.steps.pop(row), float(self.comm_W[row])
@@ -314,15 +314,19 @@ class Race:
         seconds_E, accuracy_ES = np.array([now for now, _ in self.curve]), np.array([a for _, a in self.curve])
         reached = _reached(self.curve, self.course.problem.target)
         return Ran(
-            reached, accuracy_ES[-SMOOTHED:].mean(axis=0), self.server, self.events.now, (seconds_E, accuracy_ES)
+            reached,
+            accuracy_ES[-SMOOTHING_WINDOW:].mean(axis=0),
+            self.server,
+            self.events.now,
+            (seconds_E, accuracy_ES),
         )
 
 
 def _reached(curve: list[tuple[float, Array]], target: float) -> Array:
     accuracy_ES = np.array([accuracy for _, accuracy in curve])
     seconds = np.full(accuracy_ES.shape[1], np.inf)
-    for e in range(len(curve) - 1, SMOOTHED - 2, -1):
-        seconds[accuracy_ES[e - SMOOTHED + 1 : e + 1].mean(axis=0) >= target] = curve[e][0]
+    for e in range(len(curve) - 1, SMOOTHING_WINDOW - 2, -1):
+        seconds[accuracy_ES[e - SMOOTHING_WINDOW + 1 : e + 1].mean(axis=0) >= target] = curve[e][0]
     return seconds
 
 

@@ -31,7 +31,7 @@ from paceline.coordinator import LoadBalancer
 from paceline.coordinator.asynchronous import scheme
 from paceline.datasets import recorded
 from paceline.eval import leaderboard
-from paceline.eval.asynchronous import RaceSettings, Times, simulate_training
+from paceline.eval.asynchronous import FleetTimes, RaceSettings, simulate_training
 from paceline.predictors import BatchTime, Report, named
 
 QUICK = "--quick" in sys.argv
@@ -91,7 +91,7 @@ PRICES = (0.0, 0.02, 0.05)
 class Contest:
     """One task on one fleet of a trace."""
 
-    times: Times
+    times: FleetTimes
     batch: int
     task: str = "digits-mlp"
     target: float = TARGET
@@ -100,7 +100,7 @@ class Contest:
     def seconds(self, name: str, rate: float, seed: int) -> float:
         """Return the simulated seconds until the target accuracy is reached."""
         course = RaceSettings(
-            batch=self.batch, rate=rate, epochs=self.epochs, seed=seed, evaluations=120, enough=self.target
+            batch=self.batch, rate=rate, epochs=self.epochs, seed=seed, evaluations=120, target_accuracy=self.target
         )
         return simulate_training(task(self.task), self.times, scheme(name, self.times.workers), course).seconds_to(
             self.target
@@ -113,7 +113,7 @@ class Contest:
         return statistics.median(self.seconds(name, rate, seed) for seed in SEEDS)
 
 
-def shed(times: Times, batch: int, price: float, iterations: int = 300) -> float:
+def shed(times: FleetTimes, batch: int, price: float, iterations: int = 300) -> float:
     """Return the time of iterations with shed work, over that of equal batches."""
     equal = shared = 0.0
     for iteration in range(iterations):
@@ -128,7 +128,7 @@ def cpus() -> str:
     """Return the table of time to accuracy on fleets of recorded workers under contention."""
     rows = []
     for name in FLEETS[: 1 if QUICK else None]:
-        times = Times.of(recorded.load(name), workers=WORKERS, batch=BATCH)
+        times = FleetTimes.from_trace(recorded.load(name), workers=WORKERS, batch=BATCH)
         contest = Contest(times, BATCH)
         taken = {rival: contest.best(rival) for rival in RIVALS}
         saved = f"**{100 * (1 - taken['lb-bsp'] / taken['bsp']):.0f}%**"
@@ -218,7 +218,7 @@ def stale() -> str:
     for workers, full in ((8, 16), (32, 8))[: 1 if QUICK else None]:
         bests = []
         for name in STALE:
-            times = Times.of(graded_fleet(workers), workers=workers, batch=full)
+            times = FleetTimes.from_trace(graded_fleet(workers), workers=workers, batch=full)
             bests.append(min(Contest(times, batch).best(name) for batch in (full, full // 2)))
         shown = ("never" if np.isinf(seconds) else f"{seconds:.0f}" for seconds in bests)
         rows.append([f"1x/2x/4x/8x, {workers} workers", *shown])

@@ -19,21 +19,21 @@ from paceline.coordinator.asynchronous import SGD, EpochSampler, Outcome, Pulled
 from paceline.datasets import Trace
 from paceline.predictors import EWMA, Predictor
 
-SMOOTHED = 3
-"""An accuracy is reached when the mean of this many evaluations is."""
+SMOOTHING_WINDOW = 3
+"""Evaluations whose mean must reach an accuracy, because a single one is noisy."""
 
-What = TypeVar("What")
+EventT = TypeVar("EventT")
 
 
-class Events(Generic[What]):
-    """Events in the order of their times, and at equal times in the order in which they were planned.
+class EventQueue(Generic[EventT]):
+    """Events in the order of their times, and at equal times in the order in which they were scheduled.
 
-    >>> events = Events[str]()
-    >>> events.plan(2.0, "two")
-    >>> events.plan(1.0, "one")
+    >>> events = EventQueue[str]()
+    >>> events.schedule(2.0, "two")
+    >>> events.schedule(1.0, "one")
     >>> for what in events:
     ...     if what == "one":
-    ...         events.plan(0.5, "half a second later")
+    ...         events.schedule(0.5, "half a second later")
     ...     print(events.now, what)
     1.0 one
     1.5 half a second later
@@ -43,25 +43,25 @@ class Events(Generic[What]):
     def __init__(self) -> None:
         self.now = 0.0
         """The time of the last event taken, in seconds."""
-        self._heap: list[tuple[float, int, What]] = []
+        self._heap: list[tuple[float, int, EventT]] = []
         self._planned = 0
 
-    def plan(self, delay: float, what: What) -> None:
-        """Plan an event ``delay`` seconds from now."""
+    def schedule(self, delay: float, what: EventT) -> None:
+        """Schedule an event ``delay`` seconds from now."""
         # The number decides between equal times, so that what happens is never compared, and runs repeat exactly.
         heapq.heappush(self._heap, (self.now + delay, self._planned, what))
         self._planned += 1
 
-    def __iter__(self) -> Iterator[What]:
-        """Take events until none is left; more may be planned meanwhile."""
+    def __iter__(self) -> Iterator[EventT]:
+        """Yield events until none is left; more may be scheduled meanwhile."""
         while self._heap:
             self.now, _, what = heapq.heappop(self._heap)
             yield what
 
 
 @dataclass(frozen=True, eq=False)
-class Times:
-    """Speeds that change with time, not with the steps taken: every scheme meets the same fleet.
+class FleetTimes:
+    """Speeds of a fleet over time, not over steps: every scheme runs on the same fleet.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class Times:
     --------
     Ten samples at 10 samples/s, and the next ten when the speed has halved:
 
-    >>> times = Times(np.array([[10.0], [5.0]]), span=1.0, comm_seconds=0.0)
+    >>> times = FleetTimes(np.array([[10.0], [5.0]]), span=1.0, comm_seconds=0.0)
     >>> times.seconds(0, samples=10, start=0.0), times.seconds(0, samples=10, start=0.5)
     (1.0, 1.5)
     """
@@ -92,12 +92,12 @@ class Times:
 
     def __post_init__(self) -> None:
         if self.speed.ndim != 2 or not (np.isfinite(self.speed) & (self.speed > 0)).all():
-            raise ValueError("speed must be [T, W], above 0 and finite: fill gaps first")
+            raise ValueError(f"speed must be [T, W], finite and above 0, got shape {self.speed.shape}: fill gaps first")
         if not 0 < self.span < np.inf or not 0 <= self.comm_seconds < np.inf:
             raise ValueError(f"span must be above 0 and comm_seconds 0 or more, got {self.span}, {self.comm_seconds}")
 
     @classmethod
-    def of(cls, trace: Trace, *, workers: int, batch: int, comm_share: float = 0.1) -> Times:
+    def from_trace(cls, trace: Trace, *, workers: int, batch: int, comm_share: float = 0.1) -> FleetTimes:
         """Return the times of a fleet like a trace's, scaled so that the median full batch takes a second.
 
         Parameters
@@ -187,7 +187,7 @@ class RaceSettings:
         Seed of the initial parameters and of the order of the samples.
     evaluations
         How often the server's parameters are tried on held-out samples, at equal distances in applied samples.
-    enough
+    target_accuracy
         End the race when this accuracy is reached; by default it goes on to its end.
     """
 
@@ -196,7 +196,7 @@ class RaceSettings:
     epochs: float = 10.0
     seed: int = 0
     evaluations: int = 60
-    enough: float = math.inf
+    target_accuracy: float = math.inf
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,11 +223,11 @@ class Race:
 
         It is reached when the mean of the last three evaluations is: a single one is noisy.
         """
-        if len(self.accuracy) < SMOOTHED:
+        if len(self.accuracy) < SMOOTHING_WINDOW:
             return float("inf")
-        means = np.convolve(self.accuracy, np.full(SMOOTHED, 1 / SMOOTHED), mode="valid")
+        means = np.convolve(self.accuracy, np.full(SMOOTHING_WINDOW, 1 / SMOOTHING_WINDOW), mode="valid")
         reached = np.flatnonzero(means >= accuracy)
-        return float(self.seconds[reached[0] + SMOOTHED - 1]) if len(reached) else float("inf")
+        return float(self.seconds[reached[0] + SMOOTHING_WINDOW - 1]) if len(reached) else float("inf")
 
     @property
     def final(self) -> float:
@@ -236,7 +236,7 @@ class Race:
 
 
 def simulate_training(
-    task: TrainingTask, times: Times, scheme: Scheme, course: RaceSettings, predictor: Predictor | None = None
+    task: TrainingTask, times: FleetTimes, scheme: Scheme, settings: RaceSettings, predictor: Predictor | None = None
 ) -> Race:
     """Train for real, in the order and at the times that the fleet's speeds dictate.
 
@@ -251,7 +251,7 @@ def simulate_training(
         How long computing takes.
     scheme
         The server's scheme.
-    course
+    settings
         Length, batch, learning rate and seed.
     predictor
         Forecasts the speeds; an EWMA by default.
@@ -264,12 +264,12 @@ def simulate_training(
     ...     samples = 512
     ...     start = gradient = lambda self, *_: np.zeros(1)
     ...     accuracy = lambda self, parameters: 0.0
-    >>> times = Times(np.array([[8.0, 2.0]]), span=1.0, comm_seconds=0.0)
-    >>> course = RaceSettings(batch=8, rate=0.1, epochs=0.25)
-    >>> [float(simulate_training(Nothing(), times, scheme(name, 2), course).seconds[-1]) for name in ("bsp", "asp")]
+    >>> times = FleetTimes(np.array([[8.0, 2.0]]), span=1.0, comm_seconds=0.0)
+    >>> settings = RaceSettings(batch=8, rate=0.1, epochs=0.25)
+    >>> [float(simulate_training(Nothing(), times, scheme(name, 2), settings).seconds[-1]) for name in ("bsp", "asp")]
     [32.0, 13.0]
     """
-    return _RunningRace(task, times, scheme, course, predictor or EWMA(0.3)).run()
+    return _RunningRace(task, times, scheme, settings, predictor or EWMA(0.3)).run()
 
 
 @dataclass
@@ -291,21 +291,21 @@ class _DivergedError(Exception):
 
 class _RunningRace:
     def __init__(
-        self, task: TrainingTask, times: Times, scheme: Scheme, course: RaceSettings, predictor: Predictor
+        self, task: TrainingTask, times: FleetTimes, scheme: Scheme, settings: RaceSettings, predictor: Predictor
     ) -> None:
-        self.task, self.times, self.course = task, times, course
+        self.task, self.times, self.settings = task, times, settings
         self.workers = {f"worker{row}": _Worker(row) for row in range(times.workers)}
         self.server = Server(
-            task.start(course.seed),
-            SGD(course.rate),
+            task.start(settings.seed),
+            SGD(settings.rate),
             scheme,
-            EpochSampler(task.samples, seed=course.seed),
-            batch=course.batch,
+            EpochSampler(task.samples, seed=settings.seed),
+            batch=settings.batch,
             workers=list(self.workers),
             predictor=predictor,
         )
-        self.events = Events[tuple[str, int]]()
-        self.budget = round(course.epochs * task.samples)
+        self.events = EventQueue[tuple[str, int]]()
+        self.budget = round(settings.epochs * task.samples)
         self.curve = [(0.0, task.accuracy(self.server.parameters))]
 
     def run(self) -> Race:
@@ -316,11 +316,11 @@ class _RunningRace:
             for name, turn in self.events:
                 if turn == self.workers[name].turn:  # otherwise that step was given up
                     self._push(name)
-                if self.server.sampler.applied >= self.budget or self._is_good():
+                if self.server.sampler.applied >= self.budget or self._has_reached_target():
                     break
             else:
                 raise RuntimeError(f"deadlock under {self.server.scheme.name}: every worker waits for another one")
-        if self.server.sampler.applied < self.budget and not self._is_good():
+        if self.server.sampler.applied < self.budget and not self._has_reached_target():
             self.curve.append((self.events.now, 0.0))
         end = self.events.now
         waiting = [w.waited + (end - w.waits_since if w.waits_since is not None else 0) for w in self.workers.values()]
@@ -339,7 +339,7 @@ class _RunningRace:
         worker.began, worker.turn = now, worker.turn + 1
         start = now + self.times.comm_seconds / 2
         took = self.times.seconds(worker.row, len(worker.pulled.assigned), start)
-        self.events.plan(took + self.times.comm_seconds, (name, worker.turn))
+        self.events.schedule(took + self.times.comm_seconds, (name, worker.turn))
 
     def _push(self, name: str) -> None:
         worker, now = self.workers[name], self.events.now
@@ -356,7 +356,7 @@ class _RunningRace:
         worker.turn += 1
         if verdict.outcome is Outcome.REFUSED:
             raise _DivergedError
-        if self.server.sampler.applied >= self.budget * len(self.curve) / self.course.evaluations:
+        if self.server.sampler.applied >= self.budget * len(self.curve) / self.settings.evaluations:
             self.curve.append((self.events.now, self.task.accuracy(self.server.parameters)))
         for other in verdict.given_up:  # it leaves the step, and says how far it was
             gone = self.workers[other]
@@ -371,6 +371,6 @@ class _RunningRace:
             if waiting.waits_since is not None and other != name:
                 self._pull(other)
 
-    def _is_good(self) -> bool:
-        last = [accuracy for _, accuracy in self.curve[-SMOOTHED:]]
-        return len(last) == SMOOTHED and sum(last) / SMOOTHED >= self.course.enough
+    def _has_reached_target(self) -> bool:
+        last = [accuracy for _, accuracy in self.curve[-SMOOTHING_WINDOW:]]
+        return len(last) == SMOOTHING_WINDOW and sum(last) / SMOOTHING_WINDOW >= self.settings.target_accuracy

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from paceline.coordinator.asynchronous import saps, scheme
 from paceline.coordinator.asynchronous.rules import MeanGathering
 from paceline.datasets import Trace
-from paceline.eval.asynchronous import RaceSettings, Times, simulate_training
+from paceline.eval.asynchronous import FleetTimes, RaceSettings, simulate_training
 
 COURSE = RaceSettings(batch=8, rate=0.05, epochs=1.0, evaluations=6)
 
@@ -32,7 +32,7 @@ class Nothing:
 
 def fleet(*seconds, comm_seconds=0.0, batch=8):
     """Workers that take so long for a full batch."""
-    return Times(batch / np.array([seconds]), span=1000.0, comm_seconds=comm_seconds)
+    return FleetTimes(batch / np.array([seconds]), span=1000.0, comm_seconds=comm_seconds)
 
 
 def ran(name, times, updates=64, **options):
@@ -89,21 +89,21 @@ def test_staleness_forecast_is_calibrated():
 def test_saps_bound_holds_without_waiting(seconds, bound, noise):
     rng = np.random.default_rng(0)
     speed_TW = 8 / np.array(seconds) * np.exp(rng.normal(0, noise, (50, len(seconds))))
-    done = ran(saps(len(seconds), bound=bound), Times(speed_TW, span=1.0, comm_seconds=0.1), updates=40)
+    done = ran(saps(len(seconds), bound=bound), FleetTimes(speed_TW, span=1.0, comm_seconds=0.1), updates=40)
     assert done.server.ledger.largest_staleness <= bound
     assert not done.waiting.any()
 
 
 @given(st.lists(st.floats(0.1, 100.0), min_size=1, max_size=20), st.floats(0.1, 500.0), st.floats(0.0, 50.0))
 def test_samples_invert_seconds(speeds, samples, start):
-    times = Times(np.array(speeds)[:, None], span=0.7, comm_seconds=0.0)
+    times = FleetTimes(np.array(speeds)[:, None], span=0.7, comm_seconds=0.0)
     took = times.seconds(0, samples, start)
     assert times.samples(0, start, start + took) == pytest.approx(samples, rel=1e-6)
 
 
 def test_times_fill_gaps_and_repeat_workers():
     trace = Trace([[1.0, 1.0]] * 4, [[1.0, np.nan], [np.nan, 2.0], [1.0, 2.0], [0.5, 2.0]])
-    times = Times.of(trace, workers=4, batch=1)
+    times = FleetTimes.from_trace(trace, workers=4, batch=1)
     usual = np.median(times.speed[:, :2])
     assert times.speed[:, 0] / usual == pytest.approx(np.array([1.0, 1.0, 1.0, 2.0]) / 0.75)
     assert (times.speed[:, 0] != times.speed[:, 2]).any()
@@ -139,7 +139,7 @@ SCRIPTS = st.lists(st.sampled_from([0.1, 0.2, 0.6, 0.7, 0.8]), min_size=13, max_
 @given(SCRIPTS, st.sampled_from([0.5, 0.65, np.inf]))
 @settings(max_examples=30)
 def test_race_ends_when_good_or_over(accuracies, enough):
-    course = replace(COURSE, epochs=48 * 8 / 4096, evaluations=12, enough=enough)
+    course = replace(COURSE, epochs=48 * 8 / 4096, evaluations=12, target_accuracy=enough)
     done = simulate_training(Scripted(accuracies), fleet(1.0), scheme("asp", 1), course)
     ends = next((k for k in range(2, 13) if sum(accuracies[k - 2 : k + 1]) / 3 >= enough), 12)
     assert done.accuracy.tolist() == accuracies[: ends + 1]
@@ -155,10 +155,10 @@ def test_race_ends_when_good_or_over(accuracies, enough):
 @pytest.mark.parametrize(("span", "comm"), [(0.0, 0.0), (-1.0, 0.0), (np.inf, 0.0), (1.0, -0.1), (1.0, np.inf)])
 def test_times_refuse_bad_span_or_wire(span, comm):
     with pytest.raises(ValueError, match=f"span must be above 0 and comm_seconds 0 or more, got {span}, {comm}"):
-        Times(np.ones((2, 1)), span=span, comm_seconds=comm)
+        FleetTimes(np.ones((2, 1)), span=span, comm_seconds=comm)
 
 
 @pytest.mark.parametrize("speed", [[1.0], [[0.0]], [[np.inf]], [[np.nan]]])
 def test_times_refuse_bad_speed(speed):
-    with pytest.raises(ValueError, match=r"speed must be \[T, W\], above 0 and finite"):
-        Times(np.array(speed), span=1.0, comm_seconds=0.0)
+    with pytest.raises(ValueError, match=r"speed must be \[T, W\], finite and above 0"):
+        FleetTimes(np.array(speed), span=1.0, comm_seconds=0.0)

@@ -170,7 +170,7 @@ def test_other_config_names_and_sizes(grid_of):
 
 
 def test_unknown_batch_says_what_to_write(grid_of):
-    with pytest.raises(ValueError, match="local_steps is not known: give BalancedStrategy"):
+    with pytest.raises(ValueError, match="local_steps is not known: pass BalancedStrategy"):
         run(BalancedStrategy(fedavg()), grid_of([Client(1.0)]), config={"batch-size": 8})
 
 

@@ -106,8 +106,8 @@ def test_changing_sizes_are_written(outcomes, folder):
         ("a loader", "Loading.get_train_dataloader chooses the samples"),
         ("a loader above", "PlainLoading trains on batches that are not balanced"),
         ("a packed batch", "the model was given 1 rows"),
-        ("a budget", "global_tokens of costs must be left out"),
-        ("a checkpoint", "holds no paceline.pt"),
+        ("a budget", "costs must not set global_tokens"),
+        ("a checkpoint", "has no paceline.pt"),
     ],
 )
 def test_what_would_be_ignored_is_refused(outcomes, option, says):

@@ -252,7 +252,7 @@ def test_replicas_of_other_data_are_refused():
 def test_replicas_of_one_name_are_refused():
     options = {"dataset": range(9), "global_batch": 4, "name": "one"}
     found = together(options, options)
-    assert found == ["replicas must have different names, got ['one', 'one']: give name= or set REPLICA_GROUP_ID"] * 2
+    assert found == ["replicas must have different names, got ['one', 'one']: pass name= or set REPLICA_GROUP_ID"] * 2
 
 
 def test_gradients_of_unscaled_loss_are_refused(lighthouse):

@@ -345,7 +345,7 @@ def leaving_twice(rank):
                 break
     job.close()
     job.close()
-    with pytest.raises(RuntimeError, match="this job has ended"):
+    with pytest.raises(RuntimeError, match="create a new AsyncJob"):
         next(iter(job))
     return True
 

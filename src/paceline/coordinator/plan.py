@@ -113,11 +113,11 @@ class Plan:
         1928808633027677
         """
         # "<i8" fixes size and byte order on every platform.
-        facts = _digest(self.workers) + self.iteration.to_bytes(8, "little") + self.sizes.astype("<i8").tobytes()
+        facts = _hash_workers(self.workers) + self.iteration.to_bytes(8, "little") + self.sizes.astype("<i8").tobytes()
         return int.from_bytes(hashlib.blake2b(facts, digest_size=8).digest(), "little") >> 12
 
 
 @lru_cache(maxsize=8)
-def _digest(workers: tuple[str, ...]) -> bytes:
+def _hash_workers(workers: tuple[str, ...]) -> bytes:
     """Return a hash of the fleet; Python's own hash of a string differs between processes."""
     return hashlib.blake2b(json.dumps(workers).encode(), digest_size=8).digest()

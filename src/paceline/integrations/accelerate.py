@@ -106,20 +106,20 @@ def prepare(accelerator: Any, *things: Any, metrics: str | Iterable[Target] = ()
     ... )  # doctest: +SKIP
     """
     require("accelerate", needed_by="paceline.integrations.accelerate", extra="huggingface")
-    loader = _loader_among(things)
-    _require_plain(accelerator)
-    _require_counts(accelerator, loader)
-    _take_micro_batches(accelerator, loader)
+    loader = _find_loader(things)
+    _require_supported_parallelism(accelerator)
+    _require_matching_batch_size(accelerator, loader)
+    _set_micro_batches(accelerator, loader)
     prepared = accelerator.prepare(*things)
     prepared = list(prepared) if len(things) > 1 else [prepared]
-    ours = PreparedLoader(loader, accelerator)
+    prepared_loader = PreparedLoader(loader, accelerator)
     for place, thing in enumerate(prepared):
         if thing is loader:
-            prepared[place] = ours
+            prepared[place] = prepared_loader
     if accelerator.num_processes > 1:
-        ours.balance = _attached(prepared, loader, options)
-        ours.balance.on_iteration.extend(sinks(*([metrics] if isinstance(metrics, str) else metrics)))
-        accelerator.register_for_checkpointing(ours.balance)
+        prepared_loader.balance = _attach_models(prepared, loader, options)
+        prepared_loader.balance.on_iteration.extend(sinks(*([metrics] if isinstance(metrics, str) else metrics)))
+        accelerator.register_for_checkpointing(prepared_loader.balance)
     return tuple(prepared) if len(prepared) > 1 else prepared[0]
 
 
@@ -185,7 +185,7 @@ class PreparedLoader:
             state._remove_dataloader(self)
 
 
-def _loader_among(things: Iterable[Any]) -> GlobalLoader:
+def _find_loader(things: Iterable[Any]) -> GlobalLoader:
     if any(isinstance(thing, StreamLoader) for thing in things):
         raise TypeError(
             "prepare() cannot tell Accelerate where the epoch of a StreamLoader ends, as streams have no length: "
@@ -200,8 +200,8 @@ def _loader_among(things: Iterable[Any]) -> GlobalLoader:
     return loaders[0]
 
 
-def _require_plain(accelerator: Any) -> None:
-    """Refuse kinds of training in which neither DistributedDataParallel nor FSDP2 sums the gradients."""
+def _require_supported_parallelism(accelerator: Any) -> None:
+    """Refuse an accelerator in which neither DistributedDataParallel nor FSDP2 sums the gradients."""
     kind = accelerator.distributed_type.name
     parallelism = getattr(accelerator, "parallelism_config", None)
     replicated = kind == "NO" or kind.startswith("MULTI_")  # Accelerate's names for a whole model in each process
@@ -209,13 +209,13 @@ def _require_plain(accelerator: Any) -> None:
         way = "a ParallelismConfig" if parallelism is not None else kind
         raise ValueError(
             f"the accelerator trains with {way}, but batches can be balanced only with DistributedDataParallel or "
-            "FSDP2, where each process has samples of its own: for FSDP give fsdp_version=2; for others, write a loop "
+            "FSDP2, where each process has its own samples: for FSDP, set fsdp_version=2; for others, write a loop "
             "without Accelerate and call attach(model, loader)"
         )
 
 
-def _require_counts(accelerator: Any, loader: GlobalLoader) -> None:
-    """Refuse a loader by whose length a script would compute the steps of another schedule."""
+def _require_matching_batch_size(accelerator: Any, loader: GlobalLoader) -> None:
+    """Refuse a loader whose length would make a script compute a wrong number of scheduler steps."""
     if accelerator.split_batches and isinstance(loader, BalancedLoader):
         raise TypeError(
             "with split_batches=True, a batch is that of all processes, but this loader's batch_size= is per "
@@ -230,7 +230,7 @@ def _require_counts(accelerator: Any, loader: GlobalLoader) -> None:
         )
 
 
-def _take_micro_batches(accelerator: Any, loader: GlobalLoader) -> None:
+def _set_micro_batches(accelerator: Any, loader: GlobalLoader) -> None:
     """Set the loader's number of micro-batches per step, so that sizes change only between steps."""
     steps = accelerator.gradient_accumulation_steps
     if (loader.micro_batch or loader.packs) and steps != 1:
@@ -247,7 +247,7 @@ def _take_micro_batches(accelerator: Any, loader: GlobalLoader) -> None:
     loader.accumulate = steps
 
 
-def _attached(prepared: Iterable[Any], loader: GlobalLoader, options: dict[str, Any]) -> Balance:
+def _attach_models(prepared: Iterable[Any], loader: GlobalLoader, options: dict[str, Any]) -> Balance:
     """Attach every model that is trained to the loader."""
     models = [thing for thing in prepared if isinstance(thing, torch.nn.Module)]
     trained = [model for model in models if any(parameter.requires_grad for parameter in model.parameters())]

@@ -47,11 +47,11 @@ def attach(model: torch.nn.Module, loader: BalancedLoader, **options: Any) -> Ba
     ...     loss = model(fabric.to_device(batch))
     ...     fabric.backward(loss)
     """
-    balance: Balance = attach_module(_wrapped(model), loader, **options)
+    balance: Balance = attach_module(_unwrap_fabric_module(model), loader, **options)
     return balance
 
 
-def _wrapped(model: torch.nn.Module) -> torch.nn.Module:
+def _unwrap_fabric_module(model: torch.nn.Module) -> torch.nn.Module:
     """Return the module inside Fabric's wrapper: the DistributedDataParallel, if the strategy made one."""
     if type(model).__name__ != "_FabricModule":
         return model

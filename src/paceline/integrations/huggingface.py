@@ -18,13 +18,13 @@ import torch
 from paceline.recording import Target, sinks
 from paceline.torch import Balance, BalancedLoader, BalanceWarning, Costs, attach
 
-SHUFFLES = {"random": True, "sequential": False}
+SHUFFLE_BY_STRATEGY = {"random": True, "sequential": False}
 """Supported sampling strategies, and whether they shuffle."""
 
 
-def refuse_ignored(trainer: Any, mixin: type) -> None:
-    """Raise a ValueError for the first option that would be ignored; it says what to do."""
-    for sentence in (*_of_sharding(trainer), *_of_assigning(trainer, mixin), *_of_arguments(trainer.args)):
+def raise_for_ignored_options(trainer: Any, mixin: type) -> None:
+    """Raise a ValueError for the first option that would be ignored, with what to do instead."""
+    for sentence in (*_sharding_errors(trainer), *_assignment_errors(trainer, mixin), *_argument_errors(trainer.args)):
         raise ValueError(sentence)
     if trainer.args.full_determinism:
         warnings.warn(
@@ -35,7 +35,7 @@ def refuse_ignored(trainer: Any, mixin: type) -> None:
         )
 
 
-def loading(arguments: Any) -> dict[str, Any]:
+def loader_options(arguments: Any) -> dict[str, Any]:
     """Return the loader's options for loading samples, from the Trainer's arguments."""
     options: dict[str, Any] = {"pin_memory": arguments.dataloader_pin_memory and arguments.device.type == "cuda"}
     if arguments.dataloader_num_workers:
@@ -43,24 +43,24 @@ def loading(arguments: Any) -> dict[str, Any]:
             "num_workers": arguments.dataloader_num_workers,
             "prefetch_factor": arguments.dataloader_prefetch_factor,
             "multiprocessing_context": getattr(arguments, "dataloader_multiprocessing_context", None),
-            "worker_init_fn": _seeding(arguments),
+            "worker_init_fn": _worker_init_fn(arguments),
         }
     return options
 
 
-def costs_for(dataset: Any, costs: Costs | None) -> Costs | None:
-    """Return the loader's costs, with the numbers of all samples of this dataset.
+def read_costs(dataset: Any, costs: Costs | None) -> Costs | None:
+    """Return the loader's costs, read for all samples of this dataset.
 
     They are read here because the loader gets a dataset without the columns that the model does not take.
     """
     if costs is None:
         return None
     if costs.global_tokens is not None:
-        raise ValueError("global_tokens of costs must be left out: the Trainer says how many samples a step has")
+        raise ValueError("costs must not set global_tokens: the Trainer decides how many samples a step has")
     return costs.read(dataset)
 
 
-def _seeding(arguments: Any) -> Any:
+def _worker_init_fn(arguments: Any) -> Any:
     """Return a function that seeds a loading process, differently on every rank, as the Trainer's own loaders do."""
     seed_worker = import_module("transformers.trainer_utils").seed_worker
     known = inspect.signature(seed_worker).parameters  # before transformers 4.52 it took only the process's number
@@ -68,7 +68,7 @@ def _seeding(arguments: Any) -> Any:
     return partial(seed_worker, **{name: value for name, value in options.items() if name in known})
 
 
-def _of_sharding(trainer: Any) -> Iterator[str]:
+def _sharding_errors(trainer: Any) -> Iterator[str]:
     """Yield errors for kinds of training in which neither DistributedDataParallel nor FSDP2 sums the gradients."""
     parallelism = getattr(trainer.accelerator, "parallelism_config", None)
     plugin = getattr(trainer.accelerator.state, "fsdp_plugin", None)
@@ -84,12 +84,12 @@ def _of_sharding(trainer: Any) -> Iterator[str]:
         if used:
             yield (
                 f"the Trainer is set to use {way}, but batches can be balanced only with DistributedDataParallel or "
-                "FSDP2: give fsdp=True with fsdp_config={'version': 2}, or write a loop without the Trainer and call "
+                "FSDP2: set fsdp=True with fsdp_config={'version': 2}, or write a loop without the Trainer and call "
                 "attach(model, loader)"
             )
 
 
-def _of_assigning(trainer: Any, mixin: type) -> Iterator[str]:
+def _assignment_errors(trainer: Any, mixin: type) -> Iterator[str]:
     """Yield errors for subclasses that choose the samples themselves."""
     for name in ("_get_train_sampler", "_get_dataloader", "get_train_dataloader"):
         kinds = type(trainer).__mro__
@@ -103,18 +103,18 @@ def _of_assigning(trainer: Any, mixin: type) -> Iterator[str]:
             )
 
 
-def _of_arguments(arguments: Any) -> Iterator[str]:
+def _argument_errors(arguments: Any) -> Iterator[str]:
     """Yield errors for arguments about training data that cannot be honored."""
     way = "group_by_length" if getattr(arguments, "group_by_length", False) else None
     way = way or getattr(arguments, "train_sampling_strategy", "random")
-    if way not in SHUFFLES:
+    if way not in SHUFFLE_BY_STRATEGY:
         yield (
-            f"train_sampling_strategy must be one of {sorted(SHUFFLES)}, got {way!r}: to divide by the samples' "
-            "lengths, leave it out and give the Trainer costs=Costs(lengths=...)"
+            f"train_sampling_strategy must be one of {sorted(SHUFFLE_BY_STRATEGY)}, got {way!r}: to divide by the "
+            "samples' lengths, leave it out and pass costs=Costs(lengths=...) to the Trainer"
         )
     if arguments.auto_find_batch_size:
         yield (
-            "auto_find_batch_size must be False: it would start again with smaller batches on one rank only. Give a "
+            "auto_find_batch_size must be False: it would start again with smaller batches on one rank only. Set a "
             "batch size that fits, and balancing={'policy': Policy(upper=...)} to limit every rank's batch"
         )
     if not getattr(arguments, "average_tokens_across_devices", True):
@@ -136,25 +136,25 @@ def _of_arguments(arguments: Any) -> Iterator[str]:
             )
 
 
-HALVED, SAME = 0.505, 0.95
+MAX_SUM_RATIO, MIN_MEAN_RATIO = 0.505, 0.95
 """Bounds of the ratio of the losses with twice the number of tokens and with the number itself: below the first the
 loss is divided by tokens, above the second it ignores them, and in between a part is divided. The tolerance of a
 hundredth is the rounding of ratios in bfloat16."""
 
 
-def loss_of(trainer: Any, batch: Any) -> str:
-    """Return the kind of the loss for such batches, ``"mean"`` or ``"sum"``: the same on all ranks.
+def loss_kind(trainer: Any, batch: Any) -> str:
+    """Return the kind of the loss for batches like this one, ``"mean"`` or ``"sum"``: the same on all ranks.
 
     Losses divided by the number of tokens of all ranks suit any sizes and are averaged plainly. Means over the rank's
     own batch are weighted by its samples. The loss of this rank's first batch is computed twice, without gradients and
     in evaluation mode.
     """
-    if not takes_count(trainer) or not has_labels(batch):
+    if not takes_token_count(trainer) or not has_labels(batch):
         return "mean"
-    ratio = _ratio(trainer, batch)
-    if ratio > SAME:
+    ratio = _loss_ratio_at_double_count(trainer, batch)
+    if ratio > MIN_MEAN_RATIO:
         return "mean"
-    if ratio > HALVED:
+    if ratio > MAX_SUM_RATIO:
         warnings.warn(
             "A part of the loss is divided by the number of tokens of all ranks and a part is not, such as the loss of "
             "a router. Gradients are averaged plainly, as the Trainer does: in the second part, samples count more on "
@@ -165,7 +165,7 @@ def loss_of(trainer: Any, batch: Any) -> str:
     return "sum"
 
 
-def takes_count(trainer: Any) -> bool:
+def takes_token_count(trainer: Any) -> bool:
     """Return whether the loss gets a number of tokens."""
     return bool(trainer.model_accepts_loss_kwargs or trainer.compute_loss_func is not None)
 
@@ -175,7 +175,7 @@ def has_labels(batch: Any) -> bool:
     return isinstance(batch, Mapping) and isinstance(batch.get("labels"), torch.Tensor)
 
 
-def _ratio(trainer: Any, batch: Any) -> float:
+def _loss_ratio_at_double_count(trainer: Any, batch: Any) -> float:
     """Return the ratio of the losses with twice the number of tokens and with the number itself, over all ranks."""
     training = trainer.model.training
     trainer.model.eval()  # no dropout, and no update of batch normalization's running statistics
@@ -194,14 +194,14 @@ def _ratio(trainer: Any, batch: Any) -> float:
     return float(twice / once) if once else 0.5  # a zero loss shows nothing: assume what the Trainer assumes
 
 
-FILE = "paceline.pt"
+STATE_FILE = "paceline.pt"
 """The file in a checkpoint's folder that holds the balancer's state."""
 
-Base: Any = object
+TrainerBase: Any = object
 """Base class of the mixin. It stands for a Trainer, which is not imported here."""
 
 
-class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Trainer that it is mixed into
+class BalancedTrainerMixin(TrainerBase):  # type: ignore[misc]  # it extends the Trainer that it is mixed into
     """A mixin that, put before a ``transformers.Trainer``, lets every rank's batch size follow its speed.
 
     ``per_device_train_batch_size`` becomes a mean: the global batch is that times the number of ranks, and a step
@@ -253,11 +253,11 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
         self._balancing = dict(balancing or {})
         self._costs = costs
         self._sinks = sinks(*([metrics] if isinstance(metrics, str) else metrics))
-        self._feed: Feed | None = None
-        self._made_of: Any = None
-        self._made_for: tuple[int, ...] = ()
+        self._trainer_loader: TrainerLoader | None = None
+        self._loader_dataset: Any = None
+        self._loader_sizes: tuple[int, ...] = ()
         self._attached_to: tuple[Any, ...] = ()
-        self._labeled, self._kind = False, "mean"
+        self._has_labels, self._loss_kind = False, "mean"
         self._batches_left: int | None = None
         super().__init__(*arguments, **options)
 
@@ -267,35 +267,39 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
         if arguments.world_size == 1:
             return super().get_train_dataloader()
         sizes = (arguments.train_batch_size, arguments.gradient_accumulation_steps)
-        if self._feed is None or self._made_of is not self.train_dataset or self._made_for != sizes:
-            refuse_ignored(self, BalancedTrainerMixin)
-            self._feed = Feed(self._loader(), self._begin, self._send)
-            self._made_of, self._made_for = self.train_dataset, sizes
+        if (
+            self._trainer_loader is None
+            or self._loader_dataset is not self.train_dataset
+            or self._loader_sizes != sizes
+        ):
+            raise_for_ignored_options(self, BalancedTrainerMixin)
+            self._trainer_loader = TrainerLoader(self._make_loader(), self._on_epoch_start, self._batch_to_device)
+            self._loader_dataset, self._loader_sizes = self.train_dataset, sizes
         arguments.ignore_data_skip = True  # a resumed loader continues at its saved place by itself
-        return self._feed
+        return self._trainer_loader
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
         """Compute a micro-batch, and return its loss, weighted for the mean over the ranks that the Trainer logs."""
         if self.args.world_size == 1:
             return super().training_step(model, inputs, num_items_in_batch)
-        if self._feed is None or self.balance is None:
+        if self._trainer_loader is None or self.balance is None:
             raise RuntimeError(
                 f"{type(self).__name__} trains on batches that are not balanced: an override of get_train_dataloader "
                 "must return what super().get_train_dataloader() returns"
             )
-        share = self._feed.next_share()
-        self._require_kind(num_items_in_batch)
-        if self._kind == "mean":  # the Trainer divides it; a subclass may scale it
+        share = self._trainer_loader.next_share()
+        self._require_same_kind(num_items_in_batch)
+        if self._loss_kind == "mean":  # the Trainer divides it; a subclass may scale it
             self.balance.loss_divisor = getattr(
                 self, "current_gradient_accumulation_steps", self.args.gradient_accumulation_steps
             )
         loss = super().training_step(model, inputs, num_items_in_batch)
-        return loss * share if self._kind == "mean" else loss
+        return loss * share if self._loss_kind == "mean" else loss
 
     def compute_loss(self, model: Any, inputs: Any, *arguments: Any, **options: Any) -> Any:
         """Return the loss; in training, one that is divided by the tokens of all ranks is averaged plainly."""
         result = super().compute_loss(model, inputs, *arguments, **options)
-        if self.balance is None or self._kind != "sum" or not torch.is_grad_enabled() or not model.training:
+        if self.balance is None or self._loss_kind != "sum" or not torch.is_grad_enabled() or not model.training:
             return result
         loss, *rest = result if isinstance(result, tuple) else (result,)
         scaled = self.balance.scale(loss)
@@ -303,26 +307,28 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
-    def _loader(self) -> BalancedLoader:
+    def _make_loader(self) -> BalancedLoader:
         arguments = self.args
         if self.train_dataset is None:
-            raise ValueError("train_dataset must be a dataset with a length to train on, got None")
-        dataset, collate = self._columns()
+            raise ValueError(
+                "train_dataset must be a dataset with a length, got None: pass train_dataset to the Trainer"
+            )
+        dataset, collate = self._dataset_and_collator()
         return BalancedLoader(
             dataset,
             arguments.train_batch_size * arguments.world_size,
             rank=arguments.process_index,
             world_size=arguments.world_size,
-            shuffle=SHUFFLES[getattr(arguments, "train_sampling_strategy", "random")],
+            shuffle=SHUFFLE_BY_STRATEGY[getattr(arguments, "train_sampling_strategy", "random")],
             seed=arguments.seed if arguments.data_seed is None else arguments.data_seed,
             drop_last=arguments.dataloader_drop_last,
             accumulate=arguments.gradient_accumulation_steps,
             collate_fn=collate,
-            **loading(arguments),
-            costs=costs_for(self.train_dataset, self._costs),
+            **loader_options(arguments),
+            costs=read_costs(self.train_dataset, self._costs),
         )
 
-    def _columns(self) -> tuple[Any, Any]:
+    def _dataset_and_collator(self) -> tuple[Any, Any]:
         """Return the data set and its collator, without columns that the model does not take."""
         # Looked up, not imported: without `datasets` in memory, the data set cannot be one of its tables.
         table = getattr(sys.modules.get("datasets"), "Dataset", None)
@@ -331,47 +337,47 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
         collate = self._get_collator_with_removed_columns(self.data_collator, description="training")
         return self.train_dataset, collate
 
-    def _send(self, batch: Any) -> Any:
+    def _batch_to_device(self, batch: Any) -> Any:
         """Move a batch to the device, as Accelerate's loaders do."""
         accelerator = self.accelerator
         send: Any = import_module("accelerate.utils").send_to_device
         return send(batch, accelerator.device, non_blocking=getattr(accelerator, "non_blocking", False))
 
-    def _begin(self) -> None:
+    def _on_epoch_start(self) -> None:
         """Prepare to attach at the first batch of a training; batches taken before training need no balance."""
-        assert self._feed is not None
+        assert self._trainer_loader is not None
         if not self.is_in_train or self._is_attached:
             return
         if self.balance is not None:
             self.balance.close()
-        self._feed.loader.after_batch = self._attach_on_first_batch
+        self._trainer_loader.loader.after_batch = self._attach_on_first_batch
 
     def _attach_on_first_batch(self, sizes_W: Any, batch: Any) -> None:
         """Attach the balancer when the first batch has arrived, and pass it this batch."""
-        self._labeled = has_labels(batch)
-        self._attach(loss_of(self, batch))
-        assert self._feed is not None
-        assert self._feed.loader.after_batch is not None
-        self._feed.loader.after_batch(sizes_W, batch)  # attach has replaced it with the balance's callback
+        self._has_labels = has_labels(batch)
+        self._attach(loss_kind(self, batch))
+        assert self._trainer_loader is not None
+        assert self._trainer_loader.loader.after_batch is not None
+        self._trainer_loader.loader.after_batch(sizes_W, batch)  # attach has replaced it with the balance's callback
 
     def _attach(self, kind: str) -> None:
         """Attach the balancer to the model, which the Trainer has wrapped by then."""
-        assert self._feed is not None
-        self._kind = kind
-        self._attached_to = (self.model_wrapped, self._feed.loader)
+        assert self._trainer_loader is not None
+        self._loss_kind = kind
+        self._attached_to = (self.model_wrapped, self._trainer_loader.loader)
         self.balance = balance = attach(*self._attached_to, **self._balancing)
         balance.on_iteration.extend(self._sinks)
 
     @property
     def _is_attached(self) -> bool:
         """True if the balancer is attached to the present model and loader: a new training may have new ones."""
-        assert self._feed is not None
-        now = (self.model_wrapped, self._feed.loader)
+        assert self._trainer_loader is not None
+        now = (self.model_wrapped, self._trainer_loader.loader)
         return self.balance is not None and all(old is new for old, new in zip(self._attached_to, now, strict=True))
 
-    def _require_kind(self, num_items_in_batch: Any) -> None:
+    def _require_same_kind(self, num_items_in_batch: Any) -> None:
         """Refuse a batch whose loss is of a different kind from that of the first batch."""
-        if takes_count(self) and (num_items_in_batch is not None) != self._labeled:
+        if takes_token_count(self) and (num_items_in_batch is not None) != self._has_labels:
             raise RuntimeError(
                 "some batches have labels and some have none, so their losses need different weighting: the first "
                 "batch of every rank must be like all others"
@@ -384,30 +390,30 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
         if self.balance is None:
             return
         state = self.balance.state_dict()  # on every rank, because it receives pending reports from all of them
-        kind = {"loss": self._kind, "labeled": self._labeled}
+        kind = {"loss": self._loss_kind, "labeled": self._has_labels}
         if self.args.should_save:
-            torch.save({**state, **kind}, Path(output_dir) / FILE)
+            torch.save({**state, **kind}, Path(output_dir) / STATE_FILE)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        if checkpoint is None or self._feed is None:
+        if checkpoint is None or self._trainer_loader is None:
             return
-        saved = Path(checkpoint) / FILE
+        saved = Path(checkpoint) / STATE_FILE
         if not saved.is_file():
             raise FileNotFoundError(
-                f"{checkpoint} holds no {FILE}: it was saved with save_only_model, or not by a balanced Trainer of "
-                "many ranks"
+                f"{checkpoint} has no {STATE_FILE}: it was saved with save_only_model=True, by an unbalanced Trainer, "
+                "or on a single rank. Resume from another checkpoint, or start without resume_from_checkpoint"
             )
         state = torch.load(saved, weights_only=True)
         if not self._is_attached:
             self._attach(state["loss"])
         assert self.balance is not None
         self.balance.load_state_dict(state)
-        self._labeled = state["labeled"]
-        self._note_rest(self._feed.loader)
+        self._has_labels = state["labeled"]
+        self._note_batches_left(self._trainer_loader.loader)
 
-    def _note_rest(self, loader: BalancedLoader) -> None:
-        """Note how many batches are left in the current epoch: the Trainer derives the ends of its steps from it."""
+    def _note_batches_left(self, loader: BalancedLoader) -> None:
+        """Store how many batches are left in the current epoch: the Trainer derives the ends of its steps from it."""
         left, parts = len(loader) - loader.position[1], loader.accumulate
         if not 0 < left < len(loader):
             return
@@ -427,16 +433,18 @@ class BalancedTrainerMixin(Base):  # type: ignore[misc]  # it extends the Traine
         super()._run_epoch(**options)
 
 
-class Feed:
+class TrainerLoader:
     """A balanced loader with the interface that the Trainer expects.
 
-    ``begin`` is called before an epoch's first batch is taken, and ``send`` moves a batch to the device.
+    ``on_epoch_start`` is called before an epoch's first batch is taken, and ``to_device`` moves a batch to the device.
     """
 
-    def __init__(self, loader: BalancedLoader, begin: Callable[[], None], send: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, loader: BalancedLoader, on_epoch_start: Callable[[], None], to_device: Callable[[Any], Any]
+    ) -> None:
         self.loader = loader
-        self.begin = begin
-        self.send = send
+        self.on_epoch_start = on_epoch_start
+        self.to_device = to_device
         self._shares: deque[float] = deque()
 
     @property
@@ -450,12 +458,12 @@ class Feed:
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of an epoch; the Trainer takes all batches of a step before it computes the first."""
-        self.begin()
+        self.on_epoch_start()
         self._shares.clear()
         for batch in self.loader:
             sizes_W = self.loader.batch_sizes
             self._shares.append(float(sizes_W[self.loader.rank]) * len(sizes_W) / float(sizes_W.sum()))
-            yield self.send(batch)
+            yield self.to_device(batch)
 
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next epoch."""

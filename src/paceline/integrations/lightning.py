@@ -56,19 +56,19 @@ def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) ->
         """Attaches the balancer at the start of training, and keeps its state in checkpoints."""
 
         balance: Balance | None = None
-        saved: dict[str, Any] | None = None
+        saved_state: dict[str, Any] | None = None
 
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             """Attach the balancer, and resume if a checkpoint was loaded."""
             if trainer.world_size == 1:
                 return
-            model, loader = _model_of(trainer), _loader_of(trainer)
+            model, loader = _find_model(trainer), _configure_loader(trainer)
             self.balance = balance = attach(model, loader, **options)
             if pl_module.automatic_optimization:
                 balance.loss_divisor = loader.accumulate
             balance.on_iteration.extend(sinks(*targets))
-            if self.saved is not None:
-                balance.load_state_dict(self.saved)
+            if self.saved_state is not None:
+                balance.load_state_dict(self.saved_state)
 
         def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
             """Use Lightning's epoch number, which continues when a module is fitted a second time."""
@@ -86,13 +86,13 @@ def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) ->
 
         def load_state_dict(self, state_dict: dict[str, Any]) -> None:
             """Keep a state until the balancer is attached."""
-            self.saved = state_dict or None
+            self.saved_state = state_dict or None
 
         def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
             """Detach the balancer, because Lightning unwraps the model; its state can still be saved."""
             if self.balance is not None:
                 self.balance.close()
-                self.saved = None  # it belongs to the checkpoint that this training began with
+                self.saved_state = None  # it belongs to the checkpoint that this training began with
 
         def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
             """Detach the balancer too after an error: a script may continue."""
@@ -101,12 +101,12 @@ def balance_callback(*, metrics: str | Iterable[Target] = (), **options: Any) ->
     return BalanceCallback()
 
 
-def _model_of(trainer: Any) -> torch.nn.Module:
+def _find_model(trainer: Any) -> torch.nn.Module:
     """Return the model that Lightning calls, if DistributedDataParallel or FSDP2 averages its gradients."""
     model = trainer.strategy.model
     if isinstance(model, DistributedDataParallel):
         return model
-    sharded = _outermost(model, FSDPModule)
+    sharded = _outermost_modules(model, FSDPModule)
     if len(sharded) != 1:
         raise ValueError(
             f"strategy must be one of ddp, or ModelParallelStrategy with one network in fully_shard, got "
@@ -116,22 +116,22 @@ def _model_of(trainer: Any) -> torch.nn.Module:
     return sharded[0]
 
 
-def _outermost(module: torch.nn.Module, kind: type) -> list[torch.nn.Module]:
+def _outermost_modules(module: torch.nn.Module, kind: type) -> list[torch.nn.Module]:
     """Return the modules of this kind that are in no other of them."""
     if isinstance(module, kind):
         return [module]
-    return [found for child in module.children() for found in _outermost(child, kind)]
+    return [found for child in module.children() for found in _outermost_modules(child, kind)]
 
 
-def _loader_of(trainer: Any) -> BalancedLoader:
-    """Return the module's loader, or raise an error if an option of the Trainer does not suit it."""
+def _configure_loader(trainer: Any) -> BalancedLoader:
+    """Return the module's loader with the Trainer's accumulation, or raise an error if an option does not suit it."""
     loader, micro_batches = trainer.train_dataloader, trainer.accumulate_grad_batches
     if not isinstance(loader, BalancedLoader):
         raise TypeError(f"train_dataloader must return a BalancedLoader, got {type(loader).__name__}")
     if trainer.overfit_batches:
         raise ValueError(
             "overfit_batches needs the same batches in every epoch, but balanced ones change: remove it, and "
-            "give BalancedLoader a small dataset, such as Subset(dataset, range(1000))"
+            "pass BalancedLoader a small dataset, such as Subset(dataset, range(1000))"
         )
     if trainer.reload_dataloaders_every_n_epochs:
         raise ValueError(
@@ -141,12 +141,12 @@ def _loader_of(trainer: Any) -> BalancedLoader:
     if loader.micro_batch or loader.packs:
         raise ValueError(
             "Lightning steps the optimizer after the same number of batches on every rank, but with "
-            "micro_batch= or pack= these differ: remove it, and give accumulate_grad_batches"
+            "micro_batch= or pack= these differ: remove it, and set accumulate_grad_batches"
         )
     if loader.varies:
         raise ValueError(
             "Lightning reads the number of batches once, but with global_tokens it differs from epoch to epoch, and "
-            "samples would be left out: give global_batch instead, with cap= to bound a rank's tokens"
+            "samples would be left out: set global_batch instead, with cap= to limit a rank's tokens"
         )
     if loader.accumulate not in (1, micro_batches):
         raise ValueError(

@@ -36,7 +36,7 @@ Gradient = Callable[[Vector, Sizes], Vector]
 
 @dataclass(frozen=True, kw_only=True)
 class RayPlan:
-    """Setting of a training job on Ray: model, data, scheme, processes and checkpoints.
+    """Settings of a training job on Ray: model, data, scheme, processes and checkpoints.
 
     Parameters
     ----------
@@ -100,18 +100,18 @@ class RayPlan:
             raise ValueError(f"workers must be at least 1, got {self.workers}")
         # Here, not in the actor: what is wrong there ends a process of which the user sees only that it died. With few
         # samples instead of all, as a sampler shuffles those that it has.
-        self._started(EpochSampler(min(self.samples, max(self.min_batch, 1)), epochs=self.epochs), copy=False)
-        self._sinks()
+        self._make_service(EpochSampler(min(self.samples, max(self.min_batch, 1)), epochs=self.epochs), copy=False)
+        self._make_sinks()
 
     def service(self) -> Service:
         """Return the server of this plan, resumed if there is a checkpoint."""
-        service = self._started(EpochSampler(self.samples, seed=self.seed, epochs=self.epochs))
+        service = self._make_service(EpochSampler(self.samples, seed=self.seed, epochs=self.epochs))
         service.resume()
-        if targets := self._sinks():
+        if targets := self._make_sinks():
             RoundRecorder(service, targets)
         return service
 
-    def _started(self, sampler: EpochSampler, *, copy: bool = True) -> Service:
+    def _make_service(self, sampler: EpochSampler, *, copy: bool = True) -> Service:
         server = Server(
             self.parameters,
             self.optimizer,
@@ -125,7 +125,7 @@ class RayPlan:
         path = None if self.checkpoint is None else Path(self.checkpoint)
         return Service(server, self.patience, checkpoint=path, checkpoint_every=self.checkpoint_every)
 
-    def _sinks(self) -> list[Callable[[Round], None]]:
+    def _make_sinks(self) -> list[Callable[[Round], None]]:
         return sinks(*([self.metrics] if isinstance(self.metrics, str) else self.metrics))
 
 
@@ -134,8 +134,8 @@ class RayServer:
 
     def __init__(self, plan: RayPlan) -> None:
         self.service = plan.service()
-        self._gone: dict[str, int] = {}
-        self._coming_and_going = Lock()
+        self._dead_lives: dict[str, int] = {}
+        self._membership_lock = Lock()
 
     def pull(self, worker: str, life: int) -> WorkItem:
         """Return a worker's next step; one that is not known joins.
@@ -148,8 +148,8 @@ class RayServer:
             How often it had been started before. A call of a worker that is dead by now may come after its death: it
             must not join, as everybody would wait for it behind a barrier.
         """
-        with self._coming_and_going:  # a worker that is found dead in between would join forever
-            gone = life <= self._gone.get(worker, -1)
+        with self._membership_lock:  # a worker that is found dead in between would join forever
+            gone = life <= self._dead_lives.get(worker, -1)
             if not gone and worker not in self.service.server.workers:
                 self.service.join(worker)
         return finished_work(self.service.parameters) if gone else self.service.pull(worker)
@@ -161,8 +161,8 @@ class RayServer:
 
     def leave(self, worker: str, life: int) -> None:
         """Remove a worker, and let no later call of the same process add it again."""
-        with self._coming_and_going:
-            self._gone[worker] = life
+        with self._membership_lock:
+            self._dead_lives[worker] = life
             self.service.leave(worker)
 
     def parameters(self) -> Vector:
@@ -257,12 +257,14 @@ class RayJob:
         Raises
         ------
         ValueError
-            If one of this name is at work.
+            If a worker of this name is running.
         """
         import ray
 
         if worker in self.actors:
-            raise ValueError(f"worker must be a new name, got {worker!r}, which is at work: {sorted(self.actors)}")
+            raise ValueError(
+                f"worker {worker!r} is already running; choose another name (running: {', '.join(sorted(self.actors))})"
+            )
 
         life = self._lives[worker] = self._lives.get(worker, -1) + 1
         actor: Any = ray.remote(RayWorker).options(num_cpus=1).remote(self.server, worker, life, self.plan.gradient)
@@ -294,7 +296,7 @@ class RayJob:
             try:
                 ray.get(run)
             except RayError as error:
-                self._lost(worker, error)
+                self._handle_death(worker, error)
         return not self._running
 
     def run(self) -> Vector:
@@ -326,7 +328,7 @@ class RayJob:
             ray.kill(actor)
         self.actors, self._running = {}, {}
 
-    def _lost(self, worker: str, error: Exception) -> None:
+    def _handle_death(self, worker: str, error: Exception) -> None:
         import ray
 
         logger.warning("%s died: %s", worker, str(error).strip().splitlines()[-1])

@@ -29,8 +29,8 @@ from paceline.torch.state import from_lists, to_lists
 
 require("torchft", needed_by="paceline.integrations.torchft", extra="torchft")
 
-NAME_BYTES = 64
-SETTINGS = ("samples in the dataset", "global_batch", "epochs", "seed", "shuffle")
+MAX_NAME_BYTES = 64
+SHARED_SETTINGS = ("samples in the dataset", "global_batch", "epochs", "seed", "shuffle")
 """What must be the same on every replica."""
 
 
@@ -79,7 +79,7 @@ class ReplicaLoader:
     Raises
     ------
     TypeError
-        If the manager is none.
+        If the manager is not a manager.
     ValueError
         If a number is out of range; in the loop, if replicas have the same name, or other data or batches.
     LoopError
@@ -118,8 +118,8 @@ class ReplicaLoader:
         self.global_batch = require_int("global_batch", global_batch, 1, "sample")
         self.epochs = require_int("epochs", epochs, 1)
         self.name = name or os.environ.get("REPLICA_GROUP_ID") or f"{socket.gethostname()}:{os.getpid()}"
-        if len(self.name.encode()) > NAME_BYTES:
-            raise ValueError(f"name must have at most {NAME_BYTES} bytes in UTF-8, got {self.name!r}")
+        if len(self.name.encode()) > MAX_NAME_BYTES:
+            raise ValueError(f"name must have at most {MAX_NAME_BYTES} bytes in UTF-8, got {self.name!r}")
         self._order = Order(len(dataset), bool(shuffle), require_int("seed", seed, 0))
         self._source: BatchSource = OnDemand(dataset, collate_fn)
         self._clock = Clock(CUDAMarks(self.device) if self.device.type == "cuda" else CPUMarks())
@@ -133,7 +133,7 @@ class ReplicaLoader:
         self.replicas: tuple[str, ...] = ()
         self.sizes: Sizes = np.zeros(0, dtype=np.int64)
         self._rank = 0
-        self._scaled = True
+        self._is_scaled = True
         self._epoch_order = (-1, np.arange(0))
         manager.register_state_dict_fn("paceline", self.load_state_dict, self.state_dict)
         self._allreduce, manager.allreduce = manager.allreduce, self._timed_allreduce
@@ -169,18 +169,18 @@ class ReplicaLoader:
         while True:
             measure = self._clock.report()
             # a failed step may end early
-            self._agree((measure.samples, measure.seconds) if taken else (np.nan, np.nan))
+            self._agree_on_sizes((measure.samples, measure.seconds) if taken else (np.nan, np.nan))
             if self.manager.current_step() >= self.epochs * len(self):
                 return  # after a last quorum: a replica in which the last step failed has got its result there
             if waiting is not None:
                 self._clock.gradients_summed(waiting)
-            samples = self._samples()
+            samples = self._sample_indices()
             self._clock.load_begins()
             batch = self._source.take(samples)
             self._clock.load_ends()
             self._clock.batch(len(samples))
             self._clock.forward(len(samples), counts=self.sizes.sum() >= MIN_BATCH_SHARE * self.global_batch)
-            step, self._scaled = self.manager.current_step(), False
+            step, self._is_scaled = self.manager.current_step(), False
             yield batch
             taken, waiting = self.manager.current_step() > step, self._clock.gradients_ready()
 
@@ -194,14 +194,14 @@ class ReplicaLoader:
         count
             What it is a mean over, such as tokens; None for samples. With a count, replicas exchange it.
         """
-        self._scaled = True
+        self._is_scaled = True
         own = float(self.sizes[self._rank])
         if count is None:
             return loss * (own * len(self.sizes) / float(self.sizes.sum()))
-        counts_P = self._gathered((float(count) if own else 0.0,))[:, 0]
+        counts_P = self._gather_rows((float(count) if own else 0.0,))[:, 0]
         return loss * (float(counts_P[self._rank]) * len(counts_P) / max(float(counts_P.sum()), 1.0))
 
-    def _agree(self, measured: tuple[float, float]) -> None:
+    def _agree_on_sizes(self, measured: tuple[float, float]) -> None:
         """Agree on the replicas of a step and on their sizes; a quorum in which that fails is followed by another.
 
         ``measured`` are this replica's samples and seconds of the step before.
@@ -210,21 +210,24 @@ class ReplicaLoader:
         while True:
             manager.start_quorum()
             if manager.participating_rank() is None:
-                raise ValueError("this replica has no part in its quorum: give the Manager use_async_quorum=False")
+                raise ValueError(
+                    "this replica is not participating in the quorum: create the Manager with use_async_quorum=False "
+                    "and without WorldSizeMode.FIXED_WITH_SPARES"
+                )
             self._rank = int(manager.participating_rank())
             settings = (len(self.dataset), self.global_batch, self.epochs, self._order.seed, self._order.shuffle)
-            name = self.name.encode().ljust(NAME_BYTES, b"\0")
-            rows_PF = self._gathered((*measured, *settings, *name))
+            name = self.name.encode().ljust(MAX_NAME_BYTES, b"\0")
+            rows_PF = self._gather_rows((*measured, *settings, *name))
             if manager.errored() is None:
-                plan = self._planned(rows_PF)
+                plan = self._plan_sizes(rows_PF)
                 # What replicas have learned may differ after a failure, and other hardware may round otherwise.
-                rows_PF = self._gathered(tuple(plan))
+                rows_PF = self._gather_rows(tuple(plan))
                 if manager.errored() is None:
                     self.sizes = rows_PF[0].astype(np.int64)
                     return
             manager.should_commit()  # it says no, and counts the failure
 
-    def _gathered(self, row: tuple[float, ...]) -> Array:
+    def _gather_rows(self, row: tuple[float, ...]) -> Array:
         """Return the rows of all replicas, ``[P, F]``; of no use where the manager then has an error."""
         rows_PF = torch.zeros(self.manager.num_participants(), len(row), dtype=torch.float64, device=self.device)
         rows_PF[self._rank] = torch.tensor(row, dtype=torch.float64)
@@ -232,15 +235,15 @@ class ReplicaLoader:
         rows: Array = rows_PF.cpu().numpy()
         return rows
 
-    def _planned(self, rows_PF: Array) -> list[float]:
+    def _plan_sizes(self, rows_PF: Array) -> list[float]:
         """Learn what the replicas have measured, and return the sizes of this step, in their order."""
-        measured_PF, settings_PF, names_PF = np.split(rows_PF, [2, 2 + len(SETTINGS)], axis=1)
-        for name, values in zip(SETTINGS, settings_PF.T.astype(int).tolist(), strict=True):
+        measured_PF, settings_PF, names_PF = np.split(rows_PF, [2, 2 + len(SHARED_SETTINGS)], axis=1)
+        for name, values in zip(SHARED_SETTINGS, settings_PF.T.astype(int).tolist(), strict=True):
             if len(set(values)) > 1:
                 raise ValueError(f"{name} must be the same on every replica, got {values}")
         names = [bytes(row_F.astype(np.uint8)).rstrip(b"\0").decode() for row_F in names_PF]
         if len(set(names)) < len(names):
-            raise ValueError(f"replicas must have different names, got {names}: give name= or set REPLICA_GROUP_ID")
+            raise ValueError(f"replicas must have different names, got {names}: pass name= or set REPLICA_GROUP_ID")
         self.replicas = tuple(names)
         joined = [name for name in names if name not in self.balancer.workers]
         if len(joined) == len(names):  # after a resume: a fleet is never empty
@@ -259,7 +262,7 @@ class ReplicaLoader:
             sizes_W = split(Curves.from_speed(sizes_W.astype(float)), left).sizes
         return [float(sizes_W[self.balancer.workers.index(name)]) for name in names]
 
-    def _samples(self) -> NDArray[np.int64]:
+    def _sample_indices(self) -> NDArray[np.int64]:
         """Return the numbers of this replica's samples in this step."""
         epoch, step = divmod(self.manager.current_step(), len(self))
         if self._epoch_order[0] != epoch:
@@ -271,17 +274,17 @@ class ReplicaLoader:
 
     def _timed_allreduce(self, *args: Any, **options: Any) -> Any:
         """Sum as the manager does, but refuse gradients of an unscaled loss; waiting for it is no busy time."""
-        if not self._scaled:
+        if not self._is_scaled:
             raise LoopError("write loss = loader.scale(loss) before backward(): replicas have batches of unequal size")
         work = self._allreduce(*args, **options)
         wait = work.wait
 
-        def timed(*args: Any, **options: Any) -> Any:
+        def timed_wait(*args: Any, **options: Any) -> Any:
             self._clock.wait_begins()
             try:
                 return wait(*args, **options)
             finally:
                 self._clock.wait_ends()
 
-        work.wait = timed
+        work.wait = timed_wait
         return work

@@ -20,7 +20,7 @@ from paceline.parameter_server.torch_optimizer import HEADER_FLOATS
 WIRE_DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 """Number types that gradients may travel in. Parameters always travel as float32."""
 
-NANOSECONDS = 10**9
+NANOS_PER_SECOND = 10**9
 
 HEADER_FIELDS, ROWS_IN_HEADER = 8, HEADER_FLOATS // 2 - 8
 """Integers of a header, and how many sample rows fit behind it into the front of a message: usually all."""
@@ -166,12 +166,12 @@ class GlooLink:
             Stamp(header.version, header.ticket),
             self._receive_buffer[HEADER_FLOATS:].numpy(),
             assigned,
-            header.seconds / NANOSECONDS,
+            header.seconds / NANOS_PER_SECOND,
         )
 
     def push(self, stamp: Stamp, gradient: torch.Tensor, samples: int, seconds: float, comm_seconds: float) -> None:
         wire = list(WIRE_DTYPES.values()).index(gradient.dtype)
-        times = round(seconds * NANOSECONDS), round(comm_seconds * NANOSECONDS)
+        times = round(seconds * NANOS_PER_SECOND), round(comm_seconds * NANOS_PER_SECOND)
         is_row = gradient.data_ptr() == self.send_buffer[HEADER_FLOATS:].data_ptr() and gradient.numel() == self.numbers
         header = MessageHeader(
             Request.PUSH if is_row else Request.PUSH_SEPARATE, *stamp, samples, gradient.numel(), wire, *times
@@ -233,14 +233,17 @@ def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, nu
                 gradient = receive_tensor(header.numbers, list(WIRE_DTYPES.values())[header.wire], rank, group).float()
             stamp = Stamp(header.version, header.ticket)
             if header.kind in (Request.PUSH, Request.PUSH_SEPARATE):
-                times = {"seconds": header.seconds / NANOSECONDS, "comm_seconds": header.comm_seconds / NANOSECONDS}
+                times = {
+                    "seconds": header.seconds / NANOS_PER_SECOND,
+                    "comm_seconds": header.comm_seconds / NANOS_PER_SECOND,
+                }
                 verdict = service.push(worker, stamp, gradient.numpy(), header.samples, **times)
                 last = OUTCOMES.index(verdict.outcome)
             if header.kind in (Request.PULL, Request.PUSH, Request.PUSH_SEPARATE):
                 work = service.pull(worker, into=out[HEADER_FLOATS:].numpy())
                 rows = torch.from_numpy(np.ascontiguousarray(work.assigned.rows))
                 _header_view(out)[HEADER_FIELDS : HEADER_FIELDS + len(rows[:ROWS_IN_HEADER])] = rows[:ROWS_IN_HEADER]
-                waited = round(work.waited * NANOSECONDS)
+                waited = round(work.waited * NANOS_PER_SECOND)
                 _send_message(MessageHeader(last, *work.stamp, len(rows), numbers, seconds=waited), out, rank, group)
                 send_tensor(rows[ROWS_IN_HEADER:], rank, group)
                 if work.ended:

@@ -115,7 +115,7 @@ class Service:
         """Register a worker, or restart it."""
         with self._changed:
             self._raise_if_failed()
-            with self._updating():  # what it held goes back, and an update may have waited for that
+            with self._update_and_notify():  # what it held goes back, and an update may have waited for that
                 self.server.join(worker)
 
     def leave(self, worker: str) -> None:
@@ -124,7 +124,7 @@ class Service:
             # After a failure it would be the last that a dying thread does: nothing is to hide the first error.
             if self._failure is not None or worker not in self.server.workers:
                 return
-            with self._updating():
+            with self._update_and_notify():
                 self.server.leave(worker)
             if not self.server.finished:
                 remaining = len(self.server.fleet)
@@ -154,7 +154,7 @@ class Service:
         """Take a gradient; see :meth:`paceline.coordinator.asynchronous.Server.push`."""
         with self._changed:
             self._raise_if_failed()
-            with self._updating():
+            with self._update_and_notify():
                 verdict = self.server.push(
                     worker, stamp, gradient, samples, seconds=seconds, comm_seconds=comm_seconds, now=time.monotonic()
                 )
@@ -250,7 +250,7 @@ class Service:
                 # No samples are left but those that steps under way hold.
                 for member in [one for one in self.server.fleet if one.step is not None]:
                     logger.warning("gave up on %s: it has held the last samples for too long", member.name)
-                    with self._updating():
+                    with self._update_and_notify():
                         self.server.abandon(member.name)
                 # Where steps simply take longer, each worker would otherwise give up the others' forever.
                 self._patience *= 2
@@ -276,7 +276,7 @@ class Service:
         self._has_write_failed = False
 
     @contextmanager
-    def _updating(self) -> Iterator[None]:
+    def _update_and_notify(self) -> Iterator[None]:
         """Run a block that may end in an update, then wake all waiting workers, with its failure if it failed."""
         try:
             yield

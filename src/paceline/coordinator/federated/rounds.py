@@ -93,23 +93,23 @@ class RoundReport:
     @property
     def measured_comm(self) -> Array:
         """Time to communicate as far as it was measured, ``[W]``, in seconds; NaN elsewhere."""
-        return self._optional(self.comm_seconds)
+        return self._array_or_nan(self.comm_seconds)
 
     @property
     def elapsed_seconds(self) -> Array:
         """Time from asking to having the reply, ``[W]``, in seconds; NaN where it is not known."""
-        return self._optional(self.elapsed)
+        return self._array_or_nan(self.elapsed)
 
     @property
     def ran_out(self) -> Mask:
         """Mask of the clients that ran out of memory, ``[W]``."""
-        ran_out_W: Mask = self._optional(self.out_of_memory) == 1
+        ran_out_W: Mask = self._array_or_nan(self.out_of_memory) == 1
         return ran_out_W
 
     @property
     def used(self) -> Mask:
         """Mask of the clients whose update can enter the aggregate, ``[W]``: neither an error nor out of memory."""
-        used_W: Mask = (self._optional(self.failed) != 1) & ~self.ran_out
+        used_W: Mask = (self._array_or_nan(self.failed) != 1) & ~self.ran_out
         return used_W
 
     @property
@@ -128,7 +128,7 @@ class RoundReport:
         comm_W = np.where(np.isnan(self.measured_comm), rest_W, self.measured_comm)
         return np.where(np.isfinite(comm_W) & (comm_W >= 0), comm_W, np.nan)
 
-    def _optional(self, values: ArrayLike | None) -> Array:
+    def _array_or_nan(self, values: ArrayLike | None) -> Array:
         return np.full(len(self.names), np.nan) if values is None else np.asarray(values, dtype=np.float64)
 
 

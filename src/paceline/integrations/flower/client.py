@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from paceline._require import require
-from paceline.integrations.flower.record import BATCH, RECORD, STEPS, integer_in
+from paceline.integrations.flower.record import BATCH_KEY, RECORD_NAME, STEPS_KEY, parse_positive_int
 
 CLOCK = time.perf_counter
 
@@ -31,7 +31,7 @@ class ClientStopwatch:
         self.data = data
         self.memory = memory
         self.device = device
-        self._start = CLOCK()
+        self._began = CLOCK()
 
     def stop(self, *, samples: int | None = None) -> Any:
         """Return the record to put into the reply's content, under any name of its own.
@@ -46,13 +46,13 @@ class ClientStopwatch:
         require("flwr", needed_by="Stopwatch.stop", extra="flower")
         from flwr.app import ConfigRecord  # pyright: ignore[reportMissingImports]
 
-        seconds = CLOCK() - self._start
-        done = self._samples_assigned() if samples is None else float(samples)
+        seconds = CLOCK() - self._began
+        done = self._assigned_samples() if samples is None else float(samples)
         known = {"samples": done, "data": self.data, "memory": self.memory}
         amounts = {name: value for name, value in known.items() if math.isfinite(value)}
         return ConfigRecord({"seconds": seconds, "device": self.device, **amounts})
 
-    def _samples_assigned(self) -> float:
+    def _assigned_samples(self) -> float:
         """Return the samples asked for; NaN from a server that is not balanced, which does not read them either."""
         if not (self.batch_size and self.local_steps):
             return math.nan
@@ -84,5 +84,11 @@ def stopwatch(message: Any, *, data: float = math.nan, memory: float = math.nan,
         train(model, batches_of(message.content["config"]["batch-size"]))
         content["paceline"] = watch.stop()
     """
-    request = message.content.get(RECORD)
-    return ClientStopwatch(integer_in(request, BATCH), integer_in(request, STEPS), float(data), float(memory), device)
+    request = message.content.get(RECORD_NAME)
+    return ClientStopwatch(
+        parse_positive_int(request, BATCH_KEY),
+        parse_positive_int(request, STEPS_KEY),
+        float(data),
+        float(memory),
+        device,
+    )

@@ -19,7 +19,14 @@ from paceline._require import require
 from paceline._text import MAX_NAMES, count, join_names
 from paceline.coordinator.federated.federated_balancer import FederatedBalancer
 from paceline.coordinator.federated.rounds import RoundPlan, RoundReport
-from paceline.integrations.flower.record import BATCH, RECORD, STEPS, Measured, integer_in, measured_in
+from paceline.integrations.flower.record import (
+    BATCH_KEY,
+    RECORD_NAME,
+    STEPS_KEY,
+    ClientMeasurement,
+    parse_measurement,
+    parse_positive_int,
+)
 from paceline.recording.records import Iteration, iteration_from_round
 
 logger = logging.getLogger("paceline.federated")
@@ -73,17 +80,17 @@ class Reply:
 
     client: str
     node: int
-    measured: Measured
+    measured: ClientMeasurement
     failed: bool
     out_of_memory: bool
 
 
-def replies_to(plan: RoundPlan, messages: Sequence[Any]) -> list[Reply]:
+def first_replies(plan: RoundPlan, messages: Sequence[Any]) -> list[Reply]:
     """Return the first reply of each client that was asked; other replies are logged and left out."""
     found: dict[str, Reply] = {}
     strangers = []
     for message in messages:
-        reply = _reply(message)
+        reply = _parse_reply(message)
         place = plan.index_by_client.get(reply.client)
         if place is None or not plan.participating[place] or reply.client in found:
             strangers.append(reply.client)
@@ -98,7 +105,7 @@ def replies_to(plan: RoundPlan, messages: Sequence[Any]) -> list[Reply]:
 
 
 def weight_by_data(messages: Sequence[Any], key: str) -> list[str]:
-    """Put right the weights of replies that count samples processed instead of samples held; return whose they were.
+    """Correct the weights of replies that count samples processed instead of samples held; return their clients.
 
     A client whose weight is the number of samples of its local steps would count the more, the larger its batch: the
     average would lean towards the data of fast clients. Any other weight is the user's own affair.
@@ -107,7 +114,7 @@ def weight_by_data(messages: Sequence[Any], key: str) -> list[str]:
     for message in messages:
         if message.has_error():
             continue
-        measured = measured_in(message.content.get(RECORD))
+        measured = parse_measurement(message.content.get(RECORD_NAME))
         for record in message.content.metric_records.values():
             weight = record.get(key)
             if weight == measured.samples and measured.data >= 1 and weight != measured.data:
@@ -116,13 +123,15 @@ def weight_by_data(messages: Sequence[Any], key: str) -> list[str]:
     return corrected
 
 
-def _reply(message: Any) -> Reply:
+def _parse_reply(message: Any) -> Reply:
     node = message.metadata.src_node_id
     if message.has_error():
         # as torch and others word it; Flower passes on the text of a client's exception
         ran_out = "out of memory" in str(message.error.reason).lower()
-        return Reply(str(node), node, Measured(), failed=True, out_of_memory=ran_out)
-    return Reply(str(node), node, measured_in(message.content.get(RECORD)), failed=False, out_of_memory=False)
+        return Reply(str(node), node, ClientMeasurement(), failed=True, out_of_memory=ran_out)
+    return Reply(
+        str(node), node, parse_measurement(message.content.get(RECORD_NAME)), failed=False, out_of_memory=False
+    )
 
 
 class BalancedStrategy:
@@ -177,8 +186,8 @@ class BalancedStrategy:
         local_steps: int | None = None,
         state: str | Path | None = None,
         communication: bool | None = None,
-        batch_key: str = BATCH,
-        steps_key: str = STEPS,
+        batch_key: str = BATCH_KEY,
+        steps_key: str = STEPS_KEY,
         **options: Any,
     ) -> None:
         require("flwr", needed_by="BalancedStrategy", extra="flower")
@@ -202,7 +211,7 @@ class BalancedStrategy:
         self.plan: RoundPlan | None = None
         self.on_iteration: list[Callable[[Iteration], None]] = []
         self._grid: TimedGrid | None = None
-        self._begin = 0.0
+        self._round_began = 0.0
         self._warned: set[str] = set()
 
     def __getattr__(self, name: str) -> Any:
@@ -229,16 +238,16 @@ class BalancedStrategy:
 
     def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> list[Any]:
         """Return the wrapped strategy's messages to those asked, each with a batch size of its own."""
-        balancer = self.balancer or self._start(config)
+        balancer = self.balancer or self._make_balancer(config)
         messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
         self.plan = None  # there is nothing to learn from a round without messages
         if not messages:
             return []
         self.plan = balancer.plan([message.metadata.dst_node_id for message in messages])
         logger.info("round %d: %s", server_round, self.plan.summary)
-        self._begin = time.monotonic()
+        self._round_began = time.monotonic()
         return [
-            self._message(message, int(size))
+            self._message_with_size(message, int(size))
             for message, size in zip(messages, self.plan.sizes, strict=True)
             if size > 0
         ]
@@ -268,24 +277,24 @@ class BalancedStrategy:
 
     # -- what it is made of --------------------------------------------------------------------------------------
 
-    def _start(self, config: Any) -> FederatedBalancer:
-        """Make the balancer from what the user configured, and resume where a state was kept."""
-        batch = self.batch or integer_in(config, self.batch_key)
-        steps = self.local_steps or integer_in(config, self.steps_key)
+    def _make_balancer(self, config: Any) -> FederatedBalancer:
+        """Create the balancer from the user's configuration, and load its state if there is one."""
+        batch = self.batch or parse_positive_int(config, self.batch_key)
+        steps = self.local_steps or parse_positive_int(config, self.steps_key)
         for name, value, key in (("batch", batch, self.batch_key), ("local_steps", steps, self.steps_key)):
             if not value:
                 raise ValueError(
-                    f"{name} is not known: give BalancedStrategy(..., {name}=...), or train_config a whole number "
-                    f"{key!r} in strategy.start"
+                    f"{name} is not known: pass BalancedStrategy(..., {name}=...), or set {key!r} to an integer "
+                    "in the train_config of strategy.start"
                 )
         self.balancer = FederatedBalancer(batch=batch, local_steps=steps, **self.options)
         if self.state is not None and self.state.is_file():
-            self.balancer.load_state_dict(_read(self.state))
+            self.balancer.load_state_dict(_load_state(self.state))
             logger.info("resumed after %s from %s", count(self.balancer.rounds, "round"), self.state)
         return self.balancer
 
-    def _message(self, message: Any, size: int) -> Any:
-        """Return a message with its own content: Flower gives one object to all messages."""
+    def _message_with_size(self, message: Any, size: int) -> Any:
+        """Return a copy of a message with this batch size: Flower shares one content among all messages."""
         from flwr.app import ConfigRecord, Message, RecordDict  # pyright: ignore[reportMissingImports]
 
         assert self.balancer is not None
@@ -296,15 +305,15 @@ class BalancedStrategy:
                 for name, record in message.content.items()
             }
         )
-        content[RECORD] = ConfigRecord({BATCH: size, STEPS: self.balancer.local_steps})
+        content[RECORD_NAME] = ConfigRecord({BATCH_KEY: size, STEPS_KEY: self.balancer.local_steps})
         about = message.metadata
         return Message(content, about.dst_node_id, about.message_type, ttl=about.ttl, group_id=about.group_id)
 
     def _learn(self, balancer: FederatedBalancer, plan: RoundPlan, messages: list[Any]) -> None:
-        replies = replies_to(plan, messages)
-        self._introduce(balancer, replies)
+        replies = first_replies(plan, messages)
+        self._join_clients(balancer, replies)
         elapsed = self._grid.elapsed if self._grid is not None and self.communication else None
-        waited = time.monotonic() - self._begin
+        waited = time.monotonic() - self._round_began
         report = RoundReport(
             clients=[reply.client for reply in replies],
             samples=[reply.measured.samples for reply in replies],
@@ -327,10 +336,10 @@ class BalancedStrategy:
         except OSError as error:
             self._warn_once("state", f"{self.state} could not be written, and each round tries again: {error}")
 
-    def _introduce(self, balancer: FederatedBalancer, replies: list[Reply]) -> None:
-        """Pass the clients' data, memory and devices on to the balancer."""
+    def _join_clients(self, balancer: FederatedBalancer, replies: list[Reply]) -> None:
+        """Join the clients to the balancer, with their data, memory and devices."""
         for name in ("data", "memory", "devices"):
-            measured = {reply.client: reply.measured.about(name) for reply in replies}
+            measured = {reply.client: reply.measured.statement(name) for reply in replies}
             known = {client: value for client, value in measured.items() if value is not None}
             balancer.join(list(known), **{name: list(known.values())})  # type: ignore[arg-type]
         mute = [reply.client for reply in replies if np.isnan(reply.measured.seconds) and not reply.failed]
@@ -348,7 +357,7 @@ class BalancedStrategy:
             logger.warning("%s.", sentence)
 
 
-def _read(path: Path) -> dict[str, NDArray[Any]]:
+def _load_state(path: Path) -> dict[str, NDArray[Any]]:
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as saved:
             return dict(saved)
