@@ -378,7 +378,7 @@ def test_a_strategy_with_a_loop_of_its_own_is_refused():
         def start(self, *args, **options):
             return None
 
-    with pytest.raises(ValueError, match="Cyclic has a loop of its own"):
+    with pytest.raises(ValueError, match="Cyclic overrides start"):
         BalancedStrategy(Cyclic())
 
 

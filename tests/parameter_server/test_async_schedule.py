@@ -181,7 +181,7 @@ def test_scheduler_not_passed_refused():
 
     model, optim, _ = problem("SGD", lr=0.1)
     scheduler_of("cosine", optim)
-    with pytest.raises(ValueError, match=r"a scheduler works on this optimizer.*as schedule="):
+    with pytest.raises(ValueError, match=r"this optimizer has a scheduler.*as schedule="):
         TorchOptimizer(model, optim)
 
 

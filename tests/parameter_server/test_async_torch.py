@@ -279,7 +279,7 @@ def test_hanging_worker_does_not_block_rank_0(scheme):
     assert (good.error, good.exitcode) == ("", 0), good
     finished, said = good.value
     assert finished
-    assert any("rank1 did not come for the final parameters" in one for one in said), said
+    assert any("rank1 did not fetch the final parameters" in one for one in said), said
 
 
 def normalized(rank, samples, batch, scheme, slow):

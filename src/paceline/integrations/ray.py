@@ -208,7 +208,7 @@ class RayWorker:
             push_seconds = time.monotonic() - ended
             refused = refused + 1 if outcome is Outcome.REFUSED else 0
             if refused >= 5:
-                raise RuntimeError(f"the last 5 gradients of {self.name} were refused: look for NaN in them")
+                raise RuntimeError(f"the last 5 gradients of {self.name} were refused: look for NaN in the loss")
 
 
 class RayJob:
@@ -339,4 +339,4 @@ class RayJob:
             self.add(worker)
         elif not self._running:
             self.close()
-            raise RuntimeError(f"no worker is left: {worker} died {self.deaths[worker]} times, the last of {error}")
+            raise RuntimeError(f"no worker is left: {worker} died {self.deaths[worker]} times, at last with {error}")

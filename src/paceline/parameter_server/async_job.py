@@ -309,7 +309,7 @@ class AsyncJob:
             waiting = [thread for thread in waiting if thread.is_alive()]
             if len(waiting) == before:
                 names = ", ".join(thread.name.removeprefix("paceline-") for thread in waiting)
-                message = "%s did not come for the final parameters in %.0f s: the job ends without"
+                message = "%s did not fetch the final parameters within %.0f s: the job ends without waiting longer"
                 logger.warning(message, names, patience)
                 return
 

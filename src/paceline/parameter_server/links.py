@@ -228,7 +228,7 @@ def serve(service: Service, worker: str, rank: int, group: dist.ProcessGroup, nu
                 # one of the wrong length is refused; one that announces over four times the model is cut off
                 if not 0 <= header.numbers <= 4 * numbers or not 0 <= header.wire < len(WIRE_DTYPES):
                     raise ValueError(
-                        f"it announces {header.numbers} numbers of type {header.wire}, and the model has {numbers}"
+                        f"it announced {header.numbers} numbers of type {header.wire}, and the model has {numbers}"
                     )
                 gradient = receive_tensor(header.numbers, list(WIRE_DTYPES.values())[header.wire], rank, group).float()
             stamp = Stamp(header.version, header.ticket)

@@ -170,12 +170,12 @@ def require_copyable(optimizer: torch.optim.Optimizer, schedule: Schedule | None
         )
     if isinstance(schedule, LRScheduler):
         if schedule.optimizer is not optimizer:
-            raise ValueError("schedule must be a scheduler of this optimizer, got one of another")
+            raise ValueError("schedule must be a scheduler of this optimizer, got one of another optimizer")
     elif schedule is not None and not callable(schedule):
         raise ValueError(f"schedule must be a torch LRScheduler or a function, got {type(schedule).__name__}")
     elif schedule is None and hasattr(optimizer.step, "_wrapped_by_lr_sched"):
         raise ValueError(
-            f"a scheduler works on this optimizer, and the server would not see what it does: {PASS_SCHEDULE_HINT}"
+            f"this optimizer has a scheduler, whose changes the server would not see: {PASS_SCHEDULE_HINT}"
         )
 
 
@@ -258,7 +258,7 @@ class TorchOptimizer:
             raise ValueError(f"tick must be at least 1 applied sample where a scheduler is given, got {tick}")
         held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         if not held <= {id(parameter) for parameter in model.parameters() if parameter.requires_grad}:
-            raise ValueError("optimizer must hold parameters of the model alone, that require a gradient")
+            raise ValueError("optimizer must hold only parameters of this model that require a gradient")
         self.is_linear = isinstance(optimizer, (torch.optim.SGD, torch.optim.ASGD))
         # Copied together, so that the copied optimizer holds the copied parameters, and the scheduler that optimizer.
         scheduler = schedule if isinstance(schedule, LRScheduler) else None

@@ -192,7 +192,7 @@ class EpochSampler:
         if self.epochs is not None and (epoch, place) > (self.epochs, 0):
             raise ValueError(
                 f"the state has assigned samples of epoch {epoch + 1 if place else epoch}, and epochs is "
-                f"{self.epochs}: set epochs to at least the number of before"
+                f"{self.epochs}: set epochs to at least as many as before"
             )
 
     def _shuffle(self, epoch: int) -> None:

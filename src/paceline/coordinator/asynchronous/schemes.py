@@ -81,7 +81,7 @@ class Scheme:
         if self.bound is not None and self.bound < 0:
             raise ValueError(f"bound must be 0 versions or more, or None for no bound, got {self.bound}")
         if self.bound is None and (self.refresh or isinstance(self.gathering, PacedGathering)):
-            raise ValueError(f"{self.name} gives up or paces steps at the bound and has none: set bound")
+            raise ValueError(f"{self.name} gives up or paces steps at a bound, got None: set bound")
 
 
 def saps(workers: int, *, bound: int | None = None, forecast: bool = True) -> Scheme:

@@ -248,14 +248,14 @@ class Clients:
             parts.get(part, {})[name] = value
         own = parts["clients"]
         if missing := {"names", "devices", *CLIENT_COLUMNS} - set(own):
-            raise ValueError(f"the state is incomplete, it lacks {sorted(missing)}: was it saved by another version?")
+            raise ValueError(f"the state is incomplete, it has no {sorted(missing)}: load one of the same version")
         names = [str(name) for name in own["names"]]
         if len(names) > self.capacity:
             raise ValueError(
                 f"the state holds {len(names)} clients, but max_clients is {self.capacity}: raise max_clients"
             )
         if wrong := [name for name in CLIENT_COLUMNS if len(own[name]) != len(names)]:
-            raise ValueError(f"the state must hold one entry a client in every column, but {wrong} do not")
+            raise ValueError(f"the state must have one entry for each client in every column, but {wrong} do not")
         self._row = {name: row for row, name in enumerate(names)}
         self._devices = {str(device): index for index, device in enumerate(own["devices"])}
         self.columns = {name: np.array(own[name], dtype=kind) for name, (kind, _) in CLIENT_COLUMNS.items()}

@@ -196,7 +196,7 @@ class BalancedStrategy:
         Strategy.register(type(self))  # so that it counts as one, though flwr is imported only here
         if type(strategy).start is not Strategy.start:
             raise ValueError(
-                f"{type(strategy).__name__} has a loop of its own (start), in which wrapping changes nothing: wrap a "
+                f"{type(strategy).__name__} overrides start(), so its batches cannot be balanced: wrap a "
                 "strategy that inherits start from flwr.serverapp.strategy.Strategy"
             )
         self.strategy = strategy
