@@ -22,7 +22,7 @@ from machine import machine
 
 from paceline._arrays import Array, Mask
 from paceline.predictors import RLS, Auto, Calibrated, GatedNARX, Mixture, Predictor, Report
-from paceline.predictors.auto import DRIVEN, FADING, SMOOTHINGS, HeadStart
+from paceline.predictors.auto import CORRECTED_AVERAGE, FADING, SMOOTHINGS, HeadStartMixture
 from paceline.predictors.averages import Averages
 from paceline.predictors.driven import DrivenAverages
 from paceline.predictors.events import PeriodicEvents
@@ -47,7 +47,7 @@ Covariates = Sequence[str]
 class Part(Auto):
     """Auto with other experts."""
 
-    def __init__(self, experts: Sequence[Predictor], mixture: type[Mixture] = HeadStart) -> None:
+    def __init__(self, experts: Sequence[Predictor], mixture: type[Mixture] = HeadStartMixture) -> None:
         Calibrated.__init__(self, PeriodicEvents(mixture(experts)))
         self._mixture = self._inner[0]._inner[0]
         self.covariates = ()
@@ -60,13 +60,13 @@ def nobody(error_W: Array) -> Mask:
 class KeepsWarmUp(Auto):
     """Auto that forgets no warm-up."""
 
-    _warming = staticmethod(nobody)  # type: ignore[assignment]
+    _find_warming_up = staticmethod(nobody)  # type: ignore[assignment]
 
 
 class KeepsOn(Auto):
     """Auto that does not start afresh after a jump."""
 
-    _jumped = staticmethod(nobody)  # type: ignore[assignment]
+    _find_jumped = staticmethod(nobody)  # type: ignore[assignment]
 
 
 def network(covariates: Covariates) -> Pooled:
@@ -74,7 +74,7 @@ def network(covariates: Covariates) -> Pooled:
 
 
 def averages(covariates: Covariates) -> DrivenAverages:
-    return DrivenAverages(SMOOTHINGS, FADING, DRIVEN, network(covariates).covariate_names)
+    return DrivenAverages(SMOOTHINGS, FADING, CORRECTED_AVERAGE, network(covariates).covariate_names)
 
 
 VARIANTS: dict[str, Callable[[Covariates], Predictor]] = {

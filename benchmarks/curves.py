@@ -30,7 +30,7 @@ from paceline.coordinator import LoadBalancer
 from paceline.datasets import recorded
 from paceline.datasets.profiles import CURVE
 from paceline.predictors import EWMA, BatchTime, Curves, FleetPredictor, Report, curve_fit
-from paceline.predictors.curve_fit import curve_seconds, fit_curve, nearness
+from paceline.predictors.curve_fit import curve_seconds, fit_curve, weights_by_nearness
 from paceline.solver import split
 from paceline.training.profile import uncertainty
 
@@ -75,7 +75,7 @@ def ours(batch: Array, seconds: Array) -> Model:
 
 
 def ours_near(batch: Array, seconds: Array) -> Model:
-    return lambda sizes: curve_seconds(fit_curve(batch, seconds, nearness(batch, sizes[0])), sizes)
+    return lambda sizes: curve_seconds(fit_curve(batch, seconds, weights_by_nearness(batch, sizes[0])), sizes)
 
 
 def straight_line(batch: Array, seconds: Array) -> Model:
@@ -243,7 +243,7 @@ def ways_to_split(mix: Mix) -> dict[str, Sizes]:
 def fitted(mix: Mix, near: Sizes | None = None) -> Curves:
     """Return our curves of the fleet, fitted to all batches, or with those near these sizes counting most."""
     fits = [
-        fit_curve(curve.batch, curve.seconds, None if near is None else nearness(curve.batch, near[w]))
+        fit_curve(curve.batch, curve.seconds, None if near is None else weights_by_nearness(curve.batch, near[w]))
         for w, curve in enumerate(mix.fleet)
     ]
     floor, slope, intercept = np.array(fits).T
@@ -298,7 +298,7 @@ def sized_by(mix: Mix, smoothing: float) -> dict[str, FleetPredictor]:
     known = BatchTime(relative_speed=drift)
     share = mix.global_batch / len(mix.fleet)
     for w, curve in enumerate(mix.fleet):
-        fit = fit_curve(curve.batch, curve.seconds, nearness(curve.batch, share))
+        fit = fit_curve(curve.batch, curve.seconds, weights_by_nearness(curve.batch, share))
         known.curves_[str(w)] = np.array([*fit, np.inf, share])
     return {"EWMA": EWMA(smoothing), "BatchTime, unfitted": BatchTime(relative_speed=drift), "BatchTime, fitted": known}
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from paceline.datasets import Trace, recorded
 from paceline.datasets.synthetic import KINDS, synthetic_fleet
-from paceline.predictors.gated_narx import DEFAULT, GatedNARX
+from paceline.predictors.gated_narx import DEFAULT_TRAINING, GatedNARX
 from paceline.training.model_files import save_model
 
 FIRST_SEED, FLEETS, WORKERS, ITERATIONS = 1000, 8, 25, 2000
@@ -71,7 +71,9 @@ def main() -> None:
     chosen = traces()
     covariates = ("cpu_share", "memory_pressure", "cpu_busy", "run_delay", "throttled", "cpu_pressure", "runnable")
     mean = GatedNARX(
-        hidden=32, covariates=covariates, training=replace(DEFAULT, epochs=30, batch_size=4096, learning_rate=1e-2)
+        hidden=32,
+        covariates=covariates,
+        training=replace(DEFAULT_TRAINING, epochs=30, batch_size=4096, learning_rate=1e-2),
     ).fit(chosen)
     save_model(mean, folder / "gated-narx.safetensors", fitted_on=about)
 

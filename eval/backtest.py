@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from paceline._arrays import Array
 from paceline.datasets import Trace
 from paceline.predictors import Forecast, Predictor, Report
-from paceline.predictors.nested import Adopted
+from paceline.predictors.nested import PredictorAdapter
 from paceline.predictors.protocol import require_predictor
 
 
@@ -58,7 +58,7 @@ def require_forecasts(
     ValueError: EWMA forecast nan samples/s for worker b in iteration 7: a forecast must be a finite speed above 0 for
     every worker, before its first report and in gaps too
     """
-    named = type(predictor.predictor if isinstance(predictor, Adopted) else predictor).__name__
+    named = type(predictor.predictor if isinstance(predictor, PredictorAdapter) else predictor).__name__
     for values_TW, right_TW, name, requirement in (
         (speed_TW, np.isfinite(speed_TW) & (speed_TW > 0), "{:g} samples/s", "a finite speed above 0"),
         (spread_TW, spread_TW >= 0, "a spread of {:g}", "a spread of at least 0, infinite where nothing is known,"),

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from paceline._arrays import Array
 from paceline._runtime import map_calls
 from paceline.predictors.arima_fit import Coefficients, corrected_aic, fit_css, fit_css_groups, fit_likelihood
-from paceline.predictors.averages import speed_of_log
+from paceline.predictors.averages import speed_from_log
 from paceline.predictors.fitting import Fitting
-from paceline.predictors.fleet import FleetPredictor, covariate_names, require_int
+from paceline.predictors.fleet import FleetPredictor, require_int, validated_covariate_names
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -37,7 +37,7 @@ class StateSpace:
     start_WSS: Array
     """Covariance of the first state: stationary for the ARMA, diffuse for the rest."""
 
-    def filtered(self, state_WS: Array, covariance_WSS: Array, value_W: Array) -> tuple[Array, Array]:
+    def filter_step(self, state_WS: Array, covariance_WSS: Array, value_W: Array) -> tuple[Array, Array]:
         """Return the next state and its covariance after this value; NaN means no value, so only time passes."""
         seen_W = np.isfinite(value_W)
         value_covariance_WS = covariance_WSS @ self.design_S
@@ -47,31 +47,31 @@ class StateSpace:
         known_WSS = covariance_WSS - gain_WS[:, :, None] * value_covariance_WS[:, None, :]
         moved_WSS = self.transition_WSS @ known_WSS @ self.transition_WSS.transpose(0, 2, 1)
         noise_WSS = self.selection_WS[:, :, None] * self.selection_WS[:, None, :]
-        return self._moved(state_WS + gain_WS * innovation_W[:, None]), moved_WSS + noise_WSS
+        return self._advance(state_WS + gain_WS * innovation_W[:, None]), moved_WSS + noise_WSS
 
-    def ahead(self, state_WS: Array, horizon: int) -> Array:
+    def forecast(self, state_WS: Array, horizon: int) -> Array:
         """Return the value expected ``horizon`` iterations ahead; at 1 it is the iteration of this state."""
         for _ in range(horizon - 1):
-            state_WS = self._moved(state_WS)
+            state_WS = self._advance(state_WS)
         return np.asarray(state_WS @ self.design_S)
 
-    def _moved(self, state_WS: Array) -> Array:
+    def _advance(self, state_WS: Array) -> Array:
         return np.asarray((self.transition_WSS @ state_WS[:, :, None])[:, :, 0])
 
 
-def states(order: tuple[int, int, int]) -> int:
+def count_states(order: tuple[int, int, int]) -> int:
     """Return the number of states of an ARIMA of this order (p, d, q)."""
     p, d, q = order
     return d + max(p, q + 1)
 
 
-def state_space(ar_WP: Array, ma_WQ: Array, differences: int) -> StateSpace:
+def make_state_space(ar_WP: Array, ma_WQ: Array, differences: int) -> StateSpace:
     """Return the state spaces of ARIMA models of one order, one for each row of coefficients.
 
     The signs are those of statsmodels: ``y[t] = ar . y[t-1, ...] + e[t] + ma . e[t-1, ...]``.
     """
     count, p, q = len(ar_WP), ar_WP.shape[1], ma_WQ.shape[1]
-    size = states((p, differences, q))
+    size = count_states((p, differences, q))
     transition_WSS = np.zeros((count, size, size))
     transition_WSS[:, :differences, : differences + 1] = np.triu(np.ones((differences, differences + 1)))
     transition_WSS[:, differences : differences + p, differences] = ar_WP
@@ -82,14 +82,14 @@ def state_space(ar_WP: Array, ma_WQ: Array, differences: int) -> StateSpace:
     start_WSS = np.zeros((count, size, size))
     # as unknown as statsmodels' approximate diffuse start, in units of the innovations' variance
     start_WSS[:, range(differences), range(differences)] = 1e6
-    start_WSS[:, differences:, differences:] = _stationary(
+    start_WSS[:, differences:, differences:] = _stationary_covariance(
         transition_WSS[:, differences:, differences:], selection_WS[:, differences:]
     )
     design_S = (np.arange(size) <= differences).astype(np.float64)
     return StateSpace(transition_WSS, selection_WS, design_S, start_WSS)
 
 
-def _stationary(transition_WSS: Array, selection_WS: Array) -> Array:
+def _stationary_covariance(transition_WSS: Array, selection_WS: Array) -> Array:
     """Solve ``covariance = T covariance T' + R R'`` for each worker, as one linear system of S * S unknowns."""
     count, size = selection_WS.shape
     # vec(T C T') = (T kron T) vec(C) turns the matrix equation into an ordinary linear system.
@@ -100,7 +100,7 @@ def _stationary(transition_WSS: Array, selection_WS: Array) -> Array:
 
 Order = tuple[int, int, int]
 
-POOLED = ""
+POOLED_KEY = ""
 """Key of the coefficients for unknown workers: no worker can have an empty name."""
 
 
@@ -159,12 +159,12 @@ class ARIMA(FleetPredictor):
         log_speed: bool = True,
     ) -> None:
         if order is not None:
-            order = _checked_order(order)
+            order = _validate_order(order)
         if method not in {"css", "likelihood"}:
             raise ValueError(f"method must be 'css' or 'likelihood', got {method!r}")
         super().__init__()
         self.order = order
-        self.covariates = None if covariates is None else covariate_names(covariates)
+        self.covariates = None if covariates is None else validated_covariate_names(covariates)
         self.method = method
         self.log_speed = log_speed
         # until fitted, a local level that forecasts like an EWMA of weight 0.3: order (0, 1, 1)
@@ -173,23 +173,23 @@ class ARIMA(FleetPredictor):
         count = len(self.covariate_names_)
         self.covariate_mean_, self.covariate_scale_ = np.zeros(count), np.ones(count)
         unfitted = Coefficients(np.zeros(count), np.zeros(0), np.array([-0.7]))
-        self.coefficients_: dict[str, Coefficients] = {POOLED: unfitted}
-        self.constants_: dict[str, float] = {POOLED: 0.0}
-        self.ranges_: dict[str, Array] = {POOLED: _widest(count)}
-        self._served: tuple[tuple[str, ...], _Served] | None = None
+        self.coefficients_: dict[str, Coefficients] = {POOLED_KEY: unfitted}
+        self.constants_: dict[str, float] = {POOLED_KEY: 0.0}
+        self.ranges_: dict[str, Array] = {POOLED_KEY: _widest_range(count)}
+        self._fleet_models: tuple[tuple[str, ...], _FleetModels] | None = None
 
     def rename(self, old: str, new: str) -> None:
         """Rename a worker; it keeps its place, its model and its state."""
         super().rename(old, new)
         # Coefficients are stored by name, so the new name needs its own entry.
-        known = old if old in self.coefficients_ else POOLED
+        known = old if old in self.coefficients_ else POOLED_KEY
         self.coefficients_[new], self.constants_[new] = self.coefficients_[known], self.constants_[known]
         self.ranges_[new] = self.ranges_[known]
 
     # -- serving -------------------------------------------------------------------------------------------------
 
     def initial_state(self, count: int) -> dict[str, Array]:
-        size = states(self.order_)
+        size = count_states(self.order_)
         return {
             "state": np.zeros((count, size)),
             "covariance": np.full((count, size, size), np.nan),
@@ -199,30 +199,30 @@ class ARIMA(FleetPredictor):
         }
 
     def update(self, speed_W: Array, covariates_WD: Array) -> None:
-        served, rows = self._served_fleet(), self.state
-        standard_WD = self._standard(covariates_WD, served.range_2WD)
+        models, rows = self._stack_fleet_models(), self.state
+        standard_WD = self._standardize(covariates_WD, models.range_2WD)
         value_W = np.log(speed_W) if self.log_speed else speed_W
-        error_W = value_W - _explained(standard_WD, served.covariates_WD)
+        error_W = value_W - _covariate_effect(standard_WD, models.covariates_WD)
         seen_W = np.isfinite(error_W)
         rows["seen"] = rows["seen"] + seen_W
         rows["mean"] = rows["mean"] + np.where(seen_W, error_W - rows["mean"], 0.0) / np.maximum(rows["seen"], 1.0)
         # NaN marks a new worker: its start depends on its coefficients, which `initial_state` does not know.
-        covariance_WSS = np.where(np.isnan(rows["covariance"]), served.space.start_WSS, rows["covariance"])
-        rows["state"], rows["covariance"] = served.space.filtered(
-            rows["state"], covariance_WSS, error_W - self._constant(served)
+        covariance_WSS = np.where(np.isnan(rows["covariance"]), models.space.start_WSS, rows["covariance"])
+        rows["state"], rows["covariance"] = models.space.filter_step(
+            rows["state"], covariance_WSS, error_W - self._worker_constants(models)
         )
         rows["covariates"] = standard_WD
 
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        served = self._served_fleet()
-        regular_W = self._constant(served) + _explained(
-            self._standard(covariates_WD, served.range_2WD), served.covariates_WD
+        models = self._stack_fleet_models()
+        regular_W = self._worker_constants(models) + _covariate_effect(
+            self._standardize(covariates_WD, models.range_2WD), models.covariates_WD
         )
-        value_W = regular_W + served.space.ahead(self.state["state"], horizon)
-        speed_W = speed_of_log(value_W) if self.log_speed else value_W
+        value_W = regular_W + models.space.forecast(self.state["state"], horizon)
+        speed_W = speed_from_log(value_W) if self.log_speed else value_W
         return np.where(self.state["seen"] > 0, speed_W, np.nan)
 
-    def _standard(self, covariates_WD: Array, range_2WD: Array) -> Array:
+    def _standardize(self, covariates_WD: Array, range_2WD: Array) -> Array:
         """Return the covariates in standard deviations, within what the worker showed when it was fitted.
 
         A coefficient of a covariate that hardly moved then means nothing far outside. A missing covariate keeps its
@@ -232,22 +232,22 @@ class ARIMA(FleetPredictor):
         last_WD = np.nan_to_num(self.state["covariates"], nan=0.0)
         return np.where(np.isfinite(standard_WD), standard_WD, last_WD)
 
-    def _constant(self, served: _Served) -> Array:
-        return np.where(np.isnan(served.constant_W), self.state["mean"], served.constant_W)
+    def _worker_constants(self, models: _FleetModels) -> Array:
+        return np.where(np.isnan(models.constant_W), self.state["mean"], models.constant_W)
 
-    def _served_fleet(self) -> _Served:
+    def _stack_fleet_models(self) -> _FleetModels:
         """Return the stacked models of the fleet, cached until the fleet changes."""
-        if self._served is None or self._served[0] != self.workers:
-            names = [name if name in self.coefficients_ else POOLED for name in self.workers]
+        if self._fleet_models is None or self._fleet_models[0] != self.workers:
+            names = [name if name in self.coefficients_ else POOLED_KEY for name in self.workers]
             fits = [self.coefficients_[name] for name in names]
-            served = _Served(
-                state_space(np.stack([f.ar for f in fits]), np.stack([f.ma for f in fits]), self.order_[1]),
+            models = _FleetModels(
+                make_state_space(np.stack([f.ar for f in fits]), np.stack([f.ma for f in fits]), self.order_[1]),
                 np.stack([fit.covariates for fit in fits]),
                 np.array([self.constants_[name] for name in names]),
                 np.stack([self.ranges_[name] for name in names], axis=1),
             )
-            self._served = (self.workers, served)
-        return self._served[1]
+            self._fleet_models = (self.workers, models)
+        return self._fleet_models[1]
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
@@ -257,15 +257,15 @@ class ARIMA(FleetPredictor):
         A warm start keeps the order, the scale of covariates, and the coefficients of workers that are not in these
         traces; a worker that is in them is fitted again.
         """
-        summary = fitting.summarized(traces)
-        traces = list(fitting.without_held_out(traces))
+        summary = fitting.summarize(traces)
+        traces = list(fitting.drop_held_out(traces))
         if not traces:
             raise ValueError("traces must hold at least one worker to fit, got none that is not held out")
         if not fitting.warm:
-            self.covariate_names_ = summary.chosen_covariates(self.covariates, shared=True)
+            self.covariate_names_ = summary.select_covariates(self.covariates, shared=True)
             self.covariate_mean_, self.covariate_scale_ = summary.mean_and_scale(self.covariate_names_)
-        names, value_TN, covariates_TND = self._panel(traces)
-        sparse = _are_sparse(value_TN)
+        names, value_TN, covariates_TND = self._build_panel(traces)
+        sparse = _warn_if_sparse(value_TN)
         coefficients, constants, ranges = (
             (self.coefficients_, self.constants_, self.ranges_) if fitting.warm else ({}, {}, {})
         )
@@ -281,10 +281,10 @@ class ARIMA(FleetPredictor):
 
             self.order_ = self.order or min(orders[:2] if sparse else orders, key=criterion)
         differences = self.order_[1]
-        pooled, _ = fit_css(*_centered(value_TN, covariates_TND, differences), self.order_)
-        self.coefficients_ = {POOLED: pooled}
-        self.constants_ = {POOLED: 0.0 if differences else np.nan}
-        self.ranges_ = {POOLED: _range(covariates_TND)}
+        pooled, _ = fit_css(*_center_series(value_TN, covariates_TND, differences), self.order_)
+        self.coefficients_ = {POOLED_KEY: pooled}
+        self.constants_ = {POOLED_KEY: 0.0 if differences else np.nan}
+        self.ranges_ = {POOLED_KEY: _covariate_range(covariates_TND)}
         # workers with fewer than 10 speeds per coefficient use the coefficients fitted to all workers
         speeds_N, needed = np.isfinite(value_TN).sum(axis=0), 10 * (len(pooled.vector) + 1)
         owned = {name: [n for n, other in enumerate(names) if other == name] for name in dict.fromkeys(names)}
@@ -294,7 +294,7 @@ class ARIMA(FleetPredictor):
         self.coefficients_, self.constants_ = coefficients | self.coefficients_, constants | self.constants_
         self.ranges_ = ranges | self.ranges_
         # The order may have changed, and with it the number of states in every row.
-        self._served = None
+        self._fleet_models = None
         self.reset(self.workers)
         return self
 
@@ -314,9 +314,9 @@ class ARIMA(FleetPredictor):
         for name, fit in zip(owned, fits, strict=True):
             self.coefficients_[name] = Coefficients(fit.covariates[:count], fit.ar, fit.ma)
             self.constants_[name] = float(fit.covariates[count:].sum())
-            self.ranges_[name] = _range(covariates_TND[:, owned[name], :count])
+            self.ranges_[name] = _covariate_range(covariates_TND[:, owned[name], :count])
 
-    def _panel(self, traces: list[Trace]) -> tuple[list[str], Array, Array]:
+    def _build_panel(self, traces: list[Trace]) -> tuple[list[str], Array, Array]:
         """Return the workers, values and standardized covariates of all traces side by side; short ones end in gaps."""
         names = [worker for trace in traces for worker in trace.workers]
         longest = max(len(trace) for trace in traces)
@@ -334,7 +334,9 @@ class ARIMA(FleetPredictor):
             served.reset(trace.workers)
             for t, covariates_WD in enumerate(np.asarray(trace.covariates_named(self.covariate_names_))):
                 known_WD = served._covariate_rows(covariates_WD)
-                served.state["covariates"] = served._standard(known_WD, _widest(len(self.covariate_names_))[:, None])
+                served.state["covariates"] = served._standardize(
+                    known_WD, _widest_range(len(self.covariate_names_))[:, None]
+                )
                 covariates_TND[t, columns] = served.state["covariates"]
         return names, value_TN, covariates_TND
 
@@ -358,7 +360,7 @@ class ARIMA(FleetPredictor):
     def load_fitted_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         if not state:  # a state without fitted parameters keeps the present ones, as in all predictors
             return
-        self.order_ = _checked_order(state["order"])
+        self.order_ = _validate_order(state["order"])
         self.covariate_names_ = tuple(map(str, state["covariate_names"]))
         self.covariate_mean_, self.covariate_scale_ = (
             np.array(state["covariate_mean"]),
@@ -369,10 +371,10 @@ class ARIMA(FleetPredictor):
         self.coefficients_ = {n: Coefficients(*map(np.array, fit)) for n, fit in zip(names, fits, strict=True)}
         self.constants_ = dict(zip(names, map(float, state["constant"]), strict=True))
         self.ranges_ = dict(zip(names, map(np.array, state["ranges"]), strict=True))
-        self._served = None
+        self._fleet_models = None
 
 
-def _checked_order(order: Sequence[int] | NDArray[np.int64]) -> tuple[int, int, int]:
+def _validate_order(order: Sequence[int] | NDArray[np.int64]) -> tuple[int, int, int]:
     if len(order) != 3:
         raise ValueError(f"order must be three numbers (p, d, q), or None, got {order}")
     # the start of the filter takes memory with the fourth power of the order
@@ -381,7 +383,7 @@ def _checked_order(order: Sequence[int] | NDArray[np.int64]) -> tuple[int, int, 
 
 
 @dataclass(frozen=True, eq=False)
-class _Served:
+class _FleetModels:
     """The models of a fleet; an unfitted constant is NaN."""
 
     space: StateSpace
@@ -391,21 +393,21 @@ class _Served:
     """Least and greatest covariate, in deviations, that each worker showed when it was fitted."""
 
 
-def _widest(covariates: int) -> Array:
+def _widest_range(covariates: int) -> Array:
     # covariates are clipped at 10 standard deviations
     return np.array([[-10.0], [10.0]]) * np.ones(covariates)
 
 
-def _range(covariates_TND: Array) -> Array:
+def _covariate_range(covariates_TND: Array) -> Array:
     """Return the least and the greatest of each covariate, ``[2, D]``."""
     return np.stack([covariates_TND.min(axis=(0, 1)), covariates_TND.max(axis=(0, 1))])
 
 
-def _explained(standard_WD: Array, coefficients_WD: Array) -> Array:
+def _covariate_effect(standard_WD: Array, coefficients_WD: Array) -> Array:
     return np.asarray((standard_WD * coefficients_WD).sum(axis=1))
 
 
-def _are_sparse(value_TN: Array) -> bool:
+def _warn_if_sparse(value_TN: Array) -> bool:
     """Return whether too few speeds follow one of the iteration before, as is needed to learn lags; if so, warn."""
     known_TN = np.isfinite(value_TN)
     follow = int((known_TN[1:] & known_TN[:-1]).sum())
@@ -414,14 +416,14 @@ def _are_sparse(value_TN: Array) -> bool:
     if follow >= 0.5 * speeds:
         return False
     warnings.warn(
-        f"only {follow} of {speeds} speeds follow one of the iteration before, so ARIMA cannot learn how one iteration "
-        "acts on the next; if only every N-th iteration was logged, number the logged ones 0, 1, 2, ...",
+        f"only {follow} of {speeds} speeds directly follow a speed from the previous iteration (at least half must), "
+        "so ARIMA cannot learn lags; if only every N-th iteration was logged, number the logged ones 0, 1, 2, ...",
         stacklevel=2,
     )
     return True
 
 
-def _centered(value_TN: Array, covariates_TND: Array, differences: int) -> tuple[Array, Array]:
+def _center_series(value_TN: Array, covariates_TND: Array, differences: int) -> tuple[Array, Array]:
     """Subtract each series' own level unless differencing does: series share coefficients, but not a level."""
     if differences:
         return value_TN, covariates_TND

@@ -22,7 +22,7 @@ Order = tuple[int, int, int]
 LARGEST_AR_ROOT, LARGEST_MA_ROOT = 0.99, 0.95
 """Bounds of a conditional fit: a moving-average root nearer to 1 would never forget what a jump made obsolete."""
 
-LONG_AUTOREGRESSION = 8
+LONG_AR_LAGS = 8
 """Lags of the autoregression whose residuals approximate the innovations at the start (Hannan and Rissanen).
 
 Every fit leaves out this many iterations at the start, so that fits of different orders compare on the same values.
@@ -66,19 +66,19 @@ def fit_css_groups(
     # A value counts only if it was measured. The first innovations do not count either: zeros stand for the values
     # before the series, so those innovations are far off.
     counts_TN = np.isfinite(value_TN)[d:]
-    counts_TN[: max(p, LONG_AUTOREGRESSION)] = False
+    counts_TN[: max(p, LONG_AR_LAGS)] = False
     wanted = covariates_TND.shape[2] + p + q
     fewest = int(np.bincount(group_N, counts_TN.sum(axis=0)).min())
     if fewest <= wanted:
         raise ValueError(
-            f"ARIMA{order} needs more than {wanted} speeds after the first {d + max(p, LONG_AUTOREGRESSION)} to be "
+            f"ARIMA{order} needs more than {wanted} speeds after the first {d + max(p, LONG_AR_LAGS)} to be "
             f"fitted, got {fewest}; fit it to longer traces, or choose a smaller order"
         )
     # Bridge before differencing: a difference across a gap would be NaN and widen the gap.
-    bridged_TNK = _bridged(np.concatenate([value_TN[..., None], covariates_TND], axis=2), np.isnan(value_TN))
+    bridged_TNK = _fill_gaps(np.concatenate([value_TN[..., None], covariates_TND], axis=2), np.isnan(value_TN))
     bridged_TNK = np.diff(bridged_TNK, d, axis=0)
     panel = _Panel(bridged_TNK[..., 0], bridged_TNK[..., 1:], counts_TN, group_N, p, q)
-    at_GK, loss_G = panel.fitted()
+    at_GK, loss_G = panel.fit_groups()
     parts = np.cumsum([covariates_TND.shape[2], p])
     return [Coefficients(*np.split(at_K, parts)) for at_K in at_GK], loss_G
 
@@ -94,16 +94,16 @@ class _Panel:
     p: int
     q: int
 
-    def fitted(self) -> tuple[Array, Array]:
+    def fit_groups(self) -> tuple[Array, Array]:
         """Return the best coefficients and losses, by Gauss-Newton steps with damping where they overshoot."""
-        at_GK, loss_G = self.start()
+        at_GK, loss_G = self.find_start()
         damping_G = np.full(len(at_GK), 1e-4)  # as a share of the curvature
         going = np.arange(len(at_GK) if at_GK.shape[1] else 0)  # a random walk has no coefficients
         for _ in range(30):  # most fits need fewer than ten
             if not len(going):
                 break
             # Only groups that still improve are computed: most end within a few steps.
-            panel, loss = self.only(going), loss_G[going]
+            panel, loss = self.select_groups(going), loss_G[going]
             candidate_GK = panel.gauss_newton_step(at_GK[going], damping_G[going])
             candidate_loss_G = panel.loss(panel.innovations(candidate_GK))
             better_G = candidate_loss_G < loss
@@ -114,7 +114,7 @@ class _Panel:
             going = going[np.where(better_G, fell_G, damping_G[going] < 1e3)]
         return at_GK, loss_G
 
-    def only(self, groups: NDArray[np.int64]) -> _Panel:
+    def select_groups(self, groups: NDArray[np.int64]) -> _Panel:
         """Return the series of these groups, with the groups renumbered from 0."""
         place_G = np.full(int(self.group_N.max()) + 1, -1)
         place_G[groups] = np.arange(len(groups))
@@ -128,7 +128,7 @@ class _Panel:
         covariates = self.covariates_TND.shape[2]
         return at_NK[:, :covariates], at_NK[:, covariates : covariates + self.p], at_NK[:, covariates + self.p :]
 
-    def errors(self, covariates_ND: Array) -> Array:
+    def regression_errors(self, covariates_ND: Array) -> Array:
         """Return what the covariates do not explain, ``[T, N]``."""
         error_TN = self.value_TN.copy()
         for d, weight_N in enumerate(covariates_ND.T):
@@ -137,38 +137,39 @@ class _Panel:
 
     def innovations(self, at_GK: Array) -> Array:
         covariates_ND, ar_NP, ma_NQ = self.split(at_GK)
-        return _forgotten(_whitened(self.errors(covariates_ND), ar_NP), ma_NQ)
+        return _invert_moving_average(_whiten(self.regression_errors(covariates_ND), ar_NP), ma_NQ)
 
     def loss(self, innovation_TN: Array) -> Array:
         square_N = np.square(innovation_TN * self.counts_TN).sum(axis=0)
-        return self.grouped(square_N) / self.grouped(self.counts_TN.sum(axis=0).astype(np.float64))
+        return self.sum_by_group(square_N) / self.sum_by_group(self.counts_TN.sum(axis=0).astype(np.float64))
 
-    def grouped(self, values_N: Array) -> Array:
+    def sum_by_group(self, values_N: Array) -> Array:
         """Return the sums over the series of each group."""
         total_G = np.zeros((int(self.group_N.max()) + 1, *values_N.shape[1:]))
         np.add.at(total_G, self.group_N, values_N)
         return total_G
 
-    def allowed(self, at_GK: Array) -> Array:
+    def bound_roots(self, at_GK: Array) -> Array:
         """Return the coefficients with roots moved inside the bounds within which the model forgets."""
         covariates_GD, ar_GP, ma_GQ = np.split(at_GK, np.cumsum([self.covariates_TND.shape[2], self.p]), axis=1)
         return np.concatenate(
-            [covariates_GD, -_bounded(-ar_GP, LARGEST_AR_ROOT), _bounded(ma_GQ, LARGEST_MA_ROOT)], axis=1
+            [covariates_GD, -_shrink_roots(-ar_GP, LARGEST_AR_ROOT), _shrink_roots(ma_GQ, LARGEST_MA_ROOT)], axis=1
         )
 
     def gauss_newton_step(self, at_GK: Array, damping_G: Array) -> Array:
         """Return the coefficients after one damped Gauss-Newton step on the derivatives of the innovations."""
         covariates_ND, ar_NP, ma_NQ = self.split(at_GK)
-        error_TN = self.errors(covariates_ND)
-        innovation_TN = _forgotten(_whitened(error_TN, ar_NP), ma_NQ)
+        error_TN = self.regression_errors(covariates_ND)
+        innovation_TN = _invert_moving_average(_whiten(error_TN, ar_NP), ma_NQ)
         columns = [
-            _forgotten(_whitened(column_TN, ar_NP), ma_NQ) for column_TN in np.moveaxis(self.covariates_TND, 2, 0)
+            _invert_moving_average(_whiten(column_TN, ar_NP), ma_NQ)
+            for column_TN in np.moveaxis(self.covariates_TND, 2, 0)
         ]
-        columns += _lags(_forgotten(error_TN, ma_NQ), self.p)
-        columns += _lags(_forgotten(innovation_TN, ma_NQ), self.q)
-        return self.allowed(at_GK + _solved(*self.products(columns, innovation_TN), damping_G))
+        columns += _lagged_panels(_invert_moving_average(error_TN, ma_NQ), self.p)
+        columns += _lagged_panels(_invert_moving_average(innovation_TN, ma_NQ), self.q)
+        return self.bound_roots(at_GK + _solve_damped(*self.normal_equations(columns, innovation_TN), damping_G))
 
-    def products(self, columns: list[Array], target_TN: Array) -> tuple[Array, Array]:
+    def normal_equations(self, columns: list[Array], target_TN: Array) -> tuple[Array, Array]:
         """Return the sums of products, over the values that count, of inputs with each other and with the target."""
         count, series = len(columns), len(self.group_N)
         counted = [column_TN * self.counts_TN for column_TN in columns]
@@ -177,30 +178,30 @@ class _Panel:
             target_NK[:, i] = np.einsum("tn,tn->n", one_TN, target_TN)
             for j in range(i + 1):
                 each_NKK[:, i, j] = each_NKK[:, j, i] = np.einsum("tn,tn->n", one_TN, counted[j])
-        return self.grouped(each_NKK), self.grouped(target_NK)
+        return self.sum_by_group(each_NKK), self.sum_by_group(target_NK)
 
-    def regressed(self, columns: list[Array], target_TN: Array) -> Array:
-        return _solved(*self.products(columns, target_TN), np.zeros(int(self.group_N.max()) + 1))
+    def regress(self, columns: list[Array], target_TN: Array) -> Array:
+        return _solve_damped(*self.normal_equations(columns, target_TN), np.zeros(int(self.group_N.max()) + 1))
 
-    def start(self) -> tuple[Array, Array]:
+    def find_start(self) -> tuple[Array, Array]:
         """Return the best of several starts for each group (none, one or both kinds of memory), and the losses."""
-        covariates_GD = self.regressed(list(np.moveaxis(self.covariates_TND, 2, 0)), self.value_TN)
-        error_TN = self.errors(covariates_GD[self.group_N])
+        covariates_GD = self.regress(list(np.moveaxis(self.covariates_TND, 2, 0)), self.value_TN)
+        error_TN = self.regression_errors(covariates_GD[self.group_N])
         groups = len(covariates_GD)
-        ar_GP = self.regressed(_lags(error_TN, self.p), error_TN)
+        ar_GP = self.regress(_lagged_panels(error_TN, self.p), error_TN)
         starts = [np.zeros((groups, self.p + self.q)), np.concatenate([ar_GP, np.zeros((groups, self.q))], axis=1)]
         if self.q:
-            long = _lags(error_TN, LONG_AUTOREGRESSION)
-            explained = zip(long, self.regressed(long, error_TN)[self.group_N].T, strict=True)
+            long = _lagged_panels(error_TN, LONG_AR_LAGS)
+            explained = zip(long, self.regress(long, error_TN)[self.group_N].T, strict=True)
             innovation_TN = error_TN - sum(lag_TN * weight_N for lag_TN, weight_N in explained)
-            both = [*_lags(error_TN, self.p), *_lags(innovation_TN, self.q)]
-            starts.append(self.regressed(both, error_TN))
+            both = [*_lagged_panels(error_TN, self.p), *_lagged_panels(innovation_TN, self.q)]
+            starts.append(self.regress(both, error_TN))
             # With every other value missing, no memory is a saddle: no lag of one is ever seen, and a fit would stay.
             starts.append(np.zeros((groups, self.p + self.q)))
             # differenced speeds mostly have a negative moving average
             starts[-1][:, self.p] = -0.5
         # The loss has several minima with moving averages, so the best of several starts is taken for each group.
-        at_SGK = np.stack([self.allowed(np.concatenate([covariates_GD, start], axis=1)) for start in starts])
+        at_SGK = np.stack([self.bound_roots(np.concatenate([covariates_GD, start], axis=1)) for start in starts])
         loss_SG = np.stack([self.loss(self.innovations(at_GK)) for at_GK in at_SGK])
         best_G = loss_SG.argmin(axis=0)
         return at_SGK[best_G, np.arange(groups)], loss_SG.min(axis=0)
@@ -231,7 +232,7 @@ def fit_likelihood(value_T: Array, covariates_TD: Array, order: Order) -> Coeffi
 # -- what the fits are made of -----------------------------------------------------------------------------------
 
 
-def _solved(curvature_GKK: Array, slope_GK: Array, damping_G: Array) -> Array:
+def _solve_damped(curvature_GKK: Array, slope_GK: Array, damping_G: Array) -> Array:
     """Return the solution of each group's damped normal equations.
 
     A tiny ridge keeps the system regular: a constant covariate, say, gets a coefficient near zero.
@@ -244,7 +245,7 @@ def _solved(curvature_GKK: Array, slope_GK: Array, damping_G: Array) -> Array:
     return np.asarray(np.linalg.solve(damped_GKK, slope_GK[..., None])[..., 0])
 
 
-def _whitened(panel_TN: Array, ar_NP: Array) -> Array:
+def _whiten(panel_TN: Array, ar_NP: Array) -> Array:
     """Return what past values do not explain, ``[T, N]``."""
     whitened_TN = panel_TN.copy()
     for i, ar_N in enumerate(ar_NP.T):
@@ -252,7 +253,7 @@ def _whitened(panel_TN: Array, ar_NP: Array) -> Array:
     return whitened_TN
 
 
-def _forgotten(panel_TN: Array, ma_NQ: Array) -> Array:
+def _invert_moving_average(panel_TN: Array, ma_NQ: Array) -> Array:
     """Return the innovations that a moving average turns into this panel: all series at once, in doubling lags."""
     forgotten_TN = panel_TN
     # Doubling lags need log2(T) steps over whole panels, where the recursion would need T steps in Python.
@@ -275,12 +276,12 @@ def _inverse_roots(coefficients_NK: Array) -> NDArray[Any]:
     return np.linalg.eigvals(companion_NKK)
 
 
-def _lags(panel_TN: Array, count: int) -> list[Array]:
+def _lagged_panels(panel_TN: Array, count: int) -> list[Array]:
     """Return the panel one iteration later, two later, and so on."""
     return [np.concatenate([np.zeros_like(panel_TN[:lag]), panel_TN[:-lag]]) for lag in range(1, count + 1)]
 
 
-def _bounded(coefficients_GK: Array, largest: float) -> Array:
+def _shrink_roots(coefficients_GK: Array, largest: float) -> Array:
     """Scale the coefficients of ``1 + c[0] z + c[1] z**2 ...`` so that no inverse root is larger than ``largest``."""
     size_G = np.abs(_inverse_roots(coefficients_GK)).max(axis=1, initial=0.0)
     # Multiplying coefficient k by s**k multiplies every inverse root by s.
@@ -288,7 +289,7 @@ def _bounded(coefficients_GK: Array, largest: float) -> Array:
     return np.asarray(coefficients_GK * shrunk_G1 ** np.arange(1, coefficients_GK.shape[1] + 1))
 
 
-def _bridged(panel_TNK: Array, missing_TN: NDArray[np.bool_]) -> Array:
+def _fill_gaps(panel_TNK: Array, missing_TN: NDArray[np.bool_]) -> Array:
     """Return the panel with the last value held in gaps, and the first one before it.
 
     No later value enters: the fit would learn to read a straight line off. Covariates are bridged wherever the values

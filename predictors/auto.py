@@ -11,7 +11,7 @@ from paceline._arrays import Array, Mask, any_true
 from paceline.predictors.calibrated import Calibrated
 from paceline.predictors.driven import DrivenAverages
 from paceline.predictors.events import PeriodicEvents
-from paceline.predictors.fleet import covariate_names, without
+from paceline.predictors.fleet import hide_workers, validated_covariate_names
 from paceline.predictors.gated_narx import GatedNARX
 from paceline.predictors.mixture import Mixture
 from paceline.predictors.pooled import Pooled
@@ -21,11 +21,11 @@ from paceline.predictors.seasonal import Seasonal
 SMOOTHINGS, FADING = (1.0, 0.5, 0.1, 0.03), 2.0
 """Its averages, the first of which is the last value; their first weights grow linearly, as a worker warms up."""
 
-DRIVEN = SMOOTHINGS.index(0.1)
+CORRECTED_AVERAGE = SMOOTHINGS.index(0.1)
 """Place of the average that is corrected for covariates."""
 
 
-WARM_UP, FASTER, SLOWER = 5, np.log(1.2), np.log(2.0)
+WARM_UP_REPORTS, WARM_UP_RISE, WARM_UP_FALL = 5, np.log(1.2), np.log(2.0)
 """Reports after which a worker has warmed up, times it may start again before, and the rise and fall in log speed for
 that."""
 
@@ -72,16 +72,16 @@ class Auto(Calibrated):
         "a_silent_worker_leaves_others_alone": "its correction of the network is learned from all workers together"
     }
 
-    _plain: ClassVar[bool] = True
+    _never_warns: ClassVar[bool] = True
     _all_near: bool = False
     _faster_W: Mask | None = None
 
     def __init__(self, covariates: Sequence[str] = ()) -> None:
-        self.covariates = covariate_names(covariates)
+        self.covariates = validated_covariate_names(covariates)
         network = Pooled(GatedNARX(pretrained=True), self.covariates)
-        averages = DrivenAverages(SMOOTHINGS, FADING, DRIVEN, network.covariate_names)
-        super().__init__(PeriodicEvents(HeadStart([averages, Seasonal(), network])))
-        self._mixture = cast("HeadStart", cast("PeriodicEvents", self._inner[0])._inner[0])
+        averages = DrivenAverages(SMOOTHINGS, FADING, CORRECTED_AVERAGE, network.covariate_names)
+        super().__init__(PeriodicEvents(HeadStartMixture([averages, Seasonal(), network])))
+        self._mixture = cast("HeadStartMixture", cast("PeriodicEvents", self._inner[0])._inner[0])
 
     def initial_state(self, count: int) -> dict[str, Array]:
         return super().initial_state(count) | {
@@ -104,24 +104,26 @@ class Auto(Calibrated):
 
     def _track_error(self, error_W: Array) -> None:
         """Forget, before this report is learned, what was seen in a warm-up or before a jump; track the quantiles."""
-        if np.minimum.reduce(self.state["compared"]) < WARM_UP and any_true(warming_W := self._warming(error_W)):
+        if np.minimum.reduce(self.state["compared"]) < WARM_UP_REPORTS and any_true(
+            warming_W := self._find_warming_up(error_W)
+        ):
             self._forget(warming_W)
             error_W = np.where(warming_W, np.nan, error_W)
         self._faster_W = None
         # Nobody is far off now, or was before: nobody has jumped.
         if not (self._calm and self._all_near and np.maximum.reduce(np.abs(error_W)) <= MIN_JUMP):
-            jumped_W = self._jumped(error_W)
+            jumped_W = self._find_jumped(error_W)
             if any_true(jumped_W):  # averages and trust would follow slowly; intervals follow by themselves
                 self._mixture._forget(jumped_W)
         super()._track_error(error_W)
 
-    def _warming(self, error_W: Array) -> Mask:
+    def _find_warming_up(self, error_W: Array) -> Mask:
         """Return who turned out much faster than forecast while it still warmed up."""
-        young_W = (self.state["compared"] < WARM_UP) & (self.state["forgotten"] < WARM_UP)
+        young_W = (self.state["compared"] < WARM_UP_REPORTS) & (self.state["forgotten"] < WARM_UP_REPORTS)
         # False for a first report: no forecast yet (NaN).
-        return np.asarray(young_W & ((error_W > FASTER) | (error_W < -SLOWER)))
+        return np.asarray(young_W & ((error_W > WARM_UP_RISE) | (error_W < -WARM_UP_FALL)))
 
-    def _jumped(self, error_W: Array) -> Mask:
+    def _find_jumped(self, error_W: Array) -> Mask:
         """Return whose speed has jumped; keep who was far off, to which side, and beyond what: usual errors before it.
 
         No report (NaN) changes nothing.
@@ -131,7 +133,7 @@ class Auto(Calibrated):
         beyond_W = np.where(before_W == 0, np.maximum(MIN_JUMP, ERROR_SCALES * self.state["scale"]), np.abs(before_W))
         far_W = np.where(np.abs(error_W) > beyond_W, np.sign(error_W) * beyond_W, 0.0)
         jumped_W = np.asarray(far_W * before_W > 0)
-        self._faster_W = (far_W > 0.0) & ~jumped_W & (self.state["compared"] >= WARM_UP)
+        self._faster_W = (far_W > 0.0) & ~jumped_W & (self.state["compared"] >= WARM_UP_REPORTS)
         far_W = np.where(np.isnan(error_W), before_W, np.where(jumped_W, 0.0, far_W))
         self.state["far"], self._all_near = far_W, not any_true(far_W)
         return jumped_W
@@ -142,7 +144,7 @@ class Auto(Calibrated):
         self.state["forgotten"] = count_W
 
 
-class HeadStart(Mixture):
+class HeadStartMixture(Mixture):
     """A mixture that trusts its last expert from the start, because that one was fitted to other fleets.
 
     It learns nothing from the next report of workers that are hidden.
@@ -152,7 +154,7 @@ class HeadStart(Mixture):
 
     def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
         if self.hidden_W is not None and any_true(self.hidden_W):
-            report, speed_W = without(report, self.hidden_W), np.where(self.hidden_W, np.nan, speed_W)
+            report, speed_W = hide_workers(report, self.hidden_W), np.where(self.hidden_W, np.nan, speed_W)
         super().update_from_report(report, speed_W, covariates_WD)
 
     def initial_state(self, count: int) -> dict[str, Array]:

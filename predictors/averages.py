@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from paceline._arrays import Array, any_true
 from paceline.predictors.fitting import Fitting
 from paceline.predictors.fleet import FleetPredictor, require_int
-from paceline.predictors.protocol import FASTEST, SLOWEST
+from paceline.predictors.protocol import MAX_SPEED, MIN_SPEED
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
 
 
-LOG_SLOWEST, LOG_FASTEST = float(np.log(SLOWEST)), float(np.log(FASTEST))
+LOG_MIN_SPEED, LOG_MAX_SPEED = float(np.log(MIN_SPEED)), float(np.log(MAX_SPEED))
 
 SMOOTHING_GRID: Array = np.concatenate([[0.01, 0.02, 0.03], np.arange(1, 21) / 20.0])
 """The smoothings that ``fit`` chooses from."""
@@ -39,7 +39,7 @@ class LastValue(FleetPredictor):
     array([128.,  64.])
     """
 
-    _plain: ClassVar[bool] = True
+    _never_warns: ClassVar[bool] = True
 
     def initial_state(self, count: int) -> dict[str, Array]:
         return {"last": np.full(count, np.nan)}
@@ -74,7 +74,7 @@ class EWMA(FleetPredictor):
     array([80.])
     """
 
-    _plain: ClassVar[bool] = True
+    _never_warns: ClassVar[bool] = True
     smoothing_: float = 0.2
     errors_G_: Array | None = None
 
@@ -94,7 +94,7 @@ class EWMA(FleetPredictor):
                 "this EWMA was saved without the errors of its earlier traces, so its fit cannot go on: "
                 "fit it from scratch"
             )
-        parts = [_ewma_errors(trace.speed) for trace in fitting.without_held_out(traces)]
+        parts = [_ewma_errors(trace.speed) for trace in fitting.drop_held_out(traces)]
         if not sum(count for _, count in parts):
             raise ValueError("traces must hold a worker with two speeds to learn the smoothing from, got none")
         earlier = [self.errors_G_] if fitting.warm and self.errors_G_ is not None else []
@@ -106,7 +106,7 @@ class EWMA(FleetPredictor):
         return {"level": np.full(count, np.nan)}
 
     def update(self, speed_W: Array, covariates_WD: Array) -> None:
-        self.state["level"] = smoothed(self.state["level"], speed_W, self.smoothing_)
+        self.state["level"] = smooth(self.state["level"], speed_W, self.smoothing_)
 
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
         return self.state["level"]
@@ -151,7 +151,7 @@ class Averages(FleetPredictor):
         seen_W, weight = self.state["seen"], self._weights
         if self.fading and np.minimum.reduce(seen_W) < self._settled:
             weight = np.maximum(weight, self.fading / (self.fading + seen_W[:, None]))
-        self.state["level"] = smoothed(self.state["level"], speed_W[:, None], weight)
+        self.state["level"] = smooth(self.state["level"], speed_W[:, None], weight)
         if self.fading:
             self.state["seen"] = seen_W + np.isfinite(speed_W)
 
@@ -207,20 +207,20 @@ class HuberEWMA(FleetPredictor):
         bound_W = self.threshold * np.where(np.isnan(deviation_W), np.inf, np.maximum(deviation_W, 1e-3))
         clipped_W = np.minimum(np.maximum(change_W, -bound_W), bound_W)
         aim_W = np.where(np.isnan(level_W), log_speed_W, level_W + clipped_W)
-        self.state["level"] = smoothed(level_W, aim_W, self.smoothing)
+        self.state["level"] = smooth(level_W, aim_W, self.smoothing)
         # The deviation uses the whole change, unclipped, so that it soon lets a lasting jump pass.
-        self.state["deviation"] = smoothed(deviation_W, np.abs(change_W), 0.05)
+        self.state["deviation"] = smooth(deviation_W, np.abs(change_W), 0.05)
 
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
         return np.exp(self.state["level"])
 
 
-def speed_of_log(log_speed_W: Array) -> Array:
+def speed_from_log(log_speed_W: Array) -> Array:
     """Return the speed of a log speed, clipped to the range of possible speeds, as a long trend would overflow."""
-    return np.exp(np.minimum(np.maximum(log_speed_W, LOG_SLOWEST), LOG_FASTEST))
+    return np.exp(np.minimum(np.maximum(log_speed_W, LOG_MIN_SPEED), LOG_MAX_SPEED))
 
 
-def smoothed(level_W: Array, newest_W: Array, smoothing: float | Array) -> Array:
+def smooth(level_W: Array, newest_W: Array, smoothing: float | Array) -> Array:
     """Move the level towards the newest value; the first value becomes the level, and a gap (NaN) keeps it."""
     moved_W = level_W + smoothing * (newest_W - level_W)
     unmoved_W = np.isnan(moved_W)
@@ -238,7 +238,7 @@ def _ewma_errors(speed_TW: Array) -> tuple[Array, int]:
         compared_W = np.isfinite(error_GW[0])
         error_G += error_GW[:, compared_W].sum(axis=1)
         count += int(compared_W.sum())
-        level_GW = smoothed(level_GW, speed_W, SMOOTHING_GRID[:, None])
+        level_GW = smooth(level_GW, speed_W, SMOOTHING_GRID[:, None])
     return error_G, count
 
 

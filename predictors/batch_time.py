@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from paceline._arrays import Array
 from paceline._curves import Curves
-from paceline.predictors.curve_fit import certainty, fit_curve, nearness
+from paceline.predictors.curve_fit import fit_curve, weights_by_nearness, weights_by_uncertainty
 from paceline.predictors.fitting import Fitting, fit_with
-from paceline.predictors.fleet import shortened
+from paceline.predictors.fleet import shorten_names
 from paceline.predictors.named import named
 from paceline.predictors.nested import NestedPredictor
-from paceline.predictors.protocol import FASTEST, SLOWEST, Forecast, Report
+from paceline.predictors.protocol import MAX_SPEED, MIN_SPEED, Forecast, Report
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from paceline.datasets import Trace
 
 
-FIELDS = ("floor", "slope", "intercept", "most", "size")
+CURVE_FIELDS = ("floor", "slope", "intercept", "most", "size")
 """The fields of a device's row: floor, slope, intercept, the memory limit, and a batch size it was measured at."""
 
-PROPORTIONAL = np.array([0.0, 1.0, 0.0, np.inf, 1.0])
+PROPORTIONAL_CURVE = np.array([0.0, 1.0, 0.0, np.inf, 1.0])
 """The curve of an unknown device: its relative speed then equals its speed in samples/s."""
 
 
-def curves_of_traces(
+def fit_device_curves(
     traces: Iterable[Trace], device_of: Callable[[str], str], *, near: float | None = None
 ) -> dict[str, Array]:
     """Fit one curve to each device type whose batch size varied, ``[F]`` each; the others get none.
@@ -58,7 +58,7 @@ def curves_of_traces(
             if _determines_line(points_2N[0]):
                 telling.setdefault(device, []).append(points_2N)
     pooled = {device: np.concatenate(parts, axis=1) for device, parts in telling.items()}
-    return {device: _curve(points[0], points[1], near) for device, points in pooled.items()}
+    return {device: _fit_curve_row(points[0], points[1], near) for device, points in pooled.items()}
 
 
 def _determines_line(size_N: Array) -> bool:
@@ -66,11 +66,11 @@ def _determines_line(size_N: Array) -> bool:
     return len(size_N) > 0 and float(size_N.max()) >= 1.2 * float(size_N.min())
 
 
-def _curve(size_N: Array, seconds_N: Array, near: float | None, weight_N: Array | None = None) -> Array:
+def _fit_curve_row(size_N: Array, seconds_N: Array, near: float | None, weight_N: Array | None = None) -> Array:
     """Return the fitted curve as a row; each size counts once, with its median time, no matter how often measured."""
     sizes, place_N = np.unique(size_N, return_inverse=True)
     seconds = [float(np.median(seconds_N[place_N == i])) for i in range(len(sizes))]
-    weights = np.ones(len(sizes)) if near is None else nearness(sizes, near)
+    weights = np.ones(len(sizes)) if near is None else weights_by_nearness(sizes, near)
     if weight_N is not None:
         weights *= [weight_N[place_N == i].max() for i in range(len(sizes))]
     return np.array([*fit_curve(sizes, seconds, weights), np.inf, np.median(sizes)])
@@ -99,7 +99,7 @@ class BatchTime(NestedPredictor):
         The predictor of the relative speed, by its name and arguments as in :func:`paceline.predictors.named`.
     near
         The batch size near which fitted curves must be accurate, such as the global batch over the number of workers;
-        more distant sizes count less. Real curves are lines only over a few octaves, so give it if you can.
+        more distant sizes count less. Real curves are lines only over a few octaves, so set it if you can.
 
     Examples
     --------
@@ -138,17 +138,17 @@ class BatchTime(NestedPredictor):
 
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
         """Fit curves and relative speeds, all traces in memory; curves of other devices are kept."""
-        traces = list(fitting.without_held_out(traces))
-        self.curves_ |= curves_of_traces(traces, self._device, near=self.near)
+        traces = list(fitting.drop_held_out(traces))
+        self.curves_ |= fit_device_curves(traces, self._device_type, near=self.near)
         # With seconds under the curve in place of samples, samples / seconds is curve(x) / t: the relative speed. It is
         # a speed of its own, so what is known of the traces' covariates is looked up again.
         relatives = []
         for trace in traces:
             curve_FW = np.stack([self._start_curve(worker) for worker in trace.workers]).T
-            curve = dict(zip(FIELDS, curve_FW, strict=True))
-            relatives.append(replace(trace, samples=_seconds(curve, trace.samples)))
+            curve = dict(zip(CURVE_FIELDS, curve_FW, strict=True))
+            relatives.append(replace(trace, samples=_curve_seconds(curve, trace.samples)))
         fit_with(self._relative, relatives, replace(fitting, summary=None, held_out=None))
-        self._read = self._split = None
+        self._cached_layout = self._cached_pairs = None
         self.reset(self.workers)
         return self
 
@@ -173,24 +173,24 @@ class BatchTime(NestedPredictor):
                 raise ValueError(
                     f"profiles of {device!r} must hold two or more different batches, got {size_N[fits_N]}"
                 )
-            weight_N = certainty(rows["uncertainty"])[fits_N] if "uncertainty" in rows else None
-            curve = _curve(size_N[fits_N], seconds_N[fits_N], self.near, weight_N)
+            weight_N = weights_by_uncertainty(rows["uncertainty"])[fits_N] if "uncertainty" in rows else None
+            curve = _fit_curve_row(size_N[fits_N], seconds_N[fits_N], self.near, weight_N)
             if size_N[fits_N].max() < size_N.max():
-                curve[FIELDS.index("most")] = size_N[fits_N].max()
+                curve[CURVE_FIELDS.index("most")] = size_N[fits_N].max()
             curves[str(device)] = curve
         self.curves_ |= curves
         return self
 
-    def _device(self, worker: str) -> str:
+    def _device_type(self, worker: str) -> str:
         return (self.devices or {}).get(worker, worker)
 
     def _start_curve(self, worker: str) -> Array:
         """Return the fitted curve of this worker or its device type, ``[F]``, or the median curve if there is none."""
-        known = self.curves_.get(self._device(worker))
+        known = self.curves_.get(self._device_type(worker))
         if known is not None or not self.curves_:
-            return PROPORTIONAL if known is None else known
+            return PROPORTIONAL_CURVE if known is None else known
         median = np.median(np.stack(list(self.curves_.values())), axis=0)
-        median[FIELDS.index("most")] = np.inf  # other devices' memory says nothing about this one's
+        median[CURVE_FIELDS.index("most")] = np.inf  # other devices' memory says nothing about this one's
         return np.asarray(median)
 
     # -- the fleet, here and in the relative speed's predictor ---------------------------------------------------------
@@ -212,7 +212,7 @@ class BatchTime(NestedPredictor):
         named = [worker for worker in workers if worker in devices]
         if workers and devices and not named:
             raise ValueError(
-                f"devices names the workers {shortened(tuple(devices))}, but the fleet has {shortened(workers)}"
+                f"devices names the workers {shorten_names(tuple(devices))}, but the fleet has {shorten_names(workers)}"
             )
         unknown = sorted({devices[worker] for worker in named} - set(self.curves_))
         if self.curves_ and unknown:
@@ -222,9 +222,9 @@ class BatchTime(NestedPredictor):
             )
 
     def _set_start(self, w: int) -> None:
-        for name, value in zip(FIELDS, self._start_curve(self.workers[w]), strict=True):
+        for name, value in zip(CURVE_FIELDS, self._start_curve(self.workers[w]), strict=True):
             self.state[name][w] = value
-        fitted = self._device(self.workers[w]) in self.curves_
+        fitted = self._device_type(self.workers[w]) in self.curves_
         self.state["information"][w] = FITTED_INFORMATION if fitted else UNKNOWN_INFORMATION
 
     def fitted_state(self) -> dict[str, NDArray[Any]]:
@@ -233,15 +233,17 @@ class BatchTime(NestedPredictor):
         return {"devices": np.array(list(self.curves_)), "curves": np.stack(list(self.curves_.values()))}
 
     def load_fitted_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        devices, curves = state.get("devices", ()), state.get("curves", np.empty((0, len(FIELDS))))
-        if np.shape(curves) != (len(devices), len(FIELDS)):
-            raise ValueError(f"state 'curves' must hold {FIELDS} of each of {len(devices)} devices, got {curves.shape}")
+        devices, curves = state.get("devices", ()), state.get("curves", np.empty((0, len(CURVE_FIELDS))))
+        if np.shape(curves) != (len(devices), len(CURVE_FIELDS)):
+            raise ValueError(
+                f"state 'curves' must hold {CURVE_FIELDS} of each of {len(devices)} devices, got {curves.shape}"
+            )
         self.curves_ = {str(device): np.array(curve) for device, curve in zip(devices, curves, strict=True)}
 
     # -- learning ------------------------------------------------------------------------------------------------
 
     def initial_state(self, count: int) -> dict[str, Array]:
-        rows = {name: np.full(count, value) for name, value in zip(FIELDS, PROPORTIONAL, strict=True)}
+        rows = {name: np.full(count, value) for name, value in zip(CURVE_FIELDS, PROPORTIONAL_CURVE, strict=True)}
         unseen = {name: np.full(count, np.nan) for name in ("last", "last_seconds", "center")}
         memory = {"worked": np.zeros(count), "failed": np.full(count, np.inf)}
         return rows | unseen | memory | {"information": np.full(count, UNKNOWN_INFORMATION), "noise": np.zeros(count)}
@@ -262,7 +264,7 @@ class BatchTime(NestedPredictor):
         failed_W = self.state["failed"]
         self.state["failed"] = np.where(self.state["worked"] >= failed_W, np.inf, failed_W)
         self._relative.observe(
-            Report(samples=_seconds(self.state, size_W), seconds=seconds_W, covariates=covariates_WD)
+            Report(samples=_curve_seconds(self.state, size_W), seconds=seconds_W, covariates=covariates_WD)
         )
         self.state["last"] = np.where(seen_W, size_W, self.state["last"])
         self.state["last_seconds"] = np.where(seen_W, seconds_W, self.state["last_seconds"])
@@ -279,15 +281,15 @@ class BatchTime(NestedPredictor):
         # slope
         telling_W = np.abs(move_W) > 0.5 * np.sqrt(rows["noise"])
         if telling_W.any():
-            self._turn(np.where(telling_W, move_W, 0.0), size_W, seconds_W)
-        surprise_W = self._ratio(size_W, seconds_W) - 1.0
+            self._turn_lines(np.where(telling_W, move_W, 0.0), size_W, seconds_W)
+        surprise_W = self._time_ratio(size_W, seconds_W) - 1.0
         smoothed_W = rows["noise"] + 0.2 * (np.square(surprise_W) - rows["noise"])
         rows["noise"] = np.where(np.isfinite(smoothed_W), smoothed_W, rows["noise"])
         center_W = rows["center"]
         nearer_W = np.where(np.isnan(center_W), size_W, center_W + 0.2 * (size_W - center_W))
         rows["center"] = np.where(np.isfinite(size_W), nearer_W, center_W)
 
-    def _turn(self, move_W: Array, size_W: Array, seconds_W: Array) -> None:
+    def _turn_lines(self, move_W: Array, size_W: Array, seconds_W: Array) -> None:
         """Turn each line about its point at the mean recent batch, whose time is known, by one step of RLS."""
         rows, center_W = self.state, self.state["center"]
         line_W, last_W, level_W = (rows["intercept"] + rows["slope"] * x for x in (size_W, rows["last"], center_W))
@@ -296,18 +298,18 @@ class BatchTime(NestedPredictor):
         turned_W = (move_W != 0) & (lowest_W > 0) & (lowest_W >= rows["floor"])
         move_W = np.where(turned_W, move_W, 0.0)
         rows["information"] = np.minimum(rows["information"] + np.square(move_W), MAX_INFORMATION)
-        missed_W = (self._ratio(size_W, seconds_W) - 1.0) * line_W / np.maximum(size_W, rows["last"])
+        missed_W = (self._time_ratio(size_W, seconds_W) - 1.0) * line_W / np.maximum(size_W, rows["last"])
         slope_W = np.maximum(rows["slope"] + missed_W * move_W / rows["information"], 0.0)
         # A steeper slope than proportional would make the intercept negative.
         slope_W = np.minimum(slope_W, np.maximum(level_W / center_W, rows["slope"]))
         rows["intercept"] = np.where(turned_W, level_W - slope_W * center_W, rows["intercept"])
         rows["slope"] = np.where(turned_W, slope_W, rows["slope"])
 
-    def _ratio(self, size_W: Array, seconds_W: Array) -> Array:
+    def _time_ratio(self, size_W: Array, seconds_W: Array) -> Array:
         """Return this batch's time over its curve, divided by the same ratio of the last batch; within bounds."""
         rows = self.state
-        now_W = seconds_W / _seconds(rows, size_W)
-        ratio_W = now_W * _seconds(rows, rows["last"]) / rows["last_seconds"]
+        now_W = seconds_W / _curve_seconds(rows, size_W)
+        ratio_W = now_W * _curve_seconds(rows, rows["last"]) / rows["last_seconds"]
         # a forecast time wrong by more than a factor of 2 counts as wrong by 2
         return np.minimum(np.maximum(ratio_W, 0.5), 2.0)
 
@@ -320,7 +322,7 @@ class BatchTime(NestedPredictor):
         size_W, known_W = rows["last"], np.isfinite(rows["last"])
         if not known_W.all():
             size_W = np.where(known_W, size_W, np.median(size_W[known_W]) if known_W.any() else rows["size"])
-        level_W = _seconds(rows, size_W)
+        level_W = _curve_seconds(rows, size_W)
         # extrapolate with at least half the batch's rise: from a flat stretch, one worker would get all
         # samples
         slope_W = np.fmax(rows["slope"], 0.5 * level_W / rows["last"])  # a fitted curve holds until it is tried
@@ -328,7 +330,7 @@ class BatchTime(NestedPredictor):
         # the largest batch that worked below one that failed, but at least half of the failed one
         learned_W = np.maximum(rows["worked"], np.floor(rows["failed"] / 2.0))
         return Forecast(
-            speed=np.clip(size_W * relative_W / level_W, SLOWEST, FASTEST),
+            speed=np.clip(size_W * relative_W / level_W, MIN_SPEED, MAX_SPEED),
             spread=self._spread(rows["last"], horizon),
             batch_time=Curves(
                 floor=rows["floor"] / relative_W,
@@ -340,12 +342,12 @@ class BatchTime(NestedPredictor):
 
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
         size_W = self.state["last"]
-        return size_W * self._relative.forecast_speed(covariates_WD, horizon) / _seconds(self.state, size_W)
+        return size_W * self._relative.forecast_speed(covariates_WD, horizon) / _curve_seconds(self.state, size_W)
 
     def forecast_speed_at(self, samples_W: Array, covariates_WD: Array) -> Array:
         size_W = np.where(samples_W > 0, samples_W, np.nan)
-        return size_W * self._relative.forecast_speed(covariates_WD, 1) / _seconds(self.state, size_W)
+        return size_W * self._relative.forecast_speed(covariates_WD, 1) / _curve_seconds(self.state, size_W)
 
 
-def _seconds(rows: Mapping[str, Array], size: Array) -> Array:
+def _curve_seconds(rows: Mapping[str, Array], size: Array) -> Array:
     return np.maximum(rows["floor"], rows["intercept"] + rows["slope"] * size)

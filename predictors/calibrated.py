@@ -14,22 +14,22 @@ from paceline._arrays import Array, Mask, all_finite, any_true
 from paceline._curves import Curves
 from paceline.predictors.events import PeriodicEvents
 from paceline.predictors.fleet import FleetPredictor, fill_unknown_speeds
-from paceline.predictors.nested import Ahead, NestedPredictor, adopted
-from paceline.predictors.protocol import FASTEST, SLOWEST, Forecast, Predictor, Report
+from paceline.predictors.nested import HorizonState, NestedPredictor, as_fleet_predictor
+from paceline.predictors.protocol import MAX_SPEED, MIN_SPEED, Forecast, Predictor, Report
 
-LEVELS = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
+QUANTILE_LEVELS = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 """The quantiles that are tracked; those in between are interpolated."""
 
-LEVELS_L = np.array(LEVELS)
-SCORES_L = np.array([NormalDist().inv_cdf(level) for level in LEVELS])
+QUANTILE_LEVELS_L = np.array(QUANTILE_LEVELS)
+NORMAL_SCORES_L = np.array([NormalDist().inv_cdf(level) for level in QUANTILE_LEVELS])
 
-LOW, HIGH = LEVELS.index(0.05), LEVELS.index(0.95)
+LOW_INDEX, HIGH_INDEX = QUANTILE_LEVELS.index(0.05), QUANTILE_LEVELS.index(0.95)
 
 
 SCALE_SMOOTHING, LARGEST_JUMP, SMALLEST_SCALE = 0.02, 10.0, 1e-4
 """Weight of the newest error in the running scale, the most scales that one error counts for, and the least scale."""
 
-NORMAL_MULTIPLES_L = math.sqrt(math.pi / 2.0) * SCORES_L
+NORMAL_MULTIPLES_L = math.sqrt(math.pi / 2.0) * NORMAL_SCORES_L
 """Quantiles of normal errors, in their mean size."""
 
 EARLY_FADING = 8.0
@@ -37,12 +37,12 @@ EARLY_FADING = 8.0
 are the largest."""
 
 
-WIDER_AHEAD, KNOWN_AHEAD = 0.25, 10.0
+HORIZON_WIDENING_POWER, HORIZON_START_ERRORS = 0.25, 10.0
 """Power of the horizon by which intervals widen before its first error, and errors that this scale counts for."""
 
-RECENT, SUDDEN, FEWEST = 3, 12.0, 20
-"""Errors of the last ``RECENT + 1`` that must be beyond this many scales, to both sides, for noise that has grown, and
-errors before that."""
+RECENT_ERRORS, SUDDEN_SCALES, MIN_ERRORS_TO_RESTART = 3, 12.0, 20
+"""Of the last ``RECENT_ERRORS + 1`` errors, so many must be beyond this many scales, to both sides, for noise that has
+grown; and the errors needed before that."""
 
 
 class Calibrated(NestedPredictor):
@@ -82,44 +82,48 @@ class Calibrated(NestedPredictor):
     def __init__(self, predictor: str | Predictor = "ewma") -> None:
         super().__init__()
         self.predictor = predictor
-        self._inner = (adopted(predictor),)
-        self._speed_alone = _forecasts_speed_alone(self._inner[0])
+        self._inner = (as_fleet_predictor(predictor),)
+        self._only_speed = _forecasts_only_speed(self._inner[0])
 
     def initial_state(self, count: int) -> dict[str, Array]:
         return {
-            "quantiles": np.full((count, len(LEVELS)), np.nan),
+            "quantiles": np.full((count, len(QUANTILE_LEVELS)), np.nan),
             "multiples": np.tile(NORMAL_MULTIPLES_L, (count, 1)),
             "scale": np.full(count, np.nan),
             "compared": np.zeros(count),
-            "recent": np.full((count, RECENT), np.nan),
+            "recent": np.full((count, RECENT_ERRORS), np.nan),
         }
 
-    def _start(self, ahead: Ahead) -> None:
+    def _start_horizon(self, ahead: HorizonState) -> None:
         """Start without any errors: those of the next iteration are too small for this horizon."""
 
-    def _width_ahead(self) -> int:
+    def _horizon_record_width(self) -> int:
         """Return the numbers kept of each forecast: 1 for the expected log speed, and one for each quantile."""
-        return 1 + len(LEVELS)
+        return 1 + len(QUANTILE_LEVELS)
 
     # -- forecasting ---------------------------------------------------------------------------------------------
 
     def make_forecast(self, covariates_WD: Array, horizon: int) -> Forecast:
         speed_W, curves = self._inner_forecast(covariates_WD, horizon)
-        error_WL = np.minimum(self._quantiles(horizon, self._at(horizon) if horizon > 1 else None), 50.0)
-        quantiles_WL = np.minimum(np.maximum(speed_W[:, None] * np.exp(error_WL), SLOWEST), FASTEST)
+        error_WL = np.minimum(
+            self._error_quantiles(horizon, self._horizon_state(horizon) if horizon > 1 else None), 50.0
+        )
+        quantiles_WL = np.minimum(np.maximum(speed_W[:, None] * np.exp(error_WL), MIN_SPEED), MAX_SPEED)
         # The deviation of a normal error with this 90% interval.
-        sigma_W = (error_WL[:, HIGH] - error_WL[:, LOW]) / (SCORES_L[HIGH] - SCORES_L[LOW])
+        sigma_W = (error_WL[:, HIGH_INDEX] - error_WL[:, LOW_INDEX]) / (
+            NORMAL_SCORES_L[HIGH_INDEX] - NORMAL_SCORES_L[LOW_INDEX]
+        )
         spread_W = np.sqrt(np.expm1(np.minimum(np.square(sigma_W), 100.0)))
         if not self._calm:
             spread_W = np.where(np.isnan(spread_W), np.inf, spread_W)
-        return Forecast(speed_W, spread_W, curves, LEVELS, quantiles_WL)
+        return Forecast(speed_W, spread_W, curves, QUANTILE_LEVELS, quantiles_WL)
 
-    def _quantiles(self, horizon: int, ahead: Ahead | None) -> Array:
+    def _error_quantiles(self, horizon: int, ahead: HorizonState | None) -> Array:
         """Return quantiles of the error; of workers without errors at this horizon, those of the next one, wider."""
         next_WL = self.state["quantiles"]
         if horizon == 1:
             return next_WL
-        wider_WL = math.pow(horizon, WIDER_AHEAD) * next_WL
+        wider_WL = math.pow(horizon, HORIZON_WIDENING_POWER) * next_WL
         if ahead is None:
             return wider_WL
         ahead_WL = ahead.state["quantiles"]
@@ -127,7 +131,7 @@ class Calibrated(NestedPredictor):
 
     def _inner_forecast(self, covariates_WD: Array, horizon: int) -> tuple[Array, Curves | None]:
         inner = self._inner[0]
-        if self._speed_alone:
+        if self._only_speed:
             return fill_unknown_speeds(inner.forecast_speed(covariates_WD, horizon)), None
         forecast = inner.make_forecast(covariates_WD, horizon)
         return forecast.speed, forecast.batch_time
@@ -144,46 +148,48 @@ class Calibrated(NestedPredictor):
     # -- learning ------------------------------------------------------------------------------------------------
 
     def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
-        for ahead in self._active_horizons() if self._ahead else ():
+        for ahead in self._active_horizons() if self._horizon_states else ():
             expected_W = self._inner[0].forecast_log_speed(covariates_WD, ahead.horizon)
-            record_WP = np.concatenate([expected_W[:, None], self._quantiles(ahead.horizon, ahead)], axis=1)
-            self._learn_ahead(ahead, np.log(speed_W), ahead.passed(record_WP))
+            record_WP = np.concatenate([expected_W[:, None], self._error_quantiles(ahead.horizon, ahead)], axis=1)
+            self._learn_horizon(ahead, np.log(speed_W), ahead.swap_forecast(record_WP))
         self._inner[0].update_from_report(report, speed_W, covariates_WD)
 
-    def _learn_ahead(self, ahead: Ahead, log_speed_W: Array, passed_WP: Array) -> None:
+    def _learn_horizon(self, ahead: HorizonState, log_speed_W: Array, passed_WP: Array) -> None:
         """Move quantiles by whether those stated ``horizon`` iterations ago held: overlapping errors move together."""
         rows, error_W = ahead.state, log_speed_W - passed_WP[:, 0]
         first_W = (rows["compared"] == 0) & np.isfinite(error_W)
         if any_true(first_W):
-            rows["scale"] = np.where(first_W, math.pow(ahead.horizon, WIDER_AHEAD) * self.state["scale"], rows["scale"])
+            rows["scale"] = np.where(
+                first_W, math.pow(ahead.horizon, HORIZON_WIDENING_POWER) * self.state["scale"], rows["scale"]
+            )
             rows["multiples"] = np.where(first_W[:, None], self.state["multiples"], rows["multiples"])
-            rows["compared"] = np.where(first_W, KNOWN_AHEAD, rows["compared"])
-        _track(rows, error_W, passed_WP[:, 1:], settled=False)
+            rows["compared"] = np.where(first_W, HORIZON_START_ERRORS, rows["compared"])
+        _track_quantiles(rows, error_W, passed_WP[:, 1:], settled=False)
 
     def _track_error(self, error_W: Array) -> None:
         # Without new workers or missing reports there is a shorter way.
         # intervals of early errors differ
         settled = self._calm and np.minimum.reduce(self.state["compared"]) >= EARLY_FADING / SCALE_SMOOTHING
         super()._track_error(error_W)
-        _track(self.state, error_W, self.state["quantiles"], bool(settled))
+        _track_quantiles(self.state, error_W, self.state["quantiles"], bool(settled))
 
 
-def _forecasts_speed_alone(predictor: FleetPredictor) -> bool:
+def _forecasts_only_speed(predictor: FleetPredictor) -> bool:
     if isinstance(predictor, PeriodicEvents):
-        return _forecasts_speed_alone(predictor._inner[0])
+        return _forecasts_only_speed(predictor._inner[0])
     return type(predictor).make_forecast is FleetPredictor.make_forecast
 
 
-def _track(rows: dict[str, Array], error_W: Array, stated_WL: Array, settled: bool) -> None:
+def _track_quantiles(rows: dict[str, Array], error_W: Array, stated_WL: Array, settled: bool) -> None:
     """Move every quantile by whether the stated one held; a worker that did not report keeps its quantiles."""
     size_W = np.maximum(np.abs(error_W), SMALLEST_SCALE)
-    settled = not _restart(rows, error_W, size_W) and settled
+    settled = not _restart_intervals(rows, error_W, size_W) and settled
     rate: Array | float = SCALE_SMOOTHING
     if not settled:
         rate = np.maximum(SCALE_SMOOTHING, EARLY_FADING / (EARLY_FADING + rows["compared"]))
     scale_W = rows["scale"] + rate * (np.minimum(size_W, LARGEST_JUMP * rows["scale"]) - rows["scale"])
     # a quantile moves by 0.15 running scales per iteration
-    moved_WL = rows["multiples"] + 0.15 * (LEVELS_L - (error_W[:, None] <= stated_WL))
+    moved_WL = rows["multiples"] + 0.15 * (QUANTILE_LEVELS_L - (error_W[:, None] <= stated_WL))
     seen_W: Mask | float = 1.0
     if not settled:
         seen_W = np.isfinite(error_W)
@@ -199,22 +205,28 @@ def _track(rows: dict[str, Array], error_W: Array, stated_WL: Array, settled: bo
     rows["quantiles"] = wide_W[:, None] * rows["multiples"]
 
 
-def _restart(rows: dict[str, Array], error_W: Array, size_W: Array) -> bool:
+def _restart_intervals(rows: dict[str, Array], error_W: Array, size_W: Array) -> bool:
     """Start the intervals again of workers whose noise has grown at once, and return whether there are any.
 
     Errors to one side only are no noise: a forecast that is late follows by itself.
     """
-    recent_WR, far_W = rows["recent"], size_W > SUDDEN * rows["scale"]
-    last_WR = np.empty((len(error_W), RECENT + 1), order="F")
+    recent_WR, far_W = rows["recent"], size_W > SUDDEN_SCALES * rows["scale"]
+    last_WR = np.empty((len(error_W), RECENT_ERRORS + 1), order="F")
     last_WR[:, 0], last_WR[:, 1:] = error_W, recent_WR
     rows["recent"] = (
         last_WR[:, :-1] if all_finite(error_W) else np.where(np.isnan(error_W)[:, None], recent_WR, last_WR[:, :-1])
     )
     if not any_true(far_W):
         return False
-    bound_W1 = SUDDEN * rows["scale"][:, None]
+    bound_W1 = SUDDEN_SCALES * rows["scale"][:, None]
     above_W, below_W = (last_WR > bound_W1).sum(axis=1), (last_WR < -bound_W1).sum(axis=1)
-    restarted_W = far_W & (above_W > 0) & (below_W > 0) & (above_W + below_W >= RECENT) & (rows["compared"] >= FEWEST)
+    restarted_W = (
+        far_W
+        & (above_W > 0)
+        & (below_W > 0)
+        & (above_W + below_W >= RECENT_ERRORS)
+        & (rows["compared"] >= MIN_ERRORS_TO_RESTART)
+    )
     if not any_true(restarted_W):
         return False
     median_W = np.median(np.abs(last_WR), axis=1)

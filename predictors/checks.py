@@ -24,14 +24,14 @@ Factory = Callable[[], Predictor]
 
 FLEET = ("a", "b", "c")
 SAMPLES = 64.0
-SILENCE = 300
+SILENT_ITERATIONS = 300
 
 
 class ContractBrokenError(AssertionError):
     """A predictor breaks the contract of all predictors."""
 
 
-class Fitted:
+class FittedFactory:
     """Makes copies of a predictor that is fitted to :func:`example_trace`, and of it as it was before."""
 
     def __init__(self, predictor: Predictor) -> None:
@@ -49,7 +49,7 @@ class Fitted:
 
 def fitted(predictor: Predictor) -> Factory:
     """Return a factory of copies of the predictor, fitted to :func:`example_trace`."""
-    return Fitted(predictor)
+    return FittedFactory(predictor)
 
 
 def run(make: Factory, names: Sequence[str] | None = None) -> list[str]:
@@ -97,11 +97,14 @@ def example_trace(iterations: int = 200, seed: int = 0):  # type: ignore[no-unty
 
 def predict_is_pure(make: Factory) -> None:
     """Two calls in a row give the same answer, and a call changes nothing."""
-    polled, silent = _warm(make), _warm(make)
+    polled, silent = _warm_up(make), _warm_up(make)
     first, second = polled.predict(), polled.predict()
-    _require(_same(first, second), "predict gave two different answers in a row")
+    _require(_are_same_forecasts(first, second), "predict gave two different answers in a row")
     polled.predict(horizon=3)
-    _require(_same(_continue(polled), _continue(silent)), "predict changed what is forecast later")
+    _require(
+        _are_same_forecasts(_continue_and_forecast(polled), _continue_and_forecast(silent)),
+        "predict changed what is forecast later",
+    )
 
 
 def defined_before_the_first_report(make: Factory) -> None:
@@ -115,38 +118,38 @@ def defined_before_the_first_report(make: Factory) -> None:
 
 def survives_gaps(make: Factory) -> None:
     """Missing reports (NaN) of one worker, or of all, leave every forecast usable."""
-    predictor = _warm(make)
+    predictor = _warm_up(make)
     for gap in ([np.nan, 0.5, 0.5], [np.nan] * 3, [0.5, np.nan, np.nan]):
         for _ in range(5):
-            predictor.observe(_report(gap))
+            predictor.observe(_make_report(gap))
             _require_usable(predictor.predict())
-    _require_usable(_continue(predictor))
+    _require_usable(_continue_and_forecast(predictor))
 
 
 def survives_zero_time(make: Factory) -> None:
     """A report of zero seconds or zero samples counts as no report."""
-    predictor = _warm(make)
-    predictor.observe(_report([0.0, 0.5, 0.5]))
+    predictor = _warm_up(make)
+    predictor.observe(_make_report([0.0, 0.5, 0.5]))
     _require_usable(predictor.predict())
     predictor.observe(Report(samples=np.zeros(3), seconds=np.zeros(3)))
     _require_usable(predictor.predict())
-    _require_usable(_continue(predictor))
+    _require_usable(_continue_and_forecast(predictor))
 
 
 def survives_garbage(make: Factory) -> None:
     """Infinite, negative and impossibly large or small reports leave every forecast usable."""
-    predictor = _warm(make)
+    predictor = _warm_up(make)
     for garbage in (np.inf, -1.0, 1e300, 1e-300):
-        predictor.observe(_report([garbage, 0.5, 0.5]))
+        predictor.observe(_make_report([garbage, 0.5, 0.5]))
         _require_usable(predictor.predict())
 
 
 def survives_jumps(make: Factory) -> None:
     """A speed that jumps a thousandfold, up and down, leaves every forecast usable and is followed."""
-    predictor = _warm(make)
+    predictor = _warm_up(make)
     for seconds in (5e-4, 0.5, 500.0):
         for _ in range(60):
-            predictor.observe(_report([seconds, 0.5, 0.5]))
+            predictor.observe(_make_report([seconds, 0.5, 0.5]))
             _require_usable(predictor.predict())
         ratio = predictor.predict().speed[0] * seconds / SAMPLES
         _require(0.5 < ratio < 2.0, f"60 iterations after a jump the forecast is {ratio:.3g} times the speed")
@@ -156,8 +159,8 @@ def a_silent_worker_gets_a_usable_forecast(make: Factory) -> None:
     """A worker that never reports is forecast from the others and does not disturb them."""
     predictor = make()
     predictor.reset(FLEET)
-    for report in _reports(30):
-        predictor.observe(_without(report, 2))
+    for report in _random_reports(30):
+        predictor.observe(_hide_worker(report, 2))
         _require_usable(predictor.predict())
     _require(bool(np.isinf(predictor.predict().spread[2])), "a worker that never reported has a finite spread")
 
@@ -167,7 +170,7 @@ def learns_a_constant(make: Factory) -> None:
     predictor = make()
     predictor.reset(FLEET)
     for _ in range(100):
-        predictor.observe(_report([0.5, 0.25, 2.0]))
+        predictor.observe(_make_report([0.5, 0.25, 2.0]))
     error = np.abs(predictor.predict().speed / np.array([128.0, 256.0, 32.0]) - 1.0)
     _require(bool((error < 0.05).all()), f"constant speeds are missed by {error.max():.1%} after 100 iterations")
 
@@ -178,44 +181,49 @@ def permuting_workers_permutes_forecasts(make: Factory) -> None:
     straight, permuted = make(), make()
     straight.reset(FLEET)
     permuted.reset([FLEET[i] for i in order])
-    for report in _reports(40):
+    for report in _random_reports(40):
         straight.observe(report)
-        permuted.observe(_report(np.asarray(report.seconds)[order]))
+        permuted.observe(_make_report(np.asarray(report.seconds)[order]))
     expected, got = straight.predict().speed[order], permuted.predict().speed
     _require(bool(np.allclose(expected, got, rtol=1e-9)), "forecasts depend on the order of the workers")
 
 
 def state_resumes_exactly(make: Factory) -> None:
     """Loading a state into a new predictor, never fitted, continues bit for bit."""
-    original, resumed = _warm(make), make.unfitted() if isinstance(make, Fitted) else make()
+    original, resumed = _warm_up(make), make.unfitted() if isinstance(make, FittedFactory) else make()
     resumed.load_state_dict(original.state_dict())
     _require(resumed.workers == original.workers, "the state does not hold the fleet")
-    _require(_same(_continue(original), _continue(resumed)), "a loaded state forecasts differently")
+    _require(
+        _are_same_forecasts(_continue_and_forecast(original), _continue_and_forecast(resumed)),
+        "a loaded state forecasts differently",
+    )
 
 
 def state_is_a_snapshot(make: Factory) -> None:
     """A state saved earlier does not change while the predictor goes on learning."""
-    predictor = _warm(make)
+    predictor = _warm_up(make)
     state = predictor.state_dict()
     before = {name: np.array(value) for name, value in state.items()}
-    _continue(predictor)
+    _continue_and_forecast(predictor)
     same = all(np.array_equal(before[n], state[n], equal_nan=before[n].dtype.kind == "f") for n in before)
     _require(same, "state_dict returned arrays that the predictor still changes")
 
 
 def copies_and_pickles(make: Factory) -> None:
     """A deep copy and an unpickled one continue as the original, independently of it."""
-    original = _warm(make)
+    original = _warm_up(make)
     copied = copy.deepcopy(original)
     unpickled = pickle.loads(pickle.dumps(original))
-    expected = _continue(original)
-    _require(_same(expected, _continue(copied)), "a deep copy forecasts differently")
-    _require(_same(expected, _continue(unpickled)), "an unpickled predictor forecasts differently")
+    expected = _continue_and_forecast(original)
+    _require(_are_same_forecasts(expected, _continue_and_forecast(copied)), "a deep copy forecasts differently")
+    _require(
+        _are_same_forecasts(expected, _continue_and_forecast(unpickled)), "an unpickled predictor forecasts differently"
+    )
 
 
 def joining_leaves_others_alone(make: Factory) -> None:
     """A worker that joins stands last; the forecasts of the others stay."""
-    predictor = _warm(make)
+    predictor = _warm_up(make)
     before = predictor.predict().speed
     predictor.join("d")
     _require(predictor.workers == (*FLEET, "d"), f"after join the fleet is {predictor.workers}")
@@ -227,7 +235,7 @@ def joining_leaves_others_alone(make: Factory) -> None:
 
 def leaving_leaves_others_alone(make: Factory) -> None:
     """A worker that leaves is gone; the forecasts of the others stay, and it may come back as a new one."""
-    predictor = _warm(make)
+    predictor = _warm_up(make)
     before = predictor.predict().speed
     predictor.leave("b")
     _require(predictor.workers == ("a", "c"), f"after leave the fleet is {predictor.workers}")
@@ -239,38 +247,43 @@ def leaving_leaves_others_alone(make: Factory) -> None:
 
 def renaming_keeps_what_was_learned(make: Factory) -> None:
     """A worker under another name keeps its place and its state, also when the state is saved and resumed."""
-    renamed, resumed, untouched = _warm(make), make(), _warm(make)
+    renamed, resumed, untouched = _warm_up(make), make(), _warm_up(make)
     renamed.rename("b", "B")
     _require(renamed.workers == ("a", "B", "c"), f"after rename the fleet is {renamed.workers}")
-    _require(_same(renamed.predict(), untouched.predict()), "rename changed a forecast")
+    _require(_are_same_forecasts(renamed.predict(), untouched.predict()), "rename changed a forecast")
     resumed.load_state_dict(renamed.state_dict())
-    expected = _continue(untouched)
-    _require(_same(_continue(renamed), expected), "a renamed worker is forecast differently later")
-    _require(_same(_continue(resumed), expected), "a renamed worker is forecast differently after it was resumed")
+    expected = _continue_and_forecast(untouched)
+    _require(
+        _are_same_forecasts(_continue_and_forecast(renamed), expected), "a renamed worker is forecast differently later"
+    )
+    _require(
+        _are_same_forecasts(_continue_and_forecast(resumed), expected),
+        "a renamed worker is forecast differently after it was resumed",
+    )
     renamed.join("b")
     _require(bool(np.isinf(renamed.predict().spread[3])), "the old name was not given up")
 
 
 def silence_is_survived(make: Factory) -> None:
     """A worker silent for hundreds of iterations is forecast well once it is back."""
-    silent = _warm(make)
+    silent = _warm_up(make)
     before = silent.predict().spread[0]
-    for report in _reports(SILENCE, seed=3):
-        silent.observe(_without(report, 0))
+    for report in _random_reports(SILENT_ITERATIONS, seed=3):
+        silent.observe(_hide_worker(report, 0))
     waited = silent.predict()
     _require_usable(waited)
     _require(bool(waited.spread[0] >= before), "silence made a forecast more certain")
     for _ in range(30):
-        silent.observe(_report([0.125, 0.25, 1.0]))
+        silent.observe(_make_report([0.125, 0.25, 1.0]))
     ratio = silent.predict().speed[0] * 0.125 / SAMPLES
     _require(0.8 < ratio < 1.25, f"30 iterations after a worker is back it is forecast at {ratio:.3g} times its speed")
 
 
 def a_silent_worker_leaves_others_alone(make: Factory) -> None:
     """A worker that stops reporting does not change the forecasts of the others."""
-    silent, present = _warm(make), _warm(make)
-    for report in _reports(SILENCE, seed=3):
-        silent.observe(_without(report, 0))
+    silent, present = _warm_up(make), _warm_up(make)
+    for report in _random_reports(SILENT_ITERATIONS, seed=3):
+        silent.observe(_hide_worker(report, 0))
         present.observe(report)
     same = np.allclose(silent.predict().speed[1:], present.predict().speed[1:], rtol=1e-9)
     _require(bool(same), "a silent worker changed the forecasts of the others")
@@ -278,10 +291,10 @@ def a_silent_worker_leaves_others_alone(make: Factory) -> None:
 
 def a_missing_report_changes_nothing(make: Factory) -> None:
     """A missing report leaves that worker's state as it is, to the last bit, however often."""
-    predictor = _warm(make)
+    predictor = _warm_up(make)
     before = predictor.state_dict()
-    for report in _reports(SILENCE, seed=4):
-        predictor.observe(replace(_without(report, 0), covariates=None))
+    for report in _random_reports(SILENT_ITERATIONS, seed=4):
+        predictor.observe(replace(_hide_worker(report, 0), covariates=None))
     for name, rows in predictor.state_dict().items():
         if name.startswith("rows/"):
             unchanged = np.array_equal(rows[0], before[name][0], equal_nan=True)
@@ -290,28 +303,30 @@ def a_missing_report_changes_nothing(make: Factory) -> None:
 
 def reset_forgets(make: Factory) -> None:
     """After reset the predictor behaves like one that never observed anything."""
-    used, new = _warm(make), make()
+    used, new = _warm_up(make), make()
     used.reset(FLEET)
     new.reset(FLEET)
-    _require(_same(used.predict(), new.predict()), "reset left a memory behind")
-    _require(_same(_continue(used), _continue(new)), "reset left a memory behind")
+    _require(_are_same_forecasts(used.predict(), new.predict()), "reset left a memory behind")
+    _require(
+        _are_same_forecasts(_continue_and_forecast(used), _continue_and_forecast(new)), "reset left a memory behind"
+    )
 
 
 def memory_is_bounded(make: Factory) -> None:
     """A thousand iterations take no more memory than a hundred."""
     predictor = make()
     predictor.reset(FLEET)
-    for report in _reports(100):
+    for report in _random_reports(100):
         predictor.observe(report)
     small = len(pickle.dumps(predictor))
-    for report in _reports(1000):
+    for report in _random_reports(1000):
         predictor.observe(report)
     _require(len(pickle.dumps(predictor)) <= 1.02 * small + 200, "memory grows with the number of iterations")
 
 
 def further_horizons_are_usable(make: Factory) -> None:
     """There are forecasts two and ten iterations ahead, no more certain than one ahead."""
-    predictor = _warm(make)
+    predictor = _warm_up(make)
     near, far = predictor.predict(horizon=1), predictor.predict(horizon=10)
     _require_usable(predictor.predict(horizon=2))
     _require_usable(far)
@@ -322,48 +337,54 @@ def further_horizons_are_usable(make: Factory) -> None:
 
 def missing_covariates_are_survived(make: Factory) -> None:
     """Covariates may be absent, or NaN for one worker or all: forecasts stay usable."""
-    predictor = _warm(make)
+    predictor = _warm_up(make)
     width = len(predictor.covariate_names)
     for covariates in (None, np.full((3, width), np.nan), np.where(np.eye(3, width) > 0, np.nan, 1e6)):
         _require_usable(predictor.predict(covariates=covariates))
-        predictor.observe(_report([0.5, 0.25, 1.0], covariates))
-    _require_usable(_continue(predictor))
+        predictor.observe(_make_report([0.5, 0.25, 1.0], covariates))
+    _require_usable(_continue_and_forecast(predictor))
 
 
 def inputs_are_left_alone(make: Factory) -> None:
     """Neither observe nor predict writes to its input arrays or keeps a reference to them."""
-    watched, clean = _warm(make), _warm(make)
+    watched, clean = _warm_up(make), _warm_up(make)
     seconds = np.array([0.5, 0.25, 1.0])
     covariates = np.ones((3, len(watched.covariate_names)))
-    watched.observe(_report(seconds, covariates))
+    watched.observe(_make_report(seconds, covariates))
     watched.predict(covariates=covariates)
     _require(bool((seconds == [0.5, 0.25, 1.0]).all() and (covariates == 1.0).all()), "an input array was changed")
-    clean.observe(_report(seconds.copy(), covariates.copy()))
+    clean.observe(_make_report(seconds.copy(), covariates.copy()))
     seconds[:], covariates[:] = 99.0, 99.0
     problem = "an input array was kept by reference, so a later change by its owner changed the forecast"
-    _require(_same(watched.predict(), clean.predict()), problem)
-    _require(_same(_continue(watched), _continue(clean)), problem)
+    _require(_are_same_forecasts(watched.predict(), clean.predict()), problem)
+    _require(_are_same_forecasts(_continue_and_forecast(watched), _continue_and_forecast(clean)), problem)
 
 
 def forecasts_are_deterministic(make: Factory) -> None:
     """The same reports give bit-identical forecasts."""
-    _require(_same(_warm(make).predict(), _warm(make).predict()), "the same reports gave different forecasts")
+    _require(
+        _are_same_forecasts(_warm_up(make).predict(), _warm_up(make).predict()),
+        "the same reports gave different forecasts",
+    )
 
 
 def a_report_of_another_fleet_is_refused(make: Factory) -> None:
     """A report whose length is not that of the fleet raises a ValueError and leaves the state unchanged."""
-    predictor, untouched = _warm(make), _warm(make)
+    predictor, untouched = _warm_up(make), _warm_up(make)
     try:
         predictor.observe(Report(samples=[SAMPLES] * 5, seconds=[0.5] * 5))
     except ValueError:
-        _require(_same(_continue(predictor), _continue(untouched)), "a refused report changed the state")
+        _require(
+            _are_same_forecasts(_continue_and_forecast(predictor), _continue_and_forecast(untouched)),
+            "a refused report changed the state",
+        )
     else:
         raise ContractBrokenError("a report of 5 workers was accepted by a fleet of 3")
 
 
 def quantiles_are_ordered(make: Factory) -> None:
     """A higher quantile is never a lower speed, and none is NaN or negative."""
-    forecast = _warm(make).predict()
+    forecast = _warm_up(make).predict()
     quantiles = np.stack([forecast.quantile(q) for q in (0.05, 0.25, 0.5, 0.75, 0.95)])
     _require(bool((quantiles >= 0).all()), "a quantile is NaN or negative")
     _require(bool((np.diff(quantiles, axis=0) >= 0).all()), "a higher quantile is a lower speed")
@@ -417,35 +438,35 @@ def _require_usable(forecast: Forecast) -> None:
     _require(bool((spread >= 0).all()), f"spreads must not be NaN or < 0: {spread}")
 
 
-def _report(seconds: Sequence[float] | Array, covariates: Array | None = None) -> Report:
+def _make_report(seconds: Sequence[float] | Array, covariates: Array | None = None) -> Report:
     return Report(samples=np.full(len(seconds), SAMPLES), seconds=np.asarray(seconds), covariates=covariates)
 
 
-def _reports(count: int, seed: int = 1) -> Iterator[Report]:
+def _random_reports(count: int, seed: int = 1) -> Iterator[Report]:
     rng = np.random.default_rng(seed)
     for _ in range(count):
-        yield _report(np.array([0.5, 0.25, 1.0]) * np.exp(rng.normal(0.0, 0.1, 3)))
+        yield _make_report(np.array([0.5, 0.25, 1.0]) * np.exp(rng.normal(0.0, 0.1, 3)))
 
 
-def _without(report: Report, worker: int) -> Report:
+def _hide_worker(report: Report, worker: int) -> Report:
     seconds = np.array(report.seconds)
     seconds[worker] = np.nan
-    return _report(seconds)
+    return _make_report(seconds)
 
 
-def _warm(make: Factory) -> Predictor:
+def _warm_up(make: Factory) -> Predictor:
     predictor = make()
     predictor.reset(FLEET)
-    for report in _reports(30):
+    for report in _random_reports(30):
         predictor.observe(report)
     return predictor
 
 
-def _continue(predictor: Predictor) -> Forecast:
-    for report in _reports(10, seed=2):
+def _continue_and_forecast(predictor: Predictor) -> Forecast:
+    for report in _random_reports(10, seed=2):
         predictor.observe(report)
     return predictor.predict()
 
 
-def _same(one: Forecast, other: Forecast) -> bool:
+def _are_same_forecasts(one: Forecast, other: Forecast) -> bool:
     return np.array_equal(one.speed, other.speed) and np.array_equal(one.spread, other.spread)

@@ -12,20 +12,20 @@ from numpy.typing import ArrayLike
 
 from paceline._arrays import Array
 
-Fit = tuple[float, float, float]
+CurveParameters = tuple[float, float, float]
 
 MAX_POINTS = 24
 """More measurements than this are first reduced to this many groups of neighboring sizes: the search tries all pairs
 of measurements with all floors, so its cost grows with the fourth power of their number."""
 
-LARGEST_TRUST = 0.2
+MAX_OUTLIER_THRESHOLD = 0.2
 """Relative deviation from which a measurement gets less weight, no matter how noisy the others are."""
 
-EXACT = 1e-9
+ROUNDING_ERROR = 1e-9
 """Relative deviations below this are rounding."""
 
 
-def fit_curve(sizes: ArrayLike, seconds: ArrayLike, weights: ArrayLike | None = None) -> Fit:
+def fit_curve(sizes: ArrayLike, seconds: ArrayLike, weights: ArrayLike | None = None) -> CurveParameters:
     """Fit ``t(x) = max(floor, intercept + slope * x)`` to measured times; return floor, slope, intercept.
 
     Deviations are logarithms of ratios, because batch sizes depend only on ratios of times. The fit tries all lines
@@ -41,28 +41,28 @@ def fit_curve(sizes: ArrayLike, seconds: ArrayLike, weights: ArrayLike | None = 
     >>> round(floor, 3), round(slope, 3), round(intercept, 3)
     (0.4, 0.01, 0.06)
     """
-    size_N, seconds_N, weight_N = _checked(sizes, seconds, weights)
+    size_N, seconds_N, weight_N = _validate_measurements(sizes, seconds, weights)
     if len(size_N) > MAX_POINTS:
-        size_N, seconds_N, weight_N = _gathered(size_N, seconds_N, weight_N)
-    slope_P, intercept_P = _lines(size_N, seconds_N)
+        size_N, seconds_N, weight_N = _merge_neighbors(size_N, seconds_N, weight_N)
+    slope_P, intercept_P = _lines_through_pairs(size_N, seconds_N)
     line_PN = intercept_P[:, None] + slope_P[:, None] * size_N
-    best = int((_capped(line_PN, seconds_N) @ weight_N).argmin())
+    best = int((_capped_deviation(line_PN, seconds_N) @ weight_N).argmin())
     line = (0.0, float(slope_P[best]), float(intercept_P[best]))
-    plain = _refined(line, size_N, seconds_N, weight_N)
+    plain = _refine_curve(line, size_N, seconds_N, weight_N)
     # A floor, a slope and an intercept pass through any three points, so fewer than four cannot prove a floor.
     if len(size_N) < 4:
-        return _positive(plain, size_N)
-    loss_PN = _capped(np.maximum(line_PN[:, None, :], seconds_N[:, None]), seconds_N) @ weight_N
+        return _make_positive(plain, size_N)
+    loss_PN = _capped_deviation(np.maximum(line_PN[:, None, :], seconds_N[:, None]), seconds_N) @ weight_N
     pair, point = np.unravel_index(int(loss_PN.argmin()), loss_PN.shape)
     line = (float(seconds_N[point]), float(slope_P[pair]), float(intercept_P[pair]))
-    bent = _refined(line, size_N, seconds_N, weight_N)
-    return bent if _floor_is_proven(plain, bent, size_N, seconds_N, weight_N) else _positive(plain, size_N)
+    bent = _refine_curve(line, size_N, seconds_N, weight_N)
+    return bent if _floor_is_proven(plain, bent, size_N, seconds_N, weight_N) else _make_positive(plain, size_N)
 
 
-def nearness(sizes: ArrayLike, batch: float) -> Array:
+def weights_by_nearness(sizes: ArrayLike, batch: float) -> Array:
     """Return weights for :func:`fit_curve` that make the curve accurate near one batch size, ``[N]``.
 
-    >>> nearness([16, 32, 64], 32).round(2)
+    >>> weights_by_nearness([16, 32, 64], 32).round(2)
     array([0.37, 1.  , 0.37])
     """
     # at half or twice the size the weight falls to 1/e
@@ -70,10 +70,10 @@ def nearness(sizes: ArrayLike, batch: float) -> Array:
     return np.maximum(np.exp(-np.square(decades_N)), 1e-3)
 
 
-def certainty(uncertainty: ArrayLike) -> Array:
+def weights_by_uncertainty(uncertainty: ArrayLike) -> Array:
     """Return weights for :func:`fit_curve` from relative uncertainties, ``[N]``; what is not known counts as a median.
 
-    >>> certainty([0.0, 0.02, 0.2, float("nan")]).round(2)
+    >>> weights_by_uncertainty([0.0, 0.02, 0.2, float("nan")]).round(2)
     array([1.  , 0.69, 0.02, 0.69])
     """
     share_N = np.asarray(uncertainty, dtype=np.float64)
@@ -83,13 +83,13 @@ def certainty(uncertainty: ArrayLike) -> Array:
     return 1.0 / (1.0 + np.square(np.where(known_N, share_N, typical) / 0.03))
 
 
-def curve_seconds(fit: Fit, sizes: ArrayLike) -> Array:
+def curve_seconds(fit: CurveParameters, sizes: ArrayLike) -> Array:
     """Return the times of batches of these sizes under a fitted curve, in seconds."""
     floor, slope, intercept = fit
     return np.maximum(floor, intercept + slope * np.asarray(sizes, dtype=np.float64))
 
 
-def _lines(size_N: Array, seconds_N: Array) -> tuple[Array, Array]:
+def _lines_through_pairs(size_N: Array, seconds_N: Array) -> tuple[Array, Array]:
     """Return slopes and intercepts of the lines through every two measurements, ``[P]``; no slope is negative."""
     i, j = np.triu_indices(len(size_N), 1)
     differ = size_N[i] != size_N[j]
@@ -98,26 +98,26 @@ def _lines(size_N: Array, seconds_N: Array) -> tuple[Array, Array]:
     return slope_P, seconds_N[i] - slope_P * size_N[i]
 
 
-def _deviation(times: Array, seconds_N: Array) -> Array:
+def _log_deviation(times: Array, seconds_N: Array) -> Array:
     """Return the absolute log ratios of times and measurements; infinite where a time is not positive."""
     with np.errstate(divide="ignore"):
         return np.abs(np.log(np.maximum(times, 0.0) / seconds_N))
 
 
-def _capped(times: Array, seconds_N: Array) -> Array:
+def _capped_deviation(times: Array, seconds_N: Array) -> Array:
     """Return the deviations, capped at a factor of 2; infinite where a time is not positive."""
-    deviation = _deviation(times, seconds_N)
+    deviation = _log_deviation(times, seconds_N)
     # off by more than a factor of 2 counts as off by 2
     return np.where(times > 0, np.minimum(deviation, math.log(2.0)), np.inf)
 
 
-def _refined(fit: Fit, size_N: Array, seconds_N: Array, weight_N: Array) -> Fit:
+def _refine_curve(fit: CurveParameters, size_N: Array, seconds_N: Array, weight_N: Array) -> CurveParameters:
     """Return the curve after a few rounds of Huber's reweighted least squares, for floor and line separately."""
     floor, slope, intercept = fit
-    scale = _trust(fit, size_N, seconds_N)
+    scale = _outlier_threshold(fit, size_N, seconds_N)
     for _ in range(4):
         fitted_N = curve_seconds((floor, slope, intercept), size_N)
-        deviation_N = _deviation(fitted_N, seconds_N)
+        deviation_N = _log_deviation(fitted_N, seconds_N)
         # Dividing by the fitted time squared makes the squares relative, like the deviations of the search.
         trust_N = weight_N * np.minimum(1.0, scale / np.maximum(deviation_N, scale)) / np.square(fitted_N)
         level_N = intercept + slope * size_N < floor
@@ -131,16 +131,16 @@ def _refined(fit: Fit, size_N: Array, seconds_N: Array, weight_N: Array) -> Fit:
     return floor, slope, intercept
 
 
-def _trust(fit: Fit, size_N: Array, seconds_N: Array) -> float:
+def _outlier_threshold(fit: CurveParameters, size_N: Array, seconds_N: Array) -> float:
     """Return the relative deviation from which a measurement is an outlier.
 
     It is judged without the best-fitting measurements, one per parameter: a curve can always pass through those.
     """
     parameters = 3 if fit[0] > 0 else 2
-    deviation_N = np.sort(_deviation(curve_seconds(fit, size_N), seconds_N))[parameters:]
+    deviation_N = np.sort(_log_deviation(curve_seconds(fit, size_N), seconds_N))[parameters:]
     typical = float(deviation_N[(len(deviation_N) - 1) // 2]) if len(deviation_N) else 0.0
     # three typical deviations
-    return min(max(3.0 * typical, EXACT), LARGEST_TRUST)
+    return min(max(3.0 * typical, ROUNDING_ERROR), MAX_OUTLIER_THRESHOLD)
 
 
 def _weighted_line(size_N: Array, seconds_N: Array, weight_N: Array) -> tuple[float, float]:
@@ -151,31 +151,35 @@ def _weighted_line(size_N: Array, seconds_N: Array, weight_N: Array) -> tuple[fl
     return slope, float(seconds - slope * size)
 
 
-def _floor_is_proven(plain: Fit, bent: Fit, size_N: Array, seconds_N: Array, weight_N: Array) -> bool:
+def _floor_is_proven(
+    plain: CurveParameters, bent: CurveParameters, size_N: Array, seconds_N: Array, weight_N: Array
+) -> bool:
     count = float(weight_N.sum() ** 2 / np.square(weight_N).sum())  # effective number of measurements (Kish)
     if count <= 3:
         return False
-    deviation_2N = np.stack([_deviation(curve_seconds(fit, size_N), seconds_N) for fit in (plain, bent)])
+    deviation_2N = np.stack([_log_deviation(curve_seconds(fit, size_N), seconds_N) for fit in (plain, bent)])
     # An outlier, far from both curves, proves nothing. What only one of them misses counts in full: with the same cap
     # for all, a line that is off by a factor of 2 at the small sizes would be no worse than one that is off by 20%.
-    explained_N = deviation_2N.min(axis=0) <= LARGEST_TRUST
+    explained_N = deviation_2N.min(axis=0) <= MAX_OUTLIER_THRESHOLD
     loss_2 = np.square(np.minimum(deviation_2N, math.log(2.0))[:, explained_N]) @ weight_N[explained_N]
-    # EXACT keeps two exact fits comparable: their losses are rounding errors.
-    plain_loss, bent_loss = loss_2 + EXACT
+    # ROUNDING_ERROR keeps two exact fits comparable: their losses are rounding errors.
+    plain_loss, bent_loss = loss_2 + ROUNDING_ERROR
     # A floor is accepted if it halves the loss per degree of freedom.
     return bool(2.0 * bent_loss / (count - 3) < plain_loss / (count - 2))
 
 
-def _positive(line: Fit, size_N: Array) -> Fit:
+def _make_positive(line: CurveParameters, size_N: Array) -> CurveParameters:
     floor, slope, intercept = line
     if intercept >= 0:
         return line
-    if intercept > -EXACT * slope * float(size_N.max()):  # only rounding made it negative
+    if intercept > -ROUNDING_ERROR * slope * float(size_N.max()):  # only rounding made it negative
         return floor, slope, 0.0
     return 0.5 * float(curve_seconds(line, size_N.min())), slope, intercept
 
 
-def _checked(sizes: ArrayLike, seconds: ArrayLike, weights: ArrayLike | None) -> tuple[Array, Array, Array]:
+def _validate_measurements(
+    sizes: ArrayLike, seconds: ArrayLike, weights: ArrayLike | None
+) -> tuple[Array, Array, Array]:
     size_N = np.asarray(sizes, dtype=np.float64)
     seconds_N = np.asarray(seconds, dtype=np.float64)
     weight_N = np.ones(size_N.shape) if weights is None else np.asarray(weights, dtype=np.float64)
@@ -191,7 +195,7 @@ def _checked(sizes: ArrayLike, seconds: ArrayLike, weights: ArrayLike | None) ->
     return size_N, seconds_N, weight_N
 
 
-def _gathered(size_N: Array, seconds_N: Array, weight_N: Array) -> tuple[Array, Array, Array]:
+def _merge_neighbors(size_N: Array, seconds_N: Array, weight_N: Array) -> tuple[Array, Array, Array]:
     """Return the medians of groups of neighboring sizes; one size is never in two groups."""
     distinct, place_N = np.unique(size_N, return_inverse=True)
     group_N = place_N * min(MAX_POINTS, len(distinct)) // len(distinct)

@@ -12,15 +12,15 @@ import numpy as np
 
 from paceline._arrays import Array, Mask, all_finite, any_true, finite_mean
 from paceline.predictors.averages import Averages
-from paceline.predictors.fleet import covariate_names
+from paceline.predictors.fleet import validated_covariate_names
 
-HUBER, FARTHEST = 2.0, 6.0
+HUBER_BOUND, MAX_MOVE = 2.0, 6.0
 """Errors beyond this many of a worker's usual ones count linearly, and the most usual moves that a covariate counts."""
 
-YOUNG, SMALLEST_ERROR, LARGEST_STEP = 4, 1e-3, 1.5
+MIN_REPORTS, MIN_ERROR, MAX_STEP = 4, 1e-3, 1.5
 """Reports before a worker's first example, the least usual error, and the farthest correction, both in log speed."""
 
-SOLVED_EVERY, SOLVED_ALWAYS = 8, 64
+SOLVE_EVERY, SOLVE_ALWAYS_UNTIL = 8, 64
 """After so many iterations the effects move slowly, and are solved for only every few."""
 
 
@@ -38,10 +38,10 @@ class DrivenAverages(Averages):
     ) -> None:
         super().__init__(smoothings, fading)
         self.corrected = corrected
-        self.covariates = covariate_names(covariates)
-        self._answer: _Moves | None = None
-        self._seen: Array | None = None
-        self._known: tuple[Array | None, slice] = (None, slice(0, 0))
+        self.covariates = validated_covariate_names(covariates)
+        self._cached_moves: _CovariateMoves | None = None
+        self._last_covariates: Array | None = None
+        self._cached_places: tuple[Array | None, slice] = (None, slice(0, 0))
 
     @property
     def covariate_names(self) -> tuple[str, ...]:
@@ -73,26 +73,26 @@ class DrivenAverages(Averages):
 
     def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
         log_WS = np.log(self.state["level"])
-        if (places := self._places()).stop:
-            log_WS[:, self.corrected] += self._moves(covariates_WD, places).step_W
+        if (places := self._reported_places()).stop:
+            log_WS[:, self.corrected] += self._covariate_moves(covariates_WD, places).step_W
         return log_WS
 
-    def _places(self) -> slice:
+    def _reported_places(self) -> slice:
         """Return where the covariates are that any worker has reported: the others cost nothing."""
         known_D = self.shared_state["known"]
-        if self._known[0] is not known_D:
+        if self._cached_places[0] is not known_D:
             found = known_D.nonzero()[0]
-            self._known = (known_D, slice(int(found[0]), int(found[-1]) + 1) if len(found) else slice(0, 0))
-        return self._known[1]
+            self._cached_places = (known_D, slice(int(found[0]), int(found[-1]) + 1) if len(found) else slice(0, 0))
+        return self._cached_places[1]
 
-    def _moves(self, covariates_WD: Array, places: slice) -> _Moves:
+    def _covariate_moves(self, covariates_WD: Array, places: slice) -> _CovariateMoves:
         """Return how far covariates are from their averages, cached for these covariates until the next report."""
-        moves, level_WS = self._answer, self.state["level"]
+        moves, level_WS = self._cached_moves, self.state["level"]
         if moves is None or moves.level_WS is not level_WS or moves.covariates_WD is not covariates_WD:
-            moves = self._answer = self._new_moves(covariates_WD, places)
+            moves = self._cached_moves = self._compute_moves(covariates_WD, places)
         return moves
 
-    def _new_moves(self, covariates_WD: Array, places: slice) -> _Moves:
+    def _compute_moves(self, covariates_WD: Array, places: slice) -> _CovariateMoves:
         rows, fleet = self.state, self.shared_state
         now_WK = covariates_WD[:, places]
         off_WK = now_WK - rows["covariate_level"][:, places]
@@ -100,32 +100,32 @@ class DrivenAverages(Averages):
             now_WK = np.where(np.isnan(now_WK), rows["covariate"][:, places], now_WK)
             off_WK = now_WK - rows["covariate_level"][:, places]
         move_WK = off_WK / (fleet["unit"][places] + 1e-150)
-        np.minimum(np.maximum(move_WK, -FARTHEST, out=move_WK), FARTHEST, out=move_WK)
+        np.minimum(np.maximum(move_WK, -MAX_MOVE, out=move_WK), MAX_MOVE, out=move_WK)
         if not complete:
             move_WK[np.isnan(move_WK)] = 0.0
         step_W = move_WK @ fleet["effects"][places]
-        np.minimum(np.maximum(step_W, -LARGEST_STEP, out=step_W), LARGEST_STEP, out=step_W)
-        return _Moves(rows["level"], covariates_WD, now_WK, off_WK, move_WK, step_W)
+        np.minimum(np.maximum(step_W, -MAX_STEP, out=step_W), MAX_STEP, out=step_W)
+        return _CovariateMoves(rows["level"], covariates_WD, now_WK, off_WK, move_WK, step_W)
 
     # -- learning ------------------------------------------------------------------------------------------------
 
     def update(self, speed_W: Array, covariates_WD: Array) -> None:
-        if covariates_WD is not self._seen:  # without covariates the same object comes again
-            self._seen, known_D = covariates_WD, self.shared_state["known"]
+        if covariates_WD is not self._last_covariates:  # without covariates the same object comes again
+            self._last_covariates, known_D = covariates_WD, self.shared_state["known"]
             new_D = np.logical_or.reduce(np.isfinite(covariates_WD)) > known_D
             if any_true(new_D):
-                self.shared_state["known"], self._answer = known_D + new_D, None
-        if (places := self._places()).stop:
-            self._learn(np.log(speed_W), self._moves(covariates_WD, places), places)
+                self.shared_state["known"], self._cached_moves = known_D + new_D, None
+        if (places := self._reported_places()).stop:
+            self._learn(np.log(speed_W), self._covariate_moves(covariates_WD, places), places)
         super().update(speed_W, covariates_WD)
 
-    def _learn(self, log_speed_W: Array, moves: _Moves, places: slice) -> None:
+    def _learn(self, log_speed_W: Array, moves: _CovariateMoves, places: slice) -> None:
         """Add this iteration's examples, and move the covariates' averages as that of the speed will move."""
         rows, seen_W, usual_W = self.state, self.state["seen"], self.state["error"]
         off_W = log_speed_W - np.log(rows["level"][:, self.corrected])
-        size_W, scale_W = np.abs(off_W - moves.step_W), np.maximum(usual_W, SMALLEST_ERROR)
+        size_W, scale_W = np.abs(off_W - moves.step_W), np.maximum(usual_W, MIN_ERROR)
         # Huber's weight, in units of each worker's errors
-        weight_W = 1.0 / (np.maximum(size_W / HUBER, scale_W) * scale_W)
+        weight_W = 1.0 / (np.maximum(size_W / HUBER_BOUND, scale_W) * scale_W)
         error_W = usual_W + 0.05 * (np.minimum(size_W, 5.0 * usual_W) - usual_W)
         rate: Array | float = self._weights[self.corrected]
         if settled := np.minimum.reduce(seen_W) >= self._settled:
@@ -135,18 +135,20 @@ class DrivenAverages(Averages):
             level_WK = moves.now_WK - (1.0 - rate)[:, None] * moves.off_WK
         if not (settled and all_finite(error_W) and all_finite(level_WK)):
             reported_W = np.isfinite(off_W)
-            example_W = reported_W & np.isfinite(usual_W) & (seen_W >= YOUNG)
+            example_W = reported_W & np.isfinite(usual_W) & (seen_W >= MIN_REPORTS)
             weight_W, off_W = np.where(example_W, weight_W, 0.0), np.where(example_W, off_W, 0.0)
             error_W = np.where(reported_W, np.where(np.isnan(usual_W), size_W, error_W), usual_W)
             before_WK = rows["covariate_level"][:, places]
             level_WK = np.where(reported_W[:, None] & np.isfinite(level_WK), level_WK, before_WK)
             level_WK = np.where(np.isnan(before_WK), moves.now_WK, level_WK)
         rows["error"] = error_W
-        rows["covariate"] = _replaced(rows["covariate"], places, moves.now_WK)
-        rows["covariate_level"] = _replaced(rows["covariate_level"], places, level_WK)
+        rows["covariate"] = _replace_columns(rows["covariate"], places, moves.now_WK)
+        rows["covariate_level"] = _replace_columns(rows["covariate_level"], places, level_WK)
         self._learn_effects(moves, places, weight_W, off_W, error_W)
 
-    def _learn_effects(self, moves: _Moves, places: slice, weight_W: Array, off_W: Array, error_W: Array) -> None:
+    def _learn_effects(
+        self, moves: _CovariateMoves, places: slice, weight_W: Array, off_W: Array, error_W: Array
+    ) -> None:
         fleet = self.shared_state
         counted_KW = (moves.move_WK * weight_W[:, None]).T
         products_DD = 0.998 * fleet["products"]  # examples fade
@@ -154,24 +156,24 @@ class DrivenAverages(Averages):
         products_DD[places, -1] += counted_KW @ off_W
         count = int(fleet["iterations"][0])
         fleet.update(products=products_DD, iterations=fleet["iterations"] + 1.0)
-        if count < SOLVED_ALWAYS or count % SOLVED_EVERY == 0:
+        if count < SOLVE_ALWAYS_UNTIL or count % SOLVE_EVERY == 0:
             before_K = fleet["unit"][places]
-            unit_K = _unit(moves, before_K, 1.0 / (count + 2.0))
-            fleet["unit"] = _replaced(fleet["unit"][None], places, unit_K[None])[0]
+            unit_K = _usual_moves(moves, before_K, 1.0 / (count + 2.0))
+            fleet["unit"] = _replace_columns(fleet["unit"][None], places, unit_K[None])[0]
             # Earlier examples were counted in the unit before.
             ratio_K = np.divide(before_K, unit_K, out=np.ones_like(unit_K), where=unit_K > 0.0)
             products_DD[places, places] *= ratio_K[:, None] * ratio_K
             products_DD[places, -1] *= ratio_K
-            usual = max(finite_mean(error_W), SMALLEST_ERROR)  # NaN before the first error
+            usual = max(mean(error_W), MIN_ERROR)  # NaN before the first error
             # a squared effect of 1 costs as much as a quarter of a usual example
             ridge = 0.25 / usual**2 if any_true(weight_W) else 1.0
             penalized_KK = products_DD[places, places] + ridge * np.eye(len(unit_K))
             solved_K: Array = np.asarray(np.linalg.solve(penalized_KK, products_DD[places, -1]), dtype=np.float64)
-            fleet["effects"] = _replaced(fleet["effects"][None], places, solved_K[None])[0]
+            fleet["effects"] = _replace_columns(fleet["effects"][None], places, solved_K[None])[0]
 
 
 @dataclass(frozen=True, eq=False)
-class _Moves:
+class _CovariateMoves:
     """How far covariates are from their averages, with the report and covariates that this was made from."""
 
     level_WS: Array
@@ -182,7 +184,7 @@ class _Moves:
     step_W: Array
 
 
-def _unit(moves: _Moves, before_K: Array, rate: float) -> Array:
+def _usual_moves(moves: _CovariateMoves, before_K: Array, rate: float) -> Array:
     """Return the usual size of each covariate's moves: their root mean square over the fleet, and over time."""
     # beside a large constant covariate, rounding is no move
     square_WK = np.square(moves.off_WK) + np.square(1e-9 * moves.now_WK)
@@ -192,7 +194,7 @@ def _unit(moves: _Moves, before_K: Array, rate: float) -> Array:
     return np.asarray(np.sqrt(np.where(square_K == 0.0, mean_K, square_K + max(0.05, rate) * (mean_K - square_K))))
 
 
-def _replaced(values_WD: Array, places: slice, new_WK: Array) -> Array:
+def _replace_columns(values_WD: Array, places: slice, new_WK: Array) -> Array:
     """Return a copy with these columns replaced."""
     if new_WK.shape == values_WD.shape:
         return np.asfortranarray(new_WK)

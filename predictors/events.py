@@ -9,14 +9,14 @@ import numpy as np
 
 from paceline._arrays import Array, Mask, all_finite, any_true
 from paceline._curves import Curves
-from paceline.predictors.fleet import without
-from paceline.predictors.nested import NestedPredictor, adopted
-from paceline.predictors.protocol import FASTEST, SLOWEST, Forecast, Predictor, Report
+from paceline.predictors.fleet import hide_workers
+from paceline.predictors.nested import NestedPredictor, as_fleet_predictor
+from paceline.predictors.protocol import MAX_SPEED, MIN_SPEED, Forecast, Predictor, Report
 
-MIN_EFFECT, MIN_ERRORS = 0.15, 5.0
+MIN_EVENT_EFFECT, MIN_EVENT_ERRORS = 0.15, 5.0
 """An event is a forecast error beyond this in log speed, and beyond so many usual errors."""
 
-REMEMBERED, SHORTEST = 3, 4
+REMEMBERED_EVENTS, MIN_PERIOD = 3, 4
 """Events at equal distances that make a schedule, and the shortest distance."""
 
 
@@ -50,16 +50,16 @@ class PeriodicEvents(NestedPredictor):
     def __init__(self, predictor: str | Predictor = "ewma") -> None:
         super().__init__()
         self.predictor = predictor
-        self._inner = (adopted(predictor),)
-        self._checked: Array | None = None
+        self._inner = (as_fleet_predictor(predictor),)
+        self._checked_due: Array | None = None
         self._scheduled = False
 
     def initial_state(self, count: int) -> dict[str, Array]:
         return {
             "seen": np.zeros(count),
             "usual": np.full(count, np.nan),
-            "when": np.full((count, REMEMBERED), np.nan),
-            "effect": np.full((count, REMEMBERED), np.nan),
+            "when": np.full((count, REMEMBERED_EVENTS), np.nan),
+            "effect": np.full((count, REMEMBERED_EVENTS), np.nan),
             "events": np.zeros(count),
             "returns": np.zeros(count),
             "due": np.full(count, np.nan),
@@ -68,44 +68,46 @@ class PeriodicEvents(NestedPredictor):
 
     # -- forecasting ---------------------------------------------------------------------------------------------
 
-    def _due(self, horizon: int = 1) -> Mask | None:
-        """Return who has a scheduled event in the iteration ``horizon`` ahead, ``None`` if nobody has."""
+    def _find_due(self, horizon: int = 1) -> Mask | None:
+        """Return who has a scheduled event in the iteration ``horizon`` ahead, ``None`` if no worker has."""
         due_W = self.state["due"]
-        if self._checked is not due_W:  # most fleets never have a schedule: one comparison serves until the next event
-            self._checked, self._scheduled = due_W, any_true(np.isfinite(due_W))
+        if (
+            self._checked_due is not due_W
+        ):  # most fleets never have a schedule: one comparison serves until the next event
+            self._checked_due, self._scheduled = due_W, any_true(np.isfinite(due_W))
         if not self._scheduled:
             return None
         event_W = due_W == self.state["seen"] + (horizon - 1)
         return event_W if any_true(event_W) else None
 
-    def _believed(self) -> Mask:
+    def _has_likely_schedule(self) -> Mask:
         """Return whose schedule is unlikely to be chance: each return has the probability of any event."""
         rate_W = (self.state["events"] + 1.0) / (self.state["seen"] + 2.0)
         # prior odds that equal intervals are a schedule
         return np.asarray(rate_W ** (1.0 + self.state["returns"]) < 0.01)
 
-    def _effects(self, due_W: Mask) -> Array:
+    def _scheduled_effects(self, due_W: Mask) -> Array:
         """Return the change of log speed by scheduled events, of those who are due and whose schedule is believed."""
-        return np.where(due_W & self._believed(), self.state["due_effect"], 0.0)
+        return np.where(due_W & self._has_likely_schedule(), self.state["due_effect"], 0.0)
 
     def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        log_W, due_W = self._inner[0].forecast_log_speed(covariates_WD, horizon), self._due(horizon)
-        return log_W if due_W is None else log_W + self._effects(due_W)
+        log_W, due_W = self._inner[0].forecast_log_speed(covariates_WD, horizon), self._find_due(horizon)
+        return log_W if due_W is None else log_W + self._scheduled_effects(due_W)
 
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        speed_W, due_W = self._inner[0].forecast_speed(covariates_WD, horizon), self._due(horizon)
-        return speed_W if due_W is None else speed_W * np.exp(self._effects(due_W))
+        speed_W, due_W = self._inner[0].forecast_speed(covariates_WD, horizon), self._find_due(horizon)
+        return speed_W if due_W is None else speed_W * np.exp(self._scheduled_effects(due_W))
 
     def forecast_speed_at(self, samples_W: Array, covariates_WD: Array) -> Array:
-        speed_W, due_W = self._inner[0].forecast_speed_at(samples_W, covariates_WD), self._due()
-        return speed_W if due_W is None else speed_W * np.exp(self._effects(due_W))
+        speed_W, due_W = self._inner[0].forecast_speed_at(samples_W, covariates_WD), self._find_due()
+        return speed_W if due_W is None else speed_W * np.exp(self._scheduled_effects(due_W))
 
     def make_forecast(self, covariates_WD: Array, horizon: int) -> Forecast:
-        forecast, due_W = self._inner[0].make_forecast(covariates_WD, horizon), self._due(horizon)
+        forecast, due_W = self._inner[0].make_forecast(covariates_WD, horizon), self._find_due(horizon)
         speed_W, curves = forecast.speed, forecast.batch_time
         if due_W is not None:
-            factor_W = np.exp(self._effects(due_W))
-            speed_W = np.clip(speed_W * factor_W, SLOWEST, FASTEST)
+            factor_W = np.exp(self._scheduled_effects(due_W))
+            speed_W = np.clip(speed_W * factor_W, MIN_SPEED, MAX_SPEED)
             if curves is not None:
                 floor_W, slope_W, intercept_W = (c / factor_W for c in (curves.floor, curves.slope, curves.intercept))
                 curves = Curves(floor_W, slope_W, intercept_W, curves.limit)
@@ -117,8 +119,8 @@ class PeriodicEvents(NestedPredictor):
         inner, rows = self._inner[0], self.state
         samples_W = np.asarray(report.samples, dtype=np.float64)
         error_W = np.log(speed_W / inner.forecast_speed_at(samples_W, covariates_WD))
-        size_W, mean_W, due_W = np.abs(error_W), rows["usual"], self._due()
-        event_W = size_W > np.maximum(MIN_EFFECT, MIN_ERRORS * mean_W)
+        size_W, mean_W, due_W = np.abs(error_W), rows["usual"], self._find_due()
+        event_W = size_W > np.maximum(MIN_EVENT_EFFECT, MIN_EVENT_ERRORS * mean_W)
         # the newest error weighs 5% in the usual one, and counts for at most 3 of it
         bounded_W = np.minimum(size_W, 3.0 * mean_W + 1e-3)
         smoothed_W = mean_W + 0.05 * (bounded_W - mean_W)
@@ -130,7 +132,7 @@ class PeriodicEvents(NestedPredictor):
             known_W = np.isfinite(error_W)
             hidden_W = self._learn_events(error_W, event_W, known_W & (False if due_W is None else due_W))
             if any_true(hidden_W):
-                report, speed_W = without(report, hidden_W), np.where(hidden_W, np.nan, speed_W)
+                report, speed_W = hide_workers(report, hidden_W), np.where(hidden_W, np.nan, speed_W)
         rows["usual"], rows["seen"] = smoothed_W, rows["seen"] + seen
         inner.update_from_report(report, speed_W, covariates_WD)
 
@@ -139,7 +141,7 @@ class PeriodicEvents(NestedPredictor):
         rows = self.state
         # A smaller one than before counts if it is nearer to the scheduled effect than to none.
         came_W = due_W & (np.abs(error_W - rows["due_effect"]) < np.abs(error_W))
-        missed_W, hidden_W = due_W & ~came_W, came_W & self._believed()
+        missed_W, hidden_W = due_W & ~came_W, came_W & self._has_likely_schedule()
         rows["returns"] = np.where(came_W, rows["returns"] + 1.0, np.where(missed_W, -1.0, rows["returns"]))
         when_WE = np.where(missed_W[:, None], np.nan, rows["when"])
         effect_WE = rows["effect"]
@@ -149,19 +151,19 @@ class PeriodicEvents(NestedPredictor):
         rows["events"] = rows["events"] + event_W
         # Beside a schedule, other events are accidents.
         new_W = came_W | (event_W & (np.isnan(rows["due"]) | missed_W))
-        rows["when"] = when_WE = _pushed(when_WE, rows["seen"], new_W)
-        rows["effect"] = effect_WE = _pushed(effect_WE, error_W, new_W)
+        rows["when"] = when_WE = _push_newest(when_WE, rows["seen"], new_W)
+        rows["effect"] = effect_WE = _push_newest(effect_WE, error_W, new_W)
         period_W, before_W = when_WE[:, 0] - when_WE[:, 1], when_WE[:, 1] - when_WE[:, 2]
         middle_W = np.sort(effect_WE, axis=1)[:, 1]
         spread_W = np.maximum.reduce(np.abs(effect_WE - middle_W[:, None]), axis=1)
         # intervals of one schedule differ from their median by less than half of it
-        regular_W = (period_W == before_W) & (period_W >= SHORTEST) & (spread_W < 0.5 * np.abs(middle_W))
+        regular_W = (period_W == before_W) & (period_W >= MIN_PERIOD) & (spread_W < 0.5 * np.abs(middle_W))
         rows["due"] = np.where(regular_W, when_WE[:, 0] + period_W, np.nan)
         rows["due_effect"] = np.where(regular_W, middle_W, 0.0)
         return np.asarray(hidden_W)
 
 
-def _pushed(memory_WE: Array, newest_W: Array, new_W: Mask) -> Array:
+def _push_newest(memory_WE: Array, newest_W: Array, new_W: Mask) -> Array:
     """Return the memory with the newest value in front, of those who have a new one."""
     pushed_WE = np.concatenate([newest_W[:, None], memory_WE[:, :-1]], axis=1)
     return np.where(new_W[:, None], pushed_WE, memory_WE)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Spread:
+class Moments:
     """Count, mean and sum of squared deviations of some numbers; the sum of two spreads covers all numbers.
 
     Chan, Golub and LeVeque, Updating formulae and a pairwise algorithm for computing sample variances, 1979.
@@ -43,13 +43,13 @@ class Spread:
         known -= mean  # a copy, as it was chosen by a mask
         return cls(known.size, mean, float(np.square(known, out=known).sum()))
 
-    def __add__(self, other: Spread) -> Spread:
+    def __add__(self, other: Moments) -> Moments:
         count = self.count + other.count
         if not self.count or not other.count:
             return self if self.count else other
         shift = other.mean - self.mean
         mean = self.mean + shift * other.count / count
-        return Spread(count, mean, self.squares + other.squares + shift**2 * self.count * other.count / count)
+        return Moments(count, mean, self.squares + other.squares + shift**2 * self.count * other.count / count)
 
     @property
     def constant(self) -> bool:
@@ -74,14 +74,14 @@ class TraceSummary:
     lengths: tuple[int, ...]
     speeds: int
     workers: tuple[str, ...]
-    covariates: dict[str, Spread]
+    covariates: dict[str, Moments]
     shared: tuple[str, ...]
 
     @classmethod
     def of(cls, traces: Iterable[Trace], held_out: Callable[[str], bool] = lambda worker: False) -> Self:
         """Pass over the traces once; the spread of covariates leaves out the workers for which ``held_out`` is true."""
         lengths: list[int] = []
-        speeds, workers, covariates = 0, dict[str, None](), dict[str, Spread]()
+        speeds, workers, covariates = 0, dict[str, None](), dict[str, Moments]()
         shared: Sequence[str] | None = None
         for trace in traces:
             lengths.append(len(trace))
@@ -92,12 +92,12 @@ class TraceSummary:
             fitted_W = np.array([not held_out(worker) for worker in trace.workers])
             for name in trace.covariate_names:
                 values = np.asarray(trace.covariates_named([name]))
-                covariates[name] = covariates.get(name, Spread()) + Spread.of(values[:, fitted_W, 0])
+                covariates[name] = covariates.get(name, Moments()) + Moments.of(values[:, fitted_W, 0])
         if not lengths:
             raise ValueError("traces must hold at least one trace to fit, got none")
         return cls(tuple(lengths), speeds, tuple(workers), covariates, tuple(shared or ()))
 
-    def chosen_covariates(self, wanted: tuple[str, ...] | None, shared: bool) -> tuple[str, ...]:
+    def select_covariates(self, wanted: tuple[str, ...] | None, shared: bool) -> tuple[str, ...]:
         """Return the wanted covariates, or all that the traces share, or that any of them has, if ``wanted`` is None.
 
         Raise for those without any value, warn of those that never change.
@@ -121,7 +121,7 @@ class TraceSummary:
 
     def mean_and_scale(self, names: tuple[str, ...]) -> tuple[Array, Array]:
         """Return mean and deviation of each covariate, ``[D]``; deviation 1 if it is never known or never changes."""
-        spreads = [self.covariates.get(name, Spread()) for name in names]
+        spreads = [self.covariates.get(name, Moments()) for name in names]
         return np.array([s.mean for s in spreads], dtype=float), np.array([s.deviation for s in spreads], dtype=float)
 
 
@@ -188,11 +188,11 @@ class Fitting:
     distributed: bool = False
     progress: Callable[[FitProgress], None] = field(default=lambda _: None)
 
-    def summarized(self, traces: Iterable[Trace]) -> TraceSummary:
+    def summarize(self, traces: Iterable[Trace]) -> TraceSummary:
         """Return the summary of the traces."""
         return self.summary or TraceSummary.of(traces, held_out=(self.held_out or frozenset()).__contains__)
 
-    def roles(self, trace: Trace, validation: float) -> Iterator[tuple[Mask, bool]]:
+    def window_roles(self, trace: Trace, validation: float) -> Iterator[tuple[Mask, bool]]:
         """Yield for each iteration which workers' windows are used, ``[W]``, and whether they validate.
 
         The last share of every trace validates. With held-out workers only theirs do, and their earlier windows are not
@@ -204,7 +204,7 @@ class Fitting:
             validates = k >= (1.0 - validation) * len(trace)
             yield (everyone_W if held_W is None else held_W == validates), validates
 
-    def without_held_out(self, traces: Iterable[Trace]) -> Iterator[Trace]:
+    def drop_held_out(self, traces: Iterable[Trace]) -> Iterator[Trace]:
         """Yield the traces without their held-out workers; one that has no others is left out."""
         for trace in traces:
             names = [name for name in trace.workers if name not in (self.held_out or ())]
@@ -214,18 +214,18 @@ class Fitting:
 
 def fit_with(predictor: Any, traces: Iterable[Trace], fitting: Fitting) -> None:
     """Fit a predictor in place, streamed where it can; any other gets a list, without the held-out workers."""
-    if streams(predictor):
+    if can_fit_streamed(predictor):
         predictor.fit_streamed(traces, fitting)
     else:
         if fitting.warm and type(predictor).fit is not FleetPredictor.fit:
             raise ValueError(
-                f"{type(predictor).__name__} defines fit alone, which starts from scratch: without fit_streamed it "
-                "cannot start from an earlier model"
+                f"{type(predictor).__name__} implements only fit(), which trains from scratch: implement "
+                "fit_streamed() to continue from an earlier model"
             )
-        predictor.fit(list(fitting.without_held_out(traces)))
+        predictor.fit(list(fitting.drop_held_out(traces)))
 
 
-def streams(predictor: object) -> bool:
+def can_fit_streamed(predictor: object) -> bool:
     """Return whether a predictor can be fitted to a stream; one that overrides ``fit`` alone cannot."""
     for kind in type(predictor).__mro__:
         if "fit_streamed" in vars(kind):

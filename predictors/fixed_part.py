@@ -20,31 +20,31 @@ from paceline.predictors.protocol import Forecast, Predictor, Report
 if TYPE_CHECKING:
     from paceline.datasets import Trace
 
-SHARES = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0])
+FIXED_SHARE_GRID = np.array([0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0])
 """Hypotheses: this share of the time at the reference size is fixed, and contention slows both parts."""
 
-CONSTANTS = np.arange(0.1, 0.95, 0.1)
+FIXED_TIME_GRID = np.arange(0.1, 0.95, 0.1)
 """Hypotheses: a fixed time that no contention changes, as a share of the worker's first times."""
 
-NONE, FALLING, CONSTANT = 4.0, 2.5, 0.5
+NONE_FIXED_ODDS, PRIOR_DECAY, FIXED_TIME_ODDS = 4.0, 2.5, 0.5
 """The prior falls as ``exp(-2.5 * share)``; that nothing is fixed is four times as likely as that, and a constant part
 half as likely. Of 34 curves of training jobs on five GPUs (public ones of Gavel, and this project's own of an H200)
 a quarter have nothing fixed in the upper half of their batches, half of them between 0.1 and 0.4, the others up to 0.8.
 """
 
 
-MOSTLY, JUMP_FADING = 0.8, 0.95
+MIN_PASSING_SHARE, JUMP_FADING = 0.8, 0.95
 """Share of a job's jumps that were over at the next report, counted with one of each kind beforehand, from which a jump
 is hidden from the inner predictor until it lasts, unless it comes at the distance of the two before; and the factor by
 which earlier jumps count at each further one."""
 
-FIRST = 5
+FIRST_REPORTS = 5
 """First reports whose median the constants are relative to."""
 
-MAX_FIXED = 0.98
+MAX_FIXED_SHARE = 0.98
 """A constant part is taken to be at most this share of a time."""
 
-PREFIX = "fixed_part/"
+STATE_PREFIX = "fixed_part/"
 
 
 class FixedPart:
@@ -109,13 +109,13 @@ class FixedPart:
 
     def join(self, worker: str) -> None:
         self.predictor.join(worker)
-        fresh = _fresh(1)
-        self._take({name: np.concatenate([rows, fresh[name]]) for name, rows in self._rows.items()})
+        fresh = _fresh_rows(1)
+        self._set_rows({name: np.concatenate([rows, fresh[name]]) for name, rows in self._rows.items()})
 
     def leave(self, worker: str) -> None:
         stays_W = np.array([other != worker for other in self.workers])
         self.predictor.leave(worker)
-        self._take({name: rows[stays_W] for name, rows in self._rows.items()})
+        self._set_rows({name: rows[stays_W] for name, rows in self._rows.items()})
 
     def rename(self, old: str, new: str) -> None:
         self.predictor.rename(old, new)
@@ -131,10 +131,10 @@ class FixedPart:
             reference = float(np.nanmean(size_W))
         with np.errstate(all="ignore"):
             seconds_W = size_W / speed_W
-            rows, moved = self._learned(report, size_W, seconds_W, reference or 1.0)
+            rows, moved = self._learn_rows(report, size_W, seconds_W, reference or 1.0)
             before, weights = self._rows, self._weights_WH
             if moved:
-                self._take(rows)
+                self._set_rows(rows)
             else:
                 self._rows = rows
             relative_W = size_W / (reference or 1.0)
@@ -156,45 +156,45 @@ class FixedPart:
         size = self._reference or 1.0
         seconds_W = size / forecast.speed
         fixed_W = self._fixed_seconds(seconds_W)
-        none_W, unlimited_W = self._level
+        none_W, unlimited_W = self._floor_and_limit
         curves = Curves(floor=none_W, slope=(seconds_W - fixed_W) / size, intercept=fixed_W, limit=unlimited_W)
         return replace(forecast, batch_time=curves)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        mine = {PREFIX + name: rows.copy() for name, rows in self._rows.items()}
+        mine = {STATE_PREFIX + name: rows.copy() for name, rows in self._rows.items()}
         reference = np.array(np.nan if self._reference is None else self._reference)
-        return {**self.predictor.state_dict(), **mine, f"{PREFIX}reference": reference}
+        return {**self.predictor.state_dict(), **mine, f"{STATE_PREFIX}reference": reference}
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Resume from what ``state_dict`` returned, or from a state of the inner predictor alone."""
-        inner = {name: value for name, value in state.items() if not name.startswith(PREFIX)}
+        inner = {name: value for name, value in state.items() if not name.startswith(STATE_PREFIX)}
         self.predictor.load_state_dict(inner)
-        fresh = _fresh(len(self.workers))
-        rows = {name: np.array(state.get(PREFIX + name, value), value.dtype) for name, value in fresh.items()}
+        fresh = _fresh_rows(len(self.workers))
+        rows = {name: np.array(state.get(STATE_PREFIX + name, value), value.dtype) for name, value in fresh.items()}
         for name, value in fresh.items():
             if rows[name].shape != value.shape:
                 raise ValueError(
-                    f"state {PREFIX + name!r} must have the shape {value.shape}, got {rows[name].shape}: it was saved "
-                    "by another version"
+                    f"state {STATE_PREFIX + name!r} must have the shape {value.shape}, got {rows[name].shape}: "
+                    "it was saved by another version"
                 )
-        reference = float(state.get(f"{PREFIX}reference", np.nan))
+        reference = float(state.get(f"{STATE_PREFIX}reference", np.nan))
         self._reference = None if np.isnan(reference) else reference
-        self._take(rows)
+        self._set_rows(rows)
 
     # -- parts ---------------------------------------------------------------------------------------------------
 
     def _clear(self) -> None:
         self._reference = None
-        self._take(_fresh(len(self.workers)))
+        self._set_rows(_fresh_rows(len(self.workers)))
 
-    def _take(self, rows: dict[str, Array]) -> None:
+    def _set_rows(self, rows: dict[str, Array]) -> None:
         """Load what is known of each worker, and weigh the hypotheses by it."""
         self._rows = rows
-        self._weights_WH = _weights(rows["evidence"])
+        self._weights_WH = _hypothesis_weights(rows["evidence"])
         count = len(rows["size"])
-        self._level = np.zeros(count), np.full(count, np.inf)
+        self._floor_and_limit = np.zeros(count), np.full(count, np.inf)
 
-    def _learned(
+    def _learn_rows(
         self, report: Report, size_W: Array, seconds_W: Array, reference: float
     ) -> tuple[dict[str, Array], bool]:
         """Return what is known of each worker after this report, and whether there is new evidence."""
@@ -205,7 +205,7 @@ class FixedPart:
         moved = any_true(moved_W)
         noise_W, error_W = before["noise"], change_W
         if moved:
-            rows["missed"], error_W, foreseen_W = self._errors(report, size_W, seconds_W, moved_W, reference)
+            rows["missed"], error_W, foreseen_W = self._forecast_errors(report, size_W, seconds_W, moved_W, reference)
         # a change of time counts for at most 3 of the noise, and the first noise for 2 changes
         square_W = np.minimum(np.square(error_W), 3.0**2 * noise_W)
         still_W = ~np.isnan(error_W)
@@ -217,16 +217,16 @@ class FixedPart:
         threshold_W = np.maximum(np.log(1.5), 5.0 * np.sqrt(noise_W))
         jump_W = np.abs(error_W) > threshold_W
         if moved:
-            found = _losses(change_W - foreseen_W, before, "", size_W, moved_W, reference)
+            found = _hypothesis_losses(change_W - foreseen_W, before, "", size_W, moved_W, reference)
             loss_NH, jump_W[moved_W] = found[0], found[1] > threshold_W[moved_W]
         rows["count"], rows["passing"] = before["count"] + 1.0, np.zeros(len(size_W))
         if any_true(jump_W) or any_true(before["jump"]):
             calm_W = np.where(before["jump"] > 0, np.log(seconds_W / before["calm_seconds"]), np.nan)
-            calm_WH = _expected(before, "calm_", size_W, reference)
+            calm_WH = _expected_changes(before, "calm_", size_W, reference)
             off_W = np.abs(calm_W[:, None] - calm_WH).min(axis=1)
             if moved:
                 unsure_N = before["jump"][moved_W] > 0
-                other_NH, _ = _losses(calm_W, before, "calm_", size_W, moved_W, reference)
+                other_NH, _ = _hypothesis_losses(calm_W, before, "calm_", size_W, moved_W, reference)
                 loss_NH[unsure_N] = -np.logaddexp(-loss_NH, -other_NH)[unsure_N]
             self._follow_jumps(rows, size_W, jump_W & (error_W > 0), off_W <= threshold_W, moved_W)
         if moved:
@@ -239,9 +239,9 @@ class FixedPart:
         seen_W = ~np.isnan(seconds_W)
         rows["size"] = np.where(seen_W, size_W, before["size"])
         rows["seconds"] = np.where(seen_W, seconds_W, before["seconds"])
-        if np.minimum.reduce(before["reports"], initial=FIRST) < FIRST:
+        if np.minimum.reduce(before["reports"], initial=FIRST_REPORTS) < FIRST_REPORTS:
             first_W = seconds_W * reference / size_W
-            young_W = (rows["reports"] < FIRST) & np.isfinite(first_W)
+            young_W = (rows["reports"] < FIRST_REPORTS) & np.isfinite(first_W)
             if any_true(young_W):
                 rows |= {name: rows[name].copy() for name in ("first", "reports", "usual")}
                 rows["first"][young_W, rows["reports"][young_W].astype(int)] = first_W[young_W]
@@ -249,7 +249,7 @@ class FixedPart:
                 rows["usual"][young_W] = np.nanmedian(rows["first"][young_W], axis=1)
         return rows, moved
 
-    def _errors(
+    def _forecast_errors(
         self, report: Report, size_W: Array, seconds_W: Array, moved_W: Mask, reference: float
     ) -> tuple[Array, Array, Array]:
         """Return smoothed squared errors of two forecasts, the error of the better one, and the change it foresaw.
@@ -288,7 +288,9 @@ class FixedPart:
         over, lasted = np.add.reduce(rows["over"]), np.add.reduce(rows["lasted"])
         since_W2 = np.stack([before["count"] - before["when"][:, 0], before["when"][:, 0] - before["when"][:, 1]], 1)
         periodic_W = since_W2[:, 0] == since_W2[:, 1]  # what returns is left to predictors that foresee it
-        rows["passing"] = 1.0 * (begins_W & ~periodic_W & bool((over + 1.0) / (over + lasted + 2.0) >= MOSTLY))
+        rows["passing"] = 1.0 * (
+            begins_W & ~periodic_W & bool((over + 1.0) / (over + lasted + 2.0) >= MIN_PASSING_SHARE)
+        )
         newest_W2 = np.stack([before["count"], before["when"][:, 0]], axis=1)
         rows["when"] = np.where(begins_W[:, None], newest_W2, before["when"])
         rows["jump"] = np.where(begins_W, 1.0, after_W)
@@ -299,26 +301,26 @@ class FixedPart:
         """Return how many times as long as a batch of the reference size these took, ``[W]``."""
         weights_WH = self._weights_WH
         seconds_W1 = seconds_W[:, None]
-        fixed_WH = np.minimum(CONSTANTS * self._rows["usual"][:, None], MAX_FIXED * seconds_W1)
+        fixed_WH = np.minimum(FIXED_TIME_GRID * self._rows["usual"][:, None], MAX_FIXED_SHARE * seconds_W1)
         share_WH = fixed_WH / (fixed_WH + (seconds_W1 - fixed_WH) / relative_W[:, None])
-        of_constants_W = np.add.reduce(weights_WH[:, len(SHARES) :] * share_WH, axis=1)
-        share_W = weights_WH[:, : len(SHARES)] @ SHARES + of_constants_W
+        of_constants_W = np.add.reduce(weights_WH[:, len(FIXED_SHARE_GRID) :] * share_WH, axis=1)
+        share_W = weights_WH[:, : len(FIXED_SHARE_GRID)] @ FIXED_SHARE_GRID + of_constants_W
         return np.asarray(share_W + (1.0 - share_W) * relative_W)
 
     def _fixed_seconds(self, seconds_W: Array) -> Array:
         """Return the fixed part of times at the reference size, ``[W]``."""
         weights_WH, expected_W = self._weights_WH, self._rows["usual"]
         expected_W = np.where(np.isnan(expected_W), seconds_W, expected_W)
-        fixed_WH = np.minimum(CONSTANTS * expected_W[:, None], MAX_FIXED * seconds_W[:, None])
-        of_constants_W = np.add.reduce(weights_WH[:, len(SHARES) :] * fixed_WH, axis=1)
-        return np.asarray(weights_WH[:, : len(SHARES)] @ SHARES * seconds_W + of_constants_W)
+        fixed_WH = np.minimum(FIXED_TIME_GRID * expected_W[:, None], MAX_FIXED_SHARE * seconds_W[:, None])
+        of_constants_W = np.add.reduce(weights_WH[:, len(FIXED_SHARE_GRID) :] * fixed_WH, axis=1)
+        return np.asarray(weights_WH[:, : len(FIXED_SHARE_GRID)] @ FIXED_SHARE_GRID * seconds_W + of_constants_W)
 
 
-def _fresh(count: int) -> dict[str, Array]:
+def _fresh_rows(count: int) -> dict[str, Array]:
     unseen = {name: np.full(count, np.nan) for name in ("size", "seconds", "usual", "calm_size", "calm_seconds")}
     return {
         **unseen,
-        "evidence": np.zeros((count, len(SHARES) + len(CONSTANTS))),
+        "evidence": np.zeros((count, len(FIXED_SHARE_GRID) + len(FIXED_TIME_GRID))),
         "noise": np.full(count, 0.05**2),
         "still": np.zeros(count),
         "missed": np.zeros((count, 2)),
@@ -328,17 +330,19 @@ def _fresh(count: int) -> dict[str, Array]:
         "count": np.zeros(count),
         "when": np.full((count, 2), np.nan),
         "passing": np.zeros(count),
-        "first": np.full((count, FIRST), np.nan),
+        "first": np.full((count, FIRST_REPORTS), np.nan),
         "reports": np.zeros(count),
     }
 
 
-PRIOR_H: Array = np.concatenate([np.exp(-FALLING * SHARES), CONSTANT * np.exp(-FALLING * CONSTANTS)])
-PRIOR_H[0] *= NONE
+PRIOR_H: Array = np.concatenate(
+    [np.exp(-PRIOR_DECAY * FIXED_SHARE_GRID), FIXED_TIME_ODDS * np.exp(-PRIOR_DECAY * FIXED_TIME_GRID)]
+)
+PRIOR_H[0] *= NONE_FIXED_ODDS
 PRIOR_H /= PRIOR_H.sum()
 
 
-def _weights(loss_WH: Array) -> Array:
+def _hypothesis_weights(loss_WH: Array) -> Array:
     """Return the probability of each hypothesis, ``[W, H]``: of the evidence, and of what the whole fleet shows.
 
     The fleet's distribution counts each worker by how much is known of it, and the prior as one more worker
@@ -356,15 +360,18 @@ def _weights(loss_WH: Array) -> Array:
     return np.asarray(weight_WH)
 
 
-def _expected(rows: Mapping[str, Array], base: str, size_W: Array, reference: float) -> Array:
+def _expected_changes(rows: Mapping[str, Array], base: str, size_W: Array, reference: float) -> Array:
     """Return by how much each hypothesis expects the log time to have changed since the base, ``[W, H]``."""
     size_W1, seconds_W1, now_W1 = rows[f"{base}size"][:, None], rows[f"{base}seconds"][:, None], size_W[:, None]
-    by_share = np.log((SHARES + (1 - SHARES) * now_W1 / reference) / (SHARES + (1 - SHARES) * size_W1 / reference))
-    part = np.minimum(CONSTANTS * rows["usual"][:, None] / seconds_W1, MAX_FIXED)
+    by_share = np.log(
+        (FIXED_SHARE_GRID + (1 - FIXED_SHARE_GRID) * now_W1 / reference)
+        / (FIXED_SHARE_GRID + (1 - FIXED_SHARE_GRID) * size_W1 / reference)
+    )
+    part = np.minimum(FIXED_TIME_GRID * rows["usual"][:, None] / seconds_W1, MAX_FIXED_SHARE)
     return np.concatenate([by_share, np.log(part + (1.0 - part) * now_W1 / size_W1)], axis=1)
 
 
-def _losses(
+def _hypothesis_losses(
     change_W: Array, rows: Mapping[str, Array], base: str, size_W: Array, moved_W: Mask, reference: float
 ) -> tuple[Array, Array]:
     """Return how badly each hypothesis explains changes of time since the base, ``[N, H]``, and the least error.
@@ -372,7 +379,7 @@ def _losses(
     They are those of workers whose size has changed.
     """
     part = {name: value[moved_W] for name, value in rows.items() if name in (f"{base}size", f"{base}seconds", "usual")}
-    error_NH = change_W[moved_W][:, None] - _expected(part, base, size_W[moved_W], reference)
+    error_NH = change_W[moved_W][:, None] - _expected_changes(part, base, size_W[moved_W], reference)
     noise_N = rows["noise"][moved_W] + 0.01**2
     # Student's t with 4 degrees of freedom: an outlier is not impossible
     loss_NH = (4.0 + 1) / 2 * np.log1p(np.square(error_NH) / (4.0 * noise_N)[:, None])

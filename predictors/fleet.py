@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from paceline._arrays import Array, Mask, all_true, any_true
-from paceline.predictors.protocol import FASTEST, LARGEST, SLOWEST, Forecast, Report
+from paceline._arrays import Array, Mask, any_true, all_true
+from paceline.predictors.protocol import MAX_SPEED, MAX_VALUE, MIN_SPEED, Forecast, Report
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -74,7 +74,7 @@ def require_int(name: str, value: object, minimum: int, maximum: int = 10_000) -
     return int(value)
 
 
-def covariate_names(covariates: Sequence[str]) -> tuple[str, ...]:
+def validated_covariate_names(covariates: Sequence[str]) -> tuple[str, ...]:
     """Return names of covariates; refuse one bare text, which would be taken for a name in each letter."""
     names = tuple(covariates) if isinstance(covariates, Iterable) else (None,)
     if isinstance(covariates, str) or not all(isinstance(name, str) for name in names):
@@ -83,7 +83,7 @@ def covariate_names(covariates: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-DOUBTED = float(np.log(100.0))
+MAX_UNCONFIRMED_RISE = float(np.log(100.0))
 """A log speed that is so far above the forecast is accepted only if the next report says the same."""
 
 
@@ -136,7 +136,7 @@ class FleetPredictor(Params):
 
     workers: tuple[str, ...] = ()
 
-    _plain: ClassVar[bool] = False
+    _never_warns: ClassVar[bool] = False
     """True if usual reports cannot raise floating point warnings: silencing these costs a small fleet much."""
 
     covariate_names_: tuple[str, ...] = ()
@@ -147,11 +147,11 @@ class FleetPredictor(Params):
     def __init__(self) -> None:
         self.state: dict[str, Array] = {}
         self.shared_state: dict[str, Array] = {}
-        self._covariates: tuple[bytes, Array] = (b"", np.empty((0, 0)))
+        self._cached_covariates: tuple[bytes, Array] = (b"", np.empty((0, 0)))
         self._calm = False
 
     def __getattr__(self, name: str) -> Any:
-        if not name.startswith("__") and "_covariates" not in self.__dict__:
+        if not name.startswith("__") and "_cached_covariates" not in self.__dict__:
             kind = type(self)
             code = getattr(kind.__init__, "__code__", None)
             place = f" ({code.co_filename}, line {code.co_firstlineno})" if code else ""
@@ -211,7 +211,7 @@ class FleetPredictor(Params):
 
     def reset(self, workers: Sequence[str]) -> None:
         """Start, or start again, with this fleet and no memory of any iteration."""
-        names = tuple(map(_name, workers))
+        names = tuple(map(_validate_name, workers))
         if len(set(names)) != len(names):
             raise ValueError(f"workers must not repeat a name, got {list(names)}")
         self.workers = names
@@ -221,18 +221,18 @@ class FleetPredictor(Params):
 
     def join(self, worker: str) -> None:
         """Add a worker at the end of the fleet; the others keep their state."""
-        worker = self._new_name(worker)
+        worker = self._validate_new_name(worker)
         newcomer = self._fresh_rows(1)
         if self.workers:
             newcomer = {name: np.concatenate([rows, newcomer[name]]) for name, rows in self.state.items()}
-        self.state = _side_by_side(newcomer)
+        self.state = _to_fortran_order(newcomer)
         self.workers = (*self.workers, worker)
         self._calm = False
 
     def leave(self, worker: str) -> None:
         """Remove a worker; the others keep their state."""
-        i = self._place(worker)
-        self.state = _side_by_side({name: np.delete(rows, i, axis=0) for name, rows in self.state.items()})
+        i = self._worker_index(worker)
+        self.state = _to_fortran_order({name: np.delete(rows, i, axis=0) for name, rows in self.state.items()})
         self.workers = self.workers[:i] + self.workers[i + 1 :]
 
     def rename(self, old: str, new: str) -> None:
@@ -240,8 +240,8 @@ class FleetPredictor(Params):
 
         Use it for a process that starts again on the same machine, or a rank that gets a new number.
         """
-        i = self._place(old)
-        self.workers = (*self.workers[:i], self._new_name(new), *self.workers[i + 1 :])
+        i = self._worker_index(old)
+        self.workers = (*self.workers[:i], self._validate_new_name(new), *self.workers[i + 1 :])
 
     def observe(self, report: Report) -> None:
         """Learn from the measurements of the iteration just finished, and how far its forecast was off."""
@@ -252,21 +252,23 @@ class FleetPredictor(Params):
                 "call reset, join or leave when the fleet changes"
             )
         covariates_WD = self._covariate_rows(report.covariates)
-        learn = self._judged if self._plain and self._calm and report.complete else self._judged_in_silence
+        learn = (
+            self._learn_report if self._never_warns and self._calm and report.complete else self._learn_report_quietly
+        )
         learn(report, covariates_WD)
 
-    def _judged(self, report: Report, covariates_WD: Array) -> None:
+    def _learn_report(self, report: Report, covariates_WD: Array) -> None:
         """Compare a report with its forecast, then learn from it: the forecast was made without it."""
         speed_W = report.speed
         if report.out_of_memory is not None:  # such a worker did not process its samples
             speed_W = np.where(np.asarray(report.out_of_memory, dtype=bool), np.nan, speed_W)
         error_W = np.log(speed_W / self.forecast_speed_at(np.asarray(report.samples, dtype=np.float64), covariates_WD))
         # One question to all workers at once: usual reports pass no further guard.
-        if not (self._calm and np.maximum.reduce(error_W) <= DOUBTED):  # NaN is not
+        if not (self._calm and np.maximum.reduce(error_W) <= MAX_UNCONFIRMED_RISE):  # NaN is not
             self._calm = False
-            doubted_W = self._doubted(error_W, speed_W)
+            doubted_W = self._find_doubted(error_W, speed_W)
             if any_true(doubted_W):
-                report = without(report, doubted_W)
+                report = hide_workers(report, doubted_W)
                 speed_W, error_W = (np.where(doubted_W, np.nan, values_W) for values_W in (speed_W, error_W))
         self._track_error(error_W)
         saved = {name: self.state[name] for name in ("squared_error", "doubted")}
@@ -275,7 +277,7 @@ class FleetPredictor(Params):
             self.state |= saved
 
     # Reports may hold any number; what comes of it is clipped or counts as missing.
-    _judged_in_silence = np.errstate(all="ignore")(_judged)
+    _learn_report_quietly = np.errstate(all="ignore")(_learn_report)
 
     def predict(self, *, covariates: ArrayLike | None = None, horizon: int = 1) -> Forecast:
         """Forecast the iteration ``horizon`` ahead. Pure: a second call gives the same answer."""
@@ -283,7 +285,7 @@ class FleetPredictor(Params):
             raise ValueError(f"horizon must be at least 1 iteration, got {horizon}")
         self._require_fleet()
         covariates_WD = self._covariate_rows(covariates)
-        if self._plain and self._calm:
+        if self._never_warns and self._calm:
             return self.make_forecast(covariates_WD, horizon)
         with np.errstate(all="ignore"):
             return self.make_forecast(covariates_WD, horizon)
@@ -307,12 +309,12 @@ class FleetPredictor(Params):
                 f"the state of {type(self).__name__}'s workers must hold {sorted(self.state)}, got {sorted(saved)}: "
                 "it was saved by another predictor"
             )
-        self.state = {name: self._loaded(state, f"rows/{name}", rows) for name, rows in self.state.items()}
+        self.state = {name: self._load_array(state, f"rows/{name}", rows) for name, rows in self.state.items()}
         self.shared_state = {
-            name: self._loaded(state, f"fleet/{name}", values) for name, values in self.shared_state.items()
+            name: self._load_array(state, f"fleet/{name}", values) for name, values in self.shared_state.items()
         }
 
-    def _loaded(self, state: Mapping[str, NDArray[Any]], name: str, fresh: Array) -> Array:
+    def _load_array(self, state: Mapping[str, NDArray[Any]], name: str, fresh: Array) -> Array:
         """Return a copy of one saved array, or the fresh one if there is none: a model file holds no fleet."""
         saved = np.asarray(state.get(name, fresh))
         if saved.shape != fresh.shape:
@@ -353,13 +355,13 @@ class FleetPredictor(Params):
             self.state[name][forgotten_W] = fresh[name]
         self._calm = False
 
-    def _doubted(self, error_W: Array, speed_W: Array) -> Mask:
+    def _find_doubted(self, error_W: Array, speed_W: Array) -> Mask:
         """Return whose speeds are not accepted yet: those far above the forecast for the first time.
 
         A clock that jumps reports a step of no time. A second report in a row that is as fast is accepted; slow speeds
         are accepted at once: stalls are real.
         """
-        far_W = error_W > DOUBTED  # False where there is no report, or no forecast yet (NaN)
+        far_W = error_W > MAX_UNCONFIRMED_RISE  # False where there is no report, or no forecast yet (NaN)
         before_W = self.state["doubted"]
         if any_true(far_W) or any_true(before_W):
             self.state["doubted"] = np.where(np.isnan(speed_W), before_W, far_W & (before_W == 0))
@@ -373,19 +375,19 @@ class FleetPredictor(Params):
         return np.where(np.isfinite(spread_W) & np.isfinite(speed_W), spread_W, np.inf)
 
     def _fresh_rows(self, count: int) -> dict[str, Array]:
-        return _side_by_side(
+        return _to_fortran_order(
             {**self.initial_state(count), "squared_error": np.full(count, np.nan), "doubted": np.zeros(count)}
         )
 
-    def _place(self, worker: str) -> int:
+    def _worker_index(self, worker: str) -> int:
         if worker not in self.workers:
-            raise ValueError(f"worker {worker!r} is not in the fleet of {shortened(self.workers)}")
+            raise ValueError(f"worker {worker!r} is not in the fleet of {shorten_names(self.workers)}")
         return self.workers.index(worker)
 
-    def _new_name(self, worker: str) -> str:
+    def _validate_new_name(self, worker: str) -> str:
         if worker in self.workers:
             raise ValueError(f"worker {worker!r} is already in the fleet")
-        return _name(worker)
+        return _validate_name(worker)
 
     def _require_fleet(self) -> None:
         if not self.workers:
@@ -405,34 +407,34 @@ class FleetPredictor(Params):
                     f"{list(names)}, got {rows.shape}"
                 )
             key = rows.tobytes()
-        if self._covariates[0] != key or self._covariates[1].shape != expected:
+        if self._cached_covariates[0] != key or self._cached_covariates[1].shape != expected:
             known = np.full(expected, np.nan, order="F")
             if rows is not None:
                 # Running means and spreads of more would not come back within a job.
-                np.copyto(known, rows, where=np.abs(rows) < LARGEST)
-            self._covariates = (key, known)
-        return self._covariates[1]
+                np.copyto(known, rows, where=np.abs(rows) < MAX_VALUE)
+            self._cached_covariates = (key, known)
+        return self._cached_covariates[1]
 
 
-def _side_by_side(rows: dict[str, Array]) -> dict[str, Array]:
+def _to_fortran_order(rows: dict[str, Array]) -> dict[str, Array]:
     """Lay the workers side by side in memory (Fortran order): work on many short rows is then several times faster."""
     return {name: np.asfortranarray(values) for name, values in rows.items()}
 
 
-def shortened(names: Sequence[str], limit: int = 8) -> str:
+def shorten_names(names: Sequence[str], limit: int = 8) -> str:
     """Return a list of names for a message: the number, and the first few of many."""
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return f"{len(names)}: {list(names[:limit])}{more}"
 
 
-def _name(worker: object) -> str:
+def _validate_name(worker: object) -> str:
     """Return a worker's name as text; refuse an empty one."""
     if not str(worker):
         raise ValueError("a worker's name must not be empty, got ''")
     return str(worker)
 
 
-def without(report: Report, left_out_W: Mask) -> Report:
+def hide_workers(report: Report, left_out_W: Mask) -> Report:
     """Return the report without these workers' measurements."""
     samples_W, seconds_W = (
         np.where(left_out_W, np.nan, np.asarray(values, dtype=np.float64))
@@ -443,9 +445,9 @@ def without(report: Report, left_out_W: Mask) -> Report:
 
 def fill_unknown_speeds(speed_W: Array) -> Array:
     """Return valid speeds: an unknown one is the median of those that are known."""
-    if np.minimum.reduce(speed_W) >= SLOWEST and np.maximum.reduce(speed_W) <= FASTEST:  # NaN is neither
+    if np.minimum.reduce(speed_W) >= MIN_SPEED and np.maximum.reduce(speed_W) <= MAX_SPEED:  # NaN is neither
         return speed_W.copy()  # it may be the state itself
     known_W = np.isfinite(speed_W)
     # samples/s before the first report; only ratios matter, so any value works
     prior = float(np.median(speed_W[known_W])) if known_W.any() else 1.0
-    return np.clip(np.where(known_W, speed_W, prior), SLOWEST, FASTEST)
+    return np.clip(np.where(known_W, speed_W, prior), MIN_SPEED, MAX_SPEED)

@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from paceline._arrays import Array, all_finite, any_true
 from paceline.predictors.fitting import Fitting, TraceSummary
 from paceline.predictors.fleet import require_int
-from paceline.predictors.linear import scale_of
+from paceline.predictors.linear import running_scale
 from paceline.predictors.network import (
-    LOG_SPEEDS,
+    LOG_SPEED_RANGE,
     GateExamples,
     Network,
     Rows,
     Training,
-    collected,
+    collect_windows,
     gated_layer,
 )
 
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 LAGS, SMOOTHINGS = 8, np.array([0.5, 0.25, 0.1, 0.03])
 """Number of past log speeds, and smoothings of the averages of log speed, in a worker's memory."""
 
-OFFSETS = LAGS - 1 + len(SMOOTHINGS)
+NUM_OFFSETS = LAGS - 1 + len(SMOOTHINGS)
 """Number of remembered log speeds other than the last one."""
 
-SCALE_SMOOTHING, LARGEST_CHANGE = 0.05, 5.0
+SCALE_SMOOTHING, MAX_CHANGE = 0.05, 5.0
 """Weight of the newest change in a worker's running scale, and the most scales it counts for."""
 
-ECHOES = 4
+NUM_ECHOES = 4
 """Past changes that the newest one is compared with: noise reverts at once, a random walk does not."""
 
 # -- what the network sees ---------------------------------------------------------------------------------------
@@ -54,18 +54,18 @@ def gate_inputs(rows: Rows, standard_WD: Array, known_WD: Array) -> tuple[Array,
     ``standard_WD`` are the covariates now, in deviations, 0 where unknown; ``known_WD`` says which are known. Without
     columns no covariate was ever known, and the inputs that covariates make, which would all be 0, are left out.
     """
-    memory_WM, scale_W = rows["memory"], scale_of(rows)
+    memory_WM, scale_W = rows["memory"], running_scale(rows)
     covariates = standard_WD.shape[1]
     past_WQ = rows["past_covariates"] if covariates else standard_WD
-    begin = OFFSETS + 2 + ECHOES
+    begin = NUM_OFFSETS + 2 + NUM_ECHOES
     inputs_WF = np.empty((len(memory_WM), begin + 4 * covariates + past_WQ.shape[1]), order="F")
     # Column-major arrays and in-place results: with short rows of many workers this is several times faster.
     off_WM = (memory_WM[:, 1:] - memory_WM[:, :1]) / scale_W[:, None]
     # arcsinh is linear for usual changes and logarithmic for jumps, so no jump saturates the tanh layer.
-    np.arcsinh(off_WM, out=inputs_WF[:, :OFFSETS])
-    inputs_WF[:, OFFSETS] = np.log(scale_W) + 2.5
-    inputs_WF[:, OFFSETS + 1] = 3.0 / np.sqrt(rows["seen"] + 1.0)
-    np.divide(rows["echoes"][:, 1:], rows["echoes"][:, :1], out=inputs_WF[:, OFFSETS + 2 : begin])
+    np.arcsinh(off_WM, out=inputs_WF[:, :NUM_OFFSETS])
+    inputs_WF[:, NUM_OFFSETS] = np.log(scale_W) + 2.5
+    inputs_WF[:, NUM_OFFSETS + 1] = 3.0 / np.sqrt(rows["seen"] + 1.0)
+    np.divide(rows["echoes"][:, 1:], rows["echoes"][:, :1], out=inputs_WF[:, NUM_OFFSETS + 2 : begin])
     if covariates:
         effect_WD = rows["together"] / rows["covariate_moves"]
         inputs_WF[:, begin : begin + covariates] = standard_WD
@@ -84,13 +84,15 @@ def gate_inputs(rows: Rows, standard_WD: Array, known_WD: Array) -> tuple[Array,
 def covariate_columns(covariates: int, covariate_lags: int) -> Array:
     """Return which inputs are derived from which covariate, ``[D, F]`` of 0 and 1."""
     one_DD = np.eye(covariates)
-    return np.concatenate([np.zeros((covariates, OFFSETS + 2 + ECHOES)), np.tile(one_DD, 4 + covariate_lags)], axis=1)
+    return np.concatenate(
+        [np.zeros((covariates, NUM_OFFSETS + 2 + NUM_ECHOES)), np.tile(one_DD, 4 + covariate_lags)], axis=1
+    )
 
 
 # -- how it moves on ---------------------------------------------------------------------------------------------
 
 
-def moved_memory(rows: Rows, log_speed_W: Array, standard_WD: Array, known_WD: Array) -> Rows:
+def advance_memory(rows: Rows, log_speed_W: Array, standard_WD: Array, known_WD: Array) -> Rows:
     """Return the memory one iteration later; for a worker without a log speed (NaN) only the covariates move."""
     memory_WM, seen_W, covariates = rows["memory"], rows["seen"], standard_WD.shape[1]
     # Every entry is computed for all workers first, and restored below for those without a log speed.
@@ -98,23 +100,23 @@ def moved_memory(rows: Rows, log_speed_W: Array, standard_WD: Array, known_WD: A
     settled = np.minimum.reduce(seen_W) >= 1.0 / SMOOTHINGS[-1]
     if not settled:  # the first log speed fills the whole memory
         memory_WM = np.where(seen_W[:, None] == 0, log_speed_W[:, None], memory_WM)
-    line_WE = np.empty((len(memory_WM), ECHOES + 2), order="F")
+    line_WE = np.empty((len(memory_WM), NUM_ECHOES + 2), order="F")
     line_WE[:, 0] = log_speed_W
-    line_WE[:, 1:] = memory_WM[:, : ECHOES + 1]
+    line_WE[:, 1:] = memory_WM[:, : NUM_ECHOES + 1]
     change_WE = line_WE[:, :-1] - line_WE[:, 1:]
-    scale_W1 = scale_of(rows)[:, None]
-    bounded_WE = np.minimum(np.maximum(change_WE / scale_W1, -LARGEST_CHANGE), LARGEST_CHANGE)
+    scale_W1 = running_scale(rows)[:, None]
+    bounded_WE = np.minimum(np.maximum(change_WE / scale_W1, -MAX_CHANGE), MAX_CHANGE)
     newest_W1 = bounded_WE[:, :1]
     later = {
-        "memory": _remembered(memory_WM, None if settled else seen_W, log_speed_W),
-        "scale": _scaled(rows, np.abs(newest_W1 * scale_W1)[:, 0], settled, change_WE[:, 0]),
+        "memory": _push_log_speeds(memory_WM, None if settled else seen_W, log_speed_W),
+        "scale": _update_scale(rows, np.abs(newest_W1 * scale_W1)[:, 0], settled, change_WE[:, 0]),
         "seen": seen_W + 1.0,
-        "echoes": _smoothed(rows["echoes"], newest_W1 * bounded_WE),
+        "echoes": _smooth(rows["echoes"], newest_W1 * bounded_WE),
     }
     if covariates:
         move_WD = standard_WD - rows["past_covariates"][:, :covariates]
-        later["together"] = _smoothed(rows["together"], newest_W1 * move_WD)
-        later["covariate_moves"] = _smoothed(rows["covariate_moves"], np.square(move_WD) + 0.3)
+        later["together"] = _smooth(rows["together"], newest_W1 * move_WD)
+        later["covariate_moves"] = _smooth(rows["covariate_moves"], np.square(move_WD) + 0.3)
     if not all_finite(log_speed_W):
         reported_W = np.isfinite(log_speed_W)
         for name, new in later.items():
@@ -125,7 +127,7 @@ def moved_memory(rows: Rows, log_speed_W: Array, standard_WD: Array, known_WD: A
     return rows | later
 
 
-def _remembered(memory_WM: Array, seen_W: Array | None, log_speed_W: Array) -> Array:
+def _push_log_speeds(memory_WM: Array, seen_W: Array | None, log_speed_W: Array) -> Array:
     """Return the memory with these log speeds in front; averages start as plain means."""
     moved_WM = np.empty_like(memory_WM)
     moved_WM[:, 0] = log_speed_W
@@ -136,7 +138,7 @@ def _remembered(memory_WM: Array, seen_W: Array | None, log_speed_W: Array) -> A
     return moved_WM
 
 
-def _scaled(rows: Rows, bounded_W: Array, settled: np.bool_, change_W: Array) -> Array:
+def _update_scale(rows: Rows, bounded_W: Array, settled: np.bool_, change_W: Array) -> Array:
     """Return the running mean of the bounded sizes of changes; NaN before the second log speed."""
     scale_W, seen_W = rows["scale"], rows["seen"]
     if settled:
@@ -146,11 +148,11 @@ def _scaled(rows: Rows, bounded_W: Array, settled: np.bool_, change_W: Array) ->
     return np.where(seen_W == 1, np.abs(change_W), np.where(seen_W == 0, np.nan, later_W))
 
 
-def _smoothed(habit: Array, newest: Array) -> Array:
+def _smooth(habit: Array, newest: Array) -> Array:
     return habit + 0.03 * (newest - habit)
 
 
-DEFAULT = Training(epochs=40, batch_size=1024, learning_rate=5e-3, weight_decay=1e-2)
+DEFAULT_TRAINING = Training(epochs=40, batch_size=1024, learning_rate=5e-3, weight_decay=1e-2)
 
 
 class GatedNARX(Network):
@@ -198,7 +200,7 @@ class GatedNARX(Network):
         covariate_lags: int = 5,
         covariates: Sequence[str] | None = None,
         pretrained: bool = False,
-        training: Training = DEFAULT,
+        training: Training = DEFAULT_TRAINING,
     ) -> None:
         for name, value in (("hidden", hidden), ("covariate_lags", covariate_lags)):
             require_int(name, value, minimum=1)
@@ -207,10 +209,10 @@ class GatedNARX(Network):
         self.covariate_lags = covariate_lags
         self.pretrained = pretrained
         self.training = training
-        self._answer: tuple[Array, Array, Array] | None = None
-        self._scaled: tuple[Array, Array, tuple[Array, Array]] | None = None
+        self._cached_forecast: tuple[Array, Array, Array] | None = None
+        self._cached_standard: tuple[Array, Array, tuple[Array, Array]] | None = None
         if pretrained:
-            self.load_fitted_state(_shipped())
+            self.load_fitted_state(_load_shipped_state())
 
     # -- serving -------------------------------------------------------------------------------------------------
 
@@ -220,7 +222,7 @@ class GatedNARX(Network):
             "memory": np.full((count, LAGS + len(SMOOTHINGS)), np.nan),
             "scale": np.full(count, np.nan),
             "seen": np.zeros(count),
-            "echoes": np.tile(np.eye(1, ECHOES + 1)[0], (count, 1)),
+            "echoes": np.tile(np.eye(1, NUM_ECHOES + 1)[0], (count, 1)),
             "past_covariates": np.zeros((count, self.covariate_lags * covariates)),
             "known_before": np.zeros((count, covariates)),
             "together": np.zeros((count, covariates)),
@@ -235,32 +237,32 @@ class GatedNARX(Network):
         if horizon > 1:
             return self._log_speed_ahead(covariates_WD, horizon)
         # cached for these covariates until the next report
-        answer, memory_WM = self._answer, self.state["memory"]
+        answer, memory_WM = self._cached_forecast, self.state["memory"]
         if answer is None or answer[0] is not memory_WM or answer[1] is not covariates_WD:
-            answer = self._answer = (memory_WM, covariates_WD, self._next_log_speed(self.state, covariates_WD))
+            answer = self._cached_forecast = (memory_WM, covariates_WD, self._next_log_speed(self.state, covariates_WD))
         return answer[2]
 
     def _next_log_speed(self, rows: Rows, covariates_WD: Array) -> Array:
         last_W = rows["memory"][:, 0]
         if not self.weights_:
             return last_W
-        inputs_WF, references_WR, unit_W = gate_inputs(rows, *self._standard(rows, covariates_WD))
+        inputs_WF, references_WR, unit_W = gate_inputs(rows, *self._standardize(rows, covariates_WD))
         change_W = gated_layer(self.weights_, inputs_WF, references_WR, unit_W)
-        expected_W = last_W + scale_of(rows) * change_W
-        return np.asarray(np.minimum(np.maximum(expected_W, LOG_SPEEDS[0]), LOG_SPEEDS[1]))
+        expected_W = last_W + running_scale(rows) * change_W
+        return np.asarray(np.minimum(np.maximum(expected_W, LOG_SPEED_RANGE[0]), LOG_SPEED_RANGE[1]))
 
-    def _standard(self, rows: Rows, covariates_WD: Array) -> tuple[Array, Array]:
-        """Return covariates to serve with, as `_newly_scaled` does; none where no covariate was ever known."""
-        scaled, past_WQ = self._scaled, rows["past_covariates"]
+    def _standardize(self, rows: Rows, covariates_WD: Array) -> tuple[Array, Array]:
+        """Return covariates to serve with, as `_compute_standardized` does; none where no covariate was ever known."""
+        scaled, past_WQ = self._cached_standard, rows["past_covariates"]
         # The forecast asked for the same, and learning asks again.
         if scaled is None or scaled[0] is not past_WQ or scaled[1] is not covariates_WD:
-            standard = self._newly_scaled(rows, covariates_WD)
+            standard = self._compute_standardized(rows, covariates_WD)
             if not any_true(standard[1]):
                 standard = (covariates_WD[:, :0], covariates_WD[:, :0])
-            scaled = self._scaled = (past_WQ, covariates_WD, standard)
+            scaled = self._cached_standard = (past_WQ, covariates_WD, standard)
         return scaled[2]
 
-    def _newly_scaled(self, rows: Rows, covariates_WD: Array) -> tuple[Array, Array]:
+    def _compute_standardized(self, rows: Rows, covariates_WD: Array) -> tuple[Array, Array]:
         """Return the covariates in deviations, the last (or 0) where one is missing, and which were ever known."""
         standard_WD = (covariates_WD - self.covariate_mean_) / self.covariate_scale_
         # clipped at 4 standard deviations: the network was not fitted farther out
@@ -272,8 +274,8 @@ class GatedNARX(Network):
         known_WD = np.where(missing_WD, rows["known_before"], 1.0)
         return np.where(missing_WD, before_WD, standard_WD), known_WD
 
-    def _moved(self, rows: Rows, log_speed_W: Array, covariates_WD: Array) -> Rows:
-        return moved_memory(rows, log_speed_W, *self._standard(rows, covariates_WD))
+    def _advance(self, rows: Rows, log_speed_W: Array, covariates_WD: Array) -> Rows:
+        return advance_memory(rows, log_speed_W, *self._standardize(rows, covariates_WD))
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
@@ -284,26 +286,26 @@ class GatedNARX(Network):
     def _fit_weights(self, traces: Iterable[Trace], summary: TraceSummary, fitting: Fitting) -> None:
         from paceline.predictors.torch_fit import fit_gates
 
-        windows = collected(traces, summary, fitting, partial(self._examples, fitting))
+        windows = collect_windows(traces, summary, fitting, partial(self._make_examples, fitting))
         columns_DF = covariate_columns(len(self.covariate_names_), self.covariate_lags)
         # a fifth of the learning rate when training continues from fitted weights
         rate = (0.2 if self.weights_ else 1.0) * self.training.learning_rate
         training = replace(self.training, learning_rate=rate)
         self.weights_ = fit_gates(windows, columns_DF, self.hidden, training, fitting, self.weights_)
 
-    def _examples(self, fitting: Fitting, trace: Trace) -> Iterator[GateExamples]:
-        roles = list(fitting.roles(trace, self.training.validation))
-        for k, rows, covariates_WD, log_speed_W in self.situations(trace):
+    def _make_examples(self, fitting: Fitting, trace: Trace) -> Iterator[GateExamples]:
+        roles = list(fitting.window_roles(trace, self.training.validation))
+        for k, rows, covariates_WD, log_speed_W in self.replay_trace(trace):
             used_W, validates = roles[k]
-            target_W = (log_speed_W - rows["memory"][:, 0]) / scale_of(rows)
+            target_W = (log_speed_W - rows["memory"][:, 0]) / running_scale(rows)
             usable_W = used_W & np.isfinite(target_W) & np.isfinite(rows["scale"])
-            inputs_WF, references_WR, unit_W = gate_inputs(rows, *self._newly_scaled(rows, covariates_WD))
+            inputs_WF, references_WR, unit_W = gate_inputs(rows, *self._compute_standardized(rows, covariates_WD))
             validates_W = np.full(len(usable_W), validates)
-            yield GateExamples.chosen(usable_W, inputs_WF, target_W, validates_W, references_WR, unit_W)
+            yield GateExamples.select_rows(usable_W, inputs_WF, target_W, validates_W, references_WR, unit_W)
 
 
 @cache
-def _shipped() -> dict[str, NDArray[Any]]:
+def _load_shipped_state() -> dict[str, NDArray[Any]]:
     """Return the fitted parameters of the network that comes with the library."""
     import json
 

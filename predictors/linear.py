@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, Mask, all_finite
-from paceline.predictors.averages import smoothed
+from paceline.predictors.averages import smooth
 from paceline.predictors.fitting import Fitting
-from paceline.predictors.fleet import FleetPredictor, covariate_names
+from paceline.predictors.fleet import FleetPredictor, validated_covariate_names
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -28,17 +28,17 @@ Rows = dict[str, Array]
 LAGS, SMOOTHINGS = 6, np.array([0.5, 0.2, 0.05])
 """Number of past log speeds, and smoothings of the averages of log speed, that serve as inputs."""
 
-REFERENCES = LAGS - 1 + len(SMOOTHINGS)
+NUM_SPEED_INPUTS = LAGS - 1 + len(SMOOTHINGS)
 """Inputs made of these: all but the last log speed, from which the others are measured."""
 
-SCALE_SMOOTHING, SMALLEST_SCALE = 0.05, 1e-3
+SCALE_SMOOTHING, MIN_SCALE = 0.05, 1e-3
 """Weight of the newest change in a worker's running scale, and the least scale in log speed."""
 
-HUBER = 2.0
+HUBER_BOUND = 2.0
 """Errors beyond this many scales count linearly, and inputs beyond it get less weight."""
 
 
-def fresh_inputs(count: int, covariates: int) -> Rows:
+def initial_inputs(count: int, covariates: int) -> Rows:
     """Return the memory of ``count`` workers that have not reported."""
     return {
         "log_speed": np.full((count, LAGS), np.nan),
@@ -51,19 +51,19 @@ def fresh_inputs(count: int, covariates: int) -> Rows:
     }
 
 
-def inputs_of(rows: Rows, covariates_WD: Array, scale_W: Array, more: int = 0) -> Array:
+def make_inputs(rows: Rows, covariates_WD: Array, scale_W: Array, more: int = 0) -> Array:
     """Return how far references are from the last speed, then covariates from their mean and last value, in scales.
 
     ``more`` columns between the two are left for the caller to fill.
     """
     covariates, last_W1 = covariates_WD.shape[1], rows["log_speed"][:, :1]
-    begin = REFERENCES + more
+    begin = NUM_SPEED_INPUTS + more
     inputs_WF = np.empty((len(last_W1), begin + 2 * covariates), order="F")
     if more:
-        inputs_WF[:, REFERENCES:begin] = 0.0
+        inputs_WF[:, NUM_SPEED_INPUTS:begin] = 0.0
     np.subtract(rows["log_speed"][:, 1:], last_W1, out=inputs_WF[:, : LAGS - 1])
-    np.subtract(rows["averages"], last_W1, out=inputs_WF[:, LAGS - 1 : REFERENCES])
-    inputs_WF[:, :REFERENCES] /= scale_W[:, None]
+    np.subtract(rows["averages"], last_W1, out=inputs_WF[:, LAGS - 1 : NUM_SPEED_INPUTS])
+    inputs_WF[:, :NUM_SPEED_INPUTS] /= scale_W[:, None]
     if covariates:
         # Relative to the mean, so that the unit of a covariate does not matter.
         floor_WD = 1e-9 * np.abs(rows["covariate_mean"]) + 1e-150
@@ -78,7 +78,7 @@ def inputs_of(rows: Rows, covariates_WD: Array, scale_W: Array, more: int = 0) -
     return inputs_WF
 
 
-def target_of(rows: Rows, log_speed_W: Array, scale_W: Array) -> Array:
+def target_change(rows: Rows, log_speed_W: Array, scale_W: Array) -> Array:
     """Return the change to this log speed in scales, NaN for a worker without any change before to scale by."""
     target_W = (log_speed_W - rows["log_speed"][:, 0]) / scale_W
     if not all_finite(rows["scale"]):
@@ -86,31 +86,31 @@ def target_of(rows: Rows, log_speed_W: Array, scale_W: Array) -> Array:
     return np.asarray(target_W)
 
 
-def reach_of(inputs_WF: Array) -> Array:
+def max_step(inputs_WF: Array) -> Array:
     """Return the farthest that a step may go: as far as the worker has moved lately, and a little more."""
-    return np.asarray(np.maximum.reduce(np.abs(inputs_WF[:, :REFERENCES]), axis=1) + HUBER)
+    return np.asarray(np.maximum.reduce(np.abs(inputs_WF[:, :NUM_SPEED_INPUTS]), axis=1) + HUBER_BOUND)
 
 
-def bounded(step: Array, reach_W: Array) -> Array:
+def bound_step(step: Array, reach_W: Array) -> Array:
     """Return steps no farther than their reach: weights that have gone astray do bounded harm."""
     return np.asarray(np.minimum(np.maximum(step, -reach_W), reach_W))
 
 
-def farness(inputs_WF: Array, inputs: int) -> Array:
+def input_penalty(inputs_WF: Array, inputs: int) -> Array:
     """Return the factor by which an example counts less for its inputs: their mean square over Huber's, or 1.
 
     ``inputs`` is the number of all inputs, those that are 0 throughout and left out included.
     """
     square_W = np.add.reduce(np.square(inputs_WF), axis=1)
-    return np.asarray(np.maximum(square_W / (HUBER**2 * inputs), 1.0))
+    return np.asarray(np.maximum(square_W / (HUBER_BOUND**2 * inputs), 1.0))
 
 
-def doubt_of(error_W: Array, far_W: Array) -> Array:
-    """Return the factor by which an example counts less, 1 for a usual one: Huber's weights times ``farness``."""
-    return np.asarray(np.maximum(np.abs(error_W) / HUBER, 1.0) * far_W)
+def example_penalty(error_W: Array, far_W: Array) -> Array:
+    """Return the factor by which an example counts less, 1 for a usual one: Huber's weights times ``input_penalty``."""
+    return np.asarray(np.maximum(np.abs(error_W) / HUBER_BOUND, 1.0) * far_W)
 
 
-def move_inputs(rows: Rows, log_speed_W: Array, covariates_WD: Array, scale_W: Array) -> None:
+def advance_inputs(rows: Rows, log_speed_W: Array, covariates_WD: Array, scale_W: Array) -> None:
     """Move the delay line, averages, scale and covariates on; a worker that did not report keeps its own.
 
     Without columns no covariate is known, and none moves.
@@ -129,13 +129,13 @@ def move_inputs(rows: Rows, log_speed_W: Array, covariates_WD: Array, scale_W: A
         scale_W = np.where(np.isnan(rows["scale"]), change_W, later_W)
         rows["scale"] = np.where(np.isfinite(change_W), scale_W, rows["scale"])
         rows["log_speed"] = np.where(seen_W[:, None], moved_WR, rows["log_speed"])
-        rows["averages"] = smoothed(rows["averages"], log_speed_W[:, None], SMOOTHINGS)
+        rows["averages"] = smooth(rows["averages"], log_speed_W[:, None], SMOOTHINGS)
     if covariates_WD.shape[1]:
-        _move_covariates(rows, covariates_WD)
+        _advance_covariates(rows, covariates_WD)
     rows["seen"] = rows["seen"] + seen_W
 
 
-def _move_covariates(rows: Rows, covariates_WD: Array) -> None:
+def _advance_covariates(rows: Rows, covariates_WD: Array) -> None:
     off_WD = covariates_WD - rows["covariate_mean"]
     # plain means of the first 50 values, then running ones
     rate_W1 = np.maximum(0.02, 1.0 / (rows["seen"] + 1.0))[:, None]
@@ -149,12 +149,12 @@ def _move_covariates(rows: Rows, covariates_WD: Array) -> None:
     rows["covariate_spread"], rows["covariate_mean"], rows["last_covariates"] = spread_WD, mean_WD, covariates_WD
 
 
-def scale_of(rows: Rows) -> Array:
+def running_scale(rows: Rows) -> Array:
     """Return the running scale of each worker's changes in log speed, ``[W]``, never zero."""
-    return np.asarray(np.fmax(rows["scale"], SMALLEST_SCALE))
+    return np.asarray(np.fmax(rows["scale"], MIN_SCALE))
 
 
-def learn(
+def rls_step(
     weights_WF: Array,
     covariance_WFF: Array,
     inputs_WF: Array,
@@ -228,7 +228,7 @@ class RLS(FleetPredictor):
         if not 0.9 < forgetting <= 1.0:
             raise ValueError(f"forgetting must lie in (0.9, 1], got {forgetting}")
         super().__init__()
-        self.covariates = None if covariates is None else covariate_names(covariates)
+        self.covariates = None if covariates is None else validated_covariate_names(covariates)
         self.forgetting = forgetting
         self.covariate_names_: tuple[str, ...] = self.covariates or ()
         self._cached: tuple[Array, Array, Array, Array] | None = None
@@ -238,12 +238,12 @@ class RLS(FleetPredictor):
 
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
         """Learn from traces that may be read more than once and never all at once."""
-        summary = fitting.summarized(traces)
+        summary = fitting.summarize(traces)
         if not fitting.warm:  # otherwise workers start from the earlier prior, and move it as far as they move
-            self.covariate_names_ = summary.chosen_covariates(self.covariates, shared=True)
+            self.covariate_names_ = summary.select_covariates(self.covariates, shared=True)
             self._set_zero_prior()
         learned = []
-        for trace in fitting.without_held_out(traces):
+        for trace in fitting.drop_held_out(traces):
             served = copy.copy(self)
             served.reset(trace.workers)
             covariates_TWD = trace.covariates_named(self.covariate_names_)
@@ -261,7 +261,7 @@ class RLS(FleetPredictor):
         return self
 
     def _set_zero_prior(self) -> None:
-        inputs = REFERENCES + 2 * len(self.covariate_names_)
+        inputs = NUM_SPEED_INPUTS + 2 * len(self.covariate_names_)
         self.prior_weights_ = np.zeros(inputs)
         self.prior_variance_ = np.full(inputs, PRIOR_VARIANCE)
 
@@ -277,7 +277,7 @@ class RLS(FleetPredictor):
         self._set_zero_prior()
         self.prior_weights_ = np.array(state.get("prior_weights", self.prior_weights_))
         self.prior_variance_ = np.array(state.get("prior_variance", self.prior_variance_))
-        inputs = (REFERENCES + 2 * len(self.covariate_names_),)
+        inputs = (NUM_SPEED_INPUTS + 2 * len(self.covariate_names_),)
         for name, values in (("prior_weights", self.prior_weights_), ("prior_variance", self.prior_variance_)):
             if values.shape != inputs or not np.isfinite(values).all():
                 raise ValueError(f"{name} must hold {inputs[0]} finite numbers, got the shape {values.shape}")
@@ -287,32 +287,35 @@ class RLS(FleetPredictor):
     # -- serving -------------------------------------------------------------------------------------------------
 
     def initial_state(self, count: int) -> dict[str, Array]:
-        return fresh_inputs(count, len(self.covariate_names_)) | {
+        return initial_inputs(count, len(self.covariate_names_)) | {
             "weights": np.tile(self.prior_weights_, (count, 1)),
             "covariance": np.tile(np.diag(self.prior_variance_), (count, 1, 1)),
         }
 
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
         rows, (inputs_WF, scale_W) = self.state, self._inputs(covariates_WD)
-        step_W = bounded(np.add.reduce(inputs_WF * rows["weights"], axis=1), reach_of(inputs_WF))
+        step_W = bound_step(np.add.reduce(inputs_WF * rows["weights"], axis=1), max_step(inputs_WF))
         return np.asarray(np.exp(rows["log_speed"][:, 0] + scale_W * step_W))
 
     def _inputs(self, covariates_WD: Array) -> tuple[Array, Array]:
         """Return the inputs, and each worker's scale, cached from the forecast until its iteration is learned."""
         cached, memory_WR = self._cached, self.state["log_speed"]
         if cached is None or cached[0] is not memory_WR or cached[1] is not covariates_WD:
-            scale_W = scale_of(self.state)
-            cached = self._cached = (memory_WR, covariates_WD, inputs_of(self.state, covariates_WD, scale_W), scale_W)
+            scale_W = running_scale(self.state)
+            cached = self._cached = (memory_WR, covariates_WD, make_inputs(self.state, covariates_WD, scale_W), scale_W)
         return cached[2], cached[3]
 
     # -- learning ------------------------------------------------------------------------------------------------
 
     def update(self, speed_W: Array, covariates_WD: Array) -> None:
         log_speed_W, (inputs_WF, scale_W) = np.log(speed_W), self._inputs(covariates_WD)
-        target_W = target_of(self.state, log_speed_W, scale_W)
+        target_W = target_change(self.state, log_speed_W, scale_W)
         weights_WF, covariance_WFF = self.state["weights"], self.state["covariance"]
         error_W = target_W - np.add.reduce(inputs_WF * weights_WF, axis=1)
-        doubt_W, largest = doubt_of(error_W, farness(inputs_WF, inputs_WF.shape[1])), float(self.prior_variance_.sum())
-        learn(weights_WF, covariance_WFF, inputs_WF, error_W, doubt_W, self.forgetting, largest)
+        doubt_W, largest = (
+            example_penalty(error_W, input_penalty(inputs_WF, inputs_WF.shape[1])),
+            float(self.prior_variance_.sum()),
+        )
+        rls_step(weights_WF, covariance_WFF, inputs_WF, error_W, doubt_W, self.forgetting, largest)
         self._cached = None
-        move_inputs(self.state, log_speed_W, covariates_WD, scale_W)
+        advance_inputs(self.state, log_speed_W, covariates_WD, scale_W)

@@ -16,13 +16,13 @@ import numpy as np
 from paceline._arrays import Array, Mask, all_finite
 from paceline.predictors.averages import EWMA, Averages, LastValue
 from paceline.predictors.fleet import FleetPredictor
-from paceline.predictors.nested import Ahead, NestedPredictor, adopted
+from paceline.predictors.nested import HorizonState, NestedPredictor, as_fleet_predictor
 from paceline.predictors.protocol import Predictor, Report
 
-DISCOUNT, SHARE = 0.998, 0.01
+DISCOUNT, UNIFORM_SHARE = 0.998, 0.01
 """Factor by which the past fades in each iteration, and the part of the trust that all experts share equally."""
 
-SCALE_SMOOTHING, LARGEST_ERROR = 0.05, 3.0
+SCALE_SMOOTHING, MAX_ERROR = 0.05, 3.0
 """Weight of the newest error in a worker's running scale, and the most scales that one iteration may count for."""
 
 
@@ -81,19 +81,19 @@ class Mixture(NestedPredictor):
             raise ValueError(f"experts must be a list of at least one predictor or name, got {experts!r}")
         super().__init__()
         self.experts = tuple(experts)
-        self._inner = _averages_together([adopted(expert) for expert in self.experts])
+        self._inner = _merge_averages([as_fleet_predictor(expert) for expert in self.experts])
         # If no expert's forecast depends on the batch size, one forecast serves both to plan with and to be judged.
         self._single_query = all(
             type(inner).forecast_speed_at is FleetPredictor.forecast_speed_at for inner in self._inner
         )
         self._columns = sum(inner.columns for inner in self._inner)
-        self._answers: dict[int, _Answer] = {}
+        self._cached_forecasts: dict[int, _CachedForecast] = {}
 
     @property
     def weights(self) -> Array:
         """Trust in each expert, ``[W, E]``, in the order of ``experts``; each row sums to 1."""
         self._require_fleet()
-        return weights_of(self.state)
+        return expert_weights(self.state)
 
     def initial_state(self, count: int) -> dict[str, Array]:
         return {
@@ -102,13 +102,13 @@ class Mixture(NestedPredictor):
             "scale": np.full(count, np.nan),
         }
 
-    def _width_ahead(self) -> int:
+    def _horizon_record_width(self) -> int:
         return self._columns + 1
 
     def _forget(self, forgotten_W: Mask) -> None:
         """Reset workers; forecasts already made of them are not scored."""
         super()._forget(forgotten_W)
-        for answer in self._answers.values():
+        for answer in self._cached_forecasts.values():
             answer.expected_WE[forgotten_W] = np.nan
             answer.mean_W[forgotten_W] = np.nan
 
@@ -118,33 +118,39 @@ class Mixture(NestedPredictor):
         return np.exp(self.forecast_log_speed(covariates_WD, horizon))
 
     def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        return self._answered(covariates_WD, horizon, self._at(horizon) if horizon > 1 else None).mean_W
+        return self._get_forecast(covariates_WD, horizon, self._horizon_state(horizon) if horizon > 1 else None).mean_W
 
     def forecast_speed_at(self, samples_W: Array, covariates_WD: Array) -> Array:
         """Return the mixed forecast, and keep the experts' own: the next report shows how far each was off."""
         if self._single_query:
-            return np.exp(self._answered(covariates_WD, 1, None).mean_W)
-        expected_WE = self._expected(
+            return np.exp(self._get_forecast(covariates_WD, 1, None).mean_W)
+        expected_WE = self._expert_forecasts(
             covariates_WD, lambda inner, mine: np.log(inner.forecast_speed_at(samples_W, mine))
         )
-        answer = self._answers[1] = _Answer(None, None, expected_WE, _mean(self.weights, expected_WE))
+        answer = self._cached_forecasts[1] = _CachedForecast(
+            None, None, expected_WE, _weighted_mean(self.weights, expected_WE)
+        )
         return np.exp(answer.mean_W)
 
-    def _answered(self, covariates_WD: Array, horizon: int, ahead: Ahead | None) -> _Answer:
+    def _get_forecast(self, covariates_WD: Array, horizon: int, ahead: HorizonState | None) -> _CachedForecast:
         """Return the answer for these covariates and this horizon, cached until the next report."""
         rows = self.state if ahead is None else ahead.state
-        answer, regret_WE = self._answers.get(horizon), rows["regret"]
+        answer, regret_WE = self._cached_forecasts.get(horizon), rows["regret"]
         if answer is None or answer.regret_WE is not regret_WE or answer.covariates is not covariates_WD:
-            expected_WE = self._expected(covariates_WD, lambda inner, mine: inner.forecast_log_speed(mine, horizon))
-            answer = _Answer(regret_WE, covariates_WD, expected_WE, _mean(weights_of(rows), expected_WE))
-            self._answers[horizon] = answer
+            expected_WE = self._expert_forecasts(
+                covariates_WD, lambda inner, mine: inner.forecast_log_speed(mine, horizon)
+            )
+            answer = _CachedForecast(
+                regret_WE, covariates_WD, expected_WE, _weighted_mean(expert_weights(rows), expected_WE)
+            )
+            self._cached_forecasts[horizon] = answer
         return answer
 
-    def _expected(self, covariates_WD: Array, ask: Callable[[FleetPredictor, Array], Array]) -> Array:
+    def _expert_forecasts(self, covariates_WD: Array, ask: Callable[[FleetPredictor, Array], Array]) -> Array:
         """Return the log speed that each expert expects."""
         expected_EW = np.empty((self._columns, len(covariates_WD)))
         first = 0
-        for inner, mine_WD in self._with_covariates(covariates_WD):
+        for inner, mine_WD in self._pair_with_covariates(covariates_WD):
             end = first + inner.columns
             expected_EW[first:end] = ask(inner, mine_WD).T
             first = end
@@ -153,20 +159,20 @@ class Mixture(NestedPredictor):
     # -- learning ------------------------------------------------------------------------------------------------
 
     def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
-        log_speed_W, answers = np.log(speed_W), self._answers
-        for ahead in self._active_horizons() if self._ahead else ():
-            answer = self._answered(covariates_WD, ahead.horizon, ahead)
-            passed_WP = ahead.passed(np.concatenate([answer.expected_WE, answer.mean_W[:, None]], axis=1))
+        log_speed_W, answers = np.log(speed_W), self._cached_forecasts
+        for ahead in self._active_horizons() if self._horizon_states else ():
+            answer = self._get_forecast(covariates_WD, ahead.horizon, ahead)
+            passed_WP = ahead.swap_forecast(np.concatenate([answer.expected_WE, answer.mean_W[:, None]], axis=1))
             _learn_weights(ahead.state, log_speed_W, passed_WP[:, :-1], passed_WP[:, -1], ahead=True)
         if 1 in answers:
             _learn_weights(self.state, log_speed_W, answers[1].expected_WE, answers[1].mean_W)
         answers.clear()
-        for inner, mine_WD in self._with_covariates(covariates_WD):
+        for inner, mine_WD in self._pair_with_covariates(covariates_WD):
             inner.update_from_report(report, speed_W, mine_WD)
 
 
 @dataclass(frozen=True, eq=False)
-class _Answer:
+class _CachedForecast:
     """Cached forecasts of the experts and the mixture, with the report and covariates that they were made from."""
 
     regret_WE: Array | None
@@ -175,17 +181,17 @@ class _Answer:
     mean_W: Array
 
 
-def weights_of(rows: Mapping[str, Array]) -> Array:
+def expert_weights(rows: Mapping[str, Array]) -> Array:
     """Return how far each expert is trusted, ``[W, E]``."""
     count = rows["regret"].shape[1]
-    rate_WE = np.minimum(0.5 / LARGEST_ERROR, np.sqrt(math.log(count + 1.0) / np.maximum(rows["square"], 1e-12)))
+    rate_WE = np.minimum(0.5 / MAX_ERROR, np.sqrt(math.log(count + 1.0) / np.maximum(rows["square"], 1e-12)))
     merit_WE = rate_WE * (rows["regret"] - rate_WE * rows["square"]) + np.log(rate_WE)
     trust_WE = np.exp(merit_WE - np.maximum.reduce(merit_WE, axis=1, keepdims=True))
-    trust_WE *= (1.0 - SHARE) / np.add.reduce(trust_WE, axis=1, keepdims=True)
-    return np.asarray(trust_WE + SHARE / count)
+    trust_WE *= (1.0 - UNIFORM_SHARE) / np.add.reduce(trust_WE, axis=1, keepdims=True)
+    return np.asarray(trust_WE + UNIFORM_SHARE / count)
 
 
-def _mean(weights_WE: Array, expected_WE: Array) -> Array:
+def _weighted_mean(weights_WE: Array, expected_WE: Array) -> Array:
     """Return the weighted mean over the experts that know the worker, NaN where none does."""
     mean_W = np.add.reduce(weights_WE * expected_WE, axis=1)
     if all_finite(mean_W):
@@ -214,8 +220,8 @@ def _learn_weights(
     everyone = all_finite(scale_W)  # everybody reported, and not for the first time
     if not everyone:
         scale_W = np.where(np.isnan(rows["scale"]), size_W, scale_W)
-    better_WE = _bounded((expected_WE - mean_W[:, None]) / scale_W[:, None])
-    gain_WE = _bounded(error_W / scale_W)[:, None] * better_WE
+    better_WE = _clip_error((expected_WE - mean_W[:, None]) / scale_W[:, None])
+    gain_WE = _clip_error(error_W / scale_W)[:, None] * better_WE
     discount: Array | float = DISCOUNT
     if not all_finite(gain_WE):
         gain_WE[np.isnan(gain_WE)] = 0.0  # a worker that did not report, or one that the expert does not know
@@ -228,21 +234,21 @@ def _learn_weights(
     rows["scale"] = scale_W
 
 
-def _bounded(error: Array) -> Array:
-    return np.minimum(np.maximum(error, -LARGEST_ERROR), LARGEST_ERROR)
+def _clip_error(error: Array) -> Array:
+    return np.minimum(np.maximum(error, -MAX_ERROR), MAX_ERROR)
 
 
-def _averages_together(experts: Sequence[FleetPredictor]) -> tuple[FleetPredictor, ...]:
+def _merge_averages(experts: Sequence[FleetPredictor]) -> tuple[FleetPredictor, ...]:
     """Return the experts with neighboring plain averages merged: five of them then cost as much as one."""
     together: list[FleetPredictor] = []
-    for plain, group in groupby(experts, key=lambda expert: _smoothing_of(expert) is not None):
+    for plain, group in groupby(experts, key=lambda expert: _plain_smoothing(expert) is not None):
         neighbors = list(group)
-        smoothings = [smoothing for expert in neighbors if (smoothing := _smoothing_of(expert))]
+        smoothings = [smoothing for expert in neighbors if (smoothing := _plain_smoothing(expert))]
         together += [Averages(smoothings)] if plain and len(neighbors) > 1 else neighbors
     return tuple(together)
 
 
-def _smoothing_of(expert: FleetPredictor) -> float | None:
+def _plain_smoothing(expert: FleetPredictor) -> float | None:
     """Return the smoothing of a plain average, 1 for the last value, and None for any other predictor."""
     if type(expert) is LastValue:
         return 1.0

@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline.predictors.fleet import FleetPredictor
 
-kinds: dict[str, type[FleetPredictor]] = {}
+registry: dict[str, type[FleetPredictor]] = {}
 """Every registered class by its plain name. ``predictors/__init__.py`` fills it, so that a predictor made of others can
 take their names without importing them, which would close an import cycle."""
 
@@ -25,24 +25,24 @@ def register(*classes: type[FleetPredictor]) -> None:
 
     Examples
     --------
-    >>> class Doubled(kinds["ewma"]): ...
+    >>> class Doubled(registry["ewma"]): ...
     >>> register(Doubled)
     >>> named("doubled")
     Doubled()
-    >>> del kinds["doubled"]
+    >>> del registry["doubled"]
     """
     for kind in classes:
-        registered = kinds.get(_plain(kind.__name__), kind)
+        registered = registry.get(_normalize_name(kind.__name__), kind)
         other = f"{registered.__module__}.{registered.__qualname__}"
         if other != f"{kind.__module__}.{kind.__qualname__}":  # not defined once more
             raise ValueError(f"the name {name_of(kind)!r} belongs to {other}: rename yours")
-        kinds[_plain(kind.__name__)] = kind
+        registry[_normalize_name(kind.__name__)] = kind
 
 
 def name_of(kind: type) -> str:
     """Return the name of a class as typed on the command line.
 
-    >>> [name_of(kinds[plain]) for plain in ("huberewma", "gatednarx", "lastvalue")]
+    >>> [name_of(registry[plain]) for plain in ("huberewma", "gatednarx", "lastvalue")]
     ['huber-ewma', 'gated-narx', 'last-value']
     """
     return re.sub("(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", kind.__name__).lower()
@@ -70,27 +70,27 @@ def named(text: str) -> FleetPredictor:
     (Auto(covariates=('cpu_load',)), ('cpu_load',))
     """
     name, _, arguments = text.partition(":")
-    kind = kinds.get(_plain(name))
+    kind = registry.get(_normalize_name(name))
     if kind is None:
-        raise ValueError(f"there is no predictor {name!r}; there are {list(map(name_of, kinds.values()))}")
-    return built(kind, arguments)
+        raise ValueError(f"there is no predictor {name!r}; there are {list(map(name_of, registry.values()))}")
+    return build_predictor(kind, arguments)
 
 
-def built(kind: type[FleetPredictor], arguments: str) -> FleetPredictor:
+def build_predictor(kind: type[FleetPredictor], arguments: str) -> FleetPredictor:
     """Return a new predictor of a class, from its arguments as they are typed: ``lags=8,hidden=16``."""
-    values = _arguments(arguments)
+    values = _parse_arguments(arguments)
     parameters = signature(kind).parameters
     if isinstance(values.get("covariates"), str):
         values["covariates"] = (values["covariates"],)
     if "training" in parameters:
-        values = _with_training(values, parameters["training"].default, set(parameters))
+        values = _gather_training(values, parameters["training"].default, set(parameters))
     unknown = [argument for argument in values if argument not in parameters]
     if unknown:
         raise ValueError(f"{kind.__name__} has no argument {unknown}; it has {list(signature(kind).parameters)}")
     return kind(**values)
 
 
-def _with_training(values: dict[str, Any], default: object, arguments: set[str]) -> dict[str, Any]:
+def _gather_training(values: dict[str, Any], default: object, arguments: set[str]) -> dict[str, Any]:
     """Return the arguments with those of :class:`Training`, such as ``learning_rate``, gathered in ``training``."""
     from paceline.predictors.network import Training
 
@@ -101,7 +101,7 @@ def _with_training(values: dict[str, Any], default: object, arguments: set[str])
     return {n: v for n, v in values.items() if n not in inside} | {"training": replace(start, **inside)}
 
 
-def _arguments(text: str) -> dict[str, Any]:
+def _parse_arguments(text: str) -> dict[str, Any]:
     """Parse ``lags=8,hidden=16``: names and literal values only, so that nothing is executed."""
     try:
         call = ast.parse(f"f({text})", mode="eval").body
@@ -118,5 +118,5 @@ def _arguments(text: str) -> dict[str, Any]:
     raise ValueError(f"{text!r} must be arguments like lags=8,hidden=16 or covariates=('cpu_load','memory')")
 
 
-def _plain(name: str) -> str:
+def _normalize_name(name: str) -> str:
     return name.lower().replace("-", "").replace("_", "")

@@ -14,15 +14,15 @@ import numpy as np
 from paceline._arrays import Array
 from paceline.predictors.fitting import Fitting, TraceSummary
 from paceline.predictors.fleet import require_int
-from paceline.predictors.linear import scale_of
+from paceline.predictors.linear import running_scale
 from paceline.predictors.network import (
-    LOG_SPEEDS,
+    LOG_SPEED_RANGE,
     Examples,
     Network,
     Rows,
     Training,
     Windows,
-    collected,
+    collect_windows,
     residual_layer,
 )
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SMOOTHINGS = np.array([0.4, 0.1, 0.02])
 """Weights of the newest iteration in a worker's averages of log speed and of covariates."""
 
-DEFAULT = Training()
+DEFAULT_TRAINING = Training()
 
 
 class NARX(Network):
@@ -84,7 +84,7 @@ class NARX(Network):
         covariate_lags: int = 2,
         hidden: int = 16,
         covariates: Sequence[str] | None = None,
-        training: Training = DEFAULT,
+        training: Training = DEFAULT_TRAINING,
     ) -> None:
         for name, value in (("lags", lags), ("covariate_lags", covariate_lags), ("hidden", hidden)):
             require_int(name, value, minimum=1)
@@ -97,12 +97,14 @@ class NARX(Network):
     def _fit_weights(self, traces: Iterable[Trace], summary: TraceSummary, fitting: Fitting) -> None:
         from paceline.predictors.torch_fit import fit_residual
 
-        windows = collected(traces, summary, fitting, partial(self._examples, fitting), f"{self.lags} lags")
+        windows = collect_windows(traces, summary, fitting, partial(self._make_examples, fitting), f"{self.lags} lags")
         fitted = partial(fit_residual, windows, self.lags - 1, self.hidden, self.training, fitting)
         if self.weights_:
             self.weights_ = fitted(self.weights_["linear"], self.weights_)
             return
-        linear = linear_path(windows, windows.width("inputs") - (self.covariate_lags + 1) * len(self.covariate_names_))
+        linear = fit_linear_path(
+            windows, windows.width("inputs") - (self.covariate_lags + 1) * len(self.covariate_names_)
+        )
         alone, with_path = fitted(np.zeros_like(linear)), fitted(linear)
         # keep the linear path only if it takes away 3% of the validation loss: it assumes that speeds return
         # to their means
@@ -121,9 +123,9 @@ class NARX(Network):
             "past_covariates": np.zeros((count, self.covariate_lags, covariates)),
         }
 
-    def _moved(self, rows: Rows, log_speed_W: Array, covariates_WD: Array) -> Rows:
+    def _advance(self, rows: Rows, log_speed_W: Array, covariates_WD: Array) -> Rows:
         """Return the state one iteration later; a worker that did not report keeps its past speeds and averages."""
-        standard_WD = self._standard(rows, covariates_WD)
+        standard_WD = self._standardize(rows, covariates_WD)
         change_W = np.abs(log_speed_W - rows["log_speed"][:, 0])
         # The newest change weighs 5% in a worker's running scale.
         smoothed_W = rows["scale"] + 0.05 * (change_W - rows["scale"])
@@ -148,23 +150,23 @@ class NARX(Network):
         if not self.weights_:
             return last_W
         inputs_WF = self._inputs(rows, covariates_WD)
-        change_W = scale_of(rows) * residual_layer(np, self.weights_, self.lags - 1, inputs_WF)
-        return np.asarray(np.clip(last_W + change_W, *LOG_SPEEDS))
+        change_W = running_scale(rows) * residual_layer(np, self.weights_, self.lags - 1, inputs_WF)
+        return np.asarray(np.clip(last_W + change_W, *LOG_SPEED_RANGE))
 
     def _inputs(self, rows: dict[str, Array], covariates_WD: Array) -> Array:
         """Return what the linear path sees, all of it in running scales, then the covariates now and in the past."""
         log_speed_WP, past_WQD, count = rows["log_speed"], rows["past_covariates"], len(covariates_WD)
-        standard_WD, last_W1 = self._standard(rows, covariates_WD), log_speed_WP[:, :1]
+        standard_WD, last_W1 = self._standardize(rows, covariates_WD), log_speed_WP[:, :1]
         above_WVS = np.concatenate([last_W1, standard_WD], axis=1)[:, :, None] - rows["averages"]
         moves = (last_W1 - log_speed_WP[:, 1:], above_WVS.reshape(count, -1), standard_WD - past_WQD[:, 0])
-        moves_WL = np.concatenate(moves, axis=1) / scale_of(rows)[:, None]
+        moves_WL = np.concatenate(moves, axis=1) / running_scale(rows)[:, None]
         moves_WL[np.isnan(moves_WL)] = 0.0  # not known yet
         past_WP = moves_WL[:, : self.lags - 1 + len(SMOOTHINGS)]
         # at most 20 running scales from the last, the most that a single jump is at first
         np.clip(past_WP, -20.0, 20.0, out=past_WP)
         return np.concatenate([moves_WL, standard_WD, past_WQD.reshape(count, -1)], axis=1)
 
-    def _standard(self, rows: Rows, covariates_WD: Array) -> Array:
+    def _standardize(self, rows: Rows, covariates_WD: Array) -> Array:
         """Return the covariates in deviations from their mean; a missing one keeps its previous value."""
         if not self.covariate_names_:
             return covariates_WD
@@ -174,30 +176,30 @@ class NARX(Network):
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
-    def _examples(self, fitting: Fitting, trace: Trace) -> Iterator[Examples]:
-        roles = list(fitting.roles(trace, self.training.validation))
-        for k, rows, covariates_WD, log_speed_W in self.situations(trace):
+    def _make_examples(self, fitting: Fitting, trace: Trace) -> Iterator[Examples]:
+        roles = list(fitting.window_roles(trace, self.training.validation))
+        for k, rows, covariates_WD, log_speed_W in self.replay_trace(trace):
             used_W, validates = roles[k]
-            target_W = (log_speed_W - rows["log_speed"][:, 0]) / scale_of(rows)
+            target_W = (log_speed_W - rows["log_speed"][:, 0]) / running_scale(rows)
             usable_W = used_W & np.isfinite(target_W) & np.isfinite(rows["scale"])
             inputs_WF = self._inputs(rows, covariates_WD)
-            yield Examples.chosen(usable_W, inputs_WF, target_W, np.full(len(usable_W), validates))
+            yield Examples.select_rows(usable_W, inputs_WF, target_W, np.full(len(usable_W), validates))
 
     def _validation_loss(self, windows: Windows, weights: Mapping[str, Array]) -> float:
         losses = []
-        for inputs_NF, targets_N in _blocks(windows, validates=True):
+        for inputs_NF, targets_N in _iter_blocks(windows, validates=True):
             error_N = np.abs(residual_layer(np, weights, self.lags - 1, inputs_NF) - targets_N)
             losses.append(np.where(error_N < 1.0, np.square(error_N) / 2.0, error_N - 0.5))
         return float(np.concatenate(losses).mean())
 
 
-def linear_path(windows: Windows, width: int) -> Array:
+def fit_linear_path(windows: Windows, width: int) -> Array:
     """Return the robust ridge regression of the targets on the first inputs, over the windows that do not validate."""
     weights_L: Array = np.zeros(width)
     for bound in (np.inf, 3.0, 3.0, 3.0):  # errors beyond 3 running scales count linearly
         # shrunk as by 100 windows: less makes it worse where the second half of a trace is unlike the first
         gram_LL, moment_L = 100.0 * np.eye(width), np.zeros(width)
-        for inputs_NF, targets_N in _blocks(windows, validates=False):
+        for inputs_NF, targets_N in _iter_blocks(windows, validates=False):
             inputs_NL = inputs_NF[:, :width]
             error_N = np.abs(targets_N - inputs_NL @ weights_L)
             weighted_NL = inputs_NL * np.minimum(1.0, bound / np.maximum(error_N, 1e-9))[:, None]
@@ -207,7 +209,7 @@ def linear_path(windows: Windows, width: int) -> Array:
     return weights_L
 
 
-def _blocks(windows: Windows, validates: bool) -> Iterator[tuple[Array, Array]]:
+def _iter_blocks(windows: Windows, validates: bool) -> Iterator[tuple[Array, Array]]:
     """Yield the inputs and targets of those windows that validate, or of the others, block by block."""
     records = windows.records
     # A window that is not finite is left to the training, which names the trace that it comes from.

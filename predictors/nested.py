@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from paceline.datasets import Trace
 
 
-MAX_HORIZONS, MAX_HORIZON = 3, 64
+MAX_ACTIVE_HORIZONS, MAX_HORIZON = 3, 64
 """Most horizons above 1 learned at the same time, and the farthest: what is expected is kept until it passes."""
 
 
-class Ahead(FleetPredictor):
+class HorizonState(FleetPredictor):
     """State learned for one horizon above 1, and the forecasts at this horizon of iterations still to come."""
 
     def __init__(self, owner: NestedPredictor, horizon: int) -> None:
@@ -38,13 +38,13 @@ class Ahead(FleetPredictor):
         self.owner, self.horizon = owner, horizon
 
     def initial_state(self, count: int) -> dict[str, Array]:
-        expected = np.full((count, self.horizon - 1, self.owner._width_ahead()), np.nan, order="F")
-        return self.owner._fresh_ahead(count) | {"expected": expected}
+        expected = np.full((count, self.horizon - 1, self.owner._horizon_record_width()), np.nan, order="F")
+        return self.owner._initial_horizon_state(count) | {"expected": expected}
 
     def initial_shared_state(self) -> dict[str, Array]:
-        return self.owner._fresh_fleet_ahead() | {"idle": np.zeros(1), "place": np.zeros(1)}
+        return self.owner._initial_shared_horizon_state() | {"idle": np.zeros(1), "place": np.zeros(1)}
 
-    def passed(self, expected_WP: Array) -> Array:
+    def swap_forecast(self, expected_WP: Array) -> Array:
         """Store a later iteration's forecast, and return the stored one of the iteration just finished, ``[W, P]``.
 
         Numbers at the end that are left out are not known, and not returned.
@@ -58,19 +58,19 @@ class Ahead(FleetPredictor):
         return passed_WP
 
 
-PREFIX = "learned/adopted/"
+ADAPTER_PREFIX = "learned/adopted/"
 
 
-def adopted(predictor: str | Predictor) -> FleetPredictor:
-    """Return a predictor that a wrapper can hold: a new one by name, or a copy of the given one."""
+def as_fleet_predictor(predictor: str | Predictor) -> FleetPredictor:
+    """Return a new predictor by its name, or a copy of one; a user's own class gets a :class:`PredictorAdapter`."""
     if isinstance(predictor, str):
         return named(predictor)
     mine = copy.deepcopy(predictor)
-    return mine if isinstance(mine, FleetPredictor) else Adopted(mine)
+    return mine if isinstance(mine, FleetPredictor) else PredictorAdapter(mine)
 
 
-class Adopted(FleetPredictor):
-    """A user's own predictor, called only through the public contract."""
+class PredictorAdapter(FleetPredictor):
+    """Adapter of a user's own predictor, which is called only through the public contract."""
 
     def __init__(self, predictor: Predictor) -> None:
         super().__init__()
@@ -103,11 +103,15 @@ class Adopted(FleetPredictor):
         self.predictor.rename(old, new)
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
-        return super().state_dict() | {PREFIX + name: value for name, value in self.predictor.state_dict().items()}
+        return super().state_dict() | {
+            ADAPTER_PREFIX + name: value for name, value in self.predictor.state_dict().items()
+        }
 
     def load_state_dict(self, state: Mapping[str, NDArray[Any]]) -> None:
-        super().load_state_dict({name: value for name, value in state.items() if not name.startswith(PREFIX)})
-        mine = {name.removeprefix(PREFIX): value for name, value in state.items() if name.startswith(PREFIX)}
+        super().load_state_dict({name: value for name, value in state.items() if not name.startswith(ADAPTER_PREFIX)})
+        mine = {
+            name.removeprefix(ADAPTER_PREFIX): value for name, value in state.items() if name.startswith(ADAPTER_PREFIX)
+        }
         self.predictor.load_state_dict(mine)
 
     def initial_state(self, count: int) -> dict[str, Array]:
@@ -133,31 +137,31 @@ class NestedPredictor(FleetPredictor):
     """
 
     _inner: tuple[FleetPredictor, ...] = ()
-    _read: tuple[tuple[str, ...], list[NDArray[np.intp] | None]] | None = None
-    _split: tuple[Array, Sequence[tuple[FleetPredictor, Array]]] | None = None
+    _cached_layout: tuple[tuple[str, ...], list[NDArray[np.intp] | None]] | None = None
+    _cached_pairs: tuple[Array, Sequence[tuple[FleetPredictor, Array]]] | None = None
 
     def __init__(self) -> None:
         super().__init__()
-        self._ahead: dict[int, Ahead] = {}
+        self._horizon_states: dict[int, HorizonState] = {}
 
     @property
     def covariate_names(self) -> tuple[str, ...]:
         """The covariates that any of the inner predictors reads."""
-        return (self._read or self._reading())[0]
+        return (self._cached_layout or self._covariate_layout())[0]
 
-    def _reading(self) -> tuple[tuple[str, ...], list[NDArray[np.intp] | None]]:
+    def _covariate_layout(self) -> tuple[tuple[str, ...], list[NDArray[np.intp] | None]]:
         """Return all covariates, and the places of those that each inner predictor reads, ``None`` if it reads all.
 
         Cached until the next fit: every forecast asks.
         """
-        if self._read is None:
+        if self._cached_layout is None:
             names = tuple(dict.fromkeys(self._all_covariates()))
             read = [inner.covariate_names for inner in self._inner]
             places = [
                 None if mine == names else np.array([names.index(name) for name in mine], np.intp) for mine in read
             ]
-            self._read = (names, places)
-        return self._read
+            self._cached_layout = (names, places)
+        return self._cached_layout
 
     def _all_covariates(self) -> Sequence[str]:
         """Return the names of the covariates that it reads; they may repeat."""
@@ -167,13 +171,13 @@ class NestedPredictor(FleetPredictor):
         """Fit the inner predictors to traces that may be read more than once and never all at once."""
         for inner in self._inner:
             fit_with(inner, traces, fitting)
-        self._read = self._split = None
+        self._cached_layout = self._cached_pairs = None
         self.reset(self.workers)
         return self
 
     def reset(self, workers: Sequence[str]) -> None:
         super().reset(workers)
-        self._ahead = {}
+        self._horizon_states = {}
         for inner in self._inner:
             inner.reset(self.workers)
 
@@ -199,49 +203,49 @@ class NestedPredictor(FleetPredictor):
 
     # -- horizons above 1 ----------------------------------------------------------------------------------------
 
-    def _at(self, horizon: int) -> Ahead | None:
+    def _horizon_state(self, horizon: int) -> HorizonState | None:
         """Return the state for a horizon, made at the first request; ``None`` for the next iteration, or beyond limits.
 
-        Asking once is enough to learn for it from then on, until nobody has asked for a long time.
+        Asking once is enough to learn for it from then on, until it has not been requested for a long time.
         """
-        ahead = self._ahead.get(horizon)
-        if ahead is None and 1 < horizon <= MAX_HORIZON and len(self._ahead) < MAX_HORIZONS:
-            ahead = self._ahead[horizon] = Ahead(self, horizon)
+        ahead = self._horizon_states.get(horizon)
+        if ahead is None and 1 < horizon <= MAX_HORIZON and len(self._horizon_states) < MAX_ACTIVE_HORIZONS:
+            ahead = self._horizon_states[horizon] = HorizonState(self, horizon)
             ahead.reset(self.workers)
-            self._start(ahead)
+            self._start_horizon(ahead)
         if ahead is not None:
             ahead.shared_state["idle"][0] = 0.0
         return ahead
 
-    def _active_horizons(self) -> list[Ahead]:
+    def _active_horizons(self) -> list[HorizonState]:
         """Return the states for horizons asked for in the last 256 iterations, and drop the others."""
-        for ahead in list(self._ahead.values()):
+        for ahead in list(self._horizon_states.values()):
             ahead.shared_state["idle"][0] += 1.0
             if ahead.shared_state["idle"][0] > 256:
-                del self._ahead[ahead.horizon]
-        return list(self._ahead.values())
+                del self._horizon_states[ahead.horizon]
+        return list(self._horizon_states.values())
 
-    def _start(self, ahead: Ahead) -> None:
+    def _start_horizon(self, ahead: HorizonState) -> None:
         """Start the state for a horizon from the state for the next iteration."""
         ahead.state.update({n: self.state[n].copy(order="F") for n in ahead.state if n in self.state})
 
-    def _fresh_ahead(self, count: int) -> dict[str, Array]:
+    def _initial_horizon_state(self, count: int) -> dict[str, Array]:
         return self.initial_state(count)
 
-    def _fresh_fleet_ahead(self) -> dict[str, Array]:
+    def _initial_shared_horizon_state(self) -> dict[str, Array]:
         return {}
 
-    def _width_ahead(self) -> int:
+    def _horizon_record_width(self) -> int:
         return 1
 
     # -- saving and resuming -------------------------------------------------------------------------------------
 
     def _parts(self) -> list[FleetPredictor]:
-        return [*self._inner, *self._ahead.values()]
+        return [*self._inner, *self._horizon_states.values()]
 
     def _named_parts(self) -> dict[str, FleetPredictor]:
         inner = {f"inner{i}": inner for i, inner in enumerate(self._inner)}
-        return inner | {f"ahead{horizon}": ahead for horizon, ahead in self._ahead.items()}
+        return inner | {f"ahead{horizon}": ahead for horizon, ahead in self._horizon_states.items()}
 
     def state_dict(self) -> dict[str, NDArray[Any]]:
         state = super().state_dict()
@@ -258,24 +262,24 @@ class NestedPredictor(FleetPredictor):
         for part in sorted(parts):
             if part.startswith("ahead"):
                 horizon = require_int("horizon", int(part.removeprefix("ahead")), minimum=2, maximum=MAX_HORIZON)
-                self._ahead[horizon] = Ahead(self, horizon)
+                self._horizon_states[horizon] = HorizonState(self, horizon)
         workers = {"workers": np.array(self.workers)}
         for part, predictor in self._named_parts().items():
             mine = {n: value for n, value in state.items() if n.split("/", 2)[1:2] == [part]}
             predictor.load_state_dict(workers | {n.replace(f"/{part}/", "/", 1): value for n, value in mine.items()})
-        self._read = self._split = None
+        self._cached_layout = self._cached_pairs = None
 
-    def _with_covariates(self, covariates_WD: Array) -> Sequence[tuple[FleetPredictor, Array]]:
+    def _pair_with_covariates(self, covariates_WD: Array) -> Sequence[tuple[FleetPredictor, Array]]:
         """Return each inner predictor with the covariates that it reads, in its order.
 
         Cached until other covariates come: the same object for the same covariates, so that inner caches know it, too.
         """
-        if self._split is None or self._split[0] is not covariates_WD:
+        if self._cached_pairs is None or self._cached_pairs[0] is not covariates_WD:
             pairs = []
-            for inner, places in zip(self._inner, self._reading()[1], strict=True):
+            for inner, places in zip(self._inner, self._covariate_layout()[1], strict=True):
                 mine_WD = covariates_WD
                 if places is not None:  # taken from the transpose, where a covariate's column is contiguous
                     mine_WD = covariates_WD.T.take(places, axis=0).T if len(places) else covariates_WD[:, :0]
                 pairs.append((inner, mine_WD))
-            self._split = (covariates_WD, pairs)
-        return self._split[1]
+            self._cached_pairs = (covariates_WD, pairs)
+        return self._cached_pairs[1]

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from paceline._arrays import Array
 from paceline._require import require
 from paceline.predictors.fitting import FitProgress, Fitting, TraceSummary
-from paceline.predictors.fleet import FleetPredictor, covariate_names
-from paceline.predictors.protocol import FASTEST, SLOWEST
+from paceline.predictors.fleet import FleetPredictor, validated_covariate_names
+from paceline.predictors.protocol import MAX_SPEED, MIN_SPEED
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
@@ -62,10 +62,10 @@ class Training:
         if not 0.0 < self.validation < 1.0:
             raise ValueError(f"validation must lie in (0, 1), got {self.validation}")
 
-    def batch_of(self, examples: int) -> int:
+    def batch_size_for(self, examples: int) -> int:
         """Return the examples in a step, given the examples in a pass.
 
-        >>> Training().batch_of(1_400_000), Training(batch_size=64).batch_of(1_400_000)
+        >>> Training().batch_size_for(1_400_000), Training(batch_size=64).batch_size_for(1_400_000)
         (1400, 64)
         """
         return self.batch_size or min(max(examples // 1000, 256), 4096)
@@ -80,7 +80,7 @@ class Examples:
     validates: NDArray[np.bool_]
 
     @classmethod
-    def chosen(cls, rows: NDArray[np.bool_], *columns: NDArray[Any]) -> Self:
+    def select_rows(cls, rows: NDArray[np.bool_], *columns: NDArray[Any]) -> Self:
         """Return examples of these columns, in the order of the fields, where ``rows`` is true."""
         return cls(*(columns if rows.all() else (column[rows] for column in columns)))
 
@@ -96,25 +96,25 @@ class GateExamples(Examples):
     unit: Array
 
 
-STEPS = 64
+SEQUENCE_LENGTH = 64
 """Length of the sequences that recurrent networks are trained on."""
 
 
 @dataclass(frozen=True, eq=False)
 class Sequences(Examples):
-    """Training sequences of a recurrent network: inputs ``[N, STEPS, F]``, targets ``[N, STEPS]``, and which validate.
+    """Training sequences of a recurrent network, of ``S = SEQUENCE_LENGTH`` iterations each.
 
-    A missing target is NaN; such a step only advances the state.
+    Inputs are ``[N, S, F]``, targets ``[N, S]``. A missing target is NaN; such a step only advances the state.
     """
 
     @classmethod
-    def cut(cls, inputs: Array, targets: Array, validation: float) -> Self:
+    def from_series(cls, inputs: Array, targets: Array, validation: float) -> Self:
         """Cut one worker's inputs ``[T, F]`` and targets ``[T]`` into sequences; the last share of them validates."""
         first = int((1.0 - validation) * len(targets))
-        parts = [(begin, min(begin + STEPS, first), False) for begin in range(0, first, STEPS)]
-        parts += [(begin, begin + STEPS, True) for begin in range(first, len(targets), STEPS)]
-        cut_inputs = np.zeros((len(parts), STEPS, inputs.shape[1]))
-        cut_targets = np.full((len(parts), STEPS), np.nan)
+        parts = [(begin, min(begin + SEQUENCE_LENGTH, first), False) for begin in range(0, first, SEQUENCE_LENGTH)]
+        parts += [(begin, begin + SEQUENCE_LENGTH, True) for begin in range(first, len(targets), SEQUENCE_LENGTH)]
+        cut_inputs = np.zeros((len(parts), SEQUENCE_LENGTH, inputs.shape[1]))
+        cut_targets = np.full((len(parts), SEQUENCE_LENGTH), np.nan)
         for n, (begin, end, _) in enumerate(parts):
             length = len(targets[begin:end])
             cut_inputs[n, :length], cut_targets[n, :length] = inputs[begin:end], targets[begin:end]
@@ -152,7 +152,7 @@ def gated_layer(weights: Mapping[str, Array], inputs: Array, references: Array, 
     return np.asarray(chosen + output[:, -2] + unit * output[:, -1])
 
 
-Records = NDArray[np.void]
+WindowArray = NDArray[np.void]
 """Windows as records: a field for each column of the examples in single precision, and ``source``, their trace."""
 
 
@@ -160,7 +160,7 @@ Records = NDArray[np.void]
 class Windows:
     """Training windows of many traces, in their order; ``names`` are the traces, by the records' ``source``."""
 
-    records: Records
+    records: WindowArray
     names: Sequence[str]
 
     def width(self, column: str) -> int:
@@ -171,12 +171,12 @@ class Windows:
         return len(self.records)
 
     @property
-    def validating(self) -> int:
+    def num_validating(self) -> int:
         """Windows in all that validate."""
         return int(self.records["validates"].sum()) if len(self) else 0
 
 
-def collected(
+def collect_windows(
     traces: Iterable[Trace],
     summary: TraceSummary,
     fitting: Fitting,
@@ -191,7 +191,7 @@ def collected(
     share = 2_000_000 / max(summary.speeds, 1)
     rng = np.random.default_rng(0)
     names: list[str] = []
-    blocks: list[Records] = []
+    blocks: list[WindowArray] = []
     kind: np.dtype[np.void] | None = None
     total, began = len(summary.lengths), time.perf_counter()
     for done, trace in enumerate(traces, 1):
@@ -209,7 +209,7 @@ def collected(
             blocks.append(records if share >= 1.0 else records[rng.random(len(records)) < share])
         fitting.progress(FitProgress("windows", done, total, done / (time.perf_counter() - began)))
     windows = Windows(np.concatenate(blocks) if blocks else np.empty(0, dtype=[]), names)
-    if windows.validating in (0, len(windows)):
+    if windows.num_validating in (0, len(windows)):
         if fitting.held_out is not None and max(summary.lengths) > 10:
             raise ValueError(
                 f"{len(fitting.held_out)} of {len(summary.workers)} workers are held out, which leaves no complete "
@@ -223,7 +223,7 @@ def collected(
 
 Rows = dict[str, Array]
 
-LOG_SPEEDS = (np.log(SLOWEST), np.log(FASTEST))
+LOG_SPEED_RANGE = (np.log(MIN_SPEED), np.log(MAX_SPEED))
 """The least and the greatest log speed that a network forecasts."""
 
 
@@ -235,7 +235,7 @@ class Network(FleetPredictor):
 
     def __init__(self, covariates: Sequence[str] | None) -> None:
         super().__init__()
-        self.covariates = None if covariates is None else covariate_names(covariates)
+        self.covariates = None if covariates is None else validated_covariate_names(covariates)
         self.weights_: dict[str, Array] = {}
         self.covariate_names_: tuple[str, ...] = self.covariates or ()
         self.covariate_mean_ = np.zeros(len(self.covariate_names_))
@@ -244,9 +244,9 @@ class Network(FleetPredictor):
     def fit_streamed(self, traces: Iterable[Trace], fitting: Fitting) -> Self:
         """Fit the network to traces that may be read more than once and never all at once. Needs torch."""
         require("torch", needed_by=f"{type(self).__name__}.fit", extra="torch")
-        summary = fitting.summarized(traces)
+        summary = fitting.summarize(traces)
         if not fitting.warm:
-            self.covariate_names_ = summary.chosen_covariates(self.covariates, self.needs_shared_covariates)
+            self.covariate_names_ = summary.select_covariates(self.covariates, self.needs_shared_covariates)
             self.covariate_mean_, self.covariate_scale_ = summary.mean_and_scale(self.covariate_names_)
             self.weights_ = {}
         self._fit_weights(traces, summary, fitting)
@@ -257,7 +257,7 @@ class Network(FleetPredictor):
     def _fit_weights(self, traces: Iterable[Trace], summary: TraceSummary, fitting: Fitting) -> None:
         """Collect windows, and fit the weights to them, beginning with those that there are."""
 
-    def situations(self, trace: Trace) -> Iterator[tuple[int, Rows, Array, Array]]:
+    def replay_trace(self, trace: Trace) -> Iterator[tuple[int, Rows, Array, Array]]:
         """Yield every iteration in which it would have forecast this trace, on inputs as it sees them in serving.
 
         Each comes with the workers' state before it, the covariates at its start, and its measured log speeds.
@@ -269,12 +269,12 @@ class Network(FleetPredictor):
             covariates_WD = served._covariate_rows(None if covariates_TWD is None else covariates_TWD[k])
             rows = served.state
             yield k, rows, covariates_WD, log_speed_W
-            served.state = rows | served._moved(rows, log_speed_W, covariates_WD)
+            served.state = rows | served._advance(rows, log_speed_W, covariates_WD)
 
     # -- serving -------------------------------------------------------------------------------------------------
 
     def update(self, speed_W: Array, covariates_WD: Array) -> None:
-        self.state = self._moved(self.state, np.log(speed_W), covariates_WD)
+        self.state = self._advance(self.state, np.log(speed_W), covariates_WD)
 
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
         return np.exp(self._log_speed_ahead(covariates_WD, horizon))
@@ -282,7 +282,7 @@ class Network(FleetPredictor):
     def _log_speed_ahead(self, covariates_WD: Array, horizon: int) -> Array:
         rows = self.state
         for _ in range(horizon - 1):  # further ahead, its own forecast is fed back and the covariates stay
-            rows = self._moved(rows, self._next_log_speed(rows, covariates_WD), covariates_WD)
+            rows = self._advance(rows, self._next_log_speed(rows, covariates_WD), covariates_WD)
         return self._next_log_speed(rows, covariates_WD)
 
     @abstractmethod
@@ -290,7 +290,7 @@ class Network(FleetPredictor):
         """Return the log of the next speed."""
 
     @abstractmethod
-    def _moved(self, rows: Rows, log_speed_W: Array, covariates_WD: Array) -> Rows:
+    def _advance(self, rows: Rows, log_speed_W: Array, covariates_WD: Array) -> Rows:
         """Return the state one iteration later, after these log speeds (NaN where there is none)."""
 
     # -- saving --------------------------------------------------------------------------------------------------
@@ -310,7 +310,13 @@ class Network(FleetPredictor):
         self.covariate_scale_ = np.array(state.pop("covariate_scale", self.covariate_scale_))
         for name, values in (("covariate_mean", self.covariate_mean_), ("covariate_scale", self.covariate_scale_)):
             if values.shape != (len(self.covariate_names_),) or not np.isfinite(values).all():
-                raise ValueError(f"{name} must hold a finite number for each of the covariates {self.covariate_names_}")
+                raise ValueError(
+                    f"the saved {name} must have one finite value for each covariate in {self.covariate_names_}: "
+                    "the model state is damaged; fit and save the model again"
+                )
         self.weights_ = {name: np.array(value) for name, value in state.items()}
         if odd := [name for name, value in self.weights_.items() if not np.isfinite(value).all()]:
-            raise ValueError(f"weights must be finite, but {odd} are not")
+            raise ValueError(
+                f"the saved weights must be finite, but {odd} are not: the model state is damaged; "
+                "fit and save the model again"
+            )

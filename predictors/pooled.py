@@ -10,24 +10,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline._arrays import Array, all_finite, all_true, any_true
-from paceline.predictors.fleet import covariate_names
+from paceline._arrays import Array, all_finite, any_true, all_true
+from paceline.predictors.fleet import validated_covariate_names
 from paceline.predictors.linear import (
-    REFERENCES,
-    bounded,
-    doubt_of,
-    farness,
-    fresh_inputs,
-    inputs_of,
-    move_inputs,
-    reach_of,
-    scale_of,
-    target_of,
+    NUM_SPEED_INPUTS,
+    advance_inputs,
+    bound_step,
+    example_penalty,
+    initial_inputs,
+    input_penalty,
+    make_inputs,
+    max_step,
+    running_scale,
+    target_change,
 )
-from paceline.predictors.nested import Ahead, NestedPredictor, adopted
+from paceline.predictors.nested import HorizonState, NestedPredictor, as_fleet_predictor
 from paceline.predictors.protocol import Predictor, Report
 
-SOLVED_EVERY, SOLVED_ALWAYS = 8, 64
+SOLVE_EVERY, SOLVE_ALWAYS_UNTIL = 8, 64
 """After so many iterations the weights move slowly, and are solved for only every few."""
 
 
@@ -47,19 +47,19 @@ class Pooled(NestedPredictor):
     def __init__(self, predictor: str | Predictor, covariates: Sequence[str] = ()) -> None:
         super().__init__()
         self.predictor = predictor
-        self.covariates = covariate_names(covariates)
-        self._inner = (adopted(predictor),)
-        self._answer: _Answer | None = None
+        self.covariates = validated_covariate_names(covariates)
+        self._inner = (as_fleet_predictor(predictor),)
+        self._cached_forecast: _CachedForecast | None = None
 
     def _all_covariates(self) -> Sequence[str]:
         return [*super()._all_covariates(), *self.covariates]
 
     def initial_state(self, count: int) -> dict[str, Array]:
-        return fresh_inputs(count, len(self.covariate_names))
+        return initial_inputs(count, len(self.covariate_names))
 
     def initial_shared_state(self) -> dict[str, Array]:
         # the predictor's forecast is among the inputs, after past speeds and averages, and before the covariates
-        inputs = REFERENCES + 1 + 2 * len(self.covariate_names)
+        inputs = NUM_SPEED_INPUTS + 1 + 2 * len(self.covariate_names)
         return {
             "products": np.zeros((inputs, inputs + 1)),
             "weights": np.zeros(inputs),
@@ -69,17 +69,17 @@ class Pooled(NestedPredictor):
 
     # -- horizons above 1 ----------------------------------------------------------------------------------------
 
-    def _fresh_ahead(self, count: int) -> dict[str, Array]:
+    def _initial_horizon_state(self, count: int) -> dict[str, Array]:
         return {}
 
-    def _fresh_fleet_ahead(self) -> dict[str, Array]:
+    def _initial_shared_horizon_state(self) -> dict[str, Array]:
         return self.initial_shared_state()
 
-    def _width_ahead(self) -> int:
+    def _horizon_record_width(self) -> int:
         """Return the numbers kept of each forecast: the last log speed, the scale and the inputs."""
         return len(self.shared_state["weights"]) + 2
 
-    def _start(self, ahead: Ahead) -> None:
+    def _start_horizon(self, ahead: HorizonState) -> None:
         """Start with the weights of the next iteration, but without its evidence."""
         ahead.shared_state.update(weights=self.shared_state["weights"], prior=self.shared_state["weights"])
 
@@ -90,52 +90,56 @@ class Pooled(NestedPredictor):
         return np.exp(self.forecast_log_speed(covariates_WD, horizon))
 
     def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        answer, ahead = self._answered(covariates_WD), self._at(horizon) if horizon > 1 else None
+        answer, ahead = self._get_forecast(covariates_WD), self._horizon_state(horizon) if horizon > 1 else None
         step_W = answer.step_W if ahead is None else answer.step_by(ahead.shared_state["weights"])
         log_CW = np.empty((self.columns, len(step_W)))
         log_CW[:] = answer.log_W
-        log_CW[0] += answer.scale_W * bounded(step_W, answer.reach_W)
+        log_CW[0] += answer.scale_W * bound_step(step_W, answer.reach_W)
         return log_CW.T
 
-    def _answered(self, covariates_WD: Array) -> _Answer:
+    def _get_forecast(self, covariates_WD: Array) -> _CachedForecast:
         """Return the cached answer for these covariates: inputs and the predictor's forecast, until the next report."""
-        answer, memory_WR = self._answer, self.state["log_speed"]
+        answer, memory_WR = self._cached_forecast, self.state["log_speed"]
         if answer is None or answer.memory_WR is not memory_WR or answer.covariates_WD is not covariates_WD:
-            answer = self._answer = self._new_answer(covariates_WD, memory_WR)
+            answer = self._cached_forecast = self._compute_forecast(covariates_WD, memory_WR)
         return answer
 
-    def _new_answer(self, covariates_WD: Array, memory_WR: Array) -> _Answer:
-        (inner, mine_WD) = self._with_covariates(covariates_WD)[0]
-        log_W, scale_W = inner.forecast_log_speed(mine_WD, 1), scale_of(self.state)
+    def _compute_forecast(self, covariates_WD: Array, memory_WR: Array) -> _CachedForecast:
+        (inner, mine_WD) = self._pair_with_covariates(covariates_WD)[0]
+        log_W, scale_W = inner.forecast_log_speed(mine_WD, 1), running_scale(self.state)
         # Inputs of covariates that nobody reports would all be 0.
         known_WD = covariates_WD[:, :0] if all_true(np.isnan(covariates_WD)) else covariates_WD
-        inputs_WF = inputs_of(self.state, known_WD, scale_W, more=1)
+        inputs_WF = make_inputs(self.state, known_WD, scale_W, more=1)
         ahead_W = (log_W - memory_WR[:, 0]) / scale_W
-        inputs_WF[:, REFERENCES] = ahead_W if all_finite(ahead_W) else np.where(np.isfinite(ahead_W), ahead_W, 0.0)
-        answer = _Answer(memory_WR, covariates_WD, known_WD, log_W, inputs_WF, scale_W, reach_of(inputs_WF), log_W)
+        inputs_WF[:, NUM_SPEED_INPUTS] = (
+            ahead_W if all_finite(ahead_W) else np.where(np.isfinite(ahead_W), ahead_W, 0.0)
+        )
+        answer = _CachedForecast(
+            memory_WR, covariates_WD, known_WD, log_W, inputs_WF, scale_W, max_step(inputs_WF), log_W
+        )
         answer.step_W = answer.step_by(self.shared_state["weights"])
         return answer
 
     # -- learning ------------------------------------------------------------------------------------------------
 
     def update_from_report(self, report: Report, speed_W: Array, covariates_WD: Array) -> None:
-        answer, log_speed_W = self._answered(covariates_WD), np.log(speed_W)
-        if self._ahead:
+        answer, log_speed_W = self._get_forecast(covariates_WD), np.log(speed_W)
+        if self._horizon_states:
             last_W = np.where(np.isnan(self.state["scale"]), np.nan, self.state["log_speed"][:, 0])
             record_WP = np.concatenate([last_W[:, None], answer.scale_W[:, None], answer.inputs_WF], axis=1)
             for ahead in self._active_horizons():
-                self._learn_ahead(ahead, record_WP, log_speed_W)
-        target_W = target_of(self.state, log_speed_W, answer.scale_W) - answer.inputs_WF[:, REFERENCES]
+                self._learn_horizon(ahead, record_WP, log_speed_W)
+        target_W = target_change(self.state, log_speed_W, answer.scale_W) - answer.inputs_WF[:, NUM_SPEED_INPUTS]
         self._learn_weights(self.shared_state, target_W, answer.step_W, answer.inputs_WF)
-        (inner, mine_WD) = self._with_covariates(covariates_WD)[0]
+        (inner, mine_WD) = self._pair_with_covariates(covariates_WD)[0]
         inner.update_from_report(report, speed_W, mine_WD)
-        move_inputs(self.state, log_speed_W, answer.known_WD, answer.scale_W)
+        advance_inputs(self.state, log_speed_W, answer.known_WD, answer.scale_W)
 
-    def _learn_ahead(self, ahead: Ahead, record_WP: Array, log_speed_W: Array) -> None:
+    def _learn_horizon(self, ahead: HorizonState, record_WP: Array, log_speed_W: Array) -> None:
         """Learn from the forecast made ``horizon`` iterations ago, with the present weights."""
-        passed_WP = ahead.passed(record_WP)
+        passed_WP = ahead.swap_forecast(record_WP)
         inputs_WF = passed_WP[:, 2:]
-        target_W = (log_speed_W - passed_WP[:, 0]) / passed_WP[:, 1] - inputs_WF[:, REFERENCES]
+        target_W = (log_speed_W - passed_WP[:, 0]) / passed_WP[:, 1] - inputs_WF[:, NUM_SPEED_INPUTS]
         if not all_finite(inputs_WF):  # nothing was expected yet, or a covariate was not known
             inputs_WF[np.isnan(inputs_WF)] = 0.0
         step_W = inputs_WF @ ahead.shared_state["weights"][: inputs_WF.shape[1]]
@@ -144,7 +148,7 @@ class Pooled(NestedPredictor):
     def _learn_weights(self, fleet: dict[str, Array], target_W: Array, step_W: Array, inputs_WF: Array) -> None:
         """Add this iteration's examples to the normal equations, and solve them; without a target (NaN) none is."""
         error_W = target_W - step_W
-        doubt_W = doubt_of(error_W, farness(inputs_WF, len(fleet["weights"])))
+        doubt_W = example_penalty(error_W, input_penalty(inputs_WF, len(fleet["weights"])))
         if not all_finite(error_W):
             seen_W = np.isfinite(error_W)
             if not any_true(seen_W):
@@ -158,11 +162,11 @@ class Pooled(NestedPredictor):
         products_FF[:places, -1] += counted_FW @ target_W
         count = int(fleet["iterations"][0])
         fleet.update(products=products_FF, iterations=fleet["iterations"] + 1.0)
-        if count < SOLVED_ALWAYS or count % SOLVED_EVERY == 0:
-            fleet["weights"] = _ridge(products_FF, fleet["prior"])
+        if count < SOLVE_ALWAYS_UNTIL or count % SOLVE_EVERY == 0:
+            fleet["weights"] = _solve_ridge(products_FF, fleet["prior"])
 
 
-def _ridge(products_FF: Array, prior_F: Array) -> Array:
+def _solve_ridge(products_FF: Array, prior_F: Array) -> Array:
     """Return the weights that solve these normal equations, whose last column is the right side."""
     # a squared weight costs as much as 20 examples of unit inputs
     penalized_FF = products_FF[:, :-1] + 20.0 * np.eye(len(products_FF))
@@ -170,7 +174,7 @@ def _ridge(products_FF: Array, prior_F: Array) -> Array:
 
 
 @dataclass(eq=False)
-class _Answer:
+class _CachedForecast:
     """Cached answer to the last forecast asked for, in each worker's scale, and what it was made from."""
 
     memory_WR: Array

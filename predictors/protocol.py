@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from paceline.datasets import Trace
 
 
-SLOWEST, FASTEST = 1e-9, 1e12
+MIN_SPEED, MAX_SPEED = 1e-9, 1e12
 """Speeds outside this range, in samples/s, cannot be real and are clipped."""
 
-LARGEST = 1e18
+MAX_VALUE = 1e18
 """Samples. So many count as no report: below this, no division by a usable time overflows. A covariate this large is
 unknown."""
 
-SHORTEST = 1e-6
+MIN_SECONDS = 1e-6
 """Seconds. No worker computes a batch in less, whatever its clock says, so a shorter time counts as no report."""
 
 
@@ -63,15 +63,17 @@ class Report:
     @cached_property
     def speed(self) -> Array:
         """Samples per second, ``[W]``; NaN where there is no usable report. Computed once."""
-        speed_W, vars(self)["complete"] = self._speeds()  # asked a dozen times in a step: an attribute takes no call
+        speed_W, vars(self)["complete"] = (
+            self._compute_speeds()
+        )  # asked a dozen times in a step: an attribute takes no call
         return speed_W
 
     @cached_property
     def complete(self) -> bool:
         """True if every worker has a usable report."""
-        return self._speeds()[1]
+        return self._compute_speeds()[1]
 
-    def _speeds(self) -> tuple[Array, bool]:
+    def _compute_speeds(self) -> tuple[Array, bool]:
         if isinstance(self.samples, Mapping) or isinstance(self.seconds, Mapping):
             raise TypeError("samples and seconds must be lists or arrays in the order of workers, got a mapping")
         samples = np.asarray(self.samples, dtype=np.float64)
@@ -83,21 +85,21 @@ class Report:
             )
         minimum, maximum = np.minimum.reduce, np.maximum.reduce
         # Questions to all workers at once, and no floating point warnings to silence: the usual report.
-        bounded = maximum(samples, initial=0.0) < LARGEST and maximum(seconds, initial=0.0) < np.inf  # NaN is not
-        if bounded and minimum(seconds, initial=np.inf) >= SHORTEST:
+        bounded = maximum(samples, initial=0.0) < MAX_VALUE and maximum(seconds, initial=0.0) < np.inf  # NaN is not
+        if bounded and minimum(seconds, initial=np.inf) >= MIN_SECONDS:
             speed = samples / seconds
-            if minimum(speed, initial=np.inf) >= SLOWEST and maximum(speed, initial=0.0) <= FASTEST:
+            if minimum(speed, initial=np.inf) >= MIN_SPEED and maximum(speed, initial=0.0) <= MAX_SPEED:
                 return speed, self.out_of_memory is None
-        return _usable(samples, seconds), False
+        return _valid_speeds(samples, seconds), False
 
 
 @np.errstate(divide="ignore", invalid="ignore", over="ignore")
-def _usable(samples_W: Array, seconds_W: Array) -> Array:
+def _valid_speeds(samples_W: Array, seconds_W: Array) -> Array:
     """Return valid speeds, NaN where a worker has no usable report."""
     speed_W = samples_W / seconds_W
     # The speed is not above 0 if samples are not, or if seconds are infinite.
-    usable_W = (seconds_W >= SHORTEST) & (speed_W > 0) & (samples_W < LARGEST)
-    return np.where(usable_W, np.minimum(np.maximum(speed_W, SLOWEST), FASTEST), np.nan)
+    usable_W = (seconds_W >= MIN_SECONDS) & (speed_W > 0) & (samples_W < MAX_VALUE)
+    return np.where(usable_W, np.minimum(np.maximum(speed_W, MIN_SPEED), MAX_SPEED), np.nan)
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,7 +226,7 @@ class Predictor(Protocol):
         ...
 
 
-def missing_parts(predictor: object) -> list[str]:
+def missing_members(predictor: object) -> list[str]:
     """Return the names of the contract that an object lacks: none if it is a predictor.
 
     By attributes, not by class: an object may pass on what it lacks to another, in ``__getattr__``.
@@ -240,7 +242,7 @@ def require_predictor(predictor: object) -> None:
         what, instead = f"the name {predictor!r}", f"paceline.predictors.named({predictor!r}) makes one"
     elif isinstance(predictor, type):
         what, instead = f"the class {predictor.__name__}", f"{predictor.__name__}() makes one"
-    elif not (missing := missing_parts(predictor)):
+    elif not (missing := missing_members(predictor)):
         return
     elif hasattr(predictor, "predict"):
         instead = f"it lacks {', '.join(missing)}"

@@ -15,14 +15,14 @@ import numpy as np
 from paceline._arrays import Array
 from paceline.predictors.fitting import Fitting, TraceSummary
 from paceline.predictors.fleet import require_int
-from paceline.predictors.linear import scale_of
-from paceline.predictors.network import LOG_SPEEDS, Network, Rows, Sequences, Training, collected
+from paceline.predictors.linear import running_scale
+from paceline.predictors.network import LOG_SPEED_RANGE, Network, Rows, Sequences, Training, collect_windows
 
 if TYPE_CHECKING:
     from paceline.datasets import Trace
 
 
-DEFAULT = Training(epochs=60, batch_size=16, learning_rate=5e-3, weight_decay=1e-2)
+DEFAULT_TRAINING = Training(epochs=60, batch_size=16, learning_rate=5e-3, weight_decay=1e-2)
 
 
 class RecurrentPredictor(Network):
@@ -35,7 +35,9 @@ class RecurrentPredictor(Network):
     cells: int = 1
     """State vectors per cell: 1 for the output, or 2 if there is also a memory, as in an LSTM."""
 
-    def __init__(self, hidden: int = 16, covariates: Sequence[str] | None = None, training: Training = DEFAULT) -> None:
+    def __init__(
+        self, hidden: int = 16, covariates: Sequence[str] | None = None, training: Training = DEFAULT_TRAINING
+    ) -> None:
         require_int("hidden", hidden, minimum=1)
         super().__init__(covariates)
         self.hidden = hidden
@@ -63,24 +65,24 @@ class RecurrentPredictor(Network):
         step_W = state_WH[:, : self.hidden] @ self.weights_["out"] + self.weights_["out_bias"]
         # A bound relative to the newest change still lets the forecast return after a jump of any size.
         # at most the newest change plus 5 running scales from the last log speed
-        reach_W = np.abs(rows["change"]) / scale_of(rows) + 5.0
-        return np.clip(rows["log_speed"] + scale_of(rows) * np.clip(step_W, -reach_W, reach_W), *LOG_SPEEDS)
+        reach_W = np.abs(rows["change"]) / running_scale(rows) + 5.0
+        return np.clip(rows["log_speed"] + running_scale(rows) * np.clip(step_W, -reach_W, reach_W), *LOG_SPEED_RANGE)
 
     def _inputs(self, rows: Rows, covariates_WD: Array) -> Array:
         """Return the cell's inputs at the boundary before the next iteration, ``[W, F]``."""
-        change_W = np.arcsinh(rows["change"] / scale_of(rows))
-        return np.concatenate([change_W[:, None], self._standard(rows, covariates_WD)], axis=1)
+        change_W = np.arcsinh(rows["change"] / running_scale(rows))
+        return np.concatenate([change_W[:, None], self._standardize(rows, covariates_WD)], axis=1)
 
-    def _standard(self, rows: Rows, covariates_WD: Array) -> Array:
+    def _standardize(self, rows: Rows, covariates_WD: Array) -> Array:
         # clipped at 4 standard deviations: the network was not fitted farther out
         standard_WD = np.clip((covariates_WD - self.covariate_mean_) / self.covariate_scale_, -4.0, 4.0)
         return np.where(np.isnan(standard_WD), rows["last_covariates"], standard_WD)
 
-    def _moved(self, rows: Rows, log_speed_W: Array, covariates_WD: Array) -> Rows:
+    def _advance(self, rows: Rows, log_speed_W: Array, covariates_WD: Array) -> Rows:
         """Return the state one iteration later; a worker without a log speed (NaN) keeps its state."""
         change_W = log_speed_W - rows["log_speed"]
         # The newest change weighs 5% in a worker's running scale, and counts for at most 5 scales.
-        bounded_W = np.minimum(np.abs(change_W), 5.0 * scale_of(rows))
+        bounded_W = np.minimum(np.abs(change_W), 5.0 * running_scale(rows))
         smoothed_W = rows["scale"] + 0.05 * (bounded_W - rows["scale"])
         later = {
             "log_speed": log_speed_W,
@@ -91,7 +93,7 @@ class RecurrentPredictor(Network):
             later["state"] = self.step_cell(self._inputs(rows, covariates_WD), rows["state"])
         seen_W = np.isfinite(log_speed_W)
         merged = {n: np.where(seen_W if new.ndim == 1 else seen_W[:, None], new, rows[n]) for n, new in later.items()}
-        return rows | merged | {"last_covariates": self._standard(rows, covariates_WD)}
+        return rows | merged | {"last_covariates": self._standardize(rows, covariates_WD)}
 
     # -- fitting -------------------------------------------------------------------------------------------------
 
@@ -100,22 +102,22 @@ class RecurrentPredictor(Network):
 
         # Without weights the serving code only collects inputs; the state is what training computes.
         start, self.weights_ = self.weights_, {}
-        windows = collected(traces, summary, fitting, partial(self.sequences, fitting))
+        windows = collect_windows(traces, summary, fitting, partial(self.make_sequences, fitting))
         self.weights_ = fit_recurrent(type(self).__name__, windows, self.hidden, self.training, fitting, start)
 
-    def sequences(self, fitting: Fitting, trace: Trace) -> Iterator[Sequences]:
+    def make_sequences(self, fitting: Fitting, trace: Trace) -> Iterator[Sequences]:
         """Pass the trace through the serving code, and yield the inputs and targets of each worker's cell."""
         inputs, targets = [], []
-        for _, rows, covariates_WD, log_speed_W in self.situations(trace):
+        for _, rows, covariates_WD, log_speed_W in self.replay_trace(trace):
             inputs.append(self._inputs(rows, covariates_WD))
             known_W = np.isfinite(rows["scale"])
-            targets.append(np.where(known_W, (log_speed_W - rows["log_speed"]) / scale_of(rows), np.nan))
+            targets.append(np.where(known_W, (log_speed_W - rows["log_speed"]) / running_scale(rows), np.nan))
         reported_TW = np.isfinite(trace.speed)  # only reports advance the state, so gaps are left out
         inputs_TWF, targets_TW = np.array(inputs), np.array(targets)
         held_out = fitting.held_out
         for w, worker in enumerate(trace.workers):
             seen_T = reported_TW[:, w]
-            cut = Sequences.cut(inputs_TWF[seen_T, w], targets_TW[seen_T, w], self.training.validation)
+            cut = Sequences.from_series(inputs_TWF[seen_T, w], targets_TW[seen_T, w], self.training.validation)
             used = np.isfinite(cut.targets).any(axis=1)  # an empty sequence adds nothing to fitting or validation
             if held_out is not None:
                 used &= cut.validates == (worker in held_out)

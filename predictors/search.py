@@ -91,9 +91,9 @@ class LeaderSearch(FleetPredictor):
         rows["reports"] = rows["reports"] + seen_W
         self.shared_state["search"] = np.array([step, window, seen + 1])
         if seen + 1 >= window:
-            self._move()
+            self._move_samples()
 
-    def _move(self) -> None:
+    def _move_samples(self) -> None:
         """Move a step of samples from the window's straggler to its leader, and begin another window."""
         rows, size_W = self.state, self.state["size"]
         mean_W = np.where(rows["reports"] > 0, rows["total"] / np.maximum(rows["reports"], 1), np.nan)
@@ -103,13 +103,13 @@ class LeaderSearch(FleetPredictor):
         if np.isfinite(mean_W).sum() > 1:
             giver, taker = int(np.nanargmax(mean_W)), int(np.nanargmin(mean_W))
             if 1 - mean_W[taker] / mean_W[giver] >= self.tolerance:
-                step, window = self._adapted(giver, taker, step, window)
+                step, window = self._adapt_step(giver, taker, step, window)
                 moved = min(step * np.nanmean(size_W), size_W[giver] / 2)
                 rows["wanted"][giver] -= moved
                 rows["wanted"][taker] += moved
         self.shared_state["search"] = np.array([step, window, 0.0])
 
-    def _adapted(self, giver: int, taker: int, step: float, window: float) -> tuple[float, float]:
+    def _adapt_step(self, giver: int, taker: int, step: float, window: float) -> tuple[float, float]:
         """Return a shorter step and a wider window if sizes oscillate; the reverse if they keep moving one way."""
         gave_W, took_W = self.state["gave"], self.state["took"]
         if took_W[giver] or gave_W[taker]:

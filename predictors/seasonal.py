@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline._arrays import Array, all_finite, any_true
-from paceline.predictors.averages import speed_of_log
+from paceline.predictors.averages import speed_from_log
 from paceline.predictors.fleet import FleetPredictor
 
-SHORTEST, LONGEST = 2, 40
+MIN_PERIOD, MAX_PERIOD = 2, 40
 """Periods that are looked for, in iterations. Rare events with longer ones are left to `PeriodicEvents`."""
 
 
@@ -45,17 +45,19 @@ class Seasonal(FleetPredictor):
             "level": np.full(count, np.nan),
             "variance": np.zeros(count),
             "scale": np.full(count, 1e-3),
-            "deviations": np.zeros((count, 2 * LONGEST)),
-            "echoes": np.zeros((count, 1 + LONGEST - SHORTEST + 1 + 1)),  # with one beside the first and the last lag
+            "deviations": np.zeros((count, 2 * MAX_PERIOD)),
+            "echoes": np.zeros(
+                (count, 1 + MAX_PERIOD - MIN_PERIOD + 1 + 1)
+            ),  # with one beside the first and the last lag
             "power": np.zeros(count),
             "seen": np.zeros(count),
         }
 
     def forecast_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        return speed_of_log(self.forecast_log_speed(covariates_WD, horizon))
+        return speed_from_log(self.forecast_log_speed(covariates_WD, horizon))
 
     def forecast_log_speed(self, covariates_WD: Array, horizon: int) -> Array:
-        rows, (period_W, share_W) = self.state, self._season()
+        rows, (period_W, share_W) = self.state, self._find_period()
         if not any_true(share_W):
             return rows["level"]
         workers = np.arange(len(period_W))
@@ -64,7 +66,7 @@ class Seasonal(FleetPredictor):
         past_W = rows["deviations"][workers, ahead_W] + rows["deviations"][workers, ahead_W + period_W]
         return np.asarray(rows["level"] + share_W * past_W * (rows["scale"] / 2))
 
-    def _season(self) -> tuple[NDArray[np.intp], Array]:
+    def _find_period(self) -> tuple[NDArray[np.intp], Array]:
         """Return each worker's period, and the share of past deviations that is expected again, 0 without a period.
 
         Cached until the next report, for other horizons.
@@ -81,7 +83,7 @@ class Seasonal(FleetPredictor):
         share_W /= np.maximum(rows["power"], 1e-9)
         # the best correlation must exceed 0 by 2 standard errors
         share_W *= share_W * np.sqrt(rows["seen"]) > 2.0
-        self._cached = (echoes_WP, SHORTEST - 1 + best_W, share_W)
+        self._cached = (echoes_WP, MIN_PERIOD - 1 + best_W, share_W)
         return self._cached[1], share_W
 
     def update(self, speed_W: Array, covariates_WD: Array) -> None:
@@ -108,7 +110,7 @@ class Seasonal(FleetPredictor):
         past_WL = rows["deviations"]
         # Two products and a sum in place: these arrays are the largest that the predictor has.
         moved_WP = rows["echoes"] * (1.0 - rate_W)[:, None]
-        moved_WP[:, 1:-1] += past_WL[:, SHORTEST - 1 : LONGEST] * (rate_W * newest_W)[:, None]
+        moved_WP[:, 1:-1] += past_WL[:, MIN_PERIOD - 1 : MAX_PERIOD] * (rate_W * newest_W)[:, None]
         rows["echoes"] = moved_WP
         rows["power"] = rows["power"] + rate_W * (np.square(newest_W) - rows["power"])
         shifted_WL = np.empty_like(past_WL)

@@ -27,12 +27,12 @@ def rank() -> int:
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
-def share(batch: tuple[torch.Tensor, ...], distributed: bool) -> tuple[torch.Tensor, ...]:
+def shard_batch(batch: tuple[torch.Tensor, ...], distributed: bool) -> tuple[torch.Tensor, ...]:
     """Return the rows of a batch that this process fits: all of them, if it is alone."""
     return tuple(part[rank() :: dist.get_world_size()] for part in batch) if distributed else batch
 
 
-def agreed(value: float) -> float:
+def broadcast_value(value: float) -> float:
     """Return the first process's value: on machines of two kinds, sums may differ in their last bit."""
     # NCCL sends only what lies on a device.
     device = "cuda" if dist.get_backend() == "nccl" else "cpu"
@@ -41,7 +41,7 @@ def agreed(value: float) -> float:
     return float(held)
 
 
-def add_up(weights: Mapping[str, torch.Tensor], loss: float) -> float:
+def all_reduce_gradients(weights: Mapping[str, torch.Tensor], loss: float) -> float:
     """Add up the gradients of all processes in place, and return the sum of their losses."""
     flat = [torch.zeros_like(w) if w.grad is None else w.grad for w in weights.values()]
     # One exchange for all: networks this small wait for the start of a message, not for its length.
@@ -56,12 +56,12 @@ def add_up(weights: Mapping[str, torch.Tensor], loss: float) -> float:
 
 Weights = dict[str, torch.Tensor]
 Batch = tuple[torch.Tensor, ...]
-Sources = NDArray[np.int32]
+TraceIndices = NDArray[np.int32]
 """For each window of a batch, the number of its trace, ``[N]``."""
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def single_thread() -> Iterator[None]:
     """Compute in one thread: layers of a few units are too small to share."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -72,7 +72,7 @@ def one_thread() -> Iterator[None]:
 
 
 @dataclass(eq=False)
-class Descent:
+class TrainingLoop:
     """One training: minimizes ``loss(*batch)``, the mean over a batch of these columns, over the weights, in place.
 
     ``generator`` draws the order of windows, and whatever ``augment`` draws, which changes a batch before it is fitted.
@@ -90,11 +90,11 @@ class Descent:
     weight: Callable[[Batch], float] = lambda batch: float(len(batch[0]))
 
     @property
-    def each(self) -> int:
+    def windows_per_epoch(self) -> int:
         """Windows of a pass."""
-        return len(self.windows) - self.windows.validating
+        return len(self.windows) - self.windows.num_validating
 
-    def to_the_end(self) -> dict[str, Array]:
+    def run(self) -> dict[str, Array]:
         """Return the weights with the least loss on the windows that validate; the error names the batch that broke."""
         for weight in self.weights.values():
             weight.data = weight.data.to(self.fitting.device)
@@ -107,10 +107,10 @@ class Descent:
         self.epoch = self.batch = self.done = waited = 0
         self.began, self.reported, self.best_loss = time.perf_counter(), 0.0, float("inf")
         # Before the first loss, which takes a pass over the windows that validate.
-        self.fitting.progress(FitProgress("training", 0, options.epochs * self.each))
-        with one_thread():
+        self.fitting.progress(FitProgress("training", 0, options.epochs * self.windows_per_epoch))
+        with single_thread():
             # The start is a candidate too: training that only makes things worse leaves the weights unchanged.
-            best, self.best_loss = numbers(self.weights), self._held_out_loss()
+            best, self.best_loss = to_arrays(self.weights), self._validation_loss()
             while self.epoch < options.epochs and waited < options.patience:
                 for number, (batch, source_N) in enumerate(self.batches(), 1):
                     self.batch = number
@@ -119,24 +119,24 @@ class Descent:
                     optimizer.step()
                 schedule.step()
                 self.epoch, waited = self.epoch + 1, waited + 1
-                self.done = self.epoch * self.each
-                if (now := self._held_out_loss()) < self.best_loss:
-                    best, self.best_loss, waited = numbers(self.weights), now, 0
+                self.done = self.epoch * self.windows_per_epoch
+                if (now := self._validation_loss()) < self.best_loss:
+                    best, self.best_loss, waited = to_arrays(self.weights), now, 0
         return best
 
-    def batches(self) -> Iterator[tuple[Batch, Sources]]:
+    def batches(self) -> Iterator[tuple[Batch, TraceIndices]]:
         """Yield the batches of an epoch, and the traces that their windows come from."""
-        size, row_N = self.training.batch_of(self.each), self._rows(validates=False)
+        size, row_N = self.training.batch_size_for(self.windows_per_epoch), self._row_indices(validates=False)
         row_N = row_N[torch.randperm(len(row_N), generator=self.generator)]
         for begin in range(0, len(row_N), size):
             chosen = row_N[begin : begin + size]
-            yield self._batch(chosen), self.windows.records["source"][chosen.numpy()]
+            yield self._gather(chosen), self.windows.records["source"][chosen.numpy()]
 
-    def _rows(self, validates: bool) -> torch.Tensor:
+    def _row_indices(self, validates: bool) -> torch.Tensor:
         """Return the places of the windows that validate, or of those that do not."""
         return torch.from_numpy(np.flatnonzero(self.windows.records["validates"] == validates))
 
-    def _batch(self, row_N: torch.Tensor) -> Batch:
+    def _gather(self, row_N: torch.Tensor) -> Batch:
         """Return the columns of these windows."""
         # index_select takes a tenth of the time of numpy's indexing.
         return tuple(torch.from_numpy(self.windows.records[name]).index_select(0, row_N) for name in self.columns)
@@ -144,10 +144,10 @@ class Descent:
     def _mean_loss(self, batch: Batch) -> torch.Tensor:
         return self.loss(*(part.to(self.fitting.device) for part in batch))
 
-    def _backward(self, batch: Batch, source_N: Sources) -> None:
+    def _backward(self, batch: Batch, source_N: TraceIndices) -> None:
         # All processes draw for the whole batch, and each takes its share: together they do what one would.
         full = self.augment(batch)
-        mine = share(full, self.fitting.distributed)
+        mine = shard_batch(full, self.fitting.distributed)
         value = float("nan")
         if len(mine[0]):
             part = self.weight(mine) / self.weight(full) if self.fitting.distributed else 1.0
@@ -155,12 +155,12 @@ class Descent:
             loss.backward()
             value = float(loss.detach())
         if self.fitting.distributed:
-            value = add_up(self.weights, 0.0 if not len(mine[0]) else value)
+            value = all_reduce_gradients(self.weights, 0.0 if not len(mine[0]) else value)
         if not np.isfinite(value):
-            raise ValueError(self._not_finite(batch, source_N))
-        self._report(len(source_N), value)
+            raise ValueError(self._describe_nonfinite(batch, source_N))
+        self._report_progress(len(source_N), value)
 
-    def _not_finite(self, batch: Batch, source_N: Sources) -> str:
+    def _describe_nonfinite(self, batch: Batch, source_N: TraceIndices) -> str:
         at = f"batch {self.batch} of epoch {self.epoch + 1}"
         # Targets may be NaN, where a sequence has a gap; inputs never are.
         odd_N = ~torch.isfinite(batch[0]).reshape(len(source_N), -1).all(dim=1).numpy()
@@ -176,14 +176,16 @@ class Descent:
             f"lower the learning rate, which is {self.training.learning_rate}"
         )
 
-    def _held_out_loss(self) -> float:
+    def _validation_loss(self) -> float:
         """Return the mean loss over all windows that validate, the same in all processes."""
         losses: list[float] = []
         weights: list[float] = []
         with torch.no_grad():
             # 8 MB of windows at once: the layers in between take several times as much.
-            for chosen in self._rows(validates=True).split(max((8 << 20) // self.windows.records.dtype.itemsize, 1)):
-                batch = self._batch(chosen)
+            for chosen in self._row_indices(validates=True).split(
+                max((8 << 20) // self.windows.records.dtype.itemsize, 1)
+            ):
+                batch = self._gather(chosen)
                 if weight := self.weight(batch):
                     weights.append(weight)
                     losses.append(float(self._mean_loss(batch)))
@@ -192,30 +194,30 @@ class Descent:
         else:
             weighted = sum(weight * loss for weight, loss in zip(weights, losses, strict=True))
             loss = weighted / sum(weights) if losses else float("inf")
-        return agreed(loss) if self.fitting.distributed else loss
+        return broadcast_value(loss) if self.fitting.distributed else loss
 
-    def _report(self, count: int, loss: float) -> None:
+    def _report_progress(self, count: int, loss: float) -> None:
         self.done += count
         now = time.perf_counter()
         # every 0.2 s: a terminal shows no more, and a batch takes less than a millisecond
         if now - self.reported >= 0.2:
             self.reported = now
             rate = self.done / (now - self.began) if now > self.began else float("nan")
-            total = self.training.epochs * self.each
+            total = self.training.epochs * self.windows_per_epoch
             self.fitting.progress(FitProgress("training", self.done, total, rate, loss, self.best_loss))
 
 
-def tensor(values: Array) -> torch.Tensor:
+def to_tensor(values: Array) -> torch.Tensor:
     """Return a copy of the values in single precision, which is what torch trains on."""
     return torch.tensor(values, dtype=torch.float32)
 
 
-def numbers(weights: Mapping[str, torch.Tensor]) -> dict[str, Array]:
+def to_arrays(weights: Mapping[str, torch.Tensor]) -> dict[str, Array]:
     """Return the weights as float64 arrays, which is what numpy serves."""
     return {name: weight.detach().cpu().numpy().astype(np.float64) for name, weight in weights.items()}
 
 
-huber = torch.nn.functional.huber_loss
+huber_loss = torch.nn.functional.huber_loss
 
 
 def fit_residual(
@@ -241,15 +243,15 @@ def fit_residual(
         "b2": torch.zeros(()),
         "direct": torch.zeros(width),
     }
-    weights |= {name: tensor(value) for name, value in (start or {}).items() if name != "linear"}
-    path = tensor(linear)
+    weights |= {name: to_tensor(value) for name, value in (start or {}).items() if name != "linear"}
+    path = to_tensor(linear)
 
     def loss(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return huber(residual_layer(torch, weights | {"linear": path.to(inputs.device)}, past, inputs), targets)
+        return huber_loss(residual_layer(torch, weights | {"linear": path.to(inputs.device)}, past, inputs), targets)
 
-    return {"linear": linear} | Descent(
+    return {"linear": linear} | TrainingLoop(
         weights, loss, ("inputs", "targets"), windows, training, fitting, generator
-    ).to_the_end()
+    ).run()
 
 
 def fit_gates(
@@ -266,20 +268,20 @@ def fit_gates(
     """
     generator = torch.Generator().manual_seed(training.seed)
     width, outputs = windows.width("inputs"), windows.width("references") + 2
-    weights = {name: tensor(value) for name, value in (start or {}).items()} or {
+    weights = {name: to_tensor(value) for name, value in (start or {}).items()} or {
         "w1": torch.randn(width, hidden, generator=generator) / width**0.5,
         "b1": torch.zeros(hidden),
         "w2": torch.zeros(hidden, outputs),
         "b2": torch.zeros(outputs),
     }
-    hides = _hider(tensor(covariate_columns), generator)
+    hides = _make_covariate_dropout(to_tensor(covariate_columns), generator)
 
     def loss(inputs: torch.Tensor, references: torch.Tensor, units: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         # errors beyond 2 running scales count linearly
-        return huber(gated_change(weights, inputs, references, units), target, delta=2.0)
+        return huber_loss(gated_change(weights, inputs, references, units), target, delta=2.0)
 
     columns = ("inputs", "references", "unit", "targets")
-    return Descent(weights, loss, columns, windows, training, fitting, generator, hides).to_the_end()
+    return TrainingLoop(weights, loss, columns, windows, training, fitting, generator, hides).run()
 
 
 def gated_change(weights: Weights, inputs: torch.Tensor, references: torch.Tensor, unit: torch.Tensor) -> torch.Tensor:
@@ -289,7 +291,7 @@ def gated_change(weights: Weights, inputs: torch.Tensor, references: torch.Tenso
     return (gates * references).sum(dim=1) + output[:, -2] + unit * output[:, -1]
 
 
-def _hider(covariate_columns_DF: torch.Tensor, generator: torch.Generator) -> Callable[[Batch], Batch]:
+def _make_covariate_dropout(covariate_columns_DF: torch.Tensor, generator: torch.Generator) -> Callable[[Batch], Batch]:
     """Return a function that hides covariates: it sets all inputs derived from one to zero, as if it were unknown."""
     covariates = len(covariate_columns_DF)
 
@@ -332,7 +334,7 @@ def fit_recurrent(
     if start:
         with torch.no_grad():
             for name, weight in weights.items():
-                weight.copy_(tensor(start[name].T).reshape(weight.shape))
+                weight.copy_(to_tensor(start[name].T).reshape(weight.shape))
 
     def loss(inputs: torch.Tensor, gaps: torch.Tensor) -> torch.Tensor:
         known, targets = torch.isfinite(gaps).float(), torch.nan_to_num(gaps)
@@ -345,6 +347,6 @@ def fit_recurrent(
         return float(torch.isfinite(batch[1]).sum())
 
     columns = ("inputs", "targets")
-    fitted = Descent(weights, loss, columns, windows, training, fitting, generator, weight=known).to_the_end()
+    fitted = TrainingLoop(weights, loss, columns, windows, training, fitting, generator, weight=known).run()
     # ascontiguousarray would give the single number of out_bias an axis.
     return {name: np.array(weight.T, order="C") for name, weight in fitted.items()}

@@ -5,7 +5,7 @@ import pytest
 
 from paceline.datasets import Trace
 from paceline.predictors import ARIMA, Report, checks
-from paceline.predictors.arima import POOLED
+from paceline.predictors.arima import POOLED_KEY
 from paceline.predictors.arima_fit import Coefficients, fit_css, fit_css_groups
 
 MODELS = {  # order: autoregression, moving average
@@ -44,8 +44,8 @@ def given(order, driven):
     model = ARIMA(order=order, covariates=names, log_speed=False)
     model.order_ = order
     effect = EFFECT if driven else np.zeros(0)
-    model.coefficients_ = {POOLED: Coefficients(effect, np.array(ar), np.array(ma))}
-    model.constants_ = {POOLED: 0.0 if order[1] else 199.0}
+    model.coefficients_ = {POOLED_KEY: Coefficients(effect, np.array(ar), np.array(ma))}
+    model.constants_ = {POOLED_KEY: 0.0 if order[1] else 199.0}
     return model
 
 
@@ -240,6 +240,6 @@ def test_sparse_log_warns_and_fits_local_level(step):
     level_TW = np.cumsum(rng.normal(0, 0.005, (3000, 2)), axis=0)
     whole = trace_of(100.0 * np.exp(level_TW + rng.normal(0, 0.05, (3000, 2))), np.zeros((3000, 2, 2)))
     dense = ARIMA(covariates=()).fit([whole.select(slice(1500))])
-    with pytest.warns(UserWarning, match="only 0 of .* speeds follow one of the iteration before"):
+    with pytest.warns(UserWarning, match="only 0 of .* speeds directly follow"):
         sparse = ARIMA(covariates=()).fit([thinned(whole.select(slice(1500)), step)])
     assert scored(sparse, whole, start=1500) < 1.05 * scored(dense, whole, start=1500)

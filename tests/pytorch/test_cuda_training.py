@@ -107,7 +107,7 @@ def test_loss_needs_no_main_memory(network, monkeypatch):
     computed = []
 
     def on_meta(run):
-        kept = torch_fit.numbers(run.weights)
+        kept = torch_fit.to_arrays(run.weights)
         batch, _ = next(run.batches())
         without_numbers(run)
         loss = run.loss(*(part.to("meta") for part in run.augment(batch)))
@@ -116,7 +116,7 @@ def test_loss_needs_no_main_memory(network, monkeypatch):
         computed.append(loss.device.type)
         return kept
 
-    monkeypatch.setattr(torch_fit.Descent, "to_the_end", on_meta)
+    monkeypatch.setattr(torch_fit.TrainingLoop, "run", on_meta)
     fit(network(training=SHORT), [synthetic_fleet("mixed", 8, 120)])
     assert set(computed) == {"meta"}
 
@@ -132,7 +132,7 @@ def test_agreed_values_lie_where_backend_sends(backend, where, monkeypatch):
     monkeypatch.setattr(dist, "get_backend", lambda: backend)
     monkeypatch.setattr(dist, "broadcast", broadcast)
     with stand_in():
-        assert torch_fit.agreed(0.5) == 0.25
+        assert torch_fit.broadcast_value(0.5) == 0.25
     assert sent == [where]
 
 
@@ -142,6 +142,6 @@ def test_gradients_added_on_their_device(monkeypatch):
     with stand_in():
         weights = {name: torch.ones(3, device="cuda").requires_grad_() for name in "ab"}
         sum(weight.square().sum() for weight in weights.values()).backward()
-        assert torch_fit.add_up(weights, 0.5) == 0.5
+        assert torch_fit.all_reduce_gradients(weights, 0.5) == 0.5
         assert {weight.grad.device.type for weight in weights.values()} == {"cuda"}
     assert seen == ["cuda"]

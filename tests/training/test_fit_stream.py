@@ -171,7 +171,7 @@ def test_a_start_of_another_kind_or_shape_is_refused():
         def fit(self, traces):
             return self
 
-    with pytest.raises(ValueError, match="Own defines fit alone"):
+    with pytest.raises(ValueError, match="Own implements only fit"):
         fit(Own(), [wavy(0)], start=Own())
 
 

@@ -46,7 +46,7 @@ def fit(
     """
     from paceline.cli import options as sources
     from paceline.predictors import KINDS
-    from paceline.predictors.nested import Adopted
+    from paceline.predictors.nested import PredictorAdapter
     from paceline.training import Bar, fit, save_model
 
     if model.suffix != ".safetensors":
@@ -55,7 +55,7 @@ def fit(
         )
     require_writable(model)
     unfitted = sources.predictor(predictor)
-    if isinstance(unfitted, Adopted):
+    if isinstance(unfitted, PredictorAdapter):
         raise ValueError(
             f"{predictor} cannot be saved in a model file, as its class does not inherit from FleetPredictor; name "
             "it in evaluate and replay, which fit it first"

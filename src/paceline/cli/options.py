@@ -20,9 +20,9 @@ from typing import Any
 from paceline.datasets import Trace, readers, recorded
 from paceline.datasets.readers import jobs_of, read_job
 from paceline.predictors import FleetPredictor, named
-from paceline.predictors.named import built
-from paceline.predictors.nested import adopted
-from paceline.predictors.protocol import missing_parts
+from paceline.predictors.named import build_predictor
+from paceline.predictors.nested import as_fleet_predictor
+from paceline.predictors.protocol import missing_members
 from paceline.training import Source, load_model
 
 DEFAULT_PREDICTORS = ("last-value", "ewma", "narx:covariates=()", "narx", "arima", "mixture", "auto")
@@ -137,13 +137,13 @@ def user_predictor(text: str) -> FleetPredictor:
         raise ValueError(f"{found['module']} has no class {found['name']!r}; it has {classes}")
     arguments = found["arguments"] or ""
     if issubclass(kind, FleetPredictor):
-        return built(kind, arguments)
+        return build_predictor(kind, arguments)
     made: Any = kind()
-    missing = missing_parts(made)
+    missing = missing_members(made)
     if arguments or missing:
         lacks = f"it lacks {missing}" if missing else "only classes that inherit from FleetPredictor take arguments"
         raise ValueError(f"{text} must implement paceline.predictors.Predictor: {lacks}")
-    return adopted(made)
+    return as_fleet_predictor(made)
 
 
 def user_location(error: BaseException | None) -> str:

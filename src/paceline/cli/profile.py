@@ -77,7 +77,7 @@ def profile(
 
 def _described(measured: pd.DataFrame) -> list[str]:
     """Return lines that describe the measurements and the fitted curve."""
-    from paceline.predictors.curve_fit import certainty, fit_curve
+    from paceline.predictors.curve_fit import fit_curve, weights_by_uncertainty
 
     fits = measured.dropna(subset=["seconds"])
     columns = (measured[name].to_numpy(dtype=float) for name in ("batch", "seconds", "uncertainty"))
@@ -89,7 +89,7 @@ def _described(measured: pd.DataFrame) -> list[str]:
     ]
     lines.append("+- is half the 95% interval of the median; nan: fewer than six passes")
     if len(fits) > 1:
-        weights = certainty(fits["uncertainty"])
+        weights = weights_by_uncertainty(fits["uncertainty"])
         floor, slope, intercept = fit_curve(fits["batch"].to_numpy(), fits["seconds"].to_numpy(), weights)
         lines.append(f"t(x) = max({floor:.3g} s, {intercept:.3g} s + {slope:.3g} s x)")
     if len(fits) < len(measured):

@@ -16,7 +16,7 @@ from paceline._arrays import Array, Sizes
 from paceline.coordinator.plan import Plan
 from paceline.coordinator.work import WorkModel
 from paceline.predictors import Report
-from paceline.predictors.protocol import LARGEST, SHORTEST
+from paceline.predictors.protocol import MAX_VALUE, MIN_SECONDS
 from paceline.recording.records import Iteration
 
 COLUMNS = (
@@ -94,10 +94,10 @@ class RankReports:
             if row[_RAN_OUT]:
                 self.ran_out = True
             if not (
-                0 < row[_SAMPLES] < LARGEST
-                and 1 <= row[_STEPS] <= row[_PARTS] < LARGEST
-                and SHORTEST <= row[_SECONDS] < inf
-                and (not features or all(0 <= number < LARGEST for number in row[-features:]))
+                0 < row[_SAMPLES] < MAX_VALUE
+                and 1 <= row[_STEPS] <= row[_PARTS] < MAX_VALUE
+                and MIN_SECONDS <= row[_SECONDS] < inf
+                and (not features or all(0 <= number < MAX_VALUE for number in row[-features:]))
             ):
                 unmeasured.append(rank)
         if unmeasured:
